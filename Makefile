@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The commands of this project; `make` alone lists them.
+#
+# PYTHON chooses the interpreter that .venv is made with, MPICC, CUDA_HOME and
+# WARPMPI_CUDA what is built with (see setup.py), ARGS goes to pytest.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY = $(VENV)/bin/python
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check
+SIMCUDA = build/simcuda
+ARGS ?=
+RUN_ARGS = $(if $(ARGS),-- $(ARGS))
+
+# What a rebuild depends on.
+C_FILES := $(shell find src -type f 2>/dev/null)
+BUILD_FILES := setup.py pyproject.toml $(wildcard build_tools/*.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo build test test-full test-asan test-mpich gpu-test lint \
+        format simcuda sdist clean distclean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
+	    $(MAKEFILE_LIST)
+
+# --- the virtual environment ---------------------------------------------
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "warpmpi: $(PYTHON) is not \
+	there: install it with 'apt install python3', or set PYTHON" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	echo "warpmpi: $(PYTHON) is older than Python 3.10: set PYTHON to a newer \
+	one" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "warpmpi: \
+	$(PYTHON) cannot make virtual environments: install that with 'apt \
+	install python3-venv'" >&2; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# What a build asks for, an MPI and a CUDA compiler included where there are
+# none. Its own step, as the build runs in this environment.
+$(VENV)/.build-tools: $(VENV)/.made pyproject.toml build_tools/backend.py
+	@echo "installing what the build needs"
+	@needs=$$($(PY) build_tools/backend.py) && $(PIP) $$needs
+	@touch $@
+
+# Editable: the extension is built into warpmpi/, Python files are used from
+# there as they are.
+$(VENV)/.installed: $(VENV)/.build-tools $(C_FILES) $(BUILD_FILES)
+	@echo "building warpmpi"
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.extras-%: $(VENV)/.made pyproject.toml
+	@echo "installing what $* needs"
+	@needs=$$($(PY) build_tools/backend.py $*) && $(PIP) $$needs
+	@touch $@
+
+build: export WARPMPI_WERROR ?= 1
+build: $(VENV)/.build-tools ## build the extension in place, into warpmpi/
+	@$(PY) setup.py --quiet build_ext --inplace
+
+# --- the demo --------------------------------------------------------------
+
+demo: $(VENV)/.installed $(VENV)/.extras-demo ## run the Jacobi example on 2 ranks; makes .venv
+	$(PY) build_tools/mpirun.py -n 2 examples/jacobi.py --plot jacobi.png
+
+# --- tests -------------------------------------------------------------------
+
+simcuda: $(VENV)/.build-tools
+	@cuda=$$($(PY) build_tools/toolchain.py) && $(MAKE) -s -j 4 \
+	    --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
+	    CUDA_HOME="$$cuda"
+
+test: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## run every suite and lint; makes .venv
+	@$(PY) tests/run.py $(RUN_ARGS)
+
+test-full: $(VENV)/.installed $(VENV)/.extras-test simcuda ## likewise, faults at every n-th call, not a sample
+	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 unit mpi $(RUN_ARGS)
+
+# Address and undefined-behaviour sanitizers. Leaks are found by counts, in
+# tests of their own: Python's and MPI's would drown ours.
+ASAN = $(shell $(CC) -print-file-name=libasan.so)
+ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
+    LD_PRELOAD=$(ASAN) \
+    ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0:abort_on_error=1 \
+    UBSAN_OPTIONS=print_stacktrace=1
+
+test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
+	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
+	    --build-base build/asan --build-lib build/asan/lib
+	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(RUN_ARGS)
+
+# From the source distribution, installed as a user does it.
+MPICH = .venv-mpich
+test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv-mpich
+	@test -e $(MPICH)/.mpich || $(PYTHON) -m venv $(MPICH)
+	@$(MPICH)/bin/python -m pip install --quiet mpich mpi4py numpy
+	@touch $(MPICH)/.mpich
+	@MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
+	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
+	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
+	@MPICC= $(MPICH)/bin/python tests/run.py mpi --ranks 2 $(RUN_ARGS)
+
+# With the machine's own Python, MPI and CUDA; nothing is downloaded.
+gpu-test: ## the same suites on real GPUs, with what the machine has
+	@$(PYTHON) setup.py --quiet build_ext --inplace
+	@PYTHONPATH=$(CURDIR) $(PYTHON) tests/run.py --gpu unit mpi $(RUN_ARGS)
+
+lint: $(VENV)/.installed $(VENV)/.extras-lint ## formatters and type checkers
+	@$(PY) tests/run.py lint
+
+format: $(VENV)/.extras-lint ## let ruff and clang-format rewrite the tree
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+	@find src tests/simcuda -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \
+	    | xargs $(VENV)/bin/clang-format -i
+
+# --- distribution --------------------------------------------------------------
+
+sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
+	@rm -rf dist
+	@$(PY) setup.py --quiet sdist
+	@ls dist/*
+
+clean: ## remove what was built
+	@rm -rf build dist *.egg-info warpmpi/_core*.so
+	@rm -f $(VENV)/.installed $(VENV)/.extras-*
+	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## and the virtual environments
+	@rm -rf .venv .venv-mpich
