@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device memory: policy and driver calls over the book-keeping of heap.c.
+// No driver call that may wait for the device (freeing memory does) is made
+// with a heap's lock held, so work that a waiting device depends on can go on.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "cuda/heap.h"
+
+#define SLAB_SIZE ((size_t)16 << 20)
+#define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks stand alone
+#define SINGLE_ALIGN ((size_t)2 << 20)   // the driver's own granularity
+#define KEEP_FRACTION 8                  // of the device's memory, idle
+// Asking an event costs 1.2 us, so pending frees are looked at only where
+// nothing fits, or where there are many: then a few, oldest first.
+#define PENDING_MANY 32
+#define PENDING_POLLED 2
+
+typedef struct {
+    pthread_mutex_t lock;
+    wm_heap_t heap;
+    wm_block_t *pending_first, *pending_last; // oldest first
+    int pending_count;
+    size_t driver_calls;
+} memory_t;
+
+static memory_t memories[WM_MAX_DEVICES] = {
+    [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
+};
+static bool (*_Atomic reclaim_hook)(int device);
+
+static size_t
+round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+// Whether the block's events have all happened. Those that have are given
+// back; one that cannot be asked, its context being lost, will never happen.
+static bool
+events_happened(wm_block_t *block)
+{
+    while (block->pending_count > 0) {
+        wm_pending_t *last = &block->pending[block->pending_count - 1];
+        bool done;
+        if (wm_event_done(last->device, last->event, &done, NULL) == 0
+            && !done) {
+            return false;
+        }
+        wm_event_release(last->device, last->event);
+        block->pending_count--;
+    }
+    free(block->pending);
+    block->pending = NULL;
+    return true;
+}
+
+static void
+wait_for_events(wm_block_t *block)
+{
+    for (int i = 0; i < block->pending_count; i++) {
+        // A failure is a lost context, which events_happened() finds too.
+        (void)!wm_event_synchronize(block->pending[i].device,
+                                    block->pending[i].event, NULL);
+    }
+}
+
+static void
+pending_append(memory_t *memory, wm_block_t *block)
+{
+    block->next = NULL;
+    block->prev = memory->pending_last;
+    if (memory->pending_last != NULL) {
+        memory->pending_last->next = block;
+    }
+    else {
+        memory->pending_first = block;
+    }
+    memory->pending_last = block;
+    memory->pending_count++;
+}
+
+static void
+pending_remove(memory_t *memory, wm_block_t *block)
+{
+    if (block->prev != NULL) {
+        block->prev->next = block->next;
+    }
+    else {
+        memory->pending_first = block->next;
+    }
+    if (block->next != NULL) {
+        block->next->prev = block->prev;
+    }
+    else {
+        memory->pending_last = block->prev;
+    }
+    block->prev = block->next = NULL;
+    memory->pending_count--;
+}
+
+// Gives pending frees whose events have happened to the heap.
+static void
+poll_all_lock_held(memory_t *memory)
+{
+    wm_block_t *block = memory->pending_first;
+    while (block != NULL) {
+        wm_block_t *next = block->next;
+        if (events_happened(block)) {
+            pending_remove(memory, block);
+            wm_heap_give(&memory->heap, block);
+        }
+        block = next;
+    }
+}
+
+static void
+poll_some_lock_held(memory_t *memory)
+{
+    for (int i = 0; i < PENDING_POLLED; i++) {
+        wm_block_t *block = memory->pending_first;
+        if (memory->pending_count < PENDING_MANY || !events_happened(block)) {
+            return;
+        }
+        pending_remove(memory, block);
+        wm_heap_give(&memory->heap, block);
+    }
+}
+
+// Gives regions that left the heap back to the driver.
+static void
+return_regions(int device, wm_region_t *regions)
+{
+    wm_scope_t scope;
+    if (regions == NULL || wm_device_enter(device, &scope, NULL) < 0) {
+        return;
+    }
+    while (regions != NULL) {
+        wm_region_t *next = regions->next;
+        wm_cu.MemFree((CUdeviceptr)regions->facts.base);
+        wm_region_free(regions);
+        regions = next;
+    }
+    wm_device_leave(&scope);
+}
+
+// Leaves at most `bound` bytes idle.
+static void
+trim(int device, size_t bound)
+{
+    memory_t *memory = &memories[device];
+    pthread_mutex_lock(&memory->lock);
+    poll_all_lock_held(memory);
+    wm_region_t *regions = wm_heap_spare(&memory->heap, bound, bound > 0);
+    pthread_mutex_unlock(&memory->lock);
+    return_regions(device, regions);
+}
+
+// Waits for every free that is pending now. A block is out of the list while
+// it is waited for, so nobody else gives it away.
+static void
+wait_pending(int device)
+{
+    memory_t *memory = &memories[device];
+    int count = 0;
+    pthread_mutex_lock(&memory->lock);
+    for (wm_block_t *b = memory->pending_first; b != NULL; b = b->next) {
+        count++;
+    }
+    while (count-- > 0 && memory->pending_first != NULL) {
+        wm_block_t *block = memory->pending_first;
+        pending_remove(memory, block);
+        pthread_mutex_unlock(&memory->lock);
+        wait_for_events(block);
+        pthread_mutex_lock(&memory->lock);
+        if (events_happened(block)) {
+            wm_heap_give(&memory->heap, block);
+        }
+        else {
+            pending_append(memory, block);
+        }
+    }
+    pthread_mutex_unlock(&memory->lock);
+}
+
+// One region from the driver, described but not in the heap yet.
+static int
+region_alloc(int device, size_t size, bool slab, wm_region_t **region,
+             wm_error_t *err)
+{
+    wm_scope_t scope;
+    CUdeviceptr ptr;
+    wm_pointer_t facts;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, MemAlloc, &ptr, size);
+    if (status == 0) {
+        status = wm_pointer_describe((void *)ptr, &facts, err);
+        if (status == 0) {
+            // What was asked for, whatever the driver rounds it to.
+            facts.base = (uintptr_t)ptr;
+            facts.size = size;
+            facts.device = device;
+            *region = wm_region_new(&facts, slab);
+            if (*region == NULL) {
+                status = wm_error_set(err, WM_ERR_MEMORY, 0,
+                                      "out of host memory");
+            }
+        }
+        if (status < 0) {
+            wm_cu.MemFree(ptr);
+        }
+    }
+    wm_device_leave(&scope);
+    return status;
+}
+
+static wm_block_t *
+take(memory_t *memory, size_t size, bool slab, bool poll_all)
+{
+    pthread_mutex_lock(&memory->lock);
+    if (poll_all) {
+        poll_all_lock_held(memory);
+    }
+    else {
+        poll_some_lock_held(memory);
+    }
+    wm_block_t *block = wm_heap_take(&memory->heap, size, slab);
+    pthread_mutex_unlock(&memory->lock);
+    return block;
+}
+
+// What is kept or freed already, else a new region. WM_ERR_MEMORY when the
+// driver has none.
+static int
+grow(int device, size_t size, bool slab, size_t region_size,
+     wm_block_t **block, wm_error_t *err)
+{
+    memory_t *memory = &memories[device];
+    wm_block_t *found = take(memory, size, slab, true);
+    if (found != NULL) {
+        *block = found;
+        return 0;
+    }
+    wm_region_t *region = NULL;
+    int status = region_alloc(device, region_size, slab, &region, err);
+    if (status < 0) {
+        return status;
+    }
+    // Added and taken under one lock, or another thread might take it.
+    pthread_mutex_lock(&memory->lock);
+    wm_heap_add(&memory->heap, region);
+    memory->driver_calls++;
+    *block = wm_heap_take(&memory->heap, size, slab);
+    pthread_mutex_unlock(&memory->lock);
+    return 0;
+}
+
+static int
+out_of_memory(int device, size_t size, wm_error_t *err)
+{
+    memory_t *memory = &memories[device];
+    size_t left = 0, total = 0;
+    (void)!wm_device_memory(device, &left, &total, NULL);
+    pthread_mutex_lock(&memory->lock);
+    size_t held = memory->heap.bytes;
+    size_t used = memory->heap.used_bytes;
+    pthread_mutex_unlock(&memory->lock);
+    return wm_error_set(err, WM_ERR_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
+                        "allocating %zu bytes on cuda:%d: %s; %zu of %zu "
+                        "bytes are free, warpmpi holds %zu and uses %zu of "
+                        "them",
+                        size, device, err->text, left, total, held, used);
+}
+
+int
+wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
+{
+    wm_error_t local;
+    const wm_device_t *facts;
+    err = err != NULL ? err : &local;
+    // Also makes the ordinal a valid index.
+    if (wm_device_get(device, &facts, err) < 0) {
+        return err->code;
+    }
+    if (size > SIZE_MAX / 2) {
+        wm_error_set(err, WM_ERR_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
+                     "more than any device has");
+        return out_of_memory(device, size, err);
+    }
+    bool slab = size <= SLAB_BLOCK_MAX;
+    size_t need = round_up(size > 0 ? size : 1,
+                           slab ? WM_MEMORY_ALIGN : SINGLE_ALIGN);
+    size_t region_size = slab ? SLAB_SIZE : need;
+    wm_block_t *found = take(&memories[device], need, slab, false);
+    if (found != NULL) {
+        *block = found;
+        return 0;
+    }
+    trim(device, facts->total_memory / KEEP_FRACTION);
+    int status = grow(device, need, slab, region_size, block, err);
+    if (status == WM_ERR_MEMORY) {
+        trim(device, 0);
+        status = grow(device, need, slab, region_size, block, err);
+    }
+    if (status == WM_ERR_MEMORY) {
+        wait_pending(device);
+        trim(device, 0);
+        status = grow(device, need, slab, region_size, block, err);
+    }
+    bool (*reclaim)(int) = atomic_load(&reclaim_hook);
+    if (status == WM_ERR_MEMORY && reclaim != NULL && reclaim(device)) {
+        status = grow(device, need, slab, region_size, block, err);
+    }
+    if (status == WM_ERR_MEMORY && slab) {
+        // No room for a slab: a small one for this block alone.
+        status = grow(device, need, slab, round_up(need, SINGLE_ALIGN), block,
+                      err);
+    }
+    if (status == WM_ERR_MEMORY) {
+        return out_of_memory(device, size, err);
+    }
+    if (status < 0) {
+        return wm_error_context(err, "allocating %zu bytes on cuda:%d", size,
+                                device);
+    }
+    return 0;
+}
+
+static void
+take_events(wm_block_t *block, int count, const CUevent *events,
+            const int *devices)
+{
+    if (count > 0) {
+        block->pending = malloc((size_t)count * sizeof(*block->pending));
+    }
+    for (int i = 0; i < count; i++) {
+        if (block->pending != NULL) {
+            block->pending[block->pending_count++] = (wm_pending_t){
+                events[i], devices[i]};
+        }
+        else {
+            (void)!wm_event_synchronize(devices[i], events[i], NULL);
+            wm_event_release(devices[i], events[i]);
+        }
+    }
+}
+
+void
+wm_block_free(wm_block_t *block, int count, const CUevent *events,
+              const int *devices)
+{
+    // In a forked child the memory is the parent's.
+    if (block == NULL || wm_device_forked()) {
+        return;
+    }
+    int device = block->region->facts.device;
+    memory_t *memory = &memories[device];
+    const wm_device_t *facts;
+    size_t bound = 0;
+    if (wm_device_describe(device, &facts, NULL) == 0) {
+        bound = facts->total_memory / KEEP_FRACTION;
+    }
+    take_events(block, count, events, devices);
+    wm_region_t *regions = NULL;
+    pthread_mutex_lock(&memory->lock);
+    wm_heap_retire(&memory->heap, block);
+    if (block->pending_count == 0) {
+        wm_heap_give(&memory->heap, block);
+        regions = wm_heap_spare(&memory->heap, bound, true);
+    }
+    else {
+        pending_append(memory, block);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return_regions(device, regions);
+}
+
+void *
+wm_block_pointer(const wm_block_t *block)
+{
+    return (void *)(block->region->facts.base + block->offset);
+}
+
+size_t
+wm_block_size(const wm_block_t *block)
+{
+    return block->size;
+}
+
+void
+wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer)
+{
+    *pointer = block->region->facts;
+}
+
+void
+wm_memory_trim(int device)
+{
+    if (wm_device_forked()) {
+        return;
+    }
+    int count = wm_device_count();
+    for (int i = 0; i < count; i++) {
+        if (device == i || device == -1) {
+            trim(i, 0);
+        }
+    }
+}
+
+void
+wm_memory_set_reclaim(bool (*reclaim)(int device))
+{
+    atomic_store(&reclaim_hook, reclaim);
+}
+
+void
+wm_block_stats(wm_memory_stats_t *stats)
+{
+    for (int i = 0; i < WM_MAX_DEVICES; i++) {
+        memory_t *memory = &memories[i];
+        pthread_mutex_lock(&memory->lock);
+        stats->device_bytes += memory->heap.bytes;
+        stats->device_bytes_used += memory->heap.used_bytes;
+        stats->blocks += memory->heap.used_blocks;
+        stats->device_allocations += memory->driver_calls;
+        pthread_mutex_unlock(&memory->lock);
+    }
+}

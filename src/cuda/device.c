@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "cuda/device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// What is written once under the lock, and read without it once `described`
+// (the facts) or `context` (the retained primary context) is set.
+typedef struct {
+    wm_device_t facts;
+    _Atomic bool described;
+    _Atomic(CUcontext) context;
+    _Atomic uint64_t peers; // enabled, or known to be impossible
+} entry_t;
+
+static entry_t entries[WM_MAX_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int
+wm_device_count(void)
+{
+    int count = wm_driver_device_count();
+    return count < WM_MAX_DEVICES ? count : WM_MAX_DEVICES;
+}
+
+bool
+wm_device_forked(void)
+{
+    return wm_driver_forked();
+}
+
+static int
+read_attribute(const wm_device_t *device, CUdevice_attribute attribute,
+               int *value, wm_error_t *err)
+{
+    return WM_CU(err, DeviceGetAttribute, value, attribute, device->handle);
+}
+
+// An attribute that an older driver may not know counts as `unknown` there.
+static bool
+has_attribute(const wm_device_t *device, CUdevice_attribute attribute,
+              bool unknown)
+{
+    int value;
+    if (wm_cu.DeviceGetAttribute(&value, attribute, device->handle)
+        != CUDA_SUCCESS) {
+        return unknown;
+    }
+    return value != 0;
+}
+
+static int
+describe_lock_held(int ordinal, wm_error_t *err)
+{
+    wm_device_t *device = &entries[ordinal].facts;
+    int major, minor;
+    device->ordinal = ordinal;
+    if (WM_CU(err, DeviceGet, &device->handle, ordinal) < 0
+        || WM_CU(err, DeviceGetName, device->name, sizeof(device->name),
+                 device->handle)
+               < 0
+        || WM_CU(err, DeviceGetPCIBusId, device->pci_bus_id,
+                 sizeof(device->pci_bus_id), device->handle)
+               < 0
+        || WM_CU(err, DeviceGetUuid, &device->uuid, device->handle) < 0
+        || WM_CU(err, DeviceTotalMem, &device->total_memory, device->handle)
+               < 0
+        || read_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                          &major, err)
+               < 0
+        || read_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                          &minor, err)
+               < 0
+        || read_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                          &device->multiprocessors, err)
+               < 0) {
+        return wm_error_context(err, "describing cuda:%d", ordinal);
+    }
+    device->arch = 10 * major + minor;
+    device->ipc_events = has_attribute(
+        device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, true);
+    device->memory_pools = has_attribute(
+        device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, false);
+    atomic_store_explicit(&entries[ordinal].described, true,
+                          memory_order_release);
+    return 0;
+}
+
+static int
+check_ordinal(int ordinal, wm_error_t *err)
+{
+    if (wm_driver_load(err) < 0) {
+        return err != NULL ? err->code : WM_ERR_DRIVER;
+    }
+    int count = wm_device_count();
+    if (ordinal >= 0 && ordinal < count) {
+        return 0;
+    }
+    if (count == 0) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "unknown device cuda:%d: there is no CUDA device",
+                            ordinal);
+    }
+    return wm_error_set(err, WM_ERR_VALUE, 0,
+                        count == 1 ? "unknown device cuda:%d: the only CUDA "
+                                     "device is cuda:0"
+                                   : "unknown device cuda:%d: CUDA devices "
+                                     "are cuda:0 to cuda:%d",
+                        ordinal, count - 1);
+}
+
+int
+wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err)
+{
+    wm_error_t local;
+    err = err != NULL ? err : &local;
+    if (wm_device_forked()) {
+        return wm_driver_load(err);
+    }
+    if (ordinal < 0 || ordinal >= WM_MAX_DEVICES
+        || !atomic_load_explicit(&entries[ordinal].described,
+                                 memory_order_acquire)) {
+        if (check_ordinal(ordinal, err) < 0) {
+            return err->code;
+        }
+        pthread_mutex_lock(&lock);
+        int status = entries[ordinal].described
+                         ? 0
+                         : describe_lock_held(ordinal, err);
+        pthread_mutex_unlock(&lock);
+        if (status < 0) {
+            return status;
+        }
+    }
+    *device = &entries[ordinal].facts;
+    return 0;
+}
+
+static int
+retain(int ordinal, wm_error_t *err)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    entry_t *entry = &entries[ordinal];
+    int status = 0;
+    pthread_mutex_lock(&lock);
+    if (entry->context == NULL) {
+        wm_cu.ThreadExchangeStreamCaptureMode(&mode);
+        CUcontext context;
+        CUdevice handle = entry->facts.handle;
+        status = WM_CU(err, DevicePrimaryCtxRetain, &context, handle);
+        if (status == 0) {
+            entry->facts.context = context;
+            atomic_store_explicit(&entry->context, context,
+                                  memory_order_release);
+        }
+        else {
+            status = wm_error_context(err, "using cuda:%d", ordinal);
+        }
+        wm_cu.ThreadExchangeStreamCaptureMode(&mode);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+int
+wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err)
+{
+    wm_error_t local;
+    err = err != NULL ? err : &local;
+    const wm_device_t *found;
+    if (wm_device_describe(ordinal, &found, err) < 0) {
+        return err->code;
+    }
+    if (atomic_load_explicit(&entries[ordinal].context, memory_order_acquire)
+            == NULL
+        && retain(ordinal, err) < 0) {
+        return err->code;
+    }
+    *device = found;
+    return 0;
+}
+
+int
+wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
+{
+    // The hottest call of this floor: three driver calls of some tens of
+    // nanoseconds each where the context is already current.
+    CUcontext context = NULL;
+    if (ordinal >= 0 && ordinal < WM_MAX_DEVICES && !wm_device_forked()) {
+        context = atomic_load_explicit(&entries[ordinal].context,
+                                       memory_order_acquire);
+    }
+    if (context == NULL) {
+        const wm_device_t *device;
+        int status = wm_device_get(ordinal, &device, err);
+        if (status < 0) {
+            return status;
+        }
+        context = device->context;
+    }
+    scope->pushed = false;
+    if (wm_cu.CtxGetCurrent(&scope->previous) != CUDA_SUCCESS
+        || scope->previous != context) {
+        int status = WM_CU(err, CtxPushCurrent, context);
+        if (status < 0) {
+            return status;
+        }
+        scope->pushed = true;
+    }
+    scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result = wm_cu.ThreadExchangeStreamCaptureMode(&scope->mode);
+    if (result != CUDA_SUCCESS) {
+        CUcontext popped;
+        if (scope->pushed) {
+            wm_cu.CtxPopCurrent(&popped);
+        }
+        return wm_cu_check(result, "cuThreadExchangeStreamCaptureMode(&mode)",
+                           err);
+    }
+    return 0;
+}
+
+void
+wm_device_leave(const wm_scope_t *scope)
+{
+    CUstreamCaptureMode mode = scope->mode;
+    wm_cu.ThreadExchangeStreamCaptureMode(&mode);
+    if (scope->pushed) {
+        CUcontext popped;
+        wm_cu.CtxPopCurrent(&popped);
+    }
+}
+
+int
+wm_device_synchronize(int ordinal, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(ordinal, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = wm_cu_check(wm_cu.CtxSynchronize(), "cuCtxSynchronize()", err);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err, "synchronizing cuda:%d", ordinal)
+                      : 0;
+}
+
+int
+wm_device_can_access(int device, int peer, bool *can, wm_error_t *err)
+{
+    const wm_device_t *from, *to;
+    int status = wm_device_describe(device, &from, err);
+    if (status == 0) {
+        status = wm_device_describe(peer, &to, err);
+    }
+    if (status < 0) {
+        return status;
+    }
+    int value = 1;
+    if (device != peer) {
+        status = WM_CU(err, DeviceCanAccessPeer, &value, from->handle,
+                       to->handle);
+        if (status < 0) {
+            return status;
+        }
+    }
+    *can = value != 0;
+    return 0;
+}
+
+int
+wm_device_enable_peer(int device, int peer, wm_error_t *err)
+{
+    if (device == peer) {
+        return 0;
+    }
+    bool can;
+    int status = wm_device_can_access(device, peer, &can, err);
+    if (status < 0) {
+        return status;
+    }
+    uint64_t bit = (uint64_t)1 << peer;
+    if (!can || (atomic_load(&entries[device].peers) & bit) != 0) {
+        return 0;
+    }
+    const wm_device_t *to;
+    wm_scope_t scope;
+    if ((status = wm_device_get(peer, &to, err)) < 0
+        || (status = wm_device_enter(device, &scope, err)) < 0) {
+        return status;
+    }
+    CUresult result = wm_cu.CtxEnablePeerAccess(to->context, 0);
+    wm_device_leave(&scope);
+    if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+        && result != CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+        && result != CUDA_ERROR_TOO_MANY_PEERS) {
+        status = wm_cu_check(result, "cuCtxEnablePeerAccess(peer, 0)", err);
+        if (status < 0) {
+            return wm_error_context(err, "from cuda:%d to cuda:%d", device,
+                                    peer);
+        }
+    }
+    atomic_fetch_or(&entries[device].peers, bit);
+    return 0;
+}
+
+int
+wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(ordinal, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    size_t left, all;
+    status = WM_CU(err, MemGetInfo, &left, &all);
+    wm_device_leave(&scope);
+    if (status == 0) {
+        *free = left;
+        *total = all;
+    }
+    return status;
+}
+
+int
+wm_device_active(int ordinal, bool *active, wm_error_t *err)
+{
+    const wm_device_t *device;
+    int status = wm_device_describe(ordinal, &device, err);
+    if (status < 0) {
+        return status;
+    }
+    unsigned int flags;
+    int value;
+    status = WM_CU(err, DevicePrimaryCtxGetState, device->handle, &flags,
+                   &value);
+    if (status == 0) {
+        *active = value != 0;
+    }
+    return status;
+}
+
+// The ordinal of the device a context is on, or -1.
+static int
+ordinal_of_context(CUcontext context)
+{
+    int count = wm_device_count();
+    for (int i = 0; i < count; i++) {
+        if (atomic_load_explicit(&entries[i].context, memory_order_acquire)
+            == context) {
+            return i;
+        }
+    }
+    CUdevice handle;
+    CUcontext popped;
+    if (wm_cu.CtxPushCurrent(context) != CUDA_SUCCESS) {
+        return -1;
+    }
+    CUresult result = wm_cu.CtxGetDevice(&handle);
+    wm_cu.CtxPopCurrent(&popped);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const wm_device_t *device;
+        if (wm_device_describe(i, &device, NULL) == 0
+            && device->handle == handle) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+// A driver may want some context to be current: any that exists will do.
+static CUresult
+context_of_stream(CUstream stream, CUcontext *context)
+{
+    CUresult result = wm_cu.StreamGetCtx(stream, context);
+    int count = wm_device_count();
+    for (int i = 0; i < count && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
+        bool active;
+        wm_scope_t scope;
+        if (wm_device_active(i, &active, NULL) == 0 && active
+            && wm_device_enter(i, &scope, NULL) == 0) {
+            result = wm_cu.StreamGetCtx(stream, context);
+            wm_device_leave(&scope);
+        }
+    }
+    return result;
+}
+
+int
+wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err)
+{
+    int status = wm_driver_load(err);
+    if (status < 0) {
+        return status;
+    }
+    // A default stream is that of the context which is current, and of none
+    // where none is.
+    bool any = stream == NULL || stream == CU_STREAM_LEGACY
+               || stream == CU_STREAM_PER_THREAD;
+    CUcontext context = NULL;
+    CUresult result = any ? wm_cu.CtxGetCurrent(&context)
+                          : context_of_stream(stream, &context);
+    status = wm_cu_check(result, "cuStreamGetCtx(stream, &context)", err);
+    if (status < 0) {
+        return wm_error_context(err, "finding the device of stream %p",
+                                (void *)stream);
+    }
+    int found = context != NULL ? ordinal_of_context(context) : -1;
+    if (found < 0) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "stream %p belongs to no visible device",
+                            (void *)stream);
+    }
+    *ordinal = found;
+    return 0;
+}
+
+int
+wm_device_current(void)
+{
+    CUcontext context;
+    if (wm_device_forked() || !wm_driver_in_process()
+        || wm_cu.CtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
+        return -1;
+    }
+    return ordinal_of_context(context);
+}
+
+int
+wm_device_default(void)
+{
+    static const char *const names[] = {
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "PMIX_LOCAL_RANK",
+        "PMI_LOCAL_RANK",
+        "PALS_LOCAL_RANKID",
+        "FLUX_TASK_LOCAL_ID",
+        "SLURM_LOCALID",
+        "LOCAL_RANK",
+    };
+    int count = wm_device_count();
+    if (count == 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = getenv(names[i]);
+        char *end;
+        if (text == NULL || *text == '\0') {
+            continue;
+        }
+        long rank = strtol(text, &end, 10);
+        if (*end == '\0' && rank >= 0) {
+            return (int)(rank % count);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "cuda/driver.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wm_driver_t wm_cu;
+
+enum need { OPTIONAL, REQUIRED };
+
+typedef struct {
+    const char *name;
+    int version;
+    enum need need;
+    size_t offset;
+} symbol_t;
+
+static const symbol_t symbols[] = {
+#define X(name, version, need)                                                \
+    {"cu" #name, version, need, offsetof(wm_driver_t, name)},
+#include "cuda/driver_list.h"
+#undef X
+};
+
+enum { UNLOADED = 0, LOADED = 1, FAILED = -1 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int state;
+static _Atomic bool forked;
+static _Atomic bool logging;
+static wm_error_t failure; // why the state is FAILED
+static int driver_version;
+static int device_count;
+
+// The look-up function has two forms: CUDA 12's has a status besides.
+typedef struct {
+    PFN_cuGetProcAddress_v12000 v2;
+    PFN_cuGetProcAddress_v11030 v1;
+} lookup_t;
+
+static const char *
+driver_path(void)
+{
+    const char *path = getenv("WARPMPI_CUDA_DRIVER");
+    return path != NULL && *path != '\0' ? path : "libcuda.so.1";
+}
+
+static void *
+look_up(const lookup_t *lookup, const char *name, int version)
+{
+    void *function = NULL;
+    CUresult result;
+    if (lookup->v2 != NULL) {
+        result = lookup->v2(name, &function, version,
+                            CU_GET_PROC_ADDRESS_DEFAULT, NULL);
+    }
+    else {
+        result = lookup->v1(name, &function, version,
+                            CU_GET_PROC_ADDRESS_DEFAULT);
+    }
+    return result == CUDA_SUCCESS ? function : NULL;
+}
+
+static int
+fill_table(void *library, const char *path, wm_error_t *err)
+{
+    lookup_t lookup = {
+        (PFN_cuGetProcAddress_v12000)dlsym(library, "cuGetProcAddress_v2"),
+        (PFN_cuGetProcAddress_v11030)dlsym(library, "cuGetProcAddress"),
+    };
+    if (lookup.v2 == NULL && lookup.v1 == NULL) {
+        return wm_error_set(err, WM_ERR_DRIVER, 0,
+                            "%s has no cuGetProcAddress: a driver for CUDA "
+                            "12 or newer is needed",
+                            path);
+    }
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        const symbol_t *symbol = &symbols[i];
+        void *function = look_up(&lookup, symbol->name, symbol->version);
+        if (function == NULL && symbol->need == REQUIRED) {
+            return wm_error_set(err, WM_ERR_DRIVER, 0,
+                                "%s lacks %s (as of CUDA %d.%d): a driver "
+                                "for CUDA 12 or newer is needed",
+                                path, symbol->name, symbol->version / 1000,
+                                symbol->version % 1000 / 10);
+        }
+        // POSIX lets a data pointer hold a function's address.
+        memcpy((char *)&wm_cu + symbol->offset, &function, sizeof(function));
+    }
+    return 0;
+}
+
+static void
+on_fork_child(void)
+{
+    atomic_store(&forked, true);
+}
+
+static int
+load(wm_error_t *err)
+{
+    const char *path = driver_path();
+    // Never closed: contexts and threads of the driver live in it.
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        return wm_error_set(err, WM_ERR_DRIVER, 0, "no CUDA driver: %s",
+                            dlerror());
+    }
+    if (fill_table(library, path, err) < 0) {
+        return err->code;
+    }
+    CUresult result = wm_cu.Init(0);
+    if (result == CUDA_ERROR_NOT_INITIALIZED) {
+        return wm_error_set(err, WM_ERR_DRIVER, result,
+                            "cuInit(0) failed: CUDA was initialised in a "
+                            "parent process before fork(); start processes "
+                            "by spawn or mpirun");
+    }
+    if (WM_CU(err, DriverGetVersion, &driver_version) < 0) {
+        driver_version = 0;
+    }
+    if (wm_cu_check(result, "cuInit(0)", err) < 0
+        || WM_CU(err, DeviceGetCount, &device_count) < 0) {
+        err->code = WM_ERR_DRIVER;
+        return err->code;
+    }
+    // A child cannot use CUDA once its parent has: from here on it is told so.
+    if (pthread_atfork(NULL, NULL, on_fork_child) != 0) {
+        return wm_error_set(err, WM_ERR_DRIVER, 0,
+                            "cannot register a fork handler");
+    }
+    return 0;
+}
+
+int
+wm_driver_load(wm_error_t *err)
+{
+    int now = atomic_load_explicit(&state, memory_order_acquire);
+    if (atomic_load_explicit(&forked, memory_order_relaxed)) {
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "CUDA was initialised before this process was "
+                            "forked and cannot be used in it; start "
+                            "processes by spawn or mpirun");
+    }
+    if (now == LOADED) {
+        return 0;
+    }
+    if (now == UNLOADED) {
+        pthread_mutex_lock(&lock);
+        now = atomic_load(&state);
+        if (now == UNLOADED) {
+            const char *log = getenv("WARPMPI_LOG");
+            atomic_store(&logging, log != NULL && strstr(log, "cuda"));
+            now = load(&failure) == 0 ? LOADED : FAILED;
+            atomic_store_explicit(&state, now, memory_order_release);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    if (now == LOADED) {
+        return 0;
+    }
+    return wm_error_set(err, failure.code, failure.detail, "%s", failure.text);
+}
+
+bool
+wm_driver_available(void)
+{
+    int now = atomic_load_explicit(&state, memory_order_acquire);
+    return (now == LOADED || wm_driver_load(NULL) == 0) && device_count > 0;
+}
+
+int
+wm_driver_version(void)
+{
+    return wm_driver_available() ? driver_version : 0;
+}
+
+int
+wm_driver_device_count(void)
+{
+    return wm_driver_available() ? device_count : 0;
+}
+
+bool
+wm_driver_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+// The count of libraries ever loaded stands in each entry of the list.
+static int
+first_library(struct dl_phdr_info *info, size_t size, void *adds)
+{
+    (void)size;
+    *(unsigned long long *)adds = info->dlpi_adds;
+    return 1;
+}
+
+bool
+wm_driver_in_process(void)
+{
+    static _Atomic unsigned long long absent_at;
+    if (atomic_load_explicit(&state, memory_order_acquire) != UNLOADED) {
+        return atomic_load_explicit(&state, memory_order_relaxed) == LOADED;
+    }
+    unsigned long long adds = 0;
+    dl_iterate_phdr(first_library, &adds);
+    if (adds == atomic_load(&absent_at)) {
+        return false;
+    }
+    void *library = dlopen(driver_path(), RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL) {
+        atomic_store(&absent_at, adds);
+        return false;
+    }
+    dlclose(library);
+    return wm_driver_load(NULL) == 0;
+}
+
+static const char *
+error_name(CUresult result)
+{
+    const char *name = NULL;
+    if (wm_cu.GetErrorName == NULL
+        || wm_cu.GetErrorName(result, &name) != CUDA_SUCCESS || name == NULL) {
+        return NULL;
+    }
+    return name;
+}
+
+const char *
+wm_cu_error_name(int result)
+{
+    const char *name = error_name((CUresult)result);
+    return name != NULL ? name : "CUDA_ERROR_UNKNOWN";
+}
+
+int
+wm_cu_check(CUresult result, const char *call, wm_error_t *err)
+{
+    bool log = atomic_load_explicit(&logging, memory_order_relaxed);
+    if (result == CUDA_SUCCESS && !log) {
+        return 0;
+    }
+    const char *name = error_name(result);
+    if (log) {
+        fprintf(stderr, "warpmpi: %s -> %s\n", call,
+                name != NULL ? name : "unknown result");
+    }
+    if (result == CUDA_SUCCESS) {
+        return 0;
+    }
+    int code = result == CUDA_ERROR_OUT_OF_MEMORY ? WM_ERR_MEMORY
+                                                  : WM_ERR_CUDA;
+    if (name == NULL) {
+        return wm_error_set(err, code, (int)result,
+                            "%s failed with unknown CUDA result %d", call,
+                            (int)result);
+    }
+    const char *text = NULL;
+    if (wm_cu.GetErrorString(result, &text) != CUDA_SUCCESS || text == NULL) {
+        text = "no description";
+    }
+    return wm_error_set(err, code, (int)result, "%s failed: %s (%s)", call,
+                        name, text);
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What went wrong, in a fixed buffer: no allocation, no Python, any thread.
+// The first function that knows the cause writes it, the others pass it on.
+// Functions return 0 or one of the negative codes; `err` may be NULL where
+// the caller does not care.
+#ifndef WM_CUDA_ERROR_H
+#define WM_CUDA_ERROR_H
+
+#include <stdarg.h>
+
+#define WM_MUST_CHECK __attribute__((warn_unused_result))
+
+typedef enum {
+    WM_OK = 0,
+    WM_ERR_CUDA = -1,     // wm.CudaError; err->detail is the CUresult
+    WM_ERR_MEMORY = -2,   // wm.OutOfMemoryError (device) or MemoryError
+    WM_ERR_DRIVER = -3,   // no usable driver: wm.CudaError
+    WM_ERR_VALUE = -4,    // ValueError
+    WM_ERR_TYPE = -5,     // TypeError
+    WM_ERR_MPI = -6,      // MPI.Exception; err->detail is the MPI error code
+    WM_ERR_SYSTEM = -7,   // OSError; err->detail is errno
+    WM_ERR_STATE = -8,    // RuntimeError
+    WM_ERR_TRUNCATE = -9, // MPI.Exception(MPI.ERR_TRUNCATE)
+    WM_ERR_PYTHON = -10,  // a Python exception is already set
+} wm_code_t;
+
+typedef struct {
+    int code;   // a wm_code_t
+    int detail; // CUresult, MPI error code or errno
+    char text[500];
+} wm_error_t;
+
+// Writes code, detail and text; returns `code`, so that `return wm_error_set`
+// reads well.
+int
+wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+// Prepends "what: " to the text of an error already written; returns its code.
+int
+wm_error_context(wm_error_t *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "cuda/event.h"
+
+#include <pthread.h>
+
+// Events given back, last in first out. More than fit are destroyed.
+#define POOL_ROOM 1024
+
+typedef struct {
+    pthread_mutex_t lock;
+    int count;
+    CUevent events[POOL_ROOM];
+} pool_t;
+
+static pool_t pools[WM_MAX_DEVICES] = {
+    [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
+};
+
+static unsigned int
+flags_of(wm_event_kind_t kind)
+{
+    switch (kind) {
+    case WM_EVENT_TIMED:
+        return CU_EVENT_DEFAULT;
+    case WM_EVENT_INTERPROCESS:
+        return CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    case WM_EVENT_ORDER:
+    default:
+        return CU_EVENT_DISABLE_TIMING;
+    }
+}
+
+int
+wm_event_create(int device, wm_event_kind_t kind, CUevent *event,
+                wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUevent made;
+    unsigned int flags = flags_of(kind);
+    status = WM_CU(err, EventCreate, &made, flags);
+    wm_device_leave(&scope);
+    if (status < 0) {
+        return wm_error_context(err, "making an event on cuda:%d", device);
+    }
+    *event = made;
+    return 0;
+}
+
+void
+wm_event_destroy(int device, CUevent event)
+{
+    wm_scope_t scope;
+    if (wm_device_enter(device, &scope, NULL) == 0) {
+        wm_cu.EventDestroy(event);
+        wm_device_leave(&scope);
+    }
+}
+
+int
+wm_event_acquire(int device, CUevent *event, wm_error_t *err)
+{
+    if (device < 0 || device >= WM_MAX_DEVICES || wm_device_forked()) {
+        const wm_device_t *facts;
+        return wm_device_get(device, &facts, err);
+    }
+    pool_t *pool = &pools[device];
+    CUevent found = NULL;
+    pthread_mutex_lock(&pool->lock);
+    if (pool->count > 0) {
+        found = pool->events[--pool->count];
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (found == NULL) {
+        return wm_event_create(device, WM_EVENT_ORDER, event, err);
+    }
+    *event = found;
+    return 0;
+}
+
+void
+wm_event_release(int device, CUevent event)
+{
+    if (wm_device_forked()) {
+        return;
+    }
+    pool_t *pool = &pools[device];
+    pthread_mutex_lock(&pool->lock);
+    bool kept = pool->count < POOL_ROOM;
+    if (kept) {
+        pool->events[pool->count++] = event;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!kept) {
+        wm_event_destroy(device, event);
+    }
+}
+
+int
+wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, EventRecord, event, stream);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err, "on stream %p of cuda:%d",
+                                         (void *)stream, device)
+                      : 0;
+}
+
+int
+wm_event_done(int device, CUevent event, bool *done, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUresult result = wm_cu.EventQuery(event);
+    wm_device_leave(&scope);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        return wm_cu_check(result, "cuEventQuery(event)", err);
+    }
+    *done = result == CUDA_SUCCESS;
+    return 0;
+}
+
+int
+wm_event_synchronize(int device, CUevent event, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, EventSynchronize, event);
+    wm_device_leave(&scope);
+    return status;
+}
+
+int
+wm_event_elapsed(CUevent start, CUevent end, float *ms, wm_error_t *err)
+{
+    int status = wm_driver_load(err);
+    if (status < 0) {
+        return status;
+    }
+    float value;
+    status = WM_CU(err, EventElapsedTime, &value, start, end);
+    if (status == 0) {
+        *ms = value;
+    }
+    return status;
+}
+
+int
+wm_event_export(int device, CUevent event, CUipcEventHandle *handle,
+                wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUipcEventHandle made;
+    status = WM_CU(err, IpcGetEventHandle, &made, event);
+    wm_device_leave(&scope);
+    if (status == 0) {
+        *handle = made;
+    }
+    return status;
+}
+
+int
+wm_event_import(int device, const CUipcEventHandle *handle, CUevent *event,
+                wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUevent made;
+    status = WM_CU(err, IpcOpenEventHandle, &made, *handle);
+    wm_device_leave(&scope);
+    if (status < 0) {
+        return wm_error_context(err, "opening a peer's event on cuda:%d",
+                                device);
+    }
+    *event = made;
+    return 0;
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The book-keeping of one device's memory, without a driver call: regions
+// (what the driver gave: slabs that are cut up, and single allocations that
+// are not), the blocks they are cut into, and which of them are free. The
+// caller holds the heap's lock around everything; private to block.c.
+#ifndef WM_CUDA_HEAP_H
+#define WM_CUDA_HEAP_H
+
+#include "cuda/memory.h"
+
+#define WM_HEAP_BINS 16
+
+typedef struct wm_region wm_region_t;
+
+typedef struct {
+    CUevent event;
+    int device;
+} wm_pending_t;
+
+struct wm_block {
+    wm_region_t *region;
+    size_t offset; // in the region
+    size_t size;
+    bool free;
+    wm_block_t *below, *above; // neighbours by address
+    wm_block_t *prev, *next;   // in a bin, or in the list of pending frees
+    int pending_count;         // events that must happen before reuse
+    wm_pending_t *pending;
+};
+
+struct wm_region {
+    wm_pointer_t facts;
+    bool slab;
+    bool idle; // no block is handed out or pending
+    wm_block_t *first;
+    wm_region_t *prev, *next; // in the list of idle regions, oldest first
+};
+
+typedef struct {
+    wm_block_t *bins[WM_HEAP_BINS]; // free blocks of slabs by size
+    wm_region_t *idle_first, *idle_last;
+    size_t idle_bytes;
+    size_t bytes;      // of all regions
+    size_t used_bytes; // of blocks handed out
+    size_t used_blocks;
+} wm_heap_t;
+
+// A region over what `facts` describe, as one block; NULL when host memory is
+// exhausted. Belongs to no heap yet.
+wm_region_t *
+wm_region_new(const wm_pointer_t *facts, bool slab);
+
+// Frees the book-keeping of an idle region that wm_heap_spare took out.
+void
+wm_region_free(wm_region_t *region);
+
+// Adds a region; all of it is free.
+void
+wm_heap_add(wm_heap_t *heap, wm_region_t *region);
+
+// A block of at least `size` bytes (a multiple of WM_MEMORY_ALIGN), cut from
+// a slab, or an idle single allocation wasting at most a quarter. NULL when
+// there is none.
+wm_block_t *
+wm_heap_take(wm_heap_t *heap, size_t size, bool slab);
+
+// Counts a block as no longer handed out; it stays unusable until given.
+void
+wm_heap_retire(wm_heap_t *heap, wm_block_t *block);
+
+// Makes a retired block free, joined with its free neighbours.
+void
+wm_heap_give(wm_heap_t *heap, wm_block_t *block);
+
+// Takes idle regions out, oldest first, until at most `bound` bytes are idle;
+// with `keep_slab` the last idle slab stays. Returns them linked by `next`.
+wm_region_t *
+wm_heap_spare(wm_heap_t *heap, size_t bound, bool keep_slab);
+
+#endif

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a pointer is, and driver calls on memory that is not ours to manage:
+// peers' mappings, registered host memory, copies.
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "cuda/memory.h"
+
+// Wide and zeroed, since the driver writes one, four or eight bytes.
+typedef struct {
+    uint64_t type;
+    uint64_t managed;
+    uint64_t ordinal;
+    uint64_t buffer_id;
+    uint64_t start;
+    uint64_t size;
+    uint64_t exportable;
+} answers_t;
+
+static CUresult
+ask(const void *ptr, answers_t *answers)
+{
+    static const CUpointer_attribute attributes[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+    };
+    enum { COUNT = sizeof(attributes) / sizeof(attributes[0]) };
+    memset(answers, 0, sizeof(*answers));
+    void *data[COUNT] = {
+        &answers->type,       &answers->managed, &answers->ordinal,
+        &answers->buffer_id,  &answers->start,   &answers->size,
+        &answers->exportable,
+    };
+    return wm_cu.PointerGetAttributes(COUNT, (CUpointer_attribute *)attributes,
+                                      data, (CUdeviceptr)ptr);
+}
+
+// Without a current context some drivers answer CUDA_ERROR_INVALID_CONTEXT:
+// then it is asked under any that exists already.
+static CUresult
+ask_in_any_context(const void *ptr, answers_t *answers)
+{
+    int count = wm_device_count();
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    for (int i = 0; i < count && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
+        bool active;
+        wm_scope_t scope;
+        if (wm_device_active(i, &active, NULL) == 0 && active
+            && wm_device_enter(i, &scope, NULL) == 0) {
+            result = ask(ptr, answers);
+            wm_device_leave(&scope);
+        }
+    }
+    return result;
+}
+
+static wm_memory_kind_t
+kind_of(const answers_t *answers)
+{
+    if (answers->managed != 0) {
+        return WM_MEMORY_MANAGED;
+    }
+    switch ((CUmemorytype)answers->type) {
+    case CU_MEMORYTYPE_HOST:
+        return WM_MEMORY_PINNED;
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_ARRAY:
+    case CU_MEMORYTYPE_UNIFIED:
+        return WM_MEMORY_DEVICE;
+    default:
+        return WM_MEMORY_HOST;
+    }
+}
+
+int
+wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
+{
+    wm_pointer_t host = {.kind = WM_MEMORY_HOST, .device = -1};
+    if (ptr == NULL || !wm_driver_in_process() || wm_driver_forked()) {
+        *pointer = host;
+        return 0;
+    }
+    answers_t answers;
+    CUresult result = ask(ptr, &answers);
+    if (result == CUDA_ERROR_INVALID_CONTEXT) {
+        result = ask_in_any_context(ptr, &answers);
+    }
+    if (result == CUDA_ERROR_INVALID_CONTEXT
+        || result == CUDA_ERROR_INVALID_VALUE) {
+        *pointer = host; // no context at all, or nothing CUDA knows
+        return 0;
+    }
+    if (result != CUDA_SUCCESS) {
+        (void)!wm_cu_check(result, "cuPointerGetAttributes(ptr)", err);
+        return wm_error_context(err, "describing the pointer %p", ptr);
+    }
+    wm_memory_kind_t kind = kind_of(&answers);
+    if (kind == WM_MEMORY_HOST) {
+        *pointer = host;
+        return 0;
+    }
+    bool device = kind != WM_MEMORY_PINNED;
+    *pointer = (wm_pointer_t){
+        .kind = kind,
+        .device = device ? (int)answers.ordinal : -1,
+        .base = (uintptr_t)answers.start,
+        .size = (size_t)answers.size,
+        .buffer_id = device ? answers.buffer_id : 0,
+        .exportable = kind == WM_MEMORY_DEVICE && answers.exportable != 0,
+    };
+    return 0;
+}
+
+uint64_t
+wm_pointer_buffer_id(uintptr_t base)
+{
+    wm_pointer_t pointer;
+    if (wm_pointer_describe((const void *)base, &pointer, NULL) < 0) {
+        return 0;
+    }
+    return pointer.buffer_id;
+}
+
+int
+wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
+                 wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUipcMemHandle made;
+    status = WM_CU(err, IpcGetMemHandle, &made, (CUdeviceptr)base);
+    wm_device_leave(&scope);
+    if (status < 0) {
+        return wm_error_context(err,
+                                "exporting the memory at 0x%zx of "
+                                "cuda:%d",
+                                (size_t)base, device);
+    }
+    *handle = made;
+    return 0;
+}
+
+int
+wm_memory_map(int device, const CUipcMemHandle *handle, void **ptr,
+              wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUdeviceptr mapped;
+    status = WM_CU(err, IpcOpenMemHandle, &mapped, *handle,
+                   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    wm_device_leave(&scope);
+    if (status < 0) {
+        return wm_error_context(err, "mapping a peer's memory for cuda:%d",
+                                device);
+    }
+    *ptr = (void *)mapped;
+    return 0;
+}
+
+void
+wm_memory_unmap(int device, void *ptr)
+{
+    wm_scope_t scope;
+    if (wm_device_enter(device, &scope, NULL) == 0) {
+        wm_cu.IpcCloseMemHandle((CUdeviceptr)ptr);
+        wm_device_leave(&scope);
+    }
+}
+
+int
+wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, MemHostRegister, ptr, size,
+                   CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err, "page-locking %zu bytes at %p",
+                                         size, ptr)
+                      : 0;
+}
+
+void
+wm_host_unregister(int device, void *ptr)
+{
+    wm_scope_t scope;
+    if (wm_device_enter(device, &scope, NULL) == 0) {
+        wm_cu.MemHostUnregister(ptr);
+        wm_device_leave(&scope);
+    }
+}
+
+int
+wm_memory_copy(int device, void *dst, const void *src, size_t size,
+               CUstream stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    if (size == 0) {
+        return 0;
+    }
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, MemcpyAsync, (CUdeviceptr)dst, (CUdeviceptr)src, size,
+                   stream);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err,
+                                         "copying %zu bytes from %p to "
+                                         "%p on cuda:%d",
+                                         size, src, dst, device)
+                      : 0;
+}
+
+void
+wm_memory_stats(wm_memory_stats_t *stats)
+{
+    *stats = (wm_memory_stats_t){0};
+    wm_block_stats(stats);
+    wm_pinned_stats(stats);
+}

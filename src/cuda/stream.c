@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "cuda/stream.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "cuda/event.h"
+
+// A pool keeps the streams given back, oldest first. More than fit are
+// destroyed, which the driver does once their work has ended.
+#define POOL_ROOM 32
+// How many streams are made while others lie in the pool, all busy. Past some
+// number (the 35th of a process, measured on CUDA 13) making one waits until
+// the device is idle, which is worse than standing behind other work.
+#define POOL_GROWTH 24
+// How many are asked whether they are idle, which costs 1.2 us each.
+#define POOL_TRIES 4
+
+typedef struct {
+    CUstream stream;
+    bool idle; // known to be
+} entry_t;
+
+typedef struct {
+    pthread_mutex_t lock;
+    int made; // in the pool or handed out
+    int count;
+    entry_t entries[POOL_ROOM];
+} pool_t;
+
+static pool_t pools[WM_MAX_DEVICES] = {
+    [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
+};
+
+int
+wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUstream made;
+    status = WM_CU(err, StreamCreateWithPriority, &made,
+                   CU_STREAM_NON_BLOCKING, priority);
+    wm_device_leave(&scope);
+    if (status < 0) {
+        return wm_error_context(err, "making a stream on cuda:%d", device);
+    }
+    *stream = made;
+    return 0;
+}
+
+void
+wm_stream_destroy(int device, CUstream stream)
+{
+    wm_scope_t scope;
+    if (wm_device_enter(device, &scope, NULL) == 0) {
+        wm_cu.StreamDestroy(stream);
+        wm_device_leave(&scope);
+    }
+}
+
+// Whether the stream is done. Querying one that is being captured would spoil
+// the capture, hence the first call; such a stream counts as busy.
+static CUresult
+query(CUstream stream, bool *done)
+{
+    CUstreamCaptureStatus capture;
+    CUresult result = wm_cu.StreamIsCapturing(stream, &capture);
+    *done = false;
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+        return CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+        return result;
+    }
+    result = wm_cu.StreamQuery(stream);
+    *done = result == CUDA_SUCCESS;
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+}
+
+static CUstream
+take_lock_held(pool_t *pool, int at)
+{
+    CUstream stream = pool->entries[at].stream;
+    pool->count--;
+    memmove(&pool->entries[at], &pool->entries[at + 1],
+            (size_t)(pool->count - at) * sizeof(entry_t));
+    return stream;
+}
+
+// Takes an idle stream out of the pool: the one given back last, which is
+// likeliest to be warm, or one of the oldest, which are likeliest to be done.
+// Where all are busy and enough were made, the oldest: work that stands
+// behind it ends, as every stream waits for submitted work only.
+static CUstream
+find_lock_held(pool_t *pool)
+{
+    for (int i = 0; i < POOL_TRIES && i < pool->count; i++) {
+        int at = i == 0 ? pool->count - 1 : i - 1;
+        bool done = pool->entries[at].idle;
+        if (done
+            || (query(pool->entries[at].stream, &done) == CUDA_SUCCESS
+                && done)) {
+            return take_lock_held(pool, at);
+        }
+    }
+    if (pool->count > 0 && pool->made >= POOL_GROWTH) {
+        return take_lock_held(pool, 0);
+    }
+    pool->made++;
+    return NULL;
+}
+
+int
+wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    pool_t *pool = &pools[device];
+    pthread_mutex_lock(&pool->lock);
+    CUstream found = find_lock_held(pool);
+    pthread_mutex_unlock(&pool->lock);
+    wm_device_leave(&scope);
+    if (found != NULL) {
+        *stream = found;
+        return 0;
+    }
+    status = wm_stream_create(device, 0, stream, err);
+    if (status < 0) {
+        pthread_mutex_lock(&pool->lock);
+        pool->made--;
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return status;
+}
+
+static void
+give_back(int device, CUstream stream, bool idle)
+{
+    if (wm_device_forked()) {
+        return;
+    }
+    pool_t *pool = &pools[device];
+    pthread_mutex_lock(&pool->lock);
+    bool kept = pool->count < POOL_ROOM;
+    if (kept) {
+        pool->entries[pool->count++] = (entry_t){stream, idle};
+    }
+    else {
+        pool->made--;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!kept) {
+        wm_stream_destroy(device, stream);
+    }
+}
+
+void
+wm_stream_release(int device, CUstream stream)
+{
+    give_back(device, stream, false);
+}
+
+void
+wm_stream_release_idle(int device, CUstream stream)
+{
+    give_back(device, stream, true);
+}
+
+int
+wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    bool done;
+    CUresult result = query(stream, &done);
+    wm_device_leave(&scope);
+    if (result != CUDA_SUCCESS) {
+        (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);
+        return wm_error_context(err, "stream %p of cuda:%d", (void *)stream,
+                                device);
+    }
+    *idle = done;
+    return 0;
+}
+
+int
+wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
+               wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (tries-- > 0 && result == CUDA_ERROR_NOT_READY) {
+        result = wm_cu.StreamQuery(stream);
+    }
+    wm_device_leave(&scope);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);
+        return wm_error_context(err, "stream %p of cuda:%d", (void *)stream,
+                                device);
+    }
+    *idle = result == CUDA_SUCCESS;
+    return 0;
+}
+
+int
+wm_stream_synchronize(int device, CUstream stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, StreamSynchronize, stream);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
+                                         (void *)stream, device)
+                      : 0;
+}
+
+static CUstream
+normalized(CUstream stream)
+{
+    return stream == NULL ? CU_STREAM_LEGACY : stream;
+}
+
+int
+wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
+                 wm_error_t *err)
+{
+    if (device == other_device && normalized(stream) == normalized(other)) {
+        return 0;
+    }
+    bool idle;
+    CUevent event;
+    int status = wm_stream_idle(other_device, other, &idle, err);
+    if (status < 0 || idle) {
+        return status;
+    }
+    status = wm_event_acquire(other_device, &event, err);
+    if (status < 0) {
+        return status;
+    }
+    status = wm_event_record(other_device, event, other, err);
+    if (status == 0) {
+        status = wm_stream_wait_event(device, stream, event, err);
+    }
+    // A wait holds on to what the event stood for when it was submitted, so
+    // the event is free for another record.
+    wm_event_release(other_device, event);
+    return status;
+}
+
+int
+wm_stream_wait_event(int device, CUstream stream, CUevent event,
+                     wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = WM_CU(err, StreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
+    wm_device_leave(&scope);
+    return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
+                                         (void *)stream, device)
+                      : 0;
+}
+
+int
+wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
+                       wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    CUstreamCaptureStatus capture;
+    status = WM_CU(err, StreamIsCapturing, stream, &capture);
+    wm_device_leave(&scope);
+    if (status == 0) {
+        *capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    return status;
+}

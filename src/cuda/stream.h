@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Streams: creation, waiting, and a pool a device of non-blocking ones for the
+// library's own copies. A stream handle belongs to a device, so each call
+// takes both; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are valid handles.
+// Any thread; the GIL is not needed, and must be released around the
+// synchronising calls by their caller.
+#ifndef WM_CUDA_STREAM_H
+#define WM_CUDA_STREAM_H
+
+#include "cuda/device.h"
+
+// A new non-blocking stream; owned by the caller. A lower number is a higher
+// priority; 0 is the default.
+WM_MUST_CHECK int
+wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err);
+
+void
+wm_stream_destroy(int device, CUstream stream);
+
+// One of the pool's streams, the caller's alone until given back: an idle one
+// or a new one. Only where very many are busy it is one that was given back
+// with work pending: as streams wait for submitted work only, that ends.
+WM_MUST_CHECK int
+wm_stream_acquire(int device, CUstream *stream, wm_error_t *err);
+
+// Gives it back, with work still pending or not.
+void
+wm_stream_release(int device, CUstream stream);
+
+// Gives it back after its work was waited for: whoever gets it next need not
+// ask the driver, which costs 1.2 us (measured, H200).
+void
+wm_stream_release_idle(int device, CUstream stream);
+
+// Asks a stream of the pool (nobody captures it) up to `tries` times whether
+// it is idle: for work that ends within microseconds.
+WM_MUST_CHECK int
+wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
+               wm_error_t *err);
+
+// Whether everything submitted so far has ended. A stream being captured
+// counts as busy.
+WM_MUST_CHECK int
+wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_stream_synchronize(int device, CUstream stream, wm_error_t *err);
+
+// Everything submitted to `stream` (on `device`) after this call runs after
+// everything submitted to `other` (on `other_device`) before it. Does not
+// wait on the host; no-op for a stream and itself, or where `other` is idle.
+WM_MUST_CHECK int
+wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
+                 wm_error_t *err);
+
+// `stream` waits until `event` (any device's) has happened.
+WM_MUST_CHECK int
+wm_stream_wait_event(int device, CUstream stream, CUevent event,
+                     wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
+                       wm_error_t *err);
+
+#endif

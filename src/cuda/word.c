@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "cuda/word.h"
+
+int
+wm_word_write(int device, CUstream stream, _Atomic uint32_t *word,
+              uint32_t value, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_CU(err, StreamWriteValue32, stream, (CUdeviceptr)word, value,
+                 CU_STREAM_WRITE_VALUE_DEFAULT);
+    wm_device_leave(&scope);
+    return code;
+}
+
+int
+wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
+             uint32_t value, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_CU(err, StreamWaitValue32, stream, (CUdeviceptr)word, value,
+                 CU_STREAM_WAIT_VALUE_GEQ);
+    wm_device_leave(&scope);
+    return code;
+}
+
+bool
+wm_word_reached(_Atomic uint32_t *word, uint32_t value)
+{
+    uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+    return (int32_t)(now - value) >= 0;
+}
