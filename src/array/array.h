@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Arrays: a strided view of a storage, and the storage, which owns device,
+// pinned or host memory or holds on to a foreign owner (an opaque pointer
+// with a release function). Storages are reference-counted atomically; a view
+// is a plain struct. Plain C: no MPI, no Python; the GIL is not needed,
+// except by a foreign owner's release function, which takes it itself.
+#ifndef WM_ARRAY_ARRAY_H
+#define WM_ARRAY_ARRAY_H
+
+#include "array/dtype.h"
+#include "array/order.h"
+#include "cuda/memory.h"
+
+#define WM_MAX_NDIM 32
+
+typedef struct wm_storage {
+    void *ptr;
+    size_t size;           // bytes
+    wm_pointer_t memory;   // what it is: kind, device, allocation
+    wm_order_t *order;     // NULL for pageable host memory
+    // Set, never cleared, once the pointer was given away (CAI, DLPack, ptr) or
+    // came from elsewhere: others may write it unseen.
+    _Atomic bool shared;
+    bool readonly;
+    // private to array.c
+    _Atomic long references;
+    wm_block_t *block;
+    void *owner;
+    void (*release)(void *owner);
+} wm_storage_t;
+
+typedef struct {
+    wm_storage_t *storage; // one reference, or NULL for a bare description
+    char *data;            // first element
+    wm_dtype_t dtype;
+    bool readonly;
+    int ndim;
+    int64_t shape[WM_MAX_NDIM];
+    int64_t strides[WM_MAX_NDIM]; // bytes
+} wm_array_t;
+
+// A new storage of `size` bytes on `device` (-1: host, pinned or pageable).
+WM_MUST_CHECK int
+wm_storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
+               wm_error_t *err);
+
+// A storage over foreign memory of `size` bytes. On success takes over `owner`
+// and calls release(owner) once when the last reference goes, after waiting
+// for (or ordering after) our own pending work on it.
+WM_MUST_CHECK int
+wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
+                bool readonly, void *owner, void (*release)(void *),
+                wm_storage_t **storage, wm_error_t *err);
+
+wm_storage_t *
+wm_storage_retain(wm_storage_t *storage);
+
+void
+wm_storage_release(wm_storage_t *storage);
+
+// A new C-contiguous array. WM_ERR_VALUE for a negative extent or a size that
+// overflows.
+WM_MUST_CHECK int
+wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
+             const int64_t *shape, wm_array_t *array, wm_error_t *err);
+
+void
+wm_array_clear(wm_array_t *array);
+
+// Copies all but the shape and strides beyond ndim; the storage's reference is
+// copied as it is.
+void
+wm_array_copy_header(wm_array_t *dst, const wm_array_t *src);
+
+// Who may be at work on the array: its order, beside it the whole device once
+// it was given away, nobody for a bare description or pageable memory.
+void
+wm_array_producer(const wm_array_t *array, wm_producer_t *producer);
+
+// What memory it lies in: what its storage knows, or what the driver says of a
+// bare description's address.
+WM_MUST_CHECK int
+wm_array_memory(const wm_array_t *array, wm_pointer_t *memory,
+                wm_error_t *err);
+
+// Number of elements, and of bytes they hold.
+int64_t
+wm_array_count(const wm_array_t *array);
+
+size_t
+wm_array_nbytes(const wm_array_t *array);
+
+bool
+wm_array_is_contiguous(const wm_array_t *array); // C order
+
+bool
+wm_array_is_f_contiguous(const wm_array_t *array);
+
+// The lowest address and the number of bytes from it that the view touches.
+void
+wm_array_extent(const wm_array_t *array, char **low, size_t *length);
+
+#endif

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The way the bytes of a copy take: one plain copy, one 2-D or 3-D copy, one
+// kernel, or a detour through contiguous temporaries.
+#include <stdlib.h>
+
+#include "array/copy.h"
+#include "array/kernels.h"
+
+// Rows narrower than this are slower by the copy engine than by a kernel.
+#define MIN_ROW 64
+// What every device takes as the pitch of a 2-D copy (CUDA's limit is 2^31-1).
+#define MAX_PITCH 0x7fffffff
+
+// One copy on its way: where it is enqueued, and what both sides are.
+typedef struct {
+    int device;
+    CUstream stream;
+    wm_pointer_t dst;
+    wm_pointer_t src;
+} route_t;
+
+// Whether kernels on `device` can work on the memory. Pools of other devices
+// are not opened to us by peer access, so only plain allocations count.
+static int
+is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
+             wm_error_t *err)
+{
+    switch (memory->kind) {
+    case WM_MEMORY_PINNED:
+    case WM_MEMORY_MANAGED:
+        *reachable = true;
+        return 0;
+    case WM_MEMORY_DEVICE:
+        break;
+    case WM_MEMORY_HOST:
+    default:
+        *reachable = false;
+        return 0;
+    }
+    if (memory->device == device) {
+        *reachable = true;
+        return 0;
+    }
+    if (!memory->exportable) {
+        *reachable = false;
+        return 0;
+    }
+    int status = wm_device_can_access(device, memory->device, reachable, err);
+    if (status == 0 && *reachable) {
+        status = wm_device_enable_peer(device, memory->device, err);
+    }
+    return status;
+}
+
+static bool
+is_host(const wm_pointer_t *memory)
+{
+    return memory->device < 0;
+}
+
+static CUmemorytype
+memory_type(const wm_pointer_t *memory)
+{
+    return is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+}
+
+// Whether rows, or planes of rows, describe the layout.
+static bool
+is_pitched(const wm_layout_t *layout)
+{
+    if (layout->ndim < 1 || layout->ndim > 2 || layout->run < MIN_ROW) {
+        return false;
+    }
+    int row = layout->ndim - 1;
+    int64_t to = layout->dst_strides[row];
+    int64_t from = layout->src_strides[row];
+    if (to < layout->run || from < layout->run || to > MAX_PITCH ||
+        from > MAX_PITCH) {
+        return false;
+    }
+    if (layout->ndim == 1) {
+        return true;
+    }
+    int64_t rows = layout->shape[1];
+    return layout->dst_strides[0] % to == 0 &&
+           layout->src_strides[0] % from == 0 &&
+           layout->dst_strides[0] / to >= rows &&
+           layout->src_strides[0] / from >= rows;
+}
+
+static int
+copy_2d(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
+{
+    CUDA_MEMCPY2D copy = {
+        .srcMemoryType = memory_type(&route->src),
+        .srcHost = layout->src,
+        .srcDevice = (CUdeviceptr)layout->src,
+        .srcPitch = (size_t)layout->src_strides[0],
+        .dstMemoryType = memory_type(&route->dst),
+        .dstHost = layout->dst,
+        .dstDevice = (CUdeviceptr)layout->dst,
+        .dstPitch = (size_t)layout->dst_strides[0],
+        .WidthInBytes = (size_t)layout->run,
+        .Height = (size_t)layout->shape[0],
+    };
+    return WM_CU(err, Memcpy2DAsync, &copy, route->stream);
+}
+
+static int
+copy_3d(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
+{
+    size_t src_pitch = (size_t)layout->src_strides[1];
+    size_t dst_pitch = (size_t)layout->dst_strides[1];
+    CUDA_MEMCPY3D copy = {
+        .srcMemoryType = memory_type(&route->src),
+        .srcHost = layout->src,
+        .srcDevice = (CUdeviceptr)layout->src,
+        .srcPitch = src_pitch,
+        .srcHeight = (size_t)layout->src_strides[0] / src_pitch,
+        .dstMemoryType = memory_type(&route->dst),
+        .dstHost = layout->dst,
+        .dstDevice = (CUdeviceptr)layout->dst,
+        .dstPitch = dst_pitch,
+        .dstHeight = (size_t)layout->dst_strides[0] / dst_pitch,
+        .WidthInBytes = (size_t)layout->run,
+        .Height = (size_t)layout->shape[1],
+        .Depth = (size_t)layout->shape[0],
+    };
+    return WM_CU(err, Memcpy3DAsync, &copy, route->stream);
+}
+
+static int
+copy_pitched(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int status = wm_device_enter(route->device, &scope, err);
+    if (status < 0) {
+        return status;
+    }
+    status = layout->ndim == 1 ? copy_2d(layout, route, err)
+                               : copy_3d(layout, route, err);
+    wm_device_leave(&scope);
+    return status;
+}
+
+static int
+copy_contiguous(const wm_layout_t *layout, const route_t *route,
+                wm_error_t *err)
+{
+    int other = route->dst.device == route->device ? route->src.device
+                                                   : route->dst.device;
+    if (other >= 0 && other != route->device) {
+        // Without it the driver stages through the host.
+        int status = wm_device_enable_peer(route->device, other, err);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return wm_memory_copy(route->device, layout->dst, layout->src,
+                          (size_t)layout->run, route->stream, err);
+}
+
+// A strided copy between memories of one place: the host, at once, or a
+// device, on whose stream it is enqueued so that `route` comes before and
+// after it.
+static int
+copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
+              const route_t *route, wm_error_t *err)
+{
+    if (is_host(place)) {
+        wm_layout_copy_host(layout);
+        return 0;
+    }
+    if (place->device == route->device) {
+        return wm_kernels_copy(layout, route->device, route->stream, err);
+    }
+    CUstream stream;
+    int status = wm_stream_acquire(place->device, &stream, err);
+    if (status < 0) {
+        return status;
+    }
+    status = wm_stream_follow(place->device, stream, route->device,
+                              route->stream, err);
+    if (status == 0) {
+        status = wm_kernels_copy(layout, place->device, stream, err);
+    }
+    if (status == 0) {
+        status = wm_stream_follow(route->device, route->stream,
+                                  place->device, stream, err);
+    }
+    wm_stream_release(place->device, stream);
+    return status;
+}
+
+// A contiguous array like `like`, at the place of `memory`. Pageable on the
+// host: pinned memory of any size would be dearer than what it saves.
+static int
+temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
+              const route_t *route, wm_array_t *made, wm_error_t *err)
+{
+    bool capturing;
+    int status = wm_stream_is_capturing(route->device, route->stream,
+                                        &capturing, err);
+    if (status < 0) {
+        return status;
+    }
+    if (capturing) {
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "this strided copy needs a temporary, which a "
+                            "captured graph cannot keep: make one side "
+                            "contiguous, or both of one device");
+    }
+    return wm_array_new(is_host(memory) ? -1 : memory->device, false,
+                        like->dtype, like->ndim, like->shape, made, err);
+}
+
+// Device memory is given back in stream order, host memory when the stream is
+// done with it.
+static int
+temporary_free(wm_array_t *temporary, const route_t *route, int status,
+               wm_error_t *err)
+{
+    wm_order_t *order = temporary->storage->order;
+    int ended;
+    if (order != NULL) {
+        ended =
+            wm_order_after_write(order, route->device, route->stream, err);
+    } else {
+        ended = wm_stream_synchronize(route->device, route->stream, err);
+    }
+    wm_array_clear(temporary);
+    return status < 0 ? status : ended;
+}
+
+static int
+enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
+        wm_error_t *err);
+
+static int
+through_packed_src(const wm_array_t *dst, const wm_array_t *src,
+                   const route_t *route, wm_error_t *err)
+{
+    wm_array_t packed;
+    wm_layout_t layout;
+    int status = temporary_new(src, &route->src, route, &packed, err);
+    if (status < 0) {
+        return status;
+    }
+    wm_layout_init(&layout, &packed, src);
+    status = copy_in_place(&layout, &route->src, route, err);
+    if (status == 0) {
+        route_t rest = *route;
+        rest.src = packed.storage->memory;
+        status = enqueue(dst, &packed, &rest, err);
+    }
+    return temporary_free(&packed, route, status, err);
+}
+
+static int
+through_packed_dst(const wm_array_t *dst, const wm_array_t *src,
+                   const route_t *route, wm_error_t *err)
+{
+    wm_array_t packed;
+    wm_layout_t layout;
+    int status = temporary_new(dst, &route->dst, route, &packed, err);
+    if (status < 0) {
+        return status;
+    }
+    route_t first = *route;
+    first.dst = packed.storage->memory;
+    status = enqueue(&packed, src, &first, err);
+    if (status == 0 && is_host(&route->dst)) {
+        status = wm_stream_synchronize(route->device, route->stream, err);
+    }
+    if (status == 0) {
+        wm_layout_init(&layout, dst, &packed);
+        status = copy_in_place(&layout, &route->dst, route, err);
+    }
+    return temporary_free(&packed, route, status, err);
+}
+
+static int
+enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
+        wm_error_t *err)
+{
+    wm_layout_t layout;
+    bool dst_near, src_near;
+    wm_layout_init(&layout, dst, src);
+    if (wm_layout_is_contiguous(&layout)) {
+        return copy_contiguous(&layout, route, err);
+    }
+    int status = is_reachable(route->device, &route->dst, &dst_near, err);
+    if (status == 0) {
+        status = is_reachable(route->device, &route->src, &src_near, err);
+    }
+    if (status < 0) {
+        return status;
+    }
+    bool staged = (!dst_near && !is_host(&route->dst)) ||
+                  (!src_near && !is_host(&route->src));
+    if (!staged && is_pitched(&layout)) {
+        return copy_pitched(&layout, route, err);
+    }
+    if (dst_near && src_near) {
+        return wm_kernels_copy(&layout, route->device, route->stream, err);
+    }
+    if (!wm_array_is_contiguous(src)) {
+        return through_packed_src(dst, src, route, err);
+    }
+    return through_packed_dst(dst, src, route, err);
+}
+
+static bool
+overlap(const wm_array_t *a, const wm_array_t *b)
+{
+    char *a_low, *b_low;
+    size_t a_length, b_length;
+    wm_array_extent(a, &a_low, &a_length);
+    wm_array_extent(b, &b_low, &b_length);
+    return a_low < b_low + b_length && b_low < a_low + a_length;
+}
+
+static bool
+is_same_view(const wm_array_t *a, const wm_array_t *b)
+{
+    bool same = a->data == b->data;
+    for (int i = 0; same && i < a->ndim; i++) {
+        same = a->strides[i] == b->strides[i] || a->shape[i] == 1;
+    }
+    return same;
+}
+
+static int
+copy_on_host(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
+{
+    wm_layout_t layout;
+    if (!overlap(dst, src)) {
+        wm_layout_init(&layout, dst, src);
+        wm_layout_copy_host(&layout);
+        return 0;
+    }
+    wm_array_t packed;
+    int status = wm_array_new(-1, false, src->dtype, src->ndim, src->shape,
+                              &packed, err);
+    if (status == 0) {
+        wm_layout_init(&layout, &packed, src);
+        wm_layout_copy_host(&layout);
+        wm_layout_init(&layout, dst, &packed);
+        wm_layout_copy_host(&layout);
+        wm_array_clear(&packed);
+    }
+    return status;
+}
+
+int
+wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
+                CUstream stream, wm_error_t *err)
+{
+    if (wm_array_count(dst) == 0 || is_same_view(dst, src)) {
+        return 0;
+    }
+    route_t route = {.device = device, .stream = stream};
+    int status = wm_array_memory(dst, &route.dst, err);
+    if (status == 0) {
+        status = wm_array_memory(src, &route.src, err);
+    }
+    if (status < 0) {
+        return status;
+    }
+    if (is_host(&route.dst) && is_host(&route.src)) {
+        // Pinned memory may have work pending on the stream it is ordered by.
+        bool pinned = route.dst.kind != WM_MEMORY_HOST ||
+                      route.src.kind != WM_MEMORY_HOST;
+        if (pinned && device >= 0) {
+            status = wm_stream_synchronize(device, stream, err);
+        }
+        return status < 0 ? status : copy_on_host(dst, src, err);
+    }
+    if (device < 0) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a copy of device memory without a device");
+    }
+    if (overlap(dst, src)) {
+        return through_packed_src(dst, src, &route, err);
+    }
+    return enqueue(dst, src, &route, err);
+}

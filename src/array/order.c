@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "array/order.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+// Reads remembered at once; one more joins the oldest.
+#define READS 8
+
+// Work that may be going on. `waiter` is the stream that was last made to
+// wait for it: what it then submits stands for this too.
+typedef struct {
+    uint64_t serial;
+    CUevent event;
+    int device;
+    CUstream stream;
+    int waiter_device;
+    CUstream waiter;
+} mark_t;
+
+struct wm_order {
+    pthread_mutex_t lock;
+    _Atomic int pending; // marks held: 0 is answered without the lock
+    bool written;
+    mark_t write;
+    int reads;
+    mark_t read[READS];
+    uint64_t serial; // of the last mark
+    // The host waits for one mark at a time. Its event is not given back
+    // meanwhile: whoever drops the mark leaves that to the one who waits.
+    pthread_mutex_t waiting;
+    uint64_t waited; // serial; 0: nobody waits
+    bool orphaned;
+};
+
+wm_order_t *
+wm_order_new(void)
+{
+    wm_order_t *order = calloc(1, sizeof(*order));
+    if (order != NULL) {
+        pthread_mutex_init(&order->lock, NULL);
+        pthread_mutex_init(&order->waiting, NULL);
+    }
+    return order;
+}
+
+static void
+update_pending_lock_held(wm_order_t *order)
+{
+    atomic_store_explicit(&order->pending, order->written + order->reads,
+                          memory_order_release);
+}
+
+static bool
+nothing_pending(wm_order_t *order)
+{
+    return order == NULL ||
+           atomic_load_explicit(&order->pending, memory_order_acquire) == 0;
+}
+
+static void
+drop_lock_held(wm_order_t *order, const mark_t *mark)
+{
+    if (order->waited == mark->serial) {
+        order->orphaned = true;
+    } else {
+        wm_event_release(mark->device, mark->event);
+    }
+}
+
+static void
+drop_reads_lock_held(wm_order_t *order)
+{
+    for (int i = 0; i < order->reads; i++) {
+        drop_lock_held(order, &order->read[i]);
+    }
+    order->reads = 0;
+}
+
+static void
+drop_all_lock_held(wm_order_t *order)
+{
+    drop_reads_lock_held(order);
+    if (order->written) {
+        drop_lock_held(order, &order->write);
+        order->written = false;
+    }
+    update_pending_lock_held(order);
+}
+
+void
+wm_order_free(wm_order_t *order)
+{
+    if (order == NULL) {
+        return;
+    }
+    (void)!wm_order_wait(order, true, NULL);
+    drop_all_lock_held(order);
+    pthread_mutex_destroy(&order->lock);
+    pthread_mutex_destroy(&order->waiting);
+    free(order);
+}
+
+static int
+follow_mark(mark_t *mark, int device, CUstream stream, wm_error_t *err)
+{
+    int status = wm_stream_wait_event(device, stream, mark->event, err);
+    if (status == 0) {
+        mark->waiter_device = device;
+        mark->waiter = stream;
+    }
+    return status;
+}
+
+// What `stream` submits next already stands for the mark.
+static bool
+stands_for(const mark_t *mark, int device, CUstream stream)
+{
+    return mark->waiter == stream && mark->waiter_device == device;
+}
+
+int
+wm_order_before_read(wm_order_t *order, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    if (nothing_pending(order)) {
+        return 0;
+    }
+    int status = 0;
+    pthread_mutex_lock(&order->lock);
+    if (order->written) {
+        status = follow_mark(&order->write, device, stream, err);
+    }
+    pthread_mutex_unlock(&order->lock);
+    return status;
+}
+
+int
+wm_order_before_write(wm_order_t *order, int device, CUstream stream,
+                      wm_error_t *err)
+{
+    if (nothing_pending(order)) {
+        return 0;
+    }
+    int status = 0;
+    pthread_mutex_lock(&order->lock);
+    if (order->written) {
+        status = follow_mark(&order->write, device, stream, err);
+    }
+    for (int i = 0; i < order->reads && status == 0; i++) {
+        status = follow_mark(&order->read[i], device, stream, err);
+    }
+    pthread_mutex_unlock(&order->lock);
+    return status;
+}
+
+// Fills the mark with an event recorded on `stream` now. The mark owns it.
+static int
+record_lock_held(wm_order_t *order, int device, CUstream stream, mark_t *mark,
+                 wm_error_t *err)
+{
+    CUevent event;
+    int status = wm_event_acquire(device, &event, err);
+    if (status < 0) {
+        return status;
+    }
+    status = wm_event_record(device, event, stream, err);
+    if (status < 0) {
+        wm_event_release(device, event);
+        return status;
+    }
+    *mark = (mark_t){
+        .serial = ++order->serial,
+        .event = event,
+        .device = device,
+        .stream = stream,
+        .waiter_device = -1,
+    };
+    return 0;
+}
+
+// A slot for a read on `stream`: one of the same stream, whose event `stream`
+// waits for (a handle may have been reused since) and the new one replaces; a
+// new one; or, when all are taken, the oldest.
+static int
+read_slot_lock_held(wm_order_t *order, int device, CUstream stream, int *slot,
+                    wm_error_t *err)
+{
+    for (int i = 0; i < order->reads; i++) {
+        mark_t *mark = &order->read[i];
+        if (mark->stream == stream && mark->device == device) {
+            *slot = i;
+            return follow_mark(mark, device, stream, err);
+        }
+    }
+    if (order->reads < READS) {
+        *slot = order->reads;
+        return 0;
+    }
+    *slot = 0;
+    return follow_mark(&order->read[0], device, stream, err);
+}
+
+static int
+after_read_lock_held(wm_order_t *order, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    int slot;
+    mark_t mark;
+    int status = read_slot_lock_held(order, device, stream, &slot, err);
+    if (status == 0) {
+        status = record_lock_held(order, device, stream, &mark, err);
+    }
+    if (status < 0) {
+        return status;
+    }
+    if (slot < order->reads) {
+        drop_lock_held(order, &order->read[slot]);
+    } else {
+        order->reads++;
+    }
+    order->read[slot] = mark;
+    update_pending_lock_held(order);
+    return 0;
+}
+
+int
+wm_order_after_read(wm_order_t *order, int device, CUstream stream,
+                    wm_error_t *err)
+{
+    if (order == NULL) {
+        return 0;
+    }
+    pthread_mutex_lock(&order->lock);
+    int status = after_read_lock_held(order, device, stream, NULL);
+    pthread_mutex_unlock(&order->lock);
+    return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
+}
+
+// What another stream submitted since before_write() is waited for here, so
+// that the one event stands for all that came before.
+static int
+after_write_lock_held(wm_order_t *order, int device, CUstream stream,
+                      wm_error_t *err)
+{
+    mark_t mark;
+    int status = 0;
+    if (order->written && !stands_for(&order->write, device, stream)) {
+        status = follow_mark(&order->write, device, stream, err);
+    }
+    for (int i = 0; i < order->reads && status == 0; i++) {
+        if (!stands_for(&order->read[i], device, stream)) {
+            status = follow_mark(&order->read[i], device, stream, err);
+        }
+    }
+    if (status == 0) {
+        status = record_lock_held(order, device, stream, &mark, err);
+    }
+    if (status < 0) {
+        return status;
+    }
+    drop_all_lock_held(order);
+    order->written = true;
+    order->write = mark;
+    update_pending_lock_held(order);
+    return 0;
+}
+
+int
+wm_order_after_write(wm_order_t *order, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    if (order == NULL) {
+        return 0;
+    }
+    pthread_mutex_lock(&order->lock);
+    int status = after_write_lock_held(order, device, stream, NULL);
+    pthread_mutex_unlock(&order->lock);
+    return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
+}
+
+// Picks a mark to wait for without the lock, so that nobody is kept out.
+static bool
+begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
+{
+    bool found = true;
+    pthread_mutex_lock(&order->lock);
+    if (order->written) {
+        *mark = order->write;
+    } else if (to_write && order->reads > 0) {
+        *mark = order->read[order->reads - 1];
+    } else {
+        found = false;
+    }
+    if (found) {
+        order->waited = mark->serial;
+        order->orphaned = false;
+    }
+    pthread_mutex_unlock(&order->lock);
+    return found;
+}
+
+static void
+forget_lock_held(wm_order_t *order, const mark_t *mark)
+{
+    if (order->written && order->write.serial == mark->serial) {
+        drop_lock_held(order, mark);
+        order->written = false;
+    }
+    for (int i = 0; i < order->reads; i++) {
+        if (order->read[i].serial == mark->serial) {
+            drop_lock_held(order, mark);
+            order->read[i] = order->read[--order->reads];
+            break;
+        }
+    }
+    update_pending_lock_held(order);
+}
+
+static void
+end_wait(wm_order_t *order, const mark_t *mark, bool happened)
+{
+    pthread_mutex_lock(&order->lock);
+    order->waited = 0;
+    if (order->orphaned) {
+        drop_lock_held(order, mark);
+    } else if (happened) {
+        forget_lock_held(order, mark);
+    }
+    pthread_mutex_unlock(&order->lock);
+}
+
+int
+wm_order_wait(wm_order_t *order, bool to_write, wm_error_t *err)
+{
+    if (nothing_pending(order)) {
+        return 0;
+    }
+    mark_t mark;
+    int status = 0;
+    pthread_mutex_lock(&order->waiting);
+    while (status == 0 && begin_wait(order, to_write, &mark)) {
+        status = wm_event_synchronize(mark.device, mark.event, err);
+        end_wait(order, &mark, status == 0);
+    }
+    pthread_mutex_unlock(&order->waiting);
+    return status;
+}
+
+static int
+mark_done(const mark_t *mark, bool *done, wm_error_t *err)
+{
+    return wm_event_done(mark->device, mark->event, done, err);
+}
+
+static int
+idle_lock_held(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
+{
+    bool done = true;
+    int status = 0;
+    if (order->written) {
+        status = mark_done(&order->write, &done, err);
+        if (status == 0 && done) {
+            drop_lock_held(order, &order->write);
+            order->written = false;
+        }
+    }
+    while (to_write && status == 0 && done && order->reads > 0) {
+        mark_t *last = &order->read[order->reads - 1];
+        status = mark_done(last, &done, err);
+        if (status == 0 && done) {
+            drop_lock_held(order, last);
+            order->reads--;
+        }
+    }
+    update_pending_lock_held(order);
+    if (status == 0) {
+        *idle = done;
+    }
+    return status;
+}
+
+int
+wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
+{
+    if (nothing_pending(order)) {
+        *idle = true;
+        return 0;
+    }
+    pthread_mutex_lock(&order->lock);
+    int status = idle_lock_held(order, to_write, idle, err);
+    pthread_mutex_unlock(&order->lock);
+    return status;
+}
+
+int
+wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
+{
+    int count = 0;
+    if (nothing_pending(order)) {
+        return 0;
+    }
+    pthread_mutex_lock(&order->lock);
+    while (order->written || order->reads > 0) {
+        mark_t mark = order->write;
+        if (order->written) {
+            order->written = false;
+        } else {
+            mark = order->read[--order->reads];
+        }
+        if (count < room) {
+            events[count] = mark.event;
+            devices[count++] = mark.device;
+        } else {
+            (void)!wm_event_synchronize(mark.device, mark.event, NULL);
+            drop_lock_held(order, &mark);
+        }
+    }
+    update_pending_lock_held(order);
+    pthread_mutex_unlock(&order->lock);
+    return count;
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who may still be at work on memory, and how to come after them.
+#include "array/order.h"
+
+int
+wm_producer_idle(const wm_producer_t *producer, bool to_write, bool *idle,
+                 wm_error_t *err)
+{
+    switch (producer->kind) {
+    case WM_PRODUCER_ORDER:
+        return wm_order_idle(producer->order, to_write, idle, err);
+    case WM_PRODUCER_STREAM:
+        return wm_stream_idle(producer->device, producer->stream, idle, err);
+    case WM_PRODUCER_DEVICE:
+        *idle = false;
+        return 0;
+    case WM_PRODUCER_NONE:
+    default:
+        *idle = true;
+        return 0;
+    }
+}
+
+static int
+before_order(wm_order_t *order, bool to_write, int device, CUstream stream,
+             wm_error_t *err)
+{
+    return to_write ? wm_order_before_write(order, device, stream, err)
+                    : wm_order_before_read(order, device, stream, err);
+}
+
+int
+wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
+                   CUstream stream, wm_error_t *err)
+{
+    int status;
+    switch (producer->kind) {
+    case WM_PRODUCER_ORDER:
+        return before_order(producer->order, to_write, device, stream, err);
+    case WM_PRODUCER_STREAM:
+        return wm_stream_follow(device, stream, producer->device,
+                                producer->stream, err);
+    case WM_PRODUCER_DEVICE:
+        // Our own work on it may be on another device: its order knows.
+        status =
+            before_order(producer->order, to_write, device, stream, err);
+        return status < 0 ? status
+                          : wm_device_synchronize(producer->device, err);
+    case WM_PRODUCER_NONE:
+    default:
+        return 0;
+    }
+}
+
+int
+wm_producer_wait(const wm_producer_t *producer, bool to_write,
+                 wm_error_t *err)
+{
+    int status;
+    switch (producer->kind) {
+    case WM_PRODUCER_ORDER:
+        return wm_order_wait(producer->order, to_write, err);
+    case WM_PRODUCER_STREAM:
+        return wm_stream_synchronize(producer->device, producer->stream, err);
+    case WM_PRODUCER_DEVICE:
+        status = wm_order_wait(producer->order, to_write, err);
+        return status < 0 ? status
+                          : wm_device_synchronize(producer->device, err);
+    case WM_PRODUCER_NONE:
+    default:
+        return 0;
+    }
+}
+
+int
+wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
+                  CUstream stream, wm_error_t *err)
+{
+    switch (producer->kind) {
+    case WM_PRODUCER_STREAM:
+        return wm_stream_follow(producer->device, producer->stream, device,
+                                stream, err);
+    case WM_PRODUCER_ORDER:
+    case WM_PRODUCER_DEVICE:
+        // A DEVICE producer without an order cannot be told: done first.
+        if (producer->order == NULL) {
+            return wm_stream_synchronize(device, stream, err);
+        }
+        return wrote ? wm_order_after_write(producer->order, device, stream,
+                                            err)
+                     : wm_order_after_read(producer->order, device, stream,
+                                           err);
+    case WM_PRODUCER_NONE:
+    default:
+        return 0;
+    }
+}
