@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll.h"
+
+#include <string.h>
+
+#include "comm/mapping.h"
+#include "comm/p2p.h"
+#include "comm/progress.h"
+#include "comm/stats.h"
+
+#define PIECE_BYTES ((size_t)16 << 20)
+
+static bool
+test_request(wm_op_t *op)
+{
+    wm_error_t err;
+    int flag = 0;
+    if (wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
+                     "MPI_Test", &err)
+        < 0)
+        wm_op_fail(op, &err);
+    else if (!flag)
+        return false;
+    wm_op_complete(op);
+    return true;
+}
+
+// Waits in the progress loop for a request that was begun with the result
+// `begun`.
+static int
+wait_request(wm_comm_t *comm, int begun, MPI_Request *request,
+             wm_error_t *err)
+{
+    int code = wm_mpi_check(begun, "collective", err);
+    if (code < 0)
+        return code;
+    wm_buffer_t none = {0};
+    wm_op_t *op = wm_op_new(comm, &none);
+    if (op == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    op->step = test_request;
+    op->parts[0] = *request;
+    wm_engine_lock();
+    wm_op_retain(op);
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    code = wm_op_wait(op, NULL, err);
+    wm_op_release(op);
+    return code;
+}
+
+int
+wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
+{
+    int freed, any = 0;
+    MPI_Request request;
+    wm_engine_lock();
+    freed = wm_export_notify();
+    wm_engine_unlock();
+    int code = wait_request(comm,
+                            MPI_Iallreduce(&freed, &any, 1, MPI_INT, MPI_MAX,
+                                           comm->match, &request),
+                            &request, err);
+    if (code < 0 || !any)
+        return code;
+    wm_engine_lock();
+    wm_mapping_heed_notices();
+    wm_engine_unlock();
+    return wait_request(comm, MPI_Ibarrier(comm->match, &request), &request,
+                        err);
+}
+
+// One end of a staged collective: a device buffer's stream and staging.
+typedef struct {
+    const wm_buffer_t *buffer;
+    bool device;
+    int ordinal;
+    char *stage;
+    CUstream stream;
+    bool pooled;
+} end_t;
+
+static int
+end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
+         wm_error_t *err)
+{
+    *end = (end_t){.buffer = buffer, .device = wm_buffer_on_device(buffer)};
+    if (!end->device || buffer->nbytes == 0)
+        return buffer->producer.kind == WM_PRODUCER_ORDER
+                   ? wm_order_wait(buffer->producer.order, to_write, err)
+                   : 0;
+    end->ordinal = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    int code = wm_pinned_alloc(piece, (void **)&end->stage, err);
+    if (code == 0)
+        code = wm_stream_acquire(end->ordinal, &end->stream, err);
+    if (code < 0)
+        return code;
+    end->pooled = true;
+    return wm_producer_before(&buffer->producer, to_write, end->ordinal,
+                              end->stream, err);
+}
+
+static void
+end_close(end_t *end)
+{
+    if (end->pooled)
+        wm_stream_release(end->ordinal, end->stream);
+    if (end->stage != NULL)
+        wm_pinned_free(end->stage);
+}
+
+static char *
+end_pointer(const end_t *end, size_t at)
+{
+    return end->stage != NULL ? end->stage : end->buffer->data + at;
+}
+
+static int
+end_copy(const end_t *end, size_t at, size_t length, bool to_host,
+         wm_error_t *err)
+{
+    if (end->stage == NULL || length == 0)
+        return 0;
+    char *data = end->buffer->data + at;
+    int code = wm_memory_copy(end->ordinal, to_host ? end->stage : data,
+                              to_host ? data : end->stage, length, end->stream,
+                              err);
+    if (code == 0)
+        code = wm_stream_synchronize(end->ordinal, end->stream, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)length);
+    return code;
+}
+
+static size_t
+piece_of(size_t total)
+{
+    return total < PIECE_BYTES ? total : PIECE_BYTES;
+}
+
+int
+wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+              wm_error_t *err)
+{
+    end_t end;
+    bool sends = comm->rank == root;
+    size_t piece = piece_of(buffer->nbytes);
+    int code = end_open(&end, buffer, !sends, piece, err);
+    for (size_t at = 0; code == 0 && at < buffer->nbytes; at += piece) {
+        size_t length
+            = buffer->nbytes - at < piece ? buffer->nbytes - at : piece;
+        MPI_Request request;
+        if (sends)
+            code = end_copy(&end, at, length, true, err);
+        if (code == 0)
+            code = wait_request(comm,
+                                MPI_Ibcast(end_pointer(&end, at), (int)length,
+                                           MPI_BYTE, root, comm->match,
+                                           &request),
+                                &request, err);
+        if (code == 0 && !sends)
+            code = end_copy(&end, at, length, false, err);
+    }
+    if (end.device)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    end_close(&end);
+    return code;
+}
+
+int
+wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
+                  const wm_buffer_t *receive, MPI_Datatype type, size_t size,
+                  MPI_Op op, wm_error_t *err)
+{
+    end_t from, into;
+    size_t total = receive->nbytes;
+    size_t piece = piece_of(total) / size * size;
+    int code = end_open(&into, receive, true, piece, err);
+    int opened = end_open(&from, send != NULL ? send : receive, send == NULL,
+                          piece, code == 0 ? err : NULL);
+    code = code < 0 ? code : opened;
+    for (size_t at = 0; code == 0 && at < total; at += piece) {
+        size_t length = total - at < piece ? total - at : piece;
+        char *output = end_pointer(&into, at);
+        bool in_place = send == NULL && into.stage == NULL;
+        MPI_Request request;
+        code = end_copy(&from, at, length, true, err);
+        if (code == 0)
+            code = wait_request(
+                comm,
+                MPI_Iallreduce(in_place ? MPI_IN_PLACE
+                                        : end_pointer(&from, at),
+                               output, (int)(length / size), type, op,
+                               comm->match, &request),
+                &request, err);
+        if (code == 0)
+            code = end_copy(&into, at, length, false, err);
+    }
+    if (into.device || from.device)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    end_close(&from);
+    end_close(&into);
+    return code;
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/progress.h"
+
+static int comm_key = MPI_KEYVAL_INVALID;
+
+int
+wm_mpi_check(int result, const char *call, wm_error_t *err)
+{
+    if (result == MPI_SUCCESS)
+        return 0;
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    MPI_Error_string(result, text, &length);
+    return wm_error_set(err, WM_ERR_MPI, result, "%s: %.400s", call, text);
+}
+
+static void
+free_comm(wm_comm_t *comm)
+{
+    for (int i = 0; i < 2; ++i) {
+        MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
+        if (*handle != MPI_COMM_NULL)
+            MPI_Comm_free(handle);
+    }
+    free(comm->peers);
+    free(comm->sequences);
+    free(comm);
+}
+
+// The user freed the handle: all ranks are in the same call.
+static int
+on_delete(MPI_Comm user, int key, void *value, void *extra)
+{
+    (void)user, (void)key, (void)extra;
+    wm_comm_t *comm = value;
+    if (wm_engine_check(NULL) < 0)
+        return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
+    wm_engine_drain(comm);
+    free_comm(comm);
+    return MPI_SUCCESS;
+}
+
+wm_comm_t *
+wm_comm_find(MPI_Comm user)
+{
+    void *value = NULL;
+    int found = 0;
+    if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL
+        || MPI_Comm_get_attr(user, comm_key, &value, &found) != MPI_SUCCESS)
+        return NULL;
+    return found ? value : NULL;
+}
+
+// Tells every rank of every rank. What is wrong with one is told to all.
+static int
+exchange(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_endpoint_t mine;
+    wm_endpoint_t *all = calloc((size_t)comm->size, sizeof *all);
+    wm_engine_lock();
+    wm_node_describe(&mine);
+    wm_engine_unlock();
+    comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
+    comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
+    if (all == NULL || comm->peers == NULL || comm->sequences == NULL) {
+        free(all);
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    int code = wm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all,
+                                          sizeof mine, MPI_BYTE, comm->match),
+                            "MPI_Allgather", err);
+    wm_engine_lock();
+    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
+        const wm_endpoint_t *endpoint = &all[rank];
+        if (endpoint->protocol != WM_PROTOCOL
+            || strncmp(endpoint->version, mine.version,
+                       sizeof mine.version) != 0)
+            code = wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "rank %d runs warpmpi %.15s and rank %d warpmpi %.15s: "
+                "install the same version for all ranks",
+                rank, endpoint->version, comm->rank, mine.version);
+        else if (endpoint->failed)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "rank %d cannot take part: %.175s", rank,
+                                endpoint->text);
+        else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
+            code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    wm_engine_unlock();
+    free(all);
+    // Nobody goes on where one cannot.
+    int worst = 0;
+    int agreed = wm_mpi_check(MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MIN,
+                                            comm->match),
+                              "MPI_Allreduce", err);
+    if (code == 0 && agreed == 0 && worst < 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "another rank could not attach to this "
+                            "communicator: its error tells why");
+    return code < 0 ? code : agreed;
+}
+
+int
+wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code < 0)
+        return code;
+    wm_comm_t *comm = wm_comm_find(user);
+    if (comm != NULL) {
+        *result = comm;
+        return 0;
+    }
+    if (comm_key == MPI_KEYVAL_INVALID
+        && (code = wm_mpi_check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN,
+                                                       on_delete, &comm_key,
+                                                       NULL),
+                                "MPI_Comm_create_keyval", err))
+               < 0)
+        return code;
+    comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    comm->user = user;
+    comm->match = comm->data = MPI_COMM_NULL;
+    code = wm_mpi_check(MPI_Comm_rank(user, &comm->rank), "MPI_Comm_rank",
+                        err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_size(user, &comm->size), "MPI_Comm_size",
+                            err);
+    // Split, not Dup: the user's attributes are not copied.
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
+                            "MPI_Comm_split", err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->data),
+                            "MPI_Comm_split", err);
+    if (code == 0) {
+        MPI_Comm_set_errhandler(comm->match, MPI_ERRORS_RETURN);
+        MPI_Comm_set_errhandler(comm->data, MPI_ERRORS_RETURN);
+        int *limit = NULL, found = 0;
+        MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);
+        comm->tag_limit = found ? *limit : 32767;
+        code = exchange(comm, err);
+    }
+    if (code == 0)
+        code = wm_engine_start(err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_set_attr(user, comm_key, comm),
+                            "MPI_Comm_set_attr", err);
+    if (code < 0) {
+        free_comm(comm);
+        return code;
+    }
+    *result = comm;
+    return 0;
+}
+
+int
+wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
+              bool receives, wm_error_t *err)
+{
+    bool known = (rank >= 0 && rank < comm->size) || rank == MPI_PROC_NULL
+                 || (receives && rank == MPI_ANY_SOURCE);
+    if (!known)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RANK,
+                            "%s=%d is not a rank of this communicator: use 0 "
+                            "to %d%s",
+                            argument, rank, comm->size - 1,
+                            receives ? ", ANY_SOURCE or PROC_NULL"
+                                     : " or PROC_NULL");
+    if ((tag < 0 || tag > comm->tag_limit)
+        && !(receives && tag == MPI_ANY_TAG))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,
+                            "%s=%d is not a tag: use 0 to %d%s",
+                            receives ? "recvtag" : "tag", tag,
+                            comm->tag_limit, receives ? " or ANY_TAG" : "");
+    return 0;
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/mapping.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/progress.h"
+#include "comm/stats.h"
+
+struct wm_mapping {
+    wm_mapping_t *next; // of the peer's, most recently used first
+    uint64_t buffer_id;
+    int device; // that sees it
+    int users;
+    bool stale; // freed by its owner: closed when unused
+    size_t size;
+    uint64_t used; // when last, for eviction
+    void *pointer;
+};
+
+// One allocation of ours whose handle was given out.
+typedef struct {
+    uint64_t buffer_id;
+    uintptr_t base;
+    CUipcMemHandle handle;
+} export_t;
+
+static export_t *exports; // a hash table with linear probing
+static size_t export_room, export_count, export_scan_at = 64;
+static uint64_t clock_now;
+
+static void
+close_mapping(wm_mapping_t **link)
+{
+    wm_mapping_t *mapping = *link;
+    *link = mapping->next;
+    wm_memory_unmap(mapping->device, mapping->pointer);
+    wm_stat_add(WM_STAT_mappings_closed, 1);
+    wm_stat_add(WM_STAT_mappings_open, -1);
+    wm_stat_add(WM_STAT_mapped_bytes, -(int64_t)mapping->size);
+    free(mapping);
+}
+
+// The unused mapping that was used longest ago, over all peers.
+static wm_mapping_t **
+oldest_unused(void)
+{
+    wm_mapping_t **oldest = NULL;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+             link = &(*link)->next)
+            if ((*link)->users == 0
+                && (oldest == NULL || (*link)->used < (*oldest)->used))
+                oldest = link;
+    return oldest;
+}
+
+// Mappings of all peers may take as much address space as the device has
+// memory; one that is larger still works, alone.
+static void
+make_room(int device, size_t size)
+{
+    const wm_device_t *info;
+    if (wm_device_describe(device, &info, NULL) < 0)
+        return;
+    while ((size_t)wm_stat_get(WM_STAT_mapped_bytes) + size
+           > info->total_memory) {
+        wm_mapping_t **link = oldest_unused();
+        if (link == NULL)
+            return;
+        close_mapping(link);
+    }
+}
+
+int
+wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
+                wm_mapping_t **mapping, wm_error_t *err)
+{
+    if (atomic_load(&peer->segment->notice_count) != peer->notices_seen)
+        wm_mapping_heed_notices();
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+         link = &(*link)->next) {
+        wm_mapping_t *found = *link;
+        if (found->buffer_id != header->buffer_id || found->device != device)
+            continue;
+        *link = found->next;
+        found->next = peer->mappings;
+        peer->mappings = found;
+        found->used = ++clock_now;
+        ++found->users;
+        wm_stat_add(WM_STAT_mappings_hit, 1);
+        *mapping = found;
+        return 0;
+    }
+    wm_mapping_t *opened = calloc(1, sizeof *opened);
+    if (opened == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    make_room(device, header->size);
+    int code = wm_memory_map(device, &header->handle, &opened->pointer, err);
+    if (code == WM_ERR_MEMORY && wm_mapping_flush(-1) > 0)
+        code = wm_memory_map(device, &header->handle, &opened->pointer, err);
+    if (code < 0) {
+        free(opened);
+        return code;
+    }
+    opened->buffer_id = header->buffer_id;
+    opened->device = device;
+    opened->size = header->size;
+    opened->users = 1;
+    opened->used = ++clock_now;
+    opened->next = peer->mappings;
+    peer->mappings = opened;
+    wm_stat_add(WM_STAT_mappings_opened, 1);
+    wm_stat_add(WM_STAT_mappings_open, 1);
+    wm_stat_add(WM_STAT_mapped_bytes, (int64_t)opened->size);
+    *mapping = opened;
+    return 0;
+}
+
+void
+wm_mapping_release(wm_mapping_t *mapping)
+{
+    if (--mapping->users > 0 || !mapping->stale)
+        return;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+             link = &(*link)->next)
+            if (*link == mapping) {
+                close_mapping(link);
+                return;
+            }
+}
+
+void *
+wm_mapping_pointer(const wm_mapping_t *mapping)
+{
+    return mapping->pointer;
+}
+
+// Whether the owner told that the memory is freed; a reader that is too late
+// for the ring of notices takes everything for freed.
+static bool
+noticed(const wm_segment_t *segment, uint64_t from, uint64_t to,
+        uint64_t buffer_id)
+{
+    if (to - from > WM_NOTICES)
+        return true;
+    for (uint64_t i = from; i < to; ++i)
+        if (atomic_load(&segment->notices[i % WM_NOTICES]) == buffer_id)
+            return true;
+    return false;
+}
+
+static int
+heed_peer(wm_peer_t *peer)
+{
+    uint64_t from = peer->notices_seen;
+    uint64_t to = atomic_load(&peer->segment->notice_count);
+    int closed = 0;
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+        wm_mapping_t *mapping = *link;
+        if (!mapping->stale
+            && !noticed(peer->segment, from, to, mapping->buffer_id)) {
+            link = &mapping->next;
+        } else if (mapping->users > 0) {
+            mapping->stale = true;
+            link = &mapping->next;
+        } else {
+            close_mapping(link);
+            ++closed;
+        }
+    }
+    // The ring went round while we read it: the next reading sees that.
+    if (atomic_load(&peer->segment->notice_count) - from <= WM_NOTICES)
+        peer->notices_seen = to;
+    else if (to - from > WM_NOTICES)
+        peer->notices_seen = to;
+    return closed;
+}
+
+int
+wm_mapping_heed_notices(void)
+{
+    int closed = 0;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        if (peer->segment != NULL && !peer->self
+            && atomic_load(&peer->segment->notice_count)
+                   != peer->notices_seen)
+            closed += heed_peer(peer);
+    return closed;
+}
+
+int
+wm_mapping_flush(int device)
+{
+    int closed = 0;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+            if ((*link)->users > 0
+                || (device >= 0 && (*link)->device != device)) {
+                link = &(*link)->next;
+                continue;
+            }
+            close_mapping(link);
+            ++closed;
+        }
+    return closed;
+}
+
+bool
+wm_mapping_reclaim(int device)
+{
+    (void)device;
+    if (!wm_engine_try_lock())
+        return false;
+    bool any = wm_export_notify();
+    any |= wm_mapping_flush(-1) > 0;
+    wm_engine_unlock();
+    return any;
+}
+
+static bool
+grow_exports(void)
+{
+    size_t room = export_room > 0 ? 2 * export_room : 256;
+    export_t *table = calloc(room, sizeof *table);
+    if (table == NULL)
+        return false;
+    for (size_t i = 0; i < export_room; ++i) {
+        if (exports[i].buffer_id == 0)
+            continue;
+        size_t at = exports[i].buffer_id % room;
+        while (table[at].buffer_id != 0)
+            at = (at + 1) % room;
+        table[at] = exports[i];
+    }
+    free(exports);
+    exports = table;
+    export_room = room;
+    return true;
+}
+
+int
+wm_export_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
+                 wm_error_t *err)
+{
+    if (2 * (export_count + 1) > export_room && !grow_exports())
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    size_t at = memory->buffer_id % export_room;
+    for (; exports[at].buffer_id != 0; at = (at + 1) % export_room)
+        if (exports[at].buffer_id == memory->buffer_id) {
+            *handle = exports[at].handle;
+            return 0;
+        }
+    int code = wm_memory_export(memory->device, memory->base, handle, err);
+    if (code < 0)
+        return code;
+    exports[at] = (export_t){memory->buffer_id, memory->base, *handle};
+    // Now and then, so that a program without barriers stays bounded too.
+    if (++export_count >= export_scan_at) {
+        wm_export_notify();
+        export_scan_at = 2 * export_count > 64 ? 2 * export_count : 64;
+    }
+    return 0;
+}
+
+bool
+wm_export_notify(void)
+{
+    export_t *old = exports;
+    size_t room = export_room;
+    bool any = false;
+    if (export_count == 0)
+        return false;
+    export_t *kept = calloc(room, sizeof *kept);
+    if (kept == NULL)
+        return false;
+    wm_segment_t *segment = wm_node_self()->segment;
+    export_count = 0;
+    for (size_t i = 0; i < room; ++i) {
+        if (old[i].buffer_id == 0)
+            continue;
+        if (wm_pointer_buffer_id(old[i].base) == old[i].buffer_id) {
+            size_t at = old[i].buffer_id % room;
+            while (kept[at].buffer_id != 0)
+                at = (at + 1) % room;
+            kept[at] = old[i];
+            ++export_count;
+            continue;
+        }
+        uint64_t count = atomic_load(&segment->notice_count);
+        atomic_store(&segment->notices[count % WM_NOTICES], old[i].buffer_id);
+        atomic_store(&segment->notice_count, count + 1);
+        any = true;
+    }
+    exports = kept;
+    free(old);
+    return any;
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Peers' allocations mapped here, kept because opening one costs 20 ms, and
+// our own that peers may have mapped. Keyed by buffer id, since an address is
+// reused: a mapping keeps freed memory taken, so its owner posts a notice and
+// peers close. Bounded by bytes; short of memory, all unused ones are closed.
+// Engine lock held, except where told.
+#ifndef WM_COMM_MAPPING_H
+#define WM_COMM_MAPPING_H
+
+#include "comm/message.h"
+#include "comm/node.h"
+
+// The mapping of the allocation an offer lies in, for `device`; in use until
+// wm_mapping_release.
+WM_MUST_CHECK int
+wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
+                wm_mapping_t **mapping, wm_error_t *err);
+
+void
+wm_mapping_release(wm_mapping_t *mapping);
+
+void *
+wm_mapping_pointer(const wm_mapping_t *mapping);
+
+// Closes what the peers have given notice of. Returns how many.
+int
+wm_mapping_heed_notices(void);
+
+// Closes all unused mappings (of memory seen by `device`, -1: all).
+int
+wm_mapping_flush(int device);
+
+// What memory short of room calls (wm_memory_set_reclaim); takes the lock if
+// it is free.
+bool
+wm_mapping_reclaim(int device);
+
+// The handle by which peers map this allocation; it is remembered that it was
+// given out.
+WM_MUST_CHECK int
+wm_export_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
+                 wm_error_t *err);
+
+// Posts notices of what was freed since; whether there was any.
+bool
+wm_export_notify(void);
+
+#endif

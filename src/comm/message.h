@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a message is: the header that MPI matches and carries, and the memory
+// at one end of it.
+#ifndef WM_COMM_MESSAGE_H
+#define WM_COMM_MESSAGE_H
+
+#include <mpi.h>
+
+#include "array/array.h"
+
+#define WM_EAGER_BYTES 4096            // host payloads that ride the header
+#define WM_CHUNK_BYTES ((size_t)4 << 20) // of payloads on the data communicator
+
+typedef enum {
+    WM_MESSAGE_EAGER = 1, // the payload follows the header at once
+    WM_MESSAGE_DATA = 2,  // it follows on the data communicator, in chunks
+    WM_MESSAGE_OFFER = 3, // it is offered in device memory
+} wm_message_kind_t;
+
+// Whether, and why, an offer can only come through the host.
+typedef enum {
+    WM_STAGE_NOT = 0,
+    WM_STAGE_FORCED = 1,       // WARPMPI_TRANSPORT=host at the sender
+    WM_STAGE_UNEXPORTABLE = 2, // CUDA IPC does not export the memory
+} wm_stage_t;
+
+#define WM_HEADER_MAGIC 0x7770u
+
+typedef struct {
+    uint16_t magic;
+    uint8_t kind;
+    uint8_t failed; // the sender could not go on: `text` tells
+    uint32_t seq;   // tag on the data communicator
+    uint64_t nbytes;
+    uint32_t chunk; // DATA: bytes a chunk
+    int32_t slot;   // OFFER: in the sender's segment
+    uint32_t ready_base, taken_base;
+    // OFFER: `pieces` pieces of `piece` bytes that take turns in a ring of
+    // `ring`; a plain offer is one piece.
+    uint64_t piece;
+    uint32_t pieces, ring;
+    int32_t device; // the sender's ordinal
+    uint32_t stage_only; // OFFER: a wm_stage_t
+    uint64_t address;   // in the sender's process
+    uint64_t base;      // of the allocation it lies in
+    uint64_t size;      // of that allocation
+    uint64_t buffer_id; // likewise
+    union {
+        CUipcMemHandle handle;
+        char text[64];
+    };
+    uint8_t uuid[16]; // of the sender's device
+    uint8_t unused[24];
+} wm_header_t;
+
+_Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");
+
+// Memory to send or to receive into: contiguous bytes, and who must be waited
+// for. Moved into an operation, which calls release(owner) once when it no
+// longer needs the memory, without the engine's lock, on any thread.
+typedef struct {
+    char *data;
+    size_t nbytes;
+    wm_pointer_t memory;
+    wm_producer_t producer;
+    wm_order_t *order; // of our own array, else NULL
+    void *owner;
+    void (*release)(void *owner);
+} wm_buffer_t;
+
+// True for device and managed memory: what MPI must never see.
+bool
+wm_buffer_on_device(const wm_buffer_t *buffer);
+
+void
+wm_buffer_release(wm_buffer_t *buffer);
+
+#endif

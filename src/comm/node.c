@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cuda/memory.h"
+
+#define SEGMENT_MAGIC 0x77617270006d7069ull // "warp" "mpi"
+
+static wm_peer_t *peers;
+static wm_peer_t *self;
+static int self_fd = -1;
+static bool staging_allocated;
+static uint16_t free_slots[WM_SLOTS];
+static int free_slot_count;
+static bool lane_used[WM_LANES];
+
+// 64-bit FNV-1a, twice with different bases: identity, not security.
+static uint64_t
+hash(uint64_t base, const char *text)
+{
+    for (; *text; ++text)
+        base = (base ^ (uint8_t)*text) * 1099511628211ull;
+    return base;
+}
+
+// The boot id tells hosts apart, also where names repeat (containers); a
+// WARPMPI_HOST makes ranks of one host act as if on several.
+static void
+host_identity(uint8_t host[32])
+{
+    char text[512] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL) {
+        if (fgets(text, 64, file) == NULL)
+            text[0] = '\0';
+        fclose(file);
+    }
+    const char *override = getenv("WARPMPI_HOST");
+    if (override != NULL)
+        snprintf(text, sizeof text, "%s", override);
+    else if (text[0] == '\0' && gethostname(text, 256) != 0)
+        snprintf(text, sizeof text, "pid %d", (int)getpid());
+    for (int i = 0; i < 4; ++i) {
+        uint64_t part = hash(14695981039346656037ull + (uint64_t)i, text);
+        memcpy(host + 8 * i, &part, 8);
+    }
+}
+
+static int
+make_segment(char *text, size_t room)
+{
+    int fd = memfd_create("warpmpi", MFD_CLOEXEC);
+    if (fd < 0) {
+        snprintf(text, room, "memfd_create: %s", strerror(errno));
+        return -1;
+    }
+    int code = ftruncate(fd, (off_t)WM_SEGMENT_BYTES) == 0
+                   ? posix_fallocate(fd, 0, (off_t)WM_CONTROL_BYTES)
+                   : errno;
+    void *memory = MAP_FAILED;
+    if (code == 0) {
+        memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_SHARED, fd, 0);
+        code = memory == MAP_FAILED ? errno : 0;
+    }
+    wm_peer_t *peer = code == 0 ? calloc(1, sizeof *peer) : NULL;
+    if (peer == NULL) {
+        snprintf(text, room,
+                 "no room for the shared segment of this process (%zu KiB "
+                 "now, %zu MiB when messages are staged): %s",
+                 (size_t)WM_CONTROL_BYTES >> 10, WM_SEGMENT_BYTES >> 20,
+                 strerror(code == 0 ? ENOMEM : code));
+        if (memory != MAP_FAILED)
+            munmap(memory, WM_SEGMENT_BYTES);
+        close(fd);
+        return -1;
+    }
+    peer->self = peer->same_host = true;
+    peer->segment = memory;
+    if (getrandom(peer->id, sizeof peer->id, 0) != sizeof peer->id) {
+        memcpy(peer->id, &(pid_t){getpid()}, sizeof(pid_t));
+        memcpy(peer->id + 8, &memory, sizeof memory);
+    }
+    memcpy(peer->segment->id, peer->id, sizeof peer->id);
+    peer->segment->magic = SEGMENT_MAGIC;
+    for (int i = 0; i < WM_SLOTS; ++i)
+        free_slots[i] = (uint16_t)(WM_SLOTS - 1 - i);
+    free_slot_count = WM_SLOTS;
+    self_fd = fd;
+    self = peers = peer;
+    return 0;
+}
+
+void
+wm_node_describe(wm_endpoint_t *endpoint)
+{
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->protocol = WM_PROTOCOL;
+    endpoint->pid = getpid();
+    snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);
+    host_identity(endpoint->host);
+    if (self == NULL
+        && make_segment(endpoint->text, sizeof endpoint->text) < 0) {
+        endpoint->failed = 1;
+        return;
+    }
+    endpoint->fd = self_fd;
+    memcpy(endpoint->id, self->id, sizeof endpoint->id);
+}
+
+// Opens a peer's segment; that it is the peer's is told by the id in it.
+static wm_segment_t *
+open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid,
+             endpoint->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        snprintf(reason, room, "its shared segment cannot be opened (%s)",
+                 strerror(errno));
+        return NULL;
+    }
+    off_t size = lseek(fd, 0, SEEK_END);
+    wm_segment_t *segment = MAP_FAILED;
+    if (size == (off_t)WM_SEGMENT_BYTES)
+        segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_SHARED, fd, 0);
+    close(fd);
+    if (segment == MAP_FAILED) {
+        snprintf(reason, room, "its shared segment cannot be mapped");
+        return NULL;
+    }
+    if (segment->magic != SEGMENT_MAGIC
+        || memcmp(segment->id, endpoint->id, sizeof segment->id) != 0) {
+        munmap(segment, WM_SEGMENT_BYTES);
+        snprintf(reason, room,
+                 "its process is not visible here (another PID namespace)");
+        return NULL;
+    }
+    return segment;
+}
+
+wm_peer_t *
+wm_node_peer(const wm_endpoint_t *endpoint)
+{
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        if (memcmp(peer->id, endpoint->id, sizeof peer->id) == 0)
+            return peer;
+    wm_peer_t *peer = calloc(1, sizeof *peer);
+    if (peer == NULL)
+        return NULL;
+    memcpy(peer->id, endpoint->id, sizeof peer->id);
+    uint8_t host[32];
+    host_identity(host);
+    peer->same_host = memcmp(host, endpoint->host, sizeof host) == 0;
+    if (peer->same_host)
+        peer->segment
+            = open_segment(endpoint, peer->reason, sizeof peer->reason);
+    else
+        snprintf(peer->reason, sizeof peer->reason, "it is on another host");
+    peer->next = peers;
+    peers = peer;
+    return peer;
+}
+
+wm_peer_t *
+wm_node_self(void)
+{
+    return self;
+}
+
+wm_peer_t *
+wm_node_peers(void)
+{
+    return peers;
+}
+
+int
+wm_node_local_peers(void)
+{
+    int count = 0;
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        count += peer->same_host;
+    return count;
+}
+
+int
+wm_slot_acquire(void)
+{
+    if (free_slot_count == 0)
+        return -1;
+    int slot = free_slots[--free_slot_count];
+    wm_slot_t *words = &self->segment->slots[slot];
+    atomic_store(&words->staged, 0);
+    atomic_store(&words->failed, 0);
+    atomic_store(&words->answer, WM_ANSWER_NONE);
+    return slot;
+}
+
+void
+wm_slot_release(int slot)
+{
+    free_slots[free_slot_count++] = (uint16_t)slot;
+}
+
+int
+wm_lane_acquire(void)
+{
+    for (int i = 0; i < WM_LANES; ++i)
+        if (!lane_used[i]) {
+            lane_used[i] = true;
+            return i;
+        }
+    return -1;
+}
+
+void
+wm_lane_release(int lane)
+{
+    lane_used[lane] = false;
+}
+
+char *
+wm_lane_pointer(const wm_peer_t *peer, int lane)
+{
+    return (char *)peer->segment + WM_CONTROL_BYTES
+           + (size_t)lane * WM_LANE_BYTES;
+}
+
+int
+wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
+{
+    if (!peer->control_registered) {
+        if (wm_host_register(device, peer->segment, WM_CONTROL_BYTES, err) < 0)
+            return wm_error_context(err, "page-locking a shared segment");
+        peer->control_registered = true;
+    }
+    if (!staging || peer->staging_registered)
+        return 0;
+    if (peer->self && !staging_allocated) {
+        int code = posix_fallocate(self_fd, (off_t)WM_CONTROL_BYTES,
+                                   (off_t)(WM_LANES * WM_LANE_BYTES));
+        if (code != 0)
+            return wm_error_set(err, WM_ERR_SYSTEM, code,
+                                "no room for %zu MiB of staging memory: %s",
+                                WM_LANES * WM_LANE_BYTES >> 20,
+                                strerror(code));
+        staging_allocated = true;
+    }
+    if (wm_host_register(device, wm_lane_pointer(peer, 0),
+                         WM_LANES * WM_LANE_BYTES, err) < 0)
+        return wm_error_context(err, "page-locking staging memory");
+    peer->staging_registered = true;
+    return 0;
+}

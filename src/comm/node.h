@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who shares this host: this process's shared segment, the peers' segments,
+// and what a process tells of itself when a communicator is made. A segment
+// is an anonymous memory file that peers open through /proc, so nothing is
+// left behind by a crash and /dev/shm is not used. Everything here is called
+// with the engine's lock held (comm/progress.h).
+#ifndef WM_COMM_NODE_H
+#define WM_COMM_NODE_H
+
+#include <stdatomic.h>
+
+#include "cuda/device.h"
+
+#define WM_PROTOCOL 1u
+#define WM_SLOTS 2048
+#define WM_NOTICES 1024
+#define WM_LANES 4               // staging rings a segment
+#define WM_LANE_PIECES 4         // pieces a staging ring
+#define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
+#define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
+
+// What the receiver answers to an offer.
+enum {
+    WM_ANSWER_NONE = 0,
+    WM_ANSWER_SUBMITTED, // its stream will take the data
+    WM_ANSWER_HOST,      // cannot reach the memory: stage it
+    WM_ANSWER_ERROR,     // see slot->error
+};
+
+// One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
+// that a stream still waiting for an earlier message is never misled; the
+// header tells their values when the offer was made. Sender's and receiver's
+// words lie on different cache lines.
+typedef struct {
+    // written by the sender's host or stream
+    _Alignas(64) _Atomic uint32_t ready; // pieces that can be taken
+    _Atomic uint32_t staged;             // 1: the ring below is valid
+    _Atomic uint32_t failed;             // 1: the sender failed, see error
+    uint32_t lane;                       // staging ring of the sender's
+    uint32_t piece;                      // bytes a piece
+    uint32_t ready_base, taken_base;     // of the staged pieces
+    // written by the receiver's host or stream
+    _Alignas(64) _Atomic uint32_t taken; // pieces taken
+    _Atomic uint32_t answer;
+    // by whoever failed
+    _Alignas(64) char error[128];
+} wm_slot_t;
+
+typedef struct {
+    uint64_t magic;
+    uint8_t id[16]; // random, one a process
+    // Buffer ids whose memory was freed: peers close their mappings.
+    _Alignas(64) _Atomic uint64_t notice_count;
+    _Atomic uint64_t notices[WM_NOTICES];
+    wm_slot_t slots[WM_SLOTS];
+} wm_segment_t;
+
+#define WM_CONTROL_BYTES                                                      \
+    ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
+#define WM_SEGMENT_BYTES (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES)
+
+// What each rank tells all others when a communicator is made.
+typedef struct {
+    uint32_t protocol;
+    int32_t failed; // 1: `text` tells why this rank cannot take part
+    uint8_t id[16];
+    uint8_t host[32]; // boot id and host name, hashed
+    int32_t pid, fd;
+    char version[16];
+    char text[176];
+} wm_endpoint_t;
+
+typedef struct wm_mapping wm_mapping_t;
+
+// A process we exchange messages with (ourselves included), one a process,
+// shared by all communicators.
+typedef struct wm_peer {
+    struct wm_peer *next;
+    uint8_t id[16];
+    bool self;
+    bool same_host;
+    wm_segment_t *segment;  // NULL: cannot be shared, `reason` tells why
+    char reason[160];
+    bool control_registered; // page-locked in this process
+    bool staging_registered;
+    uint64_t notices_seen;
+    wm_mapping_t *mappings;
+    bool ipc_refused; // its memory could not be mapped: `host` serves
+} wm_peer_t;
+
+// Fills what this process tells of itself, making its segment at the first
+// call. A failure is written into the endpoint (failed, text).
+void
+wm_node_describe(wm_endpoint_t *endpoint);
+
+// The peer an endpoint tells of. NULL only when memory is exhausted.
+wm_peer_t *
+wm_node_peer(const wm_endpoint_t *endpoint);
+
+wm_peer_t *
+wm_node_self(void);
+
+wm_peer_t *
+wm_node_peers(void); // all, linked by next
+
+// Takes a free slot of our segment, its words as the last message left them;
+// -1 when all are in use.
+int
+wm_slot_acquire(void);
+
+void
+wm_slot_release(int slot);
+
+// A staging ring of our segment, or -1 when all are in use.
+int
+wm_lane_acquire(void);
+
+void
+wm_lane_release(int lane);
+
+char *
+wm_lane_pointer(const wm_peer_t *peer, int lane);
+
+// Page-locks the words (and the staging rings) of a peer's segment, so that
+// streams of `device` can read and write them; idempotent.
+WM_MUST_CHECK int
+wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
+
+// Number of processes of ours known on this host.
+int
+wm_node_local_peers(void);
+
+#endif

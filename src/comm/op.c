@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/mapping.h"
+#include "comm/progress.h"
+#include "cuda/word.h"
+
+bool
+wm_buffer_on_device(const wm_buffer_t *buffer)
+{
+    return buffer->memory.kind == WM_MEMORY_DEVICE
+           || buffer->memory.kind == WM_MEMORY_MANAGED;
+}
+
+void
+wm_buffer_release(wm_buffer_t *buffer)
+{
+    if (buffer->release != NULL)
+        buffer->release(buffer->owner);
+    buffer->release = NULL;
+}
+
+wm_op_t *
+wm_op_new(wm_comm_t *comm, wm_buffer_t *buffer)
+{
+    wm_op_t *op = calloc(1, sizeof *op);
+    if (op == NULL) {
+        wm_buffer_release(buffer);
+        return NULL;
+    }
+    atomic_store(&op->references, 1);
+    op->comm = comm;
+    op->buffer = *buffer;
+    op->slot_index = op->lane = op->user_device = -1;
+    for (int i = 0; i < 3; ++i)
+        op->parts[i] = MPI_REQUEST_NULL;
+    op->request = MPI_REQUEST_NULL;
+    return op;
+}
+
+void
+wm_op_retain(wm_op_t *op)
+{
+    atomic_fetch_add(&op->references, 1);
+}
+
+void
+wm_op_release(wm_op_t *op)
+{
+    if (atomic_fetch_sub(&op->references, 1) != 1)
+        return;
+    wm_buffer_release(&op->buffer);
+    if (op->packet_pinned)
+        wm_pinned_free(op->packet);
+    else
+        free(op->packet);
+    free(op);
+}
+
+void
+wm_op_complete(wm_op_t *op)
+{
+    if (atomic_load(&op->done))
+        return;
+    atomic_store_explicit(&op->done, 1, memory_order_release);
+    if (op->has_request)
+        MPI_Grequest_complete(op->request);
+}
+
+void
+wm_op_fail(wm_op_t *op, const wm_error_t *err)
+{
+    if (op->error.code == 0)
+        op->error = *err;
+}
+
+int
+wm_op_open_stream(wm_op_t *op, wm_error_t *err)
+{
+    if (op->pooled)
+        return 0;
+    int code = wm_stream_acquire(op->device, &op->stream, err);
+    if (code < 0)
+        return code;
+    op->pooled = true;
+    if (op->user_device >= 0)
+        code = wm_stream_follow(op->device, op->stream, op->user_device,
+                                op->user_stream, err);
+    if (code == 0)
+        code = wm_producer_before(&op->buffer.producer, op->receives,
+                                  op->device, op->stream, err);
+    return code;
+}
+
+void
+wm_op_drop_resources(wm_op_t *op)
+{
+    if (op->pooled && op->idle)
+        wm_stream_release_idle(op->device, op->stream);
+    else if (op->pooled)
+        wm_stream_release(op->device, op->stream);
+    op->pooled = false;
+    if (op->event != NULL)
+        wm_event_release(op->user_device, op->event);
+    op->event = NULL;
+    if (op->mapping != NULL)
+        wm_mapping_release(op->mapping);
+    op->mapping = NULL;
+    if (op->handoff != NULL)
+        wm_block_free(op->handoff, 0, NULL, NULL);
+    op->handoff = NULL;
+    if (op->staging != NULL)
+        wm_pinned_free(op->staging);
+    op->staging = NULL;
+    if (op->lane >= 0)
+        wm_lane_release(op->lane);
+    op->lane = -1;
+    // A slot whose word a stream of ours may still write is given up.
+    if (op->slot_index >= 0
+        && wm_word_reached(&op->slot->ready,
+                           op->pieces.ready_base + op->pieces.next))
+        wm_slot_release(op->slot_index);
+    op->slot_index = -1;
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An operation: one end of one message, from the call that began it to its
+// end. Reference-counted: the engine holds one while it is on the list, the
+// caller or its MPI request another. Fields are the engine lock's.
+#ifndef WM_COMM_OP_H
+#define WM_COMM_OP_H
+
+#include "comm/comm.h"
+#include "comm/message.h"
+
+typedef struct wm_op wm_op_t;
+typedef struct wm_transport wm_transport_t;
+
+// Moving pieces between a source or a ring and a buffer: what both ends of
+// every transport do.
+typedef struct {
+    char *remote;          // the ring (or the sender's memory, mapped)
+    uint64_t piece;        // bytes a piece
+    uint32_t pieces, ring; // in all, in the ring
+    uint32_t next;         // first not yet submitted
+    uint32_t ready_base, taken_base;
+    bool on_host; // pieces are copied by this thread
+} wm_pieces_t;
+
+typedef struct {
+    int source, tag;
+    uint64_t nbytes;
+    bool cancelled;
+} wm_result_t;
+
+struct wm_op {
+    wm_op_t *next, *previous; // on the engine's list
+    wm_op_t *finished;        // on the list of those to be let go
+    // One step; true when the engine is to let go of the operation. The
+    // caller may have been told the end (wm_op_complete) before that.
+    bool (*step)(wm_op_t *op);
+    int state; // of the step function
+    _Atomic int done;
+    _Atomic int references;
+    wm_comm_t *comm;
+    int rank, tag; // as given
+    bool receives;
+    bool synchronous;
+    wm_buffer_t buffer;
+    CUstream user_stream; // comm.on(stream)
+    int user_device;      // -1: none
+    MPI_Request request;  // the generalized one
+    bool has_request;
+    MPI_Request parts[3]; // header, two chunks
+    char *packet;         // header and eager payload
+    bool packet_pinned;
+    wm_header_t header; // of the message matched or sent
+    wm_slot_t *slot;
+    int slot_index; // ours, -1 none
+    int lane;       // ours, -1 none
+    wm_peer_t *peer;
+    wm_mapping_t *mapping;
+    wm_block_t *handoff; // exportable copy, or ring
+    char *staging;       // two pinned chunks
+    size_t offset;       // payload on the data communicator so far
+    uint32_t chunks[2];  // of them begun and ended
+    const wm_transport_t *transport;
+    wm_pieces_t pieces;
+    int device;      // on which our stream works
+    CUstream stream; // of the pool, where `pooled`
+    bool pooled, idle; // idle: nothing of ours is pending on it
+    CUevent event; // that our use of the memory ended, on a user's stream
+    wm_result_t result;
+    wm_error_t error; // code 0: none
+};
+
+// A new operation, one reference for the caller; takes over the buffer, also
+// on failure.
+wm_op_t *
+wm_op_new(wm_comm_t *comm, wm_buffer_t *buffer);
+
+void
+wm_op_retain(wm_op_t *op);
+
+// Gives back a reference; the last releases the buffer. Engine lock not held.
+void
+wm_op_release(wm_op_t *op);
+
+// Tells the caller the end: sets done, completes the MPI request. Lock held.
+void
+wm_op_complete(wm_op_t *op);
+
+// The same with op->error set from `err` (the first error stays).
+void
+wm_op_fail(wm_op_t *op, const wm_error_t *err);
+
+// Gives the operation a stream of the pool, ordered after whoever uses the
+// buffer; no-op when it has one.
+WM_MUST_CHECK int
+wm_op_open_stream(wm_op_t *op, wm_error_t *err);
+
+// Lets go of slots, streams, mappings, staging, whatever an end left. Lock
+// held.
+void
+wm_op_drop_resources(wm_op_t *op);
+
+#endif

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Payloads that MPI carries on the data communicator: chunks under one tag,
+// two of them under way. Host memory is given to MPI as it is; device memory
+// goes through two page-locked chunks, so that the copy of one overlaps the
+// flight of the other. An empty chunk says that the sender failed.
+#include <string.h>
+
+#include "comm/stats.h"
+#include "comm/transport.h"
+
+static uint32_t
+chunk_count(const wm_op_t *op)
+{
+    return (uint32_t)((op->header.nbytes + op->header.chunk - 1)
+                      / op->header.chunk);
+}
+
+static size_t
+chunk_length(const wm_op_t *op, uint32_t index)
+{
+    uint64_t left = op->header.nbytes - (uint64_t)index * op->header.chunk;
+    return left < op->header.chunk ? left : op->header.chunk;
+}
+
+static char *
+chunk_stage(const wm_op_t *op, uint32_t index)
+{
+    return op->staging + (size_t)(index % 2) * op->header.chunk;
+}
+
+// Device memory: two chunks of staging, a stream behind the producer.
+static int
+prepare(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_pinned_alloc(2 * (size_t)op->header.chunk,
+                               (void **)&op->staging, err);
+    return code < 0 ? code : wm_op_open_stream(op, err);
+}
+
+static int
+test_part(wm_op_t *op, uint32_t chunk, bool *ended, int *count,
+          wm_error_t *err)
+{
+    MPI_Status status;
+    int flag = 0;
+    int code = wm_mpi_check(MPI_Test(&op->parts[1 + chunk % 2], &flag,
+                                     &status),
+                            "MPI_Test", err);
+    *ended = flag != 0;
+    if (code == 0 && flag && count != NULL)
+        MPI_Get_count(&status, MPI_BYTE, count);
+    return code;
+}
+
+// chunks[0] counts those copied out of the device, offset those given to MPI
+// (in chunks), chunks[1] those that MPI is done with.
+int
+wm_payload_send(wm_op_t *op, wm_error_t *err)
+{
+    uint32_t total = chunk_count(op);
+    bool device = wm_buffer_on_device(&op->buffer);
+    int code, tag = (int)op->header.seq;
+    if (device && op->staging == NULL && (code = prepare(op, err)) < 0)
+        return code;
+    bool ended = true;
+    while (op->chunks[1] < op->offset && ended) {
+        if ((code = test_part(op, op->chunks[1], &ended, NULL, err)) < 0)
+            return code;
+        op->chunks[1] += ended;
+    }
+    if (op->chunks[1] == total)
+        return 1;
+    if (device && op->chunks[0] == op->offset && op->chunks[0] < total
+        && op->chunks[0] < op->chunks[1] + 2) {
+        uint32_t at = op->chunks[0];
+        code = wm_memory_copy(op->device, chunk_stage(op, at),
+                              op->buffer.data + (size_t)at * op->header.chunk,
+                              chunk_length(op, at), op->stream, err);
+        if (code < 0)
+            return code;
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(op, at));
+        ++op->chunks[0];
+    }
+    if (device) {
+        bool idle = false;
+        if (op->chunks[0] > op->offset)
+            code = wm_stream_idle(op->device, op->stream, &idle,
+                                  err);
+        else
+            code = 0;
+        if (code < 0 || !idle)
+            return code;
+    }
+    while (op->offset < total && op->offset < op->chunks[1] + 2u
+           && (!device || op->offset < op->chunks[0])) {
+        uint32_t at = (uint32_t)op->offset;
+        char *from = device
+                         ? chunk_stage(op, at)
+                         : op->buffer.data + (size_t)at * op->header.chunk;
+        code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(op, at),
+                                      MPI_BYTE, op->rank, tag, op->comm->data,
+                                      &op->parts[1 + at % 2]),
+                            "MPI_Isend", err);
+        if (code < 0)
+            return code;
+        ++op->offset;
+    }
+    return 0;
+}
+
+void
+wm_payload_abandon(wm_op_t *op)
+{
+    MPI_Request empty;
+    if (MPI_Isend(NULL, 0, MPI_BYTE, op->rank, (int)op->header.seq,
+                  op->comm->data, &empty)
+        == MPI_SUCCESS)
+        MPI_Request_free(&empty);
+}
+
+// Where chunk `index` is received: in place when it fits whole into host
+// memory, else into staging.
+static char *
+landing(const wm_op_t *op, uint32_t index)
+{
+    if (op->staging != NULL)
+        return chunk_stage(op, index);
+    return op->buffer.data + (size_t)index * op->header.chunk;
+}
+
+// offset counts the chunks posted, chunks[1] those that MPI is done with.
+int
+wm_payload_receive(wm_op_t *op, wm_error_t *err)
+{
+    uint32_t total = chunk_count(op);
+    bool device = wm_buffer_on_device(&op->buffer);
+    bool truncated = op->header.nbytes > op->buffer.nbytes;
+    int code, tag = (int)op->header.seq;
+    if (device && op->staging == NULL && (code = prepare(op, err)) < 0)
+        return code;
+    if (truncated && op->staging == NULL) {
+        // Drained into scratch: the sender completes, the receiver raises.
+        code = wm_pinned_alloc(2 * (size_t)op->header.chunk,
+                               (void **)&op->staging, err);
+        if (code < 0)
+            return code;
+    }
+    bool ended = true;
+    while (op->chunks[1] < op->offset && ended) {
+        uint32_t at = op->chunks[1];
+        int count = 0;
+        if ((code = test_part(op, at, &ended, &count, err)) < 0)
+            return code;
+        if (!ended)
+            break;
+        if (count == 0)
+            return wm_error_set(err, WM_ERR_CUDA, 0,
+                                "the sender, rank %d, failed: its GPU could "
+                                "not deliver the message",
+                                op->result.source);
+        ++op->chunks[1];
+        if (!device || truncated)
+            continue;
+        code = wm_memory_copy(op->device,
+                              op->buffer.data + (size_t)at * op->header.chunk,
+                              chunk_stage(op, at), chunk_length(op, at),
+                              op->stream, err);
+        if (code < 0)
+            return code;
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(op, at));
+    }
+    bool idle = true;
+    if (device && op->chunks[1] > 0 && !truncated
+        && (op->chunks[1] == total || op->offset < op->chunks[1] + 2u)) {
+        // The stage of the next chunk may still be copied from.
+        code = wm_stream_idle(op->device, op->stream, &idle,
+                              err);
+        if (code < 0)
+            return code;
+    }
+    if (!idle)
+        return 0;
+    if (op->chunks[1] == total)
+        return 1;
+    while (op->offset < total && op->offset < op->chunks[1] + 2u) {
+        uint32_t at = (uint32_t)op->offset;
+        code = wm_mpi_check(MPI_Irecv(landing(op, at),
+                                      (int)chunk_length(op, at), MPI_BYTE,
+                                      op->result.source, tag, op->comm->data,
+                                      &op->parts[1 + at % 2]),
+                            "MPI_Irecv", err);
+        if (code < 0)
+            return code;
+        ++op->offset;
+    }
+    return 0;
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/mapping.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static wm_op_t *first, *last;
+static _Atomic int active;      // operations on the list
+static _Atomic int inside;      // threads waiting in our code
+static _Atomic unsigned events; // operations begun and ended, ever
+static _Atomic bool parked;     // the thread sleeps until notified
+static pthread_t thread;
+static bool threaded, stopping;
+static _Atomic bool started, finalized;
+static bool plenty;  // of cores: two or more a rank
+static bool crowded; // more ranks than cores: nothing may spin for long
+static int finalize_key = MPI_KEYVAL_INVALID;
+
+void
+wm_engine_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+bool
+wm_engine_try_lock(void)
+{
+    return pthread_mutex_trylock(&lock) == 0;
+}
+
+void
+wm_engine_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static int64_t
+now_us(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * (int64_t)1000000 + time.tv_nsec / 1000;
+}
+
+static void
+sleep_us(int64_t us)
+{
+    struct timespec time = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&time, NULL);
+}
+
+static void
+unlink_op(wm_op_t *op)
+{
+    *(op->previous != NULL ? &op->previous->next : &first) = op->next;
+    *(op->next != NULL ? &op->next->previous : &last) = op->previous;
+    op->next = op->previous = NULL;
+    atomic_fetch_sub(&active, 1);
+    atomic_fetch_add(&events, 1);
+}
+
+// Steps every operation; returns the list of those to be released, which is
+// done without the lock.
+static wm_op_t *
+step_all_lock_held(void)
+{
+    wm_op_t *finished = NULL;
+    for (wm_op_t *op = first, *next; op != NULL; op = next) {
+        next = op->next;
+        if (op->step(op)) {
+            unlink_op(op);
+            op->finished = finished;
+            finished = op;
+        }
+    }
+    return finished;
+}
+
+static void
+release_all(wm_op_t *op)
+{
+    while (op != NULL) {
+        wm_op_t *next = op->finished;
+        wm_op_release(op);
+        op = next;
+    }
+}
+
+void
+wm_engine_poll(void)
+{
+    if (pthread_mutex_trylock(&lock) != 0)
+        return;
+    wm_op_t *finished = step_all_lock_held();
+    pthread_mutex_unlock(&lock);
+    release_all(finished);
+}
+
+void
+wm_engine_add_lock_held(wm_op_t *op)
+{
+    op->previous = last;
+    *(last != NULL ? &last->next : &first) = op;
+    last = op;
+    atomic_fetch_add(&active, 1);
+    atomic_fetch_add(&events, 1);
+}
+
+void
+wm_engine_remove_lock_held(wm_op_t *op)
+{
+    unlink_op(op);
+}
+
+void
+wm_engine_notify(void)
+{
+    if (!atomic_load(&parked))
+        return;
+    pthread_mutex_lock(&lock);
+    pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&lock);
+}
+
+bool
+wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
+{
+    int64_t asked = 0, began = 0;
+    atomic_fetch_add(&inside, 1);
+    for (unsigned turn = 1; !atomic_load(flag); ++turn) {
+        wm_engine_poll();
+        if (!crowded && turn % 32 != 0)
+            continue;
+        int64_t now = now_us();
+        if (began == 0)
+            began = asked = now;
+        if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
+            sched_yield();
+        if (crowded && now - began > 500)
+            sleep_us(50); // let the others run
+        if (interrupted != NULL && now - asked > 50000) {
+            asked = now;
+            if (interrupted())
+                break;
+        }
+    }
+    atomic_fetch_sub(&inside, 1);
+    return atomic_load(flag) != 0;
+}
+
+// Serves the times when nobody is inside our code. It polls at short
+// intervals while something is going on or was a moment ago, and parks when
+// there is nothing to do.
+static void *
+serve(void *unused)
+{
+    (void)unused;
+    prctl(PR_SET_TIMERSLACK, 1000);
+    unsigned seen = 0;
+    int64_t quiet_since = now_us();
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        unsigned current = atomic_load(&events);
+        int64_t quiet = now_us() - quiet_since;
+        if (current != seen) {
+            seen = current;
+            quiet_since += quiet;
+            quiet = 0;
+        }
+        if (!stopping && atomic_load(&active) == 0 && quiet > 5000) {
+            atomic_store(&parked, true);
+            while (!stopping && atomic_load(&active) == 0)
+                pthread_cond_wait(&wake, &lock);
+            atomic_store(&parked, false);
+            quiet_since = now_us();
+        }
+        if (stopping) {
+            pthread_mutex_unlock(&lock);
+            return NULL;
+        }
+        wm_op_t *finished
+            = atomic_load(&inside) == 0 ? step_all_lock_held() : NULL;
+        pthread_mutex_unlock(&lock);
+        release_all(finished);
+        if (quiet < 50 || atomic_load(&inside) > 0)
+            sleep_us(100); // the program serves itself
+        else if (quiet < 20000)
+            sleep_us(plenty ? 10 : 50);
+        else
+            sleep_us(quiet < 200000 ? 100 : 500);
+    }
+}
+
+// Whether the operation can only end by what others may never do.
+static bool
+waits_for_match(const wm_op_t *op)
+{
+    return op->receives && op->header.magic == 0;
+}
+
+void
+wm_engine_drain(const wm_comm_t *comm)
+{
+    for (int64_t until = now_us() + 5000000; now_us() < until;) {
+        wm_engine_poll();
+        bool busy = false;
+        pthread_mutex_lock(&lock);
+        for (wm_op_t *op = first; op != NULL; op = op->next)
+            busy |= (comm == NULL || op->comm == comm) && !waits_for_match(op);
+        pthread_mutex_unlock(&lock);
+        if (!busy)
+            break;
+        sched_yield();
+    }
+    pthread_mutex_lock(&lock);
+    for (wm_op_t *op = first; op != NULL; op = op->next)
+        if ((comm == NULL || op->comm == comm) && waits_for_match(op)
+            && op->parts[0] != MPI_REQUEST_NULL)
+            MPI_Cancel(&op->parts[0]);
+    wm_op_t *finished = step_all_lock_held(); // tells them so
+    pthread_mutex_unlock(&lock);
+    release_all(finished);
+}
+
+// MPI calls this first thing in MPI_Finalize.
+static int
+finalize(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    if (threaded) {
+        pthread_mutex_lock(&lock);
+        stopping = true;
+        pthread_cond_signal(&wake);
+        pthread_mutex_unlock(&lock);
+        pthread_join(thread, NULL);
+    }
+    wm_engine_drain(NULL);
+    atomic_store(&finalized, true);
+    return MPI_SUCCESS;
+}
+
+int
+wm_engine_check(wm_error_t *err)
+{
+    if (atomic_load(&started) && !atomic_load(&finalized))
+        return 0;
+    int flag = 0;
+    MPI_Initialized(&flag);
+    if (!flag)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "MPI is not initialized: import mpi4py.MPI, or "
+                            "call MPI.Init(), before using warpmpi's "
+                            "communicators");
+    MPI_Finalized(&flag);
+    if (flag || atomic_load(&finalized))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "MPI is finalized: communicators cannot be used "
+                            "any more");
+    return 0;
+}
+
+static void
+start_thread(void)
+{
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_MULTIPLE)
+        return;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
+    threaded = pthread_create(&thread, NULL, serve, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (threaded)
+        pthread_setname_np(thread, "warpmpi");
+}
+
+int
+wm_engine_start(wm_error_t *err)
+{
+    if (wm_engine_check(err) < 0)
+        return WM_ERR_STATE;
+    pthread_mutex_lock(&lock);
+    bool begin = !atomic_load(&started);
+    if (begin) {
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,
+                               NULL);
+        MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
+        wm_memory_set_reclaim(wm_mapping_reclaim);
+        start_thread();
+        atomic_store(&started, true);
+    }
+    // Not the affinity: mpirun may bind each rank to a core of its own, which
+    // is enough.
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int ranks = wm_node_local_peers();
+    plenty = online >= 2 * ranks;
+    crowded = online < ranks;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The engine: one lock and one list of operations a process. Whoever waits in
+// our code advances all of them; under MPI_THREAD_MULTIPLE a progress thread,
+// which never takes the GIL, does when nobody is inside, and sleeps when
+// there is nothing to do. Any thread; the GIL must be released by callers
+// that wait.
+#ifndef WM_COMM_PROGRESS_H
+#define WM_COMM_PROGRESS_H
+
+#include "comm/op.h"
+
+// Starts the engine at the first communicator; WM_ERR_STATE before MPI_Init
+// and after MPI_Finalize.
+WM_MUST_CHECK int
+wm_engine_start(wm_error_t *err);
+
+// WM_ERR_STATE when MPI is not running.
+WM_MUST_CHECK int
+wm_engine_check(wm_error_t *err);
+
+void
+wm_engine_lock(void);
+
+bool
+wm_engine_try_lock(void);
+
+void
+wm_engine_unlock(void);
+
+// Puts an operation on the list; one reference passes to the engine.
+void
+wm_engine_add_lock_held(wm_op_t *op);
+
+// Takes one off that could not begin; the reference passes to the caller.
+void
+wm_engine_remove_lock_held(wm_op_t *op);
+
+// After the lock was given back: wakes the progress thread if it sleeps for
+// good. For operations that nobody waits for at once.
+void
+wm_engine_notify(void);
+
+// Steps everything once, or not at all when another thread is at it.
+void
+wm_engine_poll(void);
+
+// Ends what can be ended on a communicator (NULL: on all): sends are given
+// some seconds, receives that nobody matched are cancelled.
+void
+wm_engine_drain(const wm_comm_t *comm);
+
+// Advances everything until *flag is not 0. `interrupted`, unless NULL, is
+// called every 50 ms or so and ends the wait when it returns true. Returns
+// whether the flag was set.
+bool
+wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void));
+
+#endif

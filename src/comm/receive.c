@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The receiver's end: MPI matches the header, and the receiver, who alone
+// knows both ends, decides how the payload comes.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/mapping.h"
+#include "comm/p2p.h"
+#include "comm/progress.h"
+#include "comm/stats.h"
+#include "comm/transport.h"
+
+enum {
+    RECEIVE_HEADER,  // not matched
+    RECEIVE_PAYLOAD, // on the data communicator
+    RECEIVE_COPY,    // an eager payload on its way to the device
+    RECEIVE_ACCEPT,  // the transport is getting ready
+    RECEIVE_PULL,
+};
+
+static void
+answer_error(wm_op_t *op, const wm_error_t *err)
+{
+    if (op->slot == NULL)
+        return;
+    snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
+    atomic_store(&op->slot->answer, WM_ANSWER_ERROR);
+}
+
+// The eager payload, or what fits of it, into the buffer; 1 when it is there.
+static int
+take_eager(wm_op_t *op, wm_error_t *err)
+{
+    size_t length = op->header.nbytes;
+    const char *payload = op->packet + sizeof op->header;
+    if (length > op->buffer.nbytes)
+        return 1; // truncated
+    if (!wm_buffer_on_device(&op->buffer)) {
+        if (length > 0)
+            memcpy(op->buffer.data, payload, length);
+        wm_stat_add(WM_STAT_mpi_messages, 1);
+        wm_stat_add(WM_STAT_mpi_bytes, (int64_t)length);
+        return 1;
+    }
+    if (length == 0)
+        return 1;
+    int code = wm_op_open_stream(op, err);
+    if (code == 0)
+        code = wm_memory_copy(op->device, op->buffer.data, payload, length,
+                              op->stream, err);
+    wm_transport_host.count(op);
+    return code;
+}
+
+static const wm_transport_t *
+choose(wm_op_t *op)
+{
+    char reason[200];
+    if (op->peer->self)
+        return &wm_transport_self;
+    if (op->header.stage_only == WM_STAGE_UNEXPORTABLE) {
+        op->peer->ipc_refused = true;
+        snprintf(op->peer->reason, sizeof op->peer->reason,
+                 "CUDA IPC could not export its GPU memory");
+    }
+    if (op->header.stage_only)
+        return &wm_transport_host;
+    return wm_transport_choose(op->peer, &op->buffer.memory, reason,
+                               sizeof reason);
+}
+
+// The header has come: what now? 1 when the message has ended.
+static int
+match(wm_op_t *op, const MPI_Status *status, wm_error_t *err)
+{
+    memcpy(&op->header, op->packet, sizeof op->header);
+    if (op->header.magic != WM_HEADER_MAGIC)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "what came from rank %d is no message of "
+                            "warpmpi's",
+                            status->MPI_SOURCE);
+    op->result.source = status->MPI_SOURCE;
+    op->result.tag = status->MPI_TAG;
+    op->result.nbytes = op->header.nbytes;
+    op->peer = op->comm->peers[status->MPI_SOURCE];
+    if (op->header.failed)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the sender, rank %d, failed: %.63s",
+                            op->result.source, op->header.text);
+    bool truncated = op->header.nbytes > op->buffer.nbytes;
+    if (truncated)
+        wm_error_set(&op->error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
+                     "message truncated: %llu bytes came from rank %d with "
+                     "tag %d, the receive buffer holds %zu",
+                     (unsigned long long)op->header.nbytes,
+                     op->result.source, op->result.tag, op->buffer.nbytes);
+    wm_stat_add(WM_STAT_received_messages, 1);
+    wm_stat_add(WM_STAT_received_bytes, (int64_t)op->header.nbytes);
+    if (op->header.kind == WM_MESSAGE_EAGER) {
+        op->state = RECEIVE_COPY;
+        return take_eager(op, err);
+    }
+    if (op->header.kind == WM_MESSAGE_DATA) {
+        op->state = RECEIVE_PAYLOAD;
+        if (wm_buffer_on_device(&op->buffer))
+            wm_transport_host.count(op);
+        else {
+            wm_stat_add(WM_STAT_mpi_messages, 1);
+            wm_stat_add(WM_STAT_mpi_bytes, (int64_t)op->header.nbytes);
+        }
+        return 0;
+    }
+    op->slot = &op->peer->segment->slots[op->header.slot];
+    if (truncated) { // the sender completes, nothing is taken
+        atomic_store(&op->slot->taken,
+                     op->header.taken_base + op->header.pieces);
+        return 1;
+    }
+    op->transport = choose(op);
+    op->state = RECEIVE_ACCEPT;
+    return 0;
+}
+
+static int
+accept_offer(wm_op_t *op, wm_error_t *err)
+{
+    int code = op->transport->accept(op, err);
+    if (code < 0 && op->transport != &wm_transport_host) {
+        op->transport = &wm_transport_host;
+        code = op->transport->accept(op, err);
+    }
+    if (code == 0) {
+        op->transport->count(op);
+        op->state = RECEIVE_PULL;
+    }
+    return code < 0 ? code : 0;
+}
+
+static int
+advance(wm_op_t *op, wm_error_t *err)
+{
+    bool idle = false;
+    int flag = 0, code;
+    MPI_Status status;
+    switch (op->state) {
+    case RECEIVE_HEADER:
+        code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, &status),
+                            "MPI_Test", err);
+        if (code < 0 || !flag)
+            return code;
+        MPI_Test_cancelled(&status, &flag);
+        if (flag) {
+            op->result.cancelled = true;
+            return 1;
+        }
+        code = match(op, &status, err);
+        return code != 0 || op->state == RECEIVE_COPY ? code
+                                                      : advance(op, err);
+    case RECEIVE_COPY:
+        code = wm_stream_spin(op->device, op->stream, 16, &idle, err);
+        op->idle = idle;
+        return code < 0 ? code : idle;
+    case RECEIVE_PAYLOAD:
+        return wm_payload_receive(op, err);
+    case RECEIVE_ACCEPT:
+        code = accept_offer(op, err);
+        if (code < 0 || op->state != RECEIVE_PULL)
+            break;
+        // fall through
+    case RECEIVE_PULL:
+        code = wm_pieces_pull(op, err);
+        break;
+    default:
+        return 1;
+    }
+    if (code == 0 && atomic_load(&op->slot->failed))
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the sender, rank %d, failed: %.120s",
+                            op->result.source, op->slot->error);
+    return code;
+}
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    int code = advance(op, &err);
+    if (code == 0)
+        return false;
+    if (code < 0) {
+        wm_op_fail(op, &err);
+        // What our stream was given must not touch the slot any more.
+        if (op->pooled)
+            (void)!wm_stream_synchronize(op->device, op->stream, NULL);
+        if (op->user_device >= 0)
+            (void)!wm_stream_synchronize(op->user_device, op->user_stream,
+                                         NULL);
+        answer_error(op, &err);
+    }
+    wm_op_drop_resources(op);
+    wm_op_complete(op);
+    return true;
+}
+
+// Who uses the buffer now must be waited for, and usually nobody does: found
+// out here, while the message is still on its way.
+static int
+prepare_into(wm_op_t *op, wm_error_t *err)
+{
+    bool idle = false;
+    int code = wm_pinned_alloc(sizeof op->header + WM_EAGER_BYTES,
+                               (void **)&op->packet, err);
+    if (code < 0)
+        return code;
+    op->packet_pinned = true;
+    code = wm_producer_idle(&op->buffer.producer, true, &idle, err);
+    if (code == 0 && idle)
+        op->buffer.producer.kind = WM_PRODUCER_NONE;
+    else if (code == 0 && op->user_device < 0)
+        code = wm_op_open_stream(op, err);
+    return code;
+}
+
+int
+wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+                 const wm_envelope_t *envelope, wm_op_t **result,
+                 wm_error_t *err)
+{
+    wm_op_t *op;
+    int code = wm_begin_op(comm, buffer, envelope, true, &op, err);
+    if (code < 0)
+        return code;
+    *result = op;
+    if (atomic_load(&op->done))
+        return 0;
+    op->step = step;
+    code = wm_settle_producer(&op->buffer, envelope, true, err);
+    size_t room = sizeof op->header + WM_EAGER_BYTES;
+    if (code == 0 && wm_buffer_on_device(&op->buffer))
+        code = prepare_into(op, err);
+    else if (code == 0 && (op->packet = malloc(room)) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_engine_lock();
+    if (code == 0)
+        code = wm_mpi_check(MPI_Irecv(op->packet, (int)room, MPI_BYTE,
+                                      op->rank, op->tag, comm->match,
+                                      &op->parts[0]),
+                            "MPI_Irecv", err);
+    if (code == 0) {
+        wm_op_retain(op); // the engine's
+        wm_engine_add_lock_held(op);
+    }
+    wm_engine_unlock();
+    if (code < 0) {
+        *result = NULL;
+        wm_op_drop_resources(op);
+        wm_op_release(op);
+    }
+    return code;
+}
+
+bool
+wm_op_cancel(wm_op_t *op)
+{
+    wm_engine_lock();
+    if (op->receives && op->state == RECEIVE_HEADER
+        && op->parts[0] != MPI_REQUEST_NULL)
+        MPI_Cancel(&op->parts[0]);
+    wm_engine_unlock();
+    // MPI ends a cancelled receive locally, cancelled or matched after all.
+    return op->receives;
+}
+
+int
+wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err)
+{
+    if (!atomic_load(&op->done) && !wm_engine_wait(&op->done, interrupted)) {
+        // A receive not yet matched is taken back and loses no message; what
+        // was matched, or is being sent, ends by itself.
+        if (wm_op_cancel(op))
+            wm_engine_wait(&op->done, NULL);
+        else
+            wm_engine_notify();
+        return wm_error_set(err, WM_ERR_PYTHON, 0, "interrupted");
+    }
+    // It may have been told its end before it leaves the engine.
+    if (op->error.code != 0 || op->user_device >= 0)
+        wm_engine_notify();
+    if (op->error.code != 0 && err != NULL)
+        *err = op->error;
+    return op->error.code;
+}

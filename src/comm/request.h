@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Requests that are MPI requests: a generalized request that the engine
+// completes, so that anybody's MPI_Waitall ends only when the data is there.
+#ifndef WM_COMM_REQUEST_H
+#define WM_COMM_REQUEST_H
+
+#include "comm/op.h"
+
+// Gives the operation an MPI request, which holds a reference of its own until
+// MPI frees it.
+WM_MUST_CHECK int
+wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
+
+// What MPI's status tells of an operation that has ended.
+void
+wm_request_status(const wm_op_t *op, MPI_Status *status);
+
+#endif

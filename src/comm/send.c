@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The sender's end. Host memory rides the header or follows on the data
+// communicator; device memory is offered to receivers that share this host's
+// segments, and staged through the data communicator to others.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/mapping.h"
+#include "comm/p2p.h"
+#include "comm/progress.h"
+#include "comm/stats.h"
+#include "comm/transport.h"
+#include "cuda/word.h"
+
+#define RING_PIECE ((uint64_t)16 << 20) // of memory that is handed off
+#define RING_PIECES 3
+
+enum { SEND_NEW, SEND_UNDER_WAY, SEND_OFFERED, SEND_STAGING, SEND_FAILED };
+
+// The exportable copy, or ring, of memory that CUDA IPC cannot export.
+static int
+prepare_handoff(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    int device = op->device;
+    if (header->nbytes > RING_PIECE * RING_PIECES) {
+        header->piece = RING_PIECE;
+        header->ring = RING_PIECES;
+        header->pieces
+            = (uint32_t)((header->nbytes + RING_PIECE - 1) / RING_PIECE);
+    }
+    wm_block_t *block;
+    int code
+        = wm_block_alloc(device, header->piece * header->ring, &block, err);
+    if (code < 0)
+        return code;
+    wm_pointer_t memory;
+    wm_block_describe(block, &memory);
+    code = wm_node_register(wm_node_self(), false, device, err);
+    if (code == 0)
+        code = wm_export_handle(&memory, &header->handle, err);
+    if (code < 0) {
+        wm_block_free(block, 0, NULL, NULL);
+        return code;
+    }
+    op->handoff = block;
+    header->address = (uintptr_t)wm_block_pointer(block);
+    header->base = memory.base;
+    header->size = memory.size;
+    header->buffer_id = memory.buffer_id;
+    op->pieces = (wm_pieces_t){
+        .remote = wm_block_pointer(block),
+        .piece = header->piece,
+        .pieces = header->pieces,
+        .ring = header->ring,
+        .ready_base = header->ready_base,
+        .taken_base = header->taken_base,
+    };
+    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)header->nbytes);
+    return 0;
+}
+
+// `ready` at once when nobody writes the buffer any more, else by whoever
+// does, in order.
+static int
+prepare_ready(wm_op_t *op, wm_error_t *err)
+{
+    const wm_producer_t *producer = &op->buffer.producer;
+    uint32_t ready = op->header.ready_base + 1;
+    bool idle = true;
+    int code = wm_producer_idle(producer, false, &idle, err);
+    if (code == 0 && idle && op->user_device >= 0)
+        code = wm_stream_idle(op->user_device, op->user_stream, &idle, err);
+    if (code < 0)
+        return code;
+    if (idle) {
+        atomic_store(&op->slot->ready, ready);
+        return 0;
+    }
+    int device = op->device;
+    CUstream stream = op->user_stream;
+    bool pooled = false;
+    if (op->user_device >= 0)
+        device = op->user_device;
+    else if (producer->kind == WM_PRODUCER_STREAM) {
+        device = producer->device;
+        stream = producer->stream;
+    } else {
+        if ((code = wm_stream_acquire(device, &stream, err)) < 0)
+            return code;
+        pooled = true;
+    }
+    code = wm_node_register(wm_node_self(), false, device, err);
+    if (code == 0 && (pooled || op->user_device >= 0))
+        code = wm_producer_before(producer, false, device, stream, err);
+    if (code == 0)
+        code = wm_word_write(device, stream, &op->slot->ready, ready, err);
+    if (pooled)
+        wm_stream_release(device, stream);
+    return code;
+}
+
+static int
+prepare_offer(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    const wm_pointer_t *memory = &op->buffer.memory;
+    const wm_device_t *device;
+    int code = wm_device_describe(op->device, &device, err);
+    if (code < 0)
+        return code;
+    header->kind = WM_MESSAGE_OFFER;
+    header->slot = op->slot_index;
+    header->ready_base = atomic_load(&op->slot->ready);
+    header->taken_base = atomic_load(&op->slot->taken);
+    header->piece = header->nbytes;
+    header->pieces = header->ring = 1;
+    header->device = device->ordinal;
+    memcpy(header->uuid, &device->uuid, sizeof header->uuid);
+    header->address = (uintptr_t)op->buffer.data;
+    header->base = memory->base;
+    header->size = memory->size;
+    header->buffer_id = memory->buffer_id;
+    op->pieces.pieces = op->pieces.next = 1;
+    op->pieces.ready_base = header->ready_base;
+    op->pieces.taken_base = header->taken_base;
+    const wm_transport_t *forced;
+    if ((code = wm_transport_forced(&forced, err)) < 0)
+        return code;
+    header->stage_only
+        = forced == &wm_transport_host ? WM_STAGE_FORCED : WM_STAGE_NOT;
+    if (op->peer->self || header->stage_only)
+        return prepare_ready(op, err);
+    if (!memory->exportable)
+        code = prepare_handoff(op, err);
+    else
+        code = wm_export_handle(memory, &header->handle, err);
+    if (code < 0) { // the host serves; the receiver's transport() tells it
+        header->stage_only = WM_STAGE_UNEXPORTABLE;
+        header->piece = header->nbytes;
+        header->pieces = header->ring = 1;
+        op->pieces.pieces = op->pieces.next = 1;
+    }
+    if (op->handoff == NULL)
+        return prepare_ready(op, err);
+    code = wm_pieces_feed(op, err);
+    return code < 0 ? code : 0;
+}
+
+static int
+send_header(wm_op_t *op, int length, wm_error_t *err)
+{
+    int result
+        = op->synchronous
+              ? MPI_Issend(op->packet, length, MPI_BYTE, op->rank, op->tag,
+                           op->comm->match, &op->parts[0])
+              : MPI_Isend(op->packet, length, MPI_BYTE, op->rank, op->tag,
+                          op->comm->match, &op->parts[0]);
+    return wm_mpi_check(result, "MPI_Isend", err);
+}
+
+// A CUDA error before anything was sent: the receiver, who may be waiting, is
+// told instead of the message.
+static void
+send_failure(wm_op_t *op, const wm_error_t *err)
+{
+    wm_error_t ignored;
+    op->header.magic = WM_HEADER_MAGIC;
+    op->header.kind = WM_MESSAGE_EAGER;
+    op->header.failed = 1;
+    snprintf(op->header.text, sizeof op->header.text, "%.63s", err->text);
+    op->packet = malloc(sizeof op->header);
+    if (op->packet == NULL)
+        return;
+    memcpy(op->packet, &op->header, sizeof op->header);
+    if (send_header(op, (int)sizeof op->header, &ignored) == 0)
+        op->state = SEND_UNDER_WAY;
+}
+
+static bool
+is_cuda_error(int code)
+{
+    return code == WM_ERR_CUDA || code == WM_ERR_MEMORY
+           || code == WM_ERR_SYSTEM;
+}
+
+// Puts the header on its way. Where all slots are taken the payload goes the
+// way it goes to other hosts: a send never waits for another to begin.
+static int
+try_start(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    bool device = wm_buffer_on_device(&op->buffer);
+    size_t nbytes = op->buffer.nbytes;
+    size_t inlined = 0;
+    int code = 0;
+    header->magic = WM_HEADER_MAGIC;
+    header->nbytes = nbytes;
+    if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES)) {
+        header->kind = WM_MESSAGE_EAGER;
+        inlined = nbytes;
+    } else if (device && op->peer->segment != NULL
+               && (op->slot_index = wm_slot_acquire()) >= 0) {
+        op->slot = &wm_node_self()->segment->slots[op->slot_index];
+        code = prepare_offer(op, err);
+    } else {
+        header->kind = WM_MESSAGE_DATA;
+        header->seq = op->comm->sequences[op->rank]++
+                      % (uint32_t)(op->comm->tag_limit + 1);
+        header->chunk = (uint32_t)WM_CHUNK_BYTES;
+        if (device && nbytes / 4 < WM_CHUNK_BYTES)
+            header->chunk
+                = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4 : 65536);
+    }
+    if (code < 0)
+        return code;
+    op->packet = malloc(sizeof *header + inlined);
+    if (op->packet == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    memcpy(op->packet, header, sizeof *header);
+    if (inlined > 0)
+        memcpy(op->packet + sizeof *header, op->buffer.data, inlined);
+    code = send_header(op, (int)(sizeof *header + inlined), err);
+    if (code == 0)
+        op->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
+                                                     : SEND_UNDER_WAY;
+    return code;
+}
+
+static int
+start(wm_op_t *op, wm_error_t *err)
+{
+    int code = try_start(op, err);
+    if (!is_cuda_error(code))
+        return code;
+    wm_op_fail(op, err);
+    if (op->pooled)
+        (void)!wm_stream_synchronize(op->device, op->stream, NULL);
+    wm_op_drop_resources(op);
+    op->slot = NULL;
+    send_failure(op, err);
+    wm_op_complete(op);
+    return op->state == SEND_UNDER_WAY ? 0 : code;
+}
+
+// The receiver cannot reach our memory: fill a ring in the segment. 1 when
+// begun, 0 when it must wait.
+static int
+begin_staging(wm_op_t *op, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &op->pieces;
+    wm_slot_t *slot = op->slot;
+    // What was promised so far must be there, or its late word would mislead.
+    if (!wm_word_reached(&slot->ready, pieces->ready_base + pieces->next))
+        return 0;
+    int lane = wm_lane_acquire();
+    if (lane < 0)
+        return 0;
+    op->lane = lane;
+    // Some eighth of the message a piece, so that both copies overlap.
+    uint64_t piece = op->header.nbytes / 8;
+    piece = piece < 131072 ? 131072 : piece;
+    piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
+    uint32_t ready = atomic_load(&slot->ready);
+    *pieces = (wm_pieces_t){
+        .remote = wm_lane_pointer(wm_node_self(), lane),
+        .piece = piece,
+        .pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece),
+        .ring = WM_LANE_PIECES,
+        .ready_base = ready,
+        .taken_base = atomic_load(&slot->taken),
+    };
+    int code = wm_node_register(wm_node_self(), true, op->device, err);
+    if (code < 0)
+        return code;
+    slot->lane = (uint32_t)lane;
+    slot->piece = (uint32_t)piece;
+    slot->ready_base = ready;
+    slot->taken_base = pieces->taken_base;
+    atomic_store(&slot->staged, 1);
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)op->header.nbytes);
+    return 1;
+}
+
+// A stream of the user's sends: it goes on when the receiver's has taken.
+static int
+follow_receiver(wm_op_t *op, wm_error_t *err)
+{
+    int device = op->user_device;
+    int code = wm_node_register(wm_node_self(), false, device, err);
+    if (code == 0)
+        code = wm_word_wait(device, op->user_stream, &op->slot->taken,
+                            op->pieces.taken_base + 1, err);
+    if (code == 0 && op->buffer.order != NULL)
+        code = wm_order_after_read(op->buffer.order, device, op->user_stream,
+                                   err);
+    if (code == 0)
+        wm_op_complete(op);
+    return code;
+}
+
+// 1 when the receiver has taken everything and no word of ours is still to
+// come, 0 when not yet.
+static int
+step_offer(wm_op_t *op, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &op->pieces;
+    uint32_t answer = atomic_load(&op->slot->answer);
+    int code = 0;
+    if (answer == WM_ANSWER_ERROR)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the receiver, rank %d, failed: %.120s", op->rank,
+                            op->slot->error);
+    if (op->state == SEND_OFFERED && answer == WM_ANSWER_HOST) {
+        if ((code = begin_staging(op, err)) <= 0)
+            return code;
+        op->state = SEND_STAGING;
+    }
+    if (op->state == SEND_OFFERED && answer == WM_ANSWER_SUBMITTED
+        && op->user_device >= 0 && !atomic_load(&op->done)
+        && pieces->pieces == 1 && (code = follow_receiver(op, err)) < 0)
+        return code;
+    if (op->state == SEND_STAGING || op->handoff != NULL)
+        code = wm_pieces_feed(op, err);
+    if (code < 0)
+        return code;
+    return wm_word_reached(&op->slot->taken,
+                           pieces->taken_base + pieces->pieces)
+           && wm_word_reached(&op->slot->ready,
+                              pieces->ready_base + pieces->next);
+}
+
+static void
+fail(wm_op_t *op, const wm_error_t *err)
+{
+    wm_op_fail(op, err);
+    // What our stream was given must not touch ring or words any more.
+    if (op->pooled)
+        (void)!wm_stream_synchronize(op->device, op->stream, NULL);
+    if (op->slot != NULL) {
+        snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
+                 err->text);
+        atomic_store(&op->slot->failed, 1);
+    } else if (op->header.kind == WM_MESSAGE_DATA)
+        wm_payload_abandon(op);
+    op->state = SEND_FAILED;
+    wm_op_complete(op);
+}
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    int flag = 1, code = 0;
+    if (op->parts[0] != MPI_REQUEST_NULL)
+        code = wm_mpi_check(
+            MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE), "MPI_Test",
+            &err);
+    if (code == 0 && op->state == SEND_UNDER_WAY)
+        code = op->header.kind == WM_MESSAGE_DATA ? wm_payload_send(op, &err)
+                                                  : 1;
+    else if (code == 0 && op->state != SEND_FAILED)
+        code = step_offer(op, &err);
+    if (op->state == SEND_FAILED) // until the receiver has heard of it
+        code = op->slot == NULL
+               || atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
+    if (code < 0) {
+        bool heard = op->slot != NULL
+                     && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
+        fail(op, &err);
+        return heard && flag ? (wm_op_drop_resources(op), true) : false;
+    }
+    if (code == 0 || !flag)
+        return false;
+    wm_op_drop_resources(op);
+    wm_op_complete(op);
+    return true;
+}
+
+// What cannot be done under the lock: waiting for producers that name no
+// stream, and for host memory that a GPU still writes.
+int
+wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
+                   bool to_write, wm_error_t *err)
+{
+    wm_producer_t *producer = &buffer->producer;
+    if (envelope->stream_device >= 0 && !wm_buffer_on_device(buffer)) {
+        int code = wm_stream_synchronize(envelope->stream_device,
+                                         envelope->stream, err);
+        if (code < 0)
+            return code;
+    }
+    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE
+        && producer->order == NULL)
+        producer->kind = WM_PRODUCER_NONE; // the stream was declared
+    bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
+    if (producer->kind == WM_PRODUCER_NONE
+        || (!unnamed && wm_buffer_on_device(buffer)))
+        return 0;
+    wm_stat_add(WM_STAT_device_synchronizations, unnamed);
+    int code = wm_producer_wait(producer, to_write, err);
+    producer->kind = WM_PRODUCER_NONE;
+    return code;
+}
+
+int
+wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
+            const wm_envelope_t *envelope, bool receives, wm_op_t **op,
+            wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, receives ? "source" : "dest",
+                             envelope->rank, envelope->tag, receives, err);
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    *op = wm_op_new(comm, buffer);
+    if (*op == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    (*op)->receives = receives;
+    (*op)->rank = envelope->rank;
+    (*op)->tag = envelope->tag;
+    (*op)->synchronous = envelope->synchronous;
+    (*op)->user_stream = envelope->stream;
+    (*op)->user_device = envelope->stream_device;
+    // Managed memory that is on no GPU now is read by any.
+    if (wm_buffer_on_device(buffer))
+        (*op)->device = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    (*op)->result.source = envelope->rank;
+    (*op)->result.tag = envelope->tag;
+    if (envelope->rank == MPI_PROC_NULL) {
+        (*op)->result.tag = MPI_ANY_TAG;
+        atomic_store(&(*op)->done, 1);
+    } else if (envelope->rank >= 0)
+        (*op)->peer = comm->peers[envelope->rank];
+    return 0;
+}
+
+int
+wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
+{
+    wm_op_t *op;
+    int code = wm_begin_op(comm, buffer, envelope, false, &op, err);
+    if (code < 0)
+        return code;
+    *result = op;
+    if (atomic_load(&op->done))
+        return 0;
+    int settled = wm_settle_producer(&op->buffer, envelope, false, err);
+    if (settled < 0)
+        wm_op_fail(op, err);
+    wm_stat_add(WM_STAT_sent_messages, 1);
+    wm_stat_add(WM_STAT_sent_bytes, (int64_t)op->buffer.nbytes);
+    op->step = step;
+    wm_engine_lock();
+    wm_op_retain(op); // the engine's
+    wm_engine_add_lock_held(op);
+    if (settled == 0)
+        code = start(op, err);
+    else {
+        send_failure(op, &op->error);
+        wm_op_complete(op);
+        code = op->state == SEND_UNDER_WAY ? 0 : settled;
+    }
+    if (code < 0) {
+        wm_engine_remove_lock_held(op);
+        wm_op_drop_resources(op);
+    }
+    wm_engine_unlock();
+    if (code < 0) {
+        *result = NULL;
+        wm_op_release(op);
+        wm_op_release(op);
+        return code;
+    }
+    return 0;
+}
+
+void
+wm_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
+                const char *text)
+{
+    wm_buffer_t none = {.memory = {.device = -1}};
+    wm_error_t err;
+    wm_op_t *op;
+    if (wm_begin_op(comm, &none, envelope, false, &op, &err) < 0)
+        return;
+    if (!atomic_load(&op->done)) {
+        wm_error_set(&err, WM_ERR_CUDA, 0, "%s", text);
+        op->step = step;
+        wm_engine_lock();
+        send_failure(op, &err);
+        wm_op_complete(op);
+        if (op->state == SEND_UNDER_WAY) {
+            wm_op_retain(op);
+            wm_engine_add_lock_held(op);
+        }
+        wm_engine_unlock();
+        wm_engine_notify();
+    }
+    wm_op_release(op);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Through the host: the sender fills a ring of page-locked shared memory that
+// the receiver empties, both at once. Serves wherever a segment is shared;
+// without one (other hosts) the sender never offers, and the payload goes
+// through MPI (payload.c).
+#include <stdio.h>
+
+#include "comm/stats.h"
+#include "comm/transport.h"
+#include "cuda/word.h"
+
+static bool
+host_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
+           size_t room)
+{
+    (void)peer, (void)into;
+    snprintf(reason, room, "staged in page-locked host memory");
+    return true;
+}
+
+// Asks the sender to stage. Until it has, there are no pieces.
+static int
+host_accept(wm_op_t *op, wm_error_t *err)
+{
+    wm_slot_t *slot = op->slot;
+    if (atomic_load(&slot->answer) != WM_ANSWER_HOST)
+        atomic_store(&slot->answer, WM_ANSWER_HOST);
+    if (!atomic_load(&slot->staged))
+        return 1; // not yet
+    bool device = wm_buffer_on_device(&op->buffer);
+    if (device) {
+        int code = wm_node_register(op->peer, true, op->device, err);
+        if (code < 0)
+            return code;
+    }
+    op->pieces = (wm_pieces_t){
+        .remote = wm_lane_pointer(op->peer, (int)slot->lane),
+        .piece = slot->piece,
+        .pieces
+        = (uint32_t)((op->header.nbytes + slot->piece - 1) / slot->piece),
+        .ring = WM_LANE_PIECES,
+        .ready_base = slot->ready_base,
+        .taken_base = slot->taken_base,
+        .on_host = !device,
+    };
+    return 0;
+}
+
+static void
+host_count(const wm_op_t *op)
+{
+    wm_stat_add(WM_STAT_host_messages, 1);
+    wm_stat_add(WM_STAT_host_bytes, (int64_t)op->header.nbytes);
+    if (wm_buffer_on_device(&op->buffer))
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)op->header.nbytes);
+}
+
+const wm_transport_t wm_transport_host = {
+    .name = "host",
+    .reach = host_reach,
+    .accept = host_accept,
+    .count = host_count,
+};

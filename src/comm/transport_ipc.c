@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GPU to GPU on one host: the receiver copies from the sender's memory, which
+// CUDA IPC maps into its process. A rank to itself needs no mapping.
+#include <stdio.h>
+
+#include "comm/mapping.h"
+#include "comm/stats.h"
+#include "comm/transport.h"
+
+static void
+set_pieces(wm_op_t *op, char *remote)
+{
+    op->pieces = (wm_pieces_t){
+        .remote = remote,
+        .piece = op->header.piece,
+        .pieces = op->header.pieces,
+        .ring = op->header.ring,
+        .ready_base = op->header.ready_base,
+        .taken_base = op->header.taken_base,
+    };
+}
+
+static bool
+on_device(const wm_pointer_t *into)
+{
+    return into->kind == WM_MEMORY_DEVICE || into->kind == WM_MEMORY_MANAGED;
+}
+
+static bool
+self_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
+           size_t room)
+{
+    (void)into;
+    snprintf(reason, room, "the peer is this process");
+    return peer->self;
+}
+
+static int
+self_accept(wm_op_t *op, wm_error_t *err)
+{
+    (void)err;
+    if (!wm_buffer_on_device(&op->buffer))
+        op->device = op->header.device;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+    set_pieces(op, (char *)(uintptr_t)op->header.address);
+    return 0;
+}
+
+static void
+self_count(const wm_op_t *op)
+{
+    wm_stat_add(WM_STAT_self_messages, 1);
+    wm_stat_add(WM_STAT_self_bytes, (int64_t)op->header.nbytes);
+}
+
+static bool
+ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
+          size_t room)
+{
+    if (peer->self)
+        snprintf(reason, room, "the peer is this process");
+    else if (peer->segment == NULL)
+        snprintf(reason, room, "the peer cannot be reached: %s",
+                 peer->reason);
+    else if (!on_device(into))
+        snprintf(reason, room, "the buffer here is host memory");
+    else if (into->device < 0)
+        snprintf(reason, room, "the buffer here lies on no GPU now");
+    else if (peer->ipc_refused)
+        snprintf(reason, room, "%s", peer->reason);
+    else {
+        snprintf(reason, room, "CUDA IPC on the same host");
+        return true;
+    }
+    return false;
+}
+
+static int
+ipc_accept(wm_op_t *op, wm_error_t *err)
+{
+    int device = op->buffer.memory.device;
+    int code
+        = wm_mapping_open(op->peer, &op->header, device, &op->mapping, err);
+    if (code < 0) {
+        // Seen by wm.transport(); the message goes through the host.
+        op->peer->ipc_refused = true;
+        snprintf(op->peer->reason, sizeof op->peer->reason,
+                 "its GPU memory cannot be mapped: %.110s",
+                 err != NULL ? err->text : "");
+        return code;
+    }
+    set_pieces(op, (char *)wm_mapping_pointer(op->mapping)
+                       + (op->header.address - op->header.base));
+    return 0;
+}
+
+static void
+ipc_count(const wm_op_t *op)
+{
+    wm_stat_add(WM_STAT_ipc_messages, 1);
+    wm_stat_add(WM_STAT_ipc_bytes, (int64_t)op->header.nbytes);
+}
+
+const wm_transport_t wm_transport_self = {
+    .name = "self",
+    .direct = true,
+    .reach = self_reach,
+    .accept = self_accept,
+    .count = self_count,
+};
+
+const wm_transport_t wm_transport_ipc = {
+    .name = "ipc",
+    .direct = true,
+    .reach = ipc_reach,
+    .accept = ipc_accept,
+    .count = ipc_count,
+};
