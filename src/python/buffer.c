@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "python/buffer.h"
+
+#include "python/view.h"
+
+// Memory kept alive by an operation. Operations may end on the progress
+// thread, which must not take the GIL: then it waits here for a thread that
+// holds it.
+typedef struct owner {
+    struct owner *next;
+    wm_view_t view;
+    bool viewed;
+    Py_buffer raw; // of an object whose elements have no dtype of ours
+    void *packed;
+} owner_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static owner_t *waiting;
+
+static void
+release_now(owner_t *owner)
+{
+    if (owner->viewed)
+        wm_view_release(&owner->view);
+    if (owner->raw.obj != NULL)
+        PyBuffer_Release(&owner->raw);
+    free(owner->packed);
+    free(owner);
+}
+
+static int
+release_waiting(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    owner_t *list = waiting;
+    waiting = NULL;
+    pthread_mutex_unlock(&lock);
+    while (list != NULL) {
+        owner_t *next = list->next;
+        release_now(list);
+        list = next;
+    }
+    return 0;
+}
+
+static void
+release_owner(void *argument)
+{
+    owner_t *owner = argument;
+    if (!Py_IsInitialized())
+        return; // the process ends
+    if (PyGILState_Check()) {
+        release_now(owner);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    bool first = waiting == NULL;
+    owner->next = waiting;
+    waiting = owner;
+    pthread_mutex_unlock(&lock);
+    if (first)
+        Py_AddPendingCall(release_waiting, NULL);
+}
+
+
+// The MPI type of an element type; MPI_DATATYPE_NULL where MPI has none.
+static MPI_Datatype
+type_of(wm_dtype_t dtype)
+{
+    switch (dtype) {
+    case WM_BOOL:
+        return MPI_C_BOOL;
+    case WM_INT8:
+        return MPI_INT8_T;
+    case WM_INT16:
+        return MPI_INT16_T;
+    case WM_INT32:
+        return MPI_INT32_T;
+    case WM_INT64:
+        return MPI_INT64_T;
+    case WM_UINT8:
+        return MPI_UINT8_T;
+    case WM_UINT16:
+        return MPI_UINT16_T;
+    case WM_UINT32:
+        return MPI_UINT32_T;
+    case WM_UINT64:
+        return MPI_UINT64_T;
+    case WM_FLOAT32:
+        return MPI_FLOAT;
+    case WM_FLOAT64:
+        return MPI_DOUBLE;
+    case WM_COMPLEX64:
+        return MPI_C_FLOAT_COMPLEX;
+    case WM_COMPLEX128:
+        return MPI_C_DOUBLE_COMPLEX;
+    default:
+        return MPI_DATATYPE_NULL;
+    }
+}
+
+// The parts of a specification; borrowed.
+typedef struct {
+    PyObject *array, *count, *displacement, *datatype;
+} parts_t;
+
+static bool
+is_type(PyObject *object)
+{
+    return PyUnicode_Check(object) || wm_mpi_is_datatype(object);
+}
+
+static int
+split(PyObject *object, const char *argument, parts_t *parts)
+{
+    *parts = (parts_t){.array = object};
+    if (!PyList_Check(object) && !PyTuple_Check(object))
+        return 0;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
+    PyObject **items = PySequence_Fast_ITEMS(object);
+    if (length < 1 || length > 4) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: expected [array, count, datatype] with 1 to 4 "
+                     "items, not %zd",
+                     argument, length);
+        return -1;
+    }
+    parts->array = items[0];
+    if (length == 2)
+        *(is_type(items[1]) ? &parts->datatype : &parts->count) = items[1];
+    if (length > 2) {
+        parts->count = items[1];
+        parts->datatype = items[length - 1];
+    }
+    if (length == 4)
+        parts->displacement = items[2];
+    if (parts->count != NULL && PyTuple_Check(parts->count)
+        && PyTuple_GET_SIZE(parts->count) == 2 && length < 4) {
+        parts->displacement = PyTuple_GET_ITEM(parts->count, 1);
+        parts->count = PyTuple_GET_ITEM(parts->count, 0);
+    }
+    if (parts->count == Py_None)
+        parts->count = NULL;
+    if (parts->displacement == Py_None)
+        parts->displacement = NULL;
+    if (parts->datatype == Py_None)
+        parts->datatype = NULL;
+    if (parts->datatype != NULL && !is_type(parts->datatype)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: the datatype must be an MPI.Datatype or a type "
+                     "code, not %.100s",
+                     argument, Py_TYPE(parts->datatype)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+number(PyObject *object, const char *argument, const char *what,
+       Py_ssize_t *value)
+{
+    if (object == NULL)
+        return 0;
+    Py_ssize_t result = PyNumber_AsSsize_t(object, PyExc_OverflowError);
+    if (result == -1 && PyErr_Occurred())
+        return -1;
+    if (result < 0) {
+        PyErr_Format(PyExc_ValueError, "%s: the %s is %zd; it must be 0 or "
+                                       "more",
+                     argument, what, result);
+        return -1;
+    }
+    *value = result;
+    return 0;
+}
+
+// The array as memory, or raw host bytes where its elements have no dtype of
+// ours but the datatype says what they are.
+static int
+look(const parts_t *parts, bool writable, const char *argument,
+     owner_t *owner, wm_buffer_t *buffer, size_t *length)
+{
+    if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
+        wm_view_t *view = &owner->view;
+        owner->viewed = true;
+        if (!wm_array_is_contiguous(&view->array)
+            && !wm_array_is_f_contiguous(&view->array)) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s: the array is not contiguous; %s", argument,
+                         writable ? "receive into a contiguous one and assign "
+                                    "it"
+                                  : "send a contiguous copy (.copy())");
+            return -1;
+        }
+        buffer->data = view->array.data;
+        buffer->memory = view->memory;
+        buffer->producer = view->producer;
+        buffer->order = view->producer.order;
+        *length = wm_array_nbytes(&view->array);
+        return 0;
+    }
+    if (parts->datatype == NULL || !PyErr_ExceptionMatches(PyExc_TypeError)
+        || !PyObject_CheckBuffer(parts->array))
+        return -1;
+    PyErr_Clear();
+    if (PyObject_GetBuffer(parts->array, &owner->raw,
+                           writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)
+        < 0)
+        return -1;
+    buffer->data = owner->raw.buf;
+    buffer->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    *length = (size_t)owner->raw.len;
+    return 0;
+}
+
+// A copy without gaps of host memory whose datatype has some.
+static int
+pack(wm_message_t *message, bool writable, const char *argument,
+     owner_t *owner)
+{
+    wm_buffer_t *buffer = &message->buffer;
+    if (wm_buffer_on_device(buffer)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: derived datatypes over GPU memory are not "
+                     "supported; send a contiguous copy",
+                     argument);
+        return -1;
+    }
+    message->user = buffer->data;
+    owner->packed = malloc(buffer->nbytes > 0 ? buffer->nbytes : 1);
+    if (owner->packed == NULL || message->count > INT_MAX
+        || buffer->nbytes > INT_MAX) {
+        PyErr_Format(PyExc_MemoryError,
+                     "%s: a derived datatype of %zu bytes cannot be packed",
+                     argument, buffer->nbytes);
+        return -1;
+    }
+    buffer->data = owner->packed;
+    int position = 0;
+    if (!writable)
+        MPI_Pack(message->user, (int)message->count, message->type,
+                 owner->packed, (int)buffer->nbytes, &position,
+                 MPI_COMM_SELF);
+    return 0;
+}
+
+// Count, displacement and type: which bytes of the memory they mean.
+static int
+apply(const parts_t *parts, size_t length, bool writable,
+      const char *argument, owner_t *owner, wm_message_t *message)
+{
+    MPI_Aint low = 0, extent = 1;
+    int size = 1;
+    Py_ssize_t displacement = 0, count = -1;
+    if (parts->datatype != NULL) {
+        message->datatype = PyUnicode_Check(parts->datatype)
+                                ? wm_mpi_datatype_from_code(parts->datatype)
+                                : Py_NewRef(parts->datatype);
+        if (message->datatype == NULL
+            || wm_mpi_datatype(message->datatype, argument, &message->type)
+                   < 0)
+            return -1;
+        if (message->type == MPI_DATATYPE_NULL) {
+            PyErr_Format(PyExc_ValueError, "%s: the datatype is "
+                                           "MPI.DATATYPE_NULL",
+                         argument);
+            return -1;
+        }
+        MPI_Type_get_extent(message->type, &low, &extent);
+        MPI_Type_size(message->type, &size);
+    } else if (owner->viewed) {
+        size = wm_dtype_info(owner->view.array.dtype)->itemsize;
+        message->type = type_of(owner->view.array.dtype);
+        extent = size;
+    }
+    if (number(parts->count, argument, "count", &count) < 0
+        || number(parts->displacement, argument, "displacement",
+                  &displacement)
+               < 0)
+        return -1;
+    size_t step = extent > 0 ? (size_t)extent : 1;
+    size_t skipped = (size_t)displacement * step;
+    if (skipped > length) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: displacement %zd is beyond the end of the buffer of "
+                     "%zu bytes",
+                     argument, displacement, length);
+        return -1;
+    }
+    if (count < 0) {
+        if ((length - skipped) % step != 0) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s: %zu bytes are no whole number of elements of "
+                         "%zu bytes; give a count",
+                         argument, length - skipped, step);
+            return -1;
+        }
+        count = (Py_ssize_t)((length - skipped) / step);
+    } else if ((size_t)count > (length - skipped) / step
+               // the last element need not fill its extent
+               && (size_t)count * step > length - skipped + step
+                                             - (size_t)size) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %zd elements of %zu bytes do not fit the buffer of "
+                     "%zu bytes",
+                     argument, count, step, length - skipped);
+        return -1;
+    }
+    message->buffer.data += skipped;
+    message->buffer.nbytes = (size_t)count * (size_t)size;
+    message->size = (size_t)size;
+    message->count = count;
+    if (low != 0 || extent != size)
+        return pack(message, writable, argument, owner);
+    return 0;
+}
+
+int
+wm_message_parse(PyObject *object, bool writable, const char *argument,
+                 wm_message_t *message)
+{
+    parts_t parts;
+    if (waiting != NULL)
+        release_waiting(NULL);
+    if (split(object, argument, &parts) < 0)
+        return -1;
+    if (wm_mpi_is_bottom(parts.array) || wm_mpi_is_in_place(parts.array)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: MPI.%s cannot be used here; give the array itself",
+                     argument,
+                     wm_mpi_is_bottom(parts.array) ? "BOTTOM" : "IN_PLACE");
+        return -1;
+    }
+    owner_t *owner = calloc(1, sizeof *owner);
+    if (owner == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
+    message->buffer.owner = owner;
+    message->buffer.release = release_owner;
+    message->buffer.memory.device = -1;
+    size_t length = 0;
+    if ((parts.array == Py_None
+         || look(&parts, writable, argument, owner, &message->buffer, &length)
+                == 0)
+        && apply(&parts, length, writable, argument, owner, message) == 0)
+        return 0;
+    wm_message_release(message);
+    return -1;
+}
+
+wm_buffer_t
+wm_message_take(wm_message_t *message)
+{
+    wm_buffer_t buffer = message->buffer;
+    message->buffer.release = NULL;
+    return buffer;
+}
+
+int
+wm_message_unpack(wm_message_t *message, size_t nbytes)
+{
+    if (message->user == NULL || message->size == 0)
+        return 0;
+    int position = 0;
+    int whole = (int)(nbytes / message->size);
+    MPI_Unpack(message->buffer.data, (int)message->buffer.nbytes, &position,
+               message->user, whole, message->type, MPI_COMM_SELF);
+    return 0;
+}
+
+void
+wm_message_release(wm_message_t *message)
+{
+    wm_buffer_release(&message->buffer);
+    Py_CLEAR(message->datatype);
+}
+
+bool
+wm_message_on_device(PyObject *object)
+{
+    wm_view_t view;
+    if (object == Py_None || PyLong_Check(object) || is_type(object)
+        || wm_mpi_is_bottom(object) || wm_mpi_is_in_place(object))
+        return false;
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        if (PySequence_Fast_GET_SIZE(object) == 0)
+            return false;
+        object = PySequence_Fast_GET_ITEM(object, 0);
+    }
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    bool device;
+    if (wm_view_parse(object, false, "buffer", &view) == 0) {
+        device = view.memory.kind == WM_MEMORY_DEVICE
+                 || view.memory.kind == WM_MEMORY_MANAGED;
+        wm_view_release(&view);
+    } else {
+        // Not understood: what claims to be of a GPU is taken for it.
+        PyErr_Clear();
+        device = PyObject_HasAttrString(object, "__cuda_array_interface__");
+    }
+    PyErr_Restore(kind, value, trace);
+    return device;
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// mpi4py's objects and their handles, and the check that mpi4py runs the MPI
+// this extension was built for. GIL held.
+#ifndef WM_PYTHON_MPI_H
+#define WM_PYTHON_MPI_H
+
+#include <mpi.h>
+
+#include "python/module.h"
+
+// Imports mpi4py.MPI and its C interface; -1 with an ImportError telling both
+// MPI libraries where they differ.
+int
+wm_mpi_import(void);
+
+// The handle inside an object of mpi4py's; -1 with a TypeError naming
+// `argument` for anything else. Borrowed from the object.
+int
+wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm);
+int
+wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
+int
+wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
+
+// The status to write through; None gives NULL. -1 with a TypeError.
+int
+wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status);
+
+bool
+wm_mpi_is_datatype(PyObject *object);
+
+bool
+wm_mpi_is_in_place(PyObject *object);
+
+bool
+wm_mpi_is_bottom(PyObject *object);
+
+// mpi4py's types, borrowed.
+PyTypeObject *
+wm_mpi_request_type(void);
+
+// A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
+PyObject *
+wm_mpi_datatype_from_code(PyObject *code);
+
+#endif

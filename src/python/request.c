@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <stdbool.h>
+
+#include "python/request.h"
+
+#include "comm/progress.h"
+#include "comm/request.h"
+
+#include <mpi4py/mpi4py.h>
+
+// Of mpi4py's header only the layout is used here.
+typedef struct {
+    PyMPIRequestObject base;
+    wm_op_t *op; // NULL once it has ended and was told
+    wm_message_t message;
+} request_t;
+
+static bool
+interrupted(void)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    bool raised = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return raised;
+}
+
+int
+wm_python_wait(wm_op_t *op, wm_message_t *message, MPI_Status *status)
+{
+    wm_error_t err;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_op_wait(op, interrupted, &err);
+    Py_END_ALLOW_THREADS;
+    if (code == WM_ERR_PYTHON)
+        return -1;
+    if (status != NULL)
+        wm_request_status(op, status);
+    if (message != NULL && message->user != NULL && op->receives) {
+        size_t nbytes = op->result.nbytes < op->buffer.nbytes
+                            ? op->result.nbytes
+                            : op->buffer.nbytes;
+        if (wm_message_unpack(message, nbytes) < 0)
+            return -1;
+    }
+    if (code < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+wm_request_new(wm_op_t *op, wm_message_t *message)
+{
+    wm_error_t err;
+    MPI_Request handle;
+    PyTypeObject *type = wm_state()->request_type;
+    PyObject *empty = PyTuple_New(0);
+    request_t *self
+        = empty != NULL ? (request_t *)type->tp_new(type, empty, NULL) : NULL;
+    Py_XDECREF(empty);
+    if (self == NULL) {
+        wm_op_release(op); // it ends by itself
+        wm_message_release(message);
+        return NULL;
+    }
+    self->op = op;
+    self->message = *message;
+    if (wm_request_start(op, &handle, &err) < 0) {
+        Py_DECREF(self);
+        return wm_raise(&err);
+    }
+    self->base.ob_mpi = handle;
+    return (PyObject *)self;
+}
+
+static void
+forget(request_t *self)
+{
+    if (self->op != NULL)
+        wm_op_release(self->op);
+    self->op = NULL;
+    wm_message_release(&self->message);
+}
+
+static PyObject *
+request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyTypeObject *base = type->tp_base;
+    while (base->tp_new == request_new)
+        base = base->tp_base;
+    request_t *self = (request_t *)base->tp_new(type, args, kwargs);
+    if (self != NULL) {
+        self->op = NULL;
+        self->message = (wm_message_t){0};
+    }
+    return (PyObject *)self;
+}
+
+static void
+request_dealloc(PyObject *object)
+{
+    request_t *self = (request_t *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyTypeObject *base = type;
+    PyObject_GC_UnTrack(object); // what is let go may run Python code
+    forget(self);
+    // A request dropped early: MPI frees it when the operation completes it.
+    if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
+        MPI_Request_free(&self->base.ob_mpi);
+    while (base->tp_dealloc == request_dealloc
+           || base->tp_dealloc == type->tp_dealloc)
+        base = base->tp_base;
+    base->tp_dealloc(object);
+    Py_DECREF(type);
+}
+
+// After the operation has ended: MPI frees its request, Python the buffers.
+static int
+retire(request_t *self)
+{
+    if (self->base.ob_mpi != MPI_REQUEST_NULL) {
+        int result = MPI_Wait(&self->base.ob_mpi, MPI_STATUS_IGNORE);
+        (void)result; // the operation's own error was raised, or is none
+    }
+    forget(self);
+    return 0;
+}
+
+PyDoc_STRVAR(request_wait_doc,
+             "Wait($self, /, status=None)\n--\n\n"
+             "Wait until the message has been sent or received.\n\n"
+             "Other messages and Python threads make progress meanwhile.\n"
+             "Returns True. Raises MPI.Exception (truncation), wm.CudaError,\n"
+             "or what else went wrong at either end.");
+
+static PyObject *
+request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"status", NULL};
+    request_t *self = (request_t *)object;
+    PyObject *given = Py_None;
+    MPI_Status *status;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
+        || wm_mpi_status(given, "status", &status) < 0)
+        return NULL;
+    if (self->op == NULL || self->base.ob_mpi == MPI_REQUEST_NULL) {
+        forget(self); // waited for by MPI itself, or freed
+        PyObject *method = PyObject_GetAttrString(
+            (PyObject *)wm_mpi_request_type(), "Wait");
+        if (method == NULL)
+            return NULL;
+        PyObject *result
+            = PyObject_CallFunctionObjArgs(method, object, given, NULL);
+        Py_DECREF(method);
+        return result;
+    }
+    wm_op_t *op = self->op;
+    wm_op_retain(op);
+    int code = wm_python_wait(op, &self->message, status);
+    bool ended = op->done;
+    wm_op_release(op);
+    if (ended)
+        retire(self);
+    if (code < 0)
+        return NULL;
+    Py_RETURN_TRUE;
+}
+
+PyDoc_STRVAR(request_test_doc,
+             "Test($self, /, status=None)\n--\n\n"
+             "Whether the message has been sent or received; advances all\n"
+             "messages once. Errors as for Wait.");
+
+static PyObject *
+request_test(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    request_t *self = (request_t *)object;
+    if (self->op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL
+        && !self->op->done) {
+        Py_BEGIN_ALLOW_THREADS;
+        wm_engine_poll();
+        Py_END_ALLOW_THREADS;
+        if (!self->op->done)
+            Py_RETURN_FALSE;
+    }
+    return request_wait(object, args, kwargs);
+}
+
+PyDoc_STRVAR(request_waitall_doc,
+             "Waitall($type, requests, /, statuses=None)\n--\n\n"
+             "Wait for all requests, ours and MPI's in any mix. Faster than\n"
+             "MPI.Request.Waitall, which works on ours as well.");
+
+static PyObject *
+request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"requests", "statuses", NULL};
+    PyObject *requests, *statuses = Py_None;
+    (void)type;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Waitall", names,
+                                     &requests, &statuses))
+        return NULL;
+    PyObject *list = PySequence_Fast(requests, "requests must be a sequence");
+    if (list == NULL)
+        return NULL;
+    bool failed = false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        if (!PyObject_TypeCheck(item, wm_state()->request_type)
+            || ((request_t *)item)->op == NULL)
+            continue;
+        wm_op_t *op = ((request_t *)item)->op;
+        wm_op_retain(op);
+        int code = wm_python_wait(op, &((request_t *)item)->message, NULL);
+        wm_op_release(op);
+        if (code < 0) {
+            failed = true;
+            break;
+        }
+    }
+    PyObject *result = NULL;
+    if (!failed) {
+        PyObject *method = PyObject_GetAttrString(
+            (PyObject *)wm_mpi_request_type(), "Waitall");
+        if (method != NULL)
+            result = PyObject_CallFunctionObjArgs(method, list, statuses, NULL);
+        Py_XDECREF(method);
+    }
+    if (result != NULL)
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+            if (PyObject_TypeCheck(item, wm_state()->request_type))
+                forget((request_t *)item);
+        }
+    Py_DECREF(list);
+    return result;
+}
+
+static PyMethodDef request_methods[] = {
+    {"Wait", (PyCFunction)(void (*)(void))request_wait,
+     METH_VARARGS | METH_KEYWORDS, request_wait_doc},
+    {"Test", (PyCFunction)(void (*)(void))request_test,
+     METH_VARARGS | METH_KEYWORDS, request_test_doc},
+    {"Waitall", (PyCFunction)(void (*)(void))request_waitall,
+     METH_VARARGS | METH_KEYWORDS | METH_CLASS, request_waitall_doc},
+    {0},
+};
+
+PyDoc_STRVAR(request_doc,
+             "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
+             "mpi4py's calls completes, alone or in a mix with others.");
+
+static PyType_Slot request_slots[] = {
+    {Py_tp_doc, (void *)request_doc},
+    {Py_tp_new, request_new},
+    {Py_tp_dealloc, request_dealloc},
+    {Py_tp_methods, request_methods},
+    {0},
+};
+
+static PyType_Spec request_spec = {
+    .name = "warpmpi._core.Request",
+    .basicsize = sizeof(request_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = request_slots,
+};
+
+int
+wm_python_add_request(PyObject *module)
+{
+    if (wm_mpi_import() < 0)
+        return -1;
+    PyObject *bases = PyTuple_Pack(1, wm_mpi_request_type());
+    if (bases == NULL)
+        return -1;
+    PyObject *type = PyType_FromModuleAndSpec(module, &request_spec, bases);
+    Py_DECREF(bases);
+    if (type == NULL)
+        return -1;
+    wm_state()->request_type = (PyTypeObject *)type;
+    return PyModule_AddObjectRef(module, "Request", type);
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// wm.Request: an MPI.Request whose own Wait and Test are the fast path. GIL
+// held; released while waiting.
+#ifndef WM_PYTHON_REQUEST_H
+#define WM_PYTHON_REQUEST_H
+
+#include "comm/p2p.h"
+#include "python/buffer.h"
+
+// A new request for an operation (takes over the reference) and the message it
+// unpacks at its end (moved). NULL with an exception.
+PyObject *
+wm_request_new(wm_op_t *op, wm_message_t *message);
+
+// Waits for an operation with the GIL released, fills `status` unless NULL,
+// raises what went wrong. 0 or -1. Unpacks into `message` unless NULL.
+int
+wm_python_wait(wm_op_t *op, wm_message_t *message, MPI_Status *status);
+
+#endif

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Any array object seen as memory: wm.Array, DLPack (C exchange API where the
+// type has one), __cuda_array_interface__, DLPack by Python, the buffer
+// protocol; what the memory is is read from the pointer, never from the
+// protocol. This is the hot path of every message: no Python object is made
+// for a wm.Array, one attribute is read for CuPy. GIL held.
+#ifndef WM_PYTHON_VIEW_H
+#define WM_PYTHON_VIEW_H
+
+#include "array/array.h"
+#include "python/module.h"
+
+typedef struct {
+    wm_array_t array;       // storage: one reference for wm.Array, else NULL
+    wm_pointer_t memory;    // of array.data
+    wm_producer_t producer; // who must be waited for
+    void *owner;            // keeps foreign memory alive
+    void (*release)(void *owner);
+} wm_view_t;
+
+// 0, or -1 with an exception naming `argument`: TypeError for an object
+// without a buffer interface or an unsupported dtype, BufferError for
+// read-only memory where `writable` is asked for (with the cure), ValueError
+// for a malformed interface, CudaError for a pointer CUDA does not know. The
+// view is filled on success only, and then released by wm_view_release. Its
+// pointer is 16 + 8 * ndim * 2 bytes of work: nothing is zeroed beyond that.
+int
+wm_view_parse(PyObject *object, bool writable, const char *argument,
+              wm_view_t *view);
+
+void
+wm_view_release(wm_view_t *view);
+
+// Moves the view into an array with a storage of its own (wm.asarray).
+int
+wm_view_to_array(wm_view_t *view, wm_array_t *array);
+
+// A stream handle and its device from wm.Stream, an object with
+// __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
+// 0 or -1 with a TypeError naming `argument`.
+int
+wm_stream_from_object(PyObject *object, const char *argument, int *device,
+                      CUstream *stream);
+
+// A device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda", "cpu", an
+// int, or None (the default device); 0, or -1 with ValueError or TypeError.
+int
+wm_device_from_object(PyObject *object, int *device);
+
+#endif

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The protocols a foreign array may speak, one parser each; view.c chooses.
+// A parser returns 1 and has filled the view, returns 0 without an exception
+// where the object does not speak the protocol, or -1 with an exception that
+// names `argument`. GIL held.
+#ifndef WM_PYTHON_VIEW_PARTS_H
+#define WM_PYTHON_VIEW_PARTS_H
+
+#include "python/dlpack.h"
+#include "python/view.h"
+
+// __cuda_array_interface__. `stream_named` tells whether the producer named
+// a stream; where it did not, the view's producer is the whole device.
+int
+wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
+                  bool *stream_named);
+
+// __array_interface__: host memory.
+int
+wm_view_parse_array_interface(PyObject *object, const char *argument,
+                              wm_view_t *view);
+
+// __dlpack__, with the stream handshake on a GPU.
+int
+wm_view_parse_dlpack(PyObject *object, const char *argument, wm_view_t *view);
+
+// The table of a type that offers one we can use, else NULL; no exception.
+const wm_dl_exchange_t *
+wm_dl_exchange_of(PyTypeObject *type);
+
+int
+wm_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
+                       const char *argument, wm_view_t *view);
+
+// The buffer protocol.
+int
+wm_view_parse_buffer(PyObject *object, bool writable, const char *argument,
+                     wm_view_t *view);
+
+// An attribute, or NULL without an exception where there is none; NULL with
+// one where reading it failed otherwise.
+PyObject *
+wm_python_attribute(PyObject *object, PyObject *name);
+
+// Raises `type` with "argument: text". Always -1.
+int
+wm_view_fail(PyObject *type, const char *argument, const char *format, ...);
+
+// Raises the error with the argument's name in front. Always -1.
+int
+wm_view_raise(const char *argument, wm_error_t *err);
+
+// Shape and strides from sequences of Python ints; the strides (bytes) may be
+// NULL or None for row-major ones.
+int
+wm_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array);
+int
+wm_view_set_strides(PyObject *strides, const char *argument,
+                    wm_array_t *array);
+
+// Fills array->strides row-major.
+void
+wm_view_set_contiguous(wm_array_t *array);
+
+// The last step: data, dtype, shape and strides are set; checks that they
+// make sense and asks what the memory is.
+int
+wm_view_set_memory(wm_view_t *view, const char *argument);
+
+// Keeps a Python object alive through the view.
+void
+wm_view_own_object(wm_view_t *view, PyObject *object);
+
+// A release function that drops a reference to a Python object, with the GIL
+// or without.
+void
+wm_release_object(void *object);
+
+#endif

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
+
+try:
+    from warpmpi import _core
+except ModuleNotFoundError as error:
+    if error.name != "warpmpi._core":
+        raise
+    raise ImportError(
+        "warpmpi's C extension is not built for this Python: build it with "
+        "`pip install .` or `make build`",
+        name="warpmpi._core",
+    ) from None
+
+from warpmpi._core import (
+    Array,
+    CommMethods,
+    CudaError,
+    Device,
+    Event,
+    OutOfMemoryError,
+    Request,
+    Stream,
+    StreamComm,
+    __version__,
+    array,
+    asarray,
+    empty,
+    event_from_ipc_handle,
+    from_dlpack,
+    from_numpy,
+    full,
+    get_cuda_device,
+    get_cuda_device_count,
+    get_cuda_devices,
+    get_cuda_driver_version,
+    get_device,
+    get_devices,
+    get_event_elapsed_time,
+    get_preferred_device,
+    get_stream,
+    is_cuda_available,
+    is_device_available,
+    is_on_device,
+    ones,
+    reset_stats,
+    set_device,
+    set_stream,
+    stats,
+    synchronize,
+    synchronize_device,
+    synchronize_event,
+    synchronize_stream,
+    zeros,
+)
+from warpmpi._scopes import ScopedDevice, ScopedStream
+from warpmpi.arrays import empty_like, full_like, ones_like, zeros_like
+from warpmpi.comm import (
+    Cartcomm,
+    Comm,
+    Distgraphcomm,
+    Graphcomm,
+    Intercomm,
+    Transport,
+    transport,
+)
+
+del _core
+
+__all__ = [
+    "Array",
+    "array",
+    "asarray",
+    "empty",
+    "empty_like",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "zeros",
+    "zeros_like",
+    "Cartcomm",
+    "Comm",
+    "CommMethods",
+    "Distgraphcomm",
+    "Graphcomm",
+    "Intercomm",
+    "Request",
+    "StreamComm",
+    "Transport",
+    "is_on_device",
+    "reset_stats",
+    "stats",
+    "transport",
+    "CudaError",
+    "Device",
+    "Event",
+    "OutOfMemoryError",
+    "ScopedDevice",
+    "ScopedStream",
+    "Stream",
+    "__version__",
+    "event_from_ipc_handle",
+    "get_cuda_device",
+    "get_cuda_device_count",
+    "get_cuda_devices",
+    "get_cuda_driver_version",
+    "get_device",
+    "get_devices",
+    "get_event_elapsed_time",
+    "get_preferred_device",
+    "get_stream",
+    "is_cuda_available",
+    "is_device_available",
+    "set_device",
+    "set_stream",
+    "synchronize",
+    "synchronize_device",
+    "synchronize_event",
+    "synchronize_stream",
+]
