@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every suite shares: the driver underneath, hypothesis, results.
+
+The suites run on the simulated driver, two devices, lazy streams, unless
+WARPMPI_TEST_GPU=1 (`make gpu-test`) leaves the real one in place. Whatever
+is set in the environment already is left alone.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SIMCUDA = ROOT / "build" / "simcuda" / "libsimcuda.so"
+
+# Before anything imports warpmpi, or starts a process that does.
+if os.environ.get("WARPMPI_TEST_GPU") != "1" and SIMCUDA.is_file():
+    os.environ.setdefault("WARPMPI_CUDA_DRIVER", str(SIMCUDA))
+    os.environ.setdefault("SIMCUDA_DEVICES", "2")
+    os.environ.setdefault("SIMCUDA_MODE", "lazy")
+
+_WORST = {"passed": 0, "skipped": 1, "failed": 2}
+
+
+def pytest_configure(config):
+    results = os.environ.get("WARPMPI_TEST_RESULTS")
+    if results:
+        config.pluginmanager.register(_Results(Path(results)))
+    try:
+        import hypothesis
+    except ImportError:
+        return
+    # The same examples on every rank and every run; no time limit, since
+    # other ranks may have the core.
+    hypothesis.settings.register_profile(
+        "warpmpi", derandomize=True, deadline=None, database=None
+    )
+    hypothesis.settings.load_profile("warpmpi")
+
+
+class _Results:
+    """Keeps what tests/run.py sums up: each test's worst phase."""
+
+    def __init__(self, path):
+        self.path = path
+        self.outcomes = {}
+
+    def pytest_runtest_logstart(self, nodeid, location):
+        # Where a process was if it dies.
+        self.path.with_suffix(".current").write_text(nodeid)
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.outcomes[report.nodeid] = "failed"
+        elif report.skipped:
+            self.outcomes[report.nodeid] = "skipped"
+
+    def pytest_runtest_logreport(self, report):
+        before = self.outcomes.get(report.nodeid, "passed")
+        self.outcomes[report.nodeid] = max(
+            before, report.outcome, key=_WORST.__getitem__
+        )
+
+    def pytest_runtest_logfinish(self, nodeid, location):
+        self.path.write_text(json.dumps(self.outcomes))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session, exitstatus):
+        self.path.write_text(json.dumps(self.outcomes))
+        self.path.with_suffix(".current").unlink(missing_ok=True)

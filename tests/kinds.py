@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays in every kind of memory, from the driver itself where need be."""
+
+import ctypes
+import os
+
+import numpy as np
+
+import warpmpi as wm
+
+
+def driver():
+    """The CUDA driver in use, real or simulated."""
+    path = os.environ.get("WARPMPI_CUDA_DRIVER", "libcuda.so.1")
+    return ctypes.CDLL(path)
+
+
+class Foreign:
+    """GPU memory of another allocator, shown by __cuda_array_interface__."""
+
+    def __init__(self, count, dtype, kind, stream=None, version=3):
+        self.dtype = np.dtype(dtype)
+        self.device = wm.get_device()
+        self.cuda = driver()
+        self.kind = kind
+        self.stream = wm.Stream(self.device) if stream is None else stream
+        pointer = ctypes.c_uint64()
+        size = max(1, count * self.dtype.itemsize)
+        with self.context():
+            if kind == "pool":
+                result = self.cuda.cuMemAllocAsync(
+                    ctypes.byref(pointer),
+                    ctypes.c_size_t(size),
+                    ctypes.c_void_p(self.stream.cuda_stream),
+                )
+            elif kind == "managed":
+                result = self.cuda.cuMemAllocManaged(
+                    ctypes.byref(pointer), ctypes.c_size_t(size), 1
+                )
+            else:
+                result = self.cuda.cuMemAlloc_v2(
+                    ctypes.byref(pointer), ctypes.c_size_t(size)
+                )
+        assert result == 0, result
+        self.stream.synchronize()
+        self.pointer = pointer.value
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "version": version,
+            "stream": self.stream.cuda_stream,
+        }
+        if version < 3:
+            del self.__cuda_array_interface__["stream"]
+
+    def context(self):
+        return _Current(self.device)
+
+    def numpy(self):
+        wm.synchronize_device(self.device)
+        return wm.asarray(self).numpy()
+
+    def assign(self, values):
+        wm.asarray(self).assign(wm.array(values, device=self.device))
+
+    def free(self):
+        if self.pointer:
+            wm.synchronize_device(self.device)
+            with self.context():
+                if self.kind == "pool":
+                    self.cuda.cuMemFreeAsync(
+                        ctypes.c_uint64(self.pointer),
+                        ctypes.c_void_p(self.stream.cuda_stream),
+                    )
+                else:
+                    self.cuda.cuMemFree_v2(ctypes.c_uint64(self.pointer))
+            self.stream.synchronize()
+            self.pointer = 0
+
+    def __del__(self):
+        self.free()
+
+
+class _Current:
+    """Makes a device's primary context current, by the driver itself."""
+
+    def __init__(self, device):
+        self.ordinal = device.ordinal
+
+    def __enter__(self):
+        cuda = driver()
+        context = ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(
+            ctypes.byref(context), ctypes.c_int(self.ordinal)
+        ) == 0
+        assert cuda.cuCtxPushCurrent_v2(context) == 0
+        self.cuda = cuda
+
+    def __exit__(self, *exception):
+        old = ctypes.c_void_p()
+        self.cuda.cuCtxPopCurrent_v2(ctypes.byref(old))
+        self.cuda.cuDevicePrimaryCtxRelease_v2(ctypes.c_int(self.ordinal))
+
+
+DEVICE_KINDS = ("device", "foreign", "pool", "managed")
+HOST_KINDS = ("host", "pinned")
+KINDS = HOST_KINDS + (DEVICE_KINDS if wm.is_cuda_available() else ())
+
+
+def make(kind, values):
+    """A flat array of a kind with these values."""
+    values = np.ascontiguousarray(values)
+    if kind == "host":
+        return values.copy()
+    if kind == "pinned":
+        if not wm.is_cuda_available():
+            return values.copy()
+        return wm.array(values, device="cpu", pinned=True)
+    if kind == "device":
+        return wm.array(values, device=wm.get_device())
+    array = Foreign(values.size, values.dtype, kind)
+    if values.size:
+        array.assign(values)
+    return array
+
+
+def values_of(array):
+    """What an array of any kind holds, as a NumPy array."""
+    return array if isinstance(array, np.ndarray) else array.numpy()

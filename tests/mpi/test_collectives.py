@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Barrier, Bcast and Allreduce, staged where the memory is a GPU's."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("size", [0, 1, 1000, 5_000_000])
+def test_bcast(comm, kind, size):
+    for root in range(comm.size):
+        mine = np.arange(size, dtype=np.float32) * (comm.rank == root)
+        buffer = kinds.make(kind, mine)
+        comm.Bcast(buffer, root)
+        np.testing.assert_array_equal(
+            kinds.values_of(buffer), np.arange(size, dtype=np.float32)
+        )
+
+
+def test_bcast_between_different_kinds(comm):
+    kind = kinds.KINDS[comm.rank % len(kinds.KINDS)]
+    buffer = kinds.make(kind, np.full(1000, comm.rank + 1.0))
+    comm.Bcast(buffer, root=comm.size - 1)
+    assert (kinds.values_of(buffer) == comm.size).all()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+def test_allreduce(comm, kind, size):
+    mine = np.arange(size, dtype=np.float64) + comm.rank
+    out = kinds.make(kind, np.zeros(size))
+    comm.Allreduce(kinds.make(kind, mine), out)
+    total = np.arange(size) * comm.size + sum(range(comm.size))
+    np.testing.assert_array_equal(kinds.values_of(out), total)
+    comm.Allreduce(MPI.IN_PLACE, out, op=MPI.MAX)
+    np.testing.assert_array_equal(kinds.values_of(out), total)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "int32", "uint64", "float32", "complex64"]
+)
+def test_allreduce_dtypes(comm, dtype):
+    kind = kinds.KINDS[-1]
+    out = kinds.make(kind, np.zeros(10, dtype))
+    comm.Allreduce(kinds.make(kind, np.arange(10).astype(dtype)), out)
+    np.testing.assert_array_equal(
+        kinds.values_of(out), (np.arange(10) * comm.size).astype(dtype)
+    )
+
+
+def test_allreduce_refuses_what_mpi_cannot_add(comm):
+    half = np.zeros(4, np.float16)
+    with pytest.raises(TypeError, match="reduction"):
+        comm.Allreduce(half, half.copy())
+    with pytest.raises(ValueError, match="equal"):
+        comm.Allreduce(np.zeros(3), np.zeros(4))
+    with pytest.raises(TypeError, match="element types"):
+        comm.Allreduce(np.zeros(2, np.float32), np.zeros(1))
+
+
+def test_bcast_refuses_an_unknown_root(comm):
+    with pytest.raises(MPI.Exception):
+        comm.Bcast(np.zeros(1), root=comm.size)
+    with pytest.raises(MPI.Exception):
+        comm.Bcast(np.zeros(1), root=-1)
+
+
+def test_messages_go_on_while_a_rank_is_in_a_barrier(comm):
+    if comm.size < 2 or not wm.is_cuda_available():
+        pytest.skip("needs two ranks and a GPU")
+    if comm.rank == 0:
+        request = comm.Isend(kinds.make("device", np.ones(100_000)), 1, 2)
+        comm.Barrier()
+        request.Wait()
+    elif comm.rank == 1:
+        buffer = np.zeros(100_000)
+        comm.Recv(buffer, 0, 2)
+        comm.Barrier()
+        assert (buffer == 1).all()
+    else:
+        comm.Barrier()

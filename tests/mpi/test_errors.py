@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Bad input gets a clear error, and the communicator stays usable."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.fixture(autouse=True)
+def still_usable(comm):
+    yield
+    buffer = np.zeros(1)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.Sendrecv(np.full(1, float(comm.rank)), right, 99, buffer, left, 99)
+    assert buffer[0] == left
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("into", kinds.KINDS)
+@pytest.mark.parametrize("source", kinds.KINDS)
+@pytest.mark.parametrize("size", [100, 100_000, 9_000_000])
+def test_a_short_buffer_truncates_and_the_sender_completes(
+    comm, source, into, size
+):
+    if comm.rank == 0:
+        comm.Send(kinds.make(source, np.ones(size, np.uint8)), 1)
+    elif comm.rank == 1:
+        buffer = kinds.make(into, np.zeros(size - 1, np.uint8))
+        with pytest.raises(MPI.Exception) as caught:
+            comm.Recv(buffer, 0)
+        assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+
+
+@pytest.mark.ranks(2)
+def test_truncation_reaches_a_stock_waitall(comm):
+    if comm.rank == 0:
+        comm.Send(np.ones(10), 1)
+    elif comm.rank == 1:
+        request = comm.Irecv(np.zeros(1), 0)
+        with pytest.raises(MPI.Exception):
+            MPI.Request.Waitall([request])
+
+
+@pytest.mark.parametrize("rank", [-5, 1000])
+def test_unknown_rank(comm, rank):
+    with pytest.raises(MPI.Exception) as caught:
+        comm.Send(np.zeros(1), rank)
+    assert caught.value.Get_error_class() == MPI.ERR_RANK
+    with pytest.raises(MPI.Exception) as caught:
+        comm.Recv(np.zeros(1), rank)
+    assert caught.value.Get_error_class() == MPI.ERR_RANK
+
+
+@pytest.mark.parametrize("tag", [-7, 2**31 - 1])
+def test_bad_tag(comm, tag):
+    if tag > 0 and comm.Get_attr(MPI.TAG_UB) >= tag:
+        tag = -2
+    with pytest.raises(MPI.Exception) as caught:
+        comm.Send(np.zeros(1), 0, tag)
+    assert caught.value.Get_error_class() == MPI.ERR_TAG
+
+
+@pytest.mark.parametrize(
+    ("buffer", "error", "text"),
+    [
+        (object(), TypeError, "buf"),
+        (3.5, TypeError, "buf"),
+        (np.zeros(3, dtype=object), TypeError, "buf"),
+        (np.zeros(3, dtype=">f8"), TypeError, "byte order"),
+        (np.zeros((4, 4))[:, 0], ValueError, "contiguous"),
+        ([np.zeros(3), 5, MPI.DOUBLE], ValueError, "fit"),
+        ([np.zeros(3), -1, MPI.DOUBLE], ValueError, "count"),
+        ([np.zeros(3), 1, 9, MPI.DOUBLE], ValueError, "displacement"),
+        ([np.zeros(3), 1, 1, 1, 1], ValueError, "items"),
+        ([np.zeros(3), 1, "no such type"], (KeyError, ValueError), None),
+        ([np.zeros(3), MPI.DATATYPE_NULL], ValueError, "DATATYPE_NULL"),
+    ],
+)
+def test_bad_buffers(comm, buffer, error, text):
+    with pytest.raises(error, match=text):
+        comm.Send(buffer, 0)
+    with pytest.raises(error):
+        comm.Isend(buffer, 0)
+
+
+def test_read_only_receive_buffer(comm):
+    buffer = np.zeros(3)
+    buffer.flags.writeable = False
+    with pytest.raises((BufferError, ValueError), match="read-only"):
+        comm.Recv(buffer, 0)
+    with pytest.raises(TypeError):
+        comm.Recv(b"bytes are constant" and None and 3 or 3.0, 0)
+
+
+def test_wrong_argument_types(comm):
+    for call in (
+        lambda: comm.Send(np.zeros(1), "1"),
+        lambda: comm.Send(np.zeros(1)),
+        lambda: comm.Send(np.zeros(1), 0, 0, 0),
+        lambda: comm.Send(np.zeros(1), 0, tga=1),
+        lambda: comm.Send(np.zeros(1), 0, dest=0),
+        lambda: comm.Recv(np.zeros(1), 0, 0, status=3),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_an_unattached_communicator_says_so(world):
+    class Careless(wm.CommMethods, MPI.Intracomm):
+        pass
+
+    comm = Careless(world.Dup())
+    with pytest.raises(RuntimeError, match="not attached"):
+        comm.Send(np.zeros(1), 0)
+    comm.Free()
+
+
+@needs_gpu
+def test_no_other_call_is_handed_gpu_memory(comm):
+    array = kinds.make("device", np.zeros(8))
+    host = np.zeros(8)
+    calls = [
+        lambda: comm.Allgather(array, np.zeros(8 * comm.size)),
+        lambda: comm.Alltoall([array, 1, MPI.DOUBLE], host),
+        lambda: comm.Reduce(host, array),
+        lambda: comm.Iallreduce(array, host),
+        lambda: comm.Ibcast(array),
+        lambda: comm.Gatherv(host, [array, 1, 0, MPI.DOUBLE]),
+        lambda: comm.Scan(array, host),
+        lambda: comm.Bsend(array, 0),
+        lambda: comm.Sendrecv_replace(array, 0),
+        lambda: comm.Send_init(array, 0),
+        lambda: comm.Mprobe() if False else comm.Recv_init(array, 0),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="GPU memory"):
+            call()
+
+
+@needs_gpu
+def test_gpu_memory_that_cannot_be_understood_is_not_handed_on(comm):
+    class Odd:
+        __cuda_array_interface__ = {"shape": "?"}
+
+    with pytest.raises(TypeError):
+        comm.Allgather(Odd(), np.zeros(8))
+
+
+def test_calls_that_would_not_meet_ours_are_refused(comm):
+    for call in (
+        lambda: comm.Probe(0),
+        lambda: comm.Iprobe(0),
+        lambda: comm.Bsend(np.zeros(1), 0),
+        lambda: comm.Recv_init(np.zeros(1), 0),
+    ):
+        with pytest.raises(NotImplementedError, match="wm.Comm"):
+            call()
+
+
+def test_lower_case_calls_still_work(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    assert comm.sendrecv({"rank": comm.rank}, right, source=left) == {
+        "rank": left
+    }
+    assert comm.allreduce(1) == comm.size
+
+
+def test_transport_of_no_rank(comm):
+    with pytest.raises(ValueError, match="rank"):
+        wm.transport(comm, comm.size)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""comm.on(stream): ordered on the stream, without a synchronisation."""
+
+import numpy as np
+import pytest
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+SIZES = (8, 1000, 100_000, 9_000_000)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
+def values(seed, size):
+    return np.random.default_rng(seed).integers(0, 100, size, np.uint8)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_sends_and_receives_follow_the_stream(comm, stream, kind):
+    """What an asynchronous copy on the stream brings is what is sent."""
+    channel = comm.on(stream)
+    for size in SIZES:
+        fresh = wm.array(values(size, size), device=wm.get_device())
+        buffer = kinds.make(kind, np.zeros(size, np.uint8))
+        if comm.rank == 0:
+            if kind in kinds.DEVICE_KINDS:
+                copy_on(stream, buffer, fresh)
+            else:
+                kinds.values_of(buffer)[:] = values(size, size)
+            channel.Send(buffer, 1)
+        elif comm.rank == 1:
+            channel.Recv(buffer, 0)
+            result = wm.empty(size, np.uint8, device=wm.get_device())
+            if kind in kinds.DEVICE_KINDS:
+                copy_on(stream, result, buffer)
+                stream.synchronize()
+                np.testing.assert_array_equal(
+                    result.numpy(), values(size, size)
+                )
+            else:
+                np.testing.assert_array_equal(
+                    kinds.values_of(buffer), values(size, size)
+                )
+        stream.synchronize()
+
+
+def copy_on(stream, into, source):
+    """An asynchronous copy by the driver itself, unseen by the library."""
+    import ctypes
+
+    def pointer(array):
+        interface = array.__cuda_array_interface__
+        return ctypes.c_uint64(interface["data"][0]), interface["shape"][0]
+
+    device = wm.get_device()
+    with kinds._Current(device) as _:
+        cuda = kinds.driver()
+        to, count = pointer(into)
+        result = cuda.cuMemcpyAsync(
+            to,
+            pointer(source)[0],
+            ctypes.c_size_t(count),
+            ctypes.c_void_p(stream.cuda_stream),
+        )
+    assert result == 0, result
+
+
+@pytest.mark.ranks(2)
+def test_exchange_on_streams(comm, stream):
+    if comm.rank > 1:
+        return
+    other = 1 - comm.rank
+    size = 300_000
+    device = wm.get_device()
+    for turn in range(20):
+        mine = wm.array(values(turn * 2 + comm.rank, size), device=device)
+        out = wm.zeros(size, np.uint8, device=device)
+        into = wm.zeros(size, np.uint8, device=device)
+        result = wm.zeros(size, np.uint8, device=device)
+        copy_on(stream, out, mine)
+        channel = comm.on(stream)
+        requests = [channel.Irecv(into, other), channel.Isend(out, other)]
+        wm.Request.Waitall(requests)
+        copy_on(stream, result, into)
+        stream.synchronize()
+        np.testing.assert_array_equal(
+            result.numpy(), values(turn * 2 + other, size)
+        )
+
+
+@pytest.mark.ranks(2)
+def test_one_end_on_a_stream(comm, stream):
+    device = wm.get_device()
+    for sender_on in (True, False):
+        if comm.rank == 0:
+            out = wm.array(values(3, 50_000), device=device)
+            (comm.on(stream) if sender_on else comm).Send(out, 1)
+        elif comm.rank == 1:
+            into = wm.zeros(50_000, np.uint8, device=device)
+            (comm if sender_on else comm.on(stream)).Recv(into, 0)
+            stream.synchronize()
+            np.testing.assert_array_equal(into.numpy(), values(3, 50_000))
+
+
+def test_what_is_no_stream_is_refused(comm):
+    with pytest.raises(TypeError, match="stream"):
+        comm.on("no stream")

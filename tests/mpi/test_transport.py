@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which path a message takes, and that the counters tell it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def exchange(comm, kind, size):
+    """Rank 0 sends to rank 1; the counters of both, as differences."""
+    buffer = kinds.make(kind, np.zeros(size, np.uint8))
+    before = wm.stats()
+    if comm.rank == 0:
+        comm.Send(buffer, 1)
+    elif comm.rank == 1:
+        comm.Recv(buffer, 0)
+    after = wm.stats()
+    return {key: after[key] - before[key] for key in after}
+
+
+def forced():
+    return os.environ.get("WARPMPI_TRANSPORT")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [8, 100_000, 9_000_000])
+def test_gpu_to_gpu_never_touches_host_memory(comm, size):
+    if wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0).name != "ipc":
+        pytest.skip("no peer access here")
+    changes = exchange(comm, "device", size)
+    assert changes["staged_bytes"] == 0
+    assert changes["handed_off_bytes"] == 0
+    if comm.rank == 1:
+        assert changes["ipc_messages"] == 1
+        assert changes["ipc_bytes"] == size
+
+
+@pytest.mark.ranks(2)
+def test_pool_memory_is_handed_off(comm):
+    if wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0).name != "ipc":
+        pytest.skip("no peer access here")
+    changes = exchange(comm, "pool", 200_000)
+    assert changes["staged_bytes"] == 0
+    assert changes["handed_off_bytes"] == (200_000 if comm.rank == 0 else 0)
+
+
+@pytest.mark.ranks(2)
+def test_a_mapping_is_opened_once(comm):
+    if wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0).name != "ipc":
+        pytest.skip("no peer access here")
+    array = wm.zeros(10_000_000, np.uint8, device=wm.get_device())
+    if comm.rank == 0:
+        for _ in range(5):
+            comm.Send(array, 1)
+    elif comm.rank == 1:
+        before = wm.stats()
+        for _ in range(5):
+            comm.Recv(array, 0)
+        after = wm.stats()
+        assert after["mappings_opened"] - before["mappings_opened"] <= 1
+        assert after["mappings_hit"] - before["mappings_hit"] >= 4
+
+
+@pytest.mark.ranks(2)
+def test_mappings_of_freed_memory_are_closed(comm):
+    if wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0).name != "ipc":
+        pytest.skip("no peer access here")
+    before = wm.stats()["mappings_open"]
+    for _ in range(20):
+        if comm.rank == 0:
+            array = kinds.Foreign(5_000_000, np.uint8, "foreign")
+            comm.Send(array, 1)
+            array.free()
+        elif comm.rank == 1:
+            comm.Recv(np.zeros(5_000_000, np.uint8), 0)
+    for _ in range(20):
+        into = wm.zeros(5_000_000, np.uint8, device=wm.get_device())
+        if comm.rank == 0:
+            array = kinds.Foreign(5_000_000, np.uint8, "foreign")
+            comm.Send(array, 1)
+            array.free()
+        elif comm.rank == 1:
+            comm.Recv(into, 0)
+    comm.Barrier()
+    assert wm.stats()["mappings_open"] <= before + 1
+
+
+@pytest.mark.ranks(2)
+def test_host_buffers_name_their_path(comm):
+    told = wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0,
+                        np.zeros(1))
+    assert told.name == "mpi"
+    assert "host" in str(told)
+
+
+def test_to_oneself(comm):
+    told = wm.transport(comm, comm.rank)
+    assert told.name in ("self", forced())
+
+
+PROGRAM = """
+    import sys
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    comm = wm.Comm(MPI.COMM_WORLD)
+    device = wm.get_device()
+    for size in (1, 5000, 300_000, 40_000_001):
+        out = wm.array(np.arange(size, dtype=np.uint8), device=device)
+        into = wm.zeros(size, np.uint8, device=device)
+        other = 1 - comm.rank
+        comm.Sendrecv(out, other, 0, into, other, 0)
+        assert (into.numpy() == np.arange(size, dtype=np.uint8)).all()
+        request = comm.Isend(out, comm.rank)
+        comm.Recv(into, comm.rank)
+        request.Wait()
+    stats = wm.stats()
+    print(wm.transport(comm, 1 - comm.rank).name,
+          stats["host_messages"], stats["ipc_messages"], flush=True)
+"""
+
+
+def run(tmp_path, **environment):
+    """Two ranks of their own, under other settings; what each printed."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    launch = os.environ.get("WARPMPI_TEST_MPIRUN", "mpirun").split()
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA"))
+        or "ALLOW_RUN" in key
+    }
+    result = subprocess.run(
+        [*launch, "-n", "2", sys.executable, str(script)],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return sorted(result.stdout.split("\n"))
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"WARPMPI_TRANSPORT": "host"},
+        {"SIMCUDA_PEER": "0"},
+        {"SIMCUDA_IPC": "0"},
+    ],
+    ids=["asked for", "no peer access", "no IPC"],
+)
+def test_the_host_serves_where_ipc_cannot(tmp_path, environment):
+    simulated = next(iter(environment)).startswith("SIMCUDA")
+    if simulated and "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver")
+    lines = run(tmp_path, **environment)
+    assert lines.count("host 4 0") == 2, lines
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_hosts_that_share_no_memory(tmp_path):
+    """Each rank claims to be on a host of its own: MPI carries the payload."""
+    script = tmp_path / "host.sh"
+    script.write_text(
+        "#!/bin/sh\nexport WARPMPI_HOST=h"
+        "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec \"$@\"\n"
+    )
+    script.chmod(0o755)
+    launch = os.environ.get("WARPMPI_TEST_MPIRUN", "mpirun")
+    os.environ["WARPMPI_TEST_MPIRUN"] = launch
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA"))
+        or "ALLOW_RUN" in key
+    }
+    result = subprocess.run(
+        [*launch.split(), "-n", "2", str(script), sys.executable,
+         str(program)],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("host 4 0") == 2, result.stdout

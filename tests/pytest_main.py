@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""pytest on one rank, as tests/run.py starts it: `pytest_main.py DIR …`.
+
+Rank 0 prints; each other rank writes DIR/rankN.log. Every rank leaves its
+outcomes in DIR/rankN.json. A program, not `-m pytest`, so that the package
+that is installed is tested, and not the one in the current folder.
+"""
+
+import os
+import sys
+
+
+def rank():
+    """This process's rank as its launcher told it, before MPI starts."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
+
+
+def main():
+    folder, arguments = sys.argv[1], sys.argv[2:]
+    me = rank()
+    if me > 0:
+        log = os.open(
+            os.path.join(folder, f"rank{me}.log"),
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+            0o644,
+        )
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+    os.environ["WARPMPI_TEST_RESULTS"] = os.path.join(folder, f"rank{me}.json")
+    # For what must be said even when pytest, which captures 2, is killed.
+    os.environ["WARPMPI_TEST_STDERR"] = str(os.dup(2))
+    import pytest
+
+    status = pytest.main(arguments)
+    # The outcomes tell; a status would make mpirun report every rank's.
+    good = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return 0 if status in (*good, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.exit(code)

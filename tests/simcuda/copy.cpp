@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Copies, fills, and words written and waited for by streams. Bytes are read
+// when the operation runs; only pageable sources are read when it is
+// submitted, as on real hardware, and only pageable destinations make the
+// host wait.
+#include "sim.h"
+
+#include <cstring>
+
+namespace sim {
+
+struct Side {
+    uintptr_t address = 0;
+    size_t pitch = 0, slice = 0; // bytes from row to row, layer to layer
+    RangePtr range;
+    char *bytes = nullptr;
+};
+
+struct Box {
+    size_t width = 0, height = 1, depth = 1;
+};
+
+static CUresult
+find(Side *side, const Box &box)
+{
+    size_t span = (box.depth - 1) * side->slice
+                  + (box.height - 1) * side->pitch + box.width;
+    CUresult result = range_get(side->address, span, &side->range);
+    side->bytes = bytes_at(side->range, side->address);
+    return result;
+}
+
+static void
+move(const Side &dst, const Side &src, const Box &box)
+{
+    for (size_t z = 0; z < box.depth; z++) {
+        for (size_t y = 0; y < box.height; y++) {
+            memmove(dst.bytes + z * dst.slice + y * dst.pitch,
+                    src.bytes + z * src.slice + y * src.pitch, box.width);
+        }
+    }
+}
+
+// Reads a pageable source now, into memory that lives as long as the op.
+static std::shared_ptr<std::vector<char>>
+stage(Side *src, const Box &box)
+{
+    auto staged = std::make_shared<std::vector<char>>(box.width * box.height
+                                                      * box.depth);
+    Side packed;
+    packed.bytes = staged->data();
+    packed.pitch = box.width;
+    packed.slice = box.width * box.height;
+    move(packed, *src, box);
+    *src = packed;
+    return staged;
+}
+
+static CUresult
+copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
+     bool blocking = false)
+{
+    StreamPtr stream = stream_of(handle, call.ctx);
+    if (stream == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (box.width == 0 || box.height == 0 || box.depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = find(&dst, box);
+    if (result == CUDA_SUCCESS) {
+        result = find(&src, box);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Op op;
+    for (const Side *side : {&dst, &src}) {
+        if (side->range != nullptr) {
+            op.uses.push_back(side->range);
+        }
+    }
+    std::shared_ptr<std::vector<char>> staged;
+    if (src.range == nullptr && dst.range != nullptr) {
+        staged = stage(&src, box);
+    }
+    op.run = [dst, src, box, staged] {
+        move(dst, src, box);
+        return CUDA_SUCCESS;
+    };
+    Mark mark = enqueue(stream, std::move(op));
+    if (dst.range == nullptr || blocking) {
+        return wait_for(call.lock, mark);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult
+copy_line(const char *name, uintptr_t dst, uintptr_t src, size_t size,
+          CUstream handle, bool blocking)
+{
+    Call call(name);
+    if (!call) {
+        return call.result;
+    }
+    Side to, from;
+    to.address = dst;
+    from.address = src;
+    return copy(call, handle, to, from, {size, 1, 1}, blocking);
+}
+
+// One side of a 2-D or 3-D descriptor.
+static bool
+side_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch,
+        size_t height, size_t x, size_t y, size_t z, const Box &box,
+        Side *side)
+{
+    if (type == CU_MEMORYTYPE_ARRAY || pitch > INT32_MAX
+        || (pitch != 0 && pitch < x + box.width)) {
+        return false;
+    }
+    side->pitch = pitch ? pitch : x + box.width;
+    side->slice = side->pitch * (height ? height : y + box.height);
+    side->address = (type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device)
+                    + z * side->slice + y * side->pitch + x;
+    RangePtr range = range_find(side->address);
+    return type != CU_MEMORYTYPE_DEVICE || range != nullptr;
+}
+
+struct Condition {
+    uint32_t *word;
+    uint32_t value;
+    unsigned int flags;
+
+    bool
+    holds() const
+    {
+        uint32_t now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        switch (flags & 3) {
+        case CU_STREAM_WAIT_VALUE_GEQ:
+            return (int32_t)(now - value) >= 0;
+        case CU_STREAM_WAIT_VALUE_EQ:
+            return now == value;
+        case CU_STREAM_WAIT_VALUE_AND:
+            return (now & value) != 0;
+        default:
+            return ~(now | value) != 0;
+        }
+    }
+};
+
+static CUresult
+word_of(Call &call, CUstream handle, CUdeviceptr address, StreamPtr *stream,
+        RangePtr *range)
+{
+    *stream = stream_of(handle, call.ctx);
+    if (*stream == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult result = range_get(address, 4, range);
+    return result != CUDA_SUCCESS || *range == nullptr || address % 4 != 0
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
+}
+
+static CUresult
+fill(const char *name, CUdeviceptr dst, uint32_t value, size_t unit,
+     size_t count, CUstream handle)
+{
+    Call call(name);
+    if (!call) {
+        return call.result;
+    }
+    StreamPtr stream = stream_of(handle, call.ctx);
+    if (stream == nullptr || stream->ctx != call.ctx) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    RangePtr range;
+    CUresult result = range_get(dst, count * unit, &range);
+    if (result != CUDA_SUCCESS || (range == nullptr && count > 0)
+        || dst % unit != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (count == 0) {
+        return CUDA_SUCCESS;
+    }
+    Op op;
+    op.uses.push_back(range);
+    char *bytes = bytes_at(range, dst);
+    op.run = [=] {
+        if (unit == 1) {
+            memset(bytes, (int)value, count);
+        }
+        for (size_t i = 0; unit == 4 && i < count; i++) {
+            memcpy(bytes + i * 4, &value, 4);
+        }
+        return CUDA_SUCCESS;
+    };
+    enqueue(stream, std::move(op));
+    return CUDA_SUCCESS;
+}
+
+} // namespace sim
+
+using namespace sim;
+
+CUresult
+cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)
+{
+    return copy_line("MemcpyAsync", dst, src, size, stream, false);
+}
+
+CUresult
+cuMemcpyHtoD(CUdeviceptr dst, const void *src, size_t size)
+{
+    return copy_line("MemcpyHtoD", dst, (uintptr_t)src, size, nullptr, true);
+}
+
+CUresult
+cuMemcpyDtoH(void *dst, CUdeviceptr src, size_t size)
+{
+    return copy_line("MemcpyDtoH", (uintptr_t)dst, src, size, nullptr, true);
+}
+
+CUresult
+cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+    Call call("Memcpy2DAsync");
+    if (!call) {
+        return call.result;
+    }
+    Box box = {c->WidthInBytes, c->Height, 1};
+    Side dst, src;
+    if (!side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, 0,
+                 c->dstXInBytes, c->dstY, 0, box, &dst)
+        || !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, 0,
+                    c->srcXInBytes, c->srcY, 0, box, &src)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return copy(call, stream, dst, src, box);
+}
+
+CUresult
+cuMemcpy3DAsync(const CUDA_MEMCPY3D *c, CUstream stream)
+{
+    Call call("Memcpy3DAsync");
+    if (!call) {
+        return call.result;
+    }
+    Box box = {c->WidthInBytes, c->Height, c->Depth};
+    Side dst, src;
+    bool short_layer = box.depth > 1
+                       && ((c->dstHeight && c->dstHeight < box.height)
+                           || (c->srcHeight && c->srcHeight < box.height));
+    if (short_layer
+        || !side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch,
+                    c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ, box, &dst)
+        || !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch,
+                    c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ, box,
+                    &src)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return copy(call, stream, dst, src, box);
+}
+
+CUresult
+cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count,
+                CUstream stream)
+{
+    return fill("MemsetD8Async", dst, value, 1, count, stream);
+}
+
+CUresult
+cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count,
+                 CUstream stream)
+{
+    return fill("MemsetD32Async", dst, value, 4, count, stream);
+}
+
+CUresult
+cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
+                     unsigned int flags)
+{
+    Call call("StreamWriteValue32");
+    if (!call) {
+        return call.result;
+    }
+    StreamPtr stream;
+    RangePtr range;
+    CUresult result = word_of(call, handle, address, &stream, &range);
+    if (result != CUDA_SUCCESS || flags > 1) {
+        return result ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    Op op;
+    op.uses.push_back(range);
+    op.writes_word = true;
+    op.word = word_at(range, address);
+    uint32_t *word = (uint32_t *)bytes_at(range, address);
+    op.run = [=] {
+        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        return CUDA_SUCCESS;
+    };
+    enqueue(stream, std::move(op));
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
+                    unsigned int flags)
+{
+    Call call("StreamWaitValue32");
+    if (!call) {
+        return call.result;
+    }
+    StreamPtr stream;
+    RangePtr range;
+    CUresult result = word_of(call, handle, address, &stream, &range);
+    if (result != CUDA_SUCCESS || (flags & ~(3u | 1u << 30)) != 0) {
+        return result ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    Condition condition = {(uint32_t *)bytes_at(range, address), value, flags};
+    Word name = word_at(range, address);
+    Op op;
+    op.uses.push_back(range);
+    op.ready = [condition, name, range, next = Time()]() mutable {
+        if (range->freed || condition.holds()) {
+            return true;
+        }
+        bool here = demand_word(name);
+        if (!here && name.inode != 0 && Clock::now() >= next) {
+            word_broadcast(name);
+            next = Clock::now() + std::chrono::milliseconds(4);
+        }
+        return false;
+    };
+    enqueue(stream, std::move(op));
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Counts every driver call and makes chosen ones fail: SIMCUDA_FAIL,
+// SIMCUDA_FAIL_ANY, SIMCUDA_FAIL_RANK, and simcuda_calls(), simcuda_fail().
+// Its own lock, so that it also serves in a forked child.
+#include "sim.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <pthread.h>
+
+namespace sim {
+
+struct Counter {
+    long calls = 0;
+    long fail_at = 0; // the call number that fails, 0: none
+    CUresult code = CUDA_SUCCESS;
+};
+
+static std::mutex &fault_mu = *new std::mutex;
+static auto &counters = *new std::map<std::string, Counter>;
+static Counter any;
+static bool child;
+
+static std::string
+plain(const char *name)
+{
+    std::string s = name;
+    if (s.compare(0, 2, "cu") == 0) {
+        s.erase(0, 2);
+    }
+    size_t n = s.size();
+    if (n > 3 && s[n - 3] == '_' && s[n - 2] == 'v') {
+        s.erase(n - 3);
+    }
+    return s;
+}
+
+static CUresult
+default_code(const std::string &name)
+{
+    return name.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY
+                                                   : CUDA_ERROR_UNKNOWN;
+}
+
+static void
+arm(const char *name, long n, int code)
+{
+    bool all = name == nullptr || strcmp(name, "*") == 0;
+    Counter &c = all ? any : counters[plain(name)];
+    c.fail_at = n > 0 ? c.calls + n : 0;
+    c.code = code != 0 ? (CUresult)code
+             : all     ? CUDA_ERROR_UNKNOWN
+                       : default_code(plain(name));
+}
+
+static bool
+rank_is_chosen()
+{
+    const char *want = getenv("SIMCUDA_FAIL_RANK");
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (rank == nullptr) {
+        rank = getenv("PMI_RANK");
+    }
+    return want == nullptr || (rank != nullptr && atoi(want) == atoi(rank));
+}
+
+void
+fault_init()
+{
+    pthread_atfork(nullptr, nullptr, [] {
+        new (&fault_mu) std::mutex;
+        child = child || initialised;
+    });
+    if (!rank_is_chosen()) {
+        return;
+    }
+    if (const char *text = getenv("SIMCUDA_FAIL_ANY")) {
+        arm(nullptr, atol(text), 0);
+    }
+    std::string list = getenv("SIMCUDA_FAIL") ? getenv("SIMCUDA_FAIL") : "";
+    for (char *save, *item = strtok_r(list.data(), ",", &save);
+         item != nullptr; item = strtok_r(nullptr, ",", &save)) {
+        char name[100] = "";
+        long n = 1;
+        int code = 0;
+        sscanf(item, "%99[^:]:%ld:%d", name, &n, &code);
+        arm(name, n, code);
+    }
+}
+
+bool
+forked()
+{
+    return child;
+}
+
+CUresult
+count_call(const char *name, bool after_init)
+{
+    std::lock_guard<std::mutex> guard(fault_mu);
+    Counter &c = counters[plain(name)];
+    c.calls++;
+    any.calls += after_init;
+    if (c.calls == c.fail_at) {
+        return c.code;
+    }
+    return after_init && any.calls == any.fail_at ? any.code : CUDA_SUCCESS;
+}
+
+} // namespace sim
+
+SIM_EXPORT long
+simcuda_calls(const char *name)
+{
+    std::lock_guard<std::mutex> guard(sim::fault_mu);
+    if (name != nullptr) {
+        auto it = sim::counters.find(sim::plain(name));
+        return it == sim::counters.end() ? 0 : it->second.calls;
+    }
+    long calls = 0;
+    for (auto &item : sim::counters) {
+        calls += item.second.calls;
+    }
+    return calls;
+}
+
+SIM_EXPORT void
+simcuda_fail(const char *name, long n, int code)
+{
+    std::lock_guard<std::mutex> guard(sim::fault_mu);
+    sim::arm(name, n, code);
+}

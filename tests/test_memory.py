@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ground floor (driver, devices, streams, memory), tested from C."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "tests" / "c" / "cuda_floor.c"
+CASES = re.findall(r"CASE\((\w+)\),", SOURCE.read_text())
+SKIP = 77
+
+sys.path.insert(0, str(ROOT / "build_tools"))
+import toolchain  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The ground floor and its tests in one program, without Python."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    try:
+        folders = toolchain.find_cuda().include_dirs
+    except toolchain.ToolchainError as error:
+        pytest.skip(str(error))
+    made = tmp_path_factory.mktemp("floor") / "cuda_floor"
+    sources = sorted(map(str, (ROOT / "src" / "cuda").glob("*.c")))
+    words = [compiler, "-g", "-std=c11", "-pthread", f"-I{ROOT / 'src'}"]
+    words += [f"-I{folder}" for folder in folders]
+    words += [str(SOURCE), *sources, "-o", str(made), "-ldl"]
+    subprocess.run(words, check=True)
+    return made
+
+
+def run(program, case, **environment):
+    return subprocess.run(
+        [program, case],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_floor(program, case):
+    # A device that is not too large, so that filling it takes no time; the
+    # real driver does not look at this.
+    done = run(program, case, SIMCUDA_MEMORY=str(1 << 30))
+    if done.returncode == SKIP:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+def test_floor_lists_every_case(program):
+    listed = subprocess.run(
+        [program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert listed == CASES
+
+
+def test_calls_are_logged_when_asked_for(program):
+    case = "a_large_block_is_kept_and_reused"
+    done = run(program, case, WARPMPI_LOG="cuda")
+    if done.returncode == SKIP:
+        pytest.skip(done.stderr.strip())
+    assert "warpmpi: cuMemAlloc(&ptr, size) -> CUDA_SUCCESS" in done.stderr
+    quiet = run(program, case, WARPMPI_LOG="")
+    assert quiet.stderr == ""
+
+
+def test_missing_driver_is_told_once_and_for_all(program):
+    done = run(
+        program,
+        "small_blocks_share_a_slab",
+        WARPMPI_CUDA_DRIVER="/nonexistent/libcuda.so.1",
+    )
+    assert done.returncode == SKIP
+    assert "no CUDA driver" in done.stderr
+    assert "/nonexistent/libcuda.so.1" in done.stderr

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The tree is as the design says: floors, names, licences, documentation."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+
+# What a floor may include with quotes: itself and the floors below it. The
+# kernels' parameter headers are shared with whoever launches them.
+FLOORS = {
+    "cuda": {"cuda"},
+    "kernels": {"kernels"},
+    "array": {"array", "cuda", "kernels"},
+    "comm": {"comm", "array", "cuda", "kernels"},
+    "python": {"python", "comm", "array", "cuda", "kernels"},
+}
+SOURCES = sorted(path for path in SRC.rglob("*.[ch]") if path.is_file())
+KERNELS = sorted(SRC.rglob("*.cu"))
+PYTHON = sorted(
+    path
+    for folder in ("warpmpi", "tests", "examples", "benchmarks", "build_tools")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def includes(path, pattern):
+    return re.findall(
+        rf"^\s*#\s*include\s+{pattern}", path.read_text(), re.MULTILINE
+    )
+
+
+def listed(variable):
+    """A list of names in setup.py, read without running it."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == variable:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"setup.py has no {variable}")
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+def test_floor_includes_only_floors_below(path):
+    floor = path.relative_to(SRC).parts[0]
+    for header in includes(path, '"([^"]+)"'):
+        assert "/" in header, f"{header}: write the path from src/"
+        assert header.split("/")[0] in FLOORS[floor], header
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_only_the_top_floor_knows_python(path):
+    if path.relative_to(SRC).parts[0] != "python":
+        assert not includes(path, r"[<\"](Python\.h|mpi4py/|numpy/)")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_only_the_upper_floors_know_mpi(path):
+    if path.relative_to(SRC).parts[0] not in ("comm", "python"):
+        assert not includes(path, r"[<\"]mpi\.h")
+
+
+def test_setup_lists_every_source_and_no_other():
+    there = [name(path) for path in SOURCES if path.suffix == ".c"]
+    assert sorted(listed("SOURCES")) == there
+    assert sorted(listed("KERNELS")) == [name(path) for path in KERNELS]
+
+
+def test_setup_lists_floor_by_floor_ground_floor_first():
+    order = ["cuda", "array", "comm", "python"]
+    keys = [
+        (order.index(Path(source).parts[1]), source)
+        for source in listed("SOURCES")
+    ]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+def test_first_line_of_c_is_the_licence(path):
+    with path.open() as file:
+        assert file.readline() == "// SPDX-License-Identifier: BSD-3-Clause\n"
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+def test_file_is_small(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= (200 if path.suffix == ".h" else 600)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_driver_is_called_through_the_checking_wrapper(path):
+    """No cuXyz() is called by its linked name: libcuda is not linked."""
+    text = re.sub(r"//.*|/\*.*?\*/|\"[^\"\n]*\"", "", path.read_text())
+    assert not re.findall(r"(?<![\w.])cu[A-Z]\w+\s*\(", text)
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name)
+def test_python_module_says_what_it_is(path):
+    tree = ast.parse(path.read_text())
+    assert not tree.body or ast.get_docstring(tree), "no module docstring"
+
+
+def public_objects():
+    import warpmpi
+
+    for public in warpmpi.__all__:
+        thing = getattr(warpmpi, public)
+        yield public, thing
+        if inspect.isclass(thing):
+            for attribute, value in vars(thing).items():
+                if not attribute.startswith("_"):
+                    yield f"{public}.{attribute}", value
+
+
+def test_everything_public_is_documented():
+    undocumented = [
+        public
+        for public, thing in public_objects()
+        if (callable(thing) or inspect.isdatadescriptor(thing))
+        and not (getattr(thing, "__doc__", None) or "").strip()
+    ]
+    assert not undocumented
+
+
+def test_all_names_exist_and_once():
+    import warpmpi
+
+    assert len(set(warpmpi.__all__)) == len(warpmpi.__all__)
+    for public in warpmpi.__all__:
+        assert hasattr(warpmpi, public), public
+
+
+def test_versions_agree():
+    import warpmpi
+
+    text = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"', text, re.MULTILINE)[1]
+    assert warpmpi.__version__ == version
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {version}" in changelog
