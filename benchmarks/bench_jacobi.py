@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""examples/jacobi.py, the rows of its halos sent in different ways.
+
+    python bench_jacobi.py [--ranks N] [--quick] [--impl NAME ...] [--out PREFIX]
+
+The kernels, the streams and the overlap are the example's own in all of them.
+Writes PREFIX.jsonl, PREFIX.png and PREFIX.log, and prints a table. Each way is
+checked against one device on a small grid, and by its norm on the large ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import types
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import harness
+import numpy as np
+
+EXAMPLES = harness.HERE.parent / "examples"
+ONE = "one-gpu"
+UP, DOWN = 1, 2  # tags
+
+
+class Staged:
+    """The calls of a communicator, staged by hand through pinned memory."""
+
+    def __init__(self, world: Any, device: Any):
+        import warp as wp
+
+        self.wp, self.world, self.device = wp, world, device
+        self.rank, self.size = world.rank, world.size
+        self.Barrier, self.allreduce = world.Barrier, world.allreduce
+        self.buffers: dict[int, tuple[Any, ...]] = {}
+
+    def staging(self, count: int) -> tuple[Any, ...]:
+        """Two pinned rows, as Warp's arrays and as NumPy's."""
+        if count not in self.buffers:
+            out, into = (
+                self.wp.empty(
+                    count, dtype=self.wp.float32, device="cpu", pinned=self.device.is_cuda
+                )
+                for _ in range(2)
+            )
+            self.buffers[count] = out, into, out.numpy(), into.numpy()
+        return self.buffers[count]
+
+    def Sendrecv(self, sendbuf: Any, dest: int, *, recvbuf: Any, source: int) -> None:
+        out, into, out_host, into_host = self.staging(sendbuf.size)
+        self.wp.copy(out, sendbuf)
+        if self.device.is_cuda:
+            self.wp.synchronize_stream(self.device.stream)
+        self.world.Sendrecv(out_host, dest, recvbuf=into_host, source=source)
+        self.wp.copy(recvbuf, into)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any) -> None:
+        total = np.empty(sendbuf.shape, np.float64)
+        self.world.Allreduce(sendbuf.numpy(), total)
+        recvbuf.assign(total)
+
+
+class CudaAware(Staged):
+    """The calls of a CUDA-aware MPI, whose pointers are looked up only once."""
+
+    def memory(self, array: Any) -> list[Any]:
+        from mpi4py import MPI
+
+        if array.ptr not in self.buffers:
+            kind = MPI.DOUBLE if array.dtype is self.wp.float64 else MPI.FLOAT
+            nbytes = array.size * kind.Get_size()
+            self.buffers[array.ptr] = MPI.buffer.fromaddress(array.ptr, nbytes), kind
+        return list(self.buffers[array.ptr])
+
+    def Sendrecv(self, sendbuf: Any, dest: int, *, recvbuf: Any, source: int) -> None:
+        self.wp.synchronize_stream(self.device.stream)
+        into = self.memory(recvbuf)
+        self.world.Sendrecv(self.memory(sendbuf), dest, recvbuf=into, source=source)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any) -> None:
+        self.wp.synchronize_stream(self.device.stream)
+        self.world.Allreduce(self.memory(sendbuf), self.memory(recvbuf))
+
+
+def nonblocking(solver: Any, step: Any) -> None:
+    """The example's exchange by Isend and Irecv, both directions at once."""
+    from mpi4py import MPI
+
+    comm, up, down = solver.comm, solver.up, solver.down
+    requests = [
+        comm.Irecv(step.lower_halo, down, UP),
+        comm.Irecv(step.upper_halo, up, DOWN),
+        comm.Isend(step.first_row, up, UP),
+        comm.Isend(step.last_row, down, DOWN),
+    ]
+    MPI.Request.Waitall(requests)
+
+
+def on_stream(solver: Any, step: Any) -> None:
+    """The example's exchange enqueued: the host does not wait for the rows."""
+    up, down = solver.up, solver.down
+    if not hasattr(solver, "ordered"):
+        solver.ordered = solver.comm.on(solver.edge.stream)
+    solver.ordered.Sendrecv(step.first_row, up, recvbuf=step.lower_halo, source=down)
+    solver.ordered.Sendrecv(step.last_row, down, recvbuf=step.upper_halo, source=up)
+
+
+# name: what differs from the example, and the caption
+WAYS = {
+    ONE: "one GPU, no messages",
+    "warpmpi": "warpmpi, as the example",
+    "warpmpi-nonblocking": "warpmpi, Isend and Irecv",
+    "warpmpi-stream": "warpmpi, on the stream",
+    "warpmpi-host": "warpmpi, through the host",
+    "staged": "mpi4py, staged by hand",
+    "cuda-aware-mpi": "CUDA-aware Open MPI",
+    "cuda-aware-mpi-pool": "CUDA-aware Open MPI, pool memory",
+}
+
+
+def example(way: str) -> Any:
+    """The example as a module; the rivals' ranks never load warpmpi."""
+    if not way.startswith("warpmpi"):
+        sys.modules["warpmpi"] = types.ModuleType("warpmpi")
+    sys.path.insert(0, str(EXAMPLES))
+    import jacobi
+
+    return jacobi
+
+
+def solver_class(jacobi: Any, way: str) -> Any:
+    exchange = {"warpmpi-nonblocking": nonblocking, "warpmpi-stream": on_stream}.get(way)
+    return type("Solver", (jacobi.Solver,), {"exchange": exchange}) if exchange else jacobi.Solver
+
+
+def communicator(way: str, device: Any) -> Any:
+    from mpi4py import MPI
+
+    if way.startswith("warpmpi"):
+        import warpmpi as wm
+
+        return wm.Comm(MPI.COMM_WORLD)
+    kinds = {"staged": Staged, "cuda-aware-mpi": CudaAware, "cuda-aware-mpi-pool": CudaAware}
+    return kinds[way](MPI.COMM_WORLD, device) if way in kinds else MPI.COMM_WORLD
+
+
+def pick_device(way: str) -> Any:
+    """This rank's GPU, the CPU where there is none."""
+    import warp as wp
+    from mpi4py import MPI
+    from p2p_paths import local_rank
+
+    wp.config.log_level = wp.LOG_WARNING
+    gpus = wp.get_cuda_devices()
+    device = gpus[local_rank(MPI.COMM_WORLD) % len(gpus)] if gpus else wp.get_device("cpu")
+    if way == "cuda-aware-mpi" and device.is_cuda:
+        wp.set_mempool_enabled(device, False)
+    return device
+
+
+def check(jacobi: Any, make: Any, comm: Any, device: Any) -> None:
+    """Compare a small grid, unevenly shared out, with one device."""
+    from mpi4py import MPI
+
+    nx, ny, niter = 515, 517, 300
+    solvers = make(comm, nx, ny, device), jacobi.Solver(MPI.COMM_SELF, nx, ny, device)
+    for solver in solvers:
+        solver.reset()
+        solver.run(niter, 100)
+    first, rows = solvers[0].first, solvers[0].rows
+    mine = solvers[0].solution.numpy()[1:-1]
+    expected = solvers[1].solution.numpy()[first : first + rows]
+    worst = float(np.abs(mine - expected).max())
+    if not worst <= jacobi.TOLERANCE:
+        raise RuntimeError(f"wrong result: off by {worst}")
+
+
+def work(args: argparse.Namespace) -> None:
+    """In a rank: one way, all sizes."""
+    harness.give_up_after(args.timeout - 3)
+    way = args.worker
+    jacobi = example(way)
+    device = pick_device(way)
+    comm = communicator(way, device)
+    make = solver_class(jacobi, way)
+    check(jacobi, make, comm, device)
+    for n in args.sizes:
+        solver = make(comm, n, n, device)
+        runs = [
+            solver.timed_run(args.niter, args.nccheck, lambda *_: None) for _ in range(args.repeats)
+        ]
+        seconds = [run[0] for run in runs]
+        _, done, norm = runs[-1]
+        us = [1e6 * each / done for each in seconds]
+        record = {
+            "op": "jacobi",
+            "dtype": "float32",
+            "bytes": 4 * n,  # of a message
+            "ranks": comm.size,
+            "us": round(median(us), 3),  # of an iteration
+            "us_min": round(min(us), 3),
+            "us_max": round(max(us), 3),
+            "GBps": round(8e-3 * (n - 2) ** 2 / median(us), 2),
+            "nx": n,
+            "ny": n,
+            "niter": done,
+            "nccheck": args.nccheck,
+            "seconds": round(median(seconds), 6),
+            "norm": norm,
+            "repeats": args.repeats,
+        }
+        if comm.rank == 0:
+            harness.append(args.results, record)
+        del solver
+    if comm.rank == 0:
+        harness.append(args.results, {"path": about(way, comm, device)})
+
+
+def about(way: str, comm: Any, device: Any) -> Any:
+    from p2p_paths import library_version
+
+    said = {"mpi": library_version(), "device": device.alias}
+    if way.startswith("warpmpi"):
+        import warpmpi as wm
+
+        said["version"] = wm.__version__
+        said["stats"] = {name: count for name, count in wm.stats().items() if count}
+    return said
+
+
+def start(args: argparse.Namespace, way: str, results: str) -> None:
+    """Start the ranks of one way."""
+    mpirun, environ = None, {}
+    if way.startswith("cuda-aware-mpi"):
+        mpirun, environ = harness.cuda_aware_launcher()
+    if way == "warpmpi-host":
+        environ = {"WARPMPI_TRANSPORT": "host"}
+    arguments = [__file__, "--worker", way, "--results", results]
+    for name in ("timeout", "niter", "nccheck", "repeats"):
+        arguments += [f"--{name}", str(getattr(args, name))]
+    arguments += ["--sizes", *map(str, args.sizes)]
+    ranks = 1 if way == ONE else args.ranks
+    harness.run_ranks(ranks, arguments, args.timeout, environ, mpirun, args.log)
+
+
+Figures = dict[str, dict[int, dict[str, Any]]]
+
+
+def figures(results: harness.Results) -> Figures:
+    """The records by way and size, speed-up and efficiency added."""
+    found: Figures = {}
+    for record in results.records:
+        if "us" in record:
+            found.setdefault(record["impl"], {})[record["nx"]] = record
+    for records in found.values():
+        for n, record in records.items():
+            alone = found.get(ONE, {}).get(n)
+            if alone:
+                record["speed_up"] = round(alone["us"] / record["us"], 3)
+                record["efficiency"] = round(record["speed_up"] / record["ranks"], 3)
+                if not math.isclose(record["norm"], alone["norm"], rel_tol=1e-6):
+                    record["failed"] = f"norm {record['norm']}, one GPU {alone['norm']}"
+    return found
+
+
+def show(found: Figures, sizes: list[int]) -> None:
+    for n in sizes:
+        rows = []
+        for way, records in found.items():
+            if n not in records:
+                continue
+            record = records[n]
+            rows.append(
+                [
+                    WAYS[way],
+                    str(record["ranks"]),
+                    f"{1e3 * record['seconds']:.1f}",
+                    f"{record['us']:.1f}",
+                    f"{record['us_min']:.1f}",
+                    f"{record['us_max']:.1f}",
+                    f"{record.get('speed_up', math.nan):.2f}",
+                    f"{100 * record.get('efficiency', math.nan):.1f} %",
+                    f"{record['GBps']:.0f}",
+                ]
+            )
+        titles = [f"{n} x {n}", "ranks", "ms", "us/iteration", "least", "most"]
+        print()
+        harness.table([*titles, "speed-up", "efficiency", "GB/s"], rows)
+
+
+def judge(found: Figures, results: harness.Results) -> None:
+    """Print the goals for two GPUs and 1,000 iterations, and what was reached."""
+    if len(results.header["gpus"]) < 2:
+        print("\nThe goals are for two GPUs.")
+        return
+    small = found.get("warpmpi", {}).get(4096)
+    large = found.get("warpmpi", {}).get(16384)
+    print("\nGoals")
+    ms = 1e-3 * small["us"] * 1000 if small else None
+    text = "4096 x 4096, 1,000 iterations in at most 80 ms"
+    harness.verdict(f"{text}: {ms:.1f}" if ms else text, ms <= 80 if ms else None)
+    gain = small.get("speed_up") if small else None
+    text = "and faster than one GPU"
+    harness.verdict(f"{text}: {gain}" if gain else text, gain > 1 if gain else None)
+    efficiency = large.get("efficiency") if large else None
+    text = "16384 x 16384: efficiency at least 0.95"
+    said = f"{text}: {efficiency}" if efficiency else text
+    harness.verdict(said, efficiency >= 0.95 if efficiency else None)
+
+
+def plot(found: Figures, sizes: list[int], results: harness.Results) -> None:
+    """Time of an iteration, a panel a size."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        print("no picture: matplotlib is not installed")
+        return
+    figure, panels = pyplot.subplots(1, len(sizes), figsize=(6.5 * len(sizes), 4), squeeze=False)
+    for axes, n in zip(panels[0], sizes, strict=True):
+        records = {way: records[n] for way, records in found.items() if n in records}
+        names = [WAYS[way] for way in records]
+        values = [record["us"] for record in records.values()]
+        colours = ["C0" if way.startswith("warpmpi") else "0.6" for way in records]
+        axes.bar_label(axes.barh(names, values, color=colours), fmt="%.0f", padding=3)
+        axes.invert_yaxis()
+        axes.set(title=f"{n} x {n}", xlabel="us an iteration")
+    gpus = results.header["gpus"]
+    figure.suptitle(f"{', '.join(sorted(set(gpus))) or 'no GPU'}; {results.header['mpi']}")
+    figure.tight_layout()
+    figure.savefig(results.path(".png"), dpi=130, bbox_inches="tight")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one repeat")
+    parser.add_argument("--ranks", type=int, default=2, help="of all but one-gpu (2)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 16384], metavar="N")
+    parser.add_argument("--niter", type=int, default=1000)
+    parser.add_argument("--nccheck", type=int, default=100)
+    parser.add_argument("--impl", nargs="+", choices=WAYS, default=list(WAYS), metavar="NAME")
+    parser.add_argument("--out", type=Path, metavar="PREFIX", help="of the files to write")
+    parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each way")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--results", help=argparse.SUPPRESS)
+    parser.epilog = "NAME: " + ", ".join(WAYS)
+    args = parser.parse_args()
+    args.repeats = 1 if args.quick else args.repeats
+    return args
+
+
+def main() -> int:
+    args = parse_arguments()
+    if args.worker:
+        work(args)
+        return 0
+    results = harness.Results(args.out or harness.default_prefix("jacobi"), "jacobi")
+    args.log = results.log
+    for way in args.impl:
+        results.collect(way, lambda lines, way=way: start(args, way, lines))
+    found = figures(results)
+    results.write()
+    results.describe()
+    show(found, args.sizes)
+    results.failures()
+    judge(found, results)
+    plot(found, args.sizes, results)
+    print(f"\n{results.path('.jsonl')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The few calls of NCCL that the benchmarks compare with, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import sys
+
+UNIQUE_ID_BYTES = 128
+UINT8 = 1  # ncclUint8
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * UNIQUE_ID_BYTES)]
+
+
+def load() -> ctypes.CDLL:
+    """libnccl.so.2 of the Python packages, else of the system.
+
+    Raises OSError where there is none.
+    """
+    places = []
+    for folder in sys.path:
+        places += glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libnccl.so.2"))
+    for place in [*places, "libnccl.so.2"]:
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            continue
+    raise OSError("there is no libnccl.so.2")
+
+
+class Communicator:
+    """Ranks of `world`, one GPU each, the current one. Pointers are integers."""
+
+    def __init__(self, world):
+        lib = load()
+        lib.ncclGetErrorString.restype = ctypes.c_char_p
+        lib.ncclGetErrorString.argtypes = [ctypes.c_int]
+        lib.ncclCommInitRank.argtypes = [
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.c_int,
+            UniqueId,
+            ctypes.c_int,
+        ]
+        for call in (lib.ncclSend, lib.ncclRecv):
+            call.argtypes = [
+                ctypes.c_void_p,  # buffer
+                ctypes.c_size_t,  # count
+                ctypes.c_int,  # type
+                ctypes.c_int,  # peer
+                ctypes.c_void_p,  # communicator
+                ctypes.c_void_p,  # stream
+            ]
+        lib.ncclCommDestroy.argtypes = [ctypes.c_void_p]
+        self.lib = lib
+        version = ctypes.c_int()
+        self.check(lib.ncclGetVersion(ctypes.byref(version)))
+        self.version = version.value
+        unique = UniqueId()
+        if world.rank == 0:
+            self.check(lib.ncclGetUniqueId(ctypes.byref(unique)))
+        unique = UniqueId.from_buffer_copy(world.bcast(bytes(unique)))
+        self.handle = ctypes.c_void_p()
+        self.check(lib.ncclCommInitRank(ctypes.byref(self.handle), world.size, unique, world.rank))
+
+    def check(self, result: int) -> None:
+        if result:
+            raise RuntimeError(f"NCCL: {self.lib.ncclGetErrorString(result).decode()}")
+
+    def send(self, pointer: int, nbytes: int, peer: int, stream: int) -> None:
+        self.check(self.lib.ncclSend(pointer, nbytes, UINT8, peer, self.handle, stream))
+
+    def recv(self, pointer: int, nbytes: int, peer: int, stream: int) -> None:
+        self.check(self.lib.ncclRecv(pointer, nbytes, UINT8, peer, self.handle, stream))
+
+    def close(self) -> None:
+        self.check(self.lib.ncclCommDestroy(self.handle))
