@@ -65,8 +65,11 @@ build: $(VENV)/.build-tools ## build the extension in place, into warpmpi/
 
 # --- the demo --------------------------------------------------------------
 
+# Small enough for two cores without a GPU. mpirun hides the terminal.
+DEMO_ARGS ?= -nx 2048 -ny 2048 --progress --plot jacobi.png
+
 demo: $(VENV)/.installed $(VENV)/.extras-demo ## run the Jacobi example on 2 ranks; makes .venv
-	$(PY) build_tools/mpirun.py -n 2 examples/jacobi.py --plot jacobi.png
+	$(PY) build_tools/mpirun.py -n 2 examples/jacobi.py $(DEMO_ARGS)
 
 # --- tests -------------------------------------------------------------------
 

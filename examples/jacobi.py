@@ -16,8 +16,8 @@ the neighbour's nearest row. One iteration
     3. exchanges the two new rows with the neighbours, GPU to GPU.
 
 Warp's arrays go into messages as they are. Nobody synchronises by hand: a message
-follows the work on Warp's current stream, here that of step 1, and what Sendrecv
-has received is there when it returns.
+follows the work on Warp's current stream, here that of step 1, and what has
+been received is there when Waitall returns.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from mpi4py import MPI
 import warpmpi as wm
 
 TOLERANCE = 1e-8  # the norm that ends the iteration, the error that fails it
+GOING_UP, GOING_DOWN = 0, 1  # tags: with two ranks, both neighbours are one
 STRIP = 8  # rows of one column for each thread: their loads overlap
 TWO_PI = wp.constant(wp.float64(2.0 * math.pi))
 Field = wp.array2d(dtype=wp.float32)
@@ -166,8 +167,14 @@ class Solver:
             wp.copy(step.lower_halo, step.first_row)
             wp.copy(step.upper_halo, step.last_row)
             return
-        self.comm.Sendrecv(step.first_row, self.up, recvbuf=step.lower_halo, source=self.down)
-        self.comm.Sendrecv(step.last_row, self.down, recvbuf=step.upper_halo, source=self.up)
+        comm, up, down = self.comm, self.up, self.down
+        requests = [
+            comm.Irecv(step.lower_halo, down, GOING_UP),
+            comm.Irecv(step.upper_halo, up, GOING_DOWN),
+            comm.Isend(step.first_row, up, GOING_UP),
+            comm.Isend(step.last_row, down, GOING_DOWN),
+        ]
+        wm.Request.Waitall(requests)
 
     def norm(self, step: SimpleNamespace) -> float:
         """The Euclidean norm of the change, over the whole grid."""

@@ -44,7 +44,7 @@ def values(shape, dtype="float64"):
     return (np.arange(count) % 251).reshape(shape).astype(dtype)
 
 
-# --- made ------------------------------------------------------------------
+# --- made -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -182,7 +182,7 @@ def test_pinned_memory_of_a_gpu_is_refused():
         wm.empty(3, device=GPUS[0], pinned=True)
 
 
-# --- indexed ---------------------------------------------------------------
+# --- indexed ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_view_keeps_its_memory(place):
     assert not again.numpy().any()
 
 
-# --- reshaped --------------------------------------------------------------
+# --- reshaped ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_transpose_is_a_view(place):
         b.transpose(0, 1)
 
 
-# --- moved -----------------------------------------------------------------
+# --- moved ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("there", PLACES)
@@ -423,7 +423,7 @@ def test_assign_converts_host_data_and_nothing_else(place):
     b[1] = np.array([4, 5, 6], "int16")
     b[1, 2] = 2**30
     assert b.numpy().tolist() == [[1, 2, 3], [4, 5, 2**30]]
-    with pytest.raises(TypeError, match="convert|cast"):
+    with pytest.raises(TypeError, match=r"convert|cast"):
         b.assign(wm.zeros(3, "complex64", **options(place)))
     with pytest.raises((TypeError, ValueError)):
         b[0] = "abc"

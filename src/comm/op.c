@@ -8,6 +8,8 @@
 #include "comm/progress.h"
 #include "cuda/word.h"
 
+#define BORROW_BYTES 1048576
+
 bool
 wm_buffer_on_device(const wm_buffer_t *buffer)
 {
@@ -77,16 +79,34 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err)
         op->error = *err;
 }
 
+// Whether the stream the buffer's producer works on serves as ours.
+static bool
+may_borrow(const wm_op_t *op)
+{
+    const wm_producer_t *producer = &op->buffer.producer;
+    return producer->kind == WM_PRODUCER_STREAM && op->user_device < 0
+           && producer->device == op->device
+           && op->buffer.nbytes <= BORROW_BYTES
+           && (op->blocking || !op->receives);
+}
+
 int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err)
 {
-    if (op->pooled)
+    if (op->opened)
         return 0;
+    op->opened = true;
+    if (may_borrow(op)) {
+        op->stream = op->buffer.producer.stream;
+        return 0;
+    }
     int code = wm_stream_acquire(op->device, &op->stream, err);
     if (code < 0)
         return code;
     op->pooled = true;
-    if (op->user_device >= 0)
+    if (op->after != NULL)
+        code = wm_stream_wait_event(op->device, op->stream, op->after, err);
+    if (code == 0 && op->user_device >= 0)
         code = wm_stream_follow(op->device, op->stream, op->user_device,
                                 op->user_stream, err);
     if (code == 0)
@@ -103,6 +123,9 @@ wm_op_drop_resources(wm_op_t *op)
     else if (op->pooled)
         wm_stream_release(op->device, op->stream);
     op->pooled = false;
+    if (op->after != NULL)
+        wm_event_release(op->buffer.producer.device, op->after);
+    op->after = NULL;
     if (op->event != NULL)
         wm_event_release(op->user_device, op->event);
     op->event = NULL;

@@ -62,8 +62,12 @@ struct wm_op {
     const wm_transport_t *transport;
     wm_pieces_t pieces;
     int device;      // on which our stream works
-    CUstream stream; // of the pool, where `pooled`
-    bool pooled, idle; // idle: nothing of ours is pending on it
+    CUstream stream; // of the pool where `pooled`, else the producer's
+    bool opened, pooled;
+    bool idle;       // nothing of ours is pending on it
+    bool blocking;   // the caller waits: nothing new comes on its streams
+    bool unhindered;   // nobody else used the buffer when we began
+    CUevent after; // what the buffer was used for when we began
     CUevent event; // that our use of the memory ended, on a user's stream
     wm_result_t result;
     wm_error_t error; // code 0: none
@@ -89,8 +93,9 @@ wm_op_complete(wm_op_t *op);
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err);
 
-// Gives the operation a stream of the pool, ordered after whoever uses the
-// buffer; no-op when it has one.
+// Gives the operation a stream that is ordered after whoever uses the buffer:
+// the producer's own for short work while its owner waits (no event, no query,
+// its priority), else one of the pool. No-op when it has one.
 WM_MUST_CHECK int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err);
 

@@ -8,6 +8,7 @@
 
 typedef struct {
     int rank, tag;
+    bool blocking;      // the caller waits for it
     bool synchronous;   // completes only once matched (Ssend)
     CUstream stream;    // comm.on(stream)
     int stream_device;  // -1: none

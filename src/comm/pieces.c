@@ -11,7 +11,6 @@
 #include "cuda/word.h"
 
 #define SPIN_BYTES 262144
-#define SPIN_TRIES 16
 
 static uint64_t
 piece_length(const wm_op_t *op, uint32_t index)
@@ -109,10 +108,12 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     }
     if (pieces->next < pieces->pieces)
         return 0;
-    // A small copy ends within microseconds: worth a few more looks.
-    code = wm_stream_spin(op->device, op->stream,
-                          op->header.nbytes <= SPIN_BYTES ? SPIN_TRIES : 1,
-                          &idle, err);
+    // A small copy ends within microseconds, and a query alone takes one: the
+    // driver's own spinning sees the end sooner.
+    idle = op->unhindered && op->header.nbytes <= SPIN_BYTES
+           && wm_engine_active_lock_held() <= 2;
+    code = idle ? wm_stream_synchronize(op->device, op->stream, err)
+                : wm_stream_spin(op->device, op->stream, 2, &idle, err);
     if (code < 0 || !idle)
         return code;
     op->idle = true;

@@ -18,7 +18,8 @@ static wm_op_t *first, *last;
 static _Atomic int active;      // operations on the list
 static _Atomic int inside;      // threads waiting in our code
 static _Atomic unsigned events; // operations begun and ended, ever
-static _Atomic bool parked;     // the thread sleeps until notified
+static _Atomic int wanted;      // threads that ask for the lock
+static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
 static bool threaded, stopping;
 static _Atomic bool started, finalized;
@@ -29,7 +30,10 @@ static int finalize_key = MPI_KEYVAL_INVALID;
 void
 wm_engine_lock(void)
 {
+    // The progress thread steps back for those who are counted here.
+    atomic_fetch_add(&wanted, 1);
     pthread_mutex_lock(&lock);
+    atomic_fetch_sub(&wanted, 1);
 }
 
 bool
@@ -122,14 +126,17 @@ wm_engine_remove_lock_held(wm_op_t *op)
     unlink_op(op);
 }
 
+int
+wm_engine_active_lock_held(void)
+{
+    return atomic_load(&active);
+}
+
 void
 wm_engine_notify(void)
 {
-    if (!atomic_load(&parked))
-        return;
-    pthread_mutex_lock(&lock);
-    pthread_cond_signal(&wake);
-    pthread_mutex_unlock(&lock);
+    if (atomic_load(&parked))
+        pthread_cond_signal(&wake);
 }
 
 bool
@@ -158,9 +165,42 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
     return atomic_load(flag) != 0;
 }
 
-// Serves the times when nobody is inside our code. It polls at short
-// intervals while something is going on or was a moment ago, and parks when
-// there is nothing to do.
+// Sleeps, lock held, until notified or for so long (0: without end).
+static void
+park_lock_held(int64_t us)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += us * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    atomic_store(&parked, true);
+    if (us == 0)
+        pthread_cond_wait(&wake, &lock);
+    else
+        pthread_cond_timedwait(&wake, &lock, &until);
+    atomic_store(&parked, false);
+}
+
+// How long the thread may sleep when nothing has begun or ended for `quiet`
+// microseconds; -1: not at all.
+static int64_t
+pause_after(int64_t quiet)
+{
+    if (atomic_load(&active) == 0)
+        return 0;
+    if (atomic_load(&inside) > 0)
+        return 200; // the program serves itself
+    if (quiet < (plenty ? 500 : 0))
+        return -1;
+    if (quiet < 20000)
+        return plenty ? 10 : 50;
+    return quiet < 200000 ? 100 : 500;
+}
+
+// Serves the times when nobody is inside our code: it spins for a moment
+// after a message began or ended, then looks at growing intervals, and sleeps
+// when there is nothing to do.
 static void *
 serve(void *unused)
 {
@@ -168,37 +208,29 @@ serve(void *unused)
     prctl(PR_SET_TIMERSLACK, 1000);
     unsigned seen = 0;
     int64_t quiet_since = now_us();
-    for (;;) {
-        pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
+    while (!stopping) {
         unsigned current = atomic_load(&events);
-        int64_t quiet = now_us() - quiet_since;
-        if (current != seen) {
-            seen = current;
-            quiet_since += quiet;
-            quiet = 0;
-        }
-        if (!stopping && atomic_load(&active) == 0 && quiet > 5000) {
-            atomic_store(&parked, true);
-            while (!stopping && atomic_load(&active) == 0)
-                pthread_cond_wait(&wake, &lock);
-            atomic_store(&parked, false);
-            quiet_since = now_us();
-        }
-        if (stopping) {
-            pthread_mutex_unlock(&lock);
-            return NULL;
+        int64_t now = now_us();
+        if (current != seen)
+            quiet_since = now;
+        seen = current;
+        int64_t pause = pause_after(now - quiet_since);
+        if (pause >= 0) {
+            park_lock_held(pause);
+            if (stopping)
+                break;
         }
         wm_op_t *finished
             = atomic_load(&inside) == 0 ? step_all_lock_held() : NULL;
         pthread_mutex_unlock(&lock);
         release_all(finished);
-        if (quiet < 50 || atomic_load(&inside) > 0)
-            sleep_us(100); // the program serves itself
-        else if (quiet < 20000)
-            sleep_us(plenty ? 10 : 50);
-        else
-            sleep_us(quiet < 200000 ? 100 : 500);
+        while (atomic_load(&wanted) > 0)
+            sched_yield();
+        pthread_mutex_lock(&lock);
     }
+    pthread_mutex_unlock(&lock);
+    return NULL;
 }
 
 // Whether the operation can only end by what others may never do.

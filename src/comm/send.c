@@ -64,7 +64,7 @@ prepare_handoff(wm_op_t *op, wm_error_t *err)
 // `ready` at once when nobody writes the buffer any more, else by whoever
 // does, in order.
 static int
-prepare_ready(wm_op_t *op, wm_error_t *err)
+announce(wm_op_t *op, wm_error_t *err)
 {
     const wm_producer_t *producer = &op->buffer.producer;
     uint32_t ready = op->header.ready_base + 1;
@@ -131,7 +131,7 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
     header->stage_only
         = forced == &wm_transport_host ? WM_STAGE_FORCED : WM_STAGE_NOT;
     if (op->peer->self || header->stage_only)
-        return prepare_ready(op, err);
+        return 0;
     if (!memory->exportable)
         code = prepare_handoff(op, err);
     else
@@ -143,7 +143,7 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
         op->pieces.pieces = op->pieces.next = 1;
     }
     if (op->handoff == NULL)
-        return prepare_ready(op, err);
+        return 0;
     code = wm_pieces_feed(op, err);
     return code < 0 ? code : 0;
 }
@@ -185,6 +185,23 @@ is_cuda_error(int code)
            || code == WM_ERR_SYSTEM;
 }
 
+static void
+fail(wm_op_t *op, const wm_error_t *err)
+{
+    wm_op_fail(op, err);
+    // What our stream was given must not touch ring or words any more.
+    if (op->opened)
+        (void)!wm_stream_synchronize(op->device, op->stream, NULL);
+    if (op->slot != NULL) {
+        snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
+                 err->text);
+        atomic_store(&op->slot->failed, 1);
+    } else if (op->header.kind == WM_MESSAGE_DATA)
+        wm_payload_abandon(op);
+    op->state = SEND_FAILED;
+    wm_op_complete(op);
+}
+
 // Puts the header on its way. Where all slots are taken the payload goes the
 // way it goes to other hosts: a send never waits for another to begin.
 static int
@@ -222,10 +239,17 @@ try_start(wm_op_t *op, wm_error_t *err)
     if (inlined > 0)
         memcpy(op->packet + sizeof *header, op->buffer.data, inlined);
     code = send_header(op, (int)(sizeof *header + inlined), err);
-    if (code == 0)
-        op->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
-                                                     : SEND_UNDER_WAY;
-    return code;
+    if (code < 0)
+        return code;
+    op->state
+        = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED : SEND_UNDER_WAY;
+    // Asking the driver whether a stream is idle takes as long as the header
+    // does: both at once.
+    wm_error_t late;
+    if (op->state == SEND_OFFERED && op->handoff == NULL
+        && announce(op, &late) < 0)
+        fail(op, &late);
+    return 0;
 }
 
 static int
@@ -235,7 +259,7 @@ start(wm_op_t *op, wm_error_t *err)
     if (!is_cuda_error(code))
         return code;
     wm_op_fail(op, err);
-    if (op->pooled)
+    if (op->opened)
         (void)!wm_stream_synchronize(op->device, op->stream, NULL);
     wm_op_drop_resources(op);
     op->slot = NULL;
@@ -331,23 +355,6 @@ step_offer(wm_op_t *op, wm_error_t *err)
                               pieces->ready_base + pieces->next);
 }
 
-static void
-fail(wm_op_t *op, const wm_error_t *err)
-{
-    wm_op_fail(op, err);
-    // What our stream was given must not touch ring or words any more.
-    if (op->pooled)
-        (void)!wm_stream_synchronize(op->device, op->stream, NULL);
-    if (op->slot != NULL) {
-        snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
-                 err->text);
-        atomic_store(&op->slot->failed, 1);
-    } else if (op->header.kind == WM_MESSAGE_DATA)
-        wm_payload_abandon(op);
-    op->state = SEND_FAILED;
-    wm_op_complete(op);
-}
-
 static bool
 step(wm_op_t *op)
 {
@@ -424,6 +431,7 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     (*op)->rank = envelope->rank;
     (*op)->tag = envelope->tag;
     (*op)->synchronous = envelope->synchronous;
+    (*op)->blocking = envelope->blocking;
     (*op)->user_stream = envelope->stream;
     (*op)->user_device = envelope->stream_device;
     // Managed memory that is on no GPU now is read by any.

@@ -14,6 +14,9 @@
 // number (the 35th of a process, measured on CUDA 13) making one waits until
 // the device is idle, which is worse than standing behind other work.
 #define POOL_GROWTH 24
+// Copies of messages go before the program's kernels; the driver takes the
+// highest priority there is.
+#define POOL_PRIORITY -100
 // How many are asked whether they are idle, which costs 1.2 us each.
 #define POOL_TRIES 4
 
@@ -131,7 +134,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
         *stream = found;
         return 0;
     }
-    status = wm_stream_create(device, 0, stream, err);
+    status = wm_stream_create(device, POOL_PRIORITY, stream, err);
     if (status < 0) {
         pthread_mutex_lock(&pool->lock);
         pool->made--;

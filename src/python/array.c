@@ -57,7 +57,11 @@ array_dealloc(PyObject *self)
         (void)!wm_order_wait(storage->order, true, NULL);
         Py_END_ALLOW_THREADS
     }
+    // A foreign owner's end must not swallow an exception on its way.
+    PyObject *error_type, *error, *traceback;
+    PyErr_Fetch(&error_type, &error, &traceback);
     wm_array_clear(&object->array);
+    PyErr_Restore(error_type, error, traceback);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -247,6 +251,12 @@ array_float(PyObject *self)
 static PyObject *
 array_index(PyObject *self)
 {
+    // A TypeError tells bytes() and its like to go on to the buffer.
+    if (wm_array_count(wm_array_of(self)) != 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "only an array of one integer is an index");
+        return NULL;
+    }
     PyObject *item = array_item(self, NULL);
     PyObject *result = item != NULL ? PyNumber_Index(item) : NULL;
     Py_XDECREF(item);

@@ -5,11 +5,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "comm/coll.h"
 #include "comm/progress.h"
 #include "comm/request.h"
-#include "comm/stats.h"
 #include "comm/transport.h"
+#include "python/channel.h"
 #include "python/request.h"
 #include "python/view.h"
 
@@ -23,18 +22,11 @@ typedef struct {
 
 static PyTypeObject *on_stream_type;
 
-// What a method works on: the communicator, and a stream where one was named.
-typedef struct {
-    wm_comm_t *comm;
-    CUstream stream;
-    int device; // -1: no stream
-} channel_t;
-
-static int
-get_channel(PyObject *self, channel_t *channel)
+int
+wm_channel_get(PyObject *self, wm_channel_t *channel)
 {
     MPI_Comm handle;
-    *channel = (channel_t){.device = -1};
+    *channel = (wm_channel_t){.device = -1};
     if (Py_TYPE(self) == on_stream_type) {
         on_stream_t *bound = (on_stream_t *)self;
         channel->stream = bound->stream;
@@ -58,72 +50,10 @@ get_channel(PyObject *self, channel_t *channel)
     return 0;
 }
 
-// Arguments by position or keyword into `values` (borrowed, NULL where not
-// given); the first `required` must be there. Much cheaper than
-// PyArg_Parse for the calls that are made a million times.
-static int
-parse(const char *function, const char *const *names, int count, int required,
-      PyObject *const *args, Py_ssize_t given, PyObject *keywords,
-      PyObject **values)
-{
-    if (given > count) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() takes at most %d arguments (%zd given)", function,
-                     count, given);
-        return -1;
-    }
-    for (int i = 0; i < count; ++i)
-        values[i] = i < given ? args[i] : NULL;
-    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
-    for (Py_ssize_t k = 0; k < named; ++k) {
-        PyObject *name = PyTuple_GET_ITEM(keywords, k);
-        int i = 0;
-        while (i < count && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
-            ++i;
-        if (i == count || values[i] != NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         i == count
-                             ? "%s() got an unexpected keyword argument %R"
-                             : "%s() got %R twice",
-                         function, name);
-            return -1;
-        }
-        values[i] = args[given + k];
-    }
-    for (int i = 0; i < required; ++i)
-        if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() misses the argument '%s'",
-                         function, names[i]);
-            return -1;
-        }
-    return 0;
-}
-
-static int
-integer(PyObject *object, const char *argument, int *value)
-{
-    if (object == NULL)
-        return 0;
-    long number = PyLong_AsLong(object);
-    if (number == -1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s",
-                         argument, Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    if (number < INT_MIN || number > INT_MAX) {
-        PyErr_Format(PyExc_OverflowError, "%s=%ld does not fit an int",
-                     argument, number);
-        return -1;
-    }
-    *value = (int)number;
-    return 0;
-}
-
 // Where CUDA failed while the buffer was looked at, the receiver may wait for
 // the message already.
 static void
-tell_receiver(const channel_t *channel, const wm_envelope_t *envelope)
+tell_receiver(const wm_channel_t *channel, const wm_envelope_t *envelope)
 {
     PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
@@ -140,8 +70,8 @@ tell_receiver(const channel_t *channel, const wm_envelope_t *envelope)
 // Parses the buffer and begins the message. NULL with an exception; the
 // message is then released.
 static wm_op_t *
-begin(const channel_t *channel, PyObject *object, const char *argument,
-      int rank, int tag, bool receives, bool synchronous,
+begin(const wm_channel_t *channel, PyObject *object, const char *argument,
+      int rank, int tag, bool receives, bool blocking, bool synchronous,
       wm_message_t *message)
 {
     wm_error_t err;
@@ -150,6 +80,7 @@ begin(const channel_t *channel, PyObject *object, const char *argument,
     wm_envelope_t envelope = {
         .rank = rank,
         .tag = tag,
+        .blocking = blocking,
         .synchronous = synchronous,
         .stream = channel->stream,
         .stream_device = channel->device,
@@ -179,15 +110,15 @@ send(PyObject *self, const char *function, PyObject *const *args,
 {
     static const char *const names[] = {"buf", "dest", "tag"};
     PyObject *values[3];
-    channel_t channel;
+    wm_channel_t channel;
     int dest, tag = 0;
     wm_message_t message;
-    if (parse(function, names, 3, 2, args, given, keywords, values) < 0
-        || get_channel(self, &channel) < 0
-        || integer(values[1], "dest", &dest) < 0
-        || integer(values[2], "tag", &tag) < 0)
+    if (wm_arguments(function, names, 3, 2, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "dest", &dest) < 0
+        || wm_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_op_t *op = begin(&channel, values[0], "buf", dest, tag, false,
+    wm_op_t *op = begin(&channel, values[0], "buf", dest, tag, false, blocking,
                         synchronous, &message);
     if (op == NULL)
         return NULL;
@@ -235,20 +166,20 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
 {
     static const char *const names[] = {"buf", "source", "tag", "status"};
     PyObject *values[4];
-    channel_t channel;
+    wm_channel_t channel;
     int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
     MPI_Status *status;
     wm_message_t message;
-    if (parse(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3, 1, args,
+    if (wm_arguments(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3, 1, args,
               given, keywords, values)
             < 0
-        || get_channel(self, &channel) < 0
-        || integer(values[1], "source", &source) < 0
-        || integer(values[2], "tag", &tag) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "source", &source) < 0
+        || wm_argument_int(values[2], "tag", &tag) < 0
         || wm_mpi_status(blocking ? values[3] : NULL, "status", &status) < 0)
         return NULL;
-    wm_op_t *op = begin(&channel, values[0], "buf", source, tag, true, false,
-                        &message);
+    wm_op_t *op = begin(&channel, values[0], "buf", source, tag, true, blocking,
+                        false, &message);
     if (op == NULL)
         return NULL;
     if (!blocking)
@@ -301,25 +232,25 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
         "sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status",
     };
     PyObject *values[7];
-    channel_t channel;
+    wm_channel_t channel;
     int dest, sendtag = 0, source = MPI_ANY_SOURCE, recvtag = MPI_ANY_TAG;
     MPI_Status *status;
     wm_message_t sent, received;
-    if (parse("Sendrecv", names, 7, 2, args, given, keywords, values) < 0
-        || get_channel(self, &channel) < 0
-        || integer(values[1], "dest", &dest) < 0
-        || integer(values[2], "sendtag", &sendtag) < 0
-        || integer(values[4], "source", &source) < 0
-        || integer(values[5], "recvtag", &recvtag) < 0
+    if (wm_arguments("Sendrecv", names, 7, 2, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "dest", &dest) < 0
+        || wm_argument_int(values[2], "sendtag", &sendtag) < 0
+        || wm_argument_int(values[4], "source", &source) < 0
+        || wm_argument_int(values[5], "recvtag", &recvtag) < 0
         || wm_mpi_status(values[6], "status", &status) < 0)
         return NULL;
     PyObject *into = values[3] != NULL ? values[3] : Py_None;
     wm_op_t *receiving = begin(&channel, into, "recvbuf", source, recvtag,
-                               true, false, &received);
+                               true, true, false, &received);
     if (receiving == NULL)
         return NULL;
     wm_op_t *sending = begin(&channel, values[0], "sendbuf", dest, sendtag,
-                             false, false, &sent);
+                             false, true, false, &sent);
     if (sending == NULL) { // nothing was sent: take the receive back
         PyObject *kind, *value, *trace;
         PyErr_Fetch(&kind, &value, &trace);
@@ -339,134 +270,6 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_op_release(sending); // after a failed receive it ends by itself
     wm_message_release(&received);
     wm_message_release(&sent);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-PyDoc_STRVAR(comm_Barrier_doc,
-             "Barrier($self, /)\n--\n\n"
-             "Wait for all ranks; GPU memory freed before it can be allocated "
-             "after it.");
-
-static PyObject *
-comm_Barrier(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    channel_t channel;
-    wm_error_t err;
-    int code;
-    if (get_channel(self, &channel) < 0)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_coll_barrier(channel.comm, &err);
-    Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
-}
-
-PyDoc_STRVAR(comm_Bcast_doc,
-             "Bcast($self, /, buf, root=0)\n--\n\n"
-             "Send root's array to all ranks; GPU arrays go through "
-             "page-locked\nhost memory. The counts must agree, the kinds of "
-             "memory need not.");
-
-static PyObject *
-comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
-           PyObject *keywords)
-{
-    static const char *const names[] = {"buf", "root"};
-    PyObject *values[2];
-    channel_t channel;
-    wm_message_t message;
-    wm_error_t err;
-    int code, root = 0;
-    if (parse("Bcast", names, 2, 1, args, given, keywords, values) < 0
-        || get_channel(self, &channel) < 0
-        || integer(values[1], "root", &root) < 0)
-        return NULL;
-    if (root < 0 || wm_comm_check(channel.comm, "root", root, 0, false, &err)
-                        < 0) {
-        if (root < 0)
-            wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
-                         "root=%d is not a rank of this communicator", root);
-        return wm_raise(&err);
-    }
-    bool sends = channel.comm->rank == root;
-    if (wm_message_parse(values[0], !sends, "buf", &message) < 0)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
-    Py_END_ALLOW_THREADS;
-    if (code == 0 && !sends)
-        code = wm_message_unpack(&message, message.buffer.nbytes);
-    else if (code < 0)
-        wm_raise(&err);
-    wm_message_release(&message);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static int
-check_reduction(const wm_message_t *send, const wm_message_t *receive)
-{
-    if (receive->type == MPI_DATATYPE_NULL || receive->user != NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "recvbuf: MPI has no reduction for this element type; "
-                        "convert to float32 first");
-        return -1;
-    }
-    if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
-        PyErr_Format(PyExc_ValueError,
-                     "sendbuf has %zu bytes, recvbuf %zu; they must be equal",
-                     send->buffer.nbytes, receive->buffer.nbytes);
-        return -1;
-    }
-    if (send != NULL && send->type != receive->type) {
-        PyErr_SetString(PyExc_TypeError,
-                        "sendbuf and recvbuf have different element types; "
-                        "give both the same");
-        return -1;
-    }
-    return 0;
-}
-
-PyDoc_STRVAR(comm_Allreduce_doc,
-             "Allreduce($self, /, sendbuf, recvbuf, op=MPI.SUM)\n--\n\n"
-             "Reduce elementwise over all ranks; sendbuf may be MPI.IN_PLACE."
-             "\nGPU arrays go through page-locked host memory.");
-
-static PyObject *
-comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
-{
-    static const char *const names[] = {"sendbuf", "recvbuf", "op"};
-    PyObject *values[3];
-    channel_t channel;
-    wm_message_t sent, received;
-    wm_error_t err;
-    MPI_Op op = MPI_SUM;
-    if (parse("Allreduce", names, 3, 2, args, given, keywords, values) < 0
-        || get_channel(self, &channel) < 0
-        || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
-        return NULL;
-    bool in_place = wm_mpi_is_in_place(values[0]);
-    if (wm_message_parse(values[1], true, "recvbuf", &received) < 0)
-        return NULL;
-    if (!in_place
-        && wm_message_parse(values[0], false, "sendbuf", &sent) < 0) {
-        wm_message_release(&received);
-        return NULL;
-    }
-    int code = check_reduction(in_place ? NULL : &sent, &received);
-    if (code == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
-                                 &received.buffer, received.type,
-                                 received.size, op, &err);
-        Py_END_ALLOW_THREADS;
-        if (code < 0)
-            wm_raise(&err);
-    }
-    if (!in_place)
-        wm_message_release(&sent);
-    wm_message_release(&received);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -521,7 +324,7 @@ PyDoc_STRVAR(comm_transport_doc,
 static PyObject *
 comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
-    channel_t channel;
+    wm_channel_t channel;
     wm_error_t err;
     int rank;
     char reason[200] = "";
@@ -530,7 +333,7 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
         return NULL;
     }
-    if (get_channel(self, &channel) < 0 || integer(args[0], "rank", &rank) < 0)
+    if (wm_channel_get(self, &channel) < 0 || wm_argument_int(args[0], "rank", &rank) < 0)
         return NULL;
     if (rank < 0 || wm_comm_check(channel.comm, "rank", rank, 0, false, &err)
                         < 0) {
@@ -569,9 +372,6 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 
 static PyMethodDef comm_methods[] = {
     MESSAGES,
-    FAST(Bcast),
-    FAST(Allreduce),
-    {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
     {"_attach", comm_attach, METH_NOARGS, comm_attach_doc},
     {"on", comm_on, METH_O, comm_on_doc},
     {"_transport", (PyCFunction)(void (*)(void))comm_transport, METH_FASTCALL,
@@ -626,63 +426,16 @@ static PyType_Spec on_stream_spec = {
     .slots = on_stream_slots,
 };
 
-PyDoc_STRVAR(stats_doc,
-             "stats($module, /)\n--\n\n"
-             "Counters of this process since its start or reset_stats(): a "
-             "dict of ints.");
-
-static PyObject *
-stats(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    PyObject *result = PyDict_New();
-    for (int i = 0; i < WM_STATS && result != NULL; ++i) {
-        PyObject *value = PyLong_FromLongLong(wm_stat_get(i));
-        if (value == NULL
-            || PyDict_SetItemString(result, wm_stat_name(i), value) < 0)
-            Py_CLEAR(result);
-        Py_XDECREF(value);
-    }
-    return result;
-}
-
-PyDoc_STRVAR(reset_stats_doc,
-             "reset_stats($module, /)\n--\n\n"
-             "Set the counters of stats() to 0, except what is open now.");
-
-static PyObject *
-reset_stats(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    wm_stat_reset();
-    return Py_NewRef(Py_None);
-}
-
-PyDoc_STRVAR(is_on_device_doc,
-             "is_on_device($module, obj, /)\n--\n\n"
-             "Whether an array, or the array in a [array, …] list, is GPU "
-             "memory.");
-
-static PyObject *
-is_on_device(PyObject *module, PyObject *object)
-{
-    (void)module;
-    return PyBool_FromLong(wm_message_on_device(object));
-}
-
-static PyMethodDef functions[] = {
-    {"stats", stats, METH_NOARGS, stats_doc},
-    {"reset_stats", reset_stats, METH_NOARGS, reset_stats_doc},
-    {"is_on_device", is_on_device, METH_O, is_on_device_doc},
-    {0},
-};
-
 int
 wm_python_add_comm(PyObject *module)
 {
-    if (wm_mpi_import() < 0 || PyModule_AddFunctions(module, functions) < 0)
+    if (wm_mpi_import() < 0)
         return -1;
-    PyObject *comm = PyType_FromModuleAndSpec(module, &comm_spec, NULL);
+    PyObject *bases = PyTuple_Pack(1, wm_state()->collectives_type);
+    if (bases == NULL)
+        return -1;
+    PyObject *comm = PyType_FromModuleAndSpec(module, &comm_spec, bases);
+    Py_DECREF(bases);
     PyObject *bound = PyType_FromModuleAndSpec(module, &on_stream_spec, NULL);
     wm_state()->comm_type = (PyTypeObject *)comm;
     on_stream_type = (PyTypeObject *)bound;

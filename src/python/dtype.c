@@ -138,8 +138,10 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         if (status == 0) {
             return 0;
         }
-    } else if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
-        return -1;
+    } else if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
+               !PyErr_ExceptionMatches(PyExc_ValueError) &&
+               !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
+        return -1; // the latter two are NumPy's for some texts
     }
     // Anything unknown is numpy.dtype("O"), or a TypeError.
     PyErr_Clear();

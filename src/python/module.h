@@ -17,6 +17,7 @@ typedef struct {
     PyTypeObject *stream_type;
     PyTypeObject *event_type;
     PyTypeObject *array_type;
+    PyTypeObject *collectives_type;
     PyTypeObject *comm_type;
     PyTypeObject *request_type;
     PyObject *mpi_exception; // mpi4py.MPI.Exception
@@ -44,7 +45,11 @@ wm_python_add_array(PyObject *module);
 int
 wm_python_add_view(PyObject *module);
 int
+wm_python_add_collectives(PyObject *module);
+int
 wm_python_add_comm(PyObject *module);
+int
+wm_python_add_stats(PyObject *module);
 int
 wm_python_add_request(PyObject *module);
 

@@ -60,13 +60,26 @@ wm_view_own_object(wm_view_t *view, PyObject *object)
     view->release = wm_release_object;
 }
 
+// Runs whatever code others have for the end of their memory, which must not
+// swallow the exception that is on its way.
+void
+wm_view_release_owner(void (*release)(void *owner), void *owner)
+{
+    PyObject *type, *value, *traceback;
+    if (release == wm_release_object && Py_REFCNT((PyObject *)owner) > 1) {
+        Py_DECREF((PyObject *)owner);
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    release(owner);
+    PyErr_Restore(type, value, traceback);
+}
+
 void
 wm_view_release(wm_view_t *view)
 {
-    if (view->release == wm_release_object) {
-        Py_DECREF((PyObject *)view->owner);
-    } else if (view->release != NULL) {
-        view->release(view->owner);
+    if (view->release != NULL) {
+        wm_view_release_owner(view->release, view->owner);
     }
     view->release = NULL;
     wm_array_clear(&view->array);

@@ -123,6 +123,24 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
     return 0;
 }
 
+// Exporters may leave out what a contiguous buffer does not need (ctypes).
+static void
+take_layout(const Py_buffer *buffer, wm_array_t *array)
+{
+    for (int i = 0; i < buffer->ndim; i++) {
+        array->shape[i] = buffer->shape != NULL
+                              ? buffer->shape[i]
+                              : buffer->len / buffer->itemsize;
+    }
+    if (buffer->strides == NULL) {
+        wm_view_set_contiguous(array);
+        return;
+    }
+    for (int i = 0; i < buffer->ndim; i++) {
+        array->strides[i] = buffer->strides[i];
+    }
+}
+
 static int
 take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
 {
@@ -139,10 +157,11 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     array->data = buffer->buf;
     array->readonly = buffer->readonly != 0;
     array->ndim = buffer->ndim;
-    for (int i = 0; i < buffer->ndim; i++) {
-        array->shape[i] = buffer->shape[i];
-        array->strides[i] = buffer->strides[i];
+    if (buffer->shape == NULL && buffer->ndim > 1) {
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its buffer has no shape");
     }
+    take_layout(buffer, array);
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     return wm_view_set_memory(view, argument);
 }

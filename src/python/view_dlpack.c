@@ -171,14 +171,14 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
 {
     if (managed->version.major != WM_DL_MAJOR) {
         int major = (int)managed->version.major;
-        delete_versioned(managed);
+        wm_view_release_owner(delete_versioned, managed);
         return wm_view_fail(PyExc_BufferError, argument,
                             "its DLPack tensor is of version %d, not 1",
                             major);
     }
     if (take_tensor(&managed->tensor, argument, view) < 0 ||
         check_device(&managed->tensor, argument, view) < 0) {
-        delete_versioned(managed);
+        wm_view_release_owner(delete_versioned, managed);
         return -1;
     }
     *device = managed->tensor.device;
@@ -194,7 +194,7 @@ take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
 {
     if (take_tensor(&managed->tensor, argument, view) < 0 ||
         check_device(&managed->tensor, argument, view) < 0) {
-        delete_legacy(managed);
+        wm_view_release_owner(delete_legacy, managed);
         return -1;
     }
     *device = managed->tensor.device;

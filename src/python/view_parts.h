@@ -71,6 +71,10 @@ wm_view_set_memory(wm_view_t *view, const char *argument);
 void
 wm_view_own_object(wm_view_t *view, PyObject *object);
 
+// Calls release(owner); an exception that is set stays so.
+void
+wm_view_release_owner(void (*release)(void *owner), void *owner);
+
 // A release function that drops a reference to a Python object, with the GIL
 // or without.
 void

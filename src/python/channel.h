@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the methods of communicators share: the communicator behind an object,
+// with the stream it is bound to, and arguments parsed fast. GIL held.
+#ifndef WM_PYTHON_CHANNEL_H
+#define WM_PYTHON_CHANNEL_H
+
+#include "comm/comm.h"
+#include "cuda/stream.h"
+#include "python/module.h"
+
+// What a method works on: the communicator, and a stream where one was named.
+typedef struct {
+    wm_comm_t *comm;
+    CUstream stream;
+    int device; // -1: no stream
+} wm_channel_t;
+
+// Of a communicator, or of comm.on(stream). -1 with an exception where it was
+// not attached, or MPI is not running.
+int
+wm_channel_get(PyObject *self, wm_channel_t *channel);
+
+// Arguments by position or keyword into `values` (borrowed, NULL where not
+// given); the first `required` must be there. Much cheaper than
+// PyArg_Parse for the calls that are made a million times.
+int
+wm_arguments(const char *function, const char *const *names, int count,
+             int required, PyObject *const *args, Py_ssize_t given,
+             PyObject *keywords, PyObject **values);
+
+// An int argument; `value` keeps its default where the object is NULL.
+int
+wm_argument_int(PyObject *object, const char *argument, int *value);
+
+#endif

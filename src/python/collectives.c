@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives that take GPU arrays: a mixin below CommMethods.
+#include <stdbool.h>
+
+#include "comm/coll.h"
+#include "python/buffer.h"
+#include "python/channel.h"
+
+PyDoc_STRVAR(comm_Barrier_doc,
+             "Barrier($self, /)\n--\n\n"
+             "Wait for all ranks; GPU memory freed before it can be allocated "
+             "after it.");
+
+static PyObject *
+comm_Barrier(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    wm_channel_t channel;
+    wm_error_t err;
+    int code;
+    if (wm_channel_get(self, &channel) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_coll_barrier(channel.comm, &err);
+    Py_END_ALLOW_THREADS;
+    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(comm_Bcast_doc,
+             "Bcast($self, /, buf, root=0)\n--\n\n"
+             "Send root's array to all ranks; GPU arrays go through "
+             "page-locked\nhost memory. The counts must agree, the kinds of "
+             "memory need not.");
+
+static PyObject *
+comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
+           PyObject *keywords)
+{
+    static const char *const names[] = {"buf", "root"};
+    PyObject *values[2];
+    wm_channel_t channel;
+    wm_message_t message;
+    wm_error_t err;
+    int code, root = 0;
+    if (wm_arguments("Bcast", names, 2, 1, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "root", &root) < 0)
+        return NULL;
+    if (root < 0 || wm_comm_check(channel.comm, "root", root, 0, false, &err)
+                        < 0) {
+        if (root < 0)
+            wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
+                         "root=%d is not a rank of this communicator", root);
+        return wm_raise(&err);
+    }
+    bool sends = channel.comm->rank == root;
+    if (wm_message_parse(values[0], !sends, "buf", &message) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
+    Py_END_ALLOW_THREADS;
+    if (code == 0 && !sends)
+        code = wm_message_unpack(&message, message.buffer.nbytes);
+    else if (code < 0)
+        wm_raise(&err);
+    wm_message_release(&message);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static int
+check_reduction(const wm_message_t *send, const wm_message_t *receive)
+{
+    if (receive->type == MPI_DATATYPE_NULL || receive->user != NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "recvbuf: MPI has no reduction for this element type; "
+                        "convert to float32 first");
+        return -1;
+    }
+    if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
+        PyErr_Format(PyExc_ValueError,
+                     "sendbuf has %zu bytes, recvbuf %zu; they must be equal",
+                     send->buffer.nbytes, receive->buffer.nbytes);
+        return -1;
+    }
+    if (send != NULL && send->type != receive->type) {
+        PyErr_SetString(PyExc_TypeError,
+                        "sendbuf and recvbuf have different element types; "
+                        "give both the same");
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(comm_Allreduce_doc,
+             "Allreduce($self, /, sendbuf, recvbuf, op=MPI.SUM)\n--\n\n"
+             "Reduce elementwise over all ranks; sendbuf may be MPI.IN_PLACE."
+             "\nGPU arrays go through page-locked host memory.");
+
+static PyObject *
+comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
+               PyObject *keywords)
+{
+    static const char *const names[] = {"sendbuf", "recvbuf", "op"};
+    PyObject *values[3];
+    wm_channel_t channel;
+    wm_message_t sent, received;
+    wm_error_t err;
+    MPI_Op op = MPI_SUM;
+    if (wm_arguments("Allreduce", names, 3, 2, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
+        return NULL;
+    bool in_place = wm_mpi_is_in_place(values[0]);
+    if (wm_message_parse(values[1], true, "recvbuf", &received) < 0)
+        return NULL;
+    if (!in_place
+        && wm_message_parse(values[0], false, "sendbuf", &sent) < 0) {
+        wm_message_release(&received);
+        return NULL;
+    }
+    int code = check_reduction(in_place ? NULL : &sent, &received);
+    if (code == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
+                                 &received.buffer, received.type,
+                                 received.size, op, &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
+    if (!in_place)
+        wm_message_release(&sent);
+    wm_message_release(&received);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+#define FAST(name)                                                            \
+    {#name, (PyCFunction)(void (*)(void))comm_##name,                         \
+     METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc}
+
+static PyMethodDef methods[] = {
+    FAST(Bcast),
+    FAST(Allreduce),
+    {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
+    {0},
+};
+
+PyDoc_STRVAR(collectives_doc, "The collectives that take GPU arrays.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)collectives_doc},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi._core._Collectives",
+    .basicsize = sizeof(PyObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = slots,
+};
+
+int
+wm_python_add_collectives(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    wm_state()->collectives_type = (PyTypeObject *)type;
+    return type == NULL ? -1 : 0;
+}
