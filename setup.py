@@ -38,6 +38,7 @@ SOURCES = [
     "src/cuda/pointer.c",
     "src/cuda/stream.c",
     "src/cuda/word.c",
+    "src/array/announce.c",
     "src/array/array.c",
     "src/array/copy.c",
     "src/array/dtype.c",
@@ -89,7 +90,7 @@ SOURCES = [
     "src/python/view_check.c",
     "src/python/view_dlpack.c",
 ]
-KERNELS = ["src/kernels/copy.cu"]
+KERNELS = ["src/kernels/announce.cu", "src/kernels/copy.cu"]
 
 
 def _tree(pattern):

@@ -241,6 +241,25 @@ def test_a_reader_that_comes_again_is_remembered_for_both_reads():
     assert settled(d, 7)
 
 
+def test_a_stream_with_the_handle_of_one_that_is_gone_is_another():
+    a = new(7)
+    b, c = (wm.zeros(N, "u1", GPU) for _ in range(2))
+    stream = wm.Stream(GPU)
+    handle = stream.cuda_stream
+    b.assign(a, stream=stream)
+    del stream
+    others = [wm.Stream(GPU)]
+    while others[-1].cuda_stream != handle:
+        if len(others) == 100:
+            pytest.skip("this driver does not reuse handles at once")
+        others.append(wm.Stream(GPU))
+    c.assign(a, stream=others[-1])
+    a.fill_(0, blocking=False)
+    assert is_all(a, 0)
+    assert settled(b, 7)
+    assert settled(c, 7)
+
+
 def test_work_on_a_stream_comes_after_what_is_pending(driver):
     a = wm.zeros(N, "u1", GPU)
     a.fill_(1, blocking=False)

@@ -68,9 +68,11 @@ wm_storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
     }
     if (device >= 0) {
         status = alloc_device(made, device, err);
-    } else if (pinned) {
+    }
+    else if (pinned) {
         status = alloc_pinned(made, err);
-    } else {
+    }
+    else {
         status = alloc_host(made, err);
     }
     if (status < 0) {
@@ -118,17 +120,18 @@ free_memory(wm_storage_t *storage)
     if (storage->block != NULL) {
         CUevent events[MAX_EVENTS];
         int devices[MAX_EVENTS];
-        int count =
-            wm_order_take(storage->order, MAX_EVENTS, events, devices);
+        int count = wm_order_take(storage->order, MAX_EVENTS, events, devices);
         wm_block_free(storage->block, count, events, devices);
         return;
     }
     (void)!wm_order_wait(storage->order, true, NULL);
     if (storage->release != NULL) {
         storage->release(storage->owner);
-    } else if (storage->memory.kind == WM_MEMORY_PINNED) {
+    }
+    else if (storage->memory.kind == WM_MEMORY_PINNED) {
         wm_pinned_free(storage->ptr);
-    } else {
+    }
+    else {
         free(storage->ptr);
     }
 }
@@ -136,9 +139,10 @@ free_memory(wm_storage_t *storage)
 void
 wm_storage_release(wm_storage_t *storage)
 {
-    if (storage == NULL ||
-        atomic_fetch_sub_explicit(&storage->references, 1,
-                                  memory_order_acq_rel) != 1) {
+    if (storage == NULL
+        || atomic_fetch_sub_explicit(&storage->references, 1,
+                                     memory_order_acq_rel)
+               != 1) {
         return;
     }
     free_memory(storage);
@@ -231,8 +235,8 @@ wm_array_count(const wm_array_t *array)
 size_t
 wm_array_nbytes(const wm_array_t *array)
 {
-    return (size_t)wm_array_count(array) *
-           wm_dtype_info(array->dtype)->itemsize;
+    return (size_t)wm_array_count(array)
+           * wm_dtype_info(array->dtype)->itemsize;
 }
 
 // Whether dimensions from `first` on, stepping by `step`, are dense.
@@ -296,16 +300,15 @@ wm_array_producer(const wm_array_t *array, wm_producer_t *producer)
     producer->kind = WM_PRODUCER_ORDER;
     producer->order = storage->order;
     // What others do to host memory they do on the host, or have to wait for.
-    if (storage->memory.device >= 0 &&
-        atomic_load_explicit(&storage->shared, memory_order_relaxed)) {
+    if (storage->memory.device >= 0
+        && atomic_load_explicit(&storage->shared, memory_order_relaxed)) {
         producer->kind = WM_PRODUCER_DEVICE;
         producer->device = storage->memory.device;
     }
 }
 
 int
-wm_array_memory(const wm_array_t *array, wm_pointer_t *memory,
-                wm_error_t *err)
+wm_array_memory(const wm_array_t *array, wm_pointer_t *memory, wm_error_t *err)
 {
     if (array->storage != NULL) {
         *memory = array->storage->memory;

@@ -15,11 +15,11 @@
 
 typedef struct wm_storage {
     void *ptr;
-    size_t size;           // bytes
-    wm_pointer_t memory;   // what it is: kind, device, allocation
-    wm_order_t *order;     // NULL for pageable host memory
-    // Set, never cleared, once the pointer was given away (CAI, DLPack, ptr) or
-    // came from elsewhere: others may write it unseen.
+    size_t size;         // bytes
+    wm_pointer_t memory; // what it is: kind, device, allocation
+    wm_order_t *order;   // NULL for pageable host memory
+    // Set, never cleared, once the pointer was given away (CAI, DLPack, ptr)
+    // or came from elsewhere: others may write it unseen.
     _Atomic bool shared;
     bool readonly;
     // private to array.c

@@ -22,10 +22,9 @@ check_match(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
                             "copying between arrays of different shapes");
     }
     if (dst->dtype != src->dtype) {
-        return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "copying %s into %s: convert it first",
-                            wm_dtype_info(src->dtype)->name,
-                            wm_dtype_info(dst->dtype)->name);
+        return wm_error_set(
+            err, WM_ERR_TYPE, 0, "copying %s into %s: convert it first",
+            wm_dtype_info(src->dtype)->name, wm_dtype_info(dst->dtype)->name);
     }
     return 0;
 }
@@ -65,7 +64,8 @@ work_begin(work_t *work, wm_error_t *err)
     work->capturing = false;
     if (work->pooled) {
         status = wm_stream_acquire(work->device, &work->stream, err);
-    } else {
+    }
+    else {
         status = wm_stream_is_capturing(work->device, work->stream,
                                         &work->capturing, err);
     }
@@ -91,8 +91,7 @@ after_one(const work_t *work, const wm_producer_t *producer, bool wrote,
     if (work->capturing && producer->kind != WM_PRODUCER_STREAM) {
         return 0;
     }
-    return wm_producer_after(producer, wrote, work->device, work->stream,
-                             err);
+    return wm_producer_after(producer, wrote, work->device, work->stream, err);
 }
 
 // Nothing stays in flight unremembered, also after a failure half way.
@@ -106,7 +105,8 @@ work_end(const work_t *work, int status, bool blocking, wm_error_t *err)
         if (status == 0) {
             status = after_one(work, work->dst, true, err);
         }
-    } else if (status == 0 && !work->capturing) {
+    }
+    else if (status == 0 && !work->capturing) {
         status = wm_stream_synchronize(work->device, work->stream, err);
     }
     if (status < 0 && !work->capturing) {
@@ -156,7 +156,9 @@ wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
     if (device < 0) {
         device = to.device >= 0 ? to.device : from.device;
     }
-    work_t work = {.device = device, .stream = stream, .dst = dst_producer,
+    work_t work = {.device = device,
+                   .stream = stream,
+                   .dst = dst_producer,
                    .src = src_producer};
     status = work_begin(&work, err);
     if (status < 0) {
@@ -233,13 +235,13 @@ wm_fill(const wm_array_t *dst, const void *value, CUstream stream,
         }
         return status;
     }
-    work_t work = {.device = memory.device, .stream = stream,
-                   .dst = &producer};
+    work_t work = {
+        .device = memory.device, .stream = stream, .dst = &producer};
     status = work_begin(&work, err);
     if (status < 0) {
         return status;
     }
-    status = fill_enqueue(&layout, value, itemsize, memory.device,
-                          work.stream, err);
+    status = fill_enqueue(&layout, value, itemsize, memory.device, work.stream,
+                          err);
     return work_end(&work, status, blocking, err);
 }

@@ -49,8 +49,8 @@ wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err)
                             typestr);
     }
     for (int i = 0; i < WM_DTYPES; i++) {
-        if (infos[i].typestr == NULL ||
-            strcmp(infos[i].typestr + 1, typestr + 1) != 0) {
+        if (infos[i].typestr == NULL
+            || strcmp(infos[i].typestr + 1, typestr + 1) != 0) {
             continue;
         }
         if (typestr[0] == '>' && infos[i].itemsize > 1) {

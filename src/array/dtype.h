@@ -30,10 +30,10 @@ typedef enum {
 } wm_dtype_t;
 
 typedef struct {
-    const char *name;     // "float32"
-    const char *typestr;  // "<f4"; "|b1"; NULL for bfloat16
-    uint8_t itemsize;     // bytes
-    uint8_t dlpack_code;  // kDLInt …
+    const char *name;    // "float32"
+    const char *typestr; // "<f4"; "|b1"; NULL for bfloat16
+    uint8_t itemsize;    // bytes
+    uint8_t dlpack_code; // kDLInt …
     uint8_t dlpack_bits;
 } wm_dtype_info_t;
 
@@ -44,8 +44,7 @@ wm_dtype_info(wm_dtype_t dtype);
 // From an array-interface typestring ("<f4", "=i8", "|u1"); WM_ERR_TYPE for an
 // unsupported one and for a foreign byte order, each told apart.
 WM_MUST_CHECK int
-wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype,
-                      wm_error_t *err);
+wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err);
 
 WM_MUST_CHECK int
 wm_dtype_from_dlpack(uint8_t code, uint8_t bits, uint16_t lanes,

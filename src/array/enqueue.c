@@ -74,18 +74,18 @@ is_pitched(const wm_layout_t *layout)
     int row = layout->ndim - 1;
     int64_t to = layout->dst_strides[row];
     int64_t from = layout->src_strides[row];
-    if (to < layout->run || from < layout->run || to > MAX_PITCH ||
-        from > MAX_PITCH) {
+    if (to < layout->run || from < layout->run || to > MAX_PITCH
+        || from > MAX_PITCH) {
         return false;
     }
     if (layout->ndim == 1) {
         return true;
     }
     int64_t rows = layout->shape[1];
-    return layout->dst_strides[0] % to == 0 &&
-           layout->src_strides[0] % from == 0 &&
-           layout->dst_strides[0] / to >= rows &&
-           layout->src_strides[0] / from >= rows;
+    return layout->dst_strides[0] % to == 0
+           && layout->src_strides[0] % from == 0
+           && layout->dst_strides[0] / to >= rows
+           && layout->src_strides[0] / from >= rows;
 }
 
 static int
@@ -185,8 +185,8 @@ copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
         status = wm_kernels_copy(layout, place->device, stream, err);
     }
     if (status == 0) {
-        status = wm_stream_follow(route->device, route->stream,
-                                  place->device, stream, err);
+        status = wm_stream_follow(route->device, route->stream, place->device,
+                                  stream, err);
     }
     wm_stream_release(place->device, stream);
     return status;
@@ -223,9 +223,9 @@ temporary_free(wm_array_t *temporary, const route_t *route, int status,
     wm_order_t *order = temporary->storage->order;
     int ended;
     if (order != NULL) {
-        ended =
-            wm_order_after_write(order, route->device, route->stream, err);
-    } else {
+        ended = wm_order_after_write(order, route->device, route->stream, err);
+    }
+    else {
         ended = wm_stream_synchronize(route->device, route->stream, err);
     }
     wm_array_clear(temporary);
@@ -296,8 +296,8 @@ enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
     if (status < 0) {
         return status;
     }
-    bool staged = (!dst_near && !is_host(&route->dst)) ||
-                  (!src_near && !is_host(&route->src));
+    bool staged = (!dst_near && !is_host(&route->dst))
+                  || (!src_near && !is_host(&route->src));
     if (!staged && is_pitched(&layout)) {
         return copy_pitched(&layout, route, err);
     }
@@ -369,8 +369,8 @@ wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
     }
     if (is_host(&route.dst) && is_host(&route.src)) {
         // Pinned memory may have work pending on the stream it is ordered by.
-        bool pinned = route.dst.kind != WM_MEMORY_HOST ||
-                      route.src.kind != WM_MEMORY_HOST;
+        bool pinned = route.dst.kind != WM_MEMORY_HOST
+                      || route.src.kind != WM_MEMORY_HOST;
         if (pinned && device >= 0) {
             status = wm_stream_synchronize(device, stream, err);
         }

@@ -54,8 +54,7 @@ load_lock_held(int device, wm_error_t *err)
         return status;
     }
     if (module->module == NULL) {
-        status =
-            WM_CU(err, ModuleLoadData, &module->module, wm_kernels_image);
+        status = WM_CU(err, ModuleLoadData, &module->module, wm_kernels_image);
     }
     if (status == 0) {
         status = find_functions(module, err);
@@ -79,8 +78,7 @@ wm_kernels_load(int device, wm_error_t *err)
         return 0;
     }
     pthread_mutex_lock(&load_lock);
-    int status =
-        modules[device].loaded ? 0 : load_lock_held(device, err);
+    int status = modules[device].loaded ? 0 : load_lock_held(device, err);
     pthread_mutex_unlock(&load_lock);
     return status;
 }
@@ -119,8 +117,8 @@ divisor_init(wm_divisor_t *divisor, uint32_t by)
     uint64_t one = 1;
     divisor->divisor = by;
     divisor->shift = shift;
-    divisor->magic =
-        (uint32_t)(((one << 32) * ((one << shift) - by)) / by + 1);
+    divisor->magic = (uint32_t)(((one << 32) * ((one << shift) - by)) / by
+                                + 1);
 }
 
 static int
@@ -195,8 +193,7 @@ drop_single_run(wm_copy_params_t *params)
 }
 
 typedef int (*launch_t)(wm_copy_params_t *params, int unit, int device,
-                        CUstream stream, const void *context,
-                        wm_error_t *err);
+                        CUstream stream, const void *context, wm_error_t *err);
 
 // One launch for the innermost dimensions a kernel has room for, for each
 // index of those around them (hardly ever any).

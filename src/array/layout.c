@@ -46,8 +46,8 @@ is_slower(const wm_layout_t *layout, int i, int j)
     if (layout->dst_strides[i] != layout->dst_strides[j]) {
         return layout->dst_strides[i] > layout->dst_strides[j];
     }
-    return magnitude(layout->src_strides[i]) >
-           magnitude(layout->src_strides[j]);
+    return magnitude(layout->src_strides[i])
+           > magnitude(layout->src_strides[j]);
 }
 
 static void
@@ -81,8 +81,8 @@ grow_run(wm_layout_t *layout)
 {
     while (layout->ndim > 0) {
         int last = layout->ndim - 1;
-        if (layout->dst_strides[last] != layout->run ||
-            layout->src_strides[last] != layout->run) {
+        if (layout->dst_strides[last] != layout->run
+            || layout->src_strides[last] != layout->run) {
             return;
         }
         layout->run *= layout->shape[last];
@@ -97,10 +97,11 @@ merge_dimensions(wm_layout_t *layout)
     int n = 0;
     for (int i = 1; i < layout->ndim; i++) {
         int64_t shape = layout->shape[i];
-        if (layout->dst_strides[n] == shape * layout->dst_strides[i] &&
-            layout->src_strides[n] == shape * layout->src_strides[i]) {
+        if (layout->dst_strides[n] == shape * layout->dst_strides[i]
+            && layout->src_strides[n] == shape * layout->src_strides[i]) {
             layout->shape[n] *= shape;
-        } else {
+        }
+        else {
             n++;
             layout->shape[n] = shape;
         }
@@ -130,8 +131,8 @@ wm_layout_is_contiguous(const wm_layout_t *layout)
 int
 wm_layout_unit(const wm_layout_t *layout)
 {
-    uint64_t bits = (uint64_t)layout->run | (uint64_t)layout->dst |
-                    (uint64_t)layout->src | WIDEST;
+    uint64_t bits = (uint64_t)layout->run | (uint64_t)layout->dst
+                    | (uint64_t)layout->src | WIDEST;
     for (int i = 0; i < layout->ndim; i++) {
         bits |= (uint64_t)layout->dst_strides[i];
         bits |= (uint64_t)layout->src_strides[i];

@@ -56,8 +56,8 @@ update_pending_lock_held(wm_order_t *order)
 static bool
 nothing_pending(wm_order_t *order)
 {
-    return order == NULL ||
-           atomic_load_explicit(&order->pending, memory_order_acquire) == 0;
+    return order == NULL
+           || atomic_load_explicit(&order->pending, memory_order_acquire) == 0;
 }
 
 static void
@@ -65,7 +65,8 @@ drop_lock_held(wm_order_t *order, const mark_t *mark)
 {
     if (order->waited == mark->serial) {
         order->orphaned = true;
-    } else {
+    }
+    else {
         wm_event_release(mark->device, mark->event);
     }
 }
@@ -218,7 +219,8 @@ after_read_lock_held(wm_order_t *order, int device, CUstream stream,
     }
     if (slot < order->reads) {
         drop_lock_held(order, &order->read[slot]);
-    } else {
+    }
+    else {
         order->reads++;
     }
     order->read[slot] = mark;
@@ -289,9 +291,11 @@ begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
     pthread_mutex_lock(&order->lock);
     if (order->written) {
         *mark = order->write;
-    } else if (to_write && order->reads > 0) {
+    }
+    else if (to_write && order->reads > 0) {
         *mark = order->read[order->reads - 1];
-    } else {
+    }
+    else {
         found = false;
     }
     if (found) {
@@ -326,7 +330,8 @@ end_wait(wm_order_t *order, const mark_t *mark, bool happened)
     order->waited = 0;
     if (order->orphaned) {
         drop_lock_held(order, mark);
-    } else if (happened) {
+    }
+    else if (happened) {
         forget_lock_held(order, mark);
     }
     pthread_mutex_unlock(&order->lock);
@@ -407,13 +412,15 @@ wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
         mark_t mark = order->write;
         if (order->written) {
             order->written = false;
-        } else {
+        }
+        else {
             mark = order->read[--order->reads];
         }
         if (count < room) {
             events[count] = mark.event;
             devices[count++] = mark.device;
-        } else {
+        }
+        else {
             (void)!wm_event_synchronize(mark.device, mark.event, NULL);
             drop_lock_held(order, &mark);
         }

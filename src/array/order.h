@@ -64,10 +64,10 @@ typedef enum {
 
 typedef struct {
     wm_producer_kind_t kind;
-    int device;        // STREAM, DEVICE
-    CUstream stream;   // STREAM
-    // ORDER, borrowed; beside DEVICE our own pending work (our arrays that were
-    // given away), or NULL.
+    int device;      // STREAM, DEVICE
+    CUstream stream; // STREAM
+    // ORDER, borrowed; beside DEVICE our own pending work (our arrays that
+    // were given away), or NULL.
     wm_order_t *order;
 } wm_producer_t;
 

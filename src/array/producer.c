@@ -42,8 +42,7 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
                                 producer->stream, err);
     case WM_PRODUCER_DEVICE:
         // Our own work on it may be on another device: its order knows.
-        status =
-            before_order(producer->order, to_write, device, stream, err);
+        status = before_order(producer->order, to_write, device, stream, err);
         return status < 0 ? status
                           : wm_device_synchronize(producer->device, err);
     case WM_PRODUCER_NONE:
@@ -53,8 +52,7 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
 }
 
 int
-wm_producer_wait(const wm_producer_t *producer, bool to_write,
-                 wm_error_t *err)
+wm_producer_wait(const wm_producer_t *producer, bool to_write, wm_error_t *err)
 {
     int status;
     switch (producer->kind) {
@@ -86,10 +84,9 @@ wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
         if (producer->order == NULL) {
             return wm_stream_synchronize(device, stream, err);
         }
-        return wrote ? wm_order_after_write(producer->order, device, stream,
-                                            err)
-                     : wm_order_after_read(producer->order, device, stream,
-                                           err);
+        return wrote
+                   ? wm_order_after_write(producer->order, device, stream, err)
+                   : wm_order_after_read(producer->order, device, stream, err);
     case WM_PRODUCER_NONE:
     default:
         return 0;

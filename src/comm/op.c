@@ -68,6 +68,7 @@ wm_op_complete(wm_op_t *op)
     if (atomic_load(&op->done))
         return;
     atomic_store_explicit(&op->done, 1, memory_order_release);
+    atomic_store(&op->news, 1);
     if (op->has_request)
         MPI_Grequest_complete(op->request);
 }

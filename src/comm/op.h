@@ -36,6 +36,11 @@ struct wm_op {
     bool (*step)(wm_op_t *op);
     int state; // of the step function
     _Atomic int done;
+    // Wakes the waiting caller: done, or it is to wait for op->stream itself
+    // and say so in `synchronized`. Until then the engine leaves it alone.
+    _Atomic int news;
+    _Atomic bool synchronized;
+    int sync_code; // what that waiting gave; in `error` where negative
     _Atomic int references;
     wm_comm_t *comm;
     int rank, tag; // as given
@@ -66,7 +71,6 @@ struct wm_op {
     bool opened, pooled;
     bool idle;       // nothing of ours is pending on it
     bool blocking;   // the caller waits: nothing new comes on its streams
-    bool unhindered;   // nobody else used the buffer when we began
     CUevent after; // what the buffer was used for when we began
     CUevent event; // that our use of the memory ended, on a user's stream
     wm_result_t result;

@@ -8,9 +8,10 @@
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
+#include "array/copy.h"
 #include "cuda/word.h"
 
-#define SPIN_BYTES 262144
+#define SYNC_BYTES 262144
 
 static uint64_t
 piece_length(const wm_op_t *op, uint32_t index)
@@ -108,14 +109,19 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     }
     if (pieces->next < pieces->pieces)
         return 0;
-    // A small copy ends within microseconds, and a query alone takes one: the
-    // driver's own spinning sees the end sooner.
-    idle = op->unhindered && op->header.nbytes <= SPIN_BYTES
-           && wm_engine_active_lock_held() <= 2;
-    code = idle ? wm_stream_synchronize(op->device, op->stream, err)
-                : wm_stream_spin(op->device, op->stream, 2, &idle, err);
-    if (code < 0 || !idle)
+    // A small copy ends within microseconds, and a query alone takes one: a
+    // caller that waits does so in the driver, without the lock.
+    if (op->blocking && op->header.nbytes <= SYNC_BYTES) {
+        idle = atomic_load(&op->synchronized);
+        if (idle && op->sync_code < 0)
+            return op->sync_code;
+        if (!idle)
+            atomic_store(&op->news, 1);
+    } else if ((code = wm_stream_spin(op->device, op->stream, 2, &idle, err))
+               < 0)
         return code;
+    if (!idle)
+        return 0;
     op->idle = true;
     atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
     return 1;
@@ -134,13 +140,20 @@ wm_pieces_feed(wm_op_t *op, wm_error_t *err)
         if ((code = wm_op_open_stream(op, err)) < 0)
             return code;
         uint32_t at = pieces->next;
-        code = wm_memory_copy(
-            op->device, pieces->remote + at % pieces->ring * pieces->piece,
-            op->buffer.data + at * pieces->piece, piece_length(op, at),
-            op->stream, err);
-        if (code == 0)
-            code = wm_word_write(op->device, op->stream, &op->slot->ready,
-                                 pieces->ready_base + at + 1, err);
+        char *into = pieces->remote + at % pieces->ring * pieces->piece;
+        char *from = op->buffer.data + at * pieces->piece;
+        uint64_t length = piece_length(op, at);
+        uint32_t ready = pieces->ready_base + at + 1;
+        if (op->handoff != NULL && length <= WM_ANNOUNCE_BYTES)
+            code = wm_copy_announce(op->device, into, from, length,
+                                    &op->slot->ready, ready, op->stream, err);
+        else {
+            code = wm_memory_copy(op->device, into, from, length, op->stream,
+                                  err);
+            if (code == 0)
+                code = wm_word_write(op->device, op->stream, &op->slot->ready,
+                                     ready, err);
+        }
         if (code < 0)
             return code;
         ++pieces->next;

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +22,9 @@ static _Atomic unsigned events; // operations begun and ended, ever
 static _Atomic int wanted;      // threads that ask for the lock
 static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
-static bool threaded, stopping;
+static bool threaded;
+static _Atomic bool stopping;
+static _Atomic int64_t left; // when a thread was last in our code
 static _Atomic bool started, finalized;
 static bool plenty;  // of cores: two or more a rank
 static bool crowded; // more ranks than cores: nothing may spin for long
@@ -135,6 +138,7 @@ wm_engine_active_lock_held(void)
 void
 wm_engine_notify(void)
 {
+    atomic_store(&left, now_us());
     if (atomic_load(&parked))
         pthread_cond_signal(&wake);
 }
@@ -165,42 +169,38 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
     return atomic_load(flag) != 0;
 }
 
-// Sleeps, lock held, until notified or for so long (0: without end).
+// Sleeps until something is begun.
 static void
-park_lock_held(int64_t us)
+park(void)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += us * 1000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
     atomic_store(&parked, true);
-    if (us == 0)
+    while (!atomic_load(&stopping) && atomic_load(&active) == 0)
         pthread_cond_wait(&wake, &lock);
-    else
-        pthread_cond_timedwait(&wake, &lock, &until);
     atomic_store(&parked, false);
+    pthread_mutex_unlock(&lock);
 }
 
-// How long the thread may sleep when nothing has begun or ended for `quiet`
-// microseconds; -1: not at all.
+// Microseconds until the thread looks again, when nothing has begun or ended
+// for `quiet` and the program was last in our code `away` ago; 0: at once.
 static int64_t
-pause_after(int64_t quiet)
+pause_after(int64_t quiet, int64_t away)
 {
-    if (atomic_load(&active) == 0)
-        return 0;
     if (atomic_load(&inside) > 0)
-        return 200; // the program serves itself
+        return 50; // the program serves itself
+    if (away < 5)
+        return 5;
     if (quiet < (plenty ? 500 : 0))
-        return -1;
+        return 0;
     if (quiet < 20000)
         return plenty ? 10 : 50;
     return quiet < 200000 ? 100 : 500;
 }
 
 // Serves the times when nobody is inside our code: it spins for a moment
-// after a message began or ended, then looks at growing intervals, and sleeps
-// when there is nothing to do.
+// after a message began or ended, then looks at growing intervals, and parks
+// when there is nothing to do. Sleeping rather than being woken: a wake costs
+// the program more than a message takes.
 static void *
 serve(void *unused)
 {
@@ -208,28 +208,26 @@ serve(void *unused)
     prctl(PR_SET_TIMERSLACK, 1000);
     unsigned seen = 0;
     int64_t quiet_since = now_us();
-    pthread_mutex_lock(&lock);
-    while (!stopping) {
+    while (!atomic_load(&stopping)) {
         unsigned current = atomic_load(&events);
         int64_t now = now_us();
         if (current != seen)
             quiet_since = now;
         seen = current;
-        int64_t pause = pause_after(now - quiet_since);
-        if (pause >= 0) {
-            park_lock_held(pause);
-            if (stopping)
-                break;
+        int64_t quiet = now - quiet_since;
+        if (atomic_load(&active) == 0) {
+            if (quiet > 5000)
+                park();
+            else
+                sleep_us(plenty ? 20 : 100);
+            continue;
         }
-        wm_op_t *finished
-            = atomic_load(&inside) == 0 ? step_all_lock_held() : NULL;
-        pthread_mutex_unlock(&lock);
-        release_all(finished);
-        while (atomic_load(&wanted) > 0)
-            sched_yield();
-        pthread_mutex_lock(&lock);
+        int64_t pause = pause_after(quiet, now - atomic_load(&left));
+        if (pause > 0)
+            sleep_us(pause);
+        if (atomic_load(&inside) == 0 && atomic_load(&wanted) == 0)
+            wm_engine_poll();
     }
-    pthread_mutex_unlock(&lock);
     return NULL;
 }
 
@@ -271,7 +269,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     (void)comm, (void)key, (void)value, (void)extra;
     if (threaded) {
         pthread_mutex_lock(&lock);
-        stopping = true;
+        atomic_store(&stopping, true);
         pthread_cond_signal(&wake);
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
@@ -308,11 +306,20 @@ start_thread(void)
     MPI_Query_thread(&level);
     if (level < MPI_THREAD_MULTIPLE)
         return;
+    // mpirun binds a rank to one core as a rule, where this thread and the
+    // program would take turns: it may run on any.
+    pthread_attr_t attributes;
+    cpu_set_t everywhere;
+    memset(&everywhere, 0xff, sizeof everywhere);
+    pthread_attr_init(&attributes);
+    pthread_attr_setaffinity_np(&attributes, sizeof everywhere, &everywhere);
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
-    threaded = pthread_create(&thread, NULL, serve, NULL) == 0;
+    threaded = pthread_create(&thread, &attributes, serve, NULL) == 0
+               || pthread_create(&thread, NULL, serve, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
     if (threaded)
         pthread_setname_np(thread, "warpmpi");
 }

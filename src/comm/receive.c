@@ -204,35 +204,44 @@ step(wm_op_t *op)
 }
 
 // Who uses the buffer now must be waited for, and usually nobody does: found
-// out here, while the message is still on its way.
-static int
-prepare_into(wm_op_t *op, wm_error_t *err)
+// out here, while the message is on its way. Whatever cannot be found out, or
+// taken note of, is left to the transport.
+static void
+look_at_producer(wm_op_t *op)
 {
+    wm_producer_t *producer = &op->buffer.producer;
     bool idle = false;
-    int code = wm_pinned_alloc(sizeof op->header + WM_EAGER_BYTES,
-                               (void **)&op->packet, err);
+    if (producer->kind == WM_PRODUCER_STREAM && !op->blocking
+        && op->user_device < 0) {
+        // An event is had for a tenth of what asking takes.
+        if (wm_event_acquire(producer->device, &op->after, NULL) == 0
+            && wm_event_record(producer->device, op->after, producer->stream,
+                               NULL)
+                   == 0)
+            producer->kind = WM_PRODUCER_NONE;
+        return;
+    }
+    if (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle)
+        producer->kind = WM_PRODUCER_NONE;
+}
+
+static int
+post(wm_op_t *op, wm_error_t *err)
+{
+    size_t room = sizeof op->header + WM_EAGER_BYTES;
+    int code = 0;
+    if (wm_buffer_on_device(&op->buffer)) {
+        code = wm_pinned_alloc(room, (void **)&op->packet, err);
+        op->packet_pinned = code == 0;
+    } else if ((op->packet = malloc(room)) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
         return code;
-    op->packet_pinned = true;
-    // Asking takes 1.2 us: a caller that waits has the copy on the producer's
-    // own stream instead, and others an event, which takes a tenth.
-    wm_producer_t *producer = &op->buffer.producer;
-    if (producer->kind == WM_PRODUCER_STREAM && op->user_device < 0) {
-        if (op->blocking)
-            return 0;
-        code = wm_event_acquire(producer->device, &op->after, err);
-        if (code == 0)
-            code = wm_event_record(producer->device, op->after,
-                                   producer->stream, err);
-        producer->kind = WM_PRODUCER_NONE;
-        return code;
-    }
-    code = wm_producer_idle(&op->buffer.producer, true, &idle, err);
-    op->unhindered = idle && op->user_device < 0;
-    if (code == 0 && idle)
-        op->buffer.producer.kind = WM_PRODUCER_NONE;
-    else if (code == 0 && op->user_device < 0)
-        code = wm_op_open_stream(op, err);
+    wm_engine_lock();
+    code = wm_mpi_check(MPI_Irecv(op->packet, (int)room, MPI_BYTE, op->rank,
+                                  op->tag, op->comm->match, &op->parts[0]),
+                        "MPI_Irecv", err);
+    wm_engine_unlock();
     return code;
 }
 
@@ -250,28 +259,20 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
         return 0;
     op->step = step;
     code = wm_settle_producer(&op->buffer, envelope, true, err);
-    size_t room = sizeof op->header + WM_EAGER_BYTES;
-    if (code == 0 && wm_buffer_on_device(&op->buffer))
-        code = prepare_into(op, err);
-    else if (code == 0 && (op->packet = malloc(room)) == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    wm_engine_lock();
     if (code == 0)
-        code = wm_mpi_check(MPI_Irecv(op->packet, (int)room, MPI_BYTE,
-                                      op->rank, op->tag, comm->match,
-                                      &op->parts[0]),
-                            "MPI_Irecv", err);
-    if (code == 0) {
-        wm_op_retain(op); // the engine's
-        wm_engine_add_lock_held(op);
-    }
-    wm_engine_unlock();
+        code = post(op, err);
     if (code < 0) {
         *result = NULL;
-        wm_op_drop_resources(op);
         wm_op_release(op);
+        return code;
     }
-    return code;
+    if (wm_buffer_on_device(&op->buffer))
+        look_at_producer(op);
+    wm_engine_lock();
+    wm_op_retain(op); // the engine's
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    return 0;
 }
 
 bool
@@ -286,14 +287,32 @@ wm_op_cancel(wm_op_t *op)
     return op->receives;
 }
 
+// Waits in the driver for the copy that the engine has submitted.
+static void
+synchronize(wm_op_t *op)
+{
+    wm_error_t err;
+    atomic_store(&op->news, 0);
+    op->sync_code = wm_stream_synchronize(op->device, op->stream, &err);
+    if (op->sync_code < 0)
+        wm_op_fail(op, &err);
+    atomic_store(&op->synchronized, true);
+}
+
 int
 wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err)
 {
-    if (!atomic_load(&op->done) && !wm_engine_wait(&op->done, interrupted)) {
+    bool told = true;
+    while (!atomic_load(&op->done) && told) {
+        told = wm_engine_wait(&op->news, interrupted);
+        if (told && !atomic_load(&op->done))
+            synchronize(op);
+    }
+    if (!told) {
         // A receive not yet matched is taken back and loses no message; what
         // was matched, or is being sent, ends by itself.
         if (wm_op_cancel(op))
-            wm_engine_wait(&op->done, NULL);
+            (void)!wm_op_wait(op, NULL, NULL);
         else
             wm_engine_notify();
         return wm_error_set(err, WM_ERR_PYTHON, 0, "interrupted");

@@ -31,8 +31,7 @@ locate_narrow(const wm_copy_params_t &p, uint32_t at, int64_t &dst,
 }
 
 WM_DEVICE void
-locate_wide(const wm_copy_params_t &p, uint64_t at, int64_t &dst,
-            int64_t &src)
+locate_wide(const wm_copy_params_t &p, uint64_t at, int64_t &dst, int64_t &src)
 {
     for (int i = p.ndim - 1; i > 0; i--) {
         uint64_t outer = at / p.shape[i];
@@ -54,7 +53,8 @@ copy(const wm_copy_params_t &p)
         int64_t src = 0;
         if (p.narrow) {
             locate_narrow(p, (uint32_t)at, dst, src);
-        } else {
+        }
+        else {
             locate_wide(p, at, dst, src);
         }
         *(unit_t *)(p.dst + dst) = *(const unit_t *)(p.src + src);

@@ -30,6 +30,23 @@ wm_threads()
     return gridDim.x * (size_t)blockDim.x;
 }
 
+// True on one thread of the block, after all of its threads came here; what
+// they wrote is then visible to the whole system.
+WM_DEVICE bool
+wm_block_ended()
+{
+    __threadfence_system();
+    __syncthreads();
+    return threadIdx.x == 0;
+}
+
+WM_DEVICE void
+wm_store_system(uint32_t *word, uint32_t value)
+{
+    *(volatile uint32_t *)word = value;
+    __threadfence_system();
+}
+
 #else
 
 struct wm_host_kernel {
@@ -74,6 +91,19 @@ WM_DEVICE size_t
 wm_threads()
 {
     return wm_host_threads;
+}
+
+// Threads run one after the other here: the last one.
+WM_DEVICE bool
+wm_block_ended()
+{
+    return wm_host_thread + 1 == wm_host_threads;
+}
+
+WM_DEVICE void
+wm_store_system(uint32_t *word, uint32_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
 #endif

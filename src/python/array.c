@@ -19,8 +19,8 @@ wm_array_of(PyObject *object)
 PyObject *
 wm_array_object(wm_array_t *array)
 {
-    wm_array_object_t *self =
-        PyObject_New(wm_array_object_t, wm_state()->array_type);
+    wm_array_object_t *self = PyObject_New(wm_array_object_t,
+                                           wm_state()->array_type);
     if (self == NULL) {
         wm_array_clear(array);
         return NULL;
@@ -53,8 +53,8 @@ array_dealloc(PyObject *self)
         (void)!wm_order_idle(storage->order, true, &idle, NULL);
     }
     if (!idle) {
-        Py_BEGIN_ALLOW_THREADS
-        (void)!wm_order_wait(storage->order, true, NULL);
+        Py_BEGIN_ALLOW_THREADS(void) !wm_order_wait(storage->order, true,
+                                                    NULL);
         Py_END_ALLOW_THREADS
     }
     // A foreign owner's end must not swallow an exception on its way.
@@ -170,8 +170,8 @@ static PyObject *
 get_pinned(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(wm_array_of(self)->storage->memory.kind ==
-                           WM_MEMORY_PINNED);
+    return PyBool_FromLong(wm_array_of(self)->storage->memory.kind
+                           == WM_MEMORY_PINNED);
 }
 
 static Py_ssize_t
@@ -196,12 +196,12 @@ array_iter(PyObject *self)
 }
 
 PyDoc_STRVAR(item_doc,
-"item($self)\n"
-"--\n"
-"\n"
-"The only element, as a Python scalar. Waits for the GPU.\n"
-"\n"
-"Raises ValueError for an array of any other size than 1.");
+             "item($self)\n"
+             "--\n"
+             "\n"
+             "The only element, as a Python scalar. Waits for the GPU.\n"
+             "\n"
+             "Raises ValueError for an array of any other size than 1.");
 
 static PyObject *
 array_item(PyObject *self, PyObject *unused)
@@ -215,8 +215,8 @@ array_item(PyObject *self, PyObject *unused)
         return NULL;
     }
     PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
-    PyObject *item =
-        host != NULL ? PyObject_CallMethod(host, "item", NULL) : NULL;
+    PyObject *item = host != NULL ? PyObject_CallMethod(host, "item", NULL)
+                                  : NULL;
     Py_XDECREF(host);
     return item;
 }
@@ -280,8 +280,8 @@ values_text(PyObject *self)
     function = host != NULL ? wm_numpy("array2string") : NULL;
     if (function != NULL) {
         PyObject *args = PyTuple_Pack(1, host);
-        PyObject *names =
-            Py_BuildValue("{s:s,s:s}", "separator", ", ", "prefix", "array(");
+        PyObject *names = Py_BuildValue("{s:s,s:s}", "separator", ", ",
+                                        "prefix", "array(");
         if (args != NULL && names != NULL) {
             text = PyObject_Call(function, args, names);
         }
@@ -320,8 +320,7 @@ array_reduce(PyObject *self, PyObject *unused)
     (void)unused;
     PyObject *module = NULL, *maker = NULL, *host = NULL, *device = NULL;
     PyObject *result = NULL;
-    bool pinned =
-        wm_array_of(self)->storage->memory.kind == WM_MEMORY_PINNED;
+    bool pinned = wm_array_of(self)->storage->memory.kind == WM_MEMORY_PINNED;
     module = PyImport_ImportModule("warpmpi._core");
     maker = module != NULL ? PyObject_GetAttrString(module, "array") : NULL;
     host = maker != NULL ? PyObject_CallMethod(self, "numpy", NULL) : NULL;
@@ -380,17 +379,21 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(array_doc,
-"A strided array in the memory of a GPU or of the host.\n"
-"\n"
-"Made by wm.empty, zeros, ones, full, array, from_numpy, asarray and\n"
-"from_dlpack. It is a container for communication: computing is done by\n"
-"CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
-"__cuda_array_interface__, __dlpack__ or the buffer protocol.\n"
-"\n"
-"Indexing by ints, slices, ... and None gives views. Operations on one array\n"
-"are ordered among themselves, on whichever stream or device they run, and\n"
-"are complete when they return unless blocking=False or a stream is given.");
+PyDoc_STRVAR(
+    array_doc,
+    "A strided array in the memory of a GPU or of the host.\n"
+    "\n"
+    "Made by wm.empty, zeros, ones, full, array, from_numpy, asarray and\n"
+    "from_dlpack. It is a container for communication: computing is done by\n"
+    "CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
+    "__cuda_array_interface__, __dlpack__ or the buffer protocol.\n"
+    "\n"
+    "Indexing by ints, slices, ... and None gives views. Operations on one "
+    "array\n"
+    "are ordered among themselves, on whichever stream or device they run, "
+    "and\n"
+    "are complete when they return unless blocking=False or a stream is "
+    "given.");
 
 #define METHODS 40
 static PyMethodDef methods[METHODS];
@@ -432,8 +435,8 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {
     .name = "warpmpi.Array",
     .basicsize = sizeof(wm_array_object_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE |
-             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
+             | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = slots,
 };
 

@@ -40,8 +40,9 @@ PyObject *
 wm_array_copy_of(const wm_view_t *view, int device, bool pinned,
                  bool blocking);
 
-// array_data.c. Sees any array object; anything else (scalars, nested lists, host data of
-// another type than `dtype`, unless that is NULL) becomes a NumPy array first.
+// array_data.c. Sees any array object; anything else (scalars, nested lists,
+// host data of another type than `dtype`, unless that is NULL) becomes a NumPy
+// array first.
 int
 wm_array_view_data(PyObject *data, const wm_dtype_t *dtype,
                    const char *argument, wm_view_t *view);

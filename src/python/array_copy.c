@@ -11,10 +11,10 @@ wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS
-    status = wm_array_new(device, pinned, dtype, ndim, shape, array, &err);
-    Py_END_ALLOW_THREADS
-    if (status < 0) {
+    Py_BEGIN_ALLOW_THREADS status = wm_array_new(device, pinned, dtype, ndim,
+                                                 shape, array, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
         wm_raise(&err);
         return -1;
     }
@@ -30,8 +30,7 @@ wm_array_wait_nogil(const wm_array_t *array, bool to_write)
     wm_order_t *order = array->storage->order;
     status = wm_order_idle(order, to_write, &idle, &err);
     if (status == 0 && !idle) {
-        Py_BEGIN_ALLOW_THREADS
-        status = wm_order_wait(order, to_write, &err);
+        Py_BEGIN_ALLOW_THREADS status = wm_order_wait(order, to_write, &err);
         Py_END_ALLOW_THREADS
     }
     if (status < 0) {
@@ -56,8 +55,8 @@ parse_how(PyObject *blocking, PyObject *stream, how_t *how)
 {
     *how = complete;
     if (stream != NULL && stream != Py_None) {
-        if (wm_stream_from_object(stream, "stream", &how->device,
-                                  &how->stream) < 0) {
+        if (wm_stream_from_object(stream, "stream", &how->device, &how->stream)
+            < 0) {
             return -1;
         }
         // NULL means a stream of our own, on the floor below.
@@ -82,11 +81,11 @@ copy_nogil(const wm_array_t *dst, const wm_producer_t *dst_producer,
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS
-    status = wm_copy_ordered(dst, dst_producer, &src->array, &src->producer,
-                             how->device, how->stream, how->blocking, &err);
-    Py_END_ALLOW_THREADS
-    if (status < 0) {
+    Py_BEGIN_ALLOW_THREADS status = wm_copy_ordered(
+        dst, dst_producer, &src->array, &src->producer, how->device,
+        how->stream, how->blocking, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
         wm_raise(&err);
         return -1;
     }
@@ -100,7 +99,8 @@ copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
     wm_producer_t producer;
     const wm_array_t *array = &view->array;
     if (wm_array_new_nogil(device, pinned, array->dtype, array->ndim,
-                           array->shape, &made) < 0) {
+                           array->shape, &made)
+        < 0) {
         return NULL;
     }
     wm_array_producer(&made, &producer);
@@ -132,18 +132,22 @@ copied_object(PyObject *self, int device, bool pinned, const how_t *how)
 }
 
 PyDoc_STRVAR(to_doc,
-"to($self, device, blocking=None, *, pinned=None, stream=None)\n"
-"--\n"
-"\n"
-"The array on another device: \"cuda:1\", \"cpu\", an ordinal, a wm.Device.\n"
-"The array itself where it is there already, else a contiguous copy; with\n"
-"pinned=True in page-locked host memory.\n"
-"\n"
-"Complete when it returns. With blocking=False, or on a stream, it is only\n"
-"ordered: what warpmpi does with both arrays comes after it, other libraries\n"
-"and other streams have to be told.\n"
-"\n"
-"Raises ValueError for an unknown device, wm.OutOfMemoryError.");
+             "to($self, device, blocking=None, *, pinned=None, stream=None)\n"
+             "--\n"
+             "\n"
+             "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a "
+             "wm.Device.\n"
+             "The array itself where it is there already, else a contiguous "
+             "copy; with\n"
+             "pinned=True in page-locked host memory.\n"
+             "\n"
+             "Complete when it returns. With blocking=False, or on a stream, "
+             "it is only\n"
+             "ordered: what warpmpi does with both arrays comes after it, "
+             "other libraries\n"
+             "and other streams have to be told.\n"
+             "\n"
+             "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
 
 static PyObject *
 array_to(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -152,10 +156,10 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *object, *blocking = NULL, *pinning = NULL, *stream = NULL;
     how_t how;
     int device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$OO:to", names,
-                                     &object, &blocking, &pinning, &stream) ||
-        wm_device_from_object(object, &device) < 0 ||
-        parse_how(blocking, stream, &how) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$OO:to", names, &object,
+                                     &blocking, &pinning, &stream)
+        || wm_device_from_object(object, &device) < 0
+        || parse_how(blocking, stream, &how) < 0) {
         return NULL;
     }
     const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
@@ -166,7 +170,8 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
         if (pinned < 0) {
             return NULL;
         }
-    } else if (device < 0) {
+    }
+    else if (device < 0) {
         pinned = is_pinned;
     }
     if (device == memory->device && (device >= 0 || pinned == is_pinned)) {
@@ -175,12 +180,13 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     return copied_object(self, device, pinned, &how);
 }
 
-PyDoc_STRVAR(copy_doc,
-"copy($self, blocking=None, *, stream=None)\n"
-"--\n"
-"\n"
-"A contiguous copy in memory of the same kind. See to() for blocking and\n"
-"stream.");
+PyDoc_STRVAR(
+    copy_doc,
+    "copy($self, blocking=None, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "A contiguous copy in memory of the same kind. See to() for blocking and\n"
+    "stream.");
 
 static PyObject *
 array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -189,8 +195,8 @@ array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *blocking = NULL, *stream = NULL;
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:copy", names,
-                                     &blocking, &stream) ||
-        parse_how(blocking, stream, &how) < 0) {
+                                     &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0) {
         return NULL;
     }
     const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
@@ -198,13 +204,14 @@ array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
                          memory->kind == WM_MEMORY_PINNED, &how);
 }
 
-PyDoc_STRVAR(numpy_doc,
-"numpy($self)\n"
-"--\n"
-"\n"
-"The array as a numpy.ndarray: over the same memory on the host, a copy of\n"
-"an array of a GPU. Waits for pending work. TypeError for bfloat16 without\n"
-"the package ml_dtypes.");
+PyDoc_STRVAR(numpy_doc, "numpy($self)\n"
+                        "--\n"
+                        "\n"
+                        "The array as a numpy.ndarray: over the same memory "
+                        "on the host, a copy of\n"
+                        "an array of a GPU. Waits for pending work. TypeError "
+                        "for bfloat16 without\n"
+                        "the package ml_dtypes.");
 
 static PyObject *
 array_numpy(PyObject *self, PyObject *unused)
@@ -232,8 +239,7 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
     }
     for (int i = 0; i < dst->ndim; i++) {
         int at = i + extra;
-        bool repeat =
-            at < 0 || (src->shape[at] == 1 && dst->shape[i] != 1);
+        bool repeat = at < 0 || (src->shape[at] == 1 && dst->shape[i] != 1);
         fits &= repeat || src->shape[at] == dst->shape[i];
         shape[i] = dst->shape[i];
         strides[i] = repeat ? 0 : src->strides[at < 0 ? 0 : at];
@@ -274,10 +280,10 @@ fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
                      how->device, device);
         return -1;
     }
-    Py_BEGIN_ALLOW_THREADS
-    status = wm_fill(dst, value, how->stream, how->blocking, &err);
-    Py_END_ALLOW_THREADS
-    if (status < 0) {
+    Py_BEGIN_ALLOW_THREADS status = wm_fill(dst, value, how->stream,
+                                            how->blocking, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
         wm_raise(&err);
         return -1;
     }
@@ -289,16 +295,17 @@ assign(const wm_array_t *dst, PyObject *value, const how_t *how)
 {
     wm_view_t src;
     wm_producer_t producer;
-    if (check_writable(dst) < 0 ||
-        wm_array_view_data(value, &dst->dtype, "source", &src) < 0) {
+    if (check_writable(dst) < 0
+        || wm_array_view_data(value, &dst->dtype, "source", &src) < 0) {
         return -1;
     }
     int status;
-    if (src.memory.device < 0 && wm_array_count(&src.array) == 1 &&
-        src.array.ndim <= dst->ndim &&
-        src.producer.kind == WM_PRODUCER_NONE) {
+    if (src.memory.device < 0 && wm_array_count(&src.array) == 1
+        && src.array.ndim <= dst->ndim
+        && src.producer.kind == WM_PRODUCER_NONE) {
         status = fill_nogil(dst, src.array.data, how);
-    } else {
+    }
+    else {
         status = broadcast(&src.array, dst);
         if (status == 0) {
             wm_array_producer(dst, &producer);
@@ -316,15 +323,18 @@ wm_array_assign_object(const wm_array_t *dst, PyObject *value)
 }
 
 PyDoc_STRVAR(assign_doc,
-"assign($self, source, blocking=None, *, stream=None)\n"
-"--\n"
-"\n"
-"Copies the source into the array: any array object of the same element type\n"
-"on any device, or host data that NumPy can convert; broadcast as NumPy does.\n"
-"See to() for blocking and stream.\n"
-"\n"
-"Raises ValueError where the shapes do not fit, TypeError where the elements\n"
-"cannot be converted, BufferError where the array is read-only.");
+             "assign($self, source, blocking=None, *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copies the source into the array: any array object of the same "
+             "element type\n"
+             "on any device, or host data that NumPy can convert; broadcast "
+             "as NumPy does.\n"
+             "See to() for blocking and stream.\n"
+             "\n"
+             "Raises ValueError where the shapes do not fit, TypeError where "
+             "the elements\n"
+             "cannot be converted, BufferError where the array is read-only.");
 
 static PyObject *
 array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -333,21 +343,22 @@ array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *source, *blocking = NULL, *stream = NULL;
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:assign", names,
-                                     &source, &blocking, &stream) ||
-        parse_how(blocking, stream, &how) < 0 ||
-        assign(wm_array_of(self), source, &how) < 0) {
+                                     &source, &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0
+        || assign(wm_array_of(self), source, &how) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(fill_doc,
-"fill_($self, value, blocking=None, *, stream=None)\n"
-"--\n"
-"\n"
-"Sets every element to the value, a scalar of the array's type. See to() for\n"
-"blocking and stream. Raises ValueError for more than one value, BufferError\n"
-"where the array is read-only.");
+PyDoc_STRVAR(fill_doc, "fill_($self, value, blocking=None, *, stream=None)\n"
+                       "--\n"
+                       "\n"
+                       "Sets every element to the value, a scalar of the "
+                       "array's type. See to() for\n"
+                       "blocking and stream. Raises ValueError for more than "
+                       "one value, BufferError\n"
+                       "where the array is read-only.");
 
 static PyObject *
 array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -358,15 +369,16 @@ array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
     wm_view_t view;
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:fill_", names,
-                                     &value, &blocking, &stream) ||
-        parse_how(blocking, stream, &how) < 0 || check_writable(array) < 0 ||
-        wm_array_view_host_data(value, &array->dtype, "value", &view) < 0) {
+                                     &value, &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0 || check_writable(array) < 0
+        || wm_array_view_host_data(value, &array->dtype, "value", &view) < 0) {
         return NULL;
     }
     int status = -1;
     if (wm_array_count(&view.array) != 1) {
         PyErr_SetString(PyExc_ValueError, "value: one scalar is expected");
-    } else {
+    }
+    else {
         status = fill_nogil(array, view.array.data, &how);
     }
     wm_view_release(&view);
@@ -377,10 +389,10 @@ array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 PyDoc_STRVAR(zero_doc,
-"zero_($self, blocking=None, *, stream=None)\n"
-"--\n"
-"\n"
-"Sets every element to zero. See to() for blocking and stream.");
+             "zero_($self, blocking=None, *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Sets every element to zero. See to() for blocking and stream.");
 
 static PyObject *
 array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -390,10 +402,10 @@ array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *blocking = NULL, *stream = NULL;
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:zero_", names,
-                                     &blocking, &stream) ||
-        parse_how(blocking, stream, &how) < 0 ||
-        check_writable(wm_array_of(self)) < 0 ||
-        fill_nogil(wm_array_of(self), zero, &how) < 0) {
+                                     &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0
+        || check_writable(wm_array_of(self)) < 0
+        || fill_nogil(wm_array_of(self), zero, &how) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -10,8 +10,8 @@ host_array(PyObject *data, const wm_dtype_t *dtype)
 {
     PyObject *function = wm_numpy("asarray");
     PyObject *wanted = NULL, *result = NULL;
-    bool nested = PyList_Check(data) || PyTuple_Check(data) ||
-                  PyNumber_Check(data);
+    bool nested = PyList_Check(data) || PyTuple_Check(data)
+                  || PyNumber_Check(data);
     if (function == NULL) {
         return NULL;
     }
@@ -34,8 +34,8 @@ host_array(PyObject *data, const wm_dtype_t *dtype)
     }
     PyObject *method = PyObject_GetAttrString(array, "astype");
     PyObject *given = PyTuple_Pack(1, wanted);
-    PyObject *options =
-        Py_BuildValue("{s:s,s:O}", "casting", "same_kind", "copy", Py_False);
+    PyObject *options = Py_BuildValue("{s:s,s:O}", "casting", "same_kind",
+                                      "copy", Py_False);
     if (method != NULL && given != NULL && options != NULL) {
         result = PyObject_Call(method, given, options);
     }
@@ -66,17 +66,17 @@ wm_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
 static bool
 is_plain(PyObject *data)
 {
-    return PyList_Check(data) || PyTuple_Check(data) || PyFloat_Check(data) ||
-           PyLong_Check(data) || PyComplex_Check(data);
+    return PyList_Check(data) || PyTuple_Check(data) || PyFloat_Check(data)
+           || PyLong_Check(data) || PyComplex_Check(data);
 }
 
 // Whether NumPy may make an array of what no protocol of ours could read.
 static bool
 is_numpys(PyObject *data)
 {
-    return PyObject_HasAttrString(data, "__array__") ||
-           PyObject_HasAttrString(data, "dtype") ||
-           PyObject_CheckBuffer(data);
+    return PyObject_HasAttrString(data, "__array__")
+           || PyObject_HasAttrString(data, "dtype")
+           || PyObject_CheckBuffer(data);
 }
 
 // The type of the elements in native byte order. No exception.
@@ -84,9 +84,9 @@ static bool
 native_dtype(PyObject *data, wm_dtype_t *dtype)
 {
     PyObject *own = PyObject_GetAttrString(data, "dtype");
-    PyObject *native =
-        own != NULL ? PyObject_CallMethod(own, "newbyteorder", "s", "=")
-                    : NULL;
+    PyObject *native = own != NULL
+                           ? PyObject_CallMethod(own, "newbyteorder", "s", "=")
+                           : NULL;
     bool found = native != NULL && wm_dtype_from_object(native, dtype) == 0;
     PyErr_Clear();
     Py_XDECREF(own);
@@ -107,8 +107,8 @@ view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
     if (numpys && dtype == NULL && native_dtype(data, &native)) {
         dtype = &native;
     }
-    if (!numpys || dtype == NULL ||
-        wm_array_view_host_data(data, dtype, argument, view) < 0) {
+    if (!numpys || dtype == NULL
+        || wm_array_view_host_data(data, dtype, argument, view) < 0) {
         PyErr_Clear();
         PyErr_Restore(type, value, traceback);
         return -1;

@@ -107,11 +107,12 @@ capsule_of(const wm_array_t *array, bool versioned, bool copied)
         modern->version = (wm_dl_version_t){WM_DL_MAJOR, WM_DL_MINOR};
         modern->context = export;
         modern->deleter = delete_versioned;
-        modern->flags = (array->readonly ? WM_DL_READ_ONLY : 0) |
-                        (copied ? WM_DL_COPIED : 0);
+        modern->flags = (array->readonly ? WM_DL_READ_ONLY : 0)
+                        | (copied ? WM_DL_COPIED : 0);
         capsule = PyCapsule_New(modern, "dltensor_versioned",
                                 free_versioned_capsule);
-    } else if (!versioned && tensor_init(export, array, &legacy->tensor) == 0) {
+    }
+    else if (!versioned && tensor_init(export, array, &legacy->tensor) == 0) {
         legacy->context = export;
         legacy->deleter = delete_legacy;
         capsule = PyCapsule_New(legacy, "dltensor", free_legacy_capsule);
@@ -160,8 +161,8 @@ order_consumer(const wm_array_t *array, PyObject *object)
     if (wm_array_export_stream(array, &ours) < 0) {
         return -1;
     }
-    if (ours != NULL &&
-        wm_stream_follow(device, stream, device, ours, &err) < 0) {
+    if (ours != NULL
+        && wm_stream_follow(device, stream, device, ours, &err) < 0) {
         wm_raise(&err);
         return -1;
     }
@@ -177,8 +178,8 @@ parse_max_version(PyObject *object, bool *versioned)
         return 0;
     }
     long major, minor;
-    if (!PyTuple_Check(object) ||
-        !PyArg_ParseTuple(object, "ll", &major, &minor)) {
+    if (!PyTuple_Check(object)
+        || !PyArg_ParseTuple(object, "ll", &major, &minor)) {
         PyErr_Clear();
         PyErr_SetString(PyExc_TypeError,
                         "max_version: expected None or (major, minor)");
@@ -208,11 +209,13 @@ parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
     Py_DECREF(pair);
     if (type == WM_DL_CUDA) {
         *ordinal = id;
-    } else if (type == WM_DL_CPU ||
-               (type == WM_DL_CUDA_HOST &&
-                array->storage->memory.kind == WM_MEMORY_PINNED)) {
+    }
+    else if (type == WM_DL_CPU
+             || (type == WM_DL_CUDA_HOST
+                 && array->storage->memory.kind == WM_MEMORY_PINNED)) {
         *ordinal = -1;
-    } else {
+    }
+    else {
         PyErr_Format(PyExc_BufferError,
                      "dl_device: device type %d is not supported", type);
         return -1;
@@ -238,19 +241,25 @@ export_copy(PyObject *self, int ordinal, bool versioned)
     return capsule;
 }
 
-PyDoc_STRVAR(dlpack_doc,
-"__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
-"--\n"
-"\n"
-"A DLPack capsule over the array's memory, as the Python array API standard\n"
-"has it: of version 1 where max_version allows it, else of version 0.\n"
-"\n"
-"stream: the consumer's, which is made to wait for pending work (None or 1:\n"
-"the legacy default stream, -1: no waiting). dl_device: another (type, id)\n"
-"gets a copy, unless copy=False.\n"
-"\n"
-"Raises BufferError where it cannot be exported so, ValueError for a stream\n"
-"that is none.");
+PyDoc_STRVAR(
+    dlpack_doc,
+    "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
+    "copy=None)\n"
+    "--\n"
+    "\n"
+    "A DLPack capsule over the array's memory, as the Python array API "
+    "standard\n"
+    "has it: of version 1 where max_version allows it, else of version 0.\n"
+    "\n"
+    "stream: the consumer's, which is made to wait for pending work (None or "
+    "1:\n"
+    "the legacy default stream, -1: no waiting). dl_device: another (type, "
+    "id)\n"
+    "gets a copy, unless copy=False.\n"
+    "\n"
+    "Raises BufferError where it cannot be exported so, ValueError for a "
+    "stream\n"
+    "that is none.");
 
 static PyObject *
 array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -263,9 +272,9 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     bool versioned;
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO:__dlpack__", names,
-                                     &stream, &version, &device, &copying) ||
-        parse_max_version(version, &versioned) < 0 ||
-        parse_dl_device(device, array, &ordinal) < 0) {
+                                     &stream, &version, &device, &copying)
+        || parse_max_version(version, &versioned) < 0
+        || parse_dl_device(device, array, &ordinal) < 0) {
         return NULL;
     }
     bool elsewhere = ordinal != array->storage->memory.device;
@@ -294,11 +303,11 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     return capsule_of(array, versioned, false);
 }
 
-PyDoc_STRVAR(dlpack_device_doc,
-"__dlpack_device__($self)\n"
-"--\n"
-"\n"
-"The DLPack device as (type, id): (1, 0) for the host, (2, n) for cuda:n.");
+PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n"
+                                "--\n"
+                                "\n"
+                                "The DLPack device as (type, id): (1, 0) for "
+                                "the host, (2, n) for cuda:n.");
 
 static PyObject *
 array_dlpack_device(PyObject *self, PyObject *unused)
@@ -308,12 +317,13 @@ array_dlpack_device(PyObject *self, PyObject *unused)
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
 }
 
-PyDoc_STRVAR(dunder_array_doc,
-"__array__($self, dtype=None, copy=None)\n"
-"--\n"
-"\n"
-"The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
-"where a copy is needed.");
+PyDoc_STRVAR(
+    dunder_array_doc,
+    "__array__($self, dtype=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
+    "where a copy is needed.");
 
 static PyObject *
 array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -331,17 +341,19 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
-    if (host == NULL || (dtype == Py_None && copying != Py_True) ||
-        (dtype == Py_None && device)) {
+    if (host == NULL || (dtype == Py_None && copying != Py_True)
+        || (dtype == Py_None && device)) {
         return host;
     }
     PyObject *result = NULL;
     PyObject *make = wm_numpy(copying == Py_False ? "asarray" : "array");
     if (make != NULL && dtype == Py_None) {
         result = PyObject_CallOneArg(make, host);
-    } else if (make != NULL && copying == Py_True) {
+    }
+    else if (make != NULL && copying == Py_True) {
         result = PyObject_CallFunctionObjArgs(make, host, dtype, NULL);
-    } else if (make != NULL) {
+    }
+    else if (make != NULL) {
         PyObject *method = PyObject_GetAttrString(host, "astype");
         PyObject *given = PyTuple_Pack(1, dtype);
         PyObject *options = Py_BuildValue("{s:O}", "copy", Py_False);
@@ -354,8 +366,7 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     if (result != NULL && copying == Py_False && result != host) {
         Py_CLEAR(result);
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: another dtype needs a copy");
+        PyErr_SetString(PyExc_ValueError, "copy: another dtype needs a copy");
     }
     Py_XDECREF(make);
     Py_DECREF(host);
@@ -367,8 +378,7 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
 PyMethodDef wm_array_dlpack_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, WITH_NAMES,
      dlpack_doc},
-    {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
-     dlpack_device_doc},
+    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, dlpack_device_doc},
     {"__array__", (PyCFunction)(void (*)(void))array_dunder_array, WITH_NAMES,
      dunder_array_doc},
     {NULL, NULL, 0, NULL},

@@ -14,8 +14,7 @@ static int
 export_stream_of(int device, CUstream *stream, wm_error_t *err)
 {
     if (export_streams[device] == NULL) {
-        int status =
-            wm_stream_create(device, 0, &export_streams[device], err);
+        int status = wm_stream_create(device, 0, &export_streams[device], err);
         if (status < 0) {
             return status;
         }
@@ -30,10 +29,9 @@ wait_for_others(const wm_producer_t *producer)
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS
-    status = wm_producer_wait(producer, true, &err);
-    Py_END_ALLOW_THREADS
-    if (status < 0) {
+    Py_BEGIN_ALLOW_THREADS status = wm_producer_wait(producer, true, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
         wm_raise(&err);
         return -1;
     }
@@ -77,21 +75,21 @@ interface_dict(PyObject *self, bool with_stream, CUstream stream)
     shape = PyObject_GetAttrString(self, "shape");
     if (wm_array_is_contiguous(array)) {
         strides = Py_NewRef(Py_None);
-    } else {
+    }
+    else {
         strides = PyObject_GetAttrString(self, "strides");
     }
     named = stream != NULL ? PyLong_FromVoidPtr(stream) : Py_NewRef(Py_None);
     PyObject *address = PyLong_FromVoidPtr(data);
-    if (shape == NULL || strides == NULL || named == NULL ||
-        address == NULL) {
+    if (shape == NULL || strides == NULL || named == NULL || address == NULL) {
         goto done;
     }
-    dict = Py_BuildValue("{s:O,s:s,s:(OO),s:O,s:i}", "shape", shape,
-                         "typestr", typestr, "data", address,
+    dict = Py_BuildValue("{s:O,s:s,s:(OO),s:O,s:i}", "shape", shape, "typestr",
+                         typestr, "data", address,
                          array->readonly ? Py_True : Py_False, "strides",
                          strides, "version", 3);
-    if (dict != NULL && with_stream &&
-        PyDict_SetItemString(dict, "stream", named) < 0) {
+    if (dict != NULL && with_stream
+        && PyDict_SetItemString(dict, "stream", named) < 0) {
         Py_CLEAR(dict);
     }
 done:
@@ -155,10 +153,10 @@ static const char *
 format_of(wm_dtype_t dtype)
 {
     static const char *const formats[WM_DTYPES] = {
-        [WM_BOOL] = "?",       [WM_INT8] = "b",    [WM_INT16] = "h",
-        [WM_INT32] = "i",      [WM_INT64] = "l",   [WM_UINT8] = "B",
-        [WM_UINT16] = "H",     [WM_UINT32] = "I",  [WM_UINT64] = "L",
-        [WM_FLOAT16] = "e",    [WM_FLOAT32] = "f", [WM_FLOAT64] = "d",
+        [WM_BOOL] = "?",       [WM_INT8] = "b",        [WM_INT16] = "h",
+        [WM_INT32] = "i",      [WM_INT64] = "l",       [WM_UINT8] = "B",
+        [WM_UINT16] = "H",     [WM_UINT32] = "I",      [WM_UINT64] = "L",
+        [WM_FLOAT16] = "e",    [WM_FLOAT32] = "f",     [WM_FLOAT64] = "d",
         [WM_COMPLEX64] = "Zf", [WM_COMPLEX128] = "Zd",
     };
     return formats[dtype];
@@ -182,11 +180,11 @@ refusal(const wm_array_t *array, int flags)
     bool c = wm_array_is_contiguous(array);
     bool f = wm_array_is_f_contiguous(array);
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
-    if ((!strided && !c) ||
-        ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !c) ||
-        ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !f) ||
-        ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !c &&
-         !f)) {
+    if ((!strided && !c)
+        || ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !c)
+        || ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !f)
+        || ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !c
+            && !f)) {
         return "the array is not contiguous as asked for: use .copy()";
     }
     return NULL;
@@ -236,8 +234,8 @@ as_numpy(PyObject *self)
 {
     PyObject *memory = PyMemoryView_FromObject(self);
     PyObject *asarray = memory != NULL ? wm_numpy("asarray") : NULL;
-    PyObject *result =
-        asarray != NULL ? PyObject_CallOneArg(asarray, memory) : NULL;
+    PyObject *result = asarray != NULL ? PyObject_CallOneArg(asarray, memory)
+                                       : NULL;
     Py_XDECREF(memory);
     Py_XDECREF(asarray);
     return result;
@@ -262,8 +260,8 @@ wm_array_as_numpy(PyObject *self)
     view.dtype = WM_UINT16;
     words = wm_array_object(&view);
     host = words != NULL ? as_numpy(words) : NULL;
-    result =
-        host != NULL ? PyObject_CallMethod(host, "view", "O", dtype) : NULL;
+    result = host != NULL ? PyObject_CallMethod(host, "view", "O", dtype)
+                          : NULL;
     Py_DECREF(dtype);
     Py_XDECREF(words);
     Py_XDECREF(host);

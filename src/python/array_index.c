@@ -93,7 +93,8 @@ take_ellipsis(walk_t *walk, int keys_after)
     while (walk->next < walk->source->ndim - keys_after) {
         int at = walk->next++;
         if (add_dimension(walk, walk->source->shape[at],
-                          walk->source->strides[at]) < 0) {
+                          walk->source->strides[at])
+            < 0) {
             return -1;
         }
     }
@@ -112,8 +113,8 @@ take_key(walk_t *walk, PyObject *key, int keys_after)
     if (PySlice_Check(key)) {
         return take_slice(walk, key);
     }
-    if (PyIndex_Check(key) && !PyBool_Check(key) &&
-        Py_TYPE(key) != wm_state()->array_type) {
+    if (PyIndex_Check(key) && !PyBool_Check(key)
+        && Py_TYPE(key) != wm_state()->array_type) {
         return take_int(walk, key);
     }
     return no_index(key);

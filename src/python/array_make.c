@@ -47,8 +47,8 @@ make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
 {
     int device, ndim;
     int64_t extents[WM_MAX_NDIM];
-    if (parse_place(device_object, pinned, &device) < 0 ||
-        wm_array_parse_shape(shape, &ndim, extents) < 0) {
+    if (parse_place(device_object, pinned, &device) < 0
+        || wm_array_parse_shape(shape, &ndim, extents) < 0) {
         return -1;
     }
     return wm_array_new_nogil(device, pinned, dtype, ndim, extents, array);
@@ -60,10 +60,10 @@ filled(wm_array_t *array, const void *value, bool blocking)
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS
-    status = wm_fill(array, value, NULL, blocking, &err);
-    Py_END_ALLOW_THREADS
-    if (status < 0) {
+    Py_BEGIN_ALLOW_THREADS status = wm_fill(array, value, NULL, blocking,
+                                            &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
         wm_array_clear(array);
         return wm_raise(&err);
     }
@@ -71,20 +71,19 @@ filled(wm_array_t *array, const void *value, bool blocking)
 }
 
 #define MAKER_ARGS                                                            \
-    "shape: an int or a tuple of ints. dtype: float64 unless given. device:\n" \
+    "shape: an int or a tuple of ints. dtype: float64 unless given. "         \
+    "device:\n"                                                               \
     "wm.get_device() unless given. pinned=True: page-locked host memory."
 #define MAKER_ERRORS                                                          \
-    "Raises ValueError for a bad shape or device, TypeError for a bad dtype,\n" \
+    "Raises ValueError for a bad shape or device, TypeError for a bad "       \
+    "dtype,\n"                                                                \
     "wm.OutOfMemoryError."
 
-PyDoc_STRVAR(empty_doc,
-"empty(shape, dtype=None, device=None, pinned=False)\n"
-"--\n"
-"\n"
-"A new array, its elements undefined.\n"
-"\n"
-MAKER_ARGS "\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(empty_doc, "empty(shape, dtype=None, device=None, pinned=False)\n"
+                        "--\n"
+                        "\n"
+                        "A new array, its elements undefined.\n"
+                        "\n" MAKER_ARGS "\n" MAKER_ERRORS);
 
 static PyObject *
 empty(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -96,30 +95,30 @@ empty(PyObject *module, PyObject *args, PyObject *kwargs)
     wm_dtype_t dtype;
     wm_array_t array;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOp:empty", names,
-                                     &shape, &type, &device, &pinned) ||
-        parse_dtype(type, &dtype) < 0 ||
-        make_empty(shape, dtype, device, pinned, &array) < 0) {
+                                     &shape, &type, &device, &pinned)
+        || parse_dtype(type, &dtype) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
         return NULL;
     }
     return wm_array_object(&array);
 }
 
-PyDoc_STRVAR(zeros_doc,
-"zeros(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
-"--\n"
-"\n"
-"A new array of zeros.\n"
-"\n"
-MAKER_ARGS "\n"
-"blocking=False: ordered, but maybe not yet complete when it returns.\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(
+    zeros_doc,
+    "zeros(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new array of zeros.\n"
+    "\n" MAKER_ARGS "\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
 
 static PyObject *
 zeros(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"shape", "dtype", "device", "pinned", "blocking",
-                            NULL};
+    static char *names[] = {"shape",  "dtype",    "device",
+                            "pinned", "blocking", NULL};
     static const char zero[16];
     PyObject *shape, *type = NULL, *device = NULL;
     int pinned = 0, blocking = 1;
@@ -127,9 +126,9 @@ zeros(PyObject *module, PyObject *args, PyObject *kwargs)
     wm_array_t array;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:zeros", names,
                                      &shape, &type, &device, &pinned,
-                                     &blocking) ||
-        parse_dtype(type, &dtype) < 0 ||
-        make_empty(shape, dtype, device, pinned, &array) < 0) {
+                                     &blocking)
+        || parse_dtype(type, &dtype) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
         return NULL;
     }
     return filled(&array, zero, blocking);
@@ -141,9 +140,9 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
 {
     wm_view_t view;
     bool given = type != NULL && type != Py_None;
-    if ((given && wm_dtype_from_object(type, dtype) < 0) ||
-        wm_array_view_data(value, given ? dtype : NULL, "fill_value", &view) <
-            0) {
+    if ((given && wm_dtype_from_object(type, dtype) < 0)
+        || wm_array_view_data(value, given ? dtype : NULL, "fill_value", &view)
+               < 0) {
         return -1;
     }
     int status = 0;
@@ -152,23 +151,26 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
         PyErr_SetString(PyExc_ValueError,
                         "fill_value: one scalar on the host is expected");
         status = -1;
-    } else {
+    }
+    else {
         memcpy(bytes, view.array.data, wm_dtype_info(*dtype)->itemsize);
     }
     wm_view_release(&view);
     return status;
 }
 
-PyDoc_STRVAR(full_doc,
-"full(shape, fill_value, dtype=None, device=None, pinned=False, blocking=True)\n"
-"--\n"
-"\n"
-"A new array, every element of which is the value.\n"
-"\n"
-"shape: an int or a tuple of ints. dtype: NumPy's type of the value unless\n"
-"given. device: wm.get_device() unless given. pinned=True: page-locked host\n"
-"memory. blocking=False: ordered, but maybe not yet complete when it returns.\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(full_doc, "full(shape, fill_value, dtype=None, device=None, "
+                       "pinned=False, blocking=True)\n"
+                       "--\n"
+                       "\n"
+                       "A new array, every element of which is the value.\n"
+                       "\n"
+                       "shape: an int or a tuple of ints. dtype: NumPy's type "
+                       "of the value unless\n"
+                       "given. device: wm.get_device() unless given. "
+                       "pinned=True: page-locked host\n"
+                       "memory. blocking=False: ordered, but maybe not yet "
+                       "complete when it returns.\n" MAKER_ERRORS);
 
 static PyObject *
 full(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -183,30 +185,30 @@ full(PyObject *module, PyObject *args, PyObject *kwargs)
     wm_array_t array;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOpp:full", names,
                                      &shape, &value, &type, &device, &pinned,
-                                     &blocking) ||
-        parse_value(value, type, &dtype, bytes) < 0 ||
-        make_empty(shape, dtype, device, pinned, &array) < 0) {
+                                     &blocking)
+        || parse_value(value, type, &dtype, bytes) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
         return NULL;
     }
     return filled(&array, bytes, blocking);
 }
 
-PyDoc_STRVAR(ones_doc,
-"ones(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
-"--\n"
-"\n"
-"A new array of ones.\n"
-"\n"
-MAKER_ARGS "\n"
-"blocking=False: ordered, but maybe not yet complete when it returns.\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(
+    ones_doc,
+    "ones(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new array of ones.\n"
+    "\n" MAKER_ARGS "\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
 
 static PyObject *
 ones(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"shape", "dtype", "device", "pinned", "blocking",
-                            NULL};
+    static char *names[] = {"shape",  "dtype",    "device",
+                            "pinned", "blocking", NULL};
     PyObject *shape, *type = NULL, *device = NULL;
     int pinned = 0, blocking = 1;
     char bytes[16];
@@ -214,14 +216,13 @@ ones(PyObject *module, PyObject *args, PyObject *kwargs)
     wm_array_t array;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:ones", names,
                                      &shape, &type, &device, &pinned,
-                                     &blocking) ||
-        parse_dtype(type, &dtype) < 0) {
+                                     &blocking)
+        || parse_dtype(type, &dtype) < 0) {
         return NULL;
     }
     PyObject *wanted = wm_python_dtype(dtype);
     PyObject *one = wanted != NULL ? PyLong_FromLong(1) : NULL;
-    int status =
-        one != NULL ? parse_value(one, wanted, &dtype, bytes) : -1;
+    int status = one != NULL ? parse_value(one, wanted, &dtype, bytes) : -1;
     Py_XDECREF(wanted);
     Py_XDECREF(one);
     if (status < 0 || make_empty(shape, dtype, device, pinned, &array) < 0) {
@@ -238,9 +239,10 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     wm_dtype_t dtype;
     int device;
     bool given = type != NULL && type != Py_None;
-    if ((given && wm_dtype_from_object(type, &dtype) < 0) ||
-        parse_place(device_object, pinned, &device) < 0 ||
-        wm_array_view_data(data, given ? &dtype : NULL, argument, &view) < 0) {
+    if ((given && wm_dtype_from_object(type, &dtype) < 0)
+        || parse_place(device_object, pinned, &device) < 0
+        || wm_array_view_data(data, given ? &dtype : NULL, argument, &view)
+               < 0) {
         return NULL;
     }
     PyObject *result = wm_array_copy_of(&view, device, pinned, blocking);
@@ -248,17 +250,20 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     return result;
 }
 
-PyDoc_STRVAR(array_doc,
-"array(data, dtype=None, device=None, pinned=False, blocking=True)\n"
-"--\n"
-"\n"
-"A new contiguous array with a copy of the data: nested lists and scalars, or\n"
-"any array object, of whichever device.\n"
-"\n"
-"dtype: that of the data unless given; only host data is converted. device:\n"
-"wm.get_device() unless given. pinned=True: page-locked host memory.\n"
-"blocking=False: ordered, but maybe not yet complete when it returns.\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(
+    array_doc,
+    "array(data, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new contiguous array with a copy of the data: nested lists and "
+    "scalars, or\n"
+    "any array object, of whichever device.\n"
+    "\n"
+    "dtype: that of the data unless given; only host data is converted. "
+    "device:\n"
+    "wm.get_device() unless given. pinned=True: page-locked host memory.\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
 
 static PyObject *
 array(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -276,17 +281,19 @@ array(PyObject *module, PyObject *args, PyObject *kwargs)
     return copied_data(data, type, device, pinned, blocking, "data");
 }
 
-PyDoc_STRVAR(from_numpy_doc,
-"from_numpy(a, device=None, dtype=None, pinned=False, blocking=True)\n"
-"--\n"
-"\n"
-"A new contiguous array with a copy of a NumPy array (see asarray() for a\n"
-"view of one).\n"
-"\n"
-"device: wm.get_device() unless given. dtype: that of `a` unless given.\n"
-"pinned=True: page-locked host memory. blocking=False: ordered, but maybe not\n"
-"yet complete when it returns.\n"
-MAKER_ERRORS);
+PyDoc_STRVAR(
+    from_numpy_doc,
+    "from_numpy(a, device=None, dtype=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new contiguous array with a copy of a NumPy array (see asarray() for "
+    "a\n"
+    "view of one).\n"
+    "\n"
+    "device: wm.get_device() unless given. dtype: that of `a` unless given.\n"
+    "pinned=True: page-locked host memory. blocking=False: ordered, but maybe "
+    "not\n"
+    "yet complete when it returns.\n" MAKER_ERRORS);
 
 static PyObject *
 from_numpy(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -315,20 +322,24 @@ object_of_view(wm_view_t *view)
     return wm_array_object(&array);
 }
 
-PyDoc_STRVAR(asarray_doc,
-"asarray(obj, /)\n"
-"--\n"
-"\n"
-"A view, without a copy, of any array object: CuPy, Warp, PyTorch, JAX, Numba\n"
-"and NumPy arrays, memoryviews, or whatever has __cuda_array_interface__,\n"
-"__dlpack__ or the buffer protocol. A wm.Array is returned itself. The\n"
-"object is kept alive; read-only objects give read-only arrays.\n"
-"\n"
-"Others may write what is viewed: each operation on it waits for its whole\n"
-"device first.\n"
-"\n"
-"Raises TypeError for any other object or an element type that is not\n"
-"supported, ValueError where the object describes itself wrongly.");
+PyDoc_STRVAR(
+    asarray_doc,
+    "asarray(obj, /)\n"
+    "--\n"
+    "\n"
+    "A view, without a copy, of any array object: CuPy, Warp, PyTorch, JAX, "
+    "Numba\n"
+    "and NumPy arrays, memoryviews, or whatever has "
+    "__cuda_array_interface__,\n"
+    "__dlpack__ or the buffer protocol. A wm.Array is returned itself. The\n"
+    "object is kept alive; read-only objects give read-only arrays.\n"
+    "\n"
+    "Others may write what is viewed: each operation on it waits for its "
+    "whole\n"
+    "device first.\n"
+    "\n"
+    "Raises TypeError for any other object or an element type that is not\n"
+    "supported, ValueError where the object describes itself wrongly.");
 
 static PyObject *
 asarray(PyObject *module, PyObject *object)
@@ -351,9 +362,8 @@ view_dlpack(PyObject *object, wm_view_t *view)
     if (Py_TYPE(object) == wm_state()->array_type) {
         return wm_view_parse(object, false, "x", view);
     }
-    int status = api != NULL
-                     ? wm_view_parse_exchange(object, api, "x", view)
-                     : wm_view_parse_dlpack(object, "x", view);
+    int status = api != NULL ? wm_view_parse_exchange(object, api, "x", view)
+                             : wm_view_parse_dlpack(object, "x", view);
     if (status == 0) {
         PyErr_Format(PyExc_TypeError,
                      "x: %.200s has no __dlpack__: wm.asarray() knows other "
@@ -363,15 +373,17 @@ view_dlpack(PyObject *object, wm_view_t *view)
     return status > 0 ? 0 : -1;
 }
 
-PyDoc_STRVAR(from_dlpack_doc,
-"from_dlpack(x, /, *, device=None, copy=None)\n"
-"--\n"
-"\n"
-"A view of an object with __dlpack__, as the Python array API standard has\n"
-"it; a copy where copy=True or where another device is asked for.\n"
-"\n"
-"Raises TypeError for an object without __dlpack__, BufferError where it\n"
-"refuses, ValueError for copy=False and another device.");
+PyDoc_STRVAR(
+    from_dlpack_doc,
+    "from_dlpack(x, /, *, device=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "A view of an object with __dlpack__, as the Python array API standard "
+    "has\n"
+    "it; a copy where copy=True or where another device is asked for.\n"
+    "\n"
+    "Raises TypeError for an object without __dlpack__, BufferError where it\n"
+    "refuses, ValueError for copy=False and another device.");
 
 static PyObject *
 from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -382,8 +394,8 @@ from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
     wm_view_t view;
     int device = -1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO:from_dlpack", names,
-                                     &object, &place, &copy) ||
-        view_dlpack(object, &view) < 0) {
+                                     &object, &place, &copy)
+        || view_dlpack(object, &view) < 0) {
         return NULL;
     }
     bool elsewhere = false;
@@ -394,12 +406,13 @@ from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
         elsewhere = device != view.memory.device;
     }
     if (copy == Py_False && elsewhere) {
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: another device needs a copy");
-    } else if (copy == Py_True || elsewhere) {
+        PyErr_SetString(PyExc_ValueError, "copy: another device needs a copy");
+    }
+    else if (copy == Py_True || elsewhere) {
         device = elsewhere ? device : view.memory.device;
         result = wm_array_copy_of(&view, device, false, true);
-    } else {
+    }
+    else {
         return object_of_view(&view);
     }
 done:
@@ -414,14 +427,10 @@ done:
     }
 
 static PyMethodDef makers[] = {
-    FUNCTION(empty),
-    FUNCTION(zeros),
-    FUNCTION(ones),
-    FUNCTION(full),
-    FUNCTION(array),
-    FUNCTION(from_numpy),
-    FUNCTION(from_dlpack),
-    {"asarray", asarray, METH_O, asarray_doc},
+    FUNCTION(empty),       FUNCTION(zeros),
+    FUNCTION(ones),        FUNCTION(full),
+    FUNCTION(array),       FUNCTION(from_numpy),
+    FUNCTION(from_dlpack), {"asarray", asarray, METH_O, asarray_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,8 +10,8 @@ wm_array_parse_shape(PyObject *object, int *ndim, int64_t *shape)
         *ndim = 1;
         return shape[0] == -1 && PyErr_Occurred() ? -1 : 0;
     }
-    PyObject *fast =
-        PySequence_Fast(object, "shape: expected an int or a tuple of ints");
+    PyObject *fast = PySequence_Fast(
+        object, "shape: expected an int or a tuple of ints");
     if (fast == NULL) {
         return -1;
     }
@@ -54,7 +54,8 @@ complete_shape(const wm_array_t *array, int ndim, int64_t *shape)
     if (unknown >= 0 && !wrong && known > 0 && count % known == 0) {
         shape[unknown] = count / known;
         known = count;
-    } else {
+    }
+    else {
         wrong |= unknown >= 0;
     }
     if (wrong || known != count) {
@@ -90,7 +91,8 @@ restride(const wm_array_t *array, wm_array_t *view)
         while (new_count != old_count) {
             if (new_count < old_count) {
                 new_count *= view->shape[i++];
-            } else {
+            }
+            else {
                 old_count *= shape[old++];
             }
         }
@@ -119,14 +121,16 @@ set_contiguous(wm_array_t *view)
 }
 
 PyDoc_STRVAR(reshape_doc,
-"reshape($self, *shape)\n"
-"--\n"
-"\n"
-"A view of the same memory in another shape (ints, or one tuple of them; one\n"
-"may be -1). Elements are taken in row-major order.\n"
-"\n"
-"Raises ValueError where the number of elements differs, or where no view\n"
-"can have that shape: use .copy().reshape(...) then.");
+             "reshape($self, *shape)\n"
+             "--\n"
+             "\n"
+             "A view of the same memory in another shape (ints, or one tuple "
+             "of them; one\n"
+             "may be -1). Elements are taken in row-major order.\n"
+             "\n"
+             "Raises ValueError where the number of elements differs, or "
+             "where no view\n"
+             "can have that shape: use .copy().reshape(...) then.");
 
 static PyObject *
 array_reshape(PyObject *self, PyObject *args)
@@ -138,14 +142,15 @@ array_reshape(PyObject *self, PyObject *args)
         shape = PyTuple_GET_ITEM(args, 0); // borrowed
     }
     wm_array_begin_view(self, &view);
-    if (wm_array_parse_shape(shape, &view.ndim, view.shape) < 0 ||
-        complete_shape(array, view.ndim, view.shape) < 0) {
+    if (wm_array_parse_shape(shape, &view.ndim, view.shape) < 0
+        || complete_shape(array, view.ndim, view.shape) < 0) {
         wm_array_clear(&view);
         return NULL;
     }
     if (wm_array_is_contiguous(array)) {
         set_contiguous(&view);
-    } else if (!restride(array, &view)) {
+    }
+    else if (!restride(array, &view)) {
         wm_array_clear(&view);
         PyErr_SetString(PyExc_ValueError,
                         "reshape: no view of this strided array has the new "
@@ -177,11 +182,12 @@ wm_array_transposed(PyObject *self, void *unused)
 }
 
 PyDoc_STRVAR(transpose_doc,
-"transpose($self, *axes)\n"
-"--\n"
-"\n"
-"A view with the dimensions in the order given (ints, or one tuple of them),\n"
-"or reversed. Raises ValueError unless each is named once.");
+             "transpose($self, *axes)\n"
+             "--\n"
+             "\n"
+             "A view with the dimensions in the order given (ints, or one "
+             "tuple of them),\n"
+             "or reversed. Raises ValueError unless each is named once.");
 
 static PyObject *
 array_transpose(PyObject *self, PyObject *args)

@@ -73,7 +73,8 @@ dtype_of_object_name(PyObject *object, wm_dtype_t *dtype)
     int status = -1;
     if (PyUnicode_Check(object)) {
         name = Py_NewRef(object);
-    } else {
+    }
+    else {
         name = PyObject_GetAttrString(object, "__name__");
         if (name == NULL) {
             PyErr_Clear();
@@ -98,14 +99,16 @@ dtype_of_numpy(PyObject *numpy_dtype, wm_dtype_t *dtype, wm_error_t *err)
     int status = -1;
     PyObject *name = PyObject_GetAttrString(numpy_dtype, "name");
     PyObject *str = PyObject_GetAttrString(numpy_dtype, "str");
-    const char *text =
-        name != NULL && str != NULL ? PyUnicode_AsUTF8(str) : NULL;
+    const char *text = name != NULL && str != NULL ? PyUnicode_AsUTF8(str)
+                                                   : NULL;
     if (text == NULL) {
         status = wm_error_set(err, WM_ERR_PYTHON, 0, "a Python exception");
-    } else if (PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0) {
+    }
+    else if (PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0) {
         *dtype = WM_BFLOAT16;
         status = 0;
-    } else {
+    }
+    else {
         status = wm_dtype_from_typestr(text, dtype, err);
     }
     Py_XDECREF(name);
@@ -138,9 +141,10 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         if (status == 0) {
             return 0;
         }
-    } else if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
-               !PyErr_ExceptionMatches(PyExc_ValueError) &&
-               !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
+    }
+    else if (!PyErr_ExceptionMatches(PyExc_TypeError)
+             && !PyErr_ExceptionMatches(PyExc_ValueError)
+             && !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
         return -1; // the latter two are NumPy's for some texts
     }
     // Anything unknown is numpy.dtype("O"), or a TypeError.
@@ -150,7 +154,8 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     if (err.code != 0 && err.code != WM_ERR_PYTHON) {
         wm_raise(&err);
-    } else {
+    }
+    else {
         PyErr_Format(PyExc_TypeError,
                      "dtype: %R is no element type: use a NumPy dtype or a "
                      "name such as \"float32\" or \"bfloat16\"",

@@ -92,8 +92,8 @@ derives_from(PyTypeObject *type, const char *name)
     PyObject *mro = type->tp_mro; // borrowed
     for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++) {
         PyObject *base = PyTuple_GET_ITEM(mro, i); // borrowed
-        if (PyType_Check(base) &&
-            strcmp(((PyTypeObject *)base)->tp_name, name) == 0) {
+        if (PyType_Check(base)
+            && strcmp(((PyTypeObject *)base)->tp_name, name) == 0) {
             return true;
         }
     }
@@ -111,8 +111,8 @@ is_of_package(PyTypeObject *type, const char *package)
                            : NULL;
     if (name != NULL) {
         size_t length = strlen(package);
-        result = strncmp(name, package, length) == 0 &&
-                 (name[length] == '\0' || name[length] == '.');
+        result = strncmp(name, package, length) == 0
+                 && (name[length] == '\0' || name[length] == '.');
     }
     PyErr_Clear();
     Py_XDECREF(module);
@@ -124,15 +124,18 @@ classify(slot_t *slot, PyTypeObject *type)
 {
     slot->way = WAY_ASK;
     slot->api = NULL;
-    if (type == &PyBytes_Type || type == &PyByteArray_Type ||
-        type == &PyMemoryView_Type || derives_from(type, "numpy.ndarray")) {
+    if (type == &PyBytes_Type || type == &PyByteArray_Type
+        || type == &PyMemoryView_Type || derives_from(type, "numpy.ndarray")) {
         slot->way = WAY_BUFFER;
-    } else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
+    }
+    else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
-    } else if (strcmp(type->tp_name, "array") == 0 &&
-               is_of_package(type, "warp")) {
+    }
+    else if (strcmp(type->tp_name, "array") == 0
+             && is_of_package(type, "warp")) {
         slot->way = WAY_WARP;
-    } else if (is_of_package(type, "jax") || is_of_package(type, "jaxlib")) {
+    }
+    else if (is_of_package(type, "jax") || is_of_package(type, "jaxlib")) {
         slot->way = WAY_JAX;
     }
 }
@@ -177,8 +180,8 @@ parse_warp(PyObject *object, const char *argument, wm_view_t *view)
     }
     device = wm_python_attribute(object, str_device);
     stream = device != NULL ? wm_python_attribute(device, str_stream) : NULL;
-    handle =
-        stream != NULL ? wm_python_attribute(stream, str_cuda_stream) : NULL;
+    handle = stream != NULL ? wm_python_attribute(stream, str_cuda_stream)
+                            : NULL;
     if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
         void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
         view->producer.kind = WM_PRODUCER_STREAM;
@@ -227,8 +230,8 @@ parse_exchange(PyObject *object, const slot_t *slot, const char *argument,
     if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128) {
         bad = check_lazy_bit(object, str_is_conj, argument);
     }
-    if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 &&
-        dtype != WM_BOOL && !wm_array_is_contiguous(&view->array)) {
+    if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 && dtype != WM_BOOL
+        && !wm_array_is_contiguous(&view->array)) {
         bad = check_lazy_bit(object, str_is_neg, argument);
     }
     if (bad < 0) {
@@ -252,7 +255,8 @@ parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
             memcpy(view, &better, sizeof(*view));
         }
         PyErr_Clear();
-    } else if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    }
+    else if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
         // An element type that typestrings cannot say (bfloat16) is known to
         // DLPack.
         PyObject *type, *value, *traceback;
@@ -372,7 +376,8 @@ wm_view_to_array(wm_view_t *view, wm_array_t *array)
         wm_array_extent(&view->array, &low, &length);
         if (wm_storage_wrap(low, length, &view->memory, view->array.readonly,
                             view->owner, view->release, &view->array.storage,
-                            &err) < 0) {
+                            &err)
+            < 0) {
             wm_raise(&err);
             return -1;
         }
@@ -392,8 +397,8 @@ wm_python_add_view(PyObject *module)
     str_cuda_stream = PyUnicode_InternFromString("cuda_stream");
     str_is_conj = PyUnicode_InternFromString("is_conj");
     str_is_neg = PyUnicode_InternFromString("is_neg");
-    bool made = str_device != NULL && str_stream != NULL &&
-                str_cuda_stream != NULL && str_is_conj != NULL &&
-                str_is_neg != NULL;
+    bool made = str_device != NULL && str_stream != NULL
+                && str_cuda_stream != NULL && str_is_conj != NULL
+                && str_is_neg != NULL;
     return made ? 0 : -1;
 }

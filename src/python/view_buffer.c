@@ -22,7 +22,8 @@ buffer_free(Py_buffer *buffer)
 {
     if (kept_count < KEPT) {
         kept[kept_count++] = buffer;
-    } else {
+    }
+    else {
         PyMem_RawFree(buffer);
     }
 }
@@ -102,7 +103,8 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
     if (complex && at[2] == '\0') {
         *dtype = itemsize == 8 ? WM_COMPLEX64 : WM_COMPLEX128;
         status = itemsize == 8 || itemsize == 16 ? 0 : -1;
-    } else if (*at != '\0' && at[1] == '\0') {
+    }
+    else if (*at != '\0' && at[1] == '\0') {
         status = dtype_of_letter(*at, itemsize, dtype);
     }
     if (status < 0) {
@@ -151,7 +153,8 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
                             buffer->ndim, WM_MAX_NDIM);
     }
     if (dtype_of_format(buffer->format, buffer->itemsize, &array->dtype,
-                        argument) < 0) {
+                        argument)
+        < 0) {
         return -1;
     }
     array->data = buffer->buf;
@@ -173,8 +176,8 @@ is_bfloat16(PyObject *object)
 {
     bool result = false;
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
-    PyObject *name =
-        dtype != NULL ? PyObject_GetAttrString(dtype, "name") : NULL;
+    PyObject *name = dtype != NULL ? PyObject_GetAttrString(dtype, "name")
+                                   : NULL;
     if (name != NULL && PyUnicode_Check(name)) {
         result = PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
     }
@@ -202,8 +205,7 @@ parse_bfloat16(PyObject *object, bool writable, const char *argument,
 
 // The exporter's own refusal, told in our words where it is about writing.
 static int
-refused(PyObject *object, bool writable, const char *argument,
-        wm_view_t *view)
+refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -214,9 +216,9 @@ refused(PyObject *object, bool writable, const char *argument,
         return parse_bfloat16(object, writable, argument, view);
     }
     Py_buffer probe;
-    if (writable &&
-        PyObject_GetBuffer(object, &probe, PyBUF_STRIDES | PyBUF_FORMAT) ==
-            0) {
+    if (writable
+        && PyObject_GetBuffer(object, &probe, PyBUF_STRIDES | PyBUF_FORMAT)
+               == 0) {
         PyBuffer_Release(&probe);
         Py_XDECREF(type);
         Py_XDECREF(value);

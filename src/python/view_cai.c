@@ -84,8 +84,7 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
     unsigned long long number = 0;
     if (address != Py_None) {
         PyObject *index = PyNumber_Index(address);
-        number =
-            index != NULL ? PyLong_AsUnsignedLongLong(index) : 0;
+        number = index != NULL ? PyLong_AsUnsignedLongLong(index) : 0;
         Py_XDECREF(index);
         if (PyErr_Occurred()) {
             PyErr_Clear();
@@ -150,14 +149,15 @@ read_stream(PyObject *dict, const char *argument, long version,
             CUstream *stream)
 {
     static PyObject *key;
-    PyObject *value =
-        version >= 3 ? entry(dict, &key, "stream") : NULL; // borrowed
+    PyObject *value = version >= 3 ? entry(dict, &key, "stream")
+                                   : NULL; // borrowed
     if (value == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
     PyObject *index = PyNumber_Index(value);
-    unsigned long long number =
-        index != NULL ? PyLong_AsUnsignedLongLong(index) : 0;
+    unsigned long long number = index != NULL
+                                    ? PyLong_AsUnsignedLongLong(index)
+                                    : 0;
     Py_XDECREF(index);
     if (PyErr_Occurred() || number == 0) {
         PyErr_Clear();
@@ -188,8 +188,8 @@ set_producer(wm_view_t *view, bool named, CUstream stream,
         return 0;
     }
     int device = view->memory.device;
-    if (named && !is_default(stream) &&
-        (device < 0 || wm_device_count() > 1)) {
+    if (named && !is_default(stream)
+        && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
         if (wm_device_of_stream(stream, &device, &err) < 0) {
             return wm_view_raise(argument, &err);
@@ -214,10 +214,10 @@ read_array(PyObject *dict, const char *argument, wm_array_t *array,
                             "its array interface is a %.200s, not a dict",
                             Py_TYPE(dict)->tp_name);
     }
-    if (read_typestr(dict, argument, array) < 0 ||
-        read_data(dict, argument, array) < 0 ||
-        read_layout(dict, argument, array) < 0 ||
-        read_version(dict, argument, version) < 0) {
+    if (read_typestr(dict, argument, array) < 0
+        || read_data(dict, argument, array) < 0
+        || read_layout(dict, argument, array) < 0
+        || read_version(dict, argument, version) < 0) {
         return -1;
     }
     return 0;
@@ -238,8 +238,8 @@ wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
     if (dict == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (read_array(dict, argument, &view->array, &version) < 0 ||
-        wm_view_set_memory(view, argument) < 0) {
+    if (read_array(dict, argument, &view->array, &version) < 0
+        || wm_view_set_memory(view, argument) < 0) {
         goto done;
     }
     int named = read_stream(dict, argument, version, &stream);
@@ -272,10 +272,11 @@ wm_view_parse_array_interface(PyObject *object, const char *argument,
     // Without an address the buffer protocol is meant, which was tried.
     if (PyDict_Check(dict) && entry(dict, &data_key, "data") == NULL) {
         status = PyErr_Occurred() ? -1 : 0;
-    } else if (read_array(dict, argument, &view->array, &version) == 0 &&
-               wm_view_set_memory(view, argument) == 0) {
-        view->producer =
-            (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    }
+    else if (read_array(dict, argument, &view->array, &version) == 0
+             && wm_view_set_memory(view, argument) == 0) {
+        view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE,
+                                         .device = -1};
         wm_view_own_object(view, object);
         status = 1;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every protocol's parser needs: errors that name the argument, shapes and
-// strides from Python, and the checks of what they say.
+// What every protocol's parser needs: errors that name the argument, shapes
+// and strides from Python, and the checks of what they say.
 #include "python/view_parts.h"
 
 int
@@ -86,8 +86,7 @@ wm_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
 }
 
 int
-wm_view_set_strides(PyObject *strides, const char *argument,
-                    wm_array_t *array)
+wm_view_set_strides(PyObject *strides, const char *argument, wm_array_t *array)
 {
     int count;
     if (strides == NULL || strides == Py_None) {
@@ -126,9 +125,9 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
         int64_t stride = array->strides[i];
         overflow |= stride == INT64_MIN;
         overflow |= __builtin_mul_overflow(count, array->shape[i], &count);
-        overflow |= overflow || __builtin_mul_overflow(
-                                    stride < 0 ? -stride : stride,
-                                    array->shape[i] - 1, &step);
+        overflow |= overflow
+                    || __builtin_mul_overflow(stride < 0 ? -stride : stride,
+                                              array->shape[i] - 1, &step);
         overflow |= __builtin_add_overflow(reach, step, &reach);
     }
     if (overflow) {
@@ -151,8 +150,7 @@ check_range(const wm_view_t *view, const char *argument)
     }
     wm_array_extent(&view->array, &low, &length);
     uintptr_t first = (uintptr_t)low;
-    if (first < memory->base ||
-        first - memory->base + length > memory->size) {
+    if (first < memory->base || first - memory->base + length > memory->size) {
         return wm_view_fail(PyExc_ValueError, argument,
                             "its shape and strides reach outside of its "
                             "allocation of %zu bytes",

@@ -70,7 +70,8 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
                             (int)tensor->ndim, WM_MAX_NDIM);
     }
     if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
-                             tensor->dtype.lanes, &array->dtype, &err) < 0) {
+                             tensor->dtype.lanes, &array->dtype, &err)
+        < 0) {
         return wm_view_raise(argument, &err);
     }
     if (tensor->ndim > 0 && tensor->shape == NULL) {
@@ -115,9 +116,9 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
                             "it to the CPU or to a CUDA device first",
                             (int)tensor->device.type);
     }
-    if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL &&
-        view->memory.kind == WM_MEMORY_HOST &&
-        wm_array_count(&view->array) > 0) {
+    if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL
+        && view->memory.kind == WM_MEMORY_HOST
+        && wm_array_count(&view->array) > 0) {
         return wm_view_fail(wm_state()->cuda_error, argument,
                             "it claims to be memory of cuda:%d, but CUDA "
                             "does not know the pointer %p",
@@ -129,8 +130,8 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
 const wm_dl_exchange_t *
 wm_dl_exchange_of(PyTypeObject *type)
 {
-    PyObject *capsule =
-        PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)type,
+                                               "__dlpack_c_exchange_api__");
     const wm_dl_exchange_t *api = NULL;
     if (capsule != NULL && PyCapsule_CheckExact(capsule)) {
         api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -140,8 +141,8 @@ wm_dl_exchange_of(PyTypeObject *type)
     while (api != NULL && api->version.major != WM_DL_MAJOR) {
         api = api->previous;
     }
-    bool usable =
-        api != NULL && api->from_object != NULL && api->current_stream != NULL;
+    bool usable = api != NULL && api->from_object != NULL
+                  && api->current_stream != NULL;
     return usable ? api : NULL;
 }
 
@@ -176,8 +177,8 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
                             "its DLPack tensor is of version %d, not 1",
                             major);
     }
-    if (take_tensor(&managed->tensor, argument, view) < 0 ||
-        check_device(&managed->tensor, argument, view) < 0) {
+    if (take_tensor(&managed->tensor, argument, view) < 0
+        || check_device(&managed->tensor, argument, view) < 0) {
         wm_view_release_owner(delete_versioned, managed);
         return -1;
     }
@@ -192,8 +193,8 @@ static int
 take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
             wm_dl_device_t *device)
 {
-    if (take_tensor(&managed->tensor, argument, view) < 0 ||
-        check_device(&managed->tensor, argument, view) < 0) {
+    if (take_tensor(&managed->tensor, argument, view) < 0
+        || check_device(&managed->tensor, argument, view) < 0) {
         wm_view_release_owner(delete_legacy, managed);
         return -1;
     }
@@ -206,14 +207,13 @@ take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
 // A tensor borrowed from the object, which is kept; or a managed one.
 static int
 take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
-                 const char *argument, wm_view_t *view,
-                 wm_dl_device_t *device)
+                 const char *argument, wm_view_t *view, wm_dl_device_t *device)
 {
     if (api->borrow != NULL) {
         wm_dl_tensor_t tensor;
-        if (api->borrow(object, &tensor) < 0 ||
-            take_tensor(&tensor, argument, view) < 0 ||
-            check_device(&tensor, argument, view) < 0) {
+        if (api->borrow(object, &tensor) < 0
+            || take_tensor(&tensor, argument, view) < 0
+            || check_device(&tensor, argument, view) < 0) {
             return -1;
         }
         *device = tensor.device;
@@ -261,15 +261,15 @@ call_dlpack(PyObject *method, PyObject *stream)
 {
     PyObject *capsule = NULL;
     PyObject *args = PyTuple_New(0);
-    PyObject *version =
-        Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR, WM_DL_MINOR);
+    PyObject *version = Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR,
+                                      WM_DL_MINOR);
     PyObject *plain = PyDict_New();
     if (args == NULL || version == NULL || plain == NULL) {
         goto done;
     }
-    if (stream != NULL &&
-        (PyDict_SetItemString(version, "stream", stream) < 0 ||
-         PyDict_SetItemString(plain, "stream", stream) < 0)) {
+    if (stream != NULL
+        && (PyDict_SetItemString(version, "stream", stream) < 0
+            || PyDict_SetItemString(plain, "stream", stream) < 0)) {
         goto done;
     }
     capsule = PyObject_Call(method, args, version);
@@ -320,8 +320,7 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
         long id = PyErr_Occurred()
                       ? -1
                       : PyLong_AsLong(PyTuple_GET_ITEM(answer, 1));
-        if (!PyErr_Occurred() && type == (int32_t)type &&
-            id == (int32_t)id) {
+        if (!PyErr_Occurred() && type == (int32_t)type && id == (int32_t)id) {
             device->type = (int32_t)type;
             device->id = (int32_t)id;
             status = 0;
@@ -362,8 +361,8 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
         }
     }
     capsule = call_dlpack(method, number);
-    if (capsule == NULL ||
-        take_capsule(capsule, argument, view, &device) < 0) {
+    if (capsule == NULL
+        || take_capsule(capsule, argument, view, &device) < 0) {
         goto done;
     }
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};

@@ -42,7 +42,8 @@ stuck(void)
     CHECK(wm_stream_create(0, 0, &made.stream, &err) == 0);
     CHECK(wm_device_enter(0, &scope, &err) == 0);
     CHECK(WM_CU(&err, StreamWaitValue32, made.stream, (CUdeviceptr)ptr, 1,
-                CU_STREAM_WAIT_VALUE_GEQ) == 0);
+                CU_STREAM_WAIT_VALUE_GEQ)
+          == 0);
     wm_device_leave(&scope);
     return made;
 }
@@ -174,8 +175,8 @@ wait_for(void *order)
 {
     wm_error_t failure;
     bool idle;
-    if (wm_order_wait(order, true, &failure) < 0 ||
-        wm_order_idle(order, true, &idle, &failure) < 0 || !idle) {
+    if (wm_order_wait(order, true, &failure) < 0
+        || wm_order_idle(order, true, &idle, &failure) < 0 || !idle) {
         abort();
     }
     atomic_store(&waited, true);
@@ -221,8 +222,8 @@ a_named_stream_is_waited_for_on_the_host(void)
 {
     stuck_t work = stuck();
     bool idle;
-    wm_producer_t producer = {.kind = WM_PRODUCER_STREAM, .device = 0,
-                              .stream = work.stream};
+    wm_producer_t producer = {
+        .kind = WM_PRODUCER_STREAM, .device = 0, .stream = work.stream};
     CHECK(wm_producer_idle(&producer, false, &idle, &err) == 0 && !idle);
     set_free(&work);
     CHECK(wm_producer_wait(&producer, false, &err) == 0);

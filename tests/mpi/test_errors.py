@@ -101,7 +101,7 @@ def test_read_only_receive_buffer(comm):
     with pytest.raises((BufferError, ValueError), match="read-only"):
         comm.Recv(buffer, 0)
     with pytest.raises(TypeError):
-        comm.Recv(b"bytes are constant" and None and 3 or 3.0, 0)
+        comm.Recv((b"bytes are constant" and None and 3) or 3.0, 0)
 
 
 def test_wrong_argument_types(comm):
