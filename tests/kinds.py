@@ -91,9 +91,12 @@ class _Current:
     def __enter__(self):
         cuda = driver()
         context = ctypes.c_void_p()
-        assert cuda.cuDevicePrimaryCtxRetain(
-            ctypes.byref(context), ctypes.c_int(self.ordinal)
-        ) == 0
+        assert (
+            cuda.cuDevicePrimaryCtxRetain(
+                ctypes.byref(context), ctypes.c_int(self.ordinal)
+            )
+            == 0
+        )
         assert cuda.cuCtxPushCurrent_v2(context) == 0
         self.cuda = cuda
 

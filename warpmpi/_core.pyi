@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 from mpi4py import MPI
+from typing_extensions import disjoint_base
 from typing_extensions import CapsuleType
 
 from warpmpi._typing import (
@@ -333,6 +334,7 @@ class CommMethods(_Messages):
 @final
 class StreamComm(_Messages): ...
 
+@disjoint_base
 class Request(MPI.Request):
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]: ...
     def Test(self, status: MPI.Status | None = None) -> bool: ...
@@ -340,6 +342,7 @@ class Request(MPI.Request):
     def Waitall(
         cls,
         requests: Sequence[MPI.Request],
+        /,
         statuses: list[MPI.Status] | None = None,
     ) -> Literal[True]: ...
 

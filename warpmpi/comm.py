@@ -43,7 +43,9 @@ _POINT_TO_POINT = """
 """.split()
 
 
-def _refuse_device(name: str, args: tuple, kwargs: dict) -> None:
+def _refuse_device(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     for value in (*args, *kwargs.values()):
         if _core.is_on_device(value):
             raise TypeError(
@@ -88,10 +90,10 @@ def _ours(comm: Any) -> Any:
     """Make a communicator that MPI has just made one of ours; collective."""
     if comm == MPI.COMM_NULL:
         return comm
-    for kind, ours in _KINDS:
-        if isinstance(comm, kind):
-            break
-    else:
+    ours = next(
+        (ours for kind, ours in _KINDS if isinstance(comm, kind)), None
+    )
+    if ours is None:
         return comm
     if not isinstance(comm, ours):
         comm = ours(comm)
@@ -104,7 +106,7 @@ class _Communicator(_core.CommMethods):
     """What every intracommunicator of ours has beside mpi4py's own."""
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
-        if self != MPI.COMM_NULL:  # type: ignore[comparison-overlap]
+        if self != MPI.COMM_NULL:
             self._attach()
 
 

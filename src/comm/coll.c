@@ -28,8 +28,7 @@ test_request(wm_op_t *op)
 // Waits in the progress loop for a request that was begun with the result
 // `begun`.
 static int
-wait_request(wm_comm_t *comm, int begun, MPI_Request *request,
-             wm_error_t *err)
+wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
 {
     int code = wm_mpi_check(begun, "collective", err);
     if (code < 0)
@@ -147,8 +146,8 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     size_t piece = piece_of(buffer->nbytes);
     int code = end_open(&end, buffer, !sends, piece, err);
     for (size_t at = 0; code == 0 && at < buffer->nbytes; at += piece) {
-        size_t length
-            = buffer->nbytes - at < piece ? buffer->nbytes - at : piece;
+        size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
+                                                    : piece;
         MPI_Request request;
         if (sends)
             code = end_copy(&end, at, length, true, err);
@@ -188,10 +187,9 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         if (code == 0)
             code = wait_request(
                 comm,
-                MPI_Iallreduce(in_place ? MPI_IN_PLACE
-                                        : end_pointer(&from, at),
-                               output, (int)(length / size), type, op,
-                               comm->match, &request),
+                MPI_Iallreduce(
+                    in_place ? MPI_IN_PLACE : end_pointer(&from, at), output,
+                    (int)(length / size), type, op, comm->match, &request),
                 &request, err);
         if (code == 0)
             code = end_copy(&into, at, length, false, err);

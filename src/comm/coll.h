@@ -2,7 +2,8 @@
 // Collectives: nonblocking ones of MPI on a private communicator, waited for
 // in our progress loop. GPU buffers go through page-locked memory, piece by
 // piece. What has begun cannot be taken back, so nothing here can be
-// interrupted. GIL released by the caller. Release of the buffers is the caller's.
+// interrupted. GIL released by the caller. Release of the buffers is the
+// caller's.
 #ifndef WM_COMM_COLL_H
 #define WM_COMM_COLL_H
 

@@ -79,8 +79,8 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     for (int rank = 0; rank < comm->size && code == 0; ++rank) {
         const wm_endpoint_t *endpoint = &all[rank];
         if (endpoint->protocol != WM_PROTOCOL
-            || strncmp(endpoint->version, mine.version,
-                       sizeof mine.version) != 0)
+            || strncmp(endpoint->version, mine.version, sizeof mine.version)
+                   != 0)
             code = wm_error_set(
                 err, WM_ERR_STATE, 0,
                 "rank %d runs warpmpi %.15s and rank %d warpmpi %.15s: "
@@ -97,9 +97,9 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     free(all);
     // Nobody goes on where one cannot.
     int worst = 0;
-    int agreed = wm_mpi_check(MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MIN,
-                                            comm->match),
-                              "MPI_Allreduce", err);
+    int agreed = wm_mpi_check(
+        MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MIN, comm->match),
+        "MPI_Allreduce", err);
     if (code == 0 && agreed == 0 && worst < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
@@ -180,7 +180,7 @@ wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
         && !(receives && tag == MPI_ANY_TAG))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,
                             "%s=%d is not a tag: use 0 to %d%s",
-                            receives ? "recvtag" : "tag", tag,
-                            comm->tag_limit, receives ? " or ANY_TAG" : "");
+                            receives ? "recvtag" : "tag", tag, comm->tag_limit,
+                            receives ? " or ANY_TAG" : "");
     return 0;
 }

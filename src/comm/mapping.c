@@ -162,10 +162,12 @@ heed_peer(wm_peer_t *peer)
         if (!mapping->stale
             && !noticed(peer->segment, from, to, mapping->buffer_id)) {
             link = &mapping->next;
-        } else if (mapping->users > 0) {
+        }
+        else if (mapping->users > 0) {
             mapping->stale = true;
             link = &mapping->next;
-        } else {
+        }
+        else {
             close_mapping(link);
             ++closed;
         }
@@ -184,8 +186,7 @@ wm_mapping_heed_notices(void)
     int closed = 0;
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
         if (peer->segment != NULL && !peer->self
-            && atomic_load(&peer->segment->notice_count)
-                   != peer->notices_seen)
+            && atomic_load(&peer->segment->notice_count) != peer->notices_seen)
             closed += heed_peer(peer);
     return closed;
 }

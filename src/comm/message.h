@@ -8,8 +8,9 @@
 
 #include "array/array.h"
 
-#define WM_EAGER_BYTES 4096            // host payloads that ride the header
-#define WM_CHUNK_BYTES ((size_t)4 << 20) // of payloads on the data communicator
+#define WM_EAGER_BYTES 4096 // host payloads that ride the header
+#define WM_CHUNK_BYTES                                                        \
+    ((size_t)4 << 20) // of payloads on the data communicator
 
 typedef enum {
     WM_MESSAGE_EAGER = 1, // the payload follows the header at once
@@ -39,12 +40,12 @@ typedef struct {
     // `ring`; a plain offer is one piece.
     uint64_t piece;
     uint32_t pieces, ring;
-    int32_t device; // the sender's ordinal
+    int32_t device;      // the sender's ordinal
     uint32_t stage_only; // OFFER: a wm_stage_t
-    uint64_t address;   // in the sender's process
-    uint64_t base;      // of the allocation it lies in
-    uint64_t size;      // of that allocation
-    uint64_t buffer_id; // likewise
+    uint64_t address;    // in the sender's process
+    uint64_t base;       // of the allocation it lies in
+    uint64_t size;       // of that allocation
+    uint64_t buffer_id;  // likewise
     union {
         CUipcMemHandle handle;
         char text[64];

@@ -122,8 +122,7 @@ static wm_segment_t *
 open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid,
-             endpoint->fd);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
         snprintf(reason, room, "its shared segment cannot be opened (%s)",
@@ -164,8 +163,8 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     host_identity(host);
     peer->same_host = memcmp(host, endpoint->host, sizeof host) == 0;
     if (peer->same_host)
-        peer->segment
-            = open_segment(endpoint, peer->reason, sizeof peer->reason);
+        peer->segment = open_segment(endpoint, peer->reason,
+                                     sizeof peer->reason);
     else
         snprintf(peer->reason, sizeof peer->reason, "it is on another host");
     peer->next = peers;
@@ -258,7 +257,8 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
         staging_allocated = true;
     }
     if (wm_host_register(device, wm_lane_pointer(peer, 0),
-                         WM_LANES * WM_LANE_BYTES, err) < 0)
+                         WM_LANES * WM_LANE_BYTES, err)
+        < 0)
         return wm_error_context(err, "page-locking staging memory");
     peer->staging_registered = true;
     return 0;

@@ -14,8 +14,8 @@
 #define WM_PROTOCOL 1u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
-#define WM_LANES 4               // staging rings a segment
-#define WM_LANE_PIECES 4         // pieces a staging ring
+#define WM_LANES 4                // staging rings a segment
+#define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
 #define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
 
@@ -79,7 +79,7 @@ typedef struct wm_peer {
     uint8_t id[16];
     bool self;
     bool same_host;
-    wm_segment_t *segment;  // NULL: cannot be shared, `reason` tells why
+    wm_segment_t *segment; // NULL: cannot be shared, `reason` tells why
     char reason[160];
     bool control_registered; // page-locked in this process
     bool staging_registered;

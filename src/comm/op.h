@@ -69,8 +69,8 @@ struct wm_op {
     int device;      // on which our stream works
     CUstream stream; // of the pool where `pooled`, else the producer's
     bool opened, pooled;
-    bool idle;       // nothing of ours is pending on it
-    bool blocking;   // the caller waits: nothing new comes on its streams
+    bool idle;     // nothing of ours is pending on it
+    bool blocking; // the caller waits: nothing new comes on its streams
     CUevent after; // what the buffer was used for when we began
     CUevent event; // that our use of the memory ended, on a user's stream
     wm_result_t result;

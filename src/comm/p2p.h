@@ -8,10 +8,10 @@
 
 typedef struct {
     int rank, tag;
-    bool blocking;      // the caller waits for it
-    bool synchronous;   // completes only once matched (Ssend)
-    CUstream stream;    // comm.on(stream)
-    int stream_device;  // -1: none
+    bool blocking;     // the caller waits for it
+    bool synchronous;  // completes only once matched (Ssend)
+    CUstream stream;   // comm.on(stream)
+    int stream_device; // -1: none
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op carries
@@ -23,8 +23,7 @@ wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
 
 WM_MUST_CHECK int
 wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
-                 const wm_envelope_t *envelope, wm_op_t **op,
-                 wm_error_t *err);
+                 const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
 // What both ends do first: checks, waiting for producers that name no stream,
 // a new operation with one reference, done at once for PROC_NULL.

@@ -43,9 +43,8 @@ test_part(wm_op_t *op, uint32_t chunk, bool *ended, int *count,
 {
     MPI_Status status;
     int flag = 0;
-    int code = wm_mpi_check(MPI_Test(&op->parts[1 + chunk % 2], &flag,
-                                     &status),
-                            "MPI_Test", err);
+    int code = wm_mpi_check(
+        MPI_Test(&op->parts[1 + chunk % 2], &flag, &status), "MPI_Test", err);
     *ended = flag != 0;
     if (code == 0 && flag && count != NULL)
         MPI_Get_count(&status, MPI_BYTE, count);
@@ -84,8 +83,7 @@ wm_payload_send(wm_op_t *op, wm_error_t *err)
     if (device) {
         bool idle = false;
         if (op->chunks[0] > op->offset)
-            code = wm_stream_idle(op->device, op->stream, &idle,
-                                  err);
+            code = wm_stream_idle(op->device, op->stream, &idle, err);
         else
             code = 0;
         if (code < 0 || !idle)
@@ -94,9 +92,8 @@ wm_payload_send(wm_op_t *op, wm_error_t *err)
     while (op->offset < total && op->offset < op->chunks[1] + 2u
            && (!device || op->offset < op->chunks[0])) {
         uint32_t at = (uint32_t)op->offset;
-        char *from = device
-                         ? chunk_stage(op, at)
-                         : op->buffer.data + (size_t)at * op->header.chunk;
+        char *from = device ? chunk_stage(op, at)
+                            : op->buffer.data + (size_t)at * op->header.chunk;
         code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(op, at),
                                       MPI_BYTE, op->rank, tag, op->comm->data,
                                       &op->parts[1 + at % 2]),
@@ -161,10 +158,9 @@ wm_payload_receive(wm_op_t *op, wm_error_t *err)
         ++op->chunks[1];
         if (!device || truncated)
             continue;
-        code = wm_memory_copy(op->device,
-                              op->buffer.data + (size_t)at * op->header.chunk,
-                              chunk_stage(op, at), chunk_length(op, at),
-                              op->stream, err);
+        code = wm_memory_copy(
+            op->device, op->buffer.data + (size_t)at * op->header.chunk,
+            chunk_stage(op, at), chunk_length(op, at), op->stream, err);
         if (code < 0)
             return code;
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(op, at));
@@ -173,8 +169,7 @@ wm_payload_receive(wm_op_t *op, wm_error_t *err)
     if (device && op->chunks[1] > 0 && !truncated
         && (op->chunks[1] == total || op->offset < op->chunks[1] + 2u)) {
         // The stage of the next chunk may still be copied from.
-        code = wm_stream_idle(op->device, op->stream, &idle,
-                              err);
+        code = wm_stream_idle(op->device, op->stream, &idle, err);
         if (code < 0)
             return code;
     }

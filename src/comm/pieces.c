@@ -96,10 +96,10 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
             return code;
         uint32_t at = pieces->next;
         op->idle = false;
-        code = wm_memory_copy(
-            op->device, op->buffer.data + at * pieces->piece,
-            pieces->remote + at % pieces->ring * pieces->piece,
-            piece_length(op, at), op->stream, err);
+        code = wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
+                              pieces->remote
+                                  + at % pieces->ring * pieces->piece,
+                              piece_length(op, at), op->stream, err);
         if (code == 0 && at + 1 < pieces->pieces)
             code = wm_word_write(op->device, op->stream, &op->slot->taken,
                                  pieces->taken_base + at + 1, err);
@@ -117,8 +117,9 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
             return op->sync_code;
         if (!idle)
             atomic_store(&op->news, 1);
-    } else if ((code = wm_stream_spin(op->device, op->stream, 2, &idle, err))
-               < 0)
+    }
+    else if ((code = wm_stream_spin(op->device, op->stream, 2, &idle, err))
+             < 0)
         return code;
     if (!idle)
         return 0;
@@ -134,9 +135,9 @@ wm_pieces_feed(wm_op_t *op, wm_error_t *err)
     int code;
     while (pieces->next < pieces->pieces
            && (pieces->next < pieces->ring
-               || wm_word_reached(&op->slot->taken,
-                                  pieces->taken_base + pieces->next + 1
-                                      - pieces->ring))) {
+               || wm_word_reached(&op->slot->taken, pieces->taken_base
+                                                        + pieces->next + 1
+                                                        - pieces->ring))) {
         if ((code = wm_op_open_stream(op, err)) < 0)
             return code;
         uint32_t at = pieces->next;

@@ -93,8 +93,8 @@ match(wm_op_t *op, const MPI_Status *status, wm_error_t *err)
         wm_error_set(&op->error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
                      "message truncated: %llu bytes came from rank %d with "
                      "tag %d, the receive buffer holds %zu",
-                     (unsigned long long)op->header.nbytes,
-                     op->result.source, op->result.tag, op->buffer.nbytes);
+                     (unsigned long long)op->header.nbytes, op->result.source,
+                     op->result.tag, op->buffer.nbytes);
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)op->header.nbytes);
     if (op->header.kind == WM_MESSAGE_EAGER) {
@@ -233,7 +233,8 @@ post(wm_op_t *op, wm_error_t *err)
     if (wm_buffer_on_device(&op->buffer)) {
         code = wm_pinned_alloc(room, (void **)&op->packet, err);
         op->packet_pinned = code == 0;
-    } else if ((op->packet = malloc(room)) == NULL)
+    }
+    else if ((op->packet = malloc(room)) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
         return code;

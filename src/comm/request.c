@@ -10,11 +10,11 @@ wm_request_status(const wm_op_t *op, MPI_Status *status)
     bool matched = op->receives && !op->result.cancelled;
     status->MPI_SOURCE = matched ? op->result.source : MPI_ANY_SOURCE;
     status->MPI_TAG = matched ? op->result.tag : MPI_ANY_TAG;
-    status->MPI_ERROR
-        = op->error.code == 0 ? MPI_SUCCESS
-          : op->error.code == WM_ERR_TRUNCATE || op->error.code == WM_ERR_MPI
-              ? op->error.detail
-              : MPI_ERR_OTHER;
+    status->MPI_ERROR = op->error.code == 0 ? MPI_SUCCESS
+                        : op->error.code == WM_ERR_TRUNCATE
+                                || op->error.code == WM_ERR_MPI
+                            ? op->error.detail
+                            : MPI_ERR_OTHER;
     MPI_Count nbytes = matched ? (MPI_Count)op->result.nbytes : 0;
     if (matched && op->result.nbytes > op->buffer.nbytes)
         nbytes = (MPI_Count)op->buffer.nbytes;

@@ -27,12 +27,12 @@ prepare_handoff(wm_op_t *op, wm_error_t *err)
     if (header->nbytes > RING_PIECE * RING_PIECES) {
         header->piece = RING_PIECE;
         header->ring = RING_PIECES;
-        header->pieces
-            = (uint32_t)((header->nbytes + RING_PIECE - 1) / RING_PIECE);
+        header->pieces = (uint32_t)((header->nbytes + RING_PIECE - 1)
+                                    / RING_PIECE);
     }
     wm_block_t *block;
-    int code
-        = wm_block_alloc(device, header->piece * header->ring, &block, err);
+    int code = wm_block_alloc(device, header->piece * header->ring, &block,
+                              err);
     if (code < 0)
         return code;
     wm_pointer_t memory;
@@ -86,7 +86,8 @@ announce(wm_op_t *op, wm_error_t *err)
     else if (producer->kind == WM_PRODUCER_STREAM) {
         device = producer->device;
         stream = producer->stream;
-    } else {
+    }
+    else {
         if ((code = wm_stream_acquire(device, &stream, err)) < 0)
             return code;
         pooled = true;
@@ -128,8 +129,8 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
     const wm_transport_t *forced;
     if ((code = wm_transport_forced(&forced, err)) < 0)
         return code;
-    header->stage_only
-        = forced == &wm_transport_host ? WM_STAGE_FORCED : WM_STAGE_NOT;
+    header->stage_only = forced == &wm_transport_host ? WM_STAGE_FORCED
+                                                      : WM_STAGE_NOT;
     if (op->peer->self || header->stage_only)
         return 0;
     if (!memory->exportable)
@@ -151,12 +152,11 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
 static int
 send_header(wm_op_t *op, int length, wm_error_t *err)
 {
-    int result
-        = op->synchronous
-              ? MPI_Issend(op->packet, length, MPI_BYTE, op->rank, op->tag,
-                           op->comm->match, &op->parts[0])
-              : MPI_Isend(op->packet, length, MPI_BYTE, op->rank, op->tag,
-                          op->comm->match, &op->parts[0]);
+    int result = op->synchronous
+                     ? MPI_Issend(op->packet, length, MPI_BYTE, op->rank,
+                                  op->tag, op->comm->match, &op->parts[0])
+                     : MPI_Isend(op->packet, length, MPI_BYTE, op->rank,
+                                 op->tag, op->comm->match, &op->parts[0]);
     return wm_mpi_check(result, "MPI_Isend", err);
 }
 
@@ -193,10 +193,10 @@ fail(wm_op_t *op, const wm_error_t *err)
     if (op->opened)
         (void)!wm_stream_synchronize(op->device, op->stream, NULL);
     if (op->slot != NULL) {
-        snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
-                 err->text);
+        snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
         atomic_store(&op->slot->failed, 1);
-    } else if (op->header.kind == WM_MESSAGE_DATA)
+    }
+    else if (op->header.kind == WM_MESSAGE_DATA)
         wm_payload_abandon(op);
     op->state = SEND_FAILED;
     wm_op_complete(op);
@@ -217,18 +217,20 @@ try_start(wm_op_t *op, wm_error_t *err)
     if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES)) {
         header->kind = WM_MESSAGE_EAGER;
         inlined = nbytes;
-    } else if (device && op->peer->segment != NULL
-               && (op->slot_index = wm_slot_acquire()) >= 0) {
+    }
+    else if (device && op->peer->segment != NULL
+             && (op->slot_index = wm_slot_acquire()) >= 0) {
         op->slot = &wm_node_self()->segment->slots[op->slot_index];
         code = prepare_offer(op, err);
-    } else {
+    }
+    else {
         header->kind = WM_MESSAGE_DATA;
         header->seq = op->comm->sequences[op->rank]++
                       % (uint32_t)(op->comm->tag_limit + 1);
         header->chunk = (uint32_t)WM_CHUNK_BYTES;
         if (device && nbytes / 4 < WM_CHUNK_BYTES)
-            header->chunk
-                = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4 : 65536);
+            header->chunk = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4
+                                                          : 65536);
     }
     if (code < 0)
         return code;
@@ -241,8 +243,8 @@ try_start(wm_op_t *op, wm_error_t *err)
     code = send_header(op, (int)(sizeof *header + inlined), err);
     if (code < 0)
         return code;
-    op->state
-        = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED : SEND_UNDER_WAY;
+    op->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
+                                                 : SEND_UNDER_WAY;
     // Asking the driver whether a stream is idle takes as long as the header
     // does: both at once.
     wm_error_t late;
@@ -361,9 +363,8 @@ step(wm_op_t *op)
     wm_error_t err;
     int flag = 1, code = 0;
     if (op->parts[0] != MPI_REQUEST_NULL)
-        code = wm_mpi_check(
-            MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE), "MPI_Test",
-            &err);
+        code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
+                            "MPI_Test", &err);
     if (code == 0 && op->state == SEND_UNDER_WAY)
         code = op->header.kind == WM_MESSAGE_DATA ? wm_payload_send(op, &err)
                                                   : 1;
@@ -442,7 +443,8 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     if (envelope->rank == MPI_PROC_NULL) {
         (*op)->result.tag = MPI_ANY_TAG;
         atomic_store(&(*op)->done, 1);
-    } else if (envelope->rank >= 0)
+    }
+    else if (envelope->rank >= 0)
         (*op)->peer = comm->peers[envelope->rank];
     return 0;
 }

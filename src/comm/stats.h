@@ -8,26 +8,26 @@
 
 // X(name): each is a key of wm.stats().
 #define WM_COUNTERS(X)                                                        \
-    X(ipc_messages)          /* received GPU to GPU from mapped memory */     \
+    X(ipc_messages) /* received GPU to GPU from mapped memory */              \
     X(ipc_bytes)                                                              \
-    X(host_messages)         /* with a GPU buffer, staged in host memory */   \
+    X(host_messages) /* with a GPU buffer, staged in host memory */           \
     X(host_bytes)                                                             \
-    X(self_messages)         /* a rank to itself on the GPU */                \
+    X(self_messages) /* a rank to itself on the GPU */                        \
     X(self_bytes)                                                             \
-    X(mpi_messages)          /* host memory to host memory, by MPI alone */   \
+    X(mpi_messages) /* host memory to host memory, by MPI alone */            \
     X(mpi_bytes)                                                              \
-    X(staged_bytes)          /* copied through host memory, either way */     \
-    X(handed_off_bytes)      /* copied into exportable memory first */        \
-    X(staged_collectives)    /* collectives of GPU buffers through the host */ \
+    X(staged_bytes)       /* copied through host memory, either way */        \
+    X(handed_off_bytes)   /* copied into exportable memory first */           \
+    X(staged_collectives) /* collectives of GPU buffers through the host */   \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \
     X(received_bytes)                                                         \
-    X(mappings_opened)       /* peers' allocations mapped */                  \
-    X(mappings_hit)          /* messages served by one already mapped */      \
+    X(mappings_opened) /* peers' allocations mapped */                        \
+    X(mappings_hit)    /* messages served by one already mapped */            \
     X(mappings_closed)                                                        \
-    X(mappings_open)         /* now */                                        \
-    X(mapped_bytes)          /* now */                                        \
+    X(mappings_open)           /* now */                                      \
+    X(mapped_bytes)            /* now */                                      \
     X(device_synchronizations) /* for producers that name no stream */
 
 typedef enum {

@@ -36,8 +36,8 @@ host_accept(wm_op_t *op, wm_error_t *err)
     op->pieces = (wm_pieces_t){
         .remote = wm_lane_pointer(op->peer, (int)slot->lane),
         .piece = slot->piece,
-        .pieces
-        = (uint32_t)((op->header.nbytes + slot->piece - 1) / slot->piece),
+        .pieces = (uint32_t)((op->header.nbytes + slot->piece - 1)
+                             / slot->piece),
         .ring = WM_LANE_PIECES,
         .ready_base = slot->ready_base,
         .taken_base = slot->taken_base,

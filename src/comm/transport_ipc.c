@@ -60,8 +60,7 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
     if (peer->self)
         snprintf(reason, room, "the peer is this process");
     else if (peer->segment == NULL)
-        snprintf(reason, room, "the peer cannot be reached: %s",
-                 peer->reason);
+        snprintf(reason, room, "the peer cannot be reached: %s", peer->reason);
     else if (!on_device(into))
         snprintf(reason, room, "the buffer here is host memory");
     else if (into->device < 0)
@@ -79,8 +78,8 @@ static int
 ipc_accept(wm_op_t *op, wm_error_t *err)
 {
     int device = op->buffer.memory.device;
-    int code
-        = wm_mapping_open(op->peer, &op->header, device, &op->mapping, err);
+    int code = wm_mapping_open(op->peer, &op->header, device, &op->mapping,
+                               err);
     if (code < 0) {
         // Seen by wm.transport(); the message goes through the host.
         op->peer->ipc_refused = true;

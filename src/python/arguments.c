@@ -18,7 +18,8 @@ wm_arguments(const char *function, const char *const *names, int count,
     for (Py_ssize_t k = 0; k < named; ++k) {
         PyObject *name = PyTuple_GET_ITEM(keywords, k);
         int i = 0;
-        while (i < count && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
+        while (i < count
+               && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
             ++i;
         if (i == count || values[i] != NULL) {
             PyErr_Format(PyExc_TypeError,

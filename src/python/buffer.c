@@ -67,7 +67,6 @@ release_owner(void *argument)
         Py_AddPendingCall(release_waiting, NULL);
 }
 
-
 // The MPI type of an element type; MPI_DATATYPE_NULL where MPI has none.
 static MPI_Datatype
 type_of(wm_dtype_t dtype)
@@ -170,8 +169,9 @@ number(PyObject *object, const char *argument, const char *what,
     if (result == -1 && PyErr_Occurred())
         return -1;
     if (result < 0) {
-        PyErr_Format(PyExc_ValueError, "%s: the %s is %zd; it must be 0 or "
-                                       "more",
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the %s is %zd; it must be 0 or "
+                     "more",
                      argument, what, result);
         return -1;
     }
@@ -182,8 +182,8 @@ number(PyObject *object, const char *argument, const char *what,
 // The array as memory, or raw host bytes where its elements have no dtype of
 // ours but the datatype says what they are.
 static int
-look(const parts_t *parts, bool writable, const char *argument,
-     owner_t *owner, wm_buffer_t *buffer, size_t *length)
+look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
+     wm_buffer_t *buffer, size_t *length)
 {
     if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
         wm_view_t *view = &owner->view;
@@ -244,15 +244,14 @@ pack(wm_message_t *message, bool writable, const char *argument,
     int position = 0;
     if (!writable)
         MPI_Pack(message->user, (int)message->count, message->type,
-                 owner->packed, (int)buffer->nbytes, &position,
-                 MPI_COMM_SELF);
+                 owner->packed, (int)buffer->nbytes, &position, MPI_COMM_SELF);
     return 0;
 }
 
 // Count, displacement and type: which bytes of the memory they mean.
 static int
-apply(const parts_t *parts, size_t length, bool writable,
-      const char *argument, owner_t *owner, wm_message_t *message)
+apply(const parts_t *parts, size_t length, bool writable, const char *argument,
+      owner_t *owner, wm_message_t *message)
 {
     MPI_Aint low = 0, extent = 1;
     int size = 1;
@@ -266,21 +265,22 @@ apply(const parts_t *parts, size_t length, bool writable,
                    < 0)
             return -1;
         if (message->type == MPI_DATATYPE_NULL) {
-            PyErr_Format(PyExc_ValueError, "%s: the datatype is "
-                                           "MPI.DATATYPE_NULL",
+            PyErr_Format(PyExc_ValueError,
+                         "%s: the datatype is "
+                         "MPI.DATATYPE_NULL",
                          argument);
             return -1;
         }
         MPI_Type_get_extent(message->type, &low, &extent);
         MPI_Type_size(message->type, &size);
-    } else if (owner->viewed) {
+    }
+    else if (owner->viewed) {
         size = wm_dtype_info(owner->view.array.dtype)->itemsize;
         message->type = type_of(owner->view.array.dtype);
         extent = size;
     }
     if (number(parts->count, argument, "count", &count) < 0
-        || number(parts->displacement, argument, "displacement",
-                  &displacement)
+        || number(parts->displacement, argument, "displacement", &displacement)
                < 0)
         return -1;
     size_t step = extent > 0 ? (size_t)extent : 1;
@@ -301,10 +301,11 @@ apply(const parts_t *parts, size_t length, bool writable,
             return -1;
         }
         count = (Py_ssize_t)((length - skipped) / step);
-    } else if ((size_t)count > (length - skipped) / step
-               // the last element need not fill its extent
-               && (size_t)count * step > length - skipped + step
-                                             - (size_t)size) {
+    }
+    else if ((size_t)count > (length - skipped) / step
+             // the last element need not fill its extent
+             && (size_t)count * step
+                    > length - skipped + step - (size_t)size) {
         PyErr_Format(PyExc_ValueError,
                      "%s: %zd elements of %zu bytes do not fit the buffer of "
                      "%zu bytes",
@@ -401,7 +402,8 @@ wm_message_on_device(PyObject *object)
         device = view.memory.kind == WM_MEMORY_DEVICE
                  || view.memory.kind == WM_MEMORY_MANAGED;
         wm_view_release(&view);
-    } else {
+    }
+    else {
         // Not understood: what claims to be of a GPU is taken for it.
         PyErr_Clear();
         device = PyObject_HasAttrString(object, "__cuda_array_interface__");

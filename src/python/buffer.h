@@ -10,9 +10,9 @@
 #include "python/mpi.h"
 
 typedef struct {
-    wm_buffer_t buffer;  // contiguous bytes
-    MPI_Datatype type;   // a predefined one, MPI_DATATYPE_NULL if there is none
-    size_t size;         // bytes an element
+    wm_buffer_t buffer; // contiguous bytes
+    MPI_Datatype type;  // a predefined one, MPI_DATATYPE_NULL if there is none
+    size_t size;        // bytes an element
     // Host memory whose datatype has gaps: `buffer` is a packed copy of
     // `count` elements at `user`, to be unpacked after a receive.
     char *user;

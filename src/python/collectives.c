@@ -46,8 +46,8 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_channel_get(self, &channel) < 0
         || wm_argument_int(values[1], "root", &root) < 0)
         return NULL;
-    if (root < 0 || wm_comm_check(channel.comm, "root", root, 0, false, &err)
-                        < 0) {
+    if (root < 0
+        || wm_comm_check(channel.comm, "root", root, 0, false, &err) < 0) {
         if (root < 0)
             wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
                          "root=%d is not a rank of this communicator", root);
@@ -106,7 +106,8 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_message_t sent, received;
     wm_error_t err;
     MPI_Op op = MPI_SUM;
-    if (wm_arguments("Allreduce", names, 3, 2, args, given, keywords, values) < 0
+    if (wm_arguments("Allreduce", names, 3, 2, args, given, keywords, values)
+            < 0
         || wm_channel_get(self, &channel) < 0
         || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
         return NULL;
@@ -135,8 +136,10 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 #define FAST(name)                                                            \
-    {#name, (PyCFunction)(void (*)(void))comm_##name,                         \
-     METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc}
+    {                                                                         \
+#name, (PyCFunction)(void (*)(void))comm_##name,                      \
+            METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc                  \
+    }
 
 static PyMethodDef methods[] = {
     FAST(Bcast),

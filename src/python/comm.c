@@ -170,16 +170,16 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
     int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
     MPI_Status *status;
     wm_message_t message;
-    if (wm_arguments(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3, 1, args,
-              given, keywords, values)
+    if (wm_arguments(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3, 1,
+                     args, given, keywords, values)
             < 0
         || wm_channel_get(self, &channel) < 0
         || wm_argument_int(values[1], "source", &source) < 0
         || wm_argument_int(values[2], "tag", &tag) < 0
         || wm_mpi_status(blocking ? values[3] : NULL, "status", &status) < 0)
         return NULL;
-    wm_op_t *op = begin(&channel, values[0], "buf", source, tag, true, blocking,
-                        false, &message);
+    wm_op_t *op = begin(&channel, values[0], "buf", source, tag, true,
+                        blocking, false, &message);
     if (op == NULL)
         return NULL;
     if (!blocking)
@@ -236,7 +236,8 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     int dest, sendtag = 0, source = MPI_ANY_SOURCE, recvtag = MPI_ANY_TAG;
     MPI_Status *status;
     wm_message_t sent, received;
-    if (wm_arguments("Sendrecv", names, 7, 2, args, given, keywords, values) < 0
+    if (wm_arguments("Sendrecv", names, 7, 2, args, given, keywords, values)
+            < 0
         || wm_channel_get(self, &channel) < 0
         || wm_argument_int(values[1], "dest", &dest) < 0
         || wm_argument_int(values[2], "sendtag", &sendtag) < 0
@@ -310,8 +311,7 @@ comm_on(PyObject *self, PyObject *stream)
         return NULL;
     bound->comm = Py_NewRef(self);
     bound->stream_object = Py_NewRef(stream);
-    if (wm_stream_from_object(stream, "stream", &bound->device,
-                              &bound->stream)
+    if (wm_stream_from_object(stream, "stream", &bound->device, &bound->stream)
         < 0)
         Py_CLEAR(bound);
     return (PyObject *)bound;
@@ -333,10 +333,11 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
         return NULL;
     }
-    if (wm_channel_get(self, &channel) < 0 || wm_argument_int(args[0], "rank", &rank) < 0)
+    if (wm_channel_get(self, &channel) < 0
+        || wm_argument_int(args[0], "rank", &rank) < 0)
         return NULL;
-    if (rank < 0 || wm_comm_check(channel.comm, "rank", rank, 0, false, &err)
-                        < 0) {
+    if (rank < 0
+        || wm_comm_check(channel.comm, "rank", rank, 0, false, &err) < 0) {
         PyErr_Format(PyExc_ValueError,
                      "rank=%d is not a rank of this communicator: use 0 to %d",
                      rank, channel.comm->size - 1);
@@ -348,7 +349,8 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
             return NULL;
         if (device >= 0)
             into = (wm_pointer_t){.kind = WM_MEMORY_DEVICE, .device = device};
-    } else {
+    }
+    else {
         wm_message_t message;
         if (wm_message_parse(args[1], false, "buffer", &message) < 0)
             return NULL;
@@ -356,16 +358,19 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         wm_message_release(&message);
     }
     if (into.kind == WM_MEMORY_HOST || into.kind == WM_MEMORY_PINNED)
-        return Py_BuildValue("ss", "mpi", "the buffer is host memory: MPI "
-                                          "carries it from host memory");
+        return Py_BuildValue("ss", "mpi",
+                             "the buffer is host memory: MPI "
+                             "carries it from host memory");
     const wm_transport_t *transport = wm_transport_choose(
         channel.comm->peers[rank], &into, reason, sizeof reason);
     return Py_BuildValue("ss", transport->name, reason);
 }
 
 #define FAST(name)                                                            \
-    {#name, (PyCFunction)(void (*)(void))comm_##name,                         \
-     METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc}
+    {                                                                         \
+#name, (PyCFunction)(void (*)(void))comm_##name,                      \
+            METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc                  \
+    }
 #define MESSAGES                                                              \
     FAST(Send), FAST(Ssend), FAST(Rsend), FAST(Isend), FAST(Issend),          \
         FAST(Irsend), FAST(Recv), FAST(Irecv), FAST(Sendrecv)

@@ -248,9 +248,15 @@ static int
 execute(PyObject *module)
 {
     static int (*const parts[])(PyObject *) = {
-        add_exceptions,      wm_python_add_device,  wm_python_add_stream,
-        wm_python_add_event, wm_python_add_array,   wm_python_add_view,
-        wm_python_add_collectives, wm_python_add_comm, wm_python_add_request,
+        add_exceptions,
+        wm_python_add_device,
+        wm_python_add_stream,
+        wm_python_add_event,
+        wm_python_add_array,
+        wm_python_add_view,
+        wm_python_add_collectives,
+        wm_python_add_comm,
+        wm_python_add_request,
         wm_python_add_stats,
     };
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {

@@ -11,8 +11,8 @@
 #include "cuda/error.h"
 
 typedef struct {
-    PyObject *cuda_error;    // wm.CudaError(RuntimeError)
-    PyObject *memory_error;  // wm.OutOfMemoryError(CudaError, MemoryError)
+    PyObject *cuda_error;   // wm.CudaError(RuntimeError)
+    PyObject *memory_error; // wm.OutOfMemoryError(CudaError, MemoryError)
     PyTypeObject *device_type;
     PyTypeObject *stream_type;
     PyTypeObject *event_type;

@@ -57,8 +57,9 @@ wm_request_new(wm_op_t *op, wm_message_t *message)
     MPI_Request handle;
     PyTypeObject *type = wm_state()->request_type;
     PyObject *empty = PyTuple_New(0);
-    request_t *self
-        = empty != NULL ? (request_t *)type->tp_new(type, empty, NULL) : NULL;
+    request_t *self = empty != NULL
+                          ? (request_t *)type->tp_new(type, empty, NULL)
+                          : NULL;
     Py_XDECREF(empty);
     if (self == NULL) {
         wm_op_release(op); // it ends by itself
@@ -151,8 +152,8 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
             (PyObject *)wm_mpi_request_type(), "Wait");
         if (method == NULL)
             return NULL;
-        PyObject *result
-            = PyObject_CallFunctionObjArgs(method, object, given, NULL);
+        PyObject *result = PyObject_CallFunctionObjArgs(method, object, given,
+                                                        NULL);
         Py_DECREF(method);
         return result;
     }
@@ -225,7 +226,8 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
         PyObject *method = PyObject_GetAttrString(
             (PyObject *)wm_mpi_request_type(), "Waitall");
         if (method != NULL)
-            result = PyObject_CallFunctionObjArgs(method, list, statuses, NULL);
+            result = PyObject_CallFunctionObjArgs(method, list, statuses,
+                                                  NULL);
         Py_XDECREF(method);
     }
     if (result != NULL)

@@ -101,7 +101,7 @@ def test_read_only_receive_buffer(comm):
     with pytest.raises((BufferError, ValueError), match="read-only"):
         comm.Recv(buffer, 0)
     with pytest.raises(TypeError):
-        comm.Recv((b"bytes are constant" and None and 3) or 3.0, 0)
+        comm.Recv(3.0, 0)
 
 
 def test_wrong_argument_types(comm):
@@ -142,7 +142,7 @@ def test_no_other_call_is_handed_gpu_memory(comm):
         lambda: comm.Bsend(array, 0),
         lambda: comm.Sendrecv_replace(array, 0),
         lambda: comm.Send_init(array, 0),
-        lambda: comm.Mprobe() if False else comm.Recv_init(array, 0),
+        lambda: comm.Recv_init(array, 0),
     ]
     for call in calls:
         with pytest.raises(TypeError, match="GPU memory"):
@@ -165,7 +165,7 @@ def test_calls_that_would_not_meet_ours_are_refused(comm):
         lambda: comm.Bsend(np.zeros(1), 0),
         lambda: comm.Recv_init(np.zeros(1), 0),
     ):
-        with pytest.raises(NotImplementedError, match="wm.Comm"):
+        with pytest.raises(NotImplementedError, match=r"wm\.Comm"):
             call()
 
 

@@ -120,9 +120,7 @@ def test_any_source_and_any_tag(comm, kind):
             seen.add(status.source)
         assert seen == set(range(1, comm.size))
     else:
-        comm.Send(
-            kinds.make(kind, data(comm.rank, 5000)), 0, comm.rank + 10
-        )
+        comm.Send(kinds.make(kind, data(comm.rank, 5000)), 0, comm.rank + 10)
 
 
 @pytest.mark.ranks(2)

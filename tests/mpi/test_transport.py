@@ -104,8 +104,9 @@ def test_mappings_of_freed_memory_are_closed(comm):
 
 @pytest.mark.ranks(2)
 def test_host_buffers_name_their_path(comm):
-    told = wm.transport(comm, 1 - comm.rank if comm.rank < 2 else 0,
-                        np.zeros(1))
+    told = wm.transport(
+        comm, 1 - comm.rank if comm.rank < 2 else 0, np.zeros(1)
+    )
     assert told.name == "mpi"
     assert "host" in str(told)
 
@@ -184,7 +185,7 @@ def test_hosts_that_share_no_memory(tmp_path):
     script = tmp_path / "host.sh"
     script.write_text(
         "#!/bin/sh\nexport WARPMPI_HOST=h"
-        "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec \"$@\"\n"
+        '${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec "$@"\n'
     )
     script.chmod(0o755)
     launch = os.environ.get("WARPMPI_TEST_MPIRUN", "mpirun")
@@ -198,8 +199,14 @@ def test_hosts_that_share_no_memory(tmp_path):
         or "ALLOW_RUN" in key
     }
     result = subprocess.run(
-        [*launch.split(), "-n", "2", str(script), sys.executable,
-         str(program)],
+        [
+            *launch.split(),
+            "-n",
+            "2",
+            str(script),
+            sys.executable,
+            str(program),
+        ],
         env=clean,
         capture_output=True,
         text=True,
