@@ -5,8 +5,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 from mpi4py import MPI
-from typing_extensions import disjoint_base
-from typing_extensions import CapsuleType
+from typing_extensions import CapsuleType, disjoint_base
 
 from warpmpi._typing import (
     ArrayLike,
