@@ -328,6 +328,9 @@ def test_reshape_is_a_view(place, shape, new):
         assert b.reshape(*new).shape == c.shape
 
 
+NUMPY = tuple(int(part) for part in np.__version__.split(".")[:2])
+
+
 @given(data=st.data())
 def test_reshape_of_strided_arrays_is_numpys_or_refused(data):
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=4, max_side=4))
@@ -342,9 +345,9 @@ def test_reshape_of_strided_arrays_is_numpys_or_refused(data):
     try:
         c = b.reshape(new)
     except ValueError:
-        with pytest.raises((ValueError, AttributeError)):
-            d = a.view()
-            d.shape = new
+        if NUMPY >= (2, 1):
+            with pytest.raises(ValueError):
+                np.reshape(a, new, copy=False)
         c = b.copy().reshape(new)
     assert np.array_equal(c.numpy(), a.reshape(new))
 

@@ -190,6 +190,8 @@ a_waiting_host_keeps_nobody_out_and_its_event(void)
 {
     enum { MANY = 50 };
     wm_order_t *order = wm_order_new();
+    // Made beforehand: while a stream is stuck, making many may wait for it.
+    CUstream other = stream_new();
     stuck_t first = stuck(), second = stuck();
     CUevent events[MANY];
     pthread_t threads[2];
@@ -202,7 +204,7 @@ a_waiting_host_keeps_nobody_out_and_its_event(void)
     CHECK(wm_order_after_write(order, 0, second.stream, &err) == 0);
     for (int i = 0; i < MANY; i++) {
         CHECK(wm_event_acquire(0, &events[i], &err) == 0);
-        CHECK(wm_event_record(0, events[i], stream_new(), &err) == 0);
+        CHECK(wm_event_record(0, events[i], other, &err) == 0);
     }
     CHECK(!atomic_load(&waited));
     set_free(&first);

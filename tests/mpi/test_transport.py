@@ -2,15 +2,13 @@
 """Which path a message takes, and that the counters tell it."""
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 pytestmark = pytest.mark.skipif(
@@ -138,29 +136,6 @@ PROGRAM = """
 """
 
 
-def run(tmp_path, **environment):
-    """Two ranks of their own, under other settings; what each printed."""
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM))
-    launch = os.environ.get("WARPMPI_TEST_MPIRUN", "mpirun").split()
-    clean = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA"))
-        or "ALLOW_RUN" in key
-    }
-    result = subprocess.run(
-        [*launch, "-n", "2", sys.executable, str(script)],
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return sorted(result.stdout.split("\n"))
-
-
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 @pytest.mark.parametrize(
     "environment",
@@ -175,8 +150,8 @@ def test_the_host_serves_where_ipc_cannot(tmp_path, environment):
     simulated = next(iter(environment)).startswith("SIMCUDA")
     if simulated and "WARPMPI_CUDA_DRIVER" not in os.environ:
         pytest.skip("needs the simulated driver")
-    lines = run(tmp_path, **environment)
-    assert lines.count("host 4 0") == 2, lines
+    printed = ranks.run_text(tmp_path, PROGRAM, **environment)
+    assert printed.count("host 4 0") == 2, printed
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
@@ -188,30 +163,5 @@ def test_hosts_that_share_no_memory(tmp_path):
         '${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec "$@"\n'
     )
     script.chmod(0o755)
-    launch = os.environ.get("WARPMPI_TEST_MPIRUN", "mpirun")
-    os.environ["WARPMPI_TEST_MPIRUN"] = launch
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    clean = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA"))
-        or "ALLOW_RUN" in key
-    }
-    result = subprocess.run(
-        [
-            *launch.split(),
-            "-n",
-            "2",
-            str(script),
-            sys.executable,
-            str(program),
-        ],
-        env=clean,
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("host 4 0") == 2, result.stdout
+    printed = ranks.run_text(tmp_path, PROGRAM, wrapper=[str(script)])
+    assert printed.count("host 4 0") == 2, printed

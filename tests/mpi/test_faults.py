@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The n-th driver call of one rank fails, for one n after the other.
+
+What must hold: each rank has the right data or an exception of ours; nobody
+crashes or hangs; the communicator serves again; nothing stays taken. A seeded
+sample of n, or every n with WARPMPI_TEST_FULL=1.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+from warpmpi import _core
+
+pytestmark = pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ
+    or not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+
+FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
+SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
+SAMPLE = 6  # of n, for each scenario and failing rank
+HANGS = 30.0  # seconds that no message takes
+UNKNOWN = 999  # CUDA_ERROR_UNKNOWN
+ERRORS = (wm.CudaError, MPI.Exception)  # OutOfMemoryError is a CudaError
+
+SMALL, LARGE, RING = 1000, 1_000_000, 51_000_000
+
+
+def live():
+    """What the driver holds for this process."""
+    what = ("memory", "mappings", "streams", "events", "pinned", "registered")
+    driver = kinds.driver()
+    driver.simcuda_live.restype = ctypes.c_long
+    return {name: driver.simcuda_live(name.encode()) for name in what}
+
+
+def calls():
+    driver = kinds.driver()
+    driver.simcuda_calls.restype = ctypes.c_long
+    return driver.simcuda_calls(None)
+
+
+def arm(n):
+    kinds.driver().simcuda_fail(None, ctypes.c_long(n), UNKNOWN)
+
+
+def in_use():
+    """What the library says is taken of its own pools."""
+    gc.collect()
+    stats = _core._memory_stats()
+    used = "device_bytes_used", "pinned_bytes_used", "blocks", "pinned_blocks"
+    return {key: stats[key] for key in used}
+
+
+@contextlib.contextmanager
+def guard(what):
+    """Ends the job, saying what it was in, if the block takes too long."""
+
+    def late():
+        file = int(os.environ.get("WARPMPI_TEST_STDERR", "2"))
+        os.write(file, f"rank {MPI.COMM_WORLD.rank} hangs: {what}\n".encode())
+        faulthandler.dump_traceback(file)
+        os._exit(70)
+
+    timer = threading.Timer(HANGS, late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def wait_for(condition, seconds=5.0):
+    """Until it holds, or for so long; what it was at last."""
+    end = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return held
+
+
+def pattern(size, seed):
+    return ((np.arange(size, dtype=np.uint32) + 7 * seed) % 251).astype("u1")
+
+
+class Scenario:
+    """One way of moving bytes from rank 0 to rank 1, tried many times."""
+
+    both = False  # whether rank 0 receives as well
+    collective = False
+
+    def __init__(self, comm, source, into, size):
+        self.comm = comm
+        self.size = size
+        zeros = np.zeros(size, np.uint8)
+        self.out = self.buffer = None
+        if comm.rank == 0 or self.both:
+            self.out = kinds.make(source, zeros)
+        if comm.rank != 0 or self.both:
+            self.buffer = kinds.make(into, zeros)
+
+    def prepare(self, turn):
+        self.tag = turn % 30000
+        self.expected = pattern(self.size, turn)
+        if self.out is not None:
+            write(self.out, self.expected)
+        if self.buffer is not None:
+            write(self.buffer, np.full(self.size, 255, np.uint8))
+
+    def receives(self):
+        return self.buffer is not None
+
+    def sends(self):
+        return self.out is not None
+
+    def other(self):
+        return 1 - self.comm.rank
+
+    def run(self):
+        if self.comm.rank == 0:
+            self.comm.Send(self.out, 1, self.tag)
+        else:
+            self.comm.Recv(self.buffer, 0, self.tag)
+
+    def check(self):
+        if self.receives():
+            np.testing.assert_array_equal(
+                kinds.values_of(self.buffer), self.expected
+            )
+
+
+def write(buffer, values):
+    if isinstance(buffer, np.ndarray):
+        buffer[:] = values
+    else:
+        wm.asarray(buffer).assign(
+            wm.array(values, device=wm.asarray(buffer).device)
+        )
+
+
+class Exchange(Scenario):
+    both = True
+
+    def run(self):
+        self.comm.Sendrecv(
+            self.out,
+            self.other(),
+            self.tag,
+            self.buffer,
+            self.other(),
+            self.tag,
+        )
+
+
+class Requests(Scenario):
+    both = True
+    waitall = staticmethod(wm.Request.Waitall)
+
+    def run(self):
+        requests = [self.comm.Irecv(self.buffer, self.other(), self.tag)]
+        try:
+            requests.append(self.comm.Isend(self.out, self.other(), self.tag))
+        except ERRORS:
+            # The peer's message is still to come, unless its send fails too.
+            with contextlib.suppress(*ERRORS):
+                requests[0].Wait()
+            raise
+        self.waitall(requests)
+
+
+class StockRequests(Requests):
+    waitall = staticmethod(MPI.Request.Waitall)
+
+
+class OnStream(Scenario):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.stream = wm.Stream(wm.get_device())
+        self.channel = self.comm.on(self.stream)
+
+    def run(self):
+        if self.comm.rank == 0:
+            self.channel.Send(self.out, 1, self.tag)
+        else:
+            self.channel.Recv(self.buffer, 0, self.tag)
+        self.stream.synchronize()
+
+
+class Bcast(Scenario):
+    collective = True
+
+    def run(self):
+        self.comm.Bcast(self.out if self.sends() else self.buffer, 0)
+
+
+class Allreduce(Scenario):
+    both = collective = True
+
+    def run(self):
+        self.comm.Allreduce(self.out, self.buffer, MPI.MAX)
+
+
+def attempt(scenario, plain, turn, culprit, n):
+    """Once through it with the n-th call failing; how many calls it made.
+
+    Both ranks raise if one of them has found something wrong.
+    """
+    what = f"{type(scenario).__name__} {scenario.size} rank {culprit} n {n}"
+    wrong = None
+    with guard(what):
+        scenario.prepare(turn)
+        plain.Barrier()
+        before = calls()
+        error = None
+        if n and plain.rank == culprit:
+            arm(n)
+        try:
+            scenario.run()
+        except Exception as raised:
+            error = raised.with_traceback(None)
+        made = calls() - before
+        arm(0)
+        try:
+            if error is None:
+                scenario.check()
+            elif not n or not isinstance(error, ERRORS):
+                raise error
+            if not scenario.collective:
+                settle(scenario, plain, error is not None)
+        except Exception as raised:
+            wrong = f"rank {plain.rank}: {raised!r}"
+        wrong = [text for text in plain.allgather(wrong) if text]
+        assert not wrong, (what, wrong)
+    with guard(f"the exchange after {what}"):
+        exchange(scenario, turn)
+    return made
+
+
+def settle(scenario, plain, failed):
+    """Takes the messages that a receive failed before it could take them.
+
+    Each rank says when its sends have ended; a rank whose receive failed
+    receives, into host memory, until it has heard that.
+    """
+    token = np.zeros(1)
+    told = plain.Isend(token, scenario.other(), 1)
+    heard = plain.Irecv(np.zeros(1), scenario.other(), 1)
+    rest = np.zeros(scenario.size, np.uint8)
+    came = False
+    if failed and scenario.receives():
+        request = scenario.comm.Irecv(rest, scenario.other(), scenario.tag)
+        try:
+            while not heard.Test() and not came:
+                came = request.Test()
+                time.sleep(0.0002)
+            # Its header may travel behind the word.
+            came = came or wait_for(request.Test, 0.01)
+            if not came:
+                request.Cancel()
+                request.Wait()
+        except ERRORS:
+            came = False
+    heard.Wait()
+    told.Wait()
+    if came:
+        np.testing.assert_array_equal(rest, scenario.expected)
+
+
+def exchange(scenario, turn):
+    """Both ways, host and GPU memory, undisturbed."""
+    comm, tag = scenario.comm, 30001
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for kind in ("host", "device"):
+        out = kinds.make(kind, np.full(700, (comm.rank + turn) % 99, "u1"))
+        into = kinds.make(kind, np.zeros(700, "u1"))
+        comm.Sendrecv(out, right, tag, into, left, tag)
+        assert (kinds.values_of(into) == (left + turn) % 99).all()
+
+
+def chosen(number, generator):
+    """The n to try, of so many calls."""
+    everything = range(1, number + 3)  # polling makes their number vary
+    if FULL or len(everything) <= SAMPLE:
+        return list(everything)
+    return sorted(generator.sample(everything, SAMPLE))
+
+
+def try_all(make, comm, plain, name):
+    generator = random.Random(f"{SEED} {name}")
+    scenario = make(comm)
+    turn = 0
+    for culprit in range(plain.size):
+        for _ in range(3):  # what is opened once is open then
+            turn += 1
+            made = attempt(scenario, plain, turn, culprit, 0)
+        number = plain.bcast(made, culprit)
+        taken, held = in_use(), live()
+        for n in chosen(number, generator):
+            turn += 1
+            attempt(scenario, plain, turn, culprit, n)
+            left = wait_for_release(taken)
+            left = [text for text in plain.allgather(left) if text]
+            assert not left, (name, culprit, n, left)
+        after = live()
+        for kind, count in after.items():
+            # Pools may have grown by what was busy when a call failed.
+            assert count <= held[kind] + 4, (kind, held, after)
+
+
+def wait_for_release(taken):
+    """What is in use although it was not before."""
+    if wait_for(lambda: in_use() == taken, 2.0):
+        return None
+    return f"rank {MPI.COMM_WORLD.rank}: {taken} became {in_use()}"
+
+
+P2P = {
+    "device_small": (Scenario, "device", "device", SMALL),
+    "device_large": (Scenario, "device", "device", LARGE),
+    "foreign": (Scenario, "foreign", "foreign", LARGE),
+    "device_to_host_small": (Scenario, "device", "host", SMALL),
+    "device_to_host_large": (Scenario, "device", "host", LARGE),
+    "host_to_device_small": (Scenario, "host", "device", SMALL),
+    "host_to_device_large": (Scenario, "host", "device", LARGE),
+    "pool_small": (Scenario, "pool", "pool", SMALL),
+    "pool_in_a_ring": (Scenario, "pool", "device", RING),
+    "managed": (Scenario, "managed", "managed", LARGE),
+    "sendrecv": (Exchange, "device", "device", LARGE),
+    "requests": (Requests, "device", "device", LARGE),
+    "stock_waitall": (StockRequests, "device", "device", LARGE),
+    "requests_of_pool_memory": (Requests, "pool", "pool", SMALL),
+    "on_stream_small": (OnStream, "device", "device", SMALL),
+    "on_stream_large": (OnStream, "device", "device", LARGE),
+    "on_stream_to_host": (OnStream, "device", "host", LARGE),
+}
+COLLECTIVES = {
+    "bcast": (Bcast, "device", "device", LARGE),
+    "allreduce": (Allreduce, "device", "device", LARGE),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(world):
+    """What the tests themselves speak over."""
+    comm = world.Dup()
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+@pytest.mark.parametrize("name", P2P)
+def test_faults_of_messages(comm, plain, name):
+    kind, source, into, size = P2P[name]
+    try_all(lambda c: kind(c, source, into, size), comm, plain, name)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_faults_of_collectives(comm, plain, name):
+    kind, source, into, size = COLLECTIVES[name]
+    try_all(lambda c: kind(c, source, into, size), comm, plain, name)
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_faults_of_the_host_transport(tmp_path):
+    names = "device_small or device_large or sendrecv or stock or on_stream"
+    ranks.run(
+        ranks.ROOT / "tests" / "pytest_main.py",
+        tmp_path,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-x",
+        "-k",
+        f"faults_of_messages and ({names})",
+        ranks.ROOT / "tests" / "mpi" / "test_faults.py",
+        WARPMPI_TRANSPORT="host",
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ranks that a test starts itself, with settings or an end of their own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+sys.path.insert(0, str(ROOT / "build_tools"))
+import mpirun  # noqa: E402
+
+# What a launcher leaves in its ranks' environment, and would take for its own.
+_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA")
+
+
+def clean_environment(**changes):
+    """This process's environment, as if no launcher had started it."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(_LAUNCHERS) or "ALLOW_RUN" in key
+    }
+    return {**kept, **changes}
+
+
+def run(*program, ranks=2, timeout=80, wrapper=(), **environment):
+    """Runs a Python program and its arguments on so many ranks.
+
+    program: a file's path, or a text that "-c" runs. ranks: 0 starts it
+    without a launcher. wrapper: a command before Python. Returns what
+    was printed; asserts that all went well.
+    """
+    words = [*wrapper, sys.executable, *map(str, program)]
+    if ranks:
+        told = os.environ.get("WARPMPI_TEST_MPIRUN")
+        launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)
+        environment = {**extra, **environment}
+        words = [*launch, "-n", str(ranks), *words]
+    result = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def run_text(folder, text, **options):
+    """run() on a program given as an indented text."""
+    script = folder / "program.py"
+    script.write_text(textwrap.dedent(text))
+    return run(script, **options)
