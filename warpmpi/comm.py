@@ -105,6 +105,12 @@ def _ours(comm: Any) -> Any:
 class _Communicator(_core.CommMethods):
     """What every intracommunicator of ours has beside mpi4py's own."""
 
+    def __new__(cls, comm: MPI.Comm | None = None) -> Any:
+        """Make one over the handle of another, or a null one."""
+        if comm is not None:
+            cls._check_running()
+        return super().__new__(cls, comm)  # type: ignore[call-arg]
+
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
             self._attach()

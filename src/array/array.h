@@ -58,8 +58,8 @@ wm_storage_retain(wm_storage_t *storage);
 void
 wm_storage_release(wm_storage_t *storage);
 
-// A new C-contiguous array. WM_ERR_VALUE for a negative extent or a size that
-// overflows.
+// A new C-contiguous array. WM_ERR_VALUE for a negative extent, too many
+// dimensions or a size that overflows.
 WM_MUST_CHECK int
 wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
              const int64_t *shape, wm_array_t *array, wm_error_t *err);

@@ -15,8 +15,10 @@ WM_MUST_CHECK int
 wm_copy_prepare(int device, wm_error_t *err);
 
 // Enqueues the copy on `stream` of `device` (which is that of dst or of src)
-// without looking at orders: the caller has ordered the stream. Where both
-// are pageable host memory it is done at once and `stream` is not used.
+// without looking at orders: the caller has ordered the stream. Between host
+// memories it is done at once, after `stream` where one of them is pinned
+// (`device` -1: not even then). WM_ERR_STATE where a captured stream would
+// need a temporary.
 WM_MUST_CHECK int
 wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
                 CUstream stream, wm_error_t *err);

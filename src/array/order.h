@@ -3,7 +3,8 @@
 // since that the library issued on it, as events, and whoever comes next
 // makes its stream wait for them. Thread-safe, one lock an order; no GIL.
 // No stream given to these is being captured into a graph: an event of a
-// captured stream means nothing outside of its graph.
+// captured stream means nothing outside of its graph. An order of NULL has
+// nothing pending and remembers nothing.
 #ifndef WM_ARRAY_ORDER_H
 #define WM_ARRAY_ORDER_H
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll.h"
 
-#include <string.h>
-
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
@@ -102,10 +100,36 @@ end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
 static void
 end_close(end_t *end)
 {
+    // After an error a copy may still be on its way to the staging, which is
+    // then given up rather than handed out again.
+    bool quiet = !end->pooled
+                 || wm_stream_synchronize(end->ordinal, end->stream, NULL)
+                        == 0;
     if (end->pooled)
         wm_stream_release(end->ordinal, end->stream);
-    if (end->stage != NULL)
+    if (end->stage != NULL && quiet)
         wm_pinned_free(end->stage);
+}
+
+// Where one rank failed, all raise: asked before anything is begun, and at the
+// end, since a rank whose copy fails still takes part.
+static int
+agree(wm_comm_t *comm, int code, wm_error_t *err)
+{
+    int failed = code < 0 ? comm->rank + 1 : 0, any = 0;
+    wm_error_t later;
+    MPI_Request request;
+    int agreed = wait_request(comm,
+                              MPI_Iallreduce(&failed, &any, 1, MPI_INT,
+                                             MPI_MAX, comm->match, &request),
+                              &request, code < 0 ? &later : err);
+    if (code < 0 || agreed < 0)
+        return code < 0 ? code : agreed;
+    return any == 0 ? 0
+                    : wm_error_set(err, WM_ERR_CUDA, 0,
+                                   "rank %d failed in this collective: its "
+                                   "error tells why",
+                                   any - 1);
 }
 
 static char *
@@ -137,6 +161,13 @@ piece_of(size_t total)
     return total < PIECE_BYTES ? total : PIECE_BYTES;
 }
 
+void
+wm_coll_refuse(wm_comm_t *comm)
+{
+    wm_error_t ignored;
+    (void)!agree(comm, WM_ERR_CUDA, &ignored);
+}
+
 int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err)
@@ -145,21 +176,27 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     bool sends = comm->rank == root;
     size_t piece = piece_of(buffer->nbytes);
     int code = end_open(&end, buffer, !sends, piece, err);
-    for (size_t at = 0; code == 0 && at < buffer->nbytes; at += piece) {
+    code = agree(comm, code, err);
+    bool joins = code == 0, begun = joins;
+    for (size_t at = 0; joins && at < buffer->nbytes; at += piece) {
         size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
                                                     : piece;
+        wm_error_t later;
         MPI_Request request;
-        if (sends)
+        if (code == 0 && sends)
             code = end_copy(&end, at, length, true, err);
-        if (code == 0)
-            code = wait_request(comm,
+        int told = wait_request(comm,
                                 MPI_Ibcast(end_pointer(&end, at), (int)length,
                                            MPI_BYTE, root, comm->match,
                                            &request),
-                                &request, err);
+                                &request, code < 0 ? &later : err);
+        joins = told == 0;
+        code = code < 0 ? code : told;
         if (code == 0 && !sends)
             code = end_copy(&end, at, length, false, err);
     }
+    if (begun)
+        code = agree(comm, code, err);
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
@@ -173,27 +210,35 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
 {
     end_t from, into;
     size_t total = receive->nbytes;
-    size_t piece = piece_of(total) / size * size;
+    size_t piece = total > 0 ? piece_of(total) / size * size : 0;
+    piece = total > 0 && piece == 0 ? size : piece; // one large element
     int code = end_open(&into, receive, true, piece, err);
     int opened = end_open(&from, send != NULL ? send : receive, send == NULL,
                           piece, code == 0 ? err : NULL);
     code = code < 0 ? code : opened;
-    for (size_t at = 0; code == 0 && at < total; at += piece) {
+    code = agree(comm, code, err);
+    bool joins = code == 0, begun = joins;
+    for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
         char *output = end_pointer(&into, at);
-        bool in_place = send == NULL && into.stage == NULL;
+        bool in_place = send == NULL && !into.device;
+        wm_error_t later;
         MPI_Request request;
-        code = end_copy(&from, at, length, true, err);
         if (code == 0)
-            code = wait_request(
-                comm,
-                MPI_Iallreduce(
-                    in_place ? MPI_IN_PLACE : end_pointer(&from, at), output,
-                    (int)(length / size), type, op, comm->match, &request),
-                &request, err);
+            code = end_copy(&from, at, length, true, err);
+        int told = wait_request(
+            comm,
+            MPI_Iallreduce(in_place ? MPI_IN_PLACE : end_pointer(&from, at),
+                           output, (int)(length / size), type, op, comm->match,
+                           &request),
+            &request, code < 0 ? &later : err);
+        joins = told == 0;
+        code = code < 0 ? code : told;
         if (code == 0)
             code = end_copy(&into, at, length, false, err);
     }
+    if (begun)
+        code = agree(comm, code, err);
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&from);

@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives: nonblocking ones of MPI on a private communicator, waited for
-// in our progress loop. GPU buffers go through page-locked memory, piece by
-// piece. What has begun cannot be taken back, so nothing here can be
-// interrupted. GIL released by the caller. Release of the buffers is the
-// caller's.
+// in our progress loop. GPU buffers go through page-locked memory in pieces of
+// 16 MiB. What has begun cannot be taken back, so nothing here can be
+// interrupted; where one rank fails, all raise. GIL released by the caller,
+// engine lock not held. The buffers stay the caller's, who releases them.
 #ifndef WM_COMM_COLL_H
 #define WM_COMM_COLL_H
 
 #include "comm/op.h"
 
-// Also closes mappings of memory that any rank has freed.
+// Also closes mappings of memory that other ranks have freed.
 WM_MUST_CHECK int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
+
+// As many bytes on every rank, in any kind of memory.
+// Instead of a collective whose buffers CUDA could not even be asked about:
+// the other ranks raise. Not for a barrier.
+void
+wm_coll_refuse(wm_comm_t *comm);
 
 WM_MUST_CHECK int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err);
 
-// `send` NULL: in place. Elements of `size` bytes of an MPI type.
+// `send` NULL: in place. As many elements, of `size` bytes, of a predefined
+// MPI type on every rank.
 WM_MUST_CHECK int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,

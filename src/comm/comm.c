@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/progress.h"
+#include "comm/transport.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
 
@@ -41,8 +42,9 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     wm_comm_t *comm = value;
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
-    wm_engine_drain(comm);
-    free_comm(comm);
+    // What nobody receives still refers to it: rather kept than freed.
+    if (wm_engine_drain(comm))
+        free_comm(comm);
     return MPI_SUCCESS;
 }
 
@@ -57,6 +59,33 @@ wm_comm_find(MPI_Comm user)
     return found ? value : NULL;
 }
 
+// Offers are answered in the sender's segment: two ranks share memory only
+// where each has opened the other's.
+static int
+agree_on_segments(wm_comm_t *comm, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size;
+    uint8_t *opened = malloc(2 * size);
+    if (opened == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_engine_lock();
+    for (size_t i = 0; i < size; ++i)
+        opened[i] = comm->peers[i]->segment != NULL;
+    wm_engine_unlock();
+    int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
+                                         MPI_BYTE, comm->match),
+                            "MPI_Alltoall", err);
+    wm_engine_lock();
+    for (size_t i = 0; i < size && code == 0; ++i)
+        if (opened[i] && !opened[size + i])
+            wm_node_refuse(comm->peers[i],
+                           "it cannot open the shared segment of this "
+                           "process");
+    wm_engine_unlock();
+    free(opened);
+    return code;
+}
+
 // Tells every rank of every rank. What is wrong with one is told to all.
 static int
 exchange(wm_comm_t *comm, wm_error_t *err)
@@ -66,6 +95,12 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     wm_engine_lock();
     wm_node_describe(&mine);
     wm_engine_unlock();
+    const wm_transport_t *forced;
+    wm_error_t setting;
+    if (wm_transport_forced(&forced, &setting) < 0) {
+        mine.failed = 1;
+        snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
+    }
     comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
     comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
     if (all == NULL || comm->peers == NULL || comm->sequences == NULL) {
@@ -104,7 +139,8 @@ exchange(wm_comm_t *comm, wm_error_t *err)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
                             "communicator: its error tells why");
-    return code < 0 ? code : agreed;
+    code = code < 0 ? code : agreed;
+    return code < 0 ? code : agree_on_segments(comm, err);
 }
 
 int

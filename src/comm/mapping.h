@@ -30,13 +30,14 @@ wm_mapping_heed_notices(void);
 int
 wm_mapping_flush(int device);
 
-// What memory short of room calls (wm_memory_set_reclaim); takes the lock if
-// it is free.
+// What memory short of room calls (wm_memory_set_reclaim): posts notices and
+// closes all unused mappings, of any device. Takes the lock itself, does
+// nothing where it is taken; whether it may have freed some.
 bool
 wm_mapping_reclaim(int device);
 
-// The handle by which peers map this allocation; it is remembered that it was
-// given out.
+// The handle by which peers map the allocation that `memory` lies in; that it
+// was given out is remembered until the memory is freed.
 WM_MUST_CHECK int
 wm_export_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
                  wm_error_t *err);

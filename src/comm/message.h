@@ -22,6 +22,7 @@ typedef enum {
 typedef enum {
     WM_STAGE_NOT = 0,
     WM_STAGE_FORCED = 1,       // WARPMPI_TRANSPORT=host at the sender
+    WM_STAGE_NOW = 3,          // short of memory this time
     WM_STAGE_UNEXPORTABLE = 2, // CUDA IPC does not export the memory
 } wm_stage_t;
 
@@ -67,6 +68,9 @@ typedef struct {
     wm_order_t *order; // of our own array, else NULL
     void *owner;
     void (*release)(void *owner);
+    // NULL, or called once, on any thread and with the engine's lock, when
+    // `nbytes` have been received.
+    void (*arrived)(void *owner, size_t nbytes);
 } wm_buffer_t;
 
 // True for device and managed memory: what MPI must never see.

@@ -172,6 +172,14 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     return peer;
 }
 
+void
+wm_node_refuse(wm_peer_t *peer, const char *reason)
+{
+    munmap(peer->segment, WM_SEGMENT_BYTES);
+    peer->segment = NULL;
+    snprintf(peer->reason, sizeof peer->reason, "%s", reason);
+}
+
 wm_peer_t *
 wm_node_self(void)
 {

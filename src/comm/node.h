@@ -64,7 +64,7 @@ typedef struct {
     uint32_t protocol;
     int32_t failed; // 1: `text` tells why this rank cannot take part
     uint8_t id[16];
-    uint8_t host[32]; // boot id and host name, hashed
+    uint8_t host[32]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
     char version[16];
     char text[176];
@@ -97,14 +97,18 @@ wm_node_describe(wm_endpoint_t *endpoint);
 wm_peer_t *
 wm_node_peer(const wm_endpoint_t *endpoint);
 
+// The peer's segment is not used: nothing has been offered to it yet.
+void
+wm_node_refuse(wm_peer_t *peer, const char *reason);
+
 wm_peer_t *
 wm_node_self(void);
 
 wm_peer_t *
 wm_node_peers(void); // all, linked by next
 
-// Takes a free slot of our segment, its words as the last message left them;
-// -1 when all are in use.
+// Takes a free slot of our segment, `ready` and `taken` as the last message
+// left them, answer and flags cleared; -1 when all are in use.
 int
 wm_slot_acquire(void);
 
@@ -122,11 +126,12 @@ char *
 wm_lane_pointer(const wm_peer_t *peer, int lane);
 
 // Page-locks the words (and the staging rings) of a peer's segment, so that
-// streams of `device` can read and write them; idempotent.
+// streams can read and write them: under the context of `device`, for all
+// devices. Idempotent.
 WM_MUST_CHECK int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
 
-// Number of processes of ours known on this host.
+// Number of processes known on this host, this one included.
 int
 wm_node_local_peers(void);
 

@@ -67,6 +67,14 @@ wm_op_complete(wm_op_t *op)
 {
     if (atomic_load(&op->done))
         return;
+    bool arrived = op->receives && !op->result.cancelled
+                   && (op->error.code == 0
+                       || op->error.code == WM_ERR_TRUNCATE);
+    if (arrived && op->buffer.arrived != NULL)
+        op->buffer.arrived(op->buffer.owner,
+                           op->result.nbytes < op->buffer.nbytes
+                               ? op->result.nbytes
+                               : op->buffer.nbytes);
     atomic_store_explicit(&op->done, 1, memory_order_release);
     atomic_store(&op->news, 1);
     if (op->has_request)
@@ -94,14 +102,16 @@ may_borrow(const wm_op_t *op)
 int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err)
 {
+    int code = 0;
     if (op->opened)
         return 0;
-    op->opened = true;
     if (may_borrow(op)) {
         op->stream = op->buffer.producer.stream;
+        op->opened = true;
         return 0;
     }
-    int code = wm_stream_acquire(op->device, &op->stream, err);
+    if (!op->pooled)
+        code = wm_stream_acquire(op->device, &op->stream, err);
     if (code < 0)
         return code;
     op->pooled = true;
@@ -113,6 +123,7 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_producer_before(&op->buffer.producer, op->receives,
                                   op->device, op->stream, err);
+    op->opened = code == 0;
     return code;
 }
 
@@ -139,6 +150,8 @@ wm_op_drop_resources(wm_op_t *op)
     if (op->staging != NULL)
         wm_pinned_free(op->staging);
     op->staging = NULL;
+    free(op->scratch);
+    op->scratch = NULL;
     if (op->lane >= 0)
         wm_lane_release(op->lane);
     op->lane = -1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operation: one end of one message, from the call that began it to its
-// end. Reference-counted: the engine holds one while it is on the list, the
-// caller or its MPI request another. Fields are the engine lock's.
+// An operation: one end of one message (or one MPI request of a collective),
+// from the call that began it to its end. Reference-counted: the engine holds
+// one while it is on the list, the caller one, its MPI request one. Fields are
+// the engine lock's.
 #ifndef WM_COMM_OP_H
 #define WM_COMM_OP_H
 
@@ -41,6 +42,7 @@ struct wm_op {
     _Atomic int news;
     _Atomic bool synchronized;
     int sync_code; // what that waiting gave; in `error` where negative
+    bool discards; // it failed, and takes what still comes to throw it away
     _Atomic int references;
     wm_comm_t *comm;
     int rank, tag; // as given
@@ -62,8 +64,9 @@ struct wm_op {
     wm_mapping_t *mapping;
     wm_block_t *handoff; // exportable copy, or ring
     char *staging;       // two pinned chunks
-    size_t offset;       // payload on the data communicator so far
-    uint32_t chunks[2];  // of them begun and ended
+    char *scratch;       // two chunks that are thrown away
+    size_t offset;       // chunks given to MPI so far (payload.c)
+    uint32_t chunks[2];  // copied out of the device; MPI is done with
     const wm_transport_t *transport;
     wm_pieces_t pieces;
     int device;      // on which our stream works
@@ -93,7 +96,8 @@ wm_op_release(wm_op_t *op);
 void
 wm_op_complete(wm_op_t *op);
 
-// The same with op->error set from `err` (the first error stays).
+// Sets op->error from `err`; the first error stays. Tells nobody: the end is
+// told by wm_op_complete.
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err);
 

@@ -15,8 +15,10 @@ typedef struct {
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op carries
-// the caller's reference. Argument errors (rank, tag) and whatever goes wrong
-// before the header is on its way are told here, and nothing was sent.
+// the caller's reference. Argument errors (rank, tag) and MPI's are told here,
+// and nothing was sent. A send that CUDA fails before its header is on its way
+// sends the reason instead, for the receiver to raise, and is told here like a
+// message: its own error comes with its end.
 WM_MUST_CHECK int
 wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
@@ -25,15 +27,16 @@ WM_MUST_CHECK int
 wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
-// What both ends do first: checks, waiting for producers that name no stream,
-// a new operation with one reference, done at once for PROC_NULL.
+// What both ends do first: checks, and a new operation with one reference,
+// done at once for PROC_NULL. Takes over `buffer`, also on failure.
 WM_MUST_CHECK int
 wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
             const wm_envelope_t *envelope, bool receives, wm_op_t **op,
             wm_error_t *err);
 
-// Waits, without the lock, for producers that name no stream and for host
-// memory that a GPU still uses.
+// What both ends do next: waits, without the lock, for producers that name no
+// stream (unless comm.on(stream) names one and no order of ours is involved)
+// and for host memory that a GPU still uses.
 WM_MUST_CHECK int
 wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err);
@@ -44,12 +47,14 @@ void
 wm_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
                 const char *text);
 
-// Waits for the end. An interrupted receive that was not matched is taken
-// back; WM_ERR_PYTHON then. The operation's own error otherwise.
+// Waits for the end; the operation's own error. WM_ERR_PYTHON where it was
+// interrupted: a blocking receive is then taken back, or waited for where it
+// was matched after all; whatever else goes on by itself.
 WM_MUST_CHECK int
 wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err);
 
-// Cancels a receive that has not been matched; whether it was.
+// Cancels a receive that has not been matched. Whether the operation is a
+// receive: result.cancelled tells, at its end, whether it was in time.
 bool
 wm_op_cancel(wm_op_t *op);
 

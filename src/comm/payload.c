@@ -3,7 +3,7 @@
 // two of them under way. Host memory is given to MPI as it is; device memory
 // goes through two page-locked chunks, so that the copy of one overlaps the
 // flight of the other. An empty chunk says that the sender failed.
-#include <string.h>
+#include <stdlib.h>
 
 #include "comm/stats.h"
 #include "comm/transport.h"
@@ -115,33 +115,46 @@ wm_payload_abandon(wm_op_t *op)
         MPI_Request_free(&empty);
 }
 
+// The sender failed: what else was posted for it never comes.
+static void
+end_abandoned(wm_op_t *op, uint32_t total)
+{
+    for (int i = 1; i < 3; ++i)
+        if (op->parts[i] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&op->parts[i]);
+            MPI_Wait(&op->parts[i], MPI_STATUS_IGNORE);
+        }
+    op->chunks[1] = total;
+    op->offset = total;
+}
+
 // Where chunk `index` is received: in place when it fits whole into host
 // memory, else into staging.
 static char *
 landing(const wm_op_t *op, uint32_t index)
 {
+    if (op->scratch != NULL)
+        return op->scratch + (size_t)(index % 2) * op->header.chunk;
     if (op->staging != NULL)
         return chunk_stage(op, index);
     return op->buffer.data + (size_t)index * op->header.chunk;
 }
 
 // offset counts the chunks posted, chunks[1] those that MPI is done with.
+// After an error the rest is taken and thrown away, so that the sender ends.
 int
 wm_payload_receive(wm_op_t *op, wm_error_t *err)
 {
     uint32_t total = chunk_count(op);
     bool device = wm_buffer_on_device(&op->buffer);
-    bool truncated = op->header.nbytes > op->buffer.nbytes;
+    bool discard = op->error.code != 0;
     int code, tag = (int)op->header.seq;
-    if (device && op->staging == NULL && (code = prepare(op, err)) < 0)
+    if (device && !discard && op->staging == NULL
+        && (code = prepare(op, err)) < 0)
         return code;
-    if (truncated && op->staging == NULL) {
-        // Drained into scratch: the sender completes, the receiver raises.
-        code = wm_pinned_alloc(2 * (size_t)op->header.chunk,
-                               (void **)&op->staging, err);
-        if (code < 0)
-            return code;
-    }
+    if (discard && op->scratch == NULL
+        && (op->scratch = malloc(2 * (size_t)op->header.chunk)) == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     bool ended = true;
     while (op->chunks[1] < op->offset && ended) {
         uint32_t at = op->chunks[1];
@@ -150,23 +163,24 @@ wm_payload_receive(wm_op_t *op, wm_error_t *err)
             return code;
         if (!ended)
             break;
-        if (count == 0)
+        if (count == 0) {
+            end_abandoned(op, total);
             return wm_error_set(err, WM_ERR_CUDA, 0,
                                 "the sender, rank %d, failed: its GPU could "
                                 "not deliver the message",
                                 op->result.source);
+        }
         ++op->chunks[1];
-        if (!device || truncated)
+        if (!device || discard)
             continue;
         code = wm_memory_copy(
             op->device, op->buffer.data + (size_t)at * op->header.chunk,
             chunk_stage(op, at), chunk_length(op, at), op->stream, err);
         if (code < 0)
             return code;
-        wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(op, at));
     }
     bool idle = true;
-    if (device && op->chunks[1] > 0 && !truncated
+    if (device && op->chunks[1] > 0 && !discard
         && (op->chunks[1] == total || op->offset < op->chunks[1] + 2u)) {
         // The stage of the next chunk may still be copied from.
         code = wm_stream_idle(op->device, op->stream, &idle, err);

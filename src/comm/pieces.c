@@ -113,8 +113,10 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     // caller that waits does so in the driver, without the lock.
     if (op->blocking && op->header.nbytes <= SYNC_BYTES) {
         idle = atomic_load(&op->synchronized);
-        if (idle && op->sync_code < 0)
+        if (idle && op->sync_code < 0) {
+            *err = op->error;
             return op->sync_code;
+        }
         if (!idle)
             atomic_store(&op->news, 1);
     }

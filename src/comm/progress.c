@@ -161,7 +161,12 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
             sleep_us(50); // let the others run
         if (interrupted != NULL && now - asked > 50000) {
             asked = now;
-            if (interrupted())
+            // It waits for the GIL: the progress thread serves meanwhile.
+            atomic_fetch_sub(&inside, 1);
+            wm_engine_notify();
+            bool leave = interrupted();
+            atomic_fetch_add(&inside, 1);
+            if (leave)
                 break;
         }
     }
@@ -238,7 +243,7 @@ waits_for_match(const wm_op_t *op)
     return op->receives && op->header.magic == 0;
 }
 
-void
+bool
 wm_engine_drain(const wm_comm_t *comm)
 {
     for (int64_t until = now_us() + 5000000; now_us() < until;) {
@@ -258,8 +263,12 @@ wm_engine_drain(const wm_comm_t *comm)
             && op->parts[0] != MPI_REQUEST_NULL)
             MPI_Cancel(&op->parts[0]);
     wm_op_t *finished = step_all_lock_held(); // tells them so
+    bool empty = true;
+    for (wm_op_t *op = first; op != NULL; op = op->next)
+        empty &= comm != NULL && op->comm != comm;
     pthread_mutex_unlock(&lock);
     release_all(finished);
+    return empty;
 }
 
 // MPI calls this first thing in MPI_Finalize.

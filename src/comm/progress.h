@@ -49,8 +49,9 @@ void
 wm_engine_poll(void);
 
 // Ends what can be ended on a communicator (NULL: on all): sends are given
-// some seconds, receives that nobody matched are cancelled.
-void
+// some seconds, receives that nobody matched are cancelled. Whether nothing
+// is left.
+bool
 wm_engine_drain(const wm_comm_t *comm);
 
 // Advances everything until *flag is not 0. `interrupted`, unless NULL, is

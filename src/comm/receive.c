@@ -10,6 +10,7 @@
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
+#include "cuda/word.h"
 
 enum {
     RECEIVE_HEADER,  // not matched
@@ -164,7 +165,8 @@ advance(wm_op_t *op, wm_error_t *err)
     case RECEIVE_PAYLOAD:
         return wm_payload_receive(op, err);
     case RECEIVE_ACCEPT:
-        code = accept_offer(op, err);
+        // A user's stream takes what cannot be taken back: asked first.
+        code = atomic_load(&op->slot->failed) ? 0 : accept_offer(op, err);
         if (code < 0 || op->state != RECEIVE_PULL)
             break;
         // fall through
@@ -190,6 +192,10 @@ step(wm_op_t *op)
         return false;
     if (code < 0) {
         wm_op_fail(op, &err);
+        // A stream that waits for a sender who failed waits in vain.
+        if (op->event != NULL && atomic_load(&op->slot->failed)
+            && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
+            atomic_store(&op->slot->ready, op->pieces.ready_base + 1);
         // What our stream was given must not touch the slot any more.
         if (op->opened)
             (void)!wm_stream_synchronize(op->device, op->stream, NULL);
@@ -197,6 +203,10 @@ step(wm_op_t *op)
             (void)!wm_stream_synchronize(op->user_device, op->user_stream,
                                          NULL);
         answer_error(op, &err);
+        if (op->state == RECEIVE_PAYLOAD && !op->discards) {
+            op->discards = true; // the sender goes on sending
+            return false;
+        }
     }
     wm_op_drop_resources(op);
     wm_op_complete(op);
@@ -311,8 +321,8 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err)
     }
     if (!told) {
         // A receive not yet matched is taken back and loses no message; what
-        // was matched, or is being sent, ends by itself.
-        if (wm_op_cancel(op))
+        // was matched, is being sent, or can be waited for again goes on.
+        if (op->blocking && wm_op_cancel(op))
             (void)!wm_op_wait(op, NULL, NULL);
         else
             wm_engine_notify();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Requests that are MPI requests: a generalized request that the engine
 // completes, so that anybody's MPI_Waitall ends only when the data is there.
+// Waiting in MPI itself advances nothing of ours: there must be a progress
+// thread (MPI_THREAD_MULTIPLE), or somebody in our code.
 #ifndef WM_COMM_REQUEST_H
 #define WM_COMM_REQUEST_H
 

@@ -138,7 +138,8 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
     else
         code = wm_export_handle(memory, &header->handle, err);
     if (code < 0) { // the host serves; the receiver's transport() tells it
-        header->stage_only = WM_STAGE_UNEXPORTABLE;
+        header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
+                                                   : WM_STAGE_UNEXPORTABLE;
         header->piece = header->nbytes;
         header->pieces = header->ring = 1;
         op->pieces.pieces = op->pieces.next = 1;
@@ -226,7 +227,7 @@ try_start(wm_op_t *op, wm_error_t *err)
     else {
         header->kind = WM_MESSAGE_DATA;
         header->seq = op->comm->sequences[op->rank]++
-                      % (uint32_t)(op->comm->tag_limit + 1);
+                      % ((uint32_t)op->comm->tag_limit + 1u);
         header->chunk = (uint32_t)WM_CHUNK_BYTES;
         if (device && nbytes / 4 < WM_CHUNK_BYTES)
             header->chunk = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4
@@ -357,6 +358,24 @@ step_offer(wm_op_t *op, wm_error_t *err)
                               pieces->ready_base + pieces->next);
 }
 
+// Whether a send that failed can go: the receiver has heard of it, or wants
+// nothing more, and MPI reads our memory no more.
+static bool
+heard_of_failure(wm_op_t *op)
+{
+    int flag = 1;
+    for (int i = 1; i < 3 && flag; ++i)
+        if (op->parts[i] != MPI_REQUEST_NULL
+            && MPI_Test(&op->parts[i], &flag, MPI_STATUS_IGNORE)
+                   != MPI_SUCCESS)
+            flag = 1;
+    if (op->slot == NULL)
+        return flag;
+    return atomic_load(&op->slot->answer) == WM_ANSWER_ERROR
+           || wm_word_reached(&op->slot->taken,
+                              op->pieces.taken_base + op->pieces.pieces);
+}
+
 static bool
 step(wm_op_t *op)
 {
@@ -370,9 +389,8 @@ step(wm_op_t *op)
                                                   : 1;
     else if (code == 0 && op->state != SEND_FAILED)
         code = step_offer(op, &err);
-    if (op->state == SEND_FAILED) // until the receiver has heard of it
-        code = op->slot == NULL
-               || atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
+    if (op->state == SEND_FAILED)
+        code = heard_of_failure(op);
     if (code < 0) {
         bool heard = op->slot != NULL
                      && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
@@ -393,15 +411,28 @@ wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err)
 {
     wm_producer_t *producer = &buffer->producer;
+    bool capturing = false;
+    if (envelope->stream_device >= 0) {
+        int code = wm_stream_is_capturing(envelope->stream_device,
+                                          envelope->stream, &capturing, err);
+        if (code == 0 && capturing)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "stream: it is being captured into a graph, "
+                                "which messages cannot be yet; send before "
+                                "or after the capture");
+        if (code < 0)
+            return code;
+    }
     if (envelope->stream_device >= 0 && !wm_buffer_on_device(buffer)) {
         int code = wm_stream_synchronize(envelope->stream_device,
                                          envelope->stream, err);
         if (code < 0)
             return code;
     }
-    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE
-        && producer->order == NULL)
-        producer->kind = WM_PRODUCER_NONE; // the stream was declared
+    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
+        producer->kind = producer->order == NULL
+                             ? WM_PRODUCER_NONE // the stream was declared
+                             : WM_PRODUCER_ORDER;
     bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
     if (producer->kind == WM_PRODUCER_NONE
         || (!unnamed && wm_buffer_on_device(buffer)))

@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-// X(name): each is a key of wm.stats().
+// X(name): each is a key of wm.stats(). How a message came is counted by its
+// receiver, in one of ipc, host, self and mpi.
 #define WM_COUNTERS(X)                                                        \
     X(ipc_messages) /* received GPU to GPU from mapped memory */              \
     X(ipc_bytes)                                                              \
@@ -14,7 +15,7 @@
     X(host_bytes)                                                             \
     X(self_messages) /* a rank to itself on the GPU */                        \
     X(self_bytes)                                                             \
-    X(mpi_messages) /* host memory to host memory, by MPI alone */            \
+    X(mpi_messages) /* received into host memory from MPI alone */            \
     X(mpi_bytes)                                                              \
     X(staged_bytes)       /* copied through host memory, either way */        \
     X(handed_off_bytes)   /* copied into exportable memory first */           \

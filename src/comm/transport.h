@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How offered device memory gets across. A slot that is NULL means "cannot".
-// One const array gives the order of preference, one function chooses, in
-// one place (transport.c). Engine lock held throughout; no Python.
+// How offered device memory gets across to a receiver that sees the sender's
+// segment, and the payloads without such a segment (payload.c). All functions
+// of a transport must be there. One const array gives the order of preference
+// (transport.c); before it is asked, the sender decides whether to offer at
+// all (send.c, try_start) and whether the host has to serve (receive.c,
+// choose). Engine lock held, but wm_transport_choose is also asked without it
+// by wm.transport(). No Python.
 #ifndef WM_COMM_TRANSPORT_H
 #define WM_COMM_TRANSPORT_H
 
@@ -16,7 +20,7 @@ struct wm_transport {
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,
                   char *reason, size_t room);
     // Receiver: makes op->pieces ready to be pulled (0), or has to be called
-    // again (1), or fails.
+    // again (1), or fails: then the host is tried.
     int (*accept)(wm_op_t *op, wm_error_t *err);
     // Counts a message that has come this way.
     void (*count)(const wm_op_t *op);
@@ -26,7 +30,8 @@ extern const wm_transport_t wm_transport_self;
 extern const wm_transport_t wm_transport_ipc;
 extern const wm_transport_t wm_transport_host;
 
-// The first of the transports that reaches; `host` always does.
+// The one that is asked for if it reaches, else the first that reaches; `host`
+// always does. The reason: why this one, or, for `host`, why not ipc.
 const wm_transport_t *
 wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
                     char *reason, size_t room);
@@ -39,7 +44,8 @@ wm_transport_forced(const wm_transport_t **forced, wm_error_t *err);
 int
 wm_pieces_pull(wm_op_t *op, wm_error_t *err);
 
-// Sender: one step of filling a ring.
+// Sender: one step of filling a ring; 1 when all has been taken, 0 when not
+// yet.
 int
 wm_pieces_feed(wm_op_t *op, wm_error_t *err);
 

@@ -80,14 +80,15 @@ ipc_accept(wm_op_t *op, wm_error_t *err)
     int device = op->buffer.memory.device;
     int code = wm_mapping_open(op->peer, &op->header, device, &op->mapping,
                                err);
-    if (code < 0) {
+    if (code < 0 && code != WM_ERR_MEMORY) {
         // Seen by wm.transport(); the message goes through the host.
         op->peer->ipc_refused = true;
         snprintf(op->peer->reason, sizeof op->peer->reason,
                  "its GPU memory cannot be mapped: %.110s",
                  err != NULL ? err->text : "");
-        return code;
     }
+    if (code < 0)
+        return code;
     set_pieces(op, (char *)wm_mapping_pointer(op->mapping)
                        + (op->header.address - op->header.base));
     return 0;

@@ -73,7 +73,8 @@ wm_device_enable_peer(int device, int peer, wm_error_t *err);
 WM_MUST_CHECK int
 wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err);
 
-// The ordinal whose primary context, or whose stream, this is.
+// The ordinal of the device a stream belongs to: for the default streams that
+// of the context current on this thread. WM_ERR_VALUE for none that we see.
 WM_MUST_CHECK int
 wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err);
 
@@ -93,7 +94,7 @@ int
 wm_device_current(void);
 
 // True in a process forked after CUDA was initialised in its parent; every
-// entry point above then answers WM_ERR_STATE.
+// entry point above that can fail then answers WM_ERR_STATE.
 bool
 wm_device_forked(void);
 

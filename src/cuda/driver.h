@@ -24,7 +24,8 @@ typedef struct {
 extern wm_driver_t wm_cu;
 
 // Loads the driver and calls cuInit, once. WM_ERR_DRIVER says what is
-// missing; without a driver this costs one failed dlopen per process.
+// missing, WM_ERR_STATE that this is a forked child; without a driver this
+// costs one failed dlopen per process.
 WM_MUST_CHECK int
 wm_driver_load(wm_error_t *err);
 
@@ -56,7 +57,7 @@ wm_cu_error_name(int result);
 
 // Turns a CUresult into 0 or an error naming the call's own text and CUDA's
 // text for the result. CUDA_ERROR_OUT_OF_MEMORY becomes WM_ERR_MEMORY.
-// Logs the call when WARPMPI_LOG=cuda.
+// WARPMPI_LOG=cuda writes each call and its result to stderr.
 WM_MUST_CHECK int
 wm_cu_check(CUresult result, const char *call, wm_error_t *err);
 

@@ -36,7 +36,8 @@ int
 wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// Prepends "what: " to the text of an error already written; returns its code.
+// Prepends "what: " to the text of an error already written; returns its code,
+// WM_ERR_STATE where `err` is NULL.
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

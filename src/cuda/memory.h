@@ -72,9 +72,9 @@ wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer);
 void
 wm_memory_trim(int device);
 
-// Called (without locks held) when memory is short and before WM_ERR_MEMORY;
-// returns whether it may have freed some. The messages floor sets it to close
-// its mappings of peers' memory.
+// Called (without locks of this floor held) when memory is short and before
+// WM_ERR_MEMORY; returns whether it may have freed some. The messages floor
+// sets it to close its mappings of peers' memory.
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device));
 

@@ -5,6 +5,9 @@
 
 #include "python/buffer.h"
 
+#include "comm/progress.h"
+
+#include "python/dlpack.h"
 #include "python/view.h"
 
 // Memory kept alive by an operation. Operations may end on the progress
@@ -15,7 +18,12 @@ typedef struct owner {
     wm_view_t view;
     bool viewed;
     Py_buffer raw; // of an object whose elements have no dtype of ours
+    // Host memory whose datatype has gaps: a copy without them, and what it
+    // is copied back to.
     void *packed;
+    size_t packed_bytes, size;
+    char *user;
+    MPI_Datatype type; // our duplicate: the user may free his
 } owner_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -28,6 +36,9 @@ release_now(owner_t *owner)
         wm_view_release(&owner->view);
     if (owner->raw.obj != NULL)
         PyBuffer_Release(&owner->raw);
+    if (owner->packed != NULL && owner->type != MPI_DATATYPE_NULL
+        && wm_engine_check(NULL) == 0)
+        MPI_Type_free(&owner->type);
     free(owner->packed);
     free(owner);
 }
@@ -65,6 +76,16 @@ release_owner(void *argument)
     pthread_mutex_unlock(&lock);
     if (first)
         Py_AddPendingCall(release_waiting, NULL);
+}
+
+// What was received goes to the user's memory.
+static void
+unpack(void *argument, size_t nbytes)
+{
+    owner_t *owner = argument;
+    int position = 0;
+    MPI_Unpack(owner->packed, (int)owner->packed_bytes, &position, owner->user,
+               (int)(nbytes / owner->size), owner->type, MPI_COMM_SELF);
 }
 
 // The MPI type of an element type; MPI_DATATYPE_NULL where MPI has none.
@@ -218,6 +239,40 @@ look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
     return 0;
 }
 
+// Whether elements of the type lie in memory as they travel: without gaps,
+// and in order. Types that name a place for each block are not looked into.
+static bool
+is_dense(MPI_Datatype type)
+{
+    MPI_Aint low = 0, extent = 0, true_low = 0, true_extent = 0;
+    int size = 0, integers, addresses, types, combiner;
+    MPI_Type_get_extent(type, &low, &extent);
+    MPI_Type_get_true_extent(type, &true_low, &true_extent);
+    MPI_Type_size(type, &size);
+    MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
+    if (low != 0 || true_low != 0 || extent != size || true_extent != size)
+        return false;
+    if (types == 0)
+        return true;
+    if (types > 1 || integers > 32 || addresses > 2
+        || (combiner != MPI_COMBINER_DUP && combiner != MPI_COMBINER_CONTIGUOUS
+            && combiner != MPI_COMBINER_RESIZED
+            && combiner != MPI_COMBINER_VECTOR
+            && combiner != MPI_COMBINER_HVECTOR
+            && combiner != MPI_COMBINER_SUBARRAY))
+        return false;
+    int integer[32];
+    MPI_Aint address[2];
+    MPI_Datatype inner;
+    MPI_Type_get_contents(type, integers, addresses, types, integer, address,
+                          &inner);
+    bool dense = is_dense(inner);
+    MPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner);
+    if (combiner != MPI_COMBINER_NAMED)
+        MPI_Type_free(&inner);
+    return dense;
+}
+
 // A copy without gaps of host memory whose datatype has some.
 static int
 pack(wm_message_t *message, bool writable, const char *argument,
@@ -231,8 +286,11 @@ pack(wm_message_t *message, bool writable, const char *argument,
                      argument);
         return -1;
     }
-    message->user = buffer->data;
-    owner->packed = malloc(buffer->nbytes > 0 ? buffer->nbytes : 1);
+    if (buffer->nbytes == 0)
+        return 0;
+    message->user = owner->user = buffer->data;
+    owner->type = MPI_DATATYPE_NULL;
+    owner->packed = malloc(buffer->nbytes);
     if (owner->packed == NULL || message->count > INT_MAX
         || buffer->nbytes > INT_MAX) {
         PyErr_Format(PyExc_MemoryError,
@@ -240,7 +298,11 @@ pack(wm_message_t *message, bool writable, const char *argument,
                      argument, buffer->nbytes);
         return -1;
     }
+    MPI_Type_dup(message->type, &owner->type);
+    owner->packed_bytes = buffer->nbytes;
+    owner->size = message->size;
     buffer->data = owner->packed;
+    buffer->arrived = writable ? unpack : NULL;
     int position = 0;
     if (!writable)
         MPI_Pack(message->user, (int)message->count, message->type,
@@ -316,7 +378,7 @@ apply(const parts_t *parts, size_t length, bool writable, const char *argument,
     message->buffer.nbytes = (size_t)count * (size_t)size;
     message->size = (size_t)size;
     message->count = count;
-    if (low != 0 || extent != size)
+    if (parts->datatype != NULL && !is_dense(message->type))
         return pack(message, writable, argument, owner);
     return 0;
 }
@@ -364,23 +426,30 @@ wm_message_take(wm_message_t *message)
     return buffer;
 }
 
-int
-wm_message_unpack(wm_message_t *message, size_t nbytes)
-{
-    if (message->user == NULL || message->size == 0)
-        return 0;
-    int position = 0;
-    int whole = (int)(nbytes / message->size);
-    MPI_Unpack(message->buffer.data, (int)message->buffer.nbytes, &position,
-               message->user, whole, message->type, MPI_COMM_SELF);
-    return 0;
-}
-
 void
 wm_message_release(wm_message_t *message)
 {
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);
+}
+
+// Whether DLPack's own word for where it is is anything but the host.
+static bool
+claims_device(PyObject *object)
+{
+    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    bool device = false;
+    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
+        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
+        case WM_DL_CPU:
+        case WM_DL_CUDA_HOST:
+            break;
+        default:
+            device = true;
+        }
+    Py_XDECREF(place);
+    PyErr_Clear();
+    return device;
 }
 
 bool
@@ -406,7 +475,8 @@ wm_message_on_device(PyObject *object)
     else {
         // Not understood: what claims to be of a GPU is taken for it.
         PyErr_Clear();
-        device = PyObject_HasAttrString(object, "__cuda_array_interface__");
+        device = PyObject_HasAttrString(object, "__cuda_array_interface__")
+                 || claims_device(object);
     }
     PyErr_Restore(kind, value, trace);
     return device;

@@ -11,16 +11,18 @@
 
 typedef struct {
     wm_buffer_t buffer; // contiguous bytes
-    MPI_Datatype type;  // a predefined one, MPI_DATATYPE_NULL if there is none
+    MPI_Datatype type;  // the one given, else that of the elements, which may
+                        // be MPI_DATATYPE_NULL: MPI has none for it
     size_t size;        // bytes an element
     // Host memory whose datatype has gaps: `buffer` is a packed copy of
-    // `count` elements at `user`, to be unpacked after a receive.
+    // `count` elements at `user`, unpacked by buffer.arrived.
     char *user;
     MPI_Count count;
     PyObject *datatype; // one reference, NULL for none
 } wm_message_t;
 
-// 0, or -1 with TypeError, ValueError or BufferError naming `argument`.
+// 0, or -1 with an exception naming `argument`: TypeError, ValueError,
+// BufferError, or CudaError for a pointer that CUDA fails to look at.
 int
 wm_message_parse(PyObject *object, bool writable, const char *argument,
                  wm_message_t *message);
@@ -28,11 +30,6 @@ wm_message_parse(PyObject *object, bool writable, const char *argument,
 // Moves the memory out, for an operation.
 wm_buffer_t
 wm_message_take(wm_message_t *message);
-
-// After a receive of `nbytes`: what was packed goes to the user's memory. 0,
-// or -1 with an exception.
-int
-wm_message_unpack(wm_message_t *message, size_t nbytes);
 
 void
 wm_message_release(wm_message_t *message);

@@ -26,6 +26,22 @@ comm_Barrier(PyObject *self, PyObject *unused)
     return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
 }
 
+// Where CUDA failed while the buffer was looked at, the others may be in the
+// collective already.
+static PyObject *
+tell_others(const wm_channel_t *channel)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
+        return NULL;
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_BEGIN_ALLOW_THREADS;
+    wm_coll_refuse(channel->comm);
+    Py_END_ALLOW_THREADS;
+    PyErr_Restore(kind, value, trace);
+    return NULL;
+}
+
 PyDoc_STRVAR(comm_Bcast_doc,
              "Bcast($self, /, buf, root=0)\n--\n\n"
              "Send root's array to all ranks; GPU arrays go through "
@@ -55,12 +71,12 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     }
     bool sends = channel.comm->rank == root;
     if (wm_message_parse(values[0], !sends, "buf", &message) < 0)
-        return NULL;
+        return tell_others(&channel);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
     Py_END_ALLOW_THREADS;
-    if (code == 0 && !sends)
-        code = wm_message_unpack(&message, message.buffer.nbytes);
+    if (code == 0 && message.buffer.arrived != NULL)
+        message.buffer.arrived(message.buffer.owner, message.buffer.nbytes);
     else if (code < 0)
         wm_raise(&err);
     wm_message_release(&message);
@@ -113,11 +129,11 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return NULL;
     bool in_place = wm_mpi_is_in_place(values[0]);
     if (wm_message_parse(values[1], true, "recvbuf", &received) < 0)
-        return NULL;
+        return tell_others(&channel);
     if (!in_place
         && wm_message_parse(values[0], false, "sendbuf", &sent) < 0) {
         wm_message_release(&received);
-        return NULL;
+        return tell_others(&channel);
     }
     int code = check_reduction(in_place ? NULL : &sent, &received);
     if (code == 0) {

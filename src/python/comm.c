@@ -124,7 +124,7 @@ send(PyObject *self, const char *function, PyObject *const *args,
         return NULL;
     if (!blocking)
         return wm_request_new(op, &message);
-    int code = wm_python_wait(op, NULL, NULL);
+    int code = wm_python_wait(op, NULL);
     wm_op_release(op);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -184,7 +184,7 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return NULL;
     if (!blocking)
         return wm_request_new(op, &message);
-    int code = wm_python_wait(op, &message, status);
+    int code = wm_python_wait(op, status);
     wm_op_release(op);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -264,9 +264,9 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
         PyErr_Restore(kind, value, trace);
         return NULL;
     }
-    int code = wm_python_wait(receiving, &received, status);
+    int code = wm_python_wait(receiving, status);
     if (code == 0)
-        code = wm_python_wait(sending, NULL, NULL);
+        code = wm_python_wait(sending, NULL);
     wm_op_release(receiving);
     wm_op_release(sending); // after a failed receive it ends by itself
     wm_message_release(&received);
@@ -292,6 +292,19 @@ comm_attach(PyObject *self, PyObject *unused)
     code = wm_comm_attach(handle, &comm, &err);
     Py_END_ALLOW_THREADS;
     return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(comm_check_running_doc,
+             "_check_running()\n--\n\n"
+             "Raise RuntimeError where MPI is not running: MPI itself aborts "
+             "when it\nis asked about a communicator then.");
+
+static PyObject *
+comm_check_running(PyObject *unused, PyObject *none)
+{
+    (void)unused, (void)none;
+    wm_error_t err;
+    return wm_engine_check(&err) < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(comm_on_doc,
@@ -361,8 +374,10 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         return Py_BuildValue("ss", "mpi",
                              "the buffer is host memory: MPI "
                              "carries it from host memory");
+    wm_engine_lock(); // never waits for the GIL
     const wm_transport_t *transport = wm_transport_choose(
         channel.comm->peers[rank], &into, reason, sizeof reason);
+    wm_engine_unlock();
     return Py_BuildValue("ss", transport->name, reason);
 }
 
@@ -378,6 +393,8 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 static PyMethodDef comm_methods[] = {
     MESSAGES,
     {"_attach", comm_attach, METH_NOARGS, comm_attach_doc},
+    {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
+     comm_check_running_doc},
     {"on", comm_on, METH_O, comm_on_doc},
     {"_transport", (PyCFunction)(void (*)(void))comm_transport, METH_FASTCALL,
      comm_transport_doc},

@@ -25,7 +25,7 @@ interrupted(void)
 }
 
 int
-wm_python_wait(wm_op_t *op, wm_message_t *message, MPI_Status *status)
+wm_python_wait(wm_op_t *op, MPI_Status *status)
 {
     wm_error_t err;
     int code;
@@ -36,13 +36,6 @@ wm_python_wait(wm_op_t *op, wm_message_t *message, MPI_Status *status)
         return -1;
     if (status != NULL)
         wm_request_status(op, status);
-    if (message != NULL && message->user != NULL && op->receives) {
-        size_t nbytes = op->result.nbytes < op->buffer.nbytes
-                            ? op->result.nbytes
-                            : op->buffer.nbytes;
-        if (wm_message_unpack(message, nbytes) < 0)
-            return -1;
-    }
     if (code < 0) {
         wm_raise(&err);
         return -1;
@@ -159,7 +152,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
-    int code = wm_python_wait(op, &self->message, status);
+    int code = wm_python_wait(op, status);
     bool ended = op->done;
     wm_op_release(op);
     if (ended)
@@ -178,12 +171,15 @@ static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     request_t *self = (request_t *)object;
-    if (self->op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL
-        && !self->op->done) {
+    wm_op_t *op = self->op;
+    if (op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL && !op->done) {
+        wm_op_retain(op); // another thread may end the request
         Py_BEGIN_ALLOW_THREADS;
         wm_engine_poll();
         Py_END_ALLOW_THREADS;
-        if (!self->op->done)
+        bool ended = op->done;
+        wm_op_release(op);
+        if (!ended)
             Py_RETURN_FALSE;
     }
     return request_wait(object, args, kwargs);
@@ -206,23 +202,31 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
     PyObject *list = PySequence_Fast(requests, "requests must be a sequence");
     if (list == NULL)
         return NULL;
-    bool failed = false;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    bool ended = true; // false: interrupted
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
         if (!PyObject_TypeCheck(item, wm_state()->request_type)
             || ((request_t *)item)->op == NULL)
             continue;
         wm_op_t *op = ((request_t *)item)->op;
         wm_op_retain(op);
-        int code = wm_python_wait(op, &((request_t *)item)->message, NULL);
+        int code = wm_python_wait(op, NULL);
+        ended = op->done;
         wm_op_release(op);
-        if (code < 0) {
-            failed = true;
-            break;
-        }
+        if (code == 0)
+            continue;
+        // As MPI does: the others are waited for, then the first error is
+        // raised.
+        if (ended)
+            retire((request_t *)item);
+        if (kind == NULL)
+            PyErr_Fetch(&kind, &value, &trace);
+        else
+            PyErr_Clear();
     }
     PyObject *result = NULL;
-    if (!failed) {
+    if (ended) {
         PyObject *method = PyObject_GetAttrString(
             (PyObject *)wm_mpi_request_type(), "Waitall");
         if (method != NULL)
@@ -237,6 +241,10 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
                 forget((request_t *)item);
         }
     Py_DECREF(list);
+    if (kind != NULL) {
+        Py_CLEAR(result);
+        PyErr_Restore(kind, value, trace);
+    }
     return result;
 }
 

@@ -7,14 +7,14 @@
 #include "comm/p2p.h"
 #include "python/buffer.h"
 
-// A new request for an operation (takes over the reference) and the message it
-// unpacks at its end (moved). NULL with an exception.
+// A new request for an operation (takes over the reference) and the rest of
+// its message (moved). NULL with an exception.
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message);
 
 // Waits for an operation with the GIL released, fills `status` unless NULL,
-// raises what went wrong. 0 or -1. Unpacks into `message` unless NULL.
+// raises what went wrong. 0 or -1.
 int
-wm_python_wait(wm_op_t *op, wm_message_t *message, MPI_Status *status);
+wm_python_wait(wm_op_t *op, MPI_Status *status);
 
 #endif

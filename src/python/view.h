@@ -22,8 +22,8 @@ typedef struct {
 // without a buffer interface or an unsupported dtype, BufferError for
 // read-only memory where `writable` is asked for (with the cure), ValueError
 // for a malformed interface, CudaError for a pointer CUDA does not know. The
-// view is filled on success only, and then released by wm_view_release. Its
-// pointer is 16 + 8 * ndim * 2 bytes of work: nothing is zeroed beyond that.
+// view is filled on success only, and then released by wm_view_release. Of
+// shape and strides only the first ndim entries are written.
 int
 wm_view_parse(PyObject *object, bool writable, const char *argument,
               wm_view_t *view);

@@ -104,6 +104,82 @@ def test_read_only_receive_buffer(comm):
         comm.Recv(3.0, 0)
 
 
+class OnlyDLPack:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("place", ["cpu", None])
+def test_arrays_of_jax_are_no_receive_buffers(comm, place):
+    """Immutable, though their DLPack of version 0 does not say so."""
+    jax = type("ArrayImpl", (OnlyDLPack,), {"__module__": "jaxlib._jax"})
+    buffer = jax(wm.ones(3, device=place or wm.get_device()))
+    for receive in (comm.Recv, comm.Irecv):
+        with pytest.raises(BufferError, match=r"wm\.empty\(shape, dtype\)"):
+            receive(buffer, comm.rank)
+    request = comm.Irecv(np.zeros(3), comm.rank)
+    comm.Send(buffer, comm.rank)
+    request.Wait()
+
+
+class Shown:
+    def __init__(self, **changes):
+        self.__cuda_array_interface__ = {
+            "shape": (3,),
+            "typestr": "<f8",
+            "data": (4096, False),
+            "version": 3,
+            **changes,
+        }
+
+
+class Packed:
+    def __init__(self, device, capsule):
+        self.device, self.capsule = device, capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **options):
+        return self.capsule
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        Shown(shape=None),
+        Shown(shape=(-1,)),
+        Shown(shape=(1 << 62, 1 << 62)),
+        Shown(typestr="f8"),
+        Shown(typestr=">f8"),
+        Shown(data=None),
+        Shown(data=(4096,)),
+        Shown(data=(4096, True)),
+        Shown(strides=(8, 8)),
+        Shown(strides=(16,)),
+        Shown(version="3"),
+        Shown(stream=0),
+        Packed(None, None),
+        Packed((1, 0), None),
+        Packed((2, 99), None),
+        Packed((77, 0), None),
+    ],
+    ids=lambda b: str(vars(b)).replace(" ", "")[-60:],
+)
+def test_malformed_receive_buffers(comm, buffer):
+    if isinstance(buffer, Shown) and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    for receive in (comm.Recv, comm.Irecv):
+        with pytest.raises((BufferError, TypeError, ValueError)):
+            receive(buffer, comm.rank)
+
+
 def test_wrong_argument_types(comm):
     for call in (
         lambda: comm.Send(np.zeros(1), "1"),

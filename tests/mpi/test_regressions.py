@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Mistakes once made: hangs, lost data and errors that reached one end."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+from warpmpi import _core
+
+pytestmark = pytest.mark.ranks(2)
+simulated = pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs injected failures"
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.fixture
+def inject():
+    library = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+    library.simcuda_fail.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_long,
+        ctypes.c_int,
+    )
+    yield lambda name: library.simcuda_fail(name.encode(), 1, 0)
+    library.simcuda_fail(None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: MPI.INT.Create_vector(3, 1, 2), [1, 0, 2, 0, 3]),
+        (lambda: MPI.INT.Create_indexed([1, 1, 1], [2, 1, 0]), [3, 2, 1]),
+        (
+            lambda: MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 12),
+            [1, 0, 2, 0, 3],
+        ),
+    ],
+)
+def test_derived_types_are_unpacked_for_a_stock_waitall(comm, make, expected):
+    kind = make().Commit()
+    if comm.rank == 0:
+        comm.Send(np.arange(1, 4, dtype="i"), 1)
+    elif comm.rank == 1:
+        buffer = np.zeros(5, "i")
+        request = comm.Irecv([buffer, 1, kind], 0)
+        kind.Free()
+        MPI.Request.Waitall([request])
+        assert buffer[: len(expected)].tolist() == expected
+
+
+def test_waitall_raises_once_and_completes_the_others(comm):
+    if comm.rank == 0:
+        for tag in 1, 2:
+            comm.Send(np.ones(10), 1, tag)
+    elif comm.rank == 1:
+        short, whole = np.zeros(1), np.zeros(10)
+        requests = [comm.Irecv(short, 0, 1), comm.Irecv(whole, 0, 2)]
+        with pytest.raises(MPI.Exception):
+            wm.Request.Waitall(requests)
+        assert (whole == 1).all()
+        wm.Request.Waitall(requests)
+
+
+def test_an_interrupted_wait_can_be_waited_again(comm, world):
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    if comm.rank == 1:
+        buffer = np.zeros(1)
+        request = comm.Irecv(buffer, 0)
+        old = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Interrupted):
+            request.Wait()
+        signal.signal(signal.SIGALRM, old)
+        world.Barrier()
+        request.Wait()
+        assert buffer[0] == 7
+    else:
+        world.Barrier()
+        if comm.rank == 0:
+            comm.Send(np.full(1, 7.0), 1)
+
+
+def test_gpu_memory_of_unknown_elements_is_taken_for_it():
+    class Foreign:
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, **_):
+            raise BufferError("no such element type")
+
+    assert _core.is_on_device(Foreign())
+
+
+def test_reducing_elements_of_no_size(comm):
+    kind = MPI.INT.Create_contiguous(0).Commit()
+    comm.Allreduce([np.ones(1, "i"), 1, kind], [np.ones(1, "i"), 1, kind])
+
+
+@simulated
+def test_a_receive_that_fails_lets_the_sender_end(comm, inject):
+    size = 20_000_000
+    if comm.rank == 0:
+        comm.Send(np.ones(size, np.uint8), 1)
+    elif comm.rank == 1:
+        buffer = kinds.make("device", np.zeros(size, np.uint8))
+        inject("MemcpyAsync")
+        with pytest.raises(wm.CudaError):
+            comm.Recv(buffer, 0)
+
+
+@simulated
+def test_the_sender_hears_why_a_small_receive_failed(comm, inject):
+    if comm.rank > 1:
+        return
+    buffer = kinds.make("device", np.zeros(1000))
+    if comm.rank == 0:
+        with pytest.raises(wm.CudaError, match="cuStreamSynchronize"):
+            comm.Send(buffer, 1)
+    else:
+        inject("StreamSynchronize")
+        with pytest.raises(wm.CudaError):
+            comm.Recv(buffer, 0)
+
+
+@simulated
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_copy_that_fails_raises_on_every_rank(comm, inject, culprit):
+    buffer = kinds.make("device", np.zeros(1000))
+    for call in (
+        lambda: comm.Bcast(buffer, 0),
+        lambda: comm.Allreduce(MPI.IN_PLACE, buffer),
+    ):
+        if comm.rank == culprit:
+            inject("MemcpyAsync")
+        with pytest.raises(wm.CudaError):
+            call()
+
+
+def test_messages_go_on_while_another_thread_keeps_the_gil(comm, world):
+    if comm.rank > 1:
+        world.Barrier()
+        return
+    if comm.rank == 0:
+        world.Barrier()
+        time.sleep(0.3)
+        began = time.monotonic()
+        comm.Send(np.ones(1_000_000), 1)
+        assert time.monotonic() - began < 1
+    else:
+        buffer = np.zeros(1_000_000)
+        thread = threading.Thread(target=comm.Recv, args=(buffer, 0))
+        thread.start()
+        time.sleep(0.2)
+        world.Barrier()
+        ctypes.PyDLL(None).usleep(2_000_000)  # with the GIL
+        thread.join()

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Used too early, too late, in the wrong process, or beside the wrong peer."""
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ranks
+import warpmpi as wm
+
+needs_cuda = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+PACKAGE = Path(wm.__file__).resolve().parent
+
+
+def run(folder, program, number=0, **environment):
+    path = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        **environment,
+    }
+    return ranks.run_text(folder, program, ranks=number, **environment)
+
+
+def test_before_mpi_is_initialised(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import warpmpi as wm
+        assert wm.ones(3, device="cpu").numpy().sum() == 3
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error)
+        MPI.Init()
+        wm.Comm(MPI.COMM_WORLD).Barrier()
+        MPI.Finalize()
+        """,
+    )
+    assert "MPI is not initialized" in printed
+    assert "MPI.Init()" in printed
+
+
+def test_after_mpi_is_finalised(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        array = wm.ones(3)
+        request = comm.Irecv(array, 0)
+        comm.Send(wm.zeros(3), 0)
+        request.Wait()
+        MPI.Finalize()
+        for use in (
+            lambda: comm.Send(array, 0),
+            lambda: comm.Recv(array, 0),
+            lambda: comm.Irecv(array, 0),
+            lambda: comm.Bcast(array, 0),
+            lambda: comm.Allreduce(array, array),
+            comm.Barrier,
+        ):
+            try:
+                use()
+            except RuntimeError as error:
+                assert "MPI is finalized" in str(error), error
+            else:
+                raise AssertionError("not refused")
+        assert array.numpy().sum() == 0
+        print("told")
+        """,
+    )
+    assert printed == "told\n"
+
+
+def test_no_communicator_is_made_after_mpi_is_finalised(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        from mpi4py import MPI
+        import warpmpi as wm
+        MPI.Finalize()
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error)
+        """,
+    )
+    assert "MPI is finalized" in printed
+
+
+@needs_cuda
+def test_a_forked_child_is_told_so(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import os
+        from mpi4py import MPI
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        device = wm.get_device()
+        array = wm.ones(1000, device=device)
+        child = os.fork()
+        if child == 0:
+            bad = 0
+            for use in (
+                lambda: wm.zeros(10, device=device),
+                array.numpy,
+                lambda: array.fill_(2),
+                lambda: array.to("cpu"),
+                lambda: wm.asarray(array.__cuda_array_interface__),
+                lambda: comm.Send(array, MPI.PROC_NULL),
+            ):
+                try:
+                    use()
+                except RuntimeError as error:
+                    bad += "fork" not in str(error)
+                except TypeError:
+                    pass
+            del array
+            os._exit(bad)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(status, array.numpy().sum())
+        """,
+    )
+    assert printed == "0 1000.0\n"
+
+
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="would fill a real GPU"
+)
+def test_exhausted_memory_tells_what_was_asked_and_what_was_free():
+    device = wm.get_device("cuda:0")
+    asked = device.total_memory * 2
+    with pytest.raises(wm.OutOfMemoryError) as caught:
+        wm.empty(asked, np.uint8, device=device)
+    text = str(caught.value)
+    assert "cuda:0" in text
+    assert "free" in text
+    assert str(asked) in text or f"{asked / (1 << 30):.2f} GiB" in text
+    assert isinstance(caught.value, MemoryError)
+    assert wm.ones(10, device=device).numpy().sum() == 10  # serves on
+
+
+@needs_cuda
+def test_an_array_on_a_device_that_is_gone(tmp_path):
+    """Its process sees fewer devices than the one that made the array."""
+    array = wm.ones(3, device=wm.get_cuda_devices()[-1])
+    (tmp_path / "array").write_bytes(pickle.dumps(array))
+    if array.device.ordinal == 0 or "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver, two devices")
+    printed = run(
+        tmp_path,
+        f"""
+        import pickle
+        import numpy as np
+        import warpmpi as wm
+        try:
+            pickle.load(open({str(tmp_path / "array")!r}, "rb"))
+        except ValueError as error:
+            print(error)
+
+        class Odd:
+            def __dlpack_device__(self):
+                return (2, 7)
+
+            def __dlpack__(self, **options):
+                raise AssertionError("asked")
+
+        try:
+            wm.asarray(Odd())
+        except ValueError as error:
+            print(error)
+        """,
+        SIMCUDA_DEVICES="1",
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2, printed
+    assert "unknown device 'cuda:1'" in lines[0]
+    assert "unknown device cuda:7" in lines[1]
+
+
+def test_ranks_of_different_versions(tmp_path):
+    """The package of rank 1 has another version written into it."""
+    version = wm.__version__.encode()
+    other = b"9" + version[1:]
+    changed = tmp_path / "changed" / "warpmpi"
+    shutil.copytree(PACKAGE, changed)
+    for library in changed.glob("_core*.so"):
+        text = library.read_bytes()
+        # Also where the compiler has made it an operand of an instruction.
+        library.write_bytes(text.replace(version[:4], other[:4]))
+    printed = run(
+        tmp_path,
+        f"""
+        import sys
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 1:
+            sys.path.insert(0, {str(changed.parent)!r})
+        import warpmpi as wm
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error, flush=True)
+        """,
+        number=2,
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2, printed
+    for line in lines:
+        assert version.decode() in line and other.decode() in line
+        assert "install the same version" in line
+
+
+def test_no_room_for_shared_memory(tmp_path):
+    """A limit on the size of files stands for a full /dev/shm."""
+    printed = run(
+        tmp_path,
+        """
+        import resource
+        from mpi4py import MPI
+        import warpmpi as wm
+        if MPI.COMM_WORLD.rank == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error, flush=True)
+        """,
+        number=2,
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2, printed
+    for line in lines:
+        assert "rank 1 cannot take part" in line
+        assert "no room for the shared segment" in line
