@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ranks that a test starts itself, with settings or an end of their own."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -39,18 +41,27 @@ def run(*program, ranks=2, timeout=80, wrapper=(), **environment):
         launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)
         environment = {**extra, **environment}
         words = [*launch, "-n", str(ranks), *words]
-    result = subprocess.run(
+    child = subprocess.Popen(
         words,
         cwd=ROOT,
         env=clean_environment(**environment),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
+        start_new_session=True,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    try:
+        printed, errors = child.communicate(timeout=timeout)
+    finally:
+        if child.poll() is None:
+            child.terminate()  # a launcher ends its ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    assert child.returncode == 0, printed + errors
+    return printed
 
 
 def run_text(folder, text, **options):
