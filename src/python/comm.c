@@ -248,8 +248,15 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     PyObject *into = values[3] != NULL ? values[3] : Py_None;
     wm_op_t *receiving = begin(&channel, into, "recvbuf", source, recvtag,
                                true, true, false, &received);
-    if (receiving == NULL)
+    if (receiving == NULL) {
+        wm_envelope_t envelope = {
+            .rank = dest,
+            .tag = sendtag,
+            .stream_device = -1,
+        };
+        tell_receiver(&channel, &envelope);
         return NULL;
+    }
     wm_op_t *sending = begin(&channel, values[0], "sendbuf", dest, sendtag,
                              false, true, false, &sent);
     if (sending == NULL) { // nothing was sent: take the receive back
