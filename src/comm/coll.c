@@ -101,10 +101,10 @@ static void
 end_close(end_t *end)
 {
     // After an error a copy may still be on its way to the staging, which is
-    // then given up rather than handed out again.
-    bool quiet = !end->pooled
-                 || wm_stream_synchronize(end->ordinal, end->stream, NULL)
-                        == 0;
+    // given up rather than handed out again where that cannot be found out.
+    bool quiet = !end->pooled;
+    for (int tries = 0; tries < 2 && !quiet; ++tries)
+        quiet = wm_stream_synchronize(end->ordinal, end->stream, NULL) == 0;
     if (end->pooled)
         wm_stream_release(end->ordinal, end->stream);
     if (end->stage != NULL && quiet)
