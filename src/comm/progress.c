@@ -129,12 +129,6 @@ wm_engine_remove_lock_held(wm_op_t *op)
     unlink_op(op);
 }
 
-int
-wm_engine_active_lock_held(void)
-{
-    return atomic_load(&active);
-}
-
 void
 wm_engine_notify(void)
 {

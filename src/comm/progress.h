@@ -35,10 +35,6 @@ wm_engine_add_lock_held(wm_op_t *op);
 void
 wm_engine_remove_lock_held(wm_op_t *op);
 
-// How many are on the list.
-int
-wm_engine_active_lock_held(void);
-
 // After the lock was given back: wakes the progress thread if it sleeps for
 // good. For operations that nobody waits for at once.
 void
