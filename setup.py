@@ -38,17 +38,18 @@ SOURCES = [
     "src/cuda/pointer.c",
     "src/cuda/stream.c",
     "src/cuda/word.c",
-    "src/array/announce.c",
     "src/array/array.c",
     "src/array/copy.c",
     "src/array/dtype.c",
     "src/array/enqueue.c",
     "src/array/kernels.c",
     "src/array/layout.c",
+    "src/array/mail.c",
     "src/array/order.c",
     "src/array/producer.c",
     "src/comm/coll.c",
     "src/comm/comm.c",
+    "src/comm/mailbox.c",
     "src/comm/mapping.c",
     "src/comm/node.c",
     "src/comm/op.c",
@@ -89,8 +90,9 @@ SOURCES = [
     "src/python/view_cai.c",
     "src/python/view_check.c",
     "src/python/view_dlpack.c",
+    "src/python/view_known.c",
 ]
-KERNELS = ["src/kernels/announce.cu", "src/kernels/copy.cu"]
+KERNELS = ["src/kernels/copy.cu", "src/kernels/mail.cu"]
 
 
 def _tree(pattern):

@@ -94,21 +94,19 @@ def set_columns(field: Field, first: int, ny: int):
 
 
 class Lane:
-    """A stream and the event of its latest launch; the CPU needs neither."""
+    """A stream and an event to wait for it; the CPU needs neither."""
 
     def __init__(self, device: wp.Device, priority: int = 0):
         self.stream = wp.Stream(device, priority) if device.is_cuda else None
-        self.done = wp.Event(device) if device.is_cuda else None
+        self.event = wp.Event(device) if device.is_cuda else None
 
     def launch(self, command: wp.Launch) -> None:
         command.launch(self.stream)
-        if self.stream:
-            self.stream.record_event(self.done)
 
     def wait(self, other: "Lane") -> None:
-        """Hold the launches to come until the other's latest has ended."""
+        """Hold what is to come until what the other has now has ended."""
         if self.stream:
-            self.stream.wait_event(other.done)
+            self.stream.wait_stream(other.stream, other.event)
 
 
 def share(ny: int, rank: int, size: int) -> tuple[int, int]:
@@ -154,9 +152,10 @@ class Solver:
         wp.synchronize_device(self.device)
 
     def iterate(self, step: SimpleNamespace) -> None:
-        # Both kernels read what the other wrote last time, and overwrite what it read.
+        # Both kernels read what the other wrote last time, and overwrite what it
+        # read. The interior need not wait: once the edges' rows have been sent,
+        # the kernel that wrote them has ended.
         self.edge.wait(self.interior)
-        self.interior.wait(self.edge)
         self.edge.launch(step.relax_edges)
         self.interior.launch(step.relax_interior)
         self.exchange(step)
@@ -166,13 +165,14 @@ class Solver:
         if self.comm.size == 1:
             wp.copy(step.lower_halo, step.first_row)
             wp.copy(step.upper_halo, step.last_row)
+            self.interior.wait(self.edge)
             return
         comm, up, down = self.comm, self.up, self.down
         requests = [
-            comm.Irecv(step.lower_halo, down, GOING_UP),
-            comm.Irecv(step.upper_halo, up, GOING_DOWN),
             comm.Isend(step.first_row, up, GOING_UP),
             comm.Isend(step.last_row, down, GOING_DOWN),
+            comm.Irecv(step.lower_halo, down, GOING_UP),
+            comm.Irecv(step.upper_halo, up, GOING_DOWN),
         ]
         wm.Request.Waitall(requests)
 

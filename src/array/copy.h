@@ -41,15 +41,6 @@ wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
                 const wm_array_t *src, const wm_producer_t *src_producer,
                 int device, CUstream stream, bool blocking, wm_error_t *err);
 
-// Enqueues one kernel that copies a few bytes (WM_ANNOUNCE_BYTES at most)
-// inside `device` and then writes *word, in page-locked host memory: sooner
-// seen than a copy and a stream's write of the word.
-#define WM_ANNOUNCE_BYTES 65536
-WM_MUST_CHECK int
-wm_copy_announce(int device, void *dst, const void *src, size_t nbytes,
-                 _Atomic uint32_t *word, uint32_t value, CUstream stream,
-                 wm_error_t *err);
-
 // Sets every element to the itemsize bytes at `value`; same rule.
 WM_MUST_CHECK int
 wm_fill(const wm_array_t *dst, const void *value, CUstream stream,

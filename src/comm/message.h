@@ -52,7 +52,8 @@ typedef struct {
         char text[64];
     };
     uint8_t uuid[16]; // of the sender's device
-    uint8_t unused[24];
+    uint32_t flag;    // OFFER: in a mailbox, under this flag; 0: plain
+    uint8_t unused[20];
 } wm_header_t;
 
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");

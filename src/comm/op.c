@@ -88,11 +88,15 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err)
         op->error = *err;
 }
 
-// Whether the stream the buffer's producer works on serves as ours.
-static bool
-may_borrow(const wm_op_t *op)
+// Not a default stream for a receive: waiting for the legacy one takes half
+// as long again, and any thread may come to pull, where the per-thread one is
+// another.
+bool
+wm_op_borrows(const wm_op_t *op)
 {
     const wm_producer_t *producer = &op->buffer.producer;
+    if (op->receives && wm_stream_is_default(producer->stream))
+        return false;
     return producer->kind == WM_PRODUCER_STREAM && op->user_device < 0
            && producer->device == op->device
            && op->buffer.nbytes <= BORROW_BYTES
@@ -105,7 +109,7 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
     int code = 0;
     if (op->opened)
         return 0;
-    if (may_borrow(op)) {
+    if (wm_op_borrows(op)) {
         op->stream = op->buffer.producer.stream;
         op->opened = true;
         return 0;
@@ -147,6 +151,12 @@ wm_op_drop_resources(wm_op_t *op)
     if (op->handoff != NULL)
         wm_block_free(op->handoff, 0, NULL, NULL);
     op->handoff = NULL;
+    bool quiet = op->slot != NULL
+                 && wm_word_reached(&op->slot->ready,
+                                    op->pieces.ready_base + op->pieces.next);
+    if (op->box != NULL && (quiet || op->pieces.next == 0))
+        wm_mailbox_release(op->box);
+    op->box = NULL;
     if (op->staging != NULL)
         wm_pinned_free(op->staging);
     op->staging = NULL;
@@ -155,10 +165,8 @@ wm_op_drop_resources(wm_op_t *op)
     if (op->lane >= 0)
         wm_lane_release(op->lane);
     op->lane = -1;
-    // A slot whose word a stream of ours may still write is given up.
-    if (op->slot_index >= 0
-        && wm_word_reached(&op->slot->ready,
-                           op->pieces.ready_base + op->pieces.next))
+    // A slot or mailbox that a stream of ours may still write is given up.
+    if (op->slot_index >= 0 && quiet)
         wm_slot_release(op->slot_index);
     op->slot_index = -1;
 }

@@ -7,6 +7,7 @@
 #define WM_COMM_OP_H
 
 #include "comm/comm.h"
+#include "comm/mailbox.h"
 #include "comm/message.h"
 
 typedef struct wm_op wm_op_t;
@@ -28,6 +29,11 @@ typedef struct {
     uint64_t nbytes;
     bool cancelled;
 } wm_result_t;
+
+// A packet: header, eager payload and, of a receive into a device, the word
+// that tells how fetching from a mailbox ended.
+#define WM_PACKET_BYTES (sizeof(wm_header_t) + WM_EAGER_BYTES)
+#define WM_STATUS_BYTES 64
 
 struct wm_op {
     wm_op_t *next, *previous; // on the engine's list
@@ -54,7 +60,7 @@ struct wm_op {
     MPI_Request request;  // the generalized one
     bool has_request;
     MPI_Request parts[3]; // header, two chunks
-    char *packet;         // header and eager payload
+    char *packet;
     bool packet_pinned;
     wm_header_t header; // of the message matched or sent
     wm_slot_t *slot;
@@ -63,6 +69,7 @@ struct wm_op {
     wm_peer_t *peer;
     wm_mapping_t *mapping;
     wm_block_t *handoff; // exportable copy, or ring
+    wm_mailbox_t *box;   // or mailbox
     char *staging;       // two pinned chunks
     char *scratch;       // two chunks that are thrown away
     size_t offset;       // chunks given to MPI so far (payload.c)
@@ -72,6 +79,10 @@ struct wm_op {
     int device;      // on which our stream works
     CUstream stream; // of the pool where `pooled`, else the producer's
     bool opened, pooled;
+    bool fetching; // a kernel takes the data out of a mailbox
+    bool late;     // one did not find them there
+    bool signals;  // its stream writes `taken`
+    unsigned asks; // how often its end was looked for
     bool idle;     // nothing of ours is pending on it
     bool blocking; // the caller waits: nothing new comes on its streams
     CUevent after; // what the buffer was used for when we began
@@ -100,6 +111,10 @@ wm_op_complete(wm_op_t *op);
 // told by wm_op_complete.
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err);
+
+// Whether the operation is to work on the stream of the buffer's producer.
+bool
+wm_op_borrows(const wm_op_t *op);
 
 // Gives the operation a stream that is ordered after whoever uses the buffer:
 // the producer's own for short work while its owner waits (no event, no query,

@@ -12,6 +12,8 @@
 #include "cuda/word.h"
 
 #define SYNC_BYTES 262144
+// How long a kernel waits for data that were announced, microseconds.
+#define PATIENCE_US 100
 
 static uint64_t
 piece_length(const wm_op_t *op, uint32_t index)
@@ -19,6 +21,13 @@ piece_length(const wm_op_t *op, uint32_t index)
     uint64_t at = index * op->pieces.piece;
     uint64_t left = op->header.nbytes - at;
     return left < op->pieces.piece ? left : op->pieces.piece;
+}
+
+// Whether the data come through a mailbox. What is staged does not.
+static bool
+is_boxed(const wm_op_t *op)
+{
+    return op->header.flag != 0 && op->transport == &wm_transport_ipc;
 }
 
 // The user's stream takes the piece: nothing is waited for here.
@@ -37,12 +46,21 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_word_wait(device, stream, &op->slot->ready,
                             pieces->ready_base + 1, err);
-    if (code == 0)
+    if (code == 0 && is_boxed(op))
+        code = wm_mail_fetch(device, op->buffer.data, pieces->remote,
+                             op->header.flag, op->header.nbytes,
+                             &(wm_mail_words_t){
+                                 .word = &op->slot->taken,
+                                 .value = pieces->taken_base + 1,
+                             },
+                             PATIENCE_US, stream, err);
+    else if (code == 0) {
         code = wm_memory_copy(device, op->buffer.data, pieces->remote,
                               op->header.nbytes, stream, err);
-    if (code == 0)
-        code = wm_word_write(device, stream, &op->slot->taken,
-                             pieces->taken_base + 1, err);
+        if (code == 0)
+            code = wm_word_write(device, stream, &op->slot->taken,
+                                 pieces->taken_base + 1, err);
+    }
     if (code == 0)
         code = wm_event_record(device, op->event, stream, err);
     if (code == 0 && op->buffer.order != NULL)
@@ -72,6 +90,126 @@ pull_on_host(wm_op_t *op)
     return pieces->next == pieces->pieces;
 }
 
+static _Atomic uint32_t *
+status_of(const wm_op_t *op)
+{
+    return (_Atomic uint32_t *)(op->packet + WM_PACKET_BYTES);
+}
+
+// Whether the kernel that takes them should be there before them. Not on the
+// sender's own device: where processes take turns on it, one would wait
+// through its turn for the other.
+static bool
+may_wait_in_kernel(const wm_op_t *op)
+{
+    const wm_device_t *device;
+    return !op->late && wm_device_describe(op->device, &device, NULL) == 0
+           && memcmp(&device->uuid, op->header.uuid, sizeof op->header.uuid)
+                  != 0;
+}
+
+static int
+fetch(wm_op_t *op, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &op->pieces;
+    int code = wm_op_open_stream(op, err);
+    if (code == 0)
+        code = wm_node_register(op->peer, false, op->device, err);
+    if (code < 0)
+        return code;
+    wm_mail_words_t words = {
+        .word = &op->slot->taken,
+        .value = pieces->taken_base + 1,
+        .status = status_of(op),
+    };
+    atomic_store(words.status, 0);
+    op->fetching = true;
+    op->idle = false;
+    pieces->next = 1;
+    return wm_mail_fetch(op->device, op->buffer.data, pieces->remote,
+                         op->header.flag, op->header.nbytes, &words,
+                         PATIENCE_US, op->stream, err);
+}
+
+// 1 when the data are there; they may be late, and are then waited for by the
+// host.
+static int
+fetch_ended(wm_op_t *op, wm_error_t *err)
+{
+    bool unused;
+    switch (atomic_load(status_of(op))) {
+    case WM_MAIL_TAKEN:
+        return 1;
+    case WM_MAIL_LATE:
+        op->fetching = false;
+        op->late = true;
+        op->pieces.next = 0;
+        return 0;
+    default: // words tell no errors
+        return ++op->asks % 256 != 0
+                   ? 0
+                   : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    }
+}
+
+static int
+pull_box(wm_op_t *op, wm_error_t *err)
+{
+    if (op->fetching) {
+        int code = fetch_ended(op, err);
+        op->idle = code > 0;
+        return code;
+    }
+    bool ready = wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1);
+    return ready || may_wait_in_kernel(op) ? fetch(op, err) : 0;
+}
+
+static int
+submit_piece(wm_op_t *op, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &op->pieces;
+    uint32_t at = pieces->next++;
+    bool last = at + 1 == pieces->pieces;
+    int code = wm_op_open_stream(op, err);
+    op->signals = last && !op->blocking;
+    if (code == 0 && (!last || op->signals))
+        code = wm_node_register(op->peer, false, op->device, err);
+    op->idle = false;
+    if (code == 0)
+        code = wm_memory_copy(
+            op->device, op->buffer.data + at * pieces->piece,
+            pieces->remote + at % pieces->ring * pieces->piece,
+            piece_length(op, at), op->stream, err);
+    if (code == 0 && (!last || op->signals))
+        code = wm_word_write(op->device, op->stream, &op->slot->taken,
+                             pieces->taken_base + at + 1, err);
+    return code;
+}
+
+// Whether all that was submitted has ended.
+static int
+pull_ended(wm_op_t *op, bool *ended, wm_error_t *err)
+{
+    if (op->signals) { // the word tells it for nothing, but tells no errors
+        bool unused;
+        *ended = wm_word_reached(&op->slot->taken, op->pieces.taken_base
+                                                       + op->pieces.pieces);
+        return *ended || ++op->asks % 256 != 0
+                   ? 0
+                   : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    }
+    if (!op->blocking || op->header.nbytes > SYNC_BYTES)
+        return wm_stream_spin(op->device, op->stream, 2, ended, err);
+    // A small copy ends within microseconds, and a query alone takes one: a
+    // caller that waits does so in the driver, without the lock.
+    *ended = atomic_load(&op->synchronized);
+    if (!*ended)
+        atomic_store(&op->news, 1);
+    else if (op->sync_code < 0)
+        *err = op->error;
+    return *ended ? op->sync_code : 0;
+}
+
 int
 wm_pieces_pull(wm_op_t *op, wm_error_t *err)
 {
@@ -79,52 +217,24 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     int code;
     if (pieces->on_host)
         return pull_on_host(op);
-    bool idle;
+    bool ended;
     if (op->event != NULL) { // on the user's stream
-        code = wm_event_done(op->user_device, op->event, &idle, err);
-        return code < 0 ? code : idle;
+        code = wm_event_done(op->user_device, op->event, &ended, err);
+        return code < 0 ? code : ended;
     }
     if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct)
         return pull_on_stream(op, err);
+    if (is_boxed(op))
+        return pull_box(op, err);
     while (pieces->next < pieces->pieces
            && wm_word_reached(&op->slot->ready,
-                              pieces->ready_base + pieces->next + 1)) {
-        if ((code = wm_op_open_stream(op, err)) < 0)
+                              pieces->ready_base + pieces->next + 1))
+        if ((code = submit_piece(op, err)) < 0)
             return code;
-        if (pieces->pieces > 1
-            && (code = wm_node_register(op->peer, false, op->device, err)) < 0)
-            return code;
-        uint32_t at = pieces->next;
-        op->idle = false;
-        code = wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
-                              pieces->remote
-                                  + at % pieces->ring * pieces->piece,
-                              piece_length(op, at), op->stream, err);
-        if (code == 0 && at + 1 < pieces->pieces)
-            code = wm_word_write(op->device, op->stream, &op->slot->taken,
-                                 pieces->taken_base + at + 1, err);
-        if (code < 0)
-            return code;
-        ++pieces->next;
-    }
-    if (pieces->next < pieces->pieces)
-        return 0;
-    // A small copy ends within microseconds, and a query alone takes one: a
-    // caller that waits does so in the driver, without the lock.
-    if (op->blocking && op->header.nbytes <= SYNC_BYTES) {
-        idle = atomic_load(&op->synchronized);
-        if (idle && op->sync_code < 0) {
-            *err = op->error;
-            return op->sync_code;
-        }
-        if (!idle)
-            atomic_store(&op->news, 1);
-    }
-    else if ((code = wm_stream_spin(op->device, op->stream, 2, &idle, err))
-             < 0)
+    if (pieces->next < pieces->pieces) // what can be done for who waits
+        return op->blocking ? wm_op_open_stream(op, err) : 0;
+    if ((code = pull_ended(op, &ended, err)) < 0 || !ended)
         return code;
-    if (!idle)
-        return 0;
     op->idle = true;
     atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
     return 1;
@@ -147,9 +257,14 @@ wm_pieces_feed(wm_op_t *op, wm_error_t *err)
         char *from = op->buffer.data + at * pieces->piece;
         uint64_t length = piece_length(op, at);
         uint32_t ready = pieces->ready_base + at + 1;
-        if (op->handoff != NULL && length <= WM_ANNOUNCE_BYTES)
-            code = wm_copy_announce(op->device, into, from, length,
-                                    &op->slot->ready, ready, op->stream, err);
+        if (op->box != NULL)
+            code = wm_mail_post(op->device, into, op->header.flag, from,
+                                length,
+                                &(wm_mail_words_t){
+                                    .word = &op->slot->ready,
+                                    .value = ready,
+                                },
+                                op->stream, err);
         else {
             code = wm_memory_copy(op->device, into, from, length, op->stream,
                                   err);

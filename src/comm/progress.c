@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/mailbox.h"
 #include "comm/mapping.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -30,12 +31,35 @@ static bool plenty;  // of cores: two or more a rank
 static bool crowded; // more ranks than cores: nothing may spin for long
 static int finalize_key = MPI_KEYVAL_INVALID;
 
+static void
+spin_hint(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+// It is held for microseconds as a rule: sleeping, and being woken, takes
+// longer.
+static void
+take_lock(void)
+{
+    for (int i = 0; i < 500 && !crowded; ++i) {
+        if (pthread_mutex_trylock(&lock) == 0)
+            return;
+        spin_hint();
+    }
+    pthread_mutex_lock(&lock);
+}
+
 void
 wm_engine_lock(void)
 {
     // The progress thread steps back for those who are counted here.
     atomic_fetch_add(&wanted, 1);
-    pthread_mutex_lock(&lock);
+    take_lock();
     atomic_fetch_sub(&wanted, 1);
 }
 
@@ -187,8 +211,8 @@ pause_after(int64_t quiet, int64_t away)
 {
     if (atomic_load(&inside) > 0)
         return 50; // the program serves itself
-    if (away < 5)
-        return 5;
+    if (away < 20)
+        return 5; // about to call again, likely
     if (quiet < (plenty ? 500 : 0))
         return 0;
     if (quiet < 20000)
@@ -277,7 +301,8 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
     }
-    wm_engine_drain(NULL);
+    if (wm_engine_drain(NULL))
+        wm_mailbox_free_all();
     atomic_store(&finalized, true);
     return MPI_SUCCESS;
 }

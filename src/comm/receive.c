@@ -213,16 +213,17 @@ step(wm_op_t *op)
     return true;
 }
 
-// Who uses the buffer now must be waited for, and usually nobody does: found
-// out here, while the message is on its way. Whatever cannot be found out, or
+// Who uses the buffer now must be waited for, and usually nobody does: taken
+// note of here, while the message is on its way. Whatever cannot be found out, or
 // taken note of, is left to the transport.
 static void
 look_at_producer(wm_op_t *op)
 {
     wm_producer_t *producer = &op->buffer.producer;
     bool idle = false;
-    if (producer->kind == WM_PRODUCER_STREAM && !op->blocking
-        && op->user_device < 0) {
+    if (op->blocking && wm_op_borrows(op))
+        return;
+    if (producer->kind == WM_PRODUCER_STREAM && op->user_device < 0) {
         // An event is had for a tenth of what asking takes.
         if (wm_event_acquire(producer->device, &op->after, NULL) == 0
             && wm_event_record(producer->device, op->after, producer->stream,
@@ -238,18 +239,18 @@ look_at_producer(wm_op_t *op)
 static int
 post(wm_op_t *op, wm_error_t *err)
 {
-    size_t room = sizeof op->header + WM_EAGER_BYTES;
     int code = 0;
     if (wm_buffer_on_device(&op->buffer)) {
-        code = wm_pinned_alloc(room, (void **)&op->packet, err);
+        code = wm_pinned_alloc(WM_PACKET_BYTES + WM_STATUS_BYTES,
+                               (void **)&op->packet, err);
         op->packet_pinned = code == 0;
     }
-    else if ((op->packet = malloc(room)) == NULL)
+    else if ((op->packet = malloc(WM_PACKET_BYTES)) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
         return code;
     wm_engine_lock();
-    code = wm_mpi_check(MPI_Irecv(op->packet, (int)room, MPI_BYTE, op->rank,
+    code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE, op->rank,
                                   op->tag, op->comm->match, &op->parts[0]),
                         "MPI_Irecv", err);
     wm_engine_unlock();

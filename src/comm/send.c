@@ -18,39 +18,69 @@
 
 enum { SEND_NEW, SEND_UNDER_WAY, SEND_OFFERED, SEND_STAGING, SEND_FAILED };
 
-// The exportable copy, or ring, of memory that CUDA IPC cannot export.
+// A mailbox, where the message is short and one is free.
 static int
-prepare_handoff(wm_op_t *op, wm_error_t *err)
+prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
+{
+    if (op->header.nbytes > WM_MAIL_BYTES)
+        return 0;
+    int code = wm_mailbox_acquire(op->device, &op->box, memory, err);
+    if (code < 0 || op->box == NULL)
+        return code;
+    op->header.flag = wm_mailbox_flag(op->box);
+    op->header.address = (uintptr_t)wm_mailbox_pointer(op->box);
+    return 0;
+}
+
+// An exportable copy, or a ring of its pieces.
+static int
+prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
-    int device = op->device;
     if (header->nbytes > RING_PIECE * RING_PIECES) {
         header->piece = RING_PIECE;
         header->ring = RING_PIECES;
         header->pieces = (uint32_t)((header->nbytes + RING_PIECE - 1)
                                     / RING_PIECE);
     }
-    wm_block_t *block;
-    int code = wm_block_alloc(device, header->piece * header->ring, &block,
-                              err);
+    int code = wm_block_alloc(op->device, header->piece * header->ring,
+                              &op->handoff, err);
     if (code < 0)
         return code;
+    wm_block_describe(op->handoff, memory);
+    header->address = (uintptr_t)wm_block_pointer(op->handoff);
+    return 0;
+}
+
+// Memory that CUDA IPC cannot export is handed off through memory that it can.
+static int
+prepare_handoff(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
     wm_pointer_t memory;
-    wm_block_describe(block, &memory);
-    code = wm_node_register(wm_node_self(), false, device, err);
+    int code = prepare_box(op, &memory, err);
+    if (code == 0 && op->box == NULL)
+        code = prepare_ring(op, &memory, err);
+    if (code == 0)
+        code = wm_node_register(wm_node_self(), false, op->device, err);
     if (code == 0)
         code = wm_export_handle(&memory, &header->handle, err);
     if (code < 0) {
-        wm_block_free(block, 0, NULL, NULL);
+        if (op->handoff != NULL)
+            wm_block_free(op->handoff, 0, NULL, NULL);
+        if (op->box != NULL)
+            wm_mailbox_release(op->box);
+        op->handoff = NULL;
+        op->box = NULL;
+        header->flag = 0;
         return code;
     }
-    op->handoff = block;
-    header->address = (uintptr_t)wm_block_pointer(block);
     header->base = memory.base;
     header->size = memory.size;
     header->buffer_id = memory.buffer_id;
     op->pieces = (wm_pieces_t){
-        .remote = wm_block_pointer(block),
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+        .remote = (char *)(uintptr_t)header->address,
         .piece = header->piece,
         .pieces = header->pieces,
         .ring = header->ring,
@@ -59,6 +89,12 @@ prepare_handoff(wm_op_t *op, wm_error_t *err)
     };
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)header->nbytes);
     return 0;
+}
+
+static bool
+hands_off(const wm_op_t *op)
+{
+    return op->handoff != NULL || op->box != NULL;
 }
 
 // `ready` at once when nobody writes the buffer any more, else by whoever
@@ -144,10 +180,7 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
         header->pieces = header->ring = 1;
         op->pieces.pieces = op->pieces.next = 1;
     }
-    if (op->handoff == NULL)
-        return 0;
-    code = wm_pieces_feed(op, err);
-    return code < 0 ? code : 0;
+    return 0;
 }
 
 static int
@@ -246,11 +279,13 @@ try_start(wm_op_t *op, wm_error_t *err)
         return code;
     op->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
                                                  : SEND_UNDER_WAY;
-    // Asking the driver whether a stream is idle takes as long as the header
-    // does: both at once.
+    // Launching a copy, or asking whether a stream is idle, takes longer than
+    // the header does: both at once.
     wm_error_t late;
-    if (op->state == SEND_OFFERED && op->handoff == NULL
-        && announce(op, &late) < 0)
+    if (op->state != SEND_OFFERED)
+        return 0;
+    code = hands_off(op) ? wm_pieces_feed(op, &late) : announce(op, &late);
+    if (code < 0)
         fail(op, &late);
     return 0;
 }
@@ -285,6 +320,9 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     if (lane < 0)
         return 0;
     op->lane = lane;
+    if (op->box != NULL)
+        wm_mailbox_release(op->box);
+    op->box = NULL;
     // Some eighth of the message a piece, so that both copies overlap.
     uint64_t piece = op->header.nbytes / 8;
     piece = piece < 131072 ? 131072 : piece;
@@ -348,7 +386,7 @@ step_offer(wm_op_t *op, wm_error_t *err)
         && op->user_device >= 0 && !atomic_load(&op->done)
         && pieces->pieces == 1 && (code = follow_receiver(op, err)) < 0)
         return code;
-    if (op->state == SEND_STAGING || op->handoff != NULL)
+    if (op->state == SEND_STAGING || hands_off(op))
         code = wm_pieces_feed(op, err);
     if (code < 0)
         return code;

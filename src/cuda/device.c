@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cuda/stream.h"
+
 // What is written once under the lock, and read without it once `described`
 // (the facts) or `context` (the retained primary context) is set.
 typedef struct {
@@ -398,8 +400,7 @@ wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err)
     }
     // A default stream is that of the context which is current, and of none
     // where none is.
-    bool any = stream == NULL || stream == CU_STREAM_LEGACY
-               || stream == CU_STREAM_PER_THREAD;
+    bool any = wm_stream_is_default(stream);
     CUcontext context = NULL;
     CUresult result = any ? wm_cu.CtxGetCurrent(&context)
                           : context_of_stream(stream, &context);

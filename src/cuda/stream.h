@@ -38,6 +38,15 @@ WM_MUST_CHECK int
 wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
                wm_error_t *err);
 
+// Whether the handle is one of the default streams, which belong to whatever
+// device, or thread, uses them.
+static inline bool
+wm_stream_is_default(CUstream stream)
+{
+    return stream == NULL || stream == CU_STREAM_LEGACY
+           || stream == CU_STREAM_PER_THREAD;
+}
+
 // Whether everything submitted so far has ended. A stream being captured
 // counts as busy.
 WM_MUST_CHECK int

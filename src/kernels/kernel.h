@@ -30,24 +30,66 @@ wm_threads()
     return gridDim.x * (size_t)blockDim.x;
 }
 
+// A clock, in nanoseconds from some time on.
+WM_DEVICE uint64_t
+wm_now_ns()
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
+// A line of a mailbox (kernels/mail.h), written or read at once. Reading
+// tells whether the line has the flag.
+WM_DEVICE void
+wm_store_line(char *line, uint64_t value, uint32_t flag)
+{
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(
+                     line),
+                 "r"((uint32_t)value), "r"(flag), "r"((uint32_t)(value >> 32))
+                 : "memory");
+}
+
+WM_DEVICE bool
+wm_load_line(const char *line, uint64_t *value, uint32_t flag)
+{
+    uint32_t low, high, flags[2];
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(low), "=r"(flags[0]), "=r"(high), "=r"(flags[1])
+                 : "l"(line)
+                 : "memory");
+    *value = (uint64_t)high << 32 | low;
+    return flags[0] == flag && flags[1] == flag;
+}
+
+// Whether it is true on any thread of the block; all of them come here.
+WM_DEVICE bool
+wm_block_any(bool mine)
+{
+    return __syncthreads_or(mine) != 0;
+}
+
 // True on one thread of the block, after all of its threads came here; what
 // they wrote is then visible to the whole system.
 WM_DEVICE bool
 wm_block_ended()
 {
-    __threadfence_system();
     __syncthreads();
-    return threadIdx.x == 0;
+    if (threadIdx.x != 0)
+        return false;
+    __threadfence_system();
+    return true;
 }
 
 WM_DEVICE void
 wm_store_system(uint32_t *word, uint32_t value)
 {
     *(volatile uint32_t *)word = value;
-    __threadfence_system();
 }
 
 #else
+
+#include <time.h>
 
 struct wm_host_kernel {
     const char *name;
@@ -59,6 +101,7 @@ struct wm_host_kernel {
 // finds a kernel here by name and runs run() once per thread.
 extern wm_host_kernel *wm_host_kernels;
 extern thread_local size_t wm_host_thread, wm_host_threads;
+extern thread_local bool wm_host_any; // see wm_block_any
 
 struct wm_host_kernel_entry {
     wm_host_kernel kernel;
@@ -91,6 +134,42 @@ WM_DEVICE size_t
 wm_threads()
 {
     return wm_host_threads;
+}
+
+WM_DEVICE uint64_t
+wm_now_ns()
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+WM_DEVICE void
+wm_store_line(char *line, uint64_t value, uint32_t flag)
+{
+    uint64_t *halves = (uint64_t *)line;
+    __atomic_store_n(&halves[0], (uint64_t)flag << 32 | (uint32_t)value,
+                     __ATOMIC_RELEASE);
+    __atomic_store_n(&halves[1], (uint64_t)flag << 32 | value >> 32,
+                     __ATOMIC_RELEASE);
+}
+
+WM_DEVICE bool
+wm_load_line(const char *line, uint64_t *value, uint32_t flag)
+{
+    const uint64_t *halves = (const uint64_t *)line;
+    uint64_t low = __atomic_load_n(&halves[0], __ATOMIC_ACQUIRE);
+    uint64_t high = __atomic_load_n(&halves[1], __ATOMIC_ACQUIRE);
+    *value = high << 32 | (uint32_t)low;
+    return low >> 32 == flag && high >> 32 == flag;
+}
+
+// Threads run one after the other here: on any that came before, or this one.
+WM_DEVICE bool
+wm_block_any(bool mine)
+{
+    wm_host_any = (wm_host_any && wm_host_thread > 0) || mine;
+    return wm_host_any;
 }
 
 // Threads run one after the other here: the last one.

@@ -139,6 +139,8 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         int status = dtype_of_numpy(made, dtype, &err);
         Py_DECREF(made);
         if (status == 0) {
+            Py_XDECREF(wm_python_dtype(*dtype)); // found above the next time
+            PyErr_Clear();
             return 0;
         }
     }

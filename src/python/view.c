@@ -12,6 +12,7 @@ typedef enum {
     WAY_ASK = 0,  // ask the object what it speaks
     WAY_BUFFER,   // NumPy arrays and their like
     WAY_EXCHANGE, // DLPack's C functions
+    WAY_CUPY,     // by its attributes
     WAY_WARP,     // CUDA array interface; the stream is elsewhere
     WAY_JAX,      // immutable
 } way_t;
@@ -27,7 +28,6 @@ typedef struct {
 } slot_t;
 
 static slot_t slots[SLOTS];
-static PyObject *str_device, *str_stream, *str_cuda_stream;
 static PyObject *str_is_conj, *str_is_neg;
 
 PyObject *
@@ -131,6 +131,9 @@ classify(slot_t *slot, PyTypeObject *type)
     else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
     }
+    else if (strcmp(type->tp_name, "cupy.ndarray") == 0) {
+        slot->way = WAY_CUPY;
+    }
     else if (strcmp(type->tp_name, "array") == 0
              && is_of_package(type, "warp")) {
         slot->way = WAY_WARP;
@@ -164,33 +167,6 @@ parse_own(PyObject *object, wm_view_t *view)
     wm_array_producer(array, &view->producer);
     view->owner = NULL;
     view->release = NULL;
-    return 1;
-}
-
-// Warp's interface is of version 2, which names no stream. The array's
-// device knows its current one.
-static int
-parse_warp(PyObject *object, const char *argument, wm_view_t *view)
-{
-    PyObject *device = NULL, *stream = NULL, *handle = NULL;
-    bool named;
-    int status = wm_view_parse_cai(object, argument, view, &named);
-    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
-        return status;
-    }
-    device = wm_python_attribute(object, str_device);
-    stream = device != NULL ? wm_python_attribute(device, str_stream) : NULL;
-    handle = stream != NULL ? wm_python_attribute(stream, str_cuda_stream)
-                            : NULL;
-    if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
-        void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
-        view->producer.kind = WM_PRODUCER_STREAM;
-        view->producer.stream = value != NULL ? value : CU_STREAM_LEGACY;
-    }
-    Py_XDECREF(handle);
-    Py_XDECREF(stream);
-    Py_XDECREF(device);
-    PyErr_Clear(); // whatever it was: the whole device is right too
     return 1;
 }
 
@@ -304,7 +280,7 @@ parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
 {
     int status;
     if (slot->way == WAY_WARP) {
-        status = parse_warp(object, argument, view);
+        status = wm_view_parse_warp(object, argument, view);
         if (status == 0) {
             status = wm_view_parse_array_interface(object, argument, view);
         }
@@ -334,11 +310,16 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
         return parse_own(object, view);
     }
     const slot_t *slot = slot_of(Py_TYPE(object));
+    int status;
     switch (slot->way) {
     case WAY_BUFFER:
         return wm_view_parse_buffer(object, writable, argument, view);
     case WAY_EXCHANGE:
         return parse_exchange(object, slot, argument, view);
+    case WAY_CUPY:
+        status = wm_view_parse_cupy(object, argument, view);
+        return status != 0 ? status
+                           : parse_asking(object, writable, argument, view);
     case WAY_WARP:
     case WAY_JAX:
         return parse_jax_or_warp(object, slot, writable, argument, view);
@@ -392,13 +373,8 @@ int
 wm_python_add_view(PyObject *module)
 {
     (void)module;
-    str_device = PyUnicode_InternFromString("device");
-    str_stream = PyUnicode_InternFromString("stream");
-    str_cuda_stream = PyUnicode_InternFromString("cuda_stream");
     str_is_conj = PyUnicode_InternFromString("is_conj");
     str_is_neg = PyUnicode_InternFromString("is_neg");
-    bool made = str_device != NULL && str_stream != NULL
-                && str_cuda_stream != NULL && str_is_conj != NULL
-                && str_is_neg != NULL;
+    bool made = str_is_conj != NULL && str_is_neg != NULL;
     return made ? 0 : -1;
 }

@@ -170,17 +170,9 @@ read_stream(PyObject *dict, const char *argument, long version,
     return 1;
 }
 
-static bool
-is_default(CUstream stream)
-{
-    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
-// Where the memory is of no device, or there are several, the stream tells
-// whose it is.
-static int
-set_producer(wm_view_t *view, bool named, CUstream stream,
-             const char *argument)
+int
+wm_view_set_producer(wm_view_t *view, bool named, CUstream stream,
+                     const char *argument)
 {
     wm_producer_t *producer = &view->producer;
     *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
@@ -188,7 +180,7 @@ set_producer(wm_view_t *view, bool named, CUstream stream,
         return 0;
     }
     int device = view->memory.device;
-    if (named && !is_default(stream)
+    if (named && !wm_stream_is_default(stream)
         && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
         if (wm_device_of_stream(stream, &device, &err) < 0) {
@@ -243,7 +235,7 @@ wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
         goto done;
     }
     int named = read_stream(dict, argument, version, &stream);
-    if (named < 0 || set_producer(view, named, stream, argument) < 0) {
+    if (named < 0 || wm_view_set_producer(view, named, stream, argument) < 0) {
         goto done;
     }
     *stream_named = named;

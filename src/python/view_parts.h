@@ -15,6 +15,15 @@ int
 wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                   bool *stream_named);
 
+// CuPy's arrays, by their attributes: half the time of their interface.
+int
+wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view);
+
+// Warp's arrays: their interface, which names no stream, and their device,
+// which does.
+int
+wm_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view);
+
 // __array_interface__: host memory.
 int
 wm_view_parse_array_interface(PyObject *object, const char *argument,
@@ -66,6 +75,13 @@ wm_view_set_contiguous(wm_array_t *array);
 // make sense and asks what the memory is.
 int
 wm_view_set_memory(wm_view_t *view, const char *argument);
+
+// Whose work the memory is ordered after: that of the stream, where one was
+// named, else the whole device's. Where the memory is of no device, or there
+// are several, the stream tells whose it is.
+int
+wm_view_set_producer(wm_view_t *view, bool named, CUstream stream,
+                     const char *argument);
 
 // Keeps a Python object alive through the view.
 void

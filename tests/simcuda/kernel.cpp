@@ -14,6 +14,7 @@
 
 wm_host_kernel *wm_host_kernels;
 thread_local size_t wm_host_thread, wm_host_threads;
+thread_local bool wm_host_any;
 
 namespace sim {
 

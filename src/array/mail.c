@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/mail.h"
+
+#include "array/kernels.h"
+#include "kernels/mail.h"
+
+#define BLOCK 512
+
+typedef struct {
+    const char *name;
+    _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+} kernel_t;
+
+static kernel_t post = {.name = "wm_mail_post"};
+static kernel_t fetch = {.name = "wm_mail_fetch"};
+
+_Static_assert(WM_MAIL_BOX_BYTES * WM_LINE_PAYLOAD
+                   == WM_MAIL_BYTES * WM_LINE_BYTES,
+               "a mailbox holds the longest message");
+
+static int
+launch(int device, kernel_t *kernel, void *params, CUstream stream,
+       wm_error_t *err)
+{
+    wm_scope_t scope;
+    CUfunction function = atomic_load(&kernel->functions[device]);
+    int code = 0;
+    if (function == NULL
+        && (code = wm_kernels_find(device, kernel->name, &function, err))
+               == 0)
+        atomic_store(&kernel->functions[device], function);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_CU(err, LaunchKernel, function, 1, 1, 1, BLOCK, 1, 1, 0, stream,
+                 (void *[]){params}, NULL);
+    wm_device_leave(&scope);
+    return code;
+}
+
+static uint32_t
+widest_unit(const void *user, size_t nbytes)
+{
+    uintptr_t both = (uintptr_t)user | nbytes;
+    return both % 8 == 0 ? 8 : both % 4 == 0 ? 4 : 1;
+}
+
+int
+wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
+              wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_CU(err, MemsetD8Async, (CUdeviceptr)boxes, 0, size, stream);
+    wm_device_leave(&scope);
+    return code;
+}
+
+int
+wm_mail_post(int device, void *box, uint32_t flag, const void *src,
+             size_t nbytes, const wm_mail_words_t *words, CUstream stream,
+             wm_error_t *err)
+{
+    wm_mail_post_params_t params = {
+        .box = box,
+        .src = src,
+        .nbytes = nbytes,
+        .ready = (uint32_t *)words->word,
+        .ready_value = words->value,
+        .flag = flag,
+        .unit = widest_unit(src, nbytes),
+    };
+    return launch(device, &post, &params, stream, err);
+}
+
+int
+wm_mail_fetch(int device, void *dst, const void *box, uint32_t flag,
+              size_t nbytes, const wm_mail_words_t *words,
+              uint32_t patience_us, CUstream stream, wm_error_t *err)
+{
+    wm_mail_fetch_params_t params = {
+        .dst = dst,
+        .box = box,
+        .nbytes = nbytes,
+        .taken = (uint32_t *)words->word,
+        .taken_value = words->value,
+        .status = (uint32_t *)words->status,
+        .flag = flag,
+        .patience_us = patience_us,
+        .unit = widest_unit(dst, nbytes),
+    };
+    return launch(device, &fetch, &params, stream, err);
+}

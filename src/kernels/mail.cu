@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/mail.h"
+#include "kernels/kernel.h"
+
+#define AT_ONCE 4 // lines a thread has under way
+
+// Up to 8 of the bytes at src, `left` of which there are.
+WM_DEVICE uint64_t
+load_payload(const char *src, uint64_t left, uint32_t unit)
+{
+    if (unit == 8)
+        return *(const uint64_t *)src;
+    uint64_t value = 0;
+    if (unit == 4) {
+        value = *(const uint32_t *)src;
+        if (left > 4)
+            value |= (uint64_t) * (const uint32_t *)(src + 4) << 32;
+        return value;
+    }
+    for (uint32_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
+        value |= (uint64_t)(uint8_t)src[i] << (8 * i);
+    return value;
+}
+
+WM_DEVICE void
+store_payload(char *dst, uint64_t value, uint64_t left, uint32_t unit)
+{
+    if (unit == 8)
+        *(uint64_t *)dst = value;
+    else if (unit == 4) {
+        *(uint32_t *)dst = (uint32_t)value;
+        if (left > 4)
+            *(uint32_t *)(dst + 4) = (uint32_t)(value >> 32);
+    }
+    else
+        for (uint32_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
+            dst[i] = (char)(value >> (8 * i));
+}
+
+WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
+{
+    const size_t lines = (p.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    const size_t step = wm_threads();
+    for (size_t i = wm_thread(); i < lines; i += AT_ONCE * step) {
+        uint64_t values[AT_ONCE];
+        for (size_t k = 0; k < AT_ONCE; k++)
+            if (i + k * step < lines)
+                values[k] = load_payload(
+                    p.src + (i + k * step) * WM_LINE_PAYLOAD,
+                    p.nbytes - (i + k * step) * WM_LINE_PAYLOAD, p.unit);
+        for (size_t k = 0; k < AT_ONCE; k++)
+            if (i + k * step < lines)
+                wm_store_line(p.box + (i + k * step) * WM_LINE_BYTES,
+                              values[k], p.flag);
+    }
+    if (wm_block_ended())
+        wm_store_system(p.ready, p.ready_value);
+}
+
+WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
+{
+    const size_t lines = (p.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    const size_t step = wm_threads();
+    const uint64_t deadline = wm_now_ns() + p.patience_us * (uint64_t)1000;
+    bool come = !wm_block_any(false);
+    for (size_t i = wm_thread(); i < lines && come; i += AT_ONCE * step) {
+        uint64_t values[AT_ONCE];
+        do {
+            come = true;
+            for (size_t k = 0; k < AT_ONCE; k++)
+                if (i + k * step < lines)
+                    come &= wm_load_line(
+                        p.box + (i + k * step) * WM_LINE_BYTES, &values[k],
+                        p.flag);
+        } while (!come && wm_now_ns() < deadline);
+        for (size_t k = 0; k < AT_ONCE; k++)
+            if (i + k * step < lines && come)
+                store_payload(p.dst + (i + k * step) * WM_LINE_PAYLOAD,
+                              values[k],
+                              p.nbytes - (i + k * step) * WM_LINE_PAYLOAD,
+                              p.unit);
+    }
+    const bool late = wm_block_any(!come);
+    if (!wm_block_ended())
+        return;
+    if (p.status != nullptr)
+        wm_store_system(p.status, late ? 2 : 1);
+    if (!late)
+        wm_store_system(p.taken, p.taken_value);
+}

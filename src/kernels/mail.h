@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Short messages between devices through a mailbox: memory made of lines that
+// each hold 8 bytes and, twice, the message's flag. A line is written and read
+// at once, so that whoever sees the flag has the bytes: no fence, no second
+// look. Shared by C and CUDA.
+#ifndef WM_KERNELS_MAIL_H
+#define WM_KERNELS_MAIL_H
+
+#include <stdint.h>
+
+#define WM_LINE_BYTES 16
+#define WM_LINE_PAYLOAD 8
+
+// wm_mail_post: one block writes the bytes into the mailbox, then *ready.
+typedef struct {
+    char *box;
+    const char *src;
+    uint64_t nbytes;
+    uint32_t *ready; // page-locked host memory
+    uint32_t ready_value;
+    uint32_t flag;
+    uint32_t unit; // 8, 4 or 1: divides address and nbytes
+} wm_mail_post_params_t;
+
+// wm_mail_fetch: one block takes them out, then writes *status (1) and *taken;
+// where they have not come in time only *status (2).
+typedef struct {
+    char *dst;
+    const char *box;
+    uint64_t nbytes;
+    uint32_t *taken;  // page-locked host memory
+    uint32_t *status; // likewise; may be null
+    uint32_t taken_value;
+    uint32_t flag;
+    uint32_t patience_us;
+    uint32_t unit;
+} wm_mail_fetch_params_t;
+
+#endif

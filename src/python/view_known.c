@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Producers whose arrays are read in a way of their own, because they name
+// their stream elsewhere or are read faster so: docs.cupy.dev/en/stable/
+// reference/ndarray.html, nvidia.github.io/warp/user_guide/interoperability.html.
+#include "python/dtype.h"
+#include "python/view_parts.h"
+
+// Attributes; interned at first use.
+static struct {
+    PyObject *data, *ptr, *dtype, *shape, *strides; // CuPy's
+    PyObject *device, *stream, *cuda_stream;        // Warp's
+    bool made;
+} names;
+
+static int
+make_names(void)
+{
+    if (names.made) {
+        return 0;
+    }
+    names.made = (names.data = PyUnicode_InternFromString("data")) != NULL
+                 && (names.ptr = PyUnicode_InternFromString("ptr")) != NULL
+                 && (names.dtype = PyUnicode_InternFromString("dtype")) != NULL
+                 && (names.shape = PyUnicode_InternFromString("shape")) != NULL
+                 && (names.strides = PyUnicode_InternFromString("strides"))
+                        != NULL
+                 && (names.device = PyUnicode_InternFromString("device"))
+                        != NULL
+                 && (names.stream = PyUnicode_InternFromString("stream"))
+                        != NULL
+                 && (names.cuda_stream
+                     = PyUnicode_InternFromString("cuda_stream"))
+                        != NULL;
+    return names.made ? 0 : -1;
+}
+
+// An attribute that is an address or a handle.
+static bool
+read_address(PyObject *object, PyObject *name, uintptr_t *address)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    *address = value != NULL ? (uintptr_t)PyLong_AsVoidPtr(value) : 0;
+    Py_XDECREF(value);
+    return !PyErr_Occurred();
+}
+
+static bool
+read_cupy_data(PyObject *object, wm_array_t *array)
+{
+    uintptr_t address = 0;
+    PyObject *data = PyObject_GetAttr(object, names.data);
+    bool read = data != NULL && read_address(data, names.ptr, &address);
+    Py_XDECREF(data);
+    array->data = (char *)address;
+    return read;
+}
+
+static bool
+read_cupy_dtype(PyObject *object, wm_array_t *array)
+{
+    PyObject *dtype = PyObject_GetAttr(object, names.dtype);
+    bool known = dtype != NULL
+                 && wm_dtype_from_object(dtype, &array->dtype) == 0;
+    Py_XDECREF(dtype);
+    return known;
+}
+
+static bool
+read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
+{
+    PyObject *shape = PyObject_GetAttr(object, names.shape);
+    PyObject *strides = PyObject_GetAttr(object, names.strides);
+    bool read = shape != NULL && strides != NULL
+                && wm_view_set_shape(shape, argument, array) == 0
+                && wm_view_set_strides(strides, argument, array) == 0;
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return read;
+}
+
+static bool
+read_cupy_stream(CUstream *stream)
+{
+    static PyObject *get_current_stream; // kept
+    uintptr_t handle = 0;
+    if (get_current_stream == NULL) {
+        PyObject *module = PyImport_ImportModule("cupy.cuda");
+        if (module != NULL) {
+            get_current_stream = PyObject_GetAttrString(module,
+                                                        "get_current_stream");
+            Py_DECREF(module);
+        }
+    }
+    PyObject *current = get_current_stream != NULL
+                            ? PyObject_CallNoArgs(get_current_stream)
+                            : NULL;
+    bool read = current != NULL && read_address(current, names.ptr, &handle);
+    Py_XDECREF(current);
+    *stream = handle != 0 ? (CUstream)handle : CU_STREAM_LEGACY;
+    return read;
+}
+
+// Whatever does not go as expected is left to the CUDA array interface.
+int
+wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
+{
+    CUstream stream;
+    wm_array_t *array = &view->array;
+    if (make_names() < 0) {
+        return -1;
+    }
+    array->readonly = false;
+    if (!read_cupy_dtype(object, array) || !read_cupy_data(object, array)
+        || !read_cupy_layout(object, argument, array)
+        || !read_cupy_stream(&stream)) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (wm_view_set_memory(view, argument) < 0
+        || wm_view_set_producer(view, true, stream, argument) < 0) {
+        return -1;
+    }
+    wm_view_own_object(view, object);
+    return 1;
+}
+
+// The interface is of version 2, which names no stream. The array's device
+// knows its current one.
+int
+wm_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view)
+{
+    PyObject *device = NULL, *stream = NULL, *handle = NULL;
+    bool named;
+    int status = make_names();
+    if (status == 0) {
+        status = wm_view_parse_cai(object, argument, view, &named);
+    }
+    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
+        return status;
+    }
+    device = wm_python_attribute(object, names.device);
+    stream = device != NULL ? wm_python_attribute(device, names.stream) : NULL;
+    handle = stream != NULL ? wm_python_attribute(stream, names.cuda_stream)
+                            : NULL;
+    if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
+        void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
+        view->producer.kind = WM_PRODUCER_STREAM;
+        view->producer.stream = value != NULL ? value : CU_STREAM_LEGACY;
+    }
+    Py_XDECREF(handle);
+    Py_XDECREF(stream);
+    Py_XDECREF(device);
+    PyErr_Clear(); // whatever it was: the whole device is right too
+    return 1;
+}
