@@ -112,24 +112,26 @@ end_close(end_t *end)
 }
 
 // Where one rank failed, all raise: asked before anything is begun, and at the
-// end, since a rank whose copy fails still takes part.
+// end where a rank stages, since one whose copy fails still takes part.
+// `stages`: whether this rank does, and, afterwards, whether any does.
 static int
-agree(wm_comm_t *comm, int code, wm_error_t *err)
+agree(wm_comm_t *comm, int code, bool *stages, wm_error_t *err)
 {
-    int failed = code < 0 ? comm->rank + 1 : 0, any = 0;
+    int mine[2] = {code < 0 ? comm->rank + 1 : 0, *stages}, any[2] = {0};
     wm_error_t later;
     MPI_Request request;
     int agreed = wait_request(comm,
-                              MPI_Iallreduce(&failed, &any, 1, MPI_INT,
-                                             MPI_MAX, comm->match, &request),
+                              MPI_Iallreduce(mine, any, 2, MPI_INT, MPI_MAX,
+                                             comm->match, &request),
                               &request, code < 0 ? &later : err);
+    *stages = any[1] != 0;
     if (code < 0 || agreed < 0)
         return code < 0 ? code : agreed;
-    return any == 0 ? 0
-                    : wm_error_set(err, WM_ERR_CUDA, 0,
-                                   "rank %d failed in this collective: its "
-                                   "error tells why",
-                                   any - 1);
+    return any[0] == 0 ? 0
+                       : wm_error_set(err, WM_ERR_CUDA, 0,
+                                      "rank %d failed in this collective: its "
+                                      "error tells why",
+                                      any[0] - 1);
 }
 
 static char *
@@ -165,7 +167,8 @@ void
 wm_coll_refuse(wm_comm_t *comm)
 {
     wm_error_t ignored;
-    (void)!agree(comm, WM_ERR_CUDA, &ignored);
+    bool stages = false;
+    (void)!agree(comm, WM_ERR_CUDA, &stages, &ignored);
 }
 
 int
@@ -176,7 +179,8 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     bool sends = comm->rank == root;
     size_t piece = piece_of(buffer->nbytes);
     int code = end_open(&end, buffer, !sends, piece, err);
-    code = agree(comm, code, err);
+    bool stages = end.device;
+    code = agree(comm, code, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < buffer->nbytes; at += piece) {
         size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
@@ -195,8 +199,8 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         if (code == 0 && !sends)
             code = end_copy(&end, at, length, false, err);
     }
-    if (begun)
-        code = agree(comm, code, err);
+    if (begun && stages)
+        code = agree(comm, code, &stages, err);
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
@@ -216,7 +220,8 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     int opened = end_open(&from, send != NULL ? send : receive, send == NULL,
                           piece, code == 0 ? err : NULL);
     code = code < 0 ? code : opened;
-    code = agree(comm, code, err);
+    bool stages = into.device || from.device;
+    code = agree(comm, code, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
@@ -237,8 +242,8 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         if (code == 0)
             code = end_copy(&into, at, length, false, err);
     }
-    if (begun)
-        code = agree(comm, code, err);
+    if (begun && stages)
+        code = agree(comm, code, &stages, err);
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&from);

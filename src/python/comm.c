@@ -67,34 +67,44 @@ tell_receiver(const wm_channel_t *channel, const wm_envelope_t *envelope)
     PyErr_Restore(kind, value, trace);
 }
 
+// Parses the buffer. -1 with an exception, after the receiver was told where
+// he may wait.
+static int
+parse(const wm_channel_t *channel, PyObject *object, const char *argument,
+      const wm_envelope_t *envelope, bool receives, wm_message_t *message)
+{
+    if (wm_message_parse(object, receives, argument, message) == 0)
+        return 0;
+    if (!receives)
+        tell_receiver(channel, envelope);
+    return -1;
+}
+
+// Without the GIL.
+static int
+begin_unlocked(const wm_channel_t *channel, const wm_envelope_t *envelope,
+               bool receives, wm_buffer_t *buffer, wm_op_t **op,
+               wm_error_t *err)
+{
+    return receives
+               ? wm_receive_begin(channel->comm, buffer, envelope, op, err)
+               : wm_send_begin(channel->comm, buffer, envelope, op, err);
+}
+
 // Parses the buffer and begins the message. NULL with an exception; the
 // message is then released.
 static wm_op_t *
 begin(const wm_channel_t *channel, PyObject *object, const char *argument,
-      int rank, int tag, bool receives, bool blocking, bool synchronous,
-      wm_message_t *message)
+      const wm_envelope_t *envelope, bool receives, wm_message_t *message)
 {
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    wm_envelope_t envelope = {
-        .rank = rank,
-        .tag = tag,
-        .blocking = blocking,
-        .synchronous = synchronous,
-        .stream = channel->stream,
-        .stream_device = channel->device,
-    };
-    if (wm_message_parse(object, receives, argument, message) < 0) {
-        if (!receives)
-            tell_receiver(channel, &envelope);
+    if (parse(channel, object, argument, envelope, receives, message) < 0)
         return NULL;
-    }
     wm_buffer_t buffer = wm_message_take(message);
     Py_BEGIN_ALLOW_THREADS;
-    code = receives
-               ? wm_receive_begin(channel->comm, &buffer, &envelope, &op, &err)
-               : wm_send_begin(channel->comm, &buffer, &envelope, &op, &err);
+    code = begin_unlocked(channel, envelope, receives, &buffer, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_message_release(message);
@@ -102,6 +112,45 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
         return NULL;
     }
     return op;
+}
+
+// A message from its beginning to its end, without the GIL in one go.
+static PyObject *
+run(const wm_channel_t *channel, PyObject *object,
+    const wm_envelope_t *envelope, bool receives, MPI_Status *status)
+{
+    wm_error_t err;
+    wm_message_t message;
+    wm_op_t *op = NULL;
+    int code;
+    if (parse(channel, object, "buf", envelope, receives, &message) < 0)
+        return NULL;
+    wm_buffer_t buffer = wm_message_take(&message);
+    Py_BEGIN_ALLOW_THREADS;
+    code = begin_unlocked(channel, envelope, receives, &buffer, &op, &err);
+    if (code == 0)
+        code = wm_python_wait_unlocked(op, &err);
+    Py_END_ALLOW_THREADS;
+    if (op != NULL) {
+        code = wm_python_waited(op, code, &err, status);
+        wm_op_release(op);
+    }
+    else
+        wm_raise(&err);
+    wm_message_release(&message);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static wm_envelope_t
+envelope_of(const wm_channel_t *channel, int rank, int tag, bool blocking)
+{
+    return (wm_envelope_t){
+        .rank = rank,
+        .tag = tag,
+        .blocking = blocking,
+        .stream = channel->stream,
+        .stream_device = channel->device,
+    };
 }
 
 static PyObject *
@@ -118,16 +167,13 @@ send(PyObject *self, const char *function, PyObject *const *args,
         || wm_argument_int(values[1], "dest", &dest) < 0
         || wm_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_op_t *op = begin(&channel, values[0], "buf", dest, tag, false, blocking,
-                        synchronous, &message);
-    if (op == NULL)
-        return NULL;
-    if (!blocking)
-        return wm_request_new(op, &message);
-    int code = wm_python_wait(op, NULL);
-    wm_op_release(op);
-    wm_message_release(&message);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
+    wm_envelope_t envelope = envelope_of(&channel, dest, tag, blocking);
+    envelope.synchronous = synchronous;
+    if (blocking)
+        return run(&channel, values[0], &envelope, false, NULL);
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false,
+                        &message);
+    return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 
 #define SEND(name, blocking, synchronous)                                     \
@@ -178,16 +224,11 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_argument_int(values[2], "tag", &tag) < 0
         || wm_mpi_status(blocking ? values[3] : NULL, "status", &status) < 0)
         return NULL;
-    wm_op_t *op = begin(&channel, values[0], "buf", source, tag, true,
-                        blocking, false, &message);
-    if (op == NULL)
-        return NULL;
-    if (!blocking)
-        return wm_request_new(op, &message);
-    int code = wm_python_wait(op, status);
-    wm_op_release(op);
-    wm_message_release(&message);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
+    wm_envelope_t envelope = envelope_of(&channel, source, tag, blocking);
+    if (blocking)
+        return run(&channel, values[0], &envelope, true, status);
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &message);
+    return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 
 PyDoc_STRVAR(comm_Recv_doc,
@@ -246,19 +287,16 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_mpi_status(values[6], "status", &status) < 0)
         return NULL;
     PyObject *into = values[3] != NULL ? values[3] : Py_None;
-    wm_op_t *receiving = begin(&channel, into, "recvbuf", source, recvtag,
-                               true, true, false, &received);
+    wm_envelope_t in = envelope_of(&channel, source, recvtag, true);
+    wm_envelope_t out = envelope_of(&channel, dest, sendtag, true);
+    wm_op_t *receiving = begin(&channel, into, "recvbuf", &in, true,
+                               &received);
     if (receiving == NULL) {
-        wm_envelope_t envelope = {
-            .rank = dest,
-            .tag = sendtag,
-            .stream_device = -1,
-        };
-        tell_receiver(&channel, &envelope);
+        tell_receiver(&channel, &out);
         return NULL;
     }
-    wm_op_t *sending = begin(&channel, values[0], "sendbuf", dest, sendtag,
-                             false, true, false, &sent);
+    wm_op_t *sending = begin(&channel, values[0], "sendbuf", &out, false,
+                             &sent);
     if (sending == NULL) { // nothing was sent: take the receive back
         PyObject *kind, *value, *trace;
         PyErr_Fetch(&kind, &value, &trace);

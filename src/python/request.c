@@ -25,22 +25,35 @@ interrupted(void)
 }
 
 int
-wm_python_wait(wm_op_t *op, MPI_Status *status)
+wm_python_wait_unlocked(wm_op_t *op, wm_error_t *err)
 {
-    wm_error_t err;
-    int code;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_op_wait(op, interrupted, &err);
-    Py_END_ALLOW_THREADS;
+    return wm_op_wait(op, interrupted, err);
+}
+
+int
+wm_python_waited(const wm_op_t *op, int code, wm_error_t *err,
+                 MPI_Status *status)
+{
     if (code == WM_ERR_PYTHON)
         return -1;
     if (status != NULL)
         wm_request_status(op, status);
     if (code < 0) {
-        wm_raise(&err);
+        wm_raise(err);
         return -1;
     }
     return 0;
+}
+
+int
+wm_python_wait(wm_op_t *op, MPI_Status *status)
+{
+    wm_error_t err;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_python_wait_unlocked(op, &err);
+    Py_END_ALLOW_THREADS;
+    return wm_python_waited(op, code, &err, status);
 }
 
 PyObject *

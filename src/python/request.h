@@ -17,4 +17,12 @@ wm_request_new(wm_op_t *op, wm_message_t *message);
 int
 wm_python_wait(wm_op_t *op, MPI_Status *status);
 
+// Its two halves: the waiting, without the GIL, and what it gave, with it.
+WM_MUST_CHECK int
+wm_python_wait_unlocked(wm_op_t *op, wm_error_t *err);
+
+int
+wm_python_waited(const wm_op_t *op, int code, wm_error_t *err,
+                 MPI_Status *status);
+
 #endif

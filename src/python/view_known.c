@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Producers whose arrays are read in a way of their own, because they name
 // their stream elsewhere or are read faster so: docs.cupy.dev/en/stable/
-// reference/ndarray.html, nvidia.github.io/warp/user_guide/interoperability.html.
+// reference/ndarray.html,
+// nvidia.github.io/warp/user_guide/interoperability.html.
 #include "python/dtype.h"
 #include "python/view_parts.h"
 
 // Attributes; interned at first use.
 static struct {
-    PyObject *data, *ptr, *dtype, *shape, *strides; // CuPy's
-    PyObject *device, *stream, *cuda_stream;        // Warp's
+    PyObject *data, *ptr, *dtype, *shape, *strides, *contiguous; // CuPy's
+    PyObject *device, *stream, *cuda_stream;                     // Warp's
     bool made;
 } names;
 
@@ -18,19 +19,18 @@ make_names(void)
     if (names.made) {
         return 0;
     }
-    names.made = (names.data = PyUnicode_InternFromString("data")) != NULL
-                 && (names.ptr = PyUnicode_InternFromString("ptr")) != NULL
-                 && (names.dtype = PyUnicode_InternFromString("dtype")) != NULL
-                 && (names.shape = PyUnicode_InternFromString("shape")) != NULL
-                 && (names.strides = PyUnicode_InternFromString("strides"))
-                        != NULL
-                 && (names.device = PyUnicode_InternFromString("device"))
-                        != NULL
-                 && (names.stream = PyUnicode_InternFromString("stream"))
-                        != NULL
-                 && (names.cuda_stream
-                     = PyUnicode_InternFromString("cuda_stream"))
-                        != NULL;
+    names.made =
+        (names.data = PyUnicode_InternFromString("data")) != NULL
+        && (names.ptr = PyUnicode_InternFromString("ptr")) != NULL
+        && (names.dtype = PyUnicode_InternFromString("dtype")) != NULL
+        && (names.shape = PyUnicode_InternFromString("shape")) != NULL
+        && (names.strides = PyUnicode_InternFromString("strides")) != NULL
+        && (names.contiguous = PyUnicode_InternFromString("_c_contiguous"))
+               != NULL
+        && (names.device = PyUnicode_InternFromString("device")) != NULL
+        && (names.stream = PyUnicode_InternFromString("stream")) != NULL
+        && (names.cuda_stream = PyUnicode_InternFromString("cuda_stream"))
+               != NULL;
     return names.made ? 0 : -1;
 }
 
@@ -69,10 +69,14 @@ static bool
 read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
 {
     PyObject *shape = PyObject_GetAttr(object, names.shape);
-    PyObject *strides = PyObject_GetAttr(object, names.strides);
+    PyObject *contiguous = wm_python_attribute(object, names.contiguous);
+    PyObject *strides = contiguous == Py_True
+                            ? Py_NewRef(Py_None)
+                            : PyObject_GetAttr(object, names.strides);
     bool read = shape != NULL && strides != NULL
                 && wm_view_set_shape(shape, argument, array) == 0
                 && wm_view_set_strides(strides, argument, array) == 0;
+    Py_XDECREF(contiguous);
     Py_XDECREF(shape);
     Py_XDECREF(strides);
     return read;
