@@ -57,7 +57,7 @@ take_eager(wm_op_t *op, wm_error_t *err)
 static const wm_transport_t *
 choose(wm_op_t *op)
 {
-    char reason[200];
+    const char *unused;
     if (op->peer->self)
         return &wm_transport_self;
     if (op->header.stage_only == WM_STAGE_UNEXPORTABLE) {
@@ -67,8 +67,7 @@ choose(wm_op_t *op)
     }
     if (op->header.stage_only)
         return &wm_transport_host;
-    return wm_transport_choose(op->peer, &op->buffer.memory, reason,
-                               sizeof reason);
+    return wm_transport_choose(op->peer, &op->buffer.memory, &unused);
 }
 
 // The header has come: what now? 1 when the message has ended.

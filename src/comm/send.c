@@ -162,11 +162,9 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
     op->pieces.pieces = op->pieces.next = 1;
     op->pieces.ready_base = header->ready_base;
     op->pieces.taken_base = header->taken_base;
-    const wm_transport_t *forced;
-    if ((code = wm_transport_forced(&forced, err)) < 0)
-        return code;
-    header->stage_only = forced == &wm_transport_host ? WM_STAGE_FORCED
-                                                      : WM_STAGE_NOT;
+    header->stage_only = wm_transport_forced() == &wm_transport_host
+                             ? WM_STAGE_FORCED
+                             : WM_STAGE_NOT;
     if (op->peer->self || header->stage_only)
         return 0;
     if (!memory->exportable)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,16 +12,18 @@ static const wm_transport_t *const transports[] = {
 };
 #define TRANSPORTS (sizeof transports / sizeof *transports)
 
+static const wm_transport_t *forced; // by the setting, NULL where unset
+
 int
-wm_transport_forced(const wm_transport_t **forced, wm_error_t *err)
+wm_transport_configure(wm_error_t *err)
 {
     const char *name = getenv("WARPMPI_TRANSPORT");
-    *forced = NULL;
+    forced = NULL;
     if (name == NULL || *name == '\0')
         return 0;
     for (size_t i = 0; i < TRANSPORTS; ++i)
         if (strcmp(name, transports[i]->name) == 0) {
-            *forced = transports[i];
+            forced = transports[i];
             return 0;
         }
     return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -32,18 +33,21 @@ wm_transport_forced(const wm_transport_t **forced, wm_error_t *err)
 }
 
 const wm_transport_t *
-wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
-                    char *reason, size_t room)
+wm_transport_forced(void)
 {
-    const wm_transport_t *forced = NULL;
-    if (wm_transport_forced(&forced, NULL) == 0 && forced != NULL
-        && forced->reach(peer, into, reason, room)) {
-        snprintf(reason, room, "WARPMPI_TRANSPORT=%s asks for it",
-                 forced->name);
+    return forced;
+}
+
+const wm_transport_t *
+wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
+                    const char **reason)
+{
+    if (forced != NULL && forced->reach(peer, into, reason)) {
+        *reason = "WARPMPI_TRANSPORT asks for it";
         return forced;
     }
     for (size_t i = 0; i + 1 < TRANSPORTS; ++i)
-        if (transports[i]->reach(peer, into, reason, room))
+        if (transports[i]->reach(peer, into, reason))
             return transports[i];
     return &wm_transport_host; // the reason is why ipc does not reach
 }

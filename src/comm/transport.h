@@ -16,9 +16,9 @@ struct wm_transport {
     // Pulls from the sender's own memory, so a stream of the user's can.
     bool direct;
     // Whether `peer`'s memory offered to a buffer can come this way; the
-    // reason, either way, is one sentence.
+    // reason, either way, is one sentence that lives as long as the peer.
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,
-                  char *reason, size_t room);
+                  const char **reason);
     // Receiver: makes op->pieces ready to be pulled (0), or has to be called
     // again (1), or fails: then the host is tried.
     int (*accept)(wm_op_t *op, wm_error_t *err);
@@ -34,11 +34,16 @@ extern const wm_transport_t wm_transport_host;
 // always does. The reason: why this one, or, for `host`, why not ipc.
 const wm_transport_t *
 wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
-                    char *reason, size_t room);
+                    const char **reason);
 
-// WARPMPI_TRANSPORT: NULL where unset. WM_ERR_VALUE for an unknown name.
+// Reads WARPMPI_TRANSPORT, when a communicator is made. WM_ERR_VALUE for an
+// unknown name.
 WM_MUST_CHECK int
-wm_transport_forced(const wm_transport_t **forced, wm_error_t *err);
+wm_transport_configure(wm_error_t *err);
+
+// The one it names; NULL where it is unset.
+const wm_transport_t *
+wm_transport_forced(void);
 
 // Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
 int

@@ -3,18 +3,16 @@
 // the receiver empties, both at once. Serves wherever a segment is shared;
 // without one (other hosts) the sender never offers, and the payload goes
 // through MPI (payload.c).
-#include <stdio.h>
-
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
 
 static bool
-host_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
-           size_t room)
+host_reach(const wm_peer_t *peer, const wm_pointer_t *into,
+           const char **reason)
 {
     (void)peer, (void)into;
-    snprintf(reason, room, "staged in page-locked host memory");
+    *reason = "staged in page-locked host memory";
     return true;
 }
 

@@ -27,11 +27,11 @@ on_device(const wm_pointer_t *into)
 }
 
 static bool
-self_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
-           size_t room)
+self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
+           const char **reason)
 {
     (void)into;
-    snprintf(reason, room, "the peer is this process");
+    *reason = "the peer is this process";
     return peer->self;
 }
 
@@ -54,24 +54,22 @@ self_count(const wm_op_t *op)
 }
 
 static bool
-ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, char *reason,
-          size_t room)
+ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
 {
+    bool reaches = false;
     if (peer->self)
-        snprintf(reason, room, "the peer is this process");
-    else if (peer->segment == NULL)
-        snprintf(reason, room, "the peer cannot be reached: %s", peer->reason);
+        *reason = "the peer is this process";
+    else if (peer->segment == NULL || peer->ipc_refused)
+        *reason = peer->reason;
     else if (!on_device(into))
-        snprintf(reason, room, "the buffer here is host memory");
+        *reason = "the buffer here is host memory";
     else if (into->device < 0)
-        snprintf(reason, room, "the buffer here lies on no GPU now");
-    else if (peer->ipc_refused)
-        snprintf(reason, room, "%s", peer->reason);
+        *reason = "the buffer here lies on no GPU now";
     else {
-        snprintf(reason, room, "CUDA IPC on the same host");
-        return true;
+        *reason = "CUDA IPC on the same host";
+        reaches = true;
     }
-    return false;
+    return reaches;
 }
 
 static int

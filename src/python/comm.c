@@ -419,9 +419,11 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         return Py_BuildValue("ss", "mpi",
                              "the buffer is host memory: MPI "
                              "carries it from host memory");
+    const char *why;
     wm_engine_lock(); // never waits for the GIL
     const wm_transport_t *transport = wm_transport_choose(
-        channel.comm->peers[rank], &into, reason, sizeof reason);
+        channel.comm->peers[rank], &into, &why);
+    snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
     return Py_BuildValue("ss", transport->name, reason);
 }
