@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """examples/jacobi.py, the rows of its halos sent in different ways.
 
-    python bench_jacobi.py [--ranks N] [--quick] [--impl NAME ...] [--out PREFIX]
+    python bench_jacobi.py [--ranks N] [--quick] [--launches N] [--impl NAME ...] [--out PREFIX]
 
 The kernels, the streams and the overlap are the example's own in all of them.
 Writes PREFIX.jsonl, PREFIX.png and PREFIX.log, and prints a table. Each way is
@@ -11,10 +11,10 @@ checked against one device on a small grid, and by its norm on the large ones.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 import types
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -91,10 +91,10 @@ def waitall(solver: Any, step: Any) -> None:
 
     comm, up, down = solver.comm, solver.up, solver.down
     requests = [
-        comm.Irecv(step.lower_halo, down, UP),
-        comm.Irecv(step.upper_halo, up, DOWN),
         comm.Isend(step.first_row, up, UP),
         comm.Isend(step.last_row, down, DOWN),
+        comm.Irecv(step.lower_halo, down, UP),
+        comm.Irecv(step.upper_halo, up, DOWN),
     ]
     MPI.Request.Waitall(requests)
 
@@ -107,12 +107,13 @@ def blocking(solver: Any, step: Any) -> None:
 
 
 def on_stream(solver: Any, step: Any) -> None:
-    """The example's exchange enqueued: the host does not wait for the rows."""
+    """The exchange enqueued: the host does not wait for the rows, so the interior must."""
     up, down = solver.up, solver.down
     if not hasattr(solver, "ordered"):
         solver.ordered = solver.comm.on(solver.edge.stream)
     solver.ordered.Sendrecv(step.first_row, up, recvbuf=step.lower_halo, source=down)
     solver.ordered.Sendrecv(step.last_row, down, recvbuf=step.upper_halo, source=up)
+    solver.interior.wait(solver.edge)
 
 
 # name: what differs from the example, and the caption
@@ -344,20 +345,13 @@ def plot(found: Figures, sizes: list[int], results: harness.Results) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one repeat")
+    parser = harness.parser(__doc__.partition("\n")[0], WAYS)
     parser.add_argument("--ranks", type=int, default=2, help="of all but one-gpu (2)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 16384], metavar="N")
     parser.add_argument("--niter", type=int, default=1000)
     parser.add_argument("--nccheck", type=int, default=100)
-    parser.add_argument("--impl", nargs="+", choices=WAYS, default=list(WAYS), metavar="NAME")
-    parser.add_argument("--out", type=Path, metavar="PREFIX", help="of the files to write")
-    parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each way")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--results", help=argparse.SUPPRESS)
-    parser.epilog = "NAME: " + ", ".join(WAYS)
-    args = parser.parse_args()
+    args = harness.parse(parser)
     args.repeats = 1 if args.quick else args.repeats
     return args
 
@@ -369,8 +363,7 @@ def main() -> int:
         return 0
     results = harness.Results(args.out or harness.default_prefix("jacobi"), "jacobi")
     args.log = results.log
-    for way in args.impl:
-        results.collect(way, lambda lines, way=way: start(args, way, lines))
+    results.collect_all(args.impl, args.launches, functools.partial(start, args))
     found = figures(results)
     results.write()
     results.describe()

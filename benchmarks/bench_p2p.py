@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One-way latency and bandwidth between two GPUs, warpmpi beside its rivals.
 
-    python bench_p2p.py [--quick] [--impl NAME ...] [--out PREFIX]
+    python bench_p2p.py [--quick] [--launches N] [--impl NAME ...] [--out PREFIX]
 
 Writes PREFIX.jsonl, PREFIX.png and PREFIX.log, and prints a table. Times are
 those of a ping-pong, halved; the median, least and greatest of several
-repeats. Each size's data are checked, once it is warm.
+repeats and launches. Each size's data are checked, once it is warm.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
-from pathlib import Path as FilePath
 from statistics import median
 from typing import Any
 
@@ -206,17 +206,7 @@ def plot(found: Figures, results: harness.Results) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few sizes, short repeats")
-    parser.add_argument("--impl", nargs="+", choices=PATHS, default=list(PATHS), metavar="NAME")
-    parser.add_argument("--out", type=FilePath, metavar="PREFIX", help="of the files to write")
-    parser.add_argument("--timeout", type=float, help="seconds for each implementation")
-    parser.add_argument("--worker", choices=PATHS, help=argparse.SUPPRESS)
-    parser.add_argument("--results", help=argparse.SUPPRESS)
-    parser.epilog = "NAME: " + ", ".join(PATHS)
-    args = parser.parse_args()
-    args.timeout = args.timeout or (40.0 if args.quick else 150.0)
-    return args
+    return harness.parse(harness.parser(__doc__.partition("\n")[0], PATHS))
 
 
 def main() -> int:
@@ -226,8 +216,7 @@ def main() -> int:
         return 0
     results = harness.Results(args.out or harness.default_prefix("p2p"), "p2p")
     args.log = results.log
-    for impl in args.impl:
-        results.collect(impl, lambda lines, impl=impl: start(args, impl, lines))
+    results.collect_all(args.impl, args.launches, functools.partial(start, args))
     found = figures(results)
     results.describe()
     if found:

@@ -8,8 +8,10 @@ figures only; the ranks append their results to a file of JSON lines.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import faulthandler
+import functools
 import importlib.metadata
 import json
 import os
@@ -21,9 +23,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
+
+Run = Callable[[str, str], None]  # an implementation, a file for its results
 
 HERE = Path(__file__).resolve().parent
 CUDA_AWARE_MPI = "WARPMPI_BENCH_CUDA_AWARE_MPI"
@@ -255,6 +259,14 @@ class Results:
         print("failed" if failed else "done", flush=True)
         self.write()
 
+    def collect_all(self, impls: Sequence[str], launches: int, run: Run) -> None:
+        """Launch each implementation so often, all of them in turn."""
+        for _ in range(launches):
+            for impl in impls:
+                self.collect(impl, functools.partial(run, impl))
+        self.records = merged(self.records)
+        self.write()
+
     def write(self) -> None:
         with self.path(".jsonl").open("w") as file:
             for record in (self.header, *self.records):
@@ -273,6 +285,49 @@ class Results:
         for record in self.records:
             if "failed" in record:
                 print(f"{record['impl']}: failed: {record['failed']}")
+
+
+def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record of each measurement: that of the launch in the middle.
+
+    `us_min` and `us_max` are over all of them, `us_launches` lists each one's median.
+    """
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        key = tuple(record.get(name) for name in ("impl", "op", "bytes", "nx", "failed"))
+        groups.setdefault(key, []).append(record)
+    result = []
+    for group in groups.values():
+        if "us" not in group[0]:
+            result.append(group[0])
+            continue
+        group.sort(key=lambda record: record["us"])
+        chosen = dict(group[(len(group) - 1) // 2])
+        chosen["us_min"] = min(record["us_min"] for record in group)
+        chosen["us_max"] = max(record["us_max"] for record in group)
+        chosen["us_launches"] = [record["us"] for record in group]
+        result.append(chosen)
+    return result
+
+
+def parser(description: str, impls: Collection[str]) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("--quick", action="store_true", help="one launch, few sizes and repeats")
+    result.add_argument("--launches", type=int, help="of each implementation, in turn (3)")
+    result.add_argument("--impl", nargs="+", choices=impls, default=list(impls), metavar="NAME")
+    result.add_argument("--out", type=Path, metavar="PREFIX", help="of the files to write")
+    result.add_argument("--timeout", type=float, default=90.0, help="seconds for each launch")
+    result.add_argument("--worker", choices=impls, help=argparse.SUPPRESS)
+    result.add_argument("--results", help=argparse.SUPPRESS)
+    result.epilog = "NAME: " + ", ".join(impls)
+    return result
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    args = parser.parse_args()
+    args.launches = args.launches or (1 if args.quick else 3)
+    return args
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
