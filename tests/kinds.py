@@ -15,6 +15,11 @@ def driver():
     return ctypes.CDLL(path)
 
 
+def is_real():
+    """Whether the GPUs are, rather than simulated."""
+    return "WARPMPI_CUDA_DRIVER" not in os.environ
+
+
 class Foreign:
     """GPU memory of another allocator, shown by __cuda_array_interface__."""
 
