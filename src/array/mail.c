@@ -4,7 +4,10 @@
 #include "array/kernels.h"
 #include "kernels/mail.h"
 
-#define BLOCK 512
+// A small block finds room soon on a busy GPU, a large one copies more at once.
+#define SMALL_BLOCK 256
+#define LARGE_BLOCK 512
+#define SMALL_BYTES 16384
 
 typedef struct {
     const char *name;
@@ -19,9 +22,10 @@ _Static_assert(WM_MAIL_BOX_BYTES * WM_LINE_PAYLOAD
                "a mailbox holds the longest message");
 
 static int
-launch(int device, kernel_t *kernel, void *params, CUstream stream,
-       wm_error_t *err)
+launch(int device, kernel_t *kernel, void *params, size_t nbytes,
+       CUstream stream, wm_error_t *err)
 {
+    unsigned int block = nbytes <= SMALL_BYTES ? SMALL_BLOCK : LARGE_BLOCK;
     wm_scope_t scope;
     CUfunction function = atomic_load(&kernel->functions[device]);
     int code = 0;
@@ -33,7 +37,7 @@ launch(int device, kernel_t *kernel, void *params, CUstream stream,
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    code = WM_CU(err, LaunchKernel, function, 1, 1, 1, BLOCK, 1, 1, 0, stream,
+    code = WM_CU(err, LaunchKernel, function, 1, 1, 1, block, 1, 1, 0, stream,
                  (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
@@ -73,7 +77,7 @@ wm_mail_post(int device, void *box, uint32_t flag, const void *src,
         .flag = flag,
         .unit = widest_unit(src, nbytes),
     };
-    return launch(device, &post, &params, stream, err);
+    return launch(device, &post, &params, nbytes, stream, err);
 }
 
 int
@@ -92,5 +96,5 @@ wm_mail_fetch(int device, void *dst, const void *box, uint32_t flag,
         .patience_us = patience_us,
         .unit = widest_unit(dst, nbytes),
     };
-    return launch(device, &fetch, &params, stream, err);
+    return launch(device, &fetch, &params, nbytes, stream, err);
 }

@@ -80,7 +80,7 @@ typedef struct wm_peer {
     bool self;
     bool same_host;
     wm_segment_t *segment; // NULL: cannot be shared, `reason` tells why
-    char reason[160];
+    char reason[320];
     bool control_registered; // page-locked in this process
     bool staging_registered;
     uint64_t notices_seen;

@@ -82,7 +82,7 @@ ipc_accept(wm_op_t *op, wm_error_t *err)
         // Seen by wm.transport(); the message goes through the host.
         op->peer->ipc_refused = true;
         snprintf(op->peer->reason, sizeof op->peer->reason,
-                 "its GPU memory cannot be mapped: %.110s",
+                 "its GPU memory cannot be mapped: %.280s",
                  err != NULL ? err->text : "");
     }
     if (code < 0)

@@ -12,6 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// What is read of a mailbox's line.
+struct wm_line_t {
+    uint32_t low, high;
+    uint32_t flags[2];
+};
+
 #ifdef __CUDACC__
 
 #define WM_KERNEL(name, params_t)                                             \
@@ -39,8 +45,7 @@ wm_now_ns()
     return now;
 }
 
-// A line of a mailbox (kernels/mail.h), written or read at once. Reading
-// tells whether the line has the flag.
+// A line of a mailbox (kernels/mail.h), written or read at once.
 WM_DEVICE void
 wm_store_line(char *line, uint64_t value, uint32_t flag)
 {
@@ -50,16 +55,16 @@ wm_store_line(char *line, uint64_t value, uint32_t flag)
                  : "memory");
 }
 
-WM_DEVICE bool
-wm_load_line(const char *line, uint64_t *value, uint32_t flag)
+WM_DEVICE wm_line_t
+wm_load_line(const char *line)
 {
-    uint32_t low, high, flags[2];
+    wm_line_t read;
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(low), "=r"(flags[0]), "=r"(high), "=r"(flags[1])
+                 : "=r"(read.low), "=r"(read.flags[0]), "=r"(read.high),
+                   "=r"(read.flags[1])
                  : "l"(line)
                  : "memory");
-    *value = (uint64_t)high << 32 | low;
-    return flags[0] == flag && flags[1] == flag;
+    return read;
 }
 
 // Whether it is true on any thread of the block; all of them come here.
@@ -154,14 +159,15 @@ wm_store_line(char *line, uint64_t value, uint32_t flag)
                      __ATOMIC_RELEASE);
 }
 
-WM_DEVICE bool
-wm_load_line(const char *line, uint64_t *value, uint32_t flag)
+WM_DEVICE wm_line_t
+wm_load_line(const char *line)
 {
     const uint64_t *halves = (const uint64_t *)line;
     uint64_t low = __atomic_load_n(&halves[0], __ATOMIC_ACQUIRE);
     uint64_t high = __atomic_load_n(&halves[1], __ATOMIC_ACQUIRE);
-    *value = high << 32 | (uint32_t)low;
-    return low >> 32 == flag && high >> 32 == flag;
+    return {(uint32_t)low,
+            (uint32_t)high,
+            {(uint32_t)(low >> 32), (uint32_t)(high >> 32)}};
 }
 
 // Threads run one after the other here: on any that came before, or this one.

@@ -2,7 +2,14 @@
 #include "kernels/mail.h"
 #include "kernels/kernel.h"
 
-#define AT_ONCE 4 // lines a thread has under way
+#define AT_ONCE 8 // lines a thread has under way
+
+// The last line stands for those beyond it: no branch between loads.
+WM_DEVICE size_t
+clamped(size_t line, size_t lines)
+{
+    return line < lines ? line : lines - 1;
+}
 
 // Up to 8 of the bytes at src, `left` of which there are.
 WM_DEVICE uint64_t
@@ -43,11 +50,10 @@ WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
     const size_t step = wm_threads();
     for (size_t i = wm_thread(); i < lines; i += AT_ONCE * step) {
         uint64_t values[AT_ONCE];
-        for (size_t k = 0; k < AT_ONCE; k++)
-            if (i + k * step < lines)
-                values[k] = load_payload(
-                    p.src + (i + k * step) * WM_LINE_PAYLOAD,
-                    p.nbytes - (i + k * step) * WM_LINE_PAYLOAD, p.unit);
+        for (size_t k = 0; k < AT_ONCE; k++) {
+            const size_t at = clamped(i + k * step, lines) * WM_LINE_PAYLOAD;
+            values[k] = load_payload(p.src + at, p.nbytes - at, p.unit);
+        }
         for (size_t k = 0; k < AT_ONCE; k++)
             if (i + k * step < lines)
                 wm_store_line(p.box + (i + k * step) * WM_LINE_BYTES,
@@ -57,6 +63,25 @@ WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
         wm_store_system(p.ready, p.ready_value);
 }
 
+// Reads lines i, i + step … until all have the flag; false when that took too
+// long. No line is looked at before all are asked for.
+WM_DEVICE bool
+read_lines(const wm_mail_fetch_params_t &p, size_t i, size_t step,
+           size_t lines, uint64_t deadline, wm_line_t *read)
+{
+    bool come;
+    do {
+        for (size_t k = 0; k < AT_ONCE; k++)
+            read[k] = wm_load_line(
+                p.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
+        come = true;
+        for (size_t k = 0; k < AT_ONCE; k++)
+            come = come && read[k].flags[0] == p.flag
+                   && read[k].flags[1] == p.flag;
+    } while (!come && wm_now_ns() < deadline);
+    return come;
+}
+
 WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
 {
     const size_t lines = (p.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
@@ -64,21 +89,15 @@ WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
     const uint64_t deadline = wm_now_ns() + p.patience_us * (uint64_t)1000;
     bool come = !wm_block_any(false);
     for (size_t i = wm_thread(); i < lines && come; i += AT_ONCE * step) {
-        uint64_t values[AT_ONCE];
-        do {
-            come = true;
-            for (size_t k = 0; k < AT_ONCE; k++)
-                if (i + k * step < lines)
-                    come &= wm_load_line(
-                        p.box + (i + k * step) * WM_LINE_BYTES, &values[k],
-                        p.flag);
-        } while (!come && wm_now_ns() < deadline);
-        for (size_t k = 0; k < AT_ONCE; k++)
-            if (i + k * step < lines && come)
-                store_payload(p.dst + (i + k * step) * WM_LINE_PAYLOAD,
-                              values[k],
-                              p.nbytes - (i + k * step) * WM_LINE_PAYLOAD,
-                              p.unit);
+        wm_line_t read[AT_ONCE];
+        come = read_lines(p, i, step, lines, deadline, read);
+        for (size_t k = 0; k < AT_ONCE; k++) {
+            const size_t at = (i + k * step) * WM_LINE_PAYLOAD;
+            if (come && i + k * step < lines)
+                store_payload(p.dst + at,
+                              (uint64_t)read[k].high << 32 | read[k].low,
+                              p.nbytes - at, p.unit);
+        }
     }
     const bool late = wm_block_any(!come);
     if (!wm_block_ended())

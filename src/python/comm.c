@@ -385,7 +385,7 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     wm_channel_t channel;
     wm_error_t err;
     int rank;
-    char reason[200] = "";
+    char reason[320] = "";
     wm_pointer_t into = {.kind = WM_MEMORY_HOST, .device = -1};
     if (given != 2) {
         PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
