@@ -4,7 +4,8 @@
 #include "array/kernels.h"
 #include "kernels/mail.h"
 
-// A small block finds room soon on a busy GPU, a large one copies more at once.
+// A small block finds room soon on a busy GPU, a large one copies more at
+// once.
 #define SMALL_BLOCK 256
 #define LARGE_BLOCK 512
 #define SMALL_BYTES 16384
@@ -17,7 +18,7 @@ typedef struct {
 static kernel_t post = {.name = "wm_mail_post"};
 static kernel_t fetch = {.name = "wm_mail_fetch"};
 
-_Static_assert(WM_MAIL_BOX_BYTES * WM_LINE_PAYLOAD
+_Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
 
@@ -30,8 +31,7 @@ launch(int device, kernel_t *kernel, void *params, size_t nbytes,
     CUfunction function = atomic_load(&kernel->functions[device]);
     int code = 0;
     if (function == NULL
-        && (code = wm_kernels_find(device, kernel->name, &function, err))
-               == 0)
+        && (code = wm_kernels_find(device, kernel->name, &function, err)) == 0)
         atomic_store(&kernel->functions[device], function);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);

@@ -10,7 +10,8 @@
 struct wm_mapping {
     wm_mapping_t *next; // of the peer's, most recently used first
     uint64_t buffer_id;
-    int device; // that sees it
+    uint64_t base; // over there
+    int device;    // that sees it
     int users;
     bool stale; // freed by its owner: closed when unused
     size_t size;
@@ -72,6 +73,23 @@ make_room(int device, size_t size)
     }
 }
 
+// What was mapped of the addresses that a new allocation has now is freed, and
+// while it is mapped the driver may refuse to map the new one.
+static void
+close_overlapped(wm_peer_t *peer, const wm_header_t *header)
+{
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+        wm_mapping_t *mapping = *link;
+        mapping->stale |= mapping->buffer_id != header->buffer_id
+                          && mapping->base < header->base + header->size
+                          && header->base < mapping->base + mapping->size;
+        if (mapping->stale && mapping->users == 0)
+            close_mapping(link);
+        else
+            link = &mapping->next;
+    }
+}
+
 int
 wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
                 wm_mapping_t **mapping, wm_error_t *err)
@@ -95,6 +113,7 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
     wm_mapping_t *opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    close_overlapped(peer, header);
     make_room(device, header->size);
     int code = wm_memory_map(device, &header->handle, &opened->pointer, err);
     if (code == WM_ERR_MEMORY && wm_mapping_flush(-1) > 0)
@@ -104,6 +123,7 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
         return code;
     }
     opened->buffer_id = header->buffer_id;
+    opened->base = header->base;
     opened->device = device;
     opened->size = header->size;
     opened->users = 1;

@@ -78,7 +78,9 @@ ipc_accept(wm_op_t *op, wm_error_t *err)
     int device = op->buffer.memory.device;
     int code = wm_mapping_open(op->peer, &op->header, device, &op->mapping,
                                err);
-    if (code < 0 && code != WM_ERR_MEMORY) {
+    // Not for good where freed memory at its address is still in use here.
+    if (code < 0 && code != WM_ERR_MEMORY
+        && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED)) {
         // Seen by wm.transport(); the message goes through the host.
         op->peer->ipc_refused = true;
         snprintf(op->peer->reason, sizeof op->peer->reason,

@@ -49,10 +49,10 @@ wm_now_ns()
 WM_DEVICE void
 wm_store_line(char *line, uint64_t value, uint32_t flag)
 {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(
-                     line),
-                 "r"((uint32_t)value), "r"(flag), "r"((uint32_t)(value >> 32))
-                 : "memory");
+    asm volatile(
+        "st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line),
+        "r"((uint32_t)value), "r"(flag), "r"((uint32_t)(value >> 32))
+        : "memory");
 }
 
 WM_DEVICE wm_line_t

@@ -102,6 +102,23 @@ def test_mappings_of_freed_memory_are_closed(comm):
 
 
 @pytest.mark.ranks(2)
+def test_memory_that_comes_back_at_the_same_address(comm, ipc):
+    """The driver maps it only when what was there before is closed."""
+    before = wm.stats()
+    for turn in range(15):
+        for size in (1, 1000, 4097, 300_000):
+            array = kinds.make("foreign", np.full(size, turn, np.uint8))
+            if comm.rank == 0:
+                comm.Send(array, 1)
+            elif comm.rank == 1:
+                into = kinds.make("foreign", np.zeros(size, np.uint8))
+                comm.Recv(into, 0)
+                assert (into.numpy() == turn).all()
+            del array
+    assert wm.stats()["host_messages"] == before["host_messages"]
+
+
+@pytest.mark.ranks(2)
 def test_host_buffers_name_their_path(comm):
     told = wm.transport(
         comm, 1 - comm.rank if comm.rank < 2 else 0, np.zeros(1)

@@ -186,6 +186,7 @@ static const ErrorText error_texts[] = {
     E(ERROR_INVALID_DEVICE, "invalid device ordinal"),
     E(ERROR_INVALID_CONTEXT, "invalid device context"),
     E(ERROR_MAP_FAILED, "mapping of buffer object failed"),
+    E(ERROR_ALREADY_MAPPED, "resource already mapped"),
     E(ERROR_PEER_ACCESS_UNSUPPORTED,
       "peer access is not supported between these two devices"),
     E(ERROR_INVALID_HANDLE, "invalid resource handle"),

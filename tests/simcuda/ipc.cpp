@@ -23,6 +23,7 @@ struct MemHandle {
     uint64_t id;
     uint64_t offset;
     uint64_t size;
+    uint64_t base;
 };
 static_assert(sizeof(MemHandle) <= CU_IPC_HANDLE_SIZE, "handle");
 
@@ -185,6 +186,7 @@ import(Context *ctx, const MemHandle &h, RangePtr *out)
     range->fd = fd;
     range->owner = h.home.nonce;
     range->owner_id = h.id;
+    range->owner_base = h.base;
     ranges[base] = range;
     *out = range;
     return CUDA_SUCCESS;
@@ -209,6 +211,21 @@ opened_before(const Context *ctx, const MemHandle &h)
         }
     }
     return nullptr;
+}
+
+// Whether an earlier allocation at the same address over there is still open.
+static bool
+overlaps_opened(const Context *ctx, const MemHandle &h)
+{
+    for (auto &item : ranges) {
+        const Range &r = *item.second;
+        if (r.kind == Kind::IMPORTED && r.ctx == ctx && r.owner == h.home.nonce
+            && r.owner_base < h.base + h.size
+            && h.base < r.owner_base + r.size) {
+            return true;
+        }
+    }
+    return false;
 }
 
 } // namespace sim
@@ -241,6 +258,7 @@ cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr ptr)
     h.id = range->id;
     h.offset = range->offset;
     h.size = range->size;
+    h.base = range->base;
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);
     return CUDA_SUCCESS;
@@ -269,6 +287,9 @@ cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     }
     RangePtr range = opened_before(call.ctx, h);
+    if (range == nullptr && overlaps_opened(call.ctx, h)) {
+        return CUDA_ERROR_ALREADY_MAPPED;
+    }
     if (range == nullptr) {
         CUresult result = control_of(h.home) == nullptr
                               ? CUDA_ERROR_INVALID_VALUE

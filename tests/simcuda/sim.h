@@ -81,7 +81,8 @@ struct Range {
     int export_slot = -1;
     int fd = -1; // imported: holds the lock that tells the exporter
     int references = 0;
-    uint64_t owner = 0, owner_id = 0; // imported: nonce and id over there
+    // imported: nonce, id and address over there
+    uint64_t owner = 0, owner_id = 0, owner_base = 0;
 };
 using RangePtr = std::shared_ptr<Range>;
 
