@@ -120,10 +120,10 @@ agree(wm_comm_t *comm, int code, bool *stages, wm_error_t *err)
     int mine[2] = {code < 0 ? comm->rank + 1 : 0, *stages}, any[2] = {0};
     wm_error_t later;
     MPI_Request request;
-    int agreed = wait_request(comm,
-                              MPI_Iallreduce(mine, any, 2, MPI_INT, MPI_MAX,
-                                             comm->match, &request),
-                              &request, code < 0 ? &later : err);
+    int agreed = wait_request(
+        comm,
+        MPI_Iallreduce(mine, any, 2, MPI_INT, MPI_MAX, comm->match, &request),
+        &request, code < 0 ? &later : err);
     *stages = any[1] != 0;
     if (code < 0 || agreed < 0)
         return code < 0 ? code : agreed;

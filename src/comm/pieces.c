@@ -176,10 +176,10 @@ submit_piece(wm_op_t *op, wm_error_t *err)
         code = wm_node_register(op->peer, false, op->device, err);
     op->idle = false;
     if (code == 0)
-        code = wm_memory_copy(
-            op->device, op->buffer.data + at * pieces->piece,
-            pieces->remote + at % pieces->ring * pieces->piece,
-            piece_length(op, at), op->stream, err);
+        code = wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
+                              pieces->remote
+                                  + at % pieces->ring * pieces->piece,
+                              piece_length(op, at), op->stream, err);
     if (code == 0 && (!last || op->signals))
         code = wm_word_write(op->device, op->stream, &op->slot->taken,
                              pieces->taken_base + at + 1, err);
@@ -192,8 +192,8 @@ pull_ended(wm_op_t *op, bool *ended, wm_error_t *err)
 {
     if (op->signals) { // the word tells it for nothing, but tells no errors
         bool unused;
-        *ended = wm_word_reached(&op->slot->taken, op->pieces.taken_base
-                                                       + op->pieces.pieces);
+        *ended = wm_word_reached(&op->slot->taken,
+                                 op->pieces.taken_base + op->pieces.pieces);
         return *ended || ++op->asks % 256 != 0
                    ? 0
                    : wm_stream_spin(op->device, op->stream, 1, &unused, err);

@@ -213,8 +213,8 @@ step(wm_op_t *op)
 }
 
 // Who uses the buffer now must be waited for, and usually nobody does: taken
-// note of here, while the message is on its way. Whatever cannot be found out, or
-// taken note of, is left to the transport.
+// note of here, while the message is on its way. Whatever cannot be is left to
+// the transport.
 static void
 look_at_producer(wm_op_t *op)
 {
@@ -249,8 +249,9 @@ post(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     wm_engine_lock();
-    code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE, op->rank,
-                                  op->tag, op->comm->match, &op->parts[0]),
+    code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
+                                  op->rank, op->tag, op->comm->match,
+                                  &op->parts[0]),
                         "MPI_Irecv", err);
     wm_engine_unlock();
     return code;
