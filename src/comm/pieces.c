@@ -46,6 +46,9 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_word_wait(device, stream, &op->slot->ready,
                             pieces->ready_base + 1, err);
+    // Before `taken` can be written: the slot is the sender's again then.
+    if (code == 0)
+        atomic_store(&op->slot->answer, WM_ANSWER_SUBMITTED);
     if (code == 0 && is_boxed(op))
         code = wm_mail_fetch(device, op->buffer.data, pieces->remote,
                              op->header.flag, op->header.nbytes,
@@ -68,7 +71,6 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     pieces->next = 1;
-    atomic_store(&op->slot->answer, WM_ANSWER_SUBMITTED);
     wm_op_complete(op);
     return 0;
 }
@@ -236,7 +238,8 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     if ((code = pull_ended(op, &ended, err)) < 0 || !ended)
         return code;
     op->idle = true;
-    atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
+    if (!op->signals) // else the slot may serve another message by now
+        atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
     return 1;
 }
 

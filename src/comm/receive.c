@@ -23,7 +23,11 @@ enum {
 static void
 answer_error(wm_op_t *op, const wm_error_t *err)
 {
-    if (op->slot == NULL)
+    // Once everything is taken the slot may serve another message.
+    if (op->slot == NULL
+        || (op->pieces.pieces > 0
+            && wm_word_reached(&op->slot->taken,
+                               op->pieces.taken_base + op->pieces.pieces)))
         return;
     snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
     atomic_store(&op->slot->answer, WM_ANSWER_ERROR);
