@@ -22,9 +22,8 @@
 // What the receiver answers to an offer.
 enum {
     WM_ANSWER_NONE = 0,
-    WM_ANSWER_SUBMITTED, // its stream will take the data
-    WM_ANSWER_HOST,      // cannot reach the memory: stage it
-    WM_ANSWER_ERROR,     // see slot->error
+    WM_ANSWER_HOST,  // cannot reach the memory: stage it
+    WM_ANSWER_ERROR, // see slot->error
 };
 
 // One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
@@ -42,6 +41,10 @@ typedef struct {
     // written by the receiver's host or stream
     _Alignas(64) _Atomic uint32_t taken; // pieces taken
     _Atomic uint32_t answer;
+    // What `taken` will be once the receiver's stream has come to it. Says
+    // which message is meant, as it may be written after `taken`, when the
+    // slot serves another.
+    _Atomic uint32_t submitted;
     // by whoever failed
     _Alignas(64) char error[128];
 } wm_slot_t;

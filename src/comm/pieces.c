@@ -46,9 +46,6 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_word_wait(device, stream, &op->slot->ready,
                             pieces->ready_base + 1, err);
-    // Before `taken` can be written: the slot is the sender's again then.
-    if (code == 0)
-        atomic_store(&op->slot->answer, WM_ANSWER_SUBMITTED);
     if (code == 0 && is_boxed(op))
         code = wm_mail_fetch(device, op->buffer.data, pieces->remote,
                              op->header.flag, op->header.nbytes,
@@ -71,6 +68,7 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     pieces->next = 1;
+    atomic_store(&op->slot->submitted, pieces->taken_base + 1);
     wm_op_complete(op);
     return 0;
 }

@@ -380,7 +380,8 @@ step_offer(wm_op_t *op, wm_error_t *err)
             return code;
         op->state = SEND_STAGING;
     }
-    if (op->state == SEND_OFFERED && answer == WM_ANSWER_SUBMITTED
+    if (op->state == SEND_OFFERED
+        && atomic_load(&op->slot->submitted) == pieces->taken_base + 1
         && op->user_device >= 0 && !atomic_load(&op->done)
         && pieces->pieces == 1 && (code = follow_receiver(op, err)) < 0)
         return code;
