@@ -378,17 +378,8 @@ def comm(world):
     return wm.Comm(world)
 
 
-# Known to be wrong, and not run, as the job would end with them: after other
-# scenarios a rank waits for ever in a copy of its own. Alone they pass.
-STUCK = ("host_to_device_large", "sendrecv")
-KNOWN = pytest.mark.xfail(run=False, reason="hangs after other scenarios")
-
-
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=KNOWN if name in STUCK else ()) for name in P2P],
-)
+@pytest.mark.parametrize("name", list(P2P))
 def test_faults_of_messages(comm, plain, name):
     kind, source, into, size = P2P[name]
     try_all(lambda c: kind(c, source, into, size), comm, plain, name)
