@@ -20,14 +20,21 @@ enum {
     RECEIVE_PULL,
 };
 
+// Whether the slot is still this message's: once all pieces are taken the
+// sender may have given it to another.
+static bool
+holds_slot(const wm_op_t *op)
+{
+    return op->slot != NULL
+           && (op->pieces.pieces == 0
+               || !wm_word_reached(&op->slot->taken,
+                                   op->pieces.taken_base + op->pieces.pieces));
+}
+
 static void
 answer_error(wm_op_t *op, const wm_error_t *err)
 {
-    // Once everything is taken the slot may serve another message.
-    if (op->slot == NULL
-        || (op->pieces.pieces > 0
-            && wm_word_reached(&op->slot->taken,
-                               op->pieces.taken_base + op->pieces.pieces)))
+    if (!holds_slot(op))
         return;
     snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
     atomic_store(&op->slot->answer, WM_ANSWER_ERROR);
@@ -179,7 +186,7 @@ advance(wm_op_t *op, wm_error_t *err)
     default:
         return 1;
     }
-    if (code == 0 && atomic_load(&op->slot->failed))
+    if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op))
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.120s",
                             op->result.source, op->slot->error);
