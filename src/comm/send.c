@@ -111,6 +111,7 @@ announce(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     if (idle) {
+        op->pieces.next = 1;
         atomic_store(&op->slot->ready, ready);
         return 0;
     }
@@ -133,6 +134,8 @@ announce(wm_op_t *op, wm_error_t *err)
         code = wm_producer_before(producer, false, device, stream, err);
     if (code == 0)
         code = wm_word_write(device, stream, &op->slot->ready, ready, err);
+    if (code == 0)
+        op->pieces.next = 1;
     if (pooled)
         wm_stream_release(device, stream);
     return code;
@@ -159,7 +162,7 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
     header->base = memory->base;
     header->size = memory->size;
     header->buffer_id = memory->buffer_id;
-    op->pieces.pieces = op->pieces.next = 1;
+    op->pieces.pieces = 1;
     op->pieces.ready_base = header->ready_base;
     op->pieces.taken_base = header->taken_base;
     header->stage_only = wm_transport_forced() == &wm_transport_host
@@ -176,7 +179,6 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
                                                    : WM_STAGE_UNEXPORTABLE;
         header->piece = header->nbytes;
         header->pieces = header->ring = 1;
-        op->pieces.pieces = op->pieces.next = 1;
     }
     return 0;
 }

@@ -38,6 +38,7 @@ HANGS = 30.0  # seconds that no message takes
 UNKNOWN = 999  # CUDA_ERROR_UNKNOWN
 ERRORS = (wm.CudaError, MPI.Exception)  # OutOfMemoryError is a CudaError
 
+SLOTS = 2048  # WM_SLOTS
 SMALL, LARGE, RING = 1000, 1_000_000, 51_000_000
 
 
@@ -390,6 +391,27 @@ def test_faults_of_messages(comm, plain, name):
 def test_faults_of_collectives(comm, plain, name):
     kind, source, into, size = COLLECTIVES[name]
     try_all(lambda c: kind(c, source, into, size), comm, plain, name)
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+def test_failed_sends_give_their_slots_back(comm, plain):
+    """More of them fail than there are slots; the next is still offered."""
+    array = kinds.make("foreign", np.ones(LARGE, np.uint8))
+    driver = kinds.driver()
+    for _ in range(SLOTS + 1):
+        plain.Barrier()
+        with pytest.raises(wm.CudaError):
+            if comm.rank == 0:
+                driver.simcuda_fail(b"StreamQuery", ctypes.c_long(1), UNKNOWN)
+                comm.Send(array, 1)
+            else:
+                comm.Recv(array, 0)
+    before = wm.stats()["host_messages"]
+    if comm.rank == 0:
+        comm.Send(array, 1)
+    else:
+        comm.Recv(array, 0)
+    assert wm.stats()["host_messages"] == before
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
