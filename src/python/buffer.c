@@ -200,12 +200,86 @@ number(PyObject *object, const char *argument, const char *what,
     return 0;
 }
 
-// The array as memory, or raw host bytes where its elements have no dtype of
-// ours but the datatype says what they are.
+// Whether DLPack's own word for where it is is anything but the host.
+static bool
+claims_device(PyObject *object)
+{
+    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    bool device = false;
+    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
+        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
+        case WM_DL_CPU:
+        case WM_DL_CUDA_HOST:
+            break;
+        default:
+            device = true;
+        }
+    Py_XDECREF(place);
+    PyErr_Clear();
+    return device;
+}
+
+// The MPI type that mpi4py finds for elements of one letter; NULL without an
+// exception where there is none.
+static PyObject *
+discover(const Py_buffer *raw)
+{
+    const char *format = raw->format != NULL ? raw->format : "B";
+    PyObject *code = PyUnicode_FromString(
+        *format == '@' || *format == '<' ? format + 1 : format);
+    PyObject *type = code != NULL ? wm_mpi_datatype_from_code(code) : NULL;
+    Py_XDECREF(code);
+    PyErr_Clear();
+    return type;
+}
+
+// Raw host bytes, whose MPI type is given or found: what has no dtype of ours
+// (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
+// -1, perhaps with an exception.
+static int
+look_raw(const parts_t *parts, bool writable, owner_t *owner,
+         wm_message_t *message)
+{
+    wm_error_t err;
+    PyObject *array = parts->array, *wrapped = NULL;
+    int flags = (writable ? PyBUF_WRITABLE : 0) | PyBUF_ANY_CONTIGUOUS
+                | PyBUF_FORMAT;
+    if (!PyObject_CheckBuffer(array)) {
+        if (parts->datatype == NULL || claims_device(array)
+            || PyObject_HasAttrString(array, "__cuda_array_interface__"))
+            return -1;
+        // mpi4py's own reading of DLPack
+        array = wrapped = wm_mpi_buffer(array, !writable);
+    }
+    // NumPy has no format for dates, which a given type makes up for.
+    if (parts->datatype != NULL)
+        flags &= ~PyBUF_FORMAT;
+    int code = array == NULL ? -1
+                             : PyObject_GetBuffer(array, &owner->raw, flags);
+    if (code < 0 && (array == NULL || parts->datatype == NULL))
+        PyErr_Clear();
+    Py_XDECREF(wrapped);
+    if (code < 0)
+        return -1;
+    if (parts->datatype == NULL
+        && (message->datatype = discover(&owner->raw)) == NULL)
+        return -1;
+    wm_buffer_t *buffer = &message->buffer;
+    if (wm_pointer_describe(owner->raw.buf, &buffer->memory, &err) < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    buffer->data = owner->raw.buf;
+    return wm_buffer_on_device(buffer) ? -1 : 0;
+}
+
+// The array as memory, else as raw host bytes. What is neither is refused in
+// the words of the first.
 static int
 look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
-     wm_buffer_t *buffer, size_t *length)
+     wm_message_t *message, size_t *length)
 {
+    wm_buffer_t *buffer = &message->buffer;
     if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
         wm_view_t *view = &owner->view;
         owner->viewed = true;
@@ -225,18 +299,20 @@ look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
         *length = wm_array_nbytes(&view->array);
         return 0;
     }
-    if (parts->datatype == NULL || !PyErr_ExceptionMatches(PyExc_TypeError)
-        || !PyObject_CheckBuffer(parts->array))
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_TypeError))
         return -1;
-    PyErr_Clear();
-    if (PyObject_GetBuffer(parts->array, &owner->raw,
-                           writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)
-        < 0)
+    PyErr_Fetch(&kind, &value, &trace);
+    int code = look_raw(parts, writable, owner, message);
+    if (code < 0 && !PyErr_Occurred()) {
+        PyErr_Restore(kind, value, trace);
         return -1;
-    buffer->data = owner->raw.buf;
-    buffer->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
     *length = (size_t)owner->raw.len;
-    return 0;
+    return code;
 }
 
 // Whether elements of the type lie in memory as they travel: without gaps,
@@ -275,20 +351,13 @@ is_dense(MPI_Datatype type)
 
 // A copy without gaps of host memory whose datatype has some.
 static int
-pack(wm_message_t *message, bool writable, const char *argument,
-     owner_t *owner)
+pack(wm_message_t *message, bool writable, const char *argument)
 {
     wm_buffer_t *buffer = &message->buffer;
-    if (wm_buffer_on_device(buffer)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: derived datatypes over GPU memory are not "
-                     "supported; send a contiguous copy",
-                     argument);
-        return -1;
-    }
+    owner_t *owner = buffer->owner;
     if (buffer->nbytes == 0)
         return 0;
-    message->user = owner->user = buffer->data;
+    owner->user = buffer->data;
     owner->type = MPI_DATATYPE_NULL;
     owner->packed = malloc(buffer->nbytes);
     if (owner->packed == NULL || message->count > INT_MAX
@@ -312,16 +381,17 @@ pack(wm_message_t *message, bool writable, const char *argument,
 
 // Count, displacement and type: which bytes of the memory they mean.
 static int
-apply(const parts_t *parts, size_t length, bool writable, const char *argument,
-      owner_t *owner, wm_message_t *message)
+apply(const parts_t *parts, size_t length, const char *argument,
+      const owner_t *owner, wm_message_t *message)
 {
-    MPI_Aint low = 0, extent = 1;
+    MPI_Aint low = 0, extent = 1, reach = 1;
     int size = 1;
     Py_ssize_t displacement = 0, count = -1;
-    if (parts->datatype != NULL) {
+    if (parts->datatype != NULL)
         message->datatype = PyUnicode_Check(parts->datatype)
                                 ? wm_mpi_datatype_from_code(parts->datatype)
                                 : Py_NewRef(parts->datatype);
+    if (parts->datatype != NULL || message->datatype != NULL) {
         if (message->datatype == NULL
             || wm_mpi_datatype(message->datatype, argument, &message->type)
                    < 0)
@@ -333,13 +403,15 @@ apply(const parts_t *parts, size_t length, bool writable, const char *argument,
                          argument);
             return -1;
         }
+        MPI_Type_get_true_extent(message->type, &low, &reach);
+        reach += low;
         MPI_Type_get_extent(message->type, &low, &extent);
         MPI_Type_size(message->type, &size);
     }
     else if (owner->viewed) {
         size = wm_dtype_info(owner->view.array.dtype)->itemsize;
         message->type = type_of(owner->view.array.dtype);
-        extent = size;
+        extent = reach = size;
     }
     if (number(parts->count, argument, "count", &count) < 0
         || number(parts->displacement, argument, "displacement", &displacement)
@@ -367,7 +439,7 @@ apply(const parts_t *parts, size_t length, bool writable, const char *argument,
     else if ((size_t)count > (length - skipped) / step
              // the last element need not fill its extent
              && (size_t)count * step
-                    > length - skipped + step - (size_t)size) {
+                    > length - skipped + step - (size_t)reach) {
         PyErr_Format(PyExc_ValueError,
                      "%s: %zd elements of %zu bytes do not fit the buffer of "
                      "%zu bytes",
@@ -377,15 +449,24 @@ apply(const parts_t *parts, size_t length, bool writable, const char *argument,
     message->buffer.data += skipped;
     message->buffer.nbytes = (size_t)count * (size_t)size;
     message->size = (size_t)size;
+    message->extent = step;
     message->count = count;
-    if (parts->datatype != NULL && !is_dense(message->type))
-        return pack(message, writable, argument, owner);
+    if (message->datatype == NULL || is_dense(message->type))
+        return 0;
+    if (wm_buffer_on_device(&message->buffer)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: derived datatypes over GPU memory are not "
+                     "supported; send a contiguous copy",
+                     argument);
+        return -1;
+    }
+    message->user = message->buffer.data;
     return 0;
 }
 
 int
-wm_message_parse(PyObject *object, bool writable, const char *argument,
-                 wm_message_t *message)
+wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
+                       wm_message_t *message)
 {
     parts_t parts;
     if (waiting != NULL)
@@ -410,9 +491,20 @@ wm_message_parse(PyObject *object, bool writable, const char *argument,
     message->buffer.memory.device = -1;
     size_t length = 0;
     if ((parts.array == Py_None
-         || look(&parts, writable, argument, owner, &message->buffer, &length)
-                == 0)
-        && apply(&parts, length, writable, argument, owner, message) == 0)
+         || look(&parts, writable, argument, owner, message, &length) == 0)
+        && apply(&parts, length, argument, owner, message) == 0)
+        return 0;
+    wm_message_release(message);
+    return -1;
+}
+
+int
+wm_message_parse(PyObject *object, bool writable, const char *argument,
+                 wm_message_t *message)
+{
+    if (wm_message_parse_typed(object, writable, argument, message) < 0)
+        return -1;
+    if (message->user == NULL || pack(message, writable, argument) == 0)
         return 0;
     wm_message_release(message);
     return -1;
@@ -431,25 +523,6 @@ wm_message_release(wm_message_t *message)
 {
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);
-}
-
-// Whether DLPack's own word for where it is is anything but the host.
-static bool
-claims_device(PyObject *object)
-{
-    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    bool device = false;
-    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
-        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
-        case WM_DL_CPU:
-        case WM_DL_CUDA_HOST:
-            break;
-        default:
-            device = true;
-        }
-    Py_XDECREF(place);
-    PyErr_Clear();
-    return device;
 }
 
 bool

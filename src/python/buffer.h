@@ -14,18 +14,27 @@ typedef struct {
     MPI_Datatype type;  // the one given, else that of the elements, which may
                         // be MPI_DATATYPE_NULL: MPI has none for it
     size_t size;        // bytes an element
-    // Host memory whose datatype has gaps: `buffer` is a packed copy of
-    // `count` elements at `user`, unpacked by buffer.arrived.
+    size_t extent;      // from one to the next
+    // Host memory whose datatype has gaps: `count` elements at `user`, of
+    // which `buffer` is a packed copy, unpacked by buffer.arrived.
     char *user;
     MPI_Count count;
     PyObject *datatype; // one reference, NULL for none
 } wm_message_t;
 
 // 0, or -1 with an exception naming `argument`: TypeError, ValueError,
-// BufferError, or CudaError for a pointer that CUDA fails to look at.
+// BufferError, or CudaError for a pointer that CUDA fails to look at. Elements
+// that only MPI knows (long double, structures with a datatype) are taken in
+// host memory.
 int
 wm_message_parse(PyObject *object, bool writable, const char *argument,
                  wm_message_t *message);
+
+// The same without packing: where `user` is set, MPI is to be given it, and
+// the datatype.
+int
+wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
+                       wm_message_t *message);
 
 // Moves the memory out, for an operation.
 wm_buffer_t

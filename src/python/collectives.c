@@ -83,10 +83,33 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+// C's integers under their other names (Linux, 64 bits), which are those of
+// arrays here.
+static MPI_Datatype
+sized(MPI_Datatype type)
+{
+    const MPI_Datatype names[][2] = {
+        {MPI_SHORT, MPI_INT16_T},
+        {MPI_INT, MPI_INT32_T},
+        {MPI_LONG, MPI_INT64_T},
+        {MPI_LONG_LONG, MPI_INT64_T},
+        {MPI_SIGNED_CHAR, MPI_INT8_T},
+        {MPI_UNSIGNED_CHAR, MPI_UINT8_T},
+        {MPI_UNSIGNED_SHORT, MPI_UINT16_T},
+        {MPI_UNSIGNED, MPI_UINT32_T},
+        {MPI_UNSIGNED_LONG, MPI_UINT64_T},
+        {MPI_UNSIGNED_LONG_LONG, MPI_UINT64_T},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+        if (names[i][0] == type)
+            return names[i][1];
+    return type;
+}
+
 static int
 check_reduction(const wm_message_t *send, const wm_message_t *receive)
 {
-    if (receive->type == MPI_DATATYPE_NULL || receive->user != NULL) {
+    if (receive->type == MPI_DATATYPE_NULL) {
         PyErr_SetString(PyExc_TypeError,
                         "recvbuf: MPI has no reduction for this element type; "
                         "convert to float32 first");
@@ -98,13 +121,26 @@ check_reduction(const wm_message_t *send, const wm_message_t *receive)
                      send->buffer.nbytes, receive->buffer.nbytes);
         return -1;
     }
-    if (send != NULL && send->type != receive->type) {
+    if (send != NULL && sized(send->type) != sized(receive->type)) {
         PyErr_SetString(PyExc_TypeError,
                         "sendbuf and recvbuf have different element types; "
                         "give both the same");
         return -1;
     }
     return 0;
+}
+
+// Elements with gaps are MPI's to step over.
+static int
+parse_elements(PyObject *object, bool writable, const char *argument,
+               wm_message_t *message)
+{
+    int code = wm_message_parse_typed(object, writable, argument, message);
+    if (code == 0 && message->user != NULL) {
+        message->size = message->extent;
+        message->buffer.nbytes = (size_t)message->count * message->extent;
+    }
+    return code;
 }
 
 PyDoc_STRVAR(comm_Allreduce_doc,
@@ -128,10 +164,9 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
         return NULL;
     bool in_place = wm_mpi_is_in_place(values[0]);
-    if (wm_message_parse(values[1], true, "recvbuf", &received) < 0)
+    if (parse_elements(values[1], true, "recvbuf", &received) < 0)
         return tell_others(&channel);
-    if (!in_place
-        && wm_message_parse(values[0], false, "sendbuf", &sent) < 0) {
+    if (!in_place && parse_elements(values[0], false, "sendbuf", &sent) < 0) {
         wm_message_release(&received);
         return tell_others(&channel);
     }

@@ -145,3 +145,15 @@ wm_mpi_datatype_from_code(PyObject *code)
     Py_DECREF(type);
     return result;
 }
+
+PyObject *
+wm_mpi_buffer(PyObject *object, bool readonly)
+{
+    PyObject *type = PyObject_GetAttrString(mpi, "buffer");
+    PyObject *result = type == NULL
+                           ? NULL
+                           : PyObject_CallMethod(type, "frombuffer", "Oi",
+                                                 object, (int)readonly);
+    Py_XDECREF(type);
+    return result;
+}

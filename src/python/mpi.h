@@ -43,4 +43,9 @@ wm_mpi_request_type(void);
 PyObject *
 wm_mpi_datatype_from_code(PyObject *code);
 
+// mpi4py's own buffer over host memory that speaks DLPack alone; NULL with an
+// exception.
+PyObject *
+wm_mpi_buffer(PyObject *object, bool readonly);
+
 #endif
