@@ -59,6 +59,7 @@ SOURCES = [
     "src/comm/receive.c",
     "src/comm/request.c",
     "src/comm/send.c",
+    "src/comm/stash.c",
     "src/comm/stats.c",
     "src/comm/transport.c",
     "src/comm/transport_host.c",

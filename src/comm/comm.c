@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/progress.h"
+#include "comm/stash.h"
 #include "comm/transport.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
@@ -32,6 +33,7 @@ free_comm(wm_comm_t *comm)
     }
     free(comm->peers);
     free(comm->sequences);
+    wm_stash_free(comm);
     free(comm);
 }
 

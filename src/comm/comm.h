@@ -10,6 +10,8 @@
 
 #include "comm/node.h"
 
+typedef struct wm_stashed wm_stashed_t;
+
 typedef struct wm_comm {
     MPI_Comm user;  // borrowed
     MPI_Comm match; // headers and collectives; errors return
@@ -18,6 +20,7 @@ typedef struct wm_comm {
     int tag_limit;
     wm_peer_t **peers;   // by rank
     uint32_t *sequences; // by rank: payloads sent there on `data` so far
+    wm_stashed_t *stash; // matched, then put back
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what

@@ -53,6 +53,9 @@ struct wm_op {
     wm_comm_t *comm;
     int rank, tag; // as given
     bool receives;
+    bool stashed;   // the message was in the stash
+    bool held;      // nobody looks for its header now
+    bool withdrawn; // a message that comes now is put back
     bool synchronous;
     wm_buffer_t buffer;
     CUstream user_stream; // comm.on(stream)

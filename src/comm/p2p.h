@@ -48,13 +48,22 @@ wm_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
                 const char *text);
 
 // Waits for the end; the operation's own error. WM_ERR_PYTHON where it was
-// interrupted: a blocking receive is then taken back, or waited for where it
-// was matched after all; whatever else goes on by itself.
+// interrupted: a blocking receive is then taken back, and a message that comes
+// meanwhile is put back for the next; whatever else goes on by itself.
 WM_MUST_CHECK int
-wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err);
+wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err);
 
-// Cancels a receive that has not been matched. Whether the operation is a
-// receive: result.cancelled tells, at its end, whether it was in time.
+// What may interrupt a wait is to ask between these: a blocking receive that
+// has no message yet gets none meanwhile, one that has must not be interrupted
+// (false), since its message would be lost.
+bool
+wm_op_hold(wm_op_t *op);
+void
+wm_op_let_go_on(wm_op_t *op);
+
+// Cancels a receive that has not been matched; a blocking one puts back what
+// it is matched with nevertheless. Whether the operation is a receive:
+// result.cancelled tells, at its end, whether it was in time.
 bool
 wm_op_cancel(wm_op_t *op);
 

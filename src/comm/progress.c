@@ -162,8 +162,10 @@ wm_engine_notify(void)
 }
 
 bool
-wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
+wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
+               wm_op_t *op)
 {
+    bool leave = false;
     int64_t asked = 0, began = 0;
     atomic_fetch_add(&inside, 1);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
@@ -182,14 +184,14 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void))
             // It waits for the GIL: the progress thread serves meanwhile.
             atomic_fetch_sub(&inside, 1);
             wm_engine_notify();
-            bool leave = interrupted();
+            leave = interrupted(op);
             atomic_fetch_add(&inside, 1);
             if (leave)
                 break;
         }
     }
     atomic_fetch_sub(&inside, 1);
-    return atomic_load(flag) != 0;
+    return !leave;
 }
 
 // Sleeps until something is begun.

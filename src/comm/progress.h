@@ -51,9 +51,10 @@ bool
 wm_engine_drain(const wm_comm_t *comm);
 
 // Advances everything until *flag is not 0. `interrupted`, unless NULL, is
-// called every 50 ms or so and ends the wait when it returns true. Returns
-// whether the flag was set.
+// called with the operation every 50 ms or so and ends the wait when it
+// returns true. Returns false where it did.
 bool
-wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(void));
+wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
+               wm_op_t *op);
 
 #endif

@@ -8,6 +8,7 @@
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
+#include "comm/stash.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
@@ -83,18 +84,16 @@ choose(wm_op_t *op)
 
 // The header has come: what now? 1 when the message has ended.
 static int
-match(wm_op_t *op, const MPI_Status *status, wm_error_t *err)
+match(wm_op_t *op, wm_error_t *err)
 {
     memcpy(&op->header, op->packet, sizeof op->header);
     if (op->header.magic != WM_HEADER_MAGIC)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "what came from rank %d is no message of "
                             "warpmpi's",
-                            status->MPI_SOURCE);
-    op->result.source = status->MPI_SOURCE;
-    op->result.tag = status->MPI_TAG;
+                            op->result.source);
     op->result.nbytes = op->header.nbytes;
-    op->peer = op->comm->peers[status->MPI_SOURCE];
+    op->peer = op->comm->peers[op->result.source];
     if (op->header.failed)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.63s",
@@ -148,24 +147,40 @@ accept_offer(wm_op_t *op, wm_error_t *err)
     return code < 0 ? code : 0;
 }
 
+// Looks whether the header has come; 1 when it has, or none will.
 static int
-advance(wm_op_t *op, wm_error_t *err)
+look_for_header(wm_op_t *op, wm_error_t *err)
 {
-    bool idle = false;
     int flag = 0, code;
     MPI_Status status;
-    switch (op->state) {
-    case RECEIVE_HEADER:
+    if (op->held)
+        return 0;
+    if (!op->stashed) {
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, &status),
                             "MPI_Test", err);
         if (code < 0 || !flag)
             return code;
         MPI_Test_cancelled(&status, &flag);
-        if (flag) {
-            op->result.cancelled = true;
-            return 1;
-        }
-        code = match(op, &status, err);
+        op->result.cancelled = flag;
+        op->result.source = status.MPI_SOURCE;
+        op->result.tag = status.MPI_TAG;
+    }
+    if (op->withdrawn && !op->result.cancelled)
+        op->result.cancelled = wm_stash_put(op, op->stashed);
+    return 1;
+}
+
+static int
+advance(wm_op_t *op, wm_error_t *err)
+{
+    bool idle = false;
+    int code;
+    switch (op->state) {
+    case RECEIVE_HEADER:
+        code = look_for_header(op, err);
+        if (code <= 0 || op->result.cancelled)
+            return code;
+        code = match(op, err);
         return code != 0 || op->state == RECEIVE_COPY ? code
                                                       : advance(op, err);
     case RECEIVE_COPY:
@@ -260,10 +275,12 @@ post(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     wm_engine_lock();
-    code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
-                                  op->rank, op->tag, op->comm->match,
-                                  &op->parts[0]),
-                        "MPI_Irecv", err);
+    op->stashed = wm_stash_take(op);
+    if (!op->stashed)
+        code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES,
+                                      MPI_BYTE, op->rank, op->tag,
+                                      op->comm->match, &op->parts[0]),
+                            "MPI_Irecv", err);
     wm_engine_unlock();
     return code;
 }
@@ -305,9 +322,30 @@ wm_op_cancel(wm_op_t *op)
     if (op->receives && op->state == RECEIVE_HEADER
         && op->parts[0] != MPI_REQUEST_NULL)
         MPI_Cancel(&op->parts[0]);
+    op->withdrawn = op->blocking;
+    op->held = false;
     wm_engine_unlock();
     // MPI ends a cancelled receive locally, cancelled or matched after all.
     return op->receives;
+}
+
+bool
+wm_op_hold(wm_op_t *op)
+{
+    if (!op->receives || !op->blocking)
+        return true;
+    wm_engine_lock();
+    op->held = op->state == RECEIVE_HEADER && !atomic_load(&op->done);
+    wm_engine_unlock();
+    return op->held;
+}
+
+void
+wm_op_let_go_on(wm_op_t *op)
+{
+    wm_engine_lock();
+    op->held = false;
+    wm_engine_unlock();
 }
 
 // Waits in the driver for the copy that the engine has submitted.
@@ -323,17 +361,17 @@ synchronize(wm_op_t *op)
 }
 
 int
-wm_op_wait(wm_op_t *op, bool (*interrupted)(void), wm_error_t *err)
+wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
 {
     bool told = true;
     while (!atomic_load(&op->done) && told) {
-        told = wm_engine_wait(&op->news, interrupted);
+        told = wm_engine_wait(&op->news, interrupted, op);
         if (told && !atomic_load(&op->done))
             synchronize(op);
     }
     if (!told) {
-        // A receive not yet matched is taken back and loses no message; what
-        // was matched, is being sent, or can be waited for again goes on.
+        // A receive is taken back and loses no message; what is being sent,
+        // or can be waited for again, goes on.
         if (op->blocking && wm_op_cancel(op))
             (void)!wm_op_wait(op, NULL, NULL);
         else

@@ -310,8 +310,14 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return NULL;
     }
     int code = wm_python_wait(receiving, status);
-    if (code == 0)
-        code = wm_python_wait(sending, NULL);
+    if (code == 0) { // not interrupted: the message received would be lost
+        wm_error_t err;
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_op_wait(sending, NULL, &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
     wm_op_release(receiving);
     wm_op_release(sending); // after a failed receive it ends by itself
     wm_message_release(&received);

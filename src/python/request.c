@@ -16,10 +16,12 @@ typedef struct {
 } request_t;
 
 static bool
-interrupted(void)
+interrupted(wm_op_t *op)
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    bool raised = PyErr_CheckSignals() < 0;
+    bool raised = wm_op_hold(op) && PyErr_CheckSignals() < 0;
+    if (!raised)
+        wm_op_let_go_on(op);
     PyGILState_Release(state);
     return raised;
 }

@@ -98,6 +98,81 @@ def test_an_interrupted_wait_can_be_waited_again(comm, world):
             comm.Send(np.full(1, 7.0), 1)
 
 
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture
+def on_alarm():
+    """Sets what is to be called in 0.2 seconds, before Stopped is raised."""
+    old = signal.getsignal(signal.SIGALRM)
+
+    def arm(call):
+        def handler(*_):
+            call()
+            raise Stopped
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+    yield arm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, old)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_an_interrupted_receive_loses_no_message(comm, on_alarm, kind, size):
+    """The messages come while the handler runs that raises."""
+    requests = []
+
+    def send():
+        for tag in 1, 2, 1:
+            values = np.full(size, 10.0 * len(requests) + tag)
+            array = kinds.make(kind, values)
+            requests.append(comm.Isend(array, comm.rank, tag))
+
+    on_alarm(send)
+    with pytest.raises(Stopped):
+        comm.Recv(kinds.make("host", np.zeros(size)), comm.rank)
+    for tag, expected in (2, 12), (MPI.ANY_TAG, 1), (1, 21):
+        status = MPI.Status()
+        buffer = kinds.make(kind, np.zeros(size))
+        comm.Recv(buffer, MPI.ANY_SOURCE, tag, status)
+        assert (kinds.values_of(buffer) == expected).all()
+        assert status.source == comm.rank
+        assert status.Get_count(MPI.DOUBLE) == size
+    wm.Request.Waitall(requests)
+
+
+def test_an_interrupted_receive_puts_back_what_was_put_back(comm, on_alarm):
+    requests = []
+
+    def send():
+        requests.append(comm.Isend(np.full(1, 5.0), comm.rank, 3))
+
+    for _ in range(2):
+        on_alarm(send)
+        with pytest.raises(Stopped):
+            comm.Recv(np.zeros(1), comm.rank, 4 if requests else 3)
+    buffer = np.zeros(1)
+    for _ in range(2):
+        comm.Irecv(buffer, comm.rank, 3).Wait()
+        assert buffer[0] == 5
+    wm.Request.Waitall(requests)
+
+
+def test_an_interrupted_receive_without_a_message(comm, on_alarm):
+    on_alarm(lambda: None)
+    with pytest.raises(Stopped):
+        comm.Recv(np.zeros(1), comm.rank)
+    request = comm.Isend(np.full(1, 3.0), comm.rank)
+    buffer = np.zeros(1)
+    comm.Recv(buffer, comm.rank)
+    request.Wait()
+    assert buffer[0] == 3
+
+
 def test_gpu_memory_of_unknown_elements_is_taken_for_it():
     class Foreign:
         def __dlpack_device__(self):

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages that MPI has matched with a receive that was then interrupted:
+// only their header has been read, and the next receive that matches takes it
+// before MPI is asked. In the order they came. Engine lock held.
+#ifndef WM_COMM_STASH_H
+#define WM_COMM_STASH_H
+
+#include "comm/op.h"
+
+// Puts back what op->packet holds, from op->result's source and tag; `first`
+// where it had been taken out of the stash. False when memory is exhausted.
+bool
+wm_stash_put(wm_op_t *op, bool first);
+
+// Takes the first message that the receive matches into op->packet and
+// op->result; false where there is none.
+bool
+wm_stash_take(wm_op_t *op);
+
+void
+wm_stash_free(wm_comm_t *comm);
+
+#endif
