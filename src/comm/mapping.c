@@ -157,13 +157,14 @@ wm_mapping_pointer(const wm_mapping_t *mapping)
     return mapping->pointer;
 }
 
-// Whether the owner told that the memory is freed; a reader that is too late
-// for the ring of notices takes everything for freed.
+// Whether the owner told that the memory is freed. A reader that is too late
+// for the ring of notices takes everything for freed, also when the ring is
+// just full: the owner may be writing over the first.
 static bool
 noticed(const wm_segment_t *segment, uint64_t from, uint64_t to,
         uint64_t buffer_id)
 {
-    if (to - from > WM_NOTICES)
+    if (to - from >= WM_NOTICES)
         return true;
     for (uint64_t i = from; i < to; ++i)
         if (atomic_load(&segment->notices[i % WM_NOTICES]) == buffer_id)
@@ -172,10 +173,8 @@ noticed(const wm_segment_t *segment, uint64_t from, uint64_t to,
 }
 
 static int
-heed_peer(wm_peer_t *peer)
+close_noticed(wm_peer_t *peer, uint64_t from, uint64_t to)
 {
-    uint64_t from = peer->notices_seen;
-    uint64_t to = atomic_load(&peer->segment->notice_count);
     int closed = 0;
     for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
         wm_mapping_t *mapping = *link;
@@ -192,11 +191,20 @@ heed_peer(wm_peer_t *peer)
             ++closed;
         }
     }
-    // The ring went round while we read it: the next reading sees that.
-    if (atomic_load(&peer->segment->notice_count) - from <= WM_NOTICES)
-        peer->notices_seen = to;
-    else if (to - from > WM_NOTICES)
-        peer->notices_seen = to;
+    return closed;
+}
+
+static int
+heed_peer(wm_peer_t *peer)
+{
+    uint64_t from = peer->notices_seen;
+    uint64_t to = atomic_load(&peer->segment->notice_count);
+    int closed = close_noticed(peer, from, to);
+    // The ring went round while it was read: once more, for everything.
+    uint64_t now = atomic_load(&peer->segment->notice_count);
+    if (now - from >= WM_NOTICES)
+        closed += close_noticed(peer, from, to = now);
+    peer->notices_seen = to;
     return closed;
 }
 

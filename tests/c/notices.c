@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Notices of freed memory are heeded also when their ring wraps around while
+// it is read: the owner's writing is acted out, in between, by this program.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/mapping.h"
+#include "comm/progress.h"
+
+static wm_peer_t peer;
+static void (*meanwhile)(void); // what the owner does while we close one
+static int unmapped;
+
+// What mapping.c needs of the rest.
+int
+wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
+{
+    (void)err, (void)detail, (void)format;
+    return code;
+}
+
+int
+wm_device_describe(int device, const wm_device_t **info, wm_error_t *err)
+{
+    (void)device, (void)info, (void)err;
+    return WM_ERR_CUDA;
+}
+
+wm_peer_t *
+wm_node_peers(void)
+{
+    return &peer;
+}
+
+wm_peer_t *
+wm_node_self(void)
+{
+    return NULL;
+}
+
+bool
+wm_engine_try_lock(void)
+{
+    return true;
+}
+
+void
+wm_engine_unlock(void)
+{
+}
+
+uint64_t
+wm_pointer_buffer_id(uintptr_t base)
+{
+    (void)base;
+    return 0;
+}
+
+int
+wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
+                 wm_error_t *err)
+{
+    (void)device, (void)base, (void)handle, (void)err;
+    return WM_ERR_CUDA;
+}
+
+int
+wm_memory_map(int device, const CUipcMemHandle *handle, void **pointer,
+              wm_error_t *err)
+{
+    (void)device, (void)handle, (void)err;
+    *pointer = &peer;
+    return 0;
+}
+
+void
+wm_memory_unmap(int device, void *pointer)
+{
+    (void)device, (void)pointer;
+    ++unmapped;
+    if (meanwhile != NULL)
+        meanwhile();
+    meanwhile = NULL;
+}
+
+// The owner's two steps of a notice, which are not one.
+static void
+write_id(uint64_t id)
+{
+    uint64_t count = atomic_load(&peer.segment->notice_count);
+    atomic_store(&peer.segment->notices[count % WM_NOTICES], id);
+}
+
+static void
+post(uint64_t id)
+{
+    write_id(id);
+    atomic_fetch_add(&peer.segment->notice_count, 1);
+}
+
+static void
+open_mapping(uint64_t id)
+{
+    wm_header_t header = {.buffer_id = id, .size = 1};
+    wm_mapping_t *mapping;
+    int code = wm_mapping_open(&peer, &header, 0, &mapping, NULL);
+    assert(code == 0);
+    wm_mapping_release(mapping);
+}
+
+static void
+a_notice_closes_its_mapping_only(void)
+{
+    open_mapping(1);
+    open_mapping(2);
+    post(1);
+    assert(wm_mapping_heed_notices() == 1 && unmapped == 1);
+    assert(wm_mapping_heed_notices() == 0);
+}
+
+static void
+the_owner_writes_over_the_first_of_a_full_ring(void)
+{
+    open_mapping(1);
+    post(1);
+    for (int i = 1; i < WM_NOTICES; ++i)
+        post(1000);
+    write_id(1001);
+    wm_mapping_heed_notices();
+    assert(unmapped == 1);
+}
+
+static void
+write_over_the_first(void)
+{
+    post(1000);
+    write_id(1001);
+}
+
+static void
+the_ring_wraps_around_while_it_is_read(void)
+{
+    open_mapping(1);
+    open_mapping(2); // is looked at first
+    post(1);
+    post(2);
+    for (int i = 2; i < WM_NOTICES - 1; ++i)
+        post(1000);
+    meanwhile = write_over_the_first;
+    wm_mapping_heed_notices();
+    assert(unmapped == 2);
+}
+
+int
+main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {
+        {"one", a_notice_closes_its_mapping_only},
+        {"full", the_owner_writes_over_the_first_of_a_full_ring},
+        {"wrapped", the_ring_wraps_around_while_it_is_read},
+    };
+    peer.segment = calloc(1, sizeof *peer.segment);
+    int which = argc > 1 ? atoi(argv[1]) : -1;
+    assert(peer.segment != NULL && which >= 0 && which < 3);
+    printf("%s\n", cases[which].name);
+    cases[which].run();
+    return 0;
+}
