@@ -33,11 +33,16 @@ hash(uint64_t base, const char *text)
 }
 
 // The boot id tells hosts apart, also where names repeat (containers); a
-// WARPMPI_HOST makes ranks of one host act as if on several.
-static void
-host_identity(uint8_t host[32])
+// WARPMPI_HOST makes ranks of one host act as if on several. Found out once: a
+// process stays where it is.
+static const uint8_t *
+host_identity(void)
 {
+    static uint8_t host[WM_HOST_BYTES];
+    static bool known;
     char text[512] = "";
+    if (known)
+        return host;
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file != NULL) {
         if (fgets(text, 64, file) == NULL)
@@ -53,6 +58,8 @@ host_identity(uint8_t host[32])
         uint64_t part = hash(14695981039346656037ull + (uint64_t)i, text);
         memcpy(host + 8 * i, &part, 8);
     }
+    known = true;
+    return host;
 }
 
 static int
@@ -107,7 +114,7 @@ wm_node_describe(wm_endpoint_t *endpoint)
     endpoint->protocol = WM_PROTOCOL;
     endpoint->pid = getpid();
     snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);
-    host_identity(endpoint->host);
+    memcpy(endpoint->host, host_identity(), WM_HOST_BYTES);
     if (self == NULL
         && make_segment(endpoint->text, sizeof endpoint->text) < 0) {
         endpoint->failed = 1;
@@ -159,9 +166,8 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     if (peer == NULL)
         return NULL;
     memcpy(peer->id, endpoint->id, sizeof peer->id);
-    uint8_t host[32];
-    host_identity(host);
-    peer->same_host = memcmp(host, endpoint->host, sizeof host) == 0;
+    peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
+                      == 0;
     if (peer->same_host)
         peer->segment = open_segment(endpoint, peer->reason,
                                      sizeof peer->reason);

@@ -14,6 +14,7 @@
 #define WM_PROTOCOL 1u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
+#define WM_HOST_BYTES 32
 #define WM_LANES 4                // staging rings a segment
 #define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
@@ -67,7 +68,7 @@ typedef struct {
     uint32_t protocol;
     int32_t failed; // 1: `text` tells why this rank cannot take part
     uint8_t id[16];
-    uint8_t host[32]; // WARPMPI_HOST, boot id or host name, hashed
+    uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
     char version[16];
     char text[176];

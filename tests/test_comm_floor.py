@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Parts of the third floor, tested from C without what is around them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+import toolchain  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    compiler = toolchain.find_mpicc()
+    if compiler is None:
+        pytest.skip("no MPI compiler")
+    try:
+        folders = toolchain.find_cuda().include_dirs
+    except toolchain.ToolchainError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("comm")
+
+    def make(name, *parts):
+        words = [*compiler, "-g", "-std=c11", "-pthread"]
+        words += [f"-I{path}" for path in (ROOT / "src", *folders)]
+        words += ['-DWM_VERSION="0"', str(ROOT / f"tests/c/{name}.c")]
+        words += [str(ROOT / f"src/comm/{part}.c") for part in parts]
+        subprocess.run([*words, "-o", str(folder / name)], check=True)
+        return str(folder / name)
+
+    return make
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("case", ["one", "full", "wrapped"])
+def test_notices(build, case):
+    run(build("notices", "mapping", "stats"), case)
+
+
+def test_host(build):
+    run(build("host", "node"))
