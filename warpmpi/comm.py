@@ -217,6 +217,9 @@ def transport(comm: Comm, rank: int, buffer: Any = None) -> Transport:
 
     buffer: the array received into; without one, memory of the current
     device. Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi')
-    and ``reason``. Raises ValueError for a rank the communicator lacks.
+    and ``reason``. Which memory the sender has is not known here: into host
+    memory the name is 'mpi', that of a message from host memory, and the
+    reason tells how one from a GPU comes. Raises ValueError for a rank the
+    communicator lacks.
     """
     return Transport(*comm._transport(rank, buffer))

@@ -3,6 +3,7 @@
 // own, so that one set of methods serves every kind of communicator; and the
 // same calls bound to a stream (comm.on(stream)).
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "comm/progress.h"
@@ -421,17 +422,22 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         into = message.buffer.memory;
         wm_message_release(&message);
     }
-    if (into.kind == WM_MEMORY_HOST || into.kind == WM_MEMORY_PINNED)
-        return Py_BuildValue("ss", "mpi",
-                             "the buffer is host memory: MPI "
-                             "carries it from host memory");
+    bool on_host = into.kind == WM_MEMORY_HOST
+                   || into.kind == WM_MEMORY_PINNED;
     const char *why;
     wm_engine_lock(); // never waits for the GIL
     const wm_transport_t *transport = wm_transport_choose(
         channel.comm->peers[rank], &into, &why);
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
-    return Py_BuildValue("ss", transport->name, reason);
+    if (on_host) // who sends what is not known here
+        snprintf(reason, sizeof reason,
+                 "the buffer here is host memory: from host memory MPI "
+                 "carries it, from a GPU it comes by %s (%s)",
+                 transport->name,
+                 transport == &wm_transport_self ? "one copy"
+                                                 : "page-locked host memory");
+    return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
 }
 
 #define FAST(name)                                                            \

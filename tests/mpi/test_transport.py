@@ -120,11 +120,25 @@ def test_memory_that_comes_back_at_the_same_address(comm, ipc):
 
 @pytest.mark.ranks(2)
 def test_host_buffers_name_their_path(comm):
-    told = wm.transport(
-        comm, 1 - comm.rank if comm.rank < 2 else 0, np.zeros(1)
-    )
+    """With that of a message from a GPU, which it really takes."""
+    other = 1 - comm.rank if comm.rank < 2 else 0
+    told = wm.transport(comm, other, np.zeros(1))
     assert told.name == "mpi"
-    assert "host" in str(told)
+    assert "from a GPU it comes by host (page-locked" in told.reason
+    changes = exchange(comm, "host", 8)
+    if comm.rank == 1:
+        assert changes["mpi_messages"] == 1
+        before = wm.stats()["host_messages"]
+        comm.Recv(np.zeros(8, np.uint8), 0)
+        assert wm.stats()["host_messages"] == before + 1
+    elif comm.rank == 0:
+        comm.Send(kinds.make("device", np.zeros(8, np.uint8)), 1)
+
+
+def test_to_oneself_in_host_memory(comm):
+    told = wm.transport(comm, comm.rank, np.zeros(1))
+    assert told.name == "mpi"
+    assert f"comes by {forced() or 'self'} (" in told.reason
 
 
 def test_to_oneself(comm):
