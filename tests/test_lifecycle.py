@@ -100,6 +100,40 @@ def test_no_communicator_is_made_after_mpi_is_finalised(tmp_path):
 
 
 @needs_cuda
+@pytest.mark.parametrize("level", ["serialized", "multiple"])
+def test_a_low_thread_level_is_warned_of_once(tmp_path, level):
+    printed = run(
+        tmp_path,
+        """
+        import os, warnings
+        import mpi4py
+        mpi4py.rc.thread_level = os.environ["LEVEL"]
+        from mpi4py import MPI
+        import numpy as np
+        import warpmpi as wm
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            comm = wm.Comm(MPI.COMM_WORLD)
+            wm.Comm(comm.Dup())
+        for warning in caught:
+            print(warning.category.__name__, warning.message)
+            print(os.path.basename(warning.filename))
+        buffer = np.zeros(1)
+        requests = [comm.Irecv(buffer, 0), comm.Isend(np.ones(1), 0)]
+        wm.Request.Waitall(requests)
+        """,
+        LEVEL=level,
+    )
+    if level == "multiple":
+        assert printed == ""
+        return
+    warning, place = printed.splitlines()
+    assert warning.startswith("RuntimeWarning MPI runs below")
+    assert "wm.Request.Waitall" in warning
+    assert "thread_level" in warning
+    assert place == "program.py"
+
+
 def test_a_forked_child_is_told_so(tmp_path):
     printed = run(
         tmp_path,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -102,6 +103,21 @@ def _ours(comm: Any) -> Any:
     return comm
 
 
+@functools.cache
+def _warn_of_thread_level() -> None:
+    """Say once what would otherwise be seen as a hang."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        warnings.warn(
+            "MPI runs below MPI_THREAD_MULTIPLE: MPI.Request.Waitall and "
+            "every other wait of mpi4py's own never ends on requests of a "
+            "wm.Comm. Use wm.Request.Waitall, Wait or Test, or request the "
+            "thread level before mpi4py.MPI is imported: "
+            "mpi4py.rc.thread_level = 'multiple'",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 class _Communicator(_core.CommMethods):
     """What every intracommunicator of ours has beside mpi4py's own."""
 
@@ -113,6 +129,7 @@ class _Communicator(_core.CommMethods):
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
+            _warn_of_thread_level()
             self._attach()
 
 
