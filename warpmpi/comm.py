@@ -138,7 +138,11 @@ def _making(base: type, name: str) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _ours(method(self, *args, **kwargs))
+        made = _ours(method(self, *args, **kwargs))
+        if isinstance(made, Intercomm):
+            known = isinstance(self, Intercomm) and self._both_ours
+            made._both_ours = known or name == "Create_intercomm"
+        return made
 
     return call
 
@@ -152,7 +156,7 @@ def _idup(self: Any, info: Any = None) -> Any:
 _MAKERS = """
     Clone Dup Dup_with_info Create Create_group Split Split_type Shrink
     Create_cart Create_graph Create_dist_graph_adjacent Create_dist_graph
-    Create_intercomm Spawn Spawn_multiple Accept Connect Join Merge Sub
+    Create_intercomm Spawn Spawn_multiple Accept Connect Join Sub
 """.split()
 
 
@@ -194,8 +198,30 @@ class Distgraphcomm(_Communicator, MPI.Distgraphcomm):
     """A distributed graph communicator whose messages may be GPU arrays."""
 
 
+class _HostComm(MPI.Intracomm):
+    """Of ranks that may not run this package: refuses GPU arrays."""
+
+
 class Intercomm(MPI.Intercomm):
     """An intercommunicator, which refuses GPU arrays with a TypeError."""
+
+    # Whether the other group runs this package for certain: it has joined
+    # in a Create_intercomm of ours.
+    _both_ours = False
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        self._both_ours = getattr(comm, "_both_ours", False)
+
+    def Merge(self, high: bool = False) -> MPI.Intracomm:
+        """Merge both groups into one communicator; collective over both.
+
+        A wm.Comm where both groups have called Create_intercomm of wm.Comm's.
+        After Spawn, Accept, Connect and Join the other program may not run
+        this package, and could not take part in making one: the result is
+        then one of mpi4py's that refuses GPU arrays with a TypeError.
+        """
+        merged = super().Merge(high)
+        return _ours(merged) if self._both_ours else _HostComm(merged)
 
 
 for _cls, _base in (
@@ -206,8 +232,10 @@ for _cls, _base in (
     (Intercomm, MPI.Intercomm),
 ):
     _complete(_cls, _base)
+_guard(_HostComm, MPI.Intracomm)
 for _name in (*_POINT_TO_POINT, *_NOT_YET, "Bcast", "Allreduce"):
     setattr(Intercomm, _name, _host_only(MPI.Intercomm, _name))
+    setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
 
 _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Cartcomm, Cartcomm),
