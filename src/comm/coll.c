@@ -87,7 +87,13 @@ end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
                    ? wm_order_wait(buffer->producer.order, to_write, err)
                    : 0;
     end->ordinal = buffer->memory.device >= 0 ? buffer->memory.device : 0;
-    int code = wm_pinned_alloc(piece, (void **)&end->stage, err);
+    const wm_producer_t *producer = &buffer->producer;
+    int code = 0;
+    if (producer->kind == WM_PRODUCER_STREAM)
+        code = wm_stream_refuse_capture(producer->device, producer->stream,
+                                        "the stream of the array", err);
+    if (code == 0)
+        code = wm_pinned_alloc(piece, (void **)&end->stage, err);
     if (code == 0)
         code = wm_stream_acquire(end->ordinal, &end->stream, err);
     if (code < 0)

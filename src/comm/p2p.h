@@ -15,10 +15,11 @@ typedef struct {
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op carries
-// the caller's reference. Argument errors (rank, tag) and MPI's are told here,
-// and nothing was sent. A send that CUDA fails before its header is on its way
-// sends the reason instead, for the receiver to raise, and is told here like a
-// message: its own error comes with its end.
+// the caller's reference. Argument errors (rank, tag, a stream that is being
+// captured) and MPI's are told here, and nothing was sent. A send that CUDA
+// fails before its header is on its way sends the reason instead, for the
+// receiver to raise, and is told here like a message: its own error comes with
+// its end.
 WM_MUST_CHECK int
 wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
@@ -36,7 +37,8 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
 
 // What both ends do next: waits, without the lock, for producers that name no
 // stream (unless comm.on(stream) names one and no order of ours is involved)
-// and for host memory that a GPU still uses.
+// and for host memory that a GPU still uses. WM_ERR_STATE where a stream of
+// the message is being captured.
 WM_MUST_CHECK int
 wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err);

@@ -450,24 +450,20 @@ wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err)
 {
     wm_producer_t *producer = &buffer->producer;
-    bool capturing = false;
-    if (envelope->stream_device >= 0) {
-        int code = wm_stream_is_capturing(envelope->stream_device,
-                                          envelope->stream, &capturing, err);
-        if (code == 0 && capturing)
-            code = wm_error_set(err, WM_ERR_STATE, 0,
-                                "stream: it is being captured into a graph, "
-                                "which messages cannot be yet; send before "
-                                "or after the capture");
-        if (code < 0)
-            return code;
-    }
-    if (envelope->stream_device >= 0 && !wm_buffer_on_device(buffer)) {
-        int code = wm_stream_synchronize(envelope->stream_device,
-                                         envelope->stream, err);
-        if (code < 0)
-            return code;
-    }
+    int code = 0;
+    if (envelope->stream_device >= 0)
+        code = wm_stream_refuse_capture(envelope->stream_device,
+                                        envelope->stream, "the stream", err);
+    if (code == 0 && producer->kind == WM_PRODUCER_STREAM
+        && wm_buffer_on_device(buffer))
+        code = wm_stream_refuse_capture(producer->device, producer->stream,
+                                        "the stream of the array", err);
+    if (code == 0 && envelope->stream_device >= 0
+        && !wm_buffer_on_device(buffer))
+        code = wm_stream_synchronize(envelope->stream_device, envelope->stream,
+                                     err);
+    if (code < 0)
+        return code;
     if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
         producer->kind = producer->order == NULL
                              ? WM_PRODUCER_NONE // the stream was declared
@@ -477,7 +473,7 @@ wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
         || (!unnamed && wm_buffer_on_device(buffer)))
         return 0;
     wm_stat_add(WM_STAT_device_synchronizations, unnamed);
-    int code = wm_producer_wait(producer, to_write, err);
+    code = wm_producer_wait(producer, to_write, err);
     producer->kind = WM_PRODUCER_NONE;
     return code;
 }
@@ -531,6 +527,11 @@ wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     if (atomic_load(&op->done))
         return 0;
     int settled = wm_settle_producer(&op->buffer, envelope, false, err);
+    if (settled == WM_ERR_STATE) { // the caller's mistake: nothing is sent
+        *result = NULL;
+        wm_op_release(op);
+        return settled;
+    }
     if (settled < 0)
         wm_op_fail(op, err);
     wm_stat_add(WM_STAT_sent_messages, 1);

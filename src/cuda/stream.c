@@ -300,3 +300,21 @@ wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
     }
     return status;
 }
+
+int
+wm_stream_refuse_capture(int device, CUstream stream, const char *what,
+                         wm_error_t *err)
+{
+    bool capturing = false;
+    int status = wm_stream_is_capturing(device, stream, &capturing, err);
+    if (status < 0 && err->detail != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+        return status;
+    }
+    if (status == 0 && !capturing) {
+        return 0;
+    }
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "%s is being captured into a graph, which messages "
+                        "cannot be yet; send before or after the capture",
+                        what);
+}

@@ -71,4 +71,11 @@ WM_MUST_CHECK int
 wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
                        wm_error_t *err);
 
+// WM_ERR_STATE where the stream, which the text calls `what`, is being
+// captured, or is a default stream that captured ones are ordered with: work
+// given to it would spoil the capture, which asking does not.
+WM_MUST_CHECK int
+wm_stream_refuse_capture(int device, CUstream stream, const char *what,
+                         wm_error_t *err);
+
 #endif

@@ -366,7 +366,10 @@ PyDoc_STRVAR(comm_on_doc,
              "a\nreceive is seen by the work after it; the device is not "
              "synchronised.\nstream: wm.Stream, one of CuPy's, Torch's, "
              "Warp's, Numba's, any object\nwith __cuda_stream__, or a "
-             "handle.");
+             "handle. Raises\nValueError for the per-thread default stream, "
+             "which is another one on\neach thread; the calls raise "
+             "RuntimeError while the stream is captured\ninto a CUDA "
+             "graph.");
 
 static PyObject *
 comm_on(PyObject *self, PyObject *stream)
@@ -376,8 +379,17 @@ comm_on(PyObject *self, PyObject *stream)
         return NULL;
     bound->comm = Py_NewRef(self);
     bound->stream_object = Py_NewRef(stream);
-    if (wm_stream_from_object(stream, "stream", &bound->device, &bound->stream)
-        < 0)
+    int code = wm_stream_from_object(stream, "stream", &bound->device,
+                                     &bound->stream);
+    if (code == 0 && bound->stream == CU_STREAM_PER_THREAD) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "stream: the per-thread default stream is another one on each "
+            "thread, and any thread may serve a message; use a stream of its "
+            "own, such as wm.Stream(), or the legacy default stream");
+        code = -1;
+    }
+    if (code < 0)
         Py_CLEAR(bound);
     return (PyObject *)bound;
 }

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """comm.on(stream): ordered on the stream, without a synchronisation."""
 
+import ctypes
+import os
+
 import numpy as np
 import pytest
 
@@ -114,6 +117,64 @@ def test_one_end_on_a_stream(comm, stream):
             (comm if sender_on else comm.on(stream)).Recv(into, 0)
             stream.synchronize()
             np.testing.assert_array_equal(into.numpy(), values(3, 50_000))
+
+
+def test_the_per_thread_default_stream_is_refused(comm):
+    class PerThread:
+        def __cuda_stream__(self):
+            return 0, 2
+
+    for handle in 2, PerThread():
+        with pytest.raises(ValueError, match=r"wm\.Stream\(\)"):
+            comm.on(handle)
+
+
+@pytest.fixture
+def capture():
+    """Captures a stream; tells whether it was spoilt, and ends it."""
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver")
+    function = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_capture
+    function.argtypes = ctypes.c_void_p, ctypes.c_int
+    begun = []
+
+    def call(stream, begin):
+        begun.append(stream)
+        return function(stream.cuda_stream, begin)
+
+    yield call
+    for stream in begun:
+        function(stream.cuda_stream, 0)
+
+
+@pytest.mark.parametrize("size", [8, 9_000_000])
+@pytest.mark.parametrize("kind", ["foreign", "pool"])
+def test_a_captured_producer_is_refused(comm, capture, kind, size):
+    array = kinds.make(kind, values(1, size))
+    assert capture(array.stream, 1) == 0
+    for call in (
+        lambda: comm.Send(array, comm.rank),
+        lambda: comm.Isend(array, comm.rank),
+        lambda: comm.Recv(array, comm.rank),
+        lambda: comm.on(wm.Stream()).Irecv(array, comm.rank),
+        lambda: comm.on(array.stream).Send(wm.ones(3), comm.rank),
+        lambda: comm.on(array.stream).Send(np.ones(3), comm.rank),
+    ):
+        with pytest.raises(RuntimeError, match="captured into a graph"):
+            call()
+    for call in (
+        lambda: comm.Bcast(array),
+        lambda: comm.Allreduce(array, array),
+    ):
+        with pytest.raises(RuntimeError, match="captured into a graph"):
+            call()
+    assert capture(array.stream, 0) == 0
+    # Nothing was sent in its place.
+    buffer = np.zeros(size, np.uint8)
+    request = comm.Irecv(buffer, comm.rank)
+    comm.Send(array, comm.rank)
+    request.Wait()
+    np.testing.assert_array_equal(buffer, values(1, size))
 
 
 def test_what_is_no_stream_is_refused(comm):

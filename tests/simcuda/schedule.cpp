@@ -215,6 +215,7 @@ due_time()
 Mark
 enqueue(const StreamPtr &s, Op op)
 {
+    spoil_capture(s);
     order_with_legacy(s, &op);
     op.pos = ++s->last;
     op.due = due_time();

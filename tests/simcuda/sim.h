@@ -124,6 +124,8 @@ struct Stream {
     uint64_t demand = 0; // asked for
     bool running = false;
     bool active = false; // in the scheduler's list
+    bool capturing = false;
+    bool spoilt = false; // the capture, by what may not be done in it
 };
 
 // --- config.cpp ---------------------------------------------------------
@@ -180,6 +182,13 @@ forked();
 // --- stream.cpp ---------------------------------------------------------
 
 extern std::unordered_map<CUstream, StreamPtr> &streams;
+
+// What a capture forbids to do with the stream: waiting for it, asking whether
+// it is done and, as only messages are tested so, giving it work. The legacy
+// stream stands for all blocking ones. Whether a capture was spoilt. Lock
+// held.
+bool
+spoil_capture(const StreamPtr &stream);
 
 // The stream behind a handle, null where there is none. Lock held.
 StreamPtr

@@ -34,6 +34,27 @@ stream_of(CUstream handle, Context *ctx)
     return it == streams.end() ? nullptr : it->second;
 }
 
+static bool
+is_captured_with(const StreamPtr &captured, const StreamPtr &stream)
+{
+    return captured->capturing
+           && (captured == stream
+               || (stream == stream->ctx->legacy
+                   && captured->ctx == stream->ctx && captured->blocking));
+}
+
+bool
+spoil_capture(const StreamPtr &stream)
+{
+    bool spoilt = false;
+    for (auto &item : streams) {
+        if (is_captured_with(item.second, stream)) {
+            spoilt = item.second->spoilt = true;
+        }
+    }
+    return spoilt;
+}
+
 // What the host waits for when it waits for the stream. The legacy stream
 // stands for all blocking streams of its context.
 static Mark
@@ -102,6 +123,9 @@ cuStreamQuery(CUstream handle)
     if (stream == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if (spoil_capture(stream)) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     Mark end = end_of(stream);
     demand(end);
     return stream->ctx->error != CUDA_SUCCESS ? stream->ctx->error
@@ -119,6 +143,9 @@ cuStreamSynchronize(CUstream handle)
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (spoil_capture(stream)) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return wait_for(call.lock, end_of(stream));
 }
@@ -145,11 +172,32 @@ cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     if (!call) {
         return call.result;
     }
-    if (stream_of(handle, call.ctx) == nullptr) {
+    StreamPtr stream = stream_of(handle, call.ctx);
+    if (stream == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                : CU_STREAM_CAPTURE_STATUS_NONE;
+    for (auto &item : streams) {
+        if (item.second != stream && is_captured_with(item.second, stream)) {
+            return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        }
+    }
     return CUDA_SUCCESS;
+}
+
+SIM_EXPORT int
+simcuda_capture(CUstream handle, int begin)
+{
+    Lock lock(mu);
+    auto it = streams.find(handle);
+    if (it == streams.end()) {
+        return -1;
+    }
+    int spoilt = it->second->spoilt;
+    it->second->capturing = begin != 0;
+    it->second->spoilt = false;
+    return spoilt;
 }
 
 CUresult
