@@ -317,7 +317,7 @@ def parser(description: str, impls: Collection[str]) -> argparse.ArgumentParser:
     result.add_argument("--launches", type=int, help="of each implementation, in turn (3)")
     result.add_argument("--impl", nargs="+", choices=impls, default=list(impls), metavar="NAME")
     result.add_argument("--out", type=Path, metavar="PREFIX", help="of the files to write")
-    result.add_argument("--timeout", type=float, default=90.0, help="seconds for each launch")
+    result.add_argument("--timeout", type=float, default=150.0, help="seconds for each launch")
     result.add_argument("--worker", choices=impls, help=argparse.SUPPRESS)
     result.add_argument("--results", help=argparse.SUPPRESS)
     result.epilog = "NAME: " + ", ".join(impls)

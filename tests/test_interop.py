@@ -6,6 +6,7 @@ import ctypes
 import gc
 import subprocess
 import sys
+import types
 import weakref
 from typing import ClassVar
 
@@ -846,3 +847,66 @@ def test_foreign_arrays_may_outlive_the_interpreter():
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def cupy_like(monkeypatch):
+    """Makes objects that have CuPy's attributes, and no array interface."""
+    stream = wm.Stream(GPU)
+    package, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
+    package.cuda = cuda
+    current = types.SimpleNamespace(ptr=stream.cuda_stream)
+    cuda.get_current_stream = lambda: current
+    if "cupy" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "cupy", package)
+        monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+
+    def make(array, **changes):
+        fields = {
+            "data": types.SimpleNamespace(ptr=array.ptr),
+            "dtype": array.dtype,
+            "shape": array.shape,
+            "strides": array.strides,
+            "_c_contiguous": array.is_contiguous,
+            "keep": array,
+        }
+        cls = _in_module("cupy", type("ndarray", (), {}))
+        result = cls()
+        vars(result).update({**fields, **changes})
+        return result
+
+    return make
+
+
+@needs_gpu
+def test_cupy_arrays_are_read_by_their_attributes(cupy_like):
+    a = wm.array(np.arange(12, dtype="f4").reshape(3, 4), device=GPU)
+    assert wm.asarray(cupy_like(a)).numpy().tolist() == a.numpy().tolist()
+    part = a[:, ::2]
+    view = wm.asarray(cupy_like(part))
+    assert view.strides == part.strides
+    assert view.numpy().tolist() == part.numpy().tolist()
+    assert wm.asarray(cupy_like(a[:0])).shape == (0, 4)
+
+
+@needs_gpu
+def test_what_cupy_attributes_do_not_say_is_asked_for(cupy_like):
+    """The array interface serves where they are not as expected."""
+    a = wm.array(np.arange(12, dtype="f4"), device=GPU)
+    odd = cupy_like(a, data=None)
+    with pytest.raises(TypeError, match="not an array"):
+        wm.asarray(odd)
+    odd.__cuda_array_interface__ = shown(a).__cuda_array_interface__
+    assert wm.asarray(odd).numpy().tolist() == a.numpy().tolist()
+
+
+@needs_gpu
+def test_an_interrupt_in_an_attribute_is_not_swallowed(cupy_like):
+    class Data:
+        @property
+        def ptr(self):
+            raise KeyboardInterrupt
+
+    a = wm.array(np.arange(12, dtype="f4"), device=GPU)
+    with pytest.raises(KeyboardInterrupt):
+        wm.asarray(cupy_like(a, data=Data()))

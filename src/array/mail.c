@@ -23,16 +23,33 @@ _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                "a mailbox holds the longest message");
 
 static int
+find(int device, kernel_t *kernel, CUfunction *function, wm_error_t *err)
+{
+    *function = atomic_load(&kernel->functions[device]);
+    if (*function != NULL)
+        return 0;
+    int code = wm_kernels_find(device, kernel->name, function, err);
+    if (code == 0)
+        atomic_store(&kernel->functions[device], *function);
+    return code;
+}
+
+int
+wm_mail_prepare(int device, wm_error_t *err)
+{
+    CUfunction unused;
+    int code = find(device, &post, &unused, err);
+    return code < 0 ? code : find(device, &fetch, &unused, err);
+}
+
+static int
 launch(int device, kernel_t *kernel, void *params, size_t nbytes,
        CUstream stream, wm_error_t *err)
 {
     unsigned int block = nbytes <= SMALL_BYTES ? SMALL_BLOCK : LARGE_BLOCK;
     wm_scope_t scope;
-    CUfunction function = atomic_load(&kernel->functions[device]);
-    int code = 0;
-    if (function == NULL
-        && (code = wm_kernels_find(device, kernel->name, &function, err)) == 0)
-        atomic_store(&kernel->functions[device], function);
+    CUfunction function;
+    int code = find(device, kernel, &function, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)

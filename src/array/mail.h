@@ -21,6 +21,11 @@ typedef struct {
     _Atomic uint32_t *status; // of a fetch; may be NULL
 } wm_mail_words_t;
 
+// Loads the kernels, which may wait for the device, so that nothing is loaded
+// behind work that waits. Idempotent.
+WM_MUST_CHECK int
+wm_mail_prepare(int device, wm_error_t *err);
+
 // Enqueues the zeroing of mailboxes.
 WM_MUST_CHECK int
 wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,

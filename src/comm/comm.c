@@ -10,7 +10,6 @@
 #include "comm/transport.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
-static _Atomic(wm_comm_t *) latest; // found; no handle of a freed one
 
 int
 wm_mpi_check(int result, const char *call, wm_error_t *err)
@@ -43,7 +42,6 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
 {
     (void)user, (void)key, (void)extra;
     wm_comm_t *comm = value;
-    atomic_store(&latest, NULL);
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
     // What nobody receives still refers to it: rather kept than freed.
@@ -57,14 +55,9 @@ wm_comm_find(MPI_Comm user)
 {
     void *value = NULL;
     int found = 0;
-    wm_comm_t *recent = atomic_load(&latest);
-    if (recent != NULL && recent->user == user)
-        return recent;
     if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL
         || MPI_Comm_get_attr(user, comm_key, &value, &found) != MPI_SUCCESS)
         return NULL;
-    if (found)
-        atomic_store(&latest, value);
     return found ? value : NULL;
 }
 

@@ -25,7 +25,9 @@ make(int device, boxes_t *boxes, wm_error_t *err)
     const size_t size = (size_t)BOXES * WM_MAIL_BOX_BYTES;
     wm_block_t *block;
     CUstream stream;
-    int code = wm_block_alloc(device, size, &block, err);
+    int code = wm_mail_prepare(device, err);
+    if (code == 0)
+        code = wm_block_alloc(device, size, &block, err);
     if (code < 0)
         return code;
     char *memory = wm_block_pointer(block);
@@ -61,8 +63,7 @@ wm_mailbox_acquire(int device, wm_mailbox_t **box, wm_pointer_t *memory,
     if (*box == NULL)
         return 0;
     (*box)->taken = true;
-    if (++(*box)->flag == 0) // what the memory was cleared with
-        ++(*box)->flag;
+    ++(*box)->flag;
     wm_block_describe(boxes->block, memory);
     return 0;
 }
@@ -82,7 +83,8 @@ wm_mailbox_flag(const wm_mailbox_t *box)
 void
 wm_mailbox_release(wm_mailbox_t *box)
 {
-    box->taken = false;
+    // After the last flag it is not used any more.
+    box->taken = box->flag == UINT32_MAX;
 }
 
 void

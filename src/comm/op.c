@@ -95,12 +95,38 @@ bool
 wm_op_borrows(const wm_op_t *op)
 {
     const wm_producer_t *producer = &op->buffer.producer;
-    if (op->receives && wm_stream_is_default(producer->stream))
+    if (op->settled || op->after[0].event != NULL
+        || producer->stream == CU_STREAM_PER_THREAD
+        || (op->receives && wm_stream_is_default(producer->stream)))
         return false;
     return producer->kind == WM_PRODUCER_STREAM && op->user_device < 0
            && producer->device == op->device
            && op->buffer.nbytes <= BORROW_BYTES
            && (op->blocking || !op->receives);
+}
+
+static void
+take_note_of(wm_op_t *op, int at, int device, CUstream stream)
+{
+    CUevent event;
+    if (wm_event_acquire(device, &event, NULL) < 0)
+        return;
+    if (wm_event_record(device, event, stream, NULL) < 0) {
+        wm_event_release(device, event);
+        return;
+    }
+    op->after[at].event = event;
+    op->after[at].device = device;
+}
+
+void
+wm_op_take_note(wm_op_t *op)
+{
+    const wm_producer_t *producer = &op->buffer.producer;
+    if (producer->kind == WM_PRODUCER_STREAM)
+        take_note_of(op, 0, producer->device, producer->stream);
+    if (op->user_device >= 0)
+        take_note_of(op, 1, op->user_device, op->user_stream);
 }
 
 int
@@ -119,12 +145,15 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     op->pooled = true;
-    if (op->after != NULL)
-        code = wm_stream_wait_event(op->device, op->stream, op->after, err);
-    if (code == 0 && op->user_device >= 0)
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (op->after[i].event != NULL)
+            code = wm_stream_wait_event(op->device, op->stream,
+                                        op->after[i].event, err);
+    if (code == 0 && op->user_device >= 0 && op->after[1].event == NULL
+        && !op->settled)
         code = wm_stream_follow(op->device, op->stream, op->user_device,
                                 op->user_stream, err);
-    if (code == 0)
+    if (code == 0 && op->after[0].event == NULL && !op->settled)
         code = wm_producer_before(&op->buffer.producer, op->receives,
                                   op->device, op->stream, err);
     op->opened = code == 0;
@@ -139,9 +168,10 @@ wm_op_drop_resources(wm_op_t *op)
     else if (op->pooled)
         wm_stream_release(op->device, op->stream);
     op->pooled = false;
-    if (op->after != NULL)
-        wm_event_release(op->buffer.producer.device, op->after);
-    op->after = NULL;
+    for (int i = 0; i < 2; ++i)
+        if (op->after[i].event != NULL)
+            wm_event_release(op->after[i].device, op->after[i].event);
+    memset(op->after, 0, sizeof op->after);
     if (op->event != NULL)
         wm_event_release(op->user_device, op->event);
     op->event = NULL;

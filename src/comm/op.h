@@ -88,7 +88,11 @@ struct wm_op {
     unsigned asks; // how often its end was looked for
     bool idle;     // nothing of ours is pending on it
     bool blocking; // the caller waits: nothing new comes on its streams
-    CUevent after; // what the buffer was used for when we began
+    struct {
+        CUevent event; // NULL: none
+        int device;
+    } after[2];   // of the streams of producer and user: work that comes first
+    bool settled; // nothing else comes first
     CUevent event; // that our use of the memory ended, on a user's stream
     wm_result_t result;
     wm_error_t error; // code 0: none
@@ -118,6 +122,13 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err);
 // Whether the operation is to work on the stream of the buffer's producer.
 bool
 wm_op_borrows(const wm_op_t *op);
+
+// Takes note, by events, of the work on the streams that the operation comes
+// after, on the thread that began it: later there may be more on them, they
+// may be gone, and the per-thread one would be another. What cannot be noted
+// is waited for as it is then.
+void
+wm_op_take_note(wm_op_t *op);
 
 // Gives the operation a stream that is ordered after whoever uses the buffer:
 // the producer's own for short work while its owner waits (no event, no query,

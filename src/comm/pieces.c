@@ -38,6 +38,8 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     int device = op->user_device;
     CUstream stream = op->user_stream;
     int code = wm_node_register(op->peer, false, device, err);
+    if (code == 0 && is_boxed(op))
+        code = wm_mail_prepare(device, err);
     if (code == 0)
         code = wm_producer_before(&op->buffer.producer, true, device, stream,
                                   err);
@@ -53,7 +55,7 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
                                  .word = &op->slot->taken,
                                  .value = pieces->taken_base + 1,
                              },
-                             PATIENCE_US, stream, err);
+                             UINT32_MAX, stream, err); // they are there
     else if (code == 0) {
         code = wm_memory_copy(device, op->buffer.data, pieces->remote,
                               op->header.nbytes, stream, err);
@@ -222,7 +224,9 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
         code = wm_event_done(op->user_device, op->event, &ended, err);
         return code < 0 ? code : ended;
     }
-    if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct)
+    // A kernel reaches what its own device has mapped, a copy whatever is.
+    if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct
+        && (!is_boxed(op) || op->user_device == op->device))
         return pull_on_stream(op, err);
     if (is_boxed(op))
         return pull_box(op, err);

@@ -222,8 +222,10 @@ step(wm_op_t *op)
             && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
             atomic_store(&op->slot->ready, op->pieces.ready_base + 1);
         // What our stream was given must not touch the slot any more.
-        if (op->opened)
-            (void)!wm_stream_synchronize(op->device, op->stream, NULL);
+        if (op->opened
+            && wm_stream_synchronize(op->device, op->stream, NULL) < 0
+            && op->fetching)
+            op->packet = NULL; // given up: a kernel may write its status
         if (op->user_device >= 0)
             (void)!wm_stream_synchronize(op->user_device, op->user_stream,
                                          NULL);
@@ -249,12 +251,7 @@ look_at_producer(wm_op_t *op)
     if (op->blocking && wm_op_borrows(op))
         return;
     if (producer->kind == WM_PRODUCER_STREAM && op->user_device < 0) {
-        // An event is had for a tenth of what asking takes.
-        if (wm_event_acquire(producer->device, &op->after, NULL) == 0
-            && wm_event_record(producer->device, op->after, producer->stream,
-                               NULL)
-                   == 0)
-            producer->kind = WM_PRODUCER_NONE;
+        wm_op_take_note(op); // takes a tenth of asking
         return;
     }
     if (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle)

@@ -259,6 +259,8 @@ try_start(wm_op_t *op, wm_error_t *err)
     }
     else {
         header->kind = WM_MESSAGE_DATA;
+        if (device)
+            wm_op_take_note(op);
         header->seq = op->comm->sequences[op->rank]++
                       % ((uint32_t)op->comm->tag_limit + 1u);
         header->chunk = (uint32_t)WM_CHUNK_BYTES;
@@ -320,6 +322,7 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     if (lane < 0)
         return 0;
     op->lane = lane;
+    op->settled = true; // those who wrote the buffer wrote `ready`
     if (op->box != NULL)
         wm_mailbox_release(op->box);
     op->box = NULL;

@@ -131,7 +131,8 @@ classify(slot_t *slot, PyTypeObject *type)
     else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
     }
-    else if (strcmp(type->tp_name, "cupy.ndarray") == 0) {
+    else if (strcmp(type->tp_name, "ndarray") == 0
+             && is_of_package(type, "cupy")) {
         slot->way = WAY_CUPY;
     }
     else if (strcmp(type->tp_name, "array") == 0

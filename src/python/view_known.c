@@ -69,10 +69,16 @@ static bool
 read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
 {
     PyObject *shape = PyObject_GetAttr(object, names.shape);
-    PyObject *contiguous = wm_python_attribute(object, names.contiguous);
-    PyObject *strides = contiguous == Py_True
-                            ? Py_NewRef(Py_None)
-                            : PyObject_GetAttr(object, names.strides);
+    PyObject *contiguous = shape != NULL
+                               ? wm_python_attribute(object, names.contiguous)
+                               : NULL;
+    PyObject *strides = NULL;
+    if (contiguous == Py_True) {
+        strides = Py_NewRef(Py_None);
+    }
+    else if (!PyErr_Occurred()) {
+        strides = PyObject_GetAttr(object, names.strides);
+    }
     bool read = shape != NULL && strides != NULL
                 && wm_view_set_shape(shape, argument, array) == 0
                 && wm_view_set_strides(strides, argument, array) == 0;
@@ -104,7 +110,17 @@ read_cupy_stream(CUstream *stream)
     return read;
 }
 
-// Whatever does not go as expected is left to the CUDA array interface.
+// Whether an exception is set that no reader of attributes should swallow.
+static bool
+is_serious(void)
+{
+    return PyErr_Occurred() != NULL
+           && !PyErr_ExceptionMatches(PyExc_AttributeError)
+           && !PyErr_ExceptionMatches(PyExc_TypeError)
+           && !PyErr_ExceptionMatches(PyExc_ValueError);
+}
+
+// Whatever is not as expected is left to the CUDA array interface.
 int
 wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
 {
@@ -117,6 +133,9 @@ wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
     if (!read_cupy_dtype(object, array) || !read_cupy_data(object, array)
         || !read_cupy_layout(object, argument, array)
         || !read_cupy_stream(&stream)) {
+        if (is_serious()) {
+            return -1;
+        }
         PyErr_Clear();
         return 0;
     }
