@@ -16,15 +16,18 @@ import mpirun  # noqa: E402
 
 # What a launcher leaves in its ranks' environment, and would take for its own.
 _LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA")
+# What says that this is such a rank, and what its user may have set.
+_RANK = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}
+_USERS = ("OMPI_ALLOW_RUN", "OMPI_MCA_plm_")
 
 
 def clean_environment(**changes):
     """This process's environment, as if no launcher had started it."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(_LAUNCHERS) or "ALLOW_RUN" in key
-    }
+    kept = dict(os.environ)
+    if not _RANK.isdisjoint(kept):
+        for key in os.environ:
+            if key.startswith(_LAUNCHERS) and not key.startswith(_USERS):
+                del kept[key]
     return {**kept, **changes}
 
 

@@ -852,11 +852,9 @@ def test_foreign_arrays_may_outlive_the_interpreter():
 @pytest.fixture
 def cupy_like(monkeypatch):
     """Makes objects that have CuPy's attributes, and no array interface."""
-    stream = wm.Stream(GPU)
     package, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
     package.cuda = cuda
-    current = types.SimpleNamespace(ptr=stream.cuda_stream)
-    cuda.get_current_stream = lambda: current
+    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
     if "cupy" not in sys.modules:
         monkeypatch.setitem(sys.modules, "cupy", package)
         monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)

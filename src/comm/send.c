@@ -263,7 +263,9 @@ try_start(wm_op_t *op, wm_error_t *err)
             wm_op_take_note(op);
         header->seq = op->comm->sequences[op->rank]++
                       % ((uint32_t)op->comm->tag_limit + 1u);
-        header->chunk = (uint32_t)WM_CHUNK_BYTES;
+        // A device's end stages two chunks, so none is larger than need be.
+        header->chunk = (uint32_t)(nbytes < WM_CHUNK_BYTES ? nbytes
+                                                           : WM_CHUNK_BYTES);
         if (device && nbytes / 4 < WM_CHUNK_BYTES)
             header->chunk = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4
                                                           : 65536);

@@ -306,6 +306,8 @@ wm_stream_refuse_capture(int device, CUstream stream, const char *what,
                          wm_error_t *err)
 {
     bool capturing = false;
+    wm_error_t own;
+    err = err != NULL ? err : &own;
     int status = wm_stream_is_capturing(device, stream, &capturing, err);
     if (status < 0 && err->detail != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
         return status;

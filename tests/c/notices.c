@@ -102,7 +102,7 @@ post(uint64_t id)
 static void
 open_mapping(uint64_t id)
 {
-    wm_header_t header = {.buffer_id = id, .size = 1};
+    wm_header_t header = {.buffer_id = id, .base = id, .size = 1};
     wm_mapping_t *mapping;
     int code = wm_mapping_open(&peer, &header, 0, &mapping, NULL);
     assert(code == 0);
