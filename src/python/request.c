@@ -219,29 +219,34 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     bool ended = true; // false: interrupted
+    bool ask_mpi = statuses != Py_None;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
         if (!PyObject_TypeCheck(item, wm_state()->request_type)
-            || ((request_t *)item)->op == NULL)
+            || ((request_t *)item)->op == NULL) {
+            ask_mpi = true;
             continue;
+        }
         wm_op_t *op = ((request_t *)item)->op;
         wm_op_retain(op);
         int code = wm_python_wait(op, NULL);
         ended = op->done;
         wm_op_release(op);
+        if (ended && (code < 0 || statuses == Py_None))
+            retire((request_t *)item);
         if (code == 0)
             continue;
         // As MPI does: the others are waited for, then the first error is
         // raised.
-        if (ended)
-            retire((request_t *)item);
         if (kind == NULL)
             PyErr_Fetch(&kind, &value, &trace);
         else
             PyErr_Clear();
     }
     PyObject *result = NULL;
-    if (ended) {
+    if (ended && !ask_mpi)
+        result = Py_NewRef(Py_True);
+    else if (ended) {
         PyObject *method = PyObject_GetAttrString(
             (PyObject *)wm_mpi_request_type(), "Waitall");
         if (method != NULL)
