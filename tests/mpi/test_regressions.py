@@ -247,3 +247,46 @@ def test_messages_go_on_while_another_thread_keeps_the_gil(comm, world):
         world.Barrier()
         ctypes.PyDLL(None).usleep(2_000_000)  # with the GIL
         thread.join()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_the_current_context_stays_the_callers(comm):
+    """Also in what is released meanwhile, and in a thread that had none."""
+
+    def current():
+        context = ctypes.c_void_p()
+        result = kinds.driver().cuCtxGetCurrent(ctypes.byref(context))
+        assert result == 0
+        return context.value
+
+    def exchange():
+        before = current()
+        seen = []
+
+        class Watched(kinds.Foreign):
+            def __del__(self):
+                seen.append(current())
+                super().__del__()
+
+        for size in (1000, 300_000):
+            if comm.rank == 0:
+                array = Watched(size, np.uint8, "device")
+                comm.Isend(array, 1)
+                del array
+                comm.Ssend(kinds.make("pool", np.zeros(size, np.uint8)), 1)
+            elif comm.rank == 1:
+                for _ in range(2):
+                    comm.Recv(kinds.make("pool", np.zeros(size, "u1")), 0)
+        comm.Barrier()
+        assert current() == before
+        assert set(seen) <= {before}
+        assert comm.rank != 0 or len(seen) == 2
+        return True
+
+    assert exchange()
+    done = []
+    thread = threading.Thread(target=lambda: done.append(exchange()))
+    thread.start()
+    thread.join()
+    assert done == [True]
