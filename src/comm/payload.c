@@ -3,10 +3,11 @@
 // two of them under way. Host memory is given to MPI as it is; device memory
 // goes through two page-locked chunks, so that the copy of one overlaps the
 // flight of the other. An empty chunk says that the sender failed.
+#include "comm/payload.h"
+
 #include <stdlib.h>
 
 #include "comm/stats.h"
-#include "comm/transport.h"
 
 static uint32_t
 chunk_count(const wm_op_t *op)

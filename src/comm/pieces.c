@@ -2,13 +2,11 @@
 // Pulling pieces out of a ring, and feeding one: the sender writes piece i
 // and then `ready`, the receiver takes it and then writes `taken`, which
 // frees its place in the ring. A plain offer is a ring of one piece.
+#include "comm/pieces.h"
+
 #include <string.h>
 
-#include "comm/mapping.h"
-#include "comm/progress.h"
-#include "comm/stats.h"
 #include "comm/transport.h"
-#include "array/copy.h"
 #include "cuda/word.h"
 
 #define SYNC_BYTES 262144

@@ -7,6 +7,8 @@
 
 #include "comm/mapping.h"
 #include "comm/p2p.h"
+#include "comm/payload.h"
+#include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/stats.h"

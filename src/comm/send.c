@@ -8,6 +8,8 @@
 
 #include "comm/mapping.h"
 #include "comm/p2p.h"
+#include "comm/payload.h"
+#include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How offered device memory gets across to a receiver that sees the sender's
-// segment, and the payloads without such a segment (payload.c). All functions
-// of a transport must be there. One const array gives the order of preference
-// (transport.c); before it is asked, the sender decides whether to offer at
-// all (send.c, try_start) and whether the host has to serve (receive.c,
-// choose). Engine lock held, but wm_transport_choose is also asked without it
-// by wm.transport(). No Python.
+// segment. All functions of a transport must be there. One const array gives
+// the order of preference (transport.c); before it is asked, the sender
+// decides whether to offer at all (send.c, try_start) and whether the host has
+// to serve (receive.c, choose). Engine lock held, but wm_transport_choose is
+// also asked without it by wm.transport(). No Python.
 #ifndef WM_COMM_TRANSPORT_H
 #define WM_COMM_TRANSPORT_H
 
@@ -44,26 +43,5 @@ wm_transport_configure(wm_error_t *err);
 // The one it names; NULL where it is unset.
 const wm_transport_t *
 wm_transport_forced(void);
-
-// Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
-int
-wm_pieces_pull(wm_op_t *op, wm_error_t *err);
-
-// Sender: one step of filling a ring; 1 when all has been taken, 0 when not
-// yet.
-int
-wm_pieces_feed(wm_op_t *op, wm_error_t *err);
-
-// The payload on the data communicator (payload.c), in chunks, by either end;
-// 1 when all is across, 0 when not yet.
-int
-wm_payload_send(wm_op_t *op, wm_error_t *err);
-
-int
-wm_payload_receive(wm_op_t *op, wm_error_t *err);
-
-// Sender: tells the receiver that no more comes.
-void
-wm_payload_abandon(wm_op_t *op);
 
 #endif

@@ -114,9 +114,6 @@ wm_memory_unmap(int device, void *ptr);
 WM_MUST_CHECK int
 wm_host_register(int device, void *ptr, size_t size, wm_error_t *err);
 
-void
-wm_host_unregister(int device, void *ptr);
-
 // Enqueues a contiguous copy between any two addresses the device can reach.
 WM_MUST_CHECK int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,

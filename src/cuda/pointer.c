@@ -195,16 +195,6 @@ wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
                       : 0;
 }
 
-void
-wm_host_unregister(int device, void *ptr)
-{
-    wm_scope_t scope;
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        wm_cu.MemHostUnregister(ptr);
-        wm_device_leave(&scope);
-    }
-}
-
 int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err)

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Payloads that MPI carries: of host memory beyond the header's, and of device
+// memory where no segment is shared. Engine lock held.
+#ifndef WM_COMM_PAYLOAD_H
+#define WM_COMM_PAYLOAD_H
+
+#include "comm/op.h"
+
+// One step, by either end: 1 when all is across, 0 when not yet.
+int
+wm_payload_send(wm_op_t *op, wm_error_t *err);
+
+int
+wm_payload_receive(wm_op_t *op, wm_error_t *err);
+
+// Sender: tells the receiver that no more comes.
+void
+wm_payload_abandon(wm_op_t *op);
+
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Offered memory, in one piece or through a ring of them: the receiver's
+// pulling and the sender's feeding. Engine lock held.
+#ifndef WM_COMM_PIECES_H
+#define WM_COMM_PIECES_H
+
+#include "comm/op.h"
+
+// Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
+int
+wm_pieces_pull(wm_op_t *op, wm_error_t *err);
+
+// Sender: one step of filling a ring; 1 when all has been taken, 0 when not
+// yet.
+int
+wm_pieces_feed(wm_op_t *op, wm_error_t *err);
+
+#endif
