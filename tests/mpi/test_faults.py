@@ -398,14 +398,22 @@ def test_failed_sends_give_their_slots_back(comm, plain):
     """More of them fail than there are slots; the next is still offered."""
     array = kinds.make("foreign", np.ones(LARGE, np.uint8))
     driver = kinds.driver()
-    for _ in range(SLOTS + 1):
+    failures = 0
+    for _ in range(
+        2 * SLOTS
+    ):  # now and then the query of a pool's stream fails
         plain.Barrier()
-        with pytest.raises(wm.CudaError):
+        try:
             if comm.rank == 0:
                 driver.simcuda_fail(b"StreamQuery", ctypes.c_long(1), UNKNOWN)
                 comm.Send(array, 1)
             else:
                 comm.Recv(array, 0)
+        except wm.CudaError:
+            failures += 1
+        if failures > SLOTS:
+            break
+    assert failures > SLOTS
     before = wm.stats()["host_messages"]
     if comm.rank == 0:
         comm.Send(array, 1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Mistakes once made: hangs, lost data and errors that reached one end."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -185,8 +186,10 @@ def test_gpu_memory_of_unknown_elements_is_taken_for_it():
 
 
 def test_reducing_elements_of_no_size(comm):
+    """It once divided by their size. Some MPIs refuse the type."""
     kind = MPI.INT.Create_contiguous(0).Commit()
-    comm.Allreduce([np.ones(1, "i"), 1, kind], [np.ones(1, "i"), 1, kind])
+    with contextlib.suppress(MPI.Exception):
+        comm.Allreduce([np.ones(1, "i"), 1, kind], [np.ones(1, "i"), 1, kind])
 
 
 @simulated
