@@ -326,7 +326,8 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     if (lane < 0)
         return 0;
     op->lane = lane;
-    op->settled = true; // those who wrote the buffer wrote `ready`
+    op->settled = true;      // those who wrote the buffer wrote `ready`
+    op->opened = op->pooled; // a borrowed stream may be gone, or wait
     if (op->box != NULL)
         wm_mailbox_release(op->box);
     op->box = NULL;

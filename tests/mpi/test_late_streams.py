@@ -32,11 +32,12 @@ def receive(comm, world, into, size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("into", ["host", "device"])
-def test_a_stream_that_is_gone(comm, world, into, size):
+@pytest.mark.parametrize("kind", ["foreign", "pool"])
+def test_a_stream_that_is_gone(comm, world, kind, into, size):
     """Isend, then the producer's stream is destroyed, then it is received."""
     if comm.rank == 0:
         cuda, stream = kinds.driver(), ctypes.c_void_p()
-        array = kinds.make("foreign", np.full(size, 7, np.uint8))
+        array = kinds.make(kind, np.full(size, 7, np.uint8))
         with array.context():
             assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
             array.__cuda_array_interface__["stream"] = stream.value
@@ -55,10 +56,11 @@ def test_a_stream_that_is_gone(comm, world, into, size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("into", ["host", "device"])
-def test_later_work_on_the_stream_is_not_waited_for(comm, world, into, size):
+@pytest.mark.parametrize("kind", ["foreign", "pool"])
+def test_later_work_is_not_waited_for(comm, world, kind, into, size):
     """What comes on it after Isend may wait for the message's end."""
     if comm.rank == 0:
-        array = kinds.make("foreign", np.full(size, 7, np.uint8))
+        array = kinds.make(kind, np.full(size, 7, np.uint8))
         gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
         wm.synchronize_device(array.device)
         request = comm.Isend(array, 1)
