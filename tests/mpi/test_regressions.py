@@ -283,8 +283,9 @@ def test_the_current_context_stays_the_callers(comm):
                     comm.Recv(kinds.make("pool", np.zeros(size, "u1")), 0)
         comm.Barrier()
         assert current() == before
-        assert set(seen) <= {before}
-        assert comm.rank != 0 or len(seen) == 2
+        while comm.rank == 0 and len(seen) < 2:
+            time.sleep(0.001)
+        assert set(seen) <= {before, None}  # the progress thread has none
         return True
 
     assert exchange()
