@@ -127,58 +127,14 @@ release_all(wm_op_t *op)
     }
 }
 
-// One step of everything, unless another thread is at it.
-static wm_op_t *
-poll_engine(void)
-{
-    if (pthread_mutex_trylock(&lock) != 0)
-        return NULL;
-    wm_op_t *finished = step_all_lock_held();
-    pthread_mutex_unlock(&lock);
-    return finished;
-}
-
 void
 wm_engine_poll(void)
 {
-    release_all(poll_engine());
-}
-
-// The device on which the caller's operation works is entered once for all
-// that is done for it, which saves a tenth of a microsecond at each driver
-// call. Not while others' code runs: what is released, a signal's handler.
-typedef struct {
-    wm_scope_t scope;
-    bool entered;
-    wm_op_t *finished;
-} visit_t;
-
-static void
-enter(visit_t *visit, const wm_op_t *op)
-{
-    visit->finished = NULL;
-    visit->entered = wm_buffer_on_device(&op->buffer)
-                     && wm_device_enter(op->device, &visit->scope, NULL) == 0;
-}
-
-static void
-leave(visit_t *visit)
-{
-    if (visit->entered)
-        wm_device_leave(&visit->scope);
-    release_all(visit->finished);
-}
-
-static void
-poll_in(visit_t *visit)
-{
-    wm_op_t *finished = poll_engine();
-    while (finished != NULL) {
-        wm_op_t *next = finished->finished;
-        finished->finished = visit->finished;
-        visit->finished = finished;
-        finished = next;
-    }
+    if (pthread_mutex_trylock(&lock) != 0)
+        return;
+    wm_op_t *finished = step_all_lock_held();
+    pthread_mutex_unlock(&lock);
+    release_all(finished);
 }
 
 void
@@ -209,22 +165,16 @@ bool
 wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
                wm_op_t *op)
 {
-    bool stop = false;
-    visit_t visit;
+    bool leave = false;
     int64_t asked = 0, began = 0;
     atomic_fetch_add(&inside, 1);
-    enter(&visit, op);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
-        poll_in(&visit);
+        wm_engine_poll();
         if (!crowded && turn % 32 != 0)
             continue;
         int64_t now = now_us();
         if (began == 0)
             began = asked = now;
-        if (visit.finished != NULL) {
-            leave(&visit);
-            enter(&visit, op);
-        }
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (crowded && now - began > 500)
@@ -232,19 +182,16 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
         if (interrupted != NULL && now - asked > 50000) {
             asked = now;
             // It waits for the GIL: the progress thread serves meanwhile.
-            leave(&visit);
             atomic_fetch_sub(&inside, 1);
             wm_engine_notify();
-            stop = interrupted(op);
+            leave = interrupted(op);
             atomic_fetch_add(&inside, 1);
-            enter(&visit, op);
-            if (stop)
+            if (leave)
                 break;
         }
     }
-    leave(&visit);
     atomic_fetch_sub(&inside, 1);
-    return !stop;
+    return !leave;
 }
 
 // Sleeps until something is begun.

@@ -185,8 +185,6 @@ wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err)
     return 0;
 }
 
-static _Thread_local CUcontext entered; // by the innermost scope
-
 int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
 {
@@ -205,12 +203,7 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
         }
         context = device->context;
     }
-    scope->around = entered;
     scope->pushed = false;
-    scope->nested = entered == context;
-    if (scope->nested) {
-        return 0;
-    }
     if (wm_cu.CtxGetCurrent(&scope->previous) != CUDA_SUCCESS
         || scope->previous != context) {
         int status = WM_CU(err, CtxPushCurrent, context);
@@ -229,17 +222,12 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
         return wm_cu_check(result, "cuThreadExchangeStreamCaptureMode(&mode)",
                            err);
     }
-    entered = context;
     return 0;
 }
 
 void
 wm_device_leave(const wm_scope_t *scope)
 {
-    if (scope->nested) {
-        return;
-    }
-    entered = scope->around;
     CUstreamCaptureMode mode = scope->mode;
     wm_cu.ThreadExchangeStreamCaptureMode(&mode);
     if (scope->pushed) {

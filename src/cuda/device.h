@@ -27,10 +27,8 @@ typedef struct {
 // What wm_device_enter() has to undo.
 typedef struct {
     CUcontext previous;
-    CUcontext around; // that of the scope around this one
     CUstreamCaptureMode mode;
     bool pushed;
-    bool nested; // in one of the same device: nothing to undo
 } wm_scope_t;
 
 // Number of devices; 0 without a driver.
@@ -50,8 +48,7 @@ wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err);
 // Makes the device's primary context current on this thread and relaxes the
 // thread's stream capture mode, so that a capture going on anywhere is not
 // spoiled by our calls. Every successful enter is followed by one leave on
-// the same thread, which restores both. Inside of a scope of the same device
-// it costs nothing, so in between nothing may run that is not ours.
+// the same thread, which restores both.
 WM_MUST_CHECK int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err);
 
