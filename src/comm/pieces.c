@@ -131,12 +131,22 @@ fetch(wm_op_t *op, wm_error_t *err)
                          PATIENCE_US, op->stream, err);
 }
 
+// Words tell the end for nothing, but no errors: now and then the driver is
+// asked for those.
+static int
+look_for_errors(wm_op_t *op, wm_error_t *err)
+{
+    bool unused;
+    return ++op->asks % 256 != 0
+               ? 0
+               : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+}
+
 // 1 when the data are there; they may be late, and are then waited for by the
 // host.
 static int
 fetch_ended(wm_op_t *op, wm_error_t *err)
 {
-    bool unused;
     switch (atomic_load(status_of(op))) {
     case WM_MAIL_TAKEN:
         return 1;
@@ -145,10 +155,8 @@ fetch_ended(wm_op_t *op, wm_error_t *err)
         op->late = true;
         op->pieces.next = 0;
         return 0;
-    default: // words tell no errors
-        return ++op->asks % 256 != 0
-                   ? 0
-                   : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    default:
+        return look_for_errors(op, err);
     }
 }
 
@@ -190,13 +198,10 @@ submit_piece(wm_op_t *op, wm_error_t *err)
 static int
 pull_ended(wm_op_t *op, bool *ended, wm_error_t *err)
 {
-    if (op->signals) { // the word tells it for nothing, but tells no errors
-        bool unused;
+    if (op->signals) {
         *ended = wm_word_reached(&op->slot->taken,
                                  op->pieces.taken_base + op->pieces.pieces);
-        return *ended || ++op->asks % 256 != 0
-                   ? 0
-                   : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+        return *ended ? 0 : look_for_errors(op, err);
     }
     if (!op->blocking || op->header.nbytes > SYNC_BYTES)
         return wm_stream_spin(op->device, op->stream, 2, ended, err);
