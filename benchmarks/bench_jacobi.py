@@ -108,11 +108,19 @@ def blocking(solver: Any, step: Any) -> None:
 
 def on_stream(solver: Any, step: Any) -> None:
     """The exchange enqueued: the host does not wait for the rows, so the interior must."""
+    import warpmpi as wm
+
     up, down = solver.up, solver.down
     if not hasattr(solver, "ordered"):
         solver.ordered = solver.comm.on(solver.edge.stream)
-    solver.ordered.Sendrecv(step.first_row, up, recvbuf=step.lower_halo, source=down)
-    solver.ordered.Sendrecv(step.last_row, down, recvbuf=step.upper_halo, source=up)
+    comm = solver.ordered
+    requests = [
+        comm.Isend(step.first_row, up, UP),
+        comm.Isend(step.last_row, down, DOWN),
+        comm.Irecv(step.lower_halo, down, UP),
+        comm.Irecv(step.upper_halo, up, DOWN),
+    ]
+    wm.Request.Waitall(requests)
     solver.interior.wait(solver.edge)
 
 

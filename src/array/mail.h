@@ -19,7 +19,10 @@ typedef struct {
     _Atomic uint32_t *word;
     uint32_t value;
     _Atomic uint32_t *status; // of a fetch; may be NULL
+    _Atomic uint32_t *stop;   // of a fetch: not 0 once nothing comes; or NULL
 } wm_mail_words_t;
+
+#define WM_MAIL_FOR_EVER UINT32_MAX
 
 // Loads the kernels, which may wait for the device, so that nothing is loaded
 // behind work that waits. Idempotent.
@@ -39,8 +42,8 @@ wm_mail_post(int device, void *box, uint32_t flag, const void *src,
              wm_error_t *err);
 
 // Enqueues the kernel that takes them out: status becomes WM_MAIL_TAKEN and
-// the word is written, or, when they have not come within the time, status
-// becomes WM_MAIL_LATE and dst may hold some of them.
+// the word is written, or, when they have not come within the time, or `stop`
+// is set, status becomes WM_MAIL_LATE and dst may hold some of them.
 WM_MUST_CHECK int
 wm_mail_fetch(int device, void *dst, const void *box, uint32_t flag,
               size_t nbytes, const wm_mail_words_t *words,

@@ -105,6 +105,13 @@ wm_op_borrows(const wm_op_t *op)
            && (op->blocking || !op->receives);
 }
 
+bool
+wm_op_posts(const wm_op_t *op)
+{
+    return op->box != NULL && op->lane < 0 && !op->synchronous
+           && op->user_device == op->device;
+}
+
 static void
 take_note_of(wm_op_t *op, int at, int device, CUstream stream)
 {
@@ -139,6 +146,13 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
         op->stream = op->buffer.producer.stream;
         op->opened = true;
         return 0;
+    }
+    if (wm_op_posts(op)) {
+        op->stream = op->user_stream;
+        code = wm_producer_before(&op->buffer.producer, false, op->device,
+                                  op->stream, err);
+        op->opened = code == 0;
+        return code;
     }
     if (!op->pooled)
         code = wm_stream_acquire(op->device, &op->stream, err);

@@ -123,6 +123,11 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err);
 bool
 wm_op_borrows(const wm_op_t *op);
 
+// Whether the user's stream itself posts the message to a mailbox: the buffer
+// is free behind that, whenever the receiver comes.
+bool
+wm_op_posts(const wm_op_t *op);
+
 // Takes note, by events, of the work on the streams that the operation comes
 // after, on the thread that began it: later there may be more on them, they
 // may be gone, and the per-thread one would be another. What cannot be noted

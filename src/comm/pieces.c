@@ -12,6 +12,7 @@
 #define SYNC_BYTES 262144
 // How long a kernel waits for data that were announced, microseconds.
 #define PATIENCE_US 100
+#define LOOKS 256 // at words, before the driver is asked for errors
 
 static uint64_t
 piece_length(const wm_op_t *op, uint32_t index)
@@ -26,6 +27,25 @@ static bool
 is_boxed(const wm_op_t *op)
 {
     return op->header.flag != 0 && op->transport == &wm_transport_ipc;
+}
+
+// Whether the kernel that takes them should be there before them. Not on the
+// sender's own device: where processes take turns on it, one would wait
+// through its turn for the other.
+static bool
+may_wait_in_kernel(const wm_op_t *op)
+{
+    const wm_device_t *device;
+    return !op->late && wm_device_describe(op->device, &device, NULL) == 0
+           && memcmp(&device->uuid, op->header.uuid, sizeof op->header.uuid)
+                  != 0;
+}
+
+// A user's stream is not given what waits for a sender who may yet fail.
+static bool
+is_posted(const wm_op_t *op)
+{
+    return wm_word_reached(&op->slot->posted, op->pieces.ready_base + 1);
 }
 
 // The user's stream takes the piece: nothing is waited for here.
@@ -43,7 +63,8 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
                                   err);
     if (code == 0)
         code = wm_event_acquire(device, &op->event, err);
-    if (code == 0)
+    // A stream that waits for a word takes longer than a kernel that does.
+    if (code == 0 && !(is_boxed(op) && may_wait_in_kernel(op)))
         code = wm_word_wait(device, stream, &op->slot->ready,
                             pieces->ready_base + 1, err);
     if (code == 0 && is_boxed(op))
@@ -52,8 +73,9 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
                              &(wm_mail_words_t){
                                  .word = &op->slot->taken,
                                  .value = pieces->taken_base + 1,
+                                 .stop = &op->slot->failed,
                              },
-                             UINT32_MAX, stream, err); // they are there
+                             WM_MAIL_FOR_EVER, stream, err);
     else if (code == 0) {
         code = wm_memory_copy(device, op->buffer.data, pieces->remote,
                               op->header.nbytes, stream, err);
@@ -71,6 +93,18 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     atomic_store(&op->slot->submitted, pieces->taken_base + 1);
     wm_op_complete(op);
     return 0;
+}
+
+// The word tells for nothing; the event, when the stream failed.
+static int
+pull_on_stream_ended(wm_op_t *op, wm_error_t *err)
+{
+    bool unused;
+    if (wm_word_reached(&op->slot->taken, op->pieces.taken_base + 1))
+        return 1;
+    return ++op->asks % LOOKS != 0
+               ? 0
+               : wm_event_done(op->user_device, op->event, &unused, err);
 }
 
 // Pieces are copied by this thread: host memory to host memory.
@@ -94,18 +128,6 @@ static _Atomic uint32_t *
 status_of(const wm_op_t *op)
 {
     return (_Atomic uint32_t *)(op->packet + WM_PACKET_BYTES);
-}
-
-// Whether the kernel that takes them should be there before them. Not on the
-// sender's own device: where processes take turns on it, one would wait
-// through its turn for the other.
-static bool
-may_wait_in_kernel(const wm_op_t *op)
-{
-    const wm_device_t *device;
-    return !op->late && wm_device_describe(op->device, &device, NULL) == 0
-           && memcmp(&device->uuid, op->header.uuid, sizeof op->header.uuid)
-                  != 0;
 }
 
 static int
@@ -137,7 +159,7 @@ static int
 look_for_errors(wm_op_t *op, wm_error_t *err)
 {
     bool unused;
-    return ++op->asks % 256 != 0
+    return ++op->asks % LOOKS != 0
                ? 0
                : wm_stream_spin(op->device, op->stream, 1, &unused, err);
 }
@@ -220,17 +242,15 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
 {
     wm_pieces_t *pieces = &op->pieces;
     int code;
+    bool ended;
     if (pieces->on_host)
         return pull_on_host(op);
-    bool ended;
-    if (op->event != NULL) { // on the user's stream
-        code = wm_event_done(op->user_device, op->event, &ended, err);
-        return code < 0 ? code : ended;
-    }
+    if (op->event != NULL)
+        return pull_on_stream_ended(op, err);
     // A kernel reaches what its own device has mapped, a copy whatever is.
     if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct
         && (!is_boxed(op) || op->user_device == op->device))
-        return pull_on_stream(op, err);
+        return !is_boxed(op) || is_posted(op) ? pull_on_stream(op, err) : 0;
     if (is_boxed(op))
         return pull_box(op, err);
     while (pieces->next < pieces->pieces
@@ -248,38 +268,45 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     return 1;
 }
 
+// A piece into the ring, the lane or the mailbox, then `ready`. What has been
+// posted to a mailbox, and is to go through the host after all, comes out of
+// that: its buffer is the user's again.
+static int
+feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &op->pieces;
+    char *into = pieces->remote + at % pieces->ring * pieces->piece;
+    char *from = op->buffer.data + at * pieces->piece;
+    uint64_t length = piece_length(op, at);
+    wm_mail_words_t words = {
+        .word = &op->slot->ready,
+        .value = pieces->ready_base + at + 1,
+    };
+    if (op->box != NULL && op->lane < 0)
+        return wm_mail_post(op->device, into, op->header.flag, from, length,
+                            &words, op->stream, err);
+    if (op->box != NULL)
+        return wm_mail_fetch(op->device, into, wm_mailbox_pointer(op->box),
+                             op->header.flag, length, &words, WM_MAIL_FOR_EVER,
+                             op->stream, err);
+    int code = wm_memory_copy(op->device, into, from, length, op->stream, err);
+    return code < 0 ? code
+                    : wm_word_write(op->device, op->stream, words.word,
+                                    words.value, err);
+}
+
 int
 wm_pieces_feed(wm_op_t *op, wm_error_t *err)
 {
     wm_pieces_t *pieces = &op->pieces;
-    int code;
     while (pieces->next < pieces->pieces
            && (pieces->next < pieces->ring
                || wm_word_reached(&op->slot->taken, pieces->taken_base
                                                         + pieces->next + 1
                                                         - pieces->ring))) {
-        if ((code = wm_op_open_stream(op, err)) < 0)
-            return code;
-        uint32_t at = pieces->next;
-        char *into = pieces->remote + at % pieces->ring * pieces->piece;
-        char *from = op->buffer.data + at * pieces->piece;
-        uint64_t length = piece_length(op, at);
-        uint32_t ready = pieces->ready_base + at + 1;
-        if (op->box != NULL)
-            code = wm_mail_post(op->device, into, op->header.flag, from,
-                                length,
-                                &(wm_mail_words_t){
-                                    .word = &op->slot->ready,
-                                    .value = ready,
-                                },
-                                op->stream, err);
-        else {
-            code = wm_memory_copy(op->device, into, from, length, op->stream,
-                                  err);
-            if (code == 0)
-                code = wm_word_write(op->device, op->stream, &op->slot->ready,
-                                     ready, err);
-        }
+        int code = wm_op_open_stream(op, err);
+        if (code == 0)
+            code = feed_piece(op, pieces->next, err);
         if (code < 0)
             return code;
         ++pieces->next;

@@ -29,6 +29,7 @@ prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     int code = wm_mailbox_acquire(op->device, &op->box, memory, err);
     if (code < 0 || op->box == NULL)
         return code;
+    atomic_store(&op->slot->posted, op->header.ready_base);
     op->header.flag = wm_mailbox_flag(op->box);
     op->header.address = (uintptr_t)wm_mailbox_pointer(op->box);
     return 0;
@@ -54,13 +55,16 @@ prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     return 0;
 }
 
-// Memory that CUDA IPC cannot export is handed off through memory that it can.
+// Memory that CUDA IPC cannot export is handed off through memory that it can,
+// and so are short messages of a user's stream, which need not wait then.
 static int
 prepare_handoff(wm_op_t *op, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
     wm_pointer_t memory;
     int code = prepare_box(op, &memory, err);
+    if (code == 0 && op->box == NULL && op->buffer.memory.exportable)
+        return 0;
     if (code == 0 && op->box == NULL)
         code = prepare_ring(op, &memory, err);
     if (code == 0)
@@ -172,9 +176,10 @@ prepare_offer(wm_op_t *op, wm_error_t *err)
                              : WM_STAGE_NOT;
     if (op->peer->self || header->stage_only)
         return 0;
-    if (!memory->exportable)
+    if (!memory->exportable
+        || (op->user_device == op->device && !op->synchronous))
         code = prepare_handoff(op, err);
-    else
+    if (code == 0 && !hands_off(op))
         code = wm_export_handle(memory, &header->handle, err);
     if (code < 0) { // the host serves; the receiver's transport() tells it
         header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
@@ -238,6 +243,20 @@ fail(wm_op_t *op, const wm_error_t *err)
     wm_op_complete(op);
 }
 
+// The user's stream has posted the message: what comes next on it may change
+// the buffer.
+static int
+leave_to_box(wm_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    if (op->buffer.order != NULL)
+        code = wm_order_after_read(op->buffer.order, op->device,
+                                   op->user_stream, err);
+    if (code == 0)
+        wm_op_complete(op);
+    return code;
+}
+
 // Puts the header on its way. Where all slots are taken the payload goes the
 // way it goes to other hosts: a send never waits for another to begin.
 static int
@@ -291,6 +310,10 @@ try_start(wm_op_t *op, wm_error_t *err)
     if (op->state != SEND_OFFERED)
         return 0;
     code = hands_off(op) ? wm_pieces_feed(op, &late) : announce(op, &late);
+    if (code >= 0 && op->box != NULL)
+        atomic_store(&op->slot->posted, header->ready_base + 1);
+    if (code >= 0 && wm_op_posts(op))
+        code = leave_to_box(op, &late);
     if (code < 0)
         fail(op, &late);
     return 0;
@@ -325,12 +348,14 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     int lane = wm_lane_acquire();
     if (lane < 0)
         return 0;
+    bool posted = wm_op_posts(op); // its buffer is no longer ours
     op->lane = lane;
     op->settled = true;      // those who wrote the buffer wrote `ready`
     op->opened = op->pooled; // a borrowed stream may be gone, or wait
-    if (op->box != NULL)
+    if (op->box != NULL && !posted) {
         wm_mailbox_release(op->box);
-    op->box = NULL;
+        op->box = NULL;
+    }
     // Some eighth of the message a piece, so that both copies overlap.
     uint64_t piece = op->header.nbytes / 8;
     piece = piece < 131072 ? 131072 : piece;

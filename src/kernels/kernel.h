@@ -92,6 +92,12 @@ wm_store_system(uint32_t *word, uint32_t value)
     *(volatile uint32_t *)word = value;
 }
 
+WM_DEVICE uint32_t
+wm_load_system(const uint32_t *word)
+{
+    return *(const volatile uint32_t *)word;
+}
+
 #else
 
 #include <time.h>
@@ -189,6 +195,12 @@ WM_DEVICE void
 wm_store_system(uint32_t *word, uint32_t value)
 {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+WM_DEVICE uint32_t
+wm_load_system(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 #endif

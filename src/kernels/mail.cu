@@ -3,6 +3,7 @@
 #include "kernels/kernel.h"
 
 #define AT_ONCE 8 // lines a thread has under way
+#define LOOKS 256 // in vain, before it looks whether to stop
 
 // The last line stands for those beyond it: no branch between loads.
 WM_DEVICE size_t
@@ -63,23 +64,31 @@ WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
         wm_store_system(p.ready, p.ready_value);
 }
 
+WM_DEVICE bool
+gives_up(const wm_mail_fetch_params_t &p, uint64_t deadline, uint32_t looks)
+{
+    if (p.stop != nullptr && looks % LOOKS == 0 && wm_load_system(p.stop) != 0)
+        return true;
+    return p.patience_us != UINT32_MAX && wm_now_ns() >= deadline;
+}
+
 // Reads lines i, i + step … until all have the flag; false when that took too
 // long. No line is looked at before all are asked for.
 WM_DEVICE bool
 read_lines(const wm_mail_fetch_params_t &p, size_t i, size_t step,
            size_t lines, uint64_t deadline, wm_line_t *read)
 {
-    bool come;
-    do {
+    for (uint32_t looks = 1;; ++looks) {
         for (size_t k = 0; k < AT_ONCE; k++)
             read[k] = wm_load_line(
                 p.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
-        come = true;
+        bool come = true;
         for (size_t k = 0; k < AT_ONCE; k++)
             come = come && read[k].flags[0] == p.flag
                    && read[k].flags[1] == p.flag;
-    } while (!come && wm_now_ns() < deadline);
-    return come;
+        if (come || gives_up(p, deadline, looks))
+            return come;
+    }
 }
 
 WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)

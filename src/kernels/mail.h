@@ -23,16 +23,17 @@ typedef struct {
 } wm_mail_post_params_t;
 
 // wm_mail_fetch: one block takes them out, then writes *status (1) and *taken;
-// where they have not come in time only *status (2).
+// where they have not come in time, or *stop is not 0 before, only *status (2).
 typedef struct {
     char *dst;
     const char *box;
     uint64_t nbytes;
     uint32_t *taken;  // page-locked host memory
     uint32_t *status; // likewise; may be null
+    const uint32_t *stop; // likewise
     uint32_t taken_value;
     uint32_t flag;
-    uint32_t patience_us;
+    uint32_t patience_us; // UINT32_MAX: for ever
     uint32_t unit;
 } wm_mail_fetch_params_t;
 

@@ -358,6 +358,7 @@ P2P = {
     "requests_of_pool_memory": (Requests, "pool", "pool", SMALL),
     "on_stream_small": (OnStream, "device", "device", SMALL),
     "on_stream_large": (OnStream, "device", "device", LARGE),
+    "on_stream_pool": (OnStream, "pool", "pool", SMALL),
     "on_stream_to_host": (OnStream, "device", "host", LARGE),
 }
 COLLECTIVES = {

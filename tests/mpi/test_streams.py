@@ -6,8 +6,10 @@ import os
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 pytestmark = pytest.mark.skipif(
@@ -103,6 +105,86 @@ def test_exchange_on_streams(comm, stream):
         np.testing.assert_array_equal(
             result.numpy(), values(turn * 2 + other, size)
         )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.DEVICE_KINDS)
+@pytest.mark.parametrize("receiver_on", [True, False])
+def test_a_short_send_needs_no_receiver(
+    comm, world, stream, kind, receiver_on
+):
+    """What follows on the stream changes the buffer, not the message."""
+    for size in (1, 1000, 65_536):
+        array = kinds.make(kind, np.zeros(size, np.uint8))
+        if comm.rank == 0:
+            device = wm.get_device()
+            message = wm.array(values(1, size), device=device)
+            later = wm.zeros(size, np.uint8, device=device)
+            copy_on(stream, array, message)
+            comm.on(stream).Send(array, 1)
+            copy_on(stream, array, later)
+            stream.synchronize()
+        world.Barrier()
+        if comm.rank == 1:
+            (comm.on(stream) if receiver_on else comm).Recv(array, 0)
+            stream.synchronize()
+            np.testing.assert_array_equal(
+                kinds.values_of(array), values(1, size)
+            )
+
+
+@pytest.mark.ranks(2)
+def test_a_short_message_of_a_busy_stream(comm, stream):
+    """The receiver's stream waits for what the sender's comes to later."""
+    size, device = 20_000, wm.get_device()
+    array = wm.zeros(size, np.uint8, device=device)
+    if comm.rank == 0:
+        fresh = wm.array(values(5, size), device=device)
+        big, other = (wm.zeros(64 << 20, "u1", device=device) for _ in "ab")
+        for _ in range(100 if kinds.is_real() else 2):
+            big.assign(other, blocking=False, stream=stream)
+        array.assign(fresh, blocking=False, stream=stream)
+        comm.on(stream).Send(array, 1)
+    elif comm.rank == 1:
+        result = wm.zeros(size, np.uint8, device=device)
+        comm.on(stream).Recv(array, 0)
+        copy_on(stream, result, array)
+        stream.synchronize()
+        np.testing.assert_array_equal(result.numpy(), values(5, size))
+
+
+STAGED_AFTER_ALL = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    comm = wm.Comm(MPI.COMM_WORLD)
+    device, stream = wm.get_device(), wm.Stream(wm.get_device())
+    array = wm.array(np.arange(20_001, dtype=np.uint8), device=device)
+    if comm.rank == 0:
+        comm.on(stream).Send(array, 1)
+        array.fill_(0)
+    else:
+        array.fill_(0)
+        comm.on(stream).Recv(array, 0)
+        stream.synchronize()
+        assert (array.numpy() == np.arange(20_001, dtype=np.uint8)).all()
+        print("by the host:", wm.stats()["host_messages"])
+"""
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulated driver"
+)
+def test_a_short_send_that_cannot_be_mapped(tmp_path):
+    """It comes through the host as it was sent, although its buffer changed."""
+    printed = ranks.run_text(
+        tmp_path,
+        STAGED_AFTER_ALL,
+        SIMCUDA_FAIL="IpcOpenMemHandle:1",
+        SIMCUDA_FAIL_RANK="1",
+    )
+    assert "by the host: 1" in printed
 
 
 @pytest.mark.ranks(2)
