@@ -47,6 +47,7 @@ SOURCES = [
     "src/array/mail.c",
     "src/array/order.c",
     "src/array/producer.c",
+    "src/comm/batch.c",
     "src/comm/coll.c",
     "src/comm/comm.c",
     "src/comm/mailbox.c",

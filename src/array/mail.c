@@ -21,6 +21,7 @@ static kernel_t fetch = {.name = "wm_mail_fetch"};
 _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
+_Static_assert(WM_MAIL_AT_ONCE == WM_MAILS, "a kernel's messages");
 
 static int
 find(int device, kernel_t *kernel, CUfunction *function, wm_error_t *err)
@@ -43,10 +44,13 @@ wm_mail_prepare(int device, wm_error_t *err)
 }
 
 static int
-launch(int device, kernel_t *kernel, void *params, size_t nbytes,
-       CUstream stream, wm_error_t *err)
+launch(int device, kernel_t *kernel, void *params, const wm_mail_t *mails,
+       int count, CUstream stream, wm_error_t *err)
 {
-    unsigned int block = nbytes <= SMALL_BYTES ? SMALL_BLOCK : LARGE_BLOCK;
+    unsigned int block = SMALL_BLOCK;
+    for (int i = 0; i < count; ++i)
+        if (mails[i].nbytes > SMALL_BYTES)
+            block = LARGE_BLOCK;
     wm_scope_t scope;
     CUfunction function;
     int code = find(device, kernel, &function, err);
@@ -54,8 +58,8 @@ launch(int device, kernel_t *kernel, void *params, size_t nbytes,
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    code = WM_CU(err, LaunchKernel, function, 1, 1, 1, block, 1, 1, 0, stream,
-                 (void *[]){params}, NULL);
+    code = WM_CU(err, LaunchKernel, function, (unsigned int)count, 1, 1, block,
+                 1, 1, 0, stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }
@@ -81,38 +85,40 @@ wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
 }
 
 int
-wm_mail_post(int device, void *box, uint32_t flag, const void *src,
-             size_t nbytes, const wm_mail_words_t *words, CUstream stream,
+wm_mail_post(int device, const wm_mail_t *mails, int count, CUstream stream,
              wm_error_t *err)
 {
-    wm_mail_post_params_t params = {
-        .box = box,
-        .src = src,
-        .nbytes = nbytes,
-        .ready = (uint32_t *)words->word,
-        .ready_value = words->value,
-        .flag = flag,
-        .unit = widest_unit(src, nbytes),
-    };
-    return launch(device, &post, &params, nbytes, stream, err);
+    wm_mail_post_params_t params;
+    for (int i = 0; i < count; ++i)
+        params.mails[i] = (wm_mail_post_t){
+            .box = mails[i].box,
+            .src = mails[i].user,
+            .nbytes = mails[i].nbytes,
+            .ready = (uint32_t *)mails[i].word,
+            .ready_value = mails[i].value,
+            .flag = mails[i].flag,
+            .unit = widest_unit(mails[i].user, mails[i].nbytes),
+        };
+    return launch(device, &post, &params, mails, count, stream, err);
 }
 
 int
-wm_mail_fetch(int device, void *dst, const void *box, uint32_t flag,
-              size_t nbytes, const wm_mail_words_t *words,
+wm_mail_fetch(int device, const wm_mail_t *mails, int count,
               uint32_t patience_us, CUstream stream, wm_error_t *err)
 {
-    wm_mail_fetch_params_t params = {
-        .dst = dst,
-        .box = box,
-        .nbytes = nbytes,
-        .taken = (uint32_t *)words->word,
-        .taken_value = words->value,
-        .status = (uint32_t *)words->status,
-        .stop = (const uint32_t *)words->stop,
-        .flag = flag,
-        .patience_us = patience_us,
-        .unit = widest_unit(dst, nbytes),
-    };
-    return launch(device, &fetch, &params, nbytes, stream, err);
+    wm_mail_fetch_params_t params;
+    params.patience_us = patience_us;
+    for (int i = 0; i < count; ++i)
+        params.mails[i] = (wm_mail_fetch_t){
+            .dst = mails[i].user,
+            .box = mails[i].box,
+            .nbytes = mails[i].nbytes,
+            .taken = (uint32_t *)mails[i].word,
+            .status = (uint32_t *)mails[i].status,
+            .stop = (const uint32_t *)mails[i].stop,
+            .taken_value = mails[i].value,
+            .flag = mails[i].flag,
+            .unit = widest_unit(mails[i].user, mails[i].nbytes),
+        };
+    return launch(device, &fetch, &params, mails, count, stream, err);
 }

@@ -12,17 +12,24 @@
 #define WM_MAIL_BYTES 65536      // longest message
 #define WM_MAIL_BOX_BYTES 131072 // of a mailbox, zeroed before its first use
 
-enum { WM_MAIL_TAKEN = 1, WM_MAIL_LATE = 2 };
+#define WM_MAIL_AT_ONCE 16 // messages a launch
+#define WM_MAIL_FOR_EVER UINT32_MAX
 
-// What a kernel writes at its end, in page-locked host memory.
+// How fetching ended; failures are told by the host.
+enum { WM_MAIL_TAKEN = 1, WM_MAIL_LATE = 2, WM_MAIL_FAILED = 3 };
+
+// One message: its bytes in the user's memory, its mailbox, and the words that
+// the kernel writes at its end, in page-locked host memory.
 typedef struct {
-    _Atomic uint32_t *word;
-    uint32_t value;
+    void *box;
+    char *user;
+    size_t nbytes;
+    uint32_t flag;            // that no earlier message in it had; not 0
+    uint32_t value;           // what *word becomes
+    _Atomic uint32_t *word;   // posted, or taken
     _Atomic uint32_t *status; // of a fetch; may be NULL
     _Atomic uint32_t *stop;   // of a fetch: not 0 once nothing comes; or NULL
-} wm_mail_words_t;
-
-#define WM_MAIL_FOR_EVER UINT32_MAX
+} wm_mail_t;
 
 // Loads the kernels, which may wait for the device, so that nothing is loaded
 // behind work that waits. Idempotent.
@@ -34,19 +41,18 @@ WM_MUST_CHECK int
 wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
               wm_error_t *err);
 
-// Enqueues the kernel that writes the bytes into the mailbox, under a flag
-// that no earlier message in it had and that is not 0, then the word.
+// Enqueues one kernel that writes the bytes of up to WM_MAIL_AT_ONCE messages
+// into their mailboxes, each under its flag, then its word.
 WM_MUST_CHECK int
-wm_mail_post(int device, void *box, uint32_t flag, const void *src,
-             size_t nbytes, const wm_mail_words_t *words, CUstream stream,
+wm_mail_post(int device, const wm_mail_t *mails, int count, CUstream stream,
              wm_error_t *err);
 
-// Enqueues the kernel that takes them out: status becomes WM_MAIL_TAKEN and
-// the word is written, or, when they have not come within the time, or `stop`
-// is set, status becomes WM_MAIL_LATE and dst may hold some of them.
+// Enqueues one kernel that takes them out: a status becomes WM_MAIL_TAKEN and
+// its word is written, or, when the bytes have not come within the time, or
+// `stop` is set, it becomes WM_MAIL_LATE and the user's memory may hold some
+// of them.
 WM_MUST_CHECK int
-wm_mail_fetch(int device, void *dst, const void *box, uint32_t flag,
-              size_t nbytes, const wm_mail_words_t *words,
+wm_mail_fetch(int device, const wm_mail_t *mails, int count,
               uint32_t patience_us, CUstream stream, wm_error_t *err);
 
 #endif

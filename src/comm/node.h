@@ -37,11 +37,11 @@ typedef struct {
     // What `ready` will be once what the sender's stream has been given has
     // run: of mailboxes, whose kernels the receiver's may wait for.
     _Atomic uint32_t posted;
-    _Atomic uint32_t staged; // 1: the ring below is valid
-    _Atomic uint32_t failed;             // 1: the sender failed, see error
-    uint32_t lane;                       // staging ring of the sender's
-    uint32_t piece;                      // bytes a piece
-    uint32_t ready_base, taken_base;     // of the staged pieces
+    _Atomic uint32_t staged;         // 1: the ring below is valid
+    _Atomic uint32_t failed;         // 1: the sender failed, see error
+    uint32_t lane;                   // staging ring of the sender's
+    uint32_t piece;                  // bytes a piece
+    uint32_t ready_base, taken_base; // of the staged pieces
     // written by the receiver's host or stream
     _Alignas(64) _Atomic uint32_t taken; // pieces taken
     _Atomic uint32_t answer;

@@ -136,6 +136,33 @@ wm_op_take_note(wm_op_t *op)
         take_note_of(op, 1, op->user_device, op->user_stream);
 }
 
+// What is enqueued next comes after whoever uses the buffer.
+static int
+order_stream(wm_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (op->after[i].event != NULL)
+            code = wm_stream_wait_event(op->device, op->stream,
+                                        op->after[i].event, err);
+    if (code == 0 && op->user_device >= 0 && op->after[1].event == NULL
+        && !op->settled)
+        code = wm_stream_follow(op->device, op->stream, op->user_device,
+                                op->user_stream, err);
+    if (code == 0 && op->after[0].event == NULL && !op->settled)
+        code = wm_producer_before(&op->buffer.producer, op->receives,
+                                  op->device, op->stream, err);
+    op->opened = code == 0;
+    return code;
+}
+
+int
+wm_op_join_stream(wm_op_t *op, CUstream stream, wm_error_t *err)
+{
+    op->stream = stream;
+    return order_stream(op, err);
+}
+
 int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err)
 {
@@ -159,19 +186,7 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     op->pooled = true;
-    for (int i = 0; i < 2 && code == 0; ++i)
-        if (op->after[i].event != NULL)
-            code = wm_stream_wait_event(op->device, op->stream,
-                                        op->after[i].event, err);
-    if (code == 0 && op->user_device >= 0 && op->after[1].event == NULL
-        && !op->settled)
-        code = wm_stream_follow(op->device, op->stream, op->user_device,
-                                op->user_stream, err);
-    if (code == 0 && op->after[0].event == NULL && !op->settled)
-        code = wm_producer_before(&op->buffer.producer, op->receives,
-                                  op->device, op->stream, err);
-    op->opened = code == 0;
-    return code;
+    return order_stream(op, err);
 }
 
 void

@@ -82,12 +82,14 @@ struct wm_op {
     int device;      // on which our stream works
     CUstream stream; // of the pool where `pooled`, else the producer's
     bool opened, pooled;
-    bool fetching; // a kernel takes the data out of a mailbox
-    bool late;     // one did not find them there
-    bool signals;  // its stream writes `taken`
-    unsigned asks; // how often its end was looked for
-    bool idle;     // nothing of ours is pending on it
-    bool blocking; // the caller waits: nothing new comes on its streams
+    bool more;      // others begin at once, and share a kernel with it
+    bool on_stream; // the user's stream has been given the pull
+    bool fetching;  // a kernel takes the data out of a mailbox
+    bool late;      // one did not find them there
+    bool signals;   // its stream writes `taken`
+    unsigned asks;  // how often its end was looked for
+    bool idle;      // nothing of ours is pending on it
+    bool blocking;  // the caller waits: nothing new comes on its streams
     struct {
         CUevent event; // NULL: none
         int device;
@@ -140,6 +142,10 @@ wm_op_take_note(wm_op_t *op);
 // its priority), else one of the pool. No-op when it has one.
 WM_MUST_CHECK int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err);
+
+// Gives it a stream of the pool that another operation has.
+WM_MUST_CHECK int
+wm_op_join_stream(wm_op_t *op, CUstream stream, wm_error_t *err);
 
 // Lets go of slots, streams, mappings, staging, whatever an end left. Lock
 // held.

@@ -10,6 +10,7 @@ typedef struct {
     int rank, tag;
     bool blocking;     // the caller waits for it
     bool synchronous;  // completes only once matched (Ssend)
+    bool more;         // others are begun at once: kernels are shared
     CUstream stream;   // comm.on(stream)
     int stream_device; // -1: none
 } wm_envelope_t;

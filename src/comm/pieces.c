@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "comm/batch.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
 
@@ -48,63 +49,155 @@ is_posted(const wm_op_t *op)
     return wm_word_reached(&op->slot->posted, op->pieces.ready_base + 1);
 }
 
-// The user's stream takes the piece: nothing is waited for here.
-static int
-pull_on_stream(wm_op_t *op, wm_error_t *err)
+static _Atomic uint32_t *
+status_of(const wm_op_t *op)
 {
-    wm_pieces_t *pieces = &op->pieces;
-    int device = op->user_device;
-    CUstream stream = op->user_stream;
-    int code = wm_node_register(op->peer, false, device, err);
-    if (code == 0 && is_boxed(op))
-        code = wm_mail_prepare(device, err);
-    if (code == 0)
-        code = wm_producer_before(&op->buffer.producer, true, device, stream,
-                                  err);
-    if (code == 0)
-        code = wm_event_acquire(device, &op->event, err);
-    // A stream that waits for a word takes longer than a kernel that does.
-    if (code == 0 && !(is_boxed(op) && may_wait_in_kernel(op)))
-        code = wm_word_wait(device, stream, &op->slot->ready,
-                            pieces->ready_base + 1, err);
-    if (code == 0 && is_boxed(op))
-        code = wm_mail_fetch(device, op->buffer.data, pieces->remote,
-                             op->header.flag, op->header.nbytes,
-                             &(wm_mail_words_t){
-                                 .word = &op->slot->taken,
-                                 .value = pieces->taken_base + 1,
-                                 .stop = &op->slot->failed,
-                             },
-                             WM_MAIL_FOR_EVER, stream, err);
-    else if (code == 0) {
-        code = wm_memory_copy(device, op->buffer.data, pieces->remote,
-                              op->header.nbytes, stream, err);
-        if (code == 0)
-            code = wm_word_write(device, stream, &op->slot->taken,
-                                 pieces->taken_base + 1, err);
-    }
-    if (code == 0)
-        code = wm_event_record(device, op->event, stream, err);
-    if (code == 0 && op->buffer.order != NULL)
-        code = wm_order_after_write(op->buffer.order, device, stream, err);
+    return (_Atomic uint32_t *)(op->packet + WM_PACKET_BYTES);
+}
+
+static wm_mail_t
+mail_of(const wm_op_t *op)
+{
+    return (wm_mail_t){
+        .box = op->pieces.remote,
+        .user = op->buffer.data,
+        .nbytes = op->header.nbytes,
+        .flag = op->header.flag,
+        .word = &op->slot->taken,
+        .value = op->pieces.taken_base + 1,
+    };
+}
+
+// The user's stream has been given what takes the data.
+static int
+submitted(wm_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    if (op->buffer.order != NULL)
+        code = wm_order_after_write(op->buffer.order, op->user_device,
+                                    op->user_stream, err);
     if (code < 0)
         return code;
-    pieces->next = 1;
-    atomic_store(&op->slot->submitted, pieces->taken_base + 1);
+    atomic_store(&op->slot->submitted, op->pieces.taken_base + 1);
     wm_op_complete(op);
     return 0;
 }
 
-// The word tells for nothing; the event, when the stream failed.
+// A batch tells how launching a kernel went; the next step raises.
+static void
+tell_failure(wm_op_t *op, const wm_error_t *failure)
+{
+    wm_op_fail(op, failure);
+    atomic_store(status_of(op), WM_MAIL_FAILED);
+}
+
+static void
+fetch_launched(wm_op_t *op, const wm_error_t *failure)
+{
+    if (failure != NULL)
+        tell_failure(op, failure);
+}
+
+static void
+fetch_on_stream_launched(wm_op_t *op, const wm_error_t *failure)
+{
+    wm_error_t err;
+    if (failure != NULL)
+        tell_failure(op, failure);
+    else if (submitted(op, &err) < 0)
+        tell_failure(op, &err);
+}
+
+static int
+fetch_on_stream(wm_op_t *op, wm_error_t *err)
+{
+    int device = op->user_device;
+    int code = wm_mail_prepare(device, err);
+    // A stream that waits for a word takes longer than a kernel that does.
+    if (code == 0 && !may_wait_in_kernel(op))
+        code = wm_word_wait(device, op->user_stream, &op->slot->ready,
+                            op->pieces.ready_base + 1, err);
+    if (code < 0)
+        return code;
+    wm_mail_t mail = mail_of(op);
+    mail.stop = &op->slot->failed;
+    wm_batch_add(&(wm_batch_t){.device = device,
+                               .stream = op->user_stream,
+                               .patience_us = WM_MAIL_FOR_EVER},
+                 &mail, op, fetch_on_stream_launched);
+    return 0;
+}
+
+static int
+copy_on_stream(wm_op_t *op, wm_error_t *err)
+{
+    int device = op->user_device;
+    CUstream stream = op->user_stream;
+    int code = wm_event_acquire(device, &op->event, err);
+    if (code == 0)
+        code = wm_word_wait(device, stream, &op->slot->ready,
+                            op->pieces.ready_base + 1, err);
+    if (code == 0)
+        code = wm_memory_copy(device, op->buffer.data, op->pieces.remote,
+                              op->header.nbytes, stream, err);
+    if (code == 0)
+        code = wm_word_write(device, stream, &op->slot->taken,
+                             op->pieces.taken_base + 1, err);
+    if (code == 0)
+        code = wm_event_record(device, op->event, stream, err);
+    return code < 0 ? code : submitted(op, err);
+}
+
+// The user's stream takes the piece: nothing is waited for here.
+static int
+pull_on_stream(wm_op_t *op, wm_error_t *err)
+{
+    int device = op->user_device;
+    atomic_store(status_of(op), 0);
+    op->on_stream = true;
+    op->pieces.next = 1;
+    int code = wm_node_register(op->peer, false, device, err);
+    if (code == 0)
+        code = wm_producer_before(&op->buffer.producer, true, device,
+                                  op->user_stream, err);
+    if (code == 0)
+        code = is_boxed(op) ? fetch_on_stream(op, err)
+                            : copy_on_stream(op, err);
+    return code;
+}
+
+// Words tell the end for nothing, but no errors: now and then the driver is
+// asked for those.
+static int
+look_for_errors(wm_op_t *op, wm_error_t *err)
+{
+    bool unused;
+    CUstream stream;
+    if (++op->asks % LOOKS != 0)
+        return 0;
+    if (op->event != NULL)
+        return wm_event_done(op->user_device, op->event, &unused, err);
+    if (!op->on_stream)
+        return wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    // The user may have destroyed his: any other of the device knows as well.
+    int code = wm_stream_acquire(op->user_device, &stream, err);
+    if (code < 0)
+        return code;
+    code = wm_stream_spin(op->user_device, stream, 1, &unused, err);
+    wm_stream_release(op->user_device, stream);
+    return code;
+}
+
 static int
 pull_on_stream_ended(wm_op_t *op, wm_error_t *err)
 {
-    bool unused;
-    if (wm_word_reached(&op->slot->taken, op->pieces.taken_base + 1))
-        return 1;
-    return ++op->asks % LOOKS != 0
-               ? 0
-               : wm_event_done(op->user_device, op->event, &unused, err);
+    if (atomic_load(status_of(op)) == WM_MAIL_FAILED) {
+        *err = op->error;
+        return err->code;
+    }
+    return wm_word_reached(&op->slot->taken, op->pieces.taken_base + 1)
+               ? 1
+               : look_for_errors(op, err);
 }
 
 // Pieces are copied by this thread: host memory to host memory.
@@ -124,44 +217,39 @@ pull_on_host(wm_op_t *op)
     return pieces->next == pieces->pieces;
 }
 
-static _Atomic uint32_t *
-status_of(const wm_op_t *op)
+// Its own stream, or that of others that are ready as well.
+static int
+open_fetching_stream(wm_op_t *op, bool *shared, wm_error_t *err)
 {
-    return (_Atomic uint32_t *)(op->packet + WM_PACKET_BYTES);
+    CUstream stream;
+    *shared = !wm_op_borrows(op);
+    if (!op->opened && !op->pooled && *shared
+        && wm_batch_stream(op->device, &stream))
+        return wm_op_join_stream(op, stream, err);
+    return wm_op_open_stream(op, err);
 }
 
 static int
 fetch(wm_op_t *op, wm_error_t *err)
 {
-    wm_pieces_t *pieces = &op->pieces;
-    int code = wm_op_open_stream(op, err);
+    bool shared;
+    int code = open_fetching_stream(op, &shared, err);
     if (code == 0)
         code = wm_node_register(op->peer, false, op->device, err);
     if (code < 0)
         return code;
-    wm_mail_words_t words = {
-        .word = &op->slot->taken,
-        .value = pieces->taken_base + 1,
-        .status = status_of(op),
-    };
-    atomic_store(words.status, 0);
+    wm_mail_t mail = mail_of(op);
+    mail.status = status_of(op);
+    atomic_store(mail.status, 0);
     op->fetching = true;
     op->idle = false;
-    pieces->next = 1;
-    return wm_mail_fetch(op->device, op->buffer.data, pieces->remote,
-                         op->header.flag, op->header.nbytes, &words,
-                         PATIENCE_US, op->stream, err);
-}
-
-// Words tell the end for nothing, but no errors: now and then the driver is
-// asked for those.
-static int
-look_for_errors(wm_op_t *op, wm_error_t *err)
-{
-    bool unused;
-    return ++op->asks % LOOKS != 0
-               ? 0
-               : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    op->pieces.next = 1;
+    wm_batch_add(&(wm_batch_t){.device = op->device,
+                               .stream = op->stream,
+                               .shared = shared,
+                               .patience_us = PATIENCE_US},
+                 &mail, op, fetch_launched);
+    return 0;
 }
 
 // 1 when the data are there; they may be late, and are then waited for by the
@@ -175,8 +263,12 @@ fetch_ended(wm_op_t *op, wm_error_t *err)
     case WM_MAIL_LATE:
         op->fetching = false;
         op->late = true;
+        op->opened = op->pooled; // not another's stream again
         op->pieces.next = 0;
         return 0;
+    case WM_MAIL_FAILED:
+        *err = op->error;
+        return err->code;
     default:
         return look_for_errors(op, err);
     }
@@ -245,7 +337,7 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     bool ended;
     if (pieces->on_host)
         return pull_on_host(op);
-    if (op->event != NULL)
+    if (op->on_stream)
         return pull_on_stream_ended(op, err);
     // A kernel reaches what its own device has mapped, a copy whatever is.
     if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct
@@ -268,31 +360,33 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     return 1;
 }
 
-// A piece into the ring, the lane or the mailbox, then `ready`. What has been
-// posted to a mailbox, and is to go through the host after all, comes out of
-// that: its buffer is the user's again.
+// A piece into the ring or the lane, then `ready`. What has been posted to a
+// mailbox, and is to go through the host after all, comes out of that: its
+// buffer is the user's again.
 static int
 feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
 {
     wm_pieces_t *pieces = &op->pieces;
     char *into = pieces->remote + at % pieces->ring * pieces->piece;
-    char *from = op->buffer.data + at * pieces->piece;
-    uint64_t length = piece_length(op, at);
-    wm_mail_words_t words = {
-        .word = &op->slot->ready,
-        .value = pieces->ready_base + at + 1,
-    };
-    if (op->box != NULL && op->lane < 0)
-        return wm_mail_post(op->device, into, op->header.flag, from, length,
-                            &words, op->stream, err);
-    if (op->box != NULL)
-        return wm_mail_fetch(op->device, into, wm_mailbox_pointer(op->box),
-                             op->header.flag, length, &words, WM_MAIL_FOR_EVER,
+    uint32_t ready = pieces->ready_base + at + 1;
+    if (op->box != NULL) {
+        wm_mail_t mail = {
+            .box = wm_mailbox_pointer(op->box),
+            .user = into,
+            .nbytes = op->header.nbytes,
+            .flag = op->header.flag,
+            .word = &op->slot->ready,
+            .value = ready,
+        };
+        return wm_mail_fetch(op->device, &mail, 1, WM_MAIL_FOR_EVER,
                              op->stream, err);
-    int code = wm_memory_copy(op->device, into, from, length, op->stream, err);
+    }
+    int code = wm_memory_copy(op->device, into,
+                              op->buffer.data + at * pieces->piece,
+                              piece_length(op, at), op->stream, err);
     return code < 0 ? code
-                    : wm_word_write(op->device, op->stream, words.word,
-                                    words.value, err);
+                    : wm_word_write(op->device, op->stream, &op->slot->ready,
+                                    ready, err);
 }
 
 int

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/batch.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 
@@ -106,6 +107,7 @@ static wm_op_t *
 step_all_lock_held(void)
 {
     wm_op_t *finished = NULL;
+    wm_batch_flush();
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
         if (op->step(op)) {
@@ -114,6 +116,7 @@ step_all_lock_held(void)
             finished = op;
         }
     }
+    wm_batch_flush();
     return finished;
 }
 

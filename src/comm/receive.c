@@ -220,7 +220,7 @@ step(wm_op_t *op)
     if (code < 0) {
         wm_op_fail(op, &err);
         // A stream that waits for a sender who failed waits in vain.
-        if (op->event != NULL && atomic_load(&op->slot->failed)
+        if (op->on_stream && atomic_load(&op->slot->failed)
             && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
             atomic_store(&op->slot->ready, op->pieces.ready_base + 1);
         // What our stream was given must not touch the slot any more.
@@ -269,7 +269,7 @@ post(wm_op_t *op, wm_error_t *err)
                                (void **)&op->packet, err);
         op->packet_pinned = code == 0;
     }
-    else if ((op->packet = malloc(WM_PACKET_BYTES)) == NULL)
+    else if ((op->packet = malloc(WM_PACKET_BYTES + WM_STATUS_BYTES)) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
         return code;

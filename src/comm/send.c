@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/batch.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/payload.h"
@@ -243,18 +244,53 @@ fail(wm_op_t *op, const wm_error_t *err)
     wm_op_complete(op);
 }
 
-// The user's stream has posted the message: what comes next on it may change
-// the buffer.
-static int
-leave_to_box(wm_op_t *op, wm_error_t *err)
+// A batch tells how launching the kernel went.
+static void
+posted(wm_op_t *op, const wm_error_t *failure)
 {
+    wm_error_t err;
     int code = 0;
+    if (failure != NULL) {
+        op->pieces.next = 0;
+        fail(op, failure);
+        return;
+    }
+    atomic_store(&op->slot->posted, op->pieces.ready_base + 1);
+    if (!wm_op_posts(op))
+        return;
+    // What comes next on the user's stream may change the buffer.
     if (op->buffer.order != NULL)
         code = wm_order_after_read(op->buffer.order, op->device,
-                                   op->user_stream, err);
+                                   op->user_stream, &err);
     if (code == 0)
         wm_op_complete(op);
-    return code;
+    else
+        fail(op, &err);
+}
+
+// A kernel writes the message into its mailbox.
+static int
+post(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_op_open_stream(op, err);
+    if (code < 0)
+        return code;
+    wm_mail_t mail = {
+        .box = op->pieces.remote,
+        .user = op->buffer.data,
+        .nbytes = op->header.nbytes,
+        .flag = op->header.flag,
+        .word = &op->slot->ready,
+        .value = op->pieces.ready_base + 1,
+    };
+    op->pieces.next = 1;
+    wm_batch_add(&(wm_batch_t){.device = op->device,
+                               .stream = op->stream,
+                               .posts = true},
+                 &mail, op, posted);
+    if (!op->more)
+        wm_batch_flush();
+    return 0;
 }
 
 // Puts the header on its way. Where all slots are taken the payload goes the
@@ -309,11 +345,9 @@ try_start(wm_op_t *op, wm_error_t *err)
     wm_error_t late;
     if (op->state != SEND_OFFERED)
         return 0;
-    code = hands_off(op) ? wm_pieces_feed(op, &late) : announce(op, &late);
-    if (code >= 0 && op->box != NULL)
-        atomic_store(&op->slot->posted, header->ready_base + 1);
-    if (code >= 0 && wm_op_posts(op))
-        code = leave_to_box(op, &late);
+    code = op->box != NULL       ? post(op, &late)
+           : op->handoff != NULL ? wm_pieces_feed(op, &late)
+                                 : announce(op, &late);
     if (code < 0)
         fail(op, &late);
     return 0;
@@ -532,6 +566,7 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     (*op)->tag = envelope->tag;
     (*op)->synchronous = envelope->synchronous;
     (*op)->blocking = envelope->blocking;
+    (*op)->more = envelope->more;
     (*op)->user_stream = envelope->stream;
     (*op)->user_device = envelope->stream_device;
     // Managed memory that is on no GPU now is read by any.

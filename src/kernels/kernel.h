@@ -36,6 +36,25 @@ wm_threads()
     return gridDim.x * (size_t)blockDim.x;
 }
 
+// For kernels that give each block a task of its own.
+WM_DEVICE unsigned int
+wm_block()
+{
+    return blockIdx.x;
+}
+
+WM_DEVICE size_t
+wm_block_thread()
+{
+    return threadIdx.x;
+}
+
+WM_DEVICE size_t
+wm_block_threads()
+{
+    return blockDim.x;
+}
+
 // A clock, in nanoseconds from some time on.
 WM_DEVICE uint64_t
 wm_now_ns()
@@ -112,6 +131,7 @@ struct wm_host_kernel {
 // finds a kernel here by name and runs run() once per thread.
 extern wm_host_kernel *wm_host_kernels;
 extern thread_local size_t wm_host_thread, wm_host_threads;
+extern thread_local size_t wm_host_block_threads;
 extern thread_local bool wm_host_any; // see wm_block_any
 
 struct wm_host_kernel_entry {
@@ -147,6 +167,24 @@ wm_threads()
     return wm_host_threads;
 }
 
+WM_DEVICE unsigned int
+wm_block()
+{
+    return (unsigned int)(wm_host_thread / wm_host_block_threads);
+}
+
+WM_DEVICE size_t
+wm_block_thread()
+{
+    return wm_host_thread % wm_host_block_threads;
+}
+
+WM_DEVICE size_t
+wm_block_threads()
+{
+    return wm_host_block_threads;
+}
+
 WM_DEVICE uint64_t
 wm_now_ns()
 {
@@ -180,7 +218,7 @@ wm_load_line(const char *line)
 WM_DEVICE bool
 wm_block_any(bool mine)
 {
-    wm_host_any = (wm_host_any && wm_host_thread > 0) || mine;
+    wm_host_any = (wm_host_any && wm_block_thread() > 0) || mine;
     return wm_host_any;
 }
 
@@ -188,7 +226,7 @@ wm_block_any(bool mine)
 WM_DEVICE bool
 wm_block_ended()
 {
-    return wm_host_thread + 1 == wm_host_threads;
+    return wm_block_thread() + 1 == wm_host_block_threads;
 }
 
 WM_DEVICE void

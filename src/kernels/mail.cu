@@ -47,72 +47,80 @@ store_payload(char *dst, uint64_t value, uint64_t left, uint32_t unit)
 
 WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
 {
-    const size_t lines = (p.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
-    const size_t step = wm_threads();
-    for (size_t i = wm_thread(); i < lines; i += AT_ONCE * step) {
+    const wm_mail_post_t &mail = p.mails[wm_block()];
+    const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    const size_t step = wm_block_threads();
+    for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
         uint64_t values[AT_ONCE];
         for (size_t k = 0; k < AT_ONCE; k++) {
             const size_t at = clamped(i + k * step, lines) * WM_LINE_PAYLOAD;
-            values[k] = load_payload(p.src + at, p.nbytes - at, p.unit);
+            values[k] = load_payload(mail.src + at, mail.nbytes - at,
+                                     mail.unit);
         }
         for (size_t k = 0; k < AT_ONCE; k++)
             if (i + k * step < lines)
-                wm_store_line(p.box + (i + k * step) * WM_LINE_BYTES,
-                              values[k], p.flag);
+                wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
+                              values[k], mail.flag);
     }
     if (wm_block_ended())
-        wm_store_system(p.ready, p.ready_value);
+        wm_store_system(mail.ready, mail.ready_value);
 }
 
 WM_DEVICE bool
-gives_up(const wm_mail_fetch_params_t &p, uint64_t deadline, uint32_t looks)
+gives_up(const wm_mail_fetch_t &mail, uint64_t deadline, uint32_t looks)
 {
-    if (p.stop != nullptr && looks % LOOKS == 0 && wm_load_system(p.stop) != 0)
+    if (mail.stop != nullptr && looks % LOOKS == 0
+        && wm_load_system(mail.stop) != 0)
         return true;
-    return p.patience_us != UINT32_MAX && wm_now_ns() >= deadline;
+    return deadline != 0 && wm_now_ns() >= deadline;
 }
 
 // Reads lines i, i + step … until all have the flag; false when that took too
 // long. No line is looked at before all are asked for.
 WM_DEVICE bool
-read_lines(const wm_mail_fetch_params_t &p, size_t i, size_t step,
-           size_t lines, uint64_t deadline, wm_line_t *read)
+read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
+           uint64_t deadline, wm_line_t *read)
 {
     for (uint32_t looks = 1;; ++looks) {
         for (size_t k = 0; k < AT_ONCE; k++)
             read[k] = wm_load_line(
-                p.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
+                mail.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
         bool come = true;
         for (size_t k = 0; k < AT_ONCE; k++)
-            come = come && read[k].flags[0] == p.flag
-                   && read[k].flags[1] == p.flag;
-        if (come || gives_up(p, deadline, looks))
+            come = come && read[k].flags[0] == mail.flag
+                   && read[k].flags[1] == mail.flag;
+        if (come || gives_up(mail, deadline, looks))
             return come;
     }
 }
 
 WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
 {
-    const size_t lines = (p.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
-    const size_t step = wm_threads();
-    const uint64_t deadline = wm_now_ns() + p.patience_us * (uint64_t)1000;
+    const wm_mail_fetch_t &mail = p.mails[wm_block()];
+    const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    const size_t step = wm_block_threads();
+    const uint64_t deadline = p.patience_us == UINT32_MAX
+                                  ? 0
+                                  : wm_now_ns()
+                                        + p.patience_us * (uint64_t)1000;
     bool come = !wm_block_any(false);
-    for (size_t i = wm_thread(); i < lines && come; i += AT_ONCE * step) {
+    for (size_t i = wm_block_thread(); i < lines && come;
+         i += AT_ONCE * step) {
         wm_line_t read[AT_ONCE];
-        come = read_lines(p, i, step, lines, deadline, read);
+        come = read_lines(mail, i, step, lines, deadline, read);
         for (size_t k = 0; k < AT_ONCE; k++) {
             const size_t at = (i + k * step) * WM_LINE_PAYLOAD;
             if (come && i + k * step < lines)
-                store_payload(p.dst + at,
+                store_payload(mail.dst + at,
                               (uint64_t)read[k].high << 32 | read[k].low,
-                              p.nbytes - at, p.unit);
+                              mail.nbytes - at, mail.unit);
         }
     }
     const bool late = wm_block_any(!come);
     if (!wm_block_ended())
         return;
-    if (p.status != nullptr)
-        wm_store_system(p.status, late ? 2 : 1);
+    if (mail.status != nullptr)
+        wm_store_system(mail.status, late ? 2 : 1);
     if (!late)
-        wm_store_system(p.taken, p.taken_value);
+        wm_store_system(mail.taken, mail.taken_value);
 }

@@ -11,7 +11,10 @@
 #define WM_LINE_BYTES 16
 #define WM_LINE_PAYLOAD 8
 
-// wm_mail_post: one block writes the bytes into the mailbox, then *ready.
+// So many messages share a kernel, a block each.
+#define WM_MAILS 16
+
+// wm_mail_post: a block writes the bytes into the mailbox, then *ready.
 typedef struct {
     char *box;
     const char *src;
@@ -20,21 +23,30 @@ typedef struct {
     uint32_t ready_value;
     uint32_t flag;
     uint32_t unit; // 8, 4 or 1: divides address and nbytes
+} wm_mail_post_t;
+
+typedef struct {
+    wm_mail_post_t mails[WM_MAILS];
 } wm_mail_post_params_t;
 
-// wm_mail_fetch: one block takes them out, then writes *status (1) and *taken;
-// where they have not come in time, or *stop is not 0 before, only *status (2).
+// wm_mail_fetch: a block takes them out, then writes *status (1) and *taken;
+// where they have not come in time, or *stop is not 0 before, only *status
+// (2).
 typedef struct {
     char *dst;
     const char *box;
     uint64_t nbytes;
-    uint32_t *taken;  // page-locked host memory
-    uint32_t *status; // likewise; may be null
+    uint32_t *taken;      // page-locked host memory
+    uint32_t *status;     // likewise; may be null
     const uint32_t *stop; // likewise
     uint32_t taken_value;
     uint32_t flag;
-    uint32_t patience_us; // UINT32_MAX: for ever
     uint32_t unit;
+} wm_mail_fetch_t;
+
+typedef struct {
+    wm_mail_fetch_t mails[WM_MAILS];
+    uint32_t patience_us; // UINT32_MAX: for ever
 } wm_mail_fetch_params_t;
 
 #endif

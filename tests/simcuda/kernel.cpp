@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 wm_host_kernel *wm_host_kernels;
-thread_local size_t wm_host_thread, wm_host_threads;
+thread_local size_t wm_host_thread, wm_host_threads, wm_host_block_threads;
 thread_local bool wm_host_any;
 
 namespace sim {
@@ -40,6 +40,8 @@ static auto &functions = *new std::unordered_map<CUfunction, Function *>;
 static auto &opened = *new std::vector<RangePtr>;
 static thread_local Running *running; // the kernel on this thread
 static struct sigaction old_actions[2];
+// Of kernels whose blocks have tasks of their own.
+constexpr size_t BLOCKS_AT_LEAST = 16;
 static const int fault_signals[2] = {SIGSEGV, SIGBUS};
 
 long
@@ -121,8 +123,8 @@ end_kernel()
 }
 
 static CUresult
-run_kernel(Context *ctx, const wm_host_kernel *kernel, size_t threads,
-           const void *params)
+run_kernel(Context *ctx, const wm_host_kernel *kernel, size_t blocks,
+           size_t block_threads, const void *params)
 {
     Running here;
     here.ctx = ctx;
@@ -130,8 +132,9 @@ run_kernel(Context *ctx, const wm_host_kernel *kernel, size_t threads,
     begin_kernel();
     if (sigsetjmp(here.out, 1) == 0) {
         running = &here;
-        wm_host_threads = threads;
-        for (size_t i = 0; i < threads; i++) {
+        wm_host_threads = blocks * block_threads;
+        wm_host_block_threads = block_threads;
+        for (size_t i = 0; i < wm_host_threads; i++) {
             wm_host_thread = i;
             kernel->run(params);
         }
@@ -226,12 +229,14 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
         return CUDA_ERROR_INVALID_HANDLE;
     }
     size_t block = (size_t)bx * by * bz;
-    size_t threads = (size_t)gx * gy * gz * block;
-    if (threads == 0 || block > 1024 || gy > 65535 || gz > 65535
+    size_t blocks = (size_t)gx * gy * gz;
+    if (blocks * block == 0 || block > 1024 || gy > 65535 || gz > 65535
         || params == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    threads = std::min(threads, config.kernel_threads);
+    block = std::min(block, config.kernel_threads);
+    blocks = std::min(
+        blocks, std::max(BLOCKS_AT_LEAST, config.kernel_threads / block));
     const wm_host_kernel *kernel = it->second->kernel;
     // Rounded up to whole words of the strictest alignment.
     using Unit = std::max_align_t;
@@ -240,7 +245,9 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
     memcpy((void *)copy->data(), params[0], kernel->params_size);
     Context *ctx = call.ctx;
     Op op;
-    op.run = [=] { return run_kernel(ctx, kernel, threads, copy->data()); };
+    op.run = [=] {
+        return run_kernel(ctx, kernel, blocks, block, copy->data());
+    };
     enqueue(stream, std::move(op));
     return CUDA_SUCCESS;
 }

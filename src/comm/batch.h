@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages whose kernels go out as one launch: those to mailboxes that are
+// begun together, those out of mailboxes that are ready together. What is
+// added is launched when the next does not fit in, and at the latest when the
+// engine has stepped all operations. Engine lock held.
+#ifndef WM_COMM_BATCH_H
+#define WM_COMM_BATCH_H
+
+#include "array/mail.h"
+#include "comm/op.h"
+
+// What messages of one launch have in common.
+typedef struct {
+    int device;
+    CUstream stream;
+    bool posts;           // into mailboxes, else out of them
+    bool shared;          // a stream of the pool that others may join
+    uint32_t patience_us; // of those out of mailboxes
+} wm_batch_t;
+
+// Adds a message. launched() is told when its kernel is enqueued, or why that
+// failed (else NULL).
+void
+wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_op_t *op,
+             void (*launched)(wm_op_t *op, const wm_error_t *failure));
+
+// A shared stream on which messages of the device wait to be taken out of
+// mailboxes.
+bool
+wm_batch_stream(int device, CUstream *stream);
+
+// Launches what waits.
+void
+wm_batch_flush(void);
+
+#endif
