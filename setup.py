@@ -83,6 +83,7 @@ SOURCES = [
     "src/python/event.c",
     "src/python/module.c",
     "src/python/mpi.c",
+    "src/python/prequest.c",
     "src/python/request.c",
     "src/python/stats.c",
     "src/python/stream.c",

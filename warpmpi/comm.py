@@ -16,7 +16,7 @@ from . import _core
 _NOT_YET = """
     Bsend Ibsend Sendrecv_replace Isendrecv Isendrecv_replace
     Probe Iprobe Mprobe Improbe
-    Send_init Recv_init Psend_init Precv_init Bsend_init Ssend_init Rsend_init
+    Psend_init Precv_init Bsend_init
 """.split()
 
 # Calls of MPI's own that take buffers: none of them is ever handed memory of
@@ -41,6 +41,7 @@ _HOST_ONLY = """
 
 _POINT_TO_POINT = """
     Send Ssend Rsend Isend Issend Irsend Recv Irecv Sendrecv
+    Send_init Ssend_init Rsend_init Recv_init
 """.split()
 
 

@@ -141,6 +141,14 @@ wm_engine_poll(void)
 }
 
 void
+wm_engine_flush(void)
+{
+    wm_engine_lock();
+    wm_batch_flush();
+    wm_engine_unlock();
+}
+
+void
 wm_engine_add_lock_held(wm_op_t *op)
 {
     op->previous = last;

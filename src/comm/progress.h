@@ -44,6 +44,10 @@ wm_engine_notify(void);
 void
 wm_engine_poll(void);
 
+// Launches the kernels of messages that were begun together.
+void
+wm_engine_flush(void);
+
 // Ends what can be ended on a communicator (NULL: on all): sends are given
 // some seconds, receives that nobody matched are cancelled. Whether nothing
 // is left.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 // holds it.
 typedef struct owner {
     struct owner *next;
+    _Atomic int uses; // 1, or more of a persistent request's
     wm_view_t view;
     bool viewed;
     Py_buffer raw; // of an object whose elements have no dtype of ours
@@ -63,8 +65,10 @@ static void
 release_owner(void *argument)
 {
     owner_t *owner = argument;
-    if (!Py_IsInitialized())
-        return; // the process ends
+    if (!Py_IsInitialized()) // the process ends
+        return;
+    if (atomic_fetch_sub(&owner->uses, 1) > 1)
+        return;
     if (PyGILState_Check()) {
         release_now(owner);
         return;
@@ -389,6 +393,16 @@ is_dense(MPI_Datatype type)
     return dense;
 }
 
+// What is sent is copied from the user's memory.
+static void
+fill(const owner_t *owner)
+{
+    int position = 0;
+    MPI_Pack(owner->user, (int)(owner->packed_bytes / owner->size),
+             owner->type, owner->packed, (int)owner->packed_bytes, &position,
+             MPI_COMM_SELF);
+}
+
 // A copy without gaps of host memory whose datatype has some.
 static int
 pack(wm_message_t *message, bool writable, const char *argument)
@@ -412,10 +426,8 @@ pack(wm_message_t *message, bool writable, const char *argument)
     owner->size = message->size;
     buffer->data = owner->packed;
     buffer->arrived = writable ? unpack : NULL;
-    int position = 0;
     if (!writable)
-        MPI_Pack(message->user, (int)message->count, message->type,
-                 owner->packed, (int)buffer->nbytes, &position, MPI_COMM_SELF);
+        fill(owner);
     return 0;
 }
 
@@ -525,6 +537,7 @@ wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
         PyErr_NoMemory();
         return -1;
     }
+    atomic_store(&owner->uses, 1);
     *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
     message->buffer.owner = owner;
     message->buffer.release = release_owner;
@@ -556,6 +569,30 @@ wm_message_take(wm_message_t *message)
     wm_buffer_t buffer = message->buffer;
     message->buffer.release = NULL;
     return buffer;
+}
+
+int
+wm_message_again(PyObject *array, bool writable, const char *argument,
+                 const wm_message_t *message, wm_buffer_t *buffer)
+{
+    owner_t *owner = message->buffer.owner;
+    wm_producer_t producer = message->buffer.producer;
+    bool follows = owner->viewed && owner->packed == NULL
+                   && (producer.kind != WM_PRODUCER_NONE
+                       || wm_buffer_on_device(&message->buffer));
+    if (waiting != NULL)
+        release_waiting(NULL);
+    if (follows
+        && wm_view_refresh(array, argument, owner->view.array.data, &producer)
+               < 0)
+        return -1;
+    if (owner->packed != NULL && !writable)
+        fill(owner);
+    atomic_fetch_add(&owner->uses, 1);
+    *buffer = message->buffer;
+    buffer->producer = producer;
+    buffer->order = follows ? producer.order : buffer->order;
+    return 0;
 }
 
 void

@@ -40,6 +40,14 @@ wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
 wm_buffer_t
 wm_message_take(wm_message_t *message);
 
+// Once more the same memory, for a persistent request whose message is kept:
+// who must be waited for is asked anew, what is packed is packed again.
+// `array` is the object the message was parsed from, without its list. 0, or
+// -1 with an exception.
+int
+wm_message_again(PyObject *array, bool writable, const char *argument,
+                 const wm_message_t *message, wm_buffer_t *buffer);
+
 void
 wm_message_release(wm_message_t *message);
 

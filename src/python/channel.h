@@ -5,6 +5,7 @@
 #define WM_PYTHON_CHANNEL_H
 
 #include "comm/comm.h"
+#include "comm/p2p.h"
 #include "cuda/stream.h"
 #include "python/module.h"
 
@@ -19,6 +20,13 @@ typedef struct {
 // not attached, or MPI is not running.
 int
 wm_channel_get(PyObject *self, wm_channel_t *channel);
+
+// After an exception while the buffer of a send was looked at: where CUDA
+// failed, the receiver, who may wait for the message already, is told. The
+// exception stays.
+void
+wm_channel_tell_receiver(const wm_channel_t *channel,
+                         const wm_envelope_t *envelope);
 
 // Arguments by position or keyword into `values` (borrowed, NULL where not
 // given); the first `required` must be there. Much cheaper than

@@ -10,6 +10,7 @@
 #include "comm/request.h"
 #include "comm/transport.h"
 #include "python/channel.h"
+#include "python/prequest.h"
 #include "python/request.h"
 #include "python/view.h"
 
@@ -51,10 +52,9 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
     return 0;
 }
 
-// Where CUDA failed while the buffer was looked at, the receiver may wait for
-// the message already.
-static void
-tell_receiver(const wm_channel_t *channel, const wm_envelope_t *envelope)
+void
+wm_channel_tell_receiver(const wm_channel_t *channel,
+                         const wm_envelope_t *envelope)
 {
     PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
@@ -77,7 +77,7 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
     if (wm_message_parse(object, receives, argument, message) == 0)
         return 0;
     if (!receives)
-        tell_receiver(channel, envelope);
+        wm_channel_tell_receiver(channel, envelope);
     return -1;
 }
 
@@ -260,6 +260,76 @@ comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return receive(self, args, given, keywords, false);
 }
 
+static PyObject *
+make_persistent(PyObject *self, PyObject *buf, bool receives,
+                const wm_channel_t *channel, const wm_envelope_t *envelope)
+{
+    wm_error_t err;
+    wm_message_t message;
+    if (wm_comm_check(channel->comm, receives ? "source" : "dest",
+                      envelope->rank, envelope->tag, receives, &err)
+        < 0)
+        return wm_raise(&err);
+    if (wm_message_parse(buf, receives, "buf", &message) < 0)
+        return NULL;
+    return wm_prequest_new(self, buf, receives, envelope, &message);
+}
+
+static PyObject *
+send_init(PyObject *self, const char *function, PyObject *const *args,
+          Py_ssize_t given, PyObject *keywords, bool synchronous)
+{
+    static const char *const names[] = {"buf", "dest", "tag"};
+    PyObject *values[3];
+    wm_channel_t channel;
+    int dest, tag = 0;
+    if (wm_arguments(function, names, 3, 2, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "dest", &dest) < 0
+        || wm_argument_int(values[2], "tag", &tag) < 0)
+        return NULL;
+    wm_envelope_t envelope = envelope_of(&channel, dest, tag, false);
+    envelope.synchronous = synchronous;
+    return make_persistent(self, values[0], false, &channel, &envelope);
+}
+
+#define SEND_INIT(name, synchronous)                                          \
+    static PyObject *comm_##name(PyObject *self, PyObject *const *args,       \
+                                 Py_ssize_t given, PyObject *keywords)        \
+    {                                                                         \
+        return send_init(self, #name, args, given, keywords, synchronous);    \
+    }
+
+SEND_INIT(Send_init, false);
+SEND_DOC(Send_init, "Make a wm.Prequest that sends an array at each Start.");
+SEND_INIT(Ssend_init, true);
+SEND_DOC(Ssend_init, "Make a wm.Prequest whose sends are synchronous.");
+SEND_INIT(Rsend_init, false);
+SEND_DOC(Rsend_init, "Make a wm.Prequest whose sends are ready ones.");
+
+PyDoc_STRVAR(comm_Recv_init_doc,
+             "Recv_init($self, /, buf, source=MPI.ANY_SOURCE, "
+             "tag=MPI.ANY_TAG)\n--\n\n"
+             "Make a wm.Prequest that receives into an array at each Start.");
+
+static PyObject *
+comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+               PyObject *keywords)
+{
+    static const char *const names[] = {"buf", "source", "tag"};
+    PyObject *values[3];
+    wm_channel_t channel;
+    int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
+    if (wm_arguments("Recv_init", names, 3, 1, args, given, keywords, values)
+            < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "source", &source) < 0
+        || wm_argument_int(values[2], "tag", &tag) < 0)
+        return NULL;
+    wm_envelope_t envelope = envelope_of(&channel, source, tag, false);
+    return make_persistent(self, values[0], true, &channel, &envelope);
+}
+
 PyDoc_STRVAR(comm_Sendrecv_doc,
              "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
              "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None)"
@@ -293,7 +363,7 @@ comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_op_t *receiving = begin(&channel, into, "recvbuf", &in, true,
                                &received);
     if (receiving == NULL) {
-        tell_receiver(&channel, &out);
+        wm_channel_tell_receiver(&channel, &out);
         return NULL;
     }
     wm_op_t *sending = begin(&channel, values[0], "sendbuf", &out, false,
@@ -459,7 +529,8 @@ comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     }
 #define MESSAGES                                                              \
     FAST(Send), FAST(Ssend), FAST(Rsend), FAST(Isend), FAST(Issend),          \
-        FAST(Irsend), FAST(Recv), FAST(Irecv), FAST(Sendrecv)
+        FAST(Irsend), FAST(Recv), FAST(Irecv), FAST(Sendrecv),                \
+        FAST(Send_init), FAST(Ssend_init), FAST(Rsend_init), FAST(Recv_init)
 
 static PyMethodDef comm_methods[] = {
     MESSAGES,

@@ -257,6 +257,7 @@ execute(PyObject *module)
         wm_python_add_collectives,
         wm_python_add_comm,
         wm_python_add_request,
+        wm_python_add_prequest,
         wm_python_add_stats,
     };
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {

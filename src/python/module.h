@@ -52,5 +52,7 @@ int
 wm_python_add_stats(PyObject *module);
 int
 wm_python_add_request(PyObject *module);
+int
+wm_python_add_prequest(PyObject *module);
 
 #endif

@@ -135,6 +135,12 @@ wm_mpi_request_type(void)
     return &PyMPIRequest_Type;
 }
 
+PyTypeObject *
+wm_mpi_prequest_type(void)
+{
+    return &PyMPIPrequest_Type;
+}
+
 PyObject *
 wm_mpi_datatype_from_code(PyObject *code)
 {

@@ -38,6 +38,8 @@ wm_mpi_is_bottom(PyObject *object);
 // mpi4py's types, borrowed.
 PyTypeObject *
 wm_mpi_request_type(void);
+PyTypeObject *
+wm_mpi_prequest_type(void);
 
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *

@@ -6,15 +6,6 @@
 #include "comm/progress.h"
 #include "comm/request.h"
 
-#include <mpi4py/mpi4py.h>
-
-// Of mpi4py's header only the layout is used here.
-typedef struct {
-    PyMPIRequestObject base;
-    wm_op_t *op; // NULL once it has ended and was told
-    wm_message_t message;
-} request_t;
-
 static bool
 interrupted(wm_op_t *op)
 {
@@ -65,9 +56,9 @@ wm_request_new(wm_op_t *op, wm_message_t *message)
     MPI_Request handle;
     PyTypeObject *type = wm_state()->request_type;
     PyObject *empty = PyTuple_New(0);
-    request_t *self = empty != NULL
-                          ? (request_t *)type->tp_new(type, empty, NULL)
-                          : NULL;
+    wm_request_t *self = empty != NULL
+                             ? (wm_request_t *)type->tp_new(type, empty, NULL)
+                             : NULL;
     Py_XDECREF(empty);
     if (self == NULL) {
         wm_op_release(op); // it ends by itself
@@ -84,8 +75,8 @@ wm_request_new(wm_op_t *op, wm_message_t *message)
     return (PyObject *)self;
 }
 
-static void
-forget(request_t *self)
+void
+wm_request_forget(wm_request_t *self)
 {
     if (self->op != NULL)
         wm_op_release(self->op);
@@ -99,7 +90,7 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyTypeObject *base = type->tp_base;
     while (base->tp_new == request_new)
         base = base->tp_base;
-    request_t *self = (request_t *)base->tp_new(type, args, kwargs);
+    wm_request_t *self = (wm_request_t *)base->tp_new(type, args, kwargs);
     if (self != NULL) {
         self->op = NULL;
         self->message = (wm_message_t){0};
@@ -107,18 +98,18 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void
-request_dealloc(PyObject *object)
+void
+wm_request_dealloc(PyObject *object)
 {
-    request_t *self = (request_t *)object;
+    wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyTypeObject *base = type;
     PyObject_GC_UnTrack(object); // what is let go may run Python code
-    forget(self);
+    wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
         MPI_Request_free(&self->base.ob_mpi);
-    while (base->tp_dealloc == request_dealloc
+    while (base->tp_dealloc == wm_request_dealloc
            || base->tp_dealloc == type->tp_dealloc)
         base = base->tp_base;
     base->tp_dealloc(object);
@@ -127,13 +118,13 @@ request_dealloc(PyObject *object)
 
 // After the operation has ended: MPI frees its request, Python the buffers.
 static int
-retire(request_t *self)
+retire(wm_request_t *self)
 {
     if (self->base.ob_mpi != MPI_REQUEST_NULL) {
         int result = MPI_Wait(&self->base.ob_mpi, MPI_STATUS_IGNORE);
         (void)result; // the operation's own error was raised, or is none
     }
-    forget(self);
+    wm_request_forget(self);
     return 0;
 }
 
@@ -148,14 +139,14 @@ static PyObject *
 request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"status", NULL};
-    request_t *self = (request_t *)object;
+    wm_request_t *self = (wm_request_t *)object;
     PyObject *given = Py_None;
     MPI_Status *status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
         || wm_mpi_status(given, "status", &status) < 0)
         return NULL;
     if (self->op == NULL || self->base.ob_mpi == MPI_REQUEST_NULL) {
-        forget(self); // waited for by MPI itself, or freed
+        wm_request_forget(self); // waited for by MPI itself, or freed
         PyObject *method = PyObject_GetAttrString(
             (PyObject *)wm_mpi_request_type(), "Wait");
         if (method == NULL)
@@ -185,7 +176,7 @@ PyDoc_STRVAR(request_test_doc,
 static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    request_t *self = (request_t *)object;
+    wm_request_t *self = (wm_request_t *)object;
     wm_op_t *op = self->op;
     if (op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL && !op->done) {
         wm_op_retain(op); // another thread may end the request
@@ -223,17 +214,17 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
         if (!PyObject_TypeCheck(item, wm_state()->request_type)
-            || ((request_t *)item)->op == NULL) {
+            || ((wm_request_t *)item)->op == NULL) {
             ask_mpi = true;
             continue;
         }
-        wm_op_t *op = ((request_t *)item)->op;
+        wm_op_t *op = ((wm_request_t *)item)->op;
         wm_op_retain(op);
         int code = wm_python_wait(op, NULL);
         ended = op->done;
         wm_op_release(op);
         if (ended && (code < 0 || statuses == Py_None))
-            retire((request_t *)item);
+            retire((wm_request_t *)item);
         if (code == 0)
             continue;
         // As MPI does: the others are waited for, then the first error is
@@ -258,7 +249,7 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
             PyObject *item = PySequence_Fast_GET_ITEM(list, i);
             if (PyObject_TypeCheck(item, wm_state()->request_type))
-                forget((request_t *)item);
+                wm_request_forget((wm_request_t *)item);
         }
     Py_DECREF(list);
     if (kind != NULL) {
@@ -285,14 +276,14 @@ PyDoc_STRVAR(request_doc,
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
     {Py_tp_new, request_new},
-    {Py_tp_dealloc, request_dealloc},
+    {Py_tp_dealloc, wm_request_dealloc},
     {Py_tp_methods, request_methods},
     {0},
 };
 
 static PyType_Spec request_spec = {
     .name = "warpmpi._core.Request",
-    .basicsize = sizeof(request_t),
+    .basicsize = sizeof(wm_request_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = request_slots,
 };

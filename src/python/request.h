@@ -7,10 +7,27 @@
 #include "comm/p2p.h"
 #include "python/buffer.h"
 
+#include <mpi4py/mpi4py.h>
+
+// Of mpi4py's header only the layout is used here.
+typedef struct {
+    PyMPIRequestObject base;
+    wm_op_t *op; // NULL once it has ended and was told
+    wm_message_t message;
+} wm_request_t;
+
 // A new request for an operation (takes over the reference) and the rest of
 // its message (moved). NULL with an exception.
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message);
+
+// Lets go of an operation that has ended, and of its message.
+void
+wm_request_forget(wm_request_t *self);
+
+// For types derived from wm.Request.
+void
+wm_request_dealloc(PyObject *object);
 
 // Waits for an operation with the GIL released, fills `status` unless NULL,
 // raises what went wrong. 0 or -1.

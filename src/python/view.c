@@ -349,6 +349,34 @@ wm_view_parse(PyObject *object, bool writable, const char *argument,
 }
 
 int
+wm_view_refresh(PyObject *object, const char *argument, const char *data,
+                wm_producer_t *producer)
+{
+    wm_view_t view;
+    int known = 0;
+    if (producer->kind == WM_PRODUCER_STREAM) {
+        way_t way = slot_of(Py_TYPE(object))->way;
+        known = way == WAY_CUPY ? wm_view_stream_cupy(&producer->stream)
+                : way == WAY_WARP
+                    ? wm_view_stream_warp(object, &producer->stream)
+                    : 0;
+    }
+    if (known != 0) {
+        return known < 0 ? -1 : 0;
+    }
+    if (wm_view_parse(object, false, argument, &view) < 0) {
+        return -1;
+    }
+    bool same = view.array.data == data;
+    *producer = view.producer;
+    wm_view_release(&view);
+    return same ? 0
+                : wm_view_fail(PyExc_RuntimeError, argument,
+                               "the array's memory is not what it was when "
+                               "the request was made: make a new one");
+}
+
+int
 wm_view_to_array(wm_view_t *view, wm_array_t *array)
 {
     if (view->array.storage == NULL) {

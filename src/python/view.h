@@ -31,6 +31,13 @@ wm_view_parse(PyObject *object, bool writable, const char *argument,
 void
 wm_view_release(wm_view_t *view);
 
+// Who must be waited for now, of an array in GPU memory that was parsed
+// before: names the producer anew. 0, or -1 with an exception naming
+// `argument`, also where the array's memory is not what it was.
+int
+wm_view_refresh(PyObject *object, const char *argument, const char *data,
+                wm_producer_t *producer);
+
 // Moves the view into an array with a storage of its own (wm.asarray).
 int
 wm_view_to_array(wm_view_t *view, wm_array_t *array);

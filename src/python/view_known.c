@@ -147,32 +147,64 @@ wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
     return 1;
 }
 
-// The interface is of version 2, which names no stream. The array's device
-// knows its current one.
+int
+wm_view_stream_cupy(CUstream *stream)
+{
+    if (read_cupy_stream(stream)) {
+        return 1;
+    }
+    if (is_serious()) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+// The array's device knows its current stream.
+int
+wm_view_stream_warp(PyObject *object, CUstream *stream)
+{
+    bool known = false;
+    if (make_names() < 0) {
+        return -1;
+    }
+    PyObject *device = wm_python_attribute(object, names.device);
+    PyObject *current = device != NULL
+                            ? wm_python_attribute(device, names.stream)
+                            : NULL;
+    PyObject *handle = current != NULL
+                           ? wm_python_attribute(current, names.cuda_stream)
+                           : NULL;
+    if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
+        void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
+        *stream = value != NULL ? value : CU_STREAM_LEGACY;
+        known = true;
+    }
+    Py_XDECREF(handle);
+    Py_XDECREF(current);
+    Py_XDECREF(device);
+    PyErr_Clear(); // whatever it was: the whole device is right too
+    return known;
+}
+
+// The interface is of version 2, which names no stream.
 int
 wm_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view)
 {
-    PyObject *device = NULL, *stream = NULL, *handle = NULL;
     bool named;
-    int status = make_names();
-    if (status == 0) {
-        status = wm_view_parse_cai(object, argument, view, &named);
-    }
+    int status = wm_view_parse_cai(object, argument, view, &named);
     if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
         return status;
     }
-    device = wm_python_attribute(object, names.device);
-    stream = device != NULL ? wm_python_attribute(device, names.stream) : NULL;
-    handle = stream != NULL ? wm_python_attribute(stream, names.cuda_stream)
-                            : NULL;
-    if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
-        void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
-        view->producer.kind = WM_PRODUCER_STREAM;
-        view->producer.stream = value != NULL ? value : CU_STREAM_LEGACY;
+    CUstream stream;
+    status = wm_view_stream_warp(object, &stream);
+    if (status < 0) {
+        wm_view_release(view);
+        return -1;
     }
-    Py_XDECREF(handle);
-    Py_XDECREF(stream);
-    Py_XDECREF(device);
-    PyErr_Clear(); // whatever it was: the whole device is right too
+    if (status > 0) {
+        view->producer.kind = WM_PRODUCER_STREAM;
+        view->producer.stream = stream;
+    }
     return 1;
 }

@@ -24,6 +24,12 @@ wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view);
 int
 wm_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view);
 
+// The stream both use now; 1, 0 where it cannot be read, or -1.
+int
+wm_view_stream_cupy(CUstream *stream);
+int
+wm_view_stream_warp(PyObject *object, CUstream *stream);
+
 // __array_interface__: host memory.
 int
 wm_view_parse_array_interface(PyObject *object, const char *argument,

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/prequest.h"
+
+#include "comm/batch.h"
+#include "comm/progress.h"
+#include "comm/request.h"
+#include "python/channel.h"
+#include "python/request.h"
+
+#define AT_ONCE 64 // requests begun without the GIL in one go
+
+typedef struct {
+    wm_request_t request; // of the message under way
+    PyObject *comm;       // NULL once freed
+    PyObject *array;      // without its list
+    wm_message_t message; // parsed once
+    wm_envelope_t envelope;
+    bool receives;
+} prequest_t;
+
+static PyTypeObject *prequest_type;
+
+PyObject *
+wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
+                const wm_envelope_t *envelope, wm_message_t *message)
+{
+    PyObject *empty = PyTuple_New(0);
+    prequest_t *self = empty != NULL ? (prequest_t *)prequest_type->tp_new(
+                           prequest_type, empty, NULL)
+                                     : NULL;
+    Py_XDECREF(empty);
+    if (self == NULL) {
+        wm_message_release(message);
+        return NULL;
+    }
+    bool listed = PyList_Check(buf) || PyTuple_Check(buf);
+    self->comm = Py_NewRef(comm);
+    self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
+    self->message = *message;
+    self->envelope = *envelope;
+    self->receives = receives;
+    return (PyObject *)self;
+}
+
+static PyObject *
+prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyTypeObject *base = type;
+    while (base->tp_new == prequest_tp_new)
+        base = base->tp_base;
+    prequest_t *self = (prequest_t *)base->tp_new(type, args, kwargs);
+    if (self != NULL) {
+        self->comm = self->array = NULL;
+        self->message = (wm_message_t){0};
+    }
+    return (PyObject *)self;
+}
+
+static int
+release(PyObject *object)
+{
+    prequest_t *self = (prequest_t *)object;
+    wm_message_release(&self->message);
+    Py_CLEAR(self->array);
+    Py_CLEAR(self->comm);
+    return 0;
+}
+
+static int
+prequest_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    prequest_t *self = (prequest_t *)object;
+    Py_VISIT(self->array);
+    Py_VISIT(self->comm);
+    PyTypeObject *base = Py_TYPE(object);
+    while (base->tp_traverse != prequest_traverse)
+        base = base->tp_base; // a class derived in Python
+    while (base->tp_traverse == prequest_traverse)
+        base = base->tp_base;
+    return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
+                                     : 0;
+}
+
+static void
+prequest_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    release(object);
+    PyObject_GC_Track(object);
+    wm_request_dealloc(object);
+}
+
+static int
+fail(const char *text)
+{
+    wm_error_t err;
+    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST, "%s", text);
+    wm_raise(&err);
+    return -1;
+}
+
+// The message once more; it is the caller's to begin.
+static int
+prepare(prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
+{
+    wm_request_t *request = &self->request;
+    if (self->comm == NULL)
+        return fail("the persistent request was freed");
+    if (request->op != NULL && request->base.ob_mpi != MPI_REQUEST_NULL)
+        return fail("the persistent request is active: wait for it before it "
+                    "is started again");
+    wm_request_forget(request); // waited for by MPI itself
+    if (wm_channel_get(self->comm, channel) < 0)
+        return -1;
+    if (wm_message_again(self->array, self->receives, "buf", &self->message,
+                         buffer)
+        == 0)
+        return 0;
+    if (!self->receives)
+        wm_channel_tell_receiver(channel, &self->envelope);
+    return -1;
+}
+
+// Begins prepared messages, without the GIL; returns how many, and the error
+// of the next.
+static int
+begin(prequest_t **requests, const wm_channel_t *channels,
+      wm_buffer_t *buffers, int count, wm_op_t **ops, wm_error_t *err)
+{
+    int last = count - 1; // the last that is sent
+    while (last > 0 && requests[last]->receives)
+        --last;
+    for (int i = 0; i < count; ++i) {
+        wm_envelope_t envelope = requests[i]->envelope;
+        envelope.more = i < last;
+        int code = requests[i]->receives
+                       ? wm_receive_begin(channels[i].comm, &buffers[i],
+                                          &envelope, &ops[i], err)
+                       : wm_send_begin(channels[i].comm, &buffers[i],
+                                       &envelope, &ops[i], err);
+        if (code < 0) {
+            for (int k = i + 1; k < count; ++k)
+                wm_buffer_release(&buffers[k]);
+            return i;
+        }
+    }
+    return count;
+}
+
+// 0, or -1 with an exception: those before the one that failed have begun.
+static int
+start(prequest_t **requests, int count)
+{
+    wm_channel_t channels[AT_ONCE];
+    wm_buffer_t buffers[AT_ONCE];
+    wm_op_t *ops[AT_ONCE];
+    wm_error_t err;
+    int prepared = 0, begun;
+    while (
+        prepared < count
+        && prepare(requests[prepared], &channels[prepared], &buffers[prepared])
+               == 0)
+        ++prepared;
+    PyObject *kind, *value, *trace; // of the one that could not be prepared
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_BEGIN_ALLOW_THREADS;
+    begun = begin(requests, channels, buffers, prepared, ops, &err);
+    wm_engine_flush();
+    Py_END_ALLOW_THREADS;
+    int code = 0;
+    for (int i = 0; i < begun; ++i) {
+        wm_request_t *request = &requests[i]->request;
+        wm_error_t late;
+        request->op = ops[i];
+        if (wm_request_start(ops[i], &request->base.ob_mpi, &late) < 0
+            && code == 0) {
+            code = -1;
+            err = late;
+        }
+    }
+    if (begun < prepared || code < 0) {
+        Py_XDECREF(kind);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        wm_raise(&err);
+        return -1;
+    }
+    PyErr_Restore(kind, value, trace);
+    return prepared < count ? -1 : 0;
+}
+
+PyDoc_STRVAR(prequest_start_doc,
+             "Start($self, /)\n--\n\n"
+             "Begin the message once more, ordered after the work that is on\n"
+             "the array's stream now. Raises MPI.Exception where it is under\n"
+             "way already, and what Isend or Irecv would.");
+
+static PyObject *
+prequest_start(PyObject *object, PyObject *unused)
+{
+    prequest_t *self = (prequest_t *)object;
+    (void)unused;
+    return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(prequest_startall_doc,
+             "Startall($type, requests, /)\n--\n\n"
+             "Begin the messages of persistent requests together: short ones\n"
+             "share a kernel. All must be of a wm.Comm.");
+
+static PyObject *
+prequest_startall(PyObject *type, PyObject *given)
+{
+    (void)type;
+    PyObject *list = PySequence_Fast(given, "requests must be a sequence");
+    if (list == NULL)
+        return NULL;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    int code = 0;
+    for (Py_ssize_t i = 0; i < count && code == 0; ++i)
+        if (!PyObject_TypeCheck(PySequence_Fast_GET_ITEM(list, i),
+                                prequest_type)) {
+            PyErr_Format(PyExc_TypeError,
+                         "requests[%zd]: %.200s is no persistent request of a "
+                         "wm.Comm; start those of MPI by "
+                         "MPI.Prequest.Startall",
+                         i,
+                         Py_TYPE(PySequence_Fast_GET_ITEM(list, i))->tp_name);
+            code = -1;
+        }
+    for (Py_ssize_t i = 0; i < count && code == 0; i += AT_ONCE)
+        code = start((prequest_t **)(PySequence_Fast_ITEMS(list) + i),
+                     (int)(count - i < AT_ONCE ? count - i : AT_ONCE));
+    Py_DECREF(list);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(prequest_free_doc,
+             "Free($self, /)\n--\n\n"
+             "Let go of the request; a message under way ends by itself.");
+
+static PyObject *
+prequest_free(PyObject *object, PyObject *unused)
+{
+    prequest_t *self = (prequest_t *)object;
+    (void)unused;
+    if (self->comm == NULL && fail("the persistent request was freed") < 0)
+        return NULL;
+    if (self->request.base.ob_mpi != MPI_REQUEST_NULL)
+        MPI_Request_free(&self->request.base.ob_mpi);
+    wm_request_forget(&self->request);
+    release(object);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef prequest_methods[] = {
+    {"Start", prequest_start, METH_NOARGS, prequest_start_doc},
+    {"Startall", prequest_startall, METH_O | METH_CLASS,
+     prequest_startall_doc},
+    {"Free", prequest_free, METH_NOARGS, prequest_free_doc},
+    {0},
+};
+
+PyDoc_STRVAR(prequest_doc,
+             "A message of a wm.Comm that is begun many times (Send_init,\n"
+             "Recv_init): its buffer is looked at once. An MPI.Prequest that\n"
+             "any wait of mpi4py's completes.");
+
+static PyType_Slot prequest_slots[] = {
+    {Py_tp_doc, (void *)prequest_doc},
+    {Py_tp_new, prequest_tp_new},
+    {Py_tp_dealloc, prequest_dealloc},
+    {Py_tp_traverse, prequest_traverse},
+    {Py_tp_clear, release},
+    {Py_tp_methods, prequest_methods},
+    {0},
+};
+
+static PyType_Spec prequest_spec = {
+    .name = "warpmpi._core.Prequest",
+    .basicsize = sizeof(prequest_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = prequest_slots,
+};
+
+int
+wm_python_add_prequest(PyObject *module)
+{
+    PyObject *bases = PyTuple_Pack(2, wm_state()->request_type,
+                                   wm_mpi_prequest_type());
+    PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
+                         module, &prequest_spec, bases)
+                                   : NULL;
+    Py_XDECREF(bases);
+    if (type == NULL)
+        return -1;
+    prequest_type = (PyTypeObject *)type; // kept
+    return PyModule_AddObjectRef(module, "Prequest", type);
+}
