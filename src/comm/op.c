@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/op.h"
 
+#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,58 @@
 #include "cuda/word.h"
 
 #define BORROW_BYTES 1048576
+
+// Operations and packets live for microseconds: some are kept for the next.
+// Under AddressSanitizer none is, so that it sees each one's end.
+#ifdef __SANITIZE_ADDRESS__
+#define SPARES 0
+#else
+#define SPARES 64
+#endif
+
+typedef struct {
+    void *blocks[SPARES + 1];
+    int count;
+} spares_t;
+
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+static spares_t spare_ops, spare_packets;
+
+static void *
+take(spares_t *spares, size_t size)
+{
+    void *block = NULL;
+    pthread_mutex_lock(&spare_lock);
+    if (spares->count > 0)
+        block = spares->blocks[--spares->count];
+    pthread_mutex_unlock(&spare_lock);
+    return block != NULL ? block : malloc(size);
+}
+
+static void
+give(spares_t *spares, void *block)
+{
+    pthread_mutex_lock(&spare_lock);
+    if (spares->count < SPARES) {
+        spares->blocks[spares->count++] = block;
+        block = NULL;
+    }
+    pthread_mutex_unlock(&spare_lock);
+    free(block);
+}
+
+int
+wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err)
+{
+    const size_t size = WM_PACKET_BYTES + WM_STATUS_BYTES;
+    int code = 0;
+    if (pinned)
+        code = wm_pinned_alloc(size, (void **)&op->packet, err);
+    else if ((op->packet = take(&spare_packets, size)) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    op->packet_pinned = pinned && code == 0;
+    return code;
+}
 
 bool
 wm_buffer_on_device(const wm_buffer_t *buffer)
@@ -28,11 +82,14 @@ wm_buffer_release(wm_buffer_t *buffer)
 wm_op_t *
 wm_op_new(wm_comm_t *comm, wm_buffer_t *buffer)
 {
-    wm_op_t *op = calloc(1, sizeof *op);
+    wm_op_t *op = take(&spare_ops, sizeof *op);
     if (op == NULL) {
         wm_buffer_release(buffer);
         return NULL;
     }
+    // All but the text of the error, whose code says that there is none.
+    memset(op, 0, offsetof(wm_op_t, error));
+    op->error.code = 0;
     atomic_store(&op->references, 1);
     op->comm = comm;
     op->buffer = *buffer;
@@ -57,9 +114,9 @@ wm_op_release(wm_op_t *op)
     wm_buffer_release(&op->buffer);
     if (op->packet_pinned)
         wm_pinned_free(op->packet);
-    else
-        free(op->packet);
-    free(op);
+    else if (op->packet != NULL)
+        give(&spare_packets, op->packet);
+    give(&spare_ops, op);
 }
 
 void

@@ -97,13 +97,17 @@ struct wm_op {
     bool settled; // nothing else comes first
     CUevent event; // that our use of the memory ended, on a user's stream
     wm_result_t result;
-    wm_error_t error; // code 0: none
+    wm_error_t error; // code 0: none; last, see wm_op_new
 };
 
 // A new operation, one reference for the caller; takes over the buffer, also
 // on failure.
 wm_op_t *
 wm_op_new(wm_comm_t *comm, wm_buffer_t *buffer);
+
+// Gives it a packet, page-locked where a stream is to read or write it.
+WM_MUST_CHECK int
+wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err);
 
 void
 wm_op_retain(wm_op_t *op);

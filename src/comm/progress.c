@@ -15,6 +15,9 @@
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 
+// Out of our code for so long, the program computes.
+#define AWAY_US 50
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static wm_op_t *first, *last;
@@ -26,7 +29,7 @@ static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
 static bool threaded;
 static _Atomic bool stopping;
-static _Atomic int64_t left; // when a thread was last in our code
+static _Atomic unsigned visits; // grows whenever the program is in our code
 static _Atomic bool started, finalized;
 static bool plenty;  // of cores: two or more a rank
 static bool crowded; // more ranks than cores: nothing may spin for long
@@ -60,6 +63,7 @@ wm_engine_lock(void)
 {
     // The progress thread steps back for those who are counted here.
     atomic_fetch_add(&wanted, 1);
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
     take_lock();
     atomic_fetch_sub(&wanted, 1);
 }
@@ -167,7 +171,7 @@ wm_engine_remove_lock_held(wm_op_t *op)
 void
 wm_engine_notify(void)
 {
-    atomic_store(&left, now_us());
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
     if (atomic_load(&parked))
         pthread_cond_signal(&wake);
 }
@@ -201,6 +205,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
                 break;
         }
     }
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
     atomic_fetch_sub(&inside, 1);
     return !leave;
 }
@@ -218,14 +223,10 @@ park(void)
 }
 
 // Microseconds until the thread looks again, when nothing has begun or ended
-// for `quiet` and the program was last in our code `away` ago; 0: at once.
+// for `quiet`; 0: at once.
 static int64_t
-pause_after(int64_t quiet, int64_t away)
+pause_after(int64_t quiet)
 {
-    if (atomic_load(&inside) > 0)
-        return 50; // the program serves itself
-    if (away < 20)
-        return 5; // about to call again, likely
     if (quiet < (plenty ? 500 : 0))
         return 0;
     if (quiet < 20000)
@@ -235,21 +236,27 @@ pause_after(int64_t quiet, int64_t away)
 
 // Serves the times when nobody is inside our code: it spins for a moment
 // after a message began or ended, then looks at growing intervals, and parks
-// when there is nothing to do. Sleeping rather than being woken: a wake costs
-// the program more than a message takes.
+// when there is nothing to do. A program that was in our code a moment ago is
+// about to come again: it would find the lock, and the driver's, taken.
+// Sleeping rather than being woken: a wake costs the program more than a
+// message takes.
 static void *
 serve(void *unused)
 {
     (void)unused;
     prctl(PR_SET_TIMERSLACK, 1000);
-    unsigned seen = 0;
-    int64_t quiet_since = now_us();
+    unsigned seen = 0, visited = 0;
+    int64_t quiet_since = now_us(), left = quiet_since;
     while (!atomic_load(&stopping)) {
         unsigned current = atomic_load(&events);
+        unsigned visit = atomic_load(&visits);
         int64_t now = now_us();
         if (current != seen)
             quiet_since = now;
+        if (visit != visited || atomic_load(&inside) > 0)
+            left = now;
         seen = current;
+        visited = visit;
         int64_t quiet = now - quiet_since;
         if (atomic_load(&active) == 0) {
             if (quiet > 5000)
@@ -258,7 +265,11 @@ serve(void *unused)
                 sleep_us(plenty ? 20 : 100);
             continue;
         }
-        int64_t pause = pause_after(quiet, now - atomic_load(&left));
+        if (now - left < AWAY_US) {
+            sleep_us(AWAY_US);
+            continue;
+        }
+        int64_t pause = pause_after(quiet);
         if (pause > 0)
             sleep_us(pause);
         if (atomic_load(&inside) == 0 && atomic_load(&wanted) == 0)

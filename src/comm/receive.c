@@ -263,14 +263,7 @@ look_at_producer(wm_op_t *op)
 static int
 post(wm_op_t *op, wm_error_t *err)
 {
-    int code = 0;
-    if (wm_buffer_on_device(&op->buffer)) {
-        code = wm_pinned_alloc(WM_PACKET_BYTES + WM_STATUS_BYTES,
-                               (void **)&op->packet, err);
-        op->packet_pinned = code == 0;
-    }
-    else if ((op->packet = malloc(WM_PACKET_BYTES + WM_STATUS_BYTES)) == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = wm_op_packet(op, wm_buffer_on_device(&op->buffer), err);
     if (code < 0)
         return code;
     wm_engine_lock();

@@ -212,8 +212,7 @@ send_failure(wm_op_t *op, const wm_error_t *err)
     op->header.kind = WM_MESSAGE_EAGER;
     op->header.failed = 1;
     snprintf(op->header.text, sizeof op->header.text, "%.63s", err->text);
-    op->packet = malloc(sizeof op->header);
-    if (op->packet == NULL)
+    if (op->packet == NULL && wm_op_packet(op, false, &ignored) < 0)
         return;
     memcpy(op->packet, &op->header, sizeof op->header);
     if (send_header(op, (int)sizeof op->header, &ignored) == 0)
@@ -329,9 +328,8 @@ try_start(wm_op_t *op, wm_error_t *err)
     }
     if (code < 0)
         return code;
-    op->packet = malloc(sizeof *header + inlined);
-    if (op->packet == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if ((code = wm_op_packet(op, false, err)) < 0)
+        return code;
     memcpy(op->packet, header, sizeof *header);
     if (inlined > 0)
         memcpy(op->packet + sizeof *header, op->buffer.data, inlined);

@@ -6,6 +6,8 @@
 #include "comm/progress.h"
 #include "comm/request.h"
 
+#define AT_ONCE 64 // requests waited for without the GIL in one go
+
 static bool
 interrupted(wm_op_t *op)
 {
@@ -43,6 +45,8 @@ wm_python_wait(wm_op_t *op, MPI_Status *status)
 {
     wm_error_t err;
     int code;
+    if (atomic_load(&op->done)) // nothing to wait for
+        return wm_python_waited(op, wm_op_wait(op, NULL, &err), &err, status);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_python_wait_unlocked(op, &err);
     Py_END_ALLOW_THREADS;
@@ -191,6 +195,43 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
     return request_wait(object, args, kwargs);
 }
 
+static wm_op_t *
+op_of(PyObject *item)
+{
+    return PyObject_TypeCheck(item, wm_state()->request_type)
+               ? ((wm_request_t *)item)->op
+               : NULL;
+}
+
+// Waits for those of ours, without the GIL in one go; -1 with the exception
+// that interrupted it. Errors of messages are raised later.
+static int
+wait_for_all(PyObject *list)
+{
+    wm_op_t *ops[AT_ONCE];
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    for (Py_ssize_t next = 0; next < count;) {
+        int taken = 0, code = 0;
+        for (; next < count && taken < AT_ONCE; ++next) {
+            wm_op_t *op = op_of(PySequence_Fast_GET_ITEM(list, next));
+            if (op == NULL || atomic_load(&op->done))
+                continue;
+            wm_op_retain(op); // another thread may end the request
+            ops[taken++] = op;
+        }
+        Py_BEGIN_ALLOW_THREADS;
+        for (int i = 0; i < taken; ++i) {
+            if (code != WM_ERR_PYTHON)
+                code = wm_python_wait_unlocked(ops[i], NULL);
+            wm_op_release(ops[i]);
+        }
+        Py_END_ALLOW_THREADS;
+        if (code == WM_ERR_PYTHON)
+            return -1;
+    }
+    return 0;
+}
+
 PyDoc_STRVAR(request_waitall_doc,
              "Waitall($type, requests, /, statuses=None)\n--\n\n"
              "Wait for all requests, ours and MPI's in any mix. Faster than\n"
@@ -209,16 +250,15 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
     if (list == NULL)
         return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    bool ended = true; // false: interrupted
+    bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = statuses != Py_None;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PySequence_Fast_GET_ITEM(list, i);
-        if (!PyObject_TypeCheck(item, wm_state()->request_type)
-            || ((wm_request_t *)item)->op == NULL) {
+        wm_op_t *op = op_of(item);
+        if (op == NULL) {
             ask_mpi = true;
             continue;
         }
-        wm_op_t *op = ((wm_request_t *)item)->op;
         wm_op_retain(op);
         int code = wm_python_wait(op, NULL);
         ended = op->done;

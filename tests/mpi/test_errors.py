@@ -217,8 +217,8 @@ def test_no_other_call_is_handed_gpu_memory(comm):
         lambda: comm.Scan(array, host),
         lambda: comm.Bsend(array, 0),
         lambda: comm.Sendrecv_replace(array, 0),
-        lambda: comm.Send_init(array, 0),
-        lambda: comm.Recv_init(array, 0),
+        lambda: comm.Bsend_init(array, 0),
+        lambda: comm.Precv_init(array, 1, 0),
     ]
     for call in calls:
         with pytest.raises(TypeError, match="GPU memory"):
@@ -239,7 +239,7 @@ def test_calls_that_would_not_meet_ours_are_refused(comm):
         lambda: comm.Probe(0),
         lambda: comm.Iprobe(0),
         lambda: comm.Bsend(np.zeros(1), 0),
-        lambda: comm.Recv_init(np.zeros(1), 0),
+        lambda: comm.Bsend_init(np.zeros(1), 0),
     ):
         with pytest.raises(NotImplementedError, match=r"wm\.Comm"):
             call()
