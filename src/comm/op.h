@@ -86,6 +86,7 @@ struct wm_op {
     bool on_stream; // the user's stream has been given the pull
     bool fetching;  // a kernel takes the data out of a mailbox
     bool late;      // one did not find them there
+    bool asked;     // whether those who used the buffer have ended
     bool signals;   // its stream writes `taken`
     unsigned asks;  // how often its end was looked for
     bool idle;      // nothing of ours is pending on it

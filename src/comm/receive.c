@@ -172,6 +172,25 @@ look_for_header(wm_op_t *op, wm_error_t *err)
     return 1;
 }
 
+// No header yet: there is time to ask whether those who used the buffer have
+// ended, which takes longer than noting them, and spares the copy a wait.
+// Once, and only for who is usually alone on his stream.
+static void
+ask_about_producer(wm_op_t *op)
+{
+    bool ended = false;
+    if (!op->blocking || op->asked || op->after[0].event == NULL)
+        return;
+    op->asked = true;
+    if (wm_event_done(op->after[0].device, op->after[0].event, &ended, NULL)
+            < 0
+        || !ended)
+        return;
+    wm_event_release(op->after[0].device, op->after[0].event);
+    op->after[0].event = NULL;
+    op->buffer.producer.kind = WM_PRODUCER_NONE;
+}
+
 static int
 advance(wm_op_t *op, wm_error_t *err)
 {
@@ -180,6 +199,8 @@ advance(wm_op_t *op, wm_error_t *err)
     switch (op->state) {
     case RECEIVE_HEADER:
         code = look_for_header(op, err);
+        if (code == 0)
+            ask_about_producer(op);
         if (code <= 0 || op->result.cancelled)
             return code;
         code = match(op, err);

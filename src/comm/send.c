@@ -112,7 +112,11 @@ announce(wm_op_t *op, wm_error_t *err)
     const wm_producer_t *producer = &op->buffer.producer;
     uint32_t ready = op->header.ready_base + 1;
     bool idle = true;
-    int code = wm_producer_idle(producer, false, &idle, err);
+    // Whether it is being captured was asked when the message was begun.
+    int code = producer->kind == WM_PRODUCER_STREAM
+                   ? wm_stream_spin(producer->device, producer->stream, 1,
+                                    &idle, err)
+                   : wm_producer_idle(producer, false, &idle, err);
     if (code == 0 && idle && op->user_device >= 0)
         code = wm_stream_idle(op->user_device, op->user_stream, &idle, err);
     if (code < 0)
@@ -581,30 +585,21 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     return 0;
 }
 
-int
-wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
-              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
+// The engine's reference is its own; on failure it has none.
+static int
+begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
 {
-    wm_op_t *op;
-    int code = wm_begin_op(comm, buffer, envelope, false, &op, err);
-    if (code < 0)
-        return code;
-    *result = op;
-    if (atomic_load(&op->done))
-        return 0;
+    int code = 0;
     int settled = wm_settle_producer(&op->buffer, envelope, false, err);
-    if (settled == WM_ERR_STATE) { // the caller's mistake: nothing is sent
-        *result = NULL;
-        wm_op_release(op);
+    if (settled == WM_ERR_STATE) // the caller's mistake: nothing is sent
         return settled;
-    }
     if (settled < 0)
         wm_op_fail(op, err);
     wm_stat_add(WM_STAT_sent_messages, 1);
     wm_stat_add(WM_STAT_sent_bytes, (int64_t)op->buffer.nbytes);
     op->step = step;
     wm_engine_lock();
-    wm_op_retain(op); // the engine's
+    wm_op_retain(op);
     wm_engine_add_lock_held(op);
     if (settled == 0)
         code = start(op, err);
@@ -618,13 +613,28 @@ wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
         wm_op_drop_resources(op);
     }
     wm_engine_unlock();
+    if (code < 0)
+        wm_op_release(op);
+    return code;
+}
+
+int
+wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
+{
+    wm_op_t *op;
+    int code = wm_begin_op(comm, buffer, envelope, false, &op, err);
+    if (code < 0)
+        return code;
+    *result = op;
+    if (atomic_load(&op->done))
+        return 0;
+    code = begin_sending(op, envelope, err);
     if (code < 0) {
         *result = NULL;
         wm_op_release(op);
-        wm_op_release(op);
-        return code;
     }
-    return 0;
+    return code;
 }
 
 void
