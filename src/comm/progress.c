@@ -17,6 +17,8 @@
 
 // Out of our code for so long, the program computes.
 #define AWAY_US 50
+// It comes and goes without stepping anything: the thread does.
+#define IDLE_US 500
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -29,6 +31,7 @@ static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
 static bool threaded;
 static _Atomic bool stopping;
+static _Atomic unsigned rounds; // of stepping everything, ever
 static _Atomic unsigned visits; // grows whenever the program is in our code
 static _Atomic bool started, finalized;
 static bool plenty;  // of cores: two or more a rank
@@ -111,6 +114,7 @@ static wm_op_t *
 step_all_lock_held(void)
 {
     wm_op_t *finished = NULL;
+    atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
     wm_batch_flush();
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
@@ -245,8 +249,8 @@ serve(void *unused)
 {
     (void)unused;
     prctl(PR_SET_TIMERSLACK, 1000);
-    unsigned seen = 0, visited = 0;
-    int64_t quiet_since = now_us(), left = quiet_since;
+    unsigned seen = 0, visited = 0, stepped = 0;
+    int64_t quiet_since = now_us(), left = quiet_since, idle = quiet_since;
     while (!atomic_load(&stopping)) {
         unsigned current = atomic_load(&events);
         unsigned visit = atomic_load(&visits);
@@ -255,6 +259,9 @@ serve(void *unused)
             quiet_since = now;
         if (visit != visited || atomic_load(&inside) > 0)
             left = now;
+        if (atomic_load(&rounds) != stepped)
+            idle = now;
+        stepped = atomic_load(&rounds);
         seen = current;
         visited = visit;
         int64_t quiet = now - quiet_since;
@@ -265,7 +272,7 @@ serve(void *unused)
                 sleep_us(plenty ? 20 : 100);
             continue;
         }
-        if (now - left < AWAY_US) {
+        if (now - left < AWAY_US && now - idle < IDLE_US) {
             sleep_us(AWAY_US);
             continue;
         }
