@@ -85,18 +85,51 @@ class CudaAware(Staged):
         self.world.Allreduce(self.memory(sendbuf), self.memory(recvbuf))
 
 
-def waitall(solver: Any, step: Any) -> None:
-    """The example's exchange, waited for by mpi4py's own Waitall."""
-    from mpi4py import MPI
+def plan_none(solver: Any, step: Any) -> None:
+    """No messages are made beforehand."""
 
+
+def plan_persistent(solver: Any, step: Any) -> None:
+    """The example's messages, without its stream."""
     comm, up, down = solver.comm, solver.up, solver.down
-    requests = [
+    step.requests = [
+        comm.Send_init(step.first_row, up, UP),
+        comm.Send_init(step.last_row, down, DOWN),
+        comm.Recv_init(step.lower_halo, down, UP),
+        comm.Recv_init(step.upper_halo, up, DOWN),
+    ]
+
+
+def persistent(solver: Any, step: Any) -> None:
+    """The rows are there when Waitall returns."""
+    import warpmpi as wm
+
+    wm.Prequest.Startall(step.requests)
+    wm.Request.Waitall(step.requests)
+
+
+def begin(solver: Any, step: Any) -> list[Any]:
+    comm, up, down = solver.comm, solver.up, solver.down
+    return [
         comm.Isend(step.first_row, up, UP),
         comm.Isend(step.last_row, down, DOWN),
         comm.Irecv(step.lower_halo, down, UP),
         comm.Irecv(step.upper_halo, up, DOWN),
     ]
-    MPI.Request.Waitall(requests)
+
+
+def nonblocking(solver: Any, step: Any) -> None:
+    """Two Isend, two Irecv."""
+    import warpmpi as wm
+
+    wm.Request.Waitall(begin(solver, step))
+
+
+def waitall(solver: Any, step: Any) -> None:
+    """The same, waited for by mpi4py's own Waitall."""
+    from mpi4py import MPI
+
+    MPI.Request.Waitall(begin(solver, step))
 
 
 def blocking(solver: Any, step: Any) -> None:
@@ -106,31 +139,14 @@ def blocking(solver: Any, step: Any) -> None:
     comm.Sendrecv(step.last_row, down, recvbuf=step.upper_halo, source=up)
 
 
-def on_stream(solver: Any, step: Any) -> None:
-    """The exchange enqueued: the host does not wait for the rows, so the interior must."""
-    import warpmpi as wm
-
-    up, down = solver.up, solver.down
-    if not hasattr(solver, "ordered"):
-        solver.ordered = solver.comm.on(solver.edge.stream)
-    comm = solver.ordered
-    requests = [
-        comm.Isend(step.first_row, up, UP),
-        comm.Isend(step.last_row, down, DOWN),
-        comm.Irecv(step.lower_halo, down, UP),
-        comm.Irecv(step.upper_halo, up, DOWN),
-    ]
-    wm.Request.Waitall(requests)
-    solver.interior.wait(solver.edge)
-
-
 # name: what differs from the example, and the caption
 WAYS = {
     ONE: "one GPU, no messages",
     "warpmpi": "warpmpi, as the example",
+    "warpmpi-persistent": "warpmpi, not on the stream",
+    "warpmpi-isend": "warpmpi, Isend and Irecv",
     "warpmpi-waitall": "warpmpi, MPI's Waitall",
     "warpmpi-sendrecv": "warpmpi, two Sendrecv",
-    "warpmpi-stream": "warpmpi, on the stream",
     "warpmpi-host": "warpmpi, through the host",
     "staged": "mpi4py, staged by hand",
     "cuda-aware-mpi": "CUDA-aware Open MPI",
@@ -149,10 +165,15 @@ def example(way: str) -> Any:
 
 
 def solver_class(jacobi: Any, way: str) -> Any:
-    ours = {"warpmpi-waitall": waitall, "warpmpi-stream": on_stream}
-    kept = ("warpmpi", "warpmpi-host", "one-gpu")
-    exchange = None if way in kept else ours.get(way, blocking)
-    return type("Solver", (jacobi.Solver,), {"exchange": exchange}) if exchange else jacobi.Solver
+    """The example's solver, exchanging rows this way."""
+    exchanges = {"warpmpi-isend": nonblocking, "warpmpi-waitall": waitall}
+    if way in ("warpmpi", "warpmpi-host", ONE):
+        own = {}
+    elif way == "warpmpi-persistent":
+        own = {"plan": plan_persistent, "exchange": persistent}
+    else:
+        own = {"plan": plan_none, "exchange": exchanges.get(way, blocking)}
+    return type("Solver", (jacobi.Solver,), own)
 
 
 def communicator(way: str, device: Any) -> Any:

@@ -15,9 +15,10 @@ the neighbour's nearest row. One iteration
     2. relaxes the rows between them, on another stream, and meanwhile
     3. exchanges the two new rows with the neighbours, GPU to GPU.
 
-Warp's arrays go into messages as they are. Nobody synchronises by hand: a message
-follows the work on Warp's current stream, here that of step 1, and what has
-been received is there when Waitall returns.
+Warp's arrays go into messages as they are. The messages are made once and begun
+in every iteration, and they are enqueued on the stream of step 1: rows are sent
+behind the kernel that computes them, and what comes next on that stream finds the
+neighbours' rows. So the CPU never waits for the GPU, but for a norm.
 """
 
 import argparse
@@ -134,7 +135,7 @@ class Solver:
         nx, last = self.nx, self.rows
         strips = math.ceil(max(last - 2, 1) / STRIP)
         threads = math.ceil(math.ceil(last / STRIP) * nx / 256) * 256  # whole blocks add
-        return SimpleNamespace(
+        step = SimpleNamespace(
             relax_edges=record(relax_edges, (min(last, 2), nx), [old, fresh, last]),
             relax_interior=record(relax_interior, strips * nx, [old, fresh, last]),
             add_squares=record(add_squares, threads, [old, fresh, last, self.squares]),
@@ -143,6 +144,21 @@ class Solver:
             last_row=fresh[last],
             lower_halo=fresh[last + 1],
         )
+        if self.comm.size > 1:
+            self.plan(step)
+        return step
+
+    def plan(self, step: SimpleNamespace) -> None:
+        """Make the messages of an iteration, to be begun every other time."""
+        comm, up, down = self.comm, self.up, self.down
+        if self.edge.stream:
+            comm = comm.on(self.edge.stream)
+        step.requests = [
+            comm.Send_init(step.first_row, up, GOING_UP),
+            comm.Send_init(step.last_row, down, GOING_DOWN),
+            comm.Recv_init(step.lower_halo, down, GOING_UP),
+            comm.Recv_init(step.upper_halo, up, GOING_DOWN),
+        ]
 
     def reset(self) -> None:
         for field in self.fields:
@@ -153,8 +169,7 @@ class Solver:
 
     def iterate(self, step: SimpleNamespace) -> None:
         # Both kernels read what the other wrote last time, and overwrite what it
-        # read. The interior need not wait: once the edges' rows have been sent,
-        # the kernel that wrote them has ended.
+        # read.
         self.edge.wait(self.interior)
         self.edge.launch(step.relax_edges)
         self.interior.launch(step.relax_interior)
@@ -165,16 +180,10 @@ class Solver:
         if self.comm.size == 1:
             wp.copy(step.lower_halo, step.first_row)
             wp.copy(step.upper_halo, step.last_row)
-            self.interior.wait(self.edge)
-            return
-        comm, up, down = self.comm, self.up, self.down
-        requests = [
-            comm.Isend(step.first_row, up, GOING_UP),
-            comm.Isend(step.last_row, down, GOING_DOWN),
-            comm.Irecv(step.lower_halo, down, GOING_UP),
-            comm.Irecv(step.upper_halo, up, GOING_DOWN),
-        ]
-        wm.Request.Waitall(requests)
+        else:
+            wm.Prequest.Startall(step.requests)
+            wm.Request.Waitall(step.requests)
+        self.interior.wait(self.edge)
 
     def norm(self, step: SimpleNamespace) -> float:
         """The Euclidean norm of the change, over the whole grid."""

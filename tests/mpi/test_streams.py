@@ -174,10 +174,11 @@ STAGED_AFTER_ALL = """
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 @pytest.mark.skipif(
-    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulated driver"
+    "WARPMPI_CUDA_DRIVER" not in os.environ,
+    reason="needs the simulated driver",
 )
 def test_a_short_send_that_cannot_be_mapped(tmp_path):
-    """It comes through the host as it was sent, although its buffer changed."""
+    """It comes through the host as it was sent: its buffer has changed."""
     printed = ranks.run_text(
         tmp_path,
         STAGED_AFTER_ALL,
