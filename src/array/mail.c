@@ -2,7 +2,6 @@
 #include "array/mail.h"
 
 #include "array/kernels.h"
-#include "kernels/mail.h"
 
 // A small block finds room soon on a busy GPU, a large one copies more at
 // once.
@@ -21,7 +20,6 @@ static kernel_t fetch = {.name = "wm_mail_fetch"};
 _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
-_Static_assert(WM_MAIL_AT_ONCE == WM_MAILS, "a kernel's messages");
 
 static int
 find(int device, kernel_t *kernel, CUfunction *function, wm_error_t *err)

@@ -8,15 +8,13 @@
 #include <stdatomic.h>
 
 #include "cuda/device.h"
+#include "kernels/mail.h"
 
 #define WM_MAIL_BYTES 65536      // longest message
 #define WM_MAIL_BOX_BYTES 131072 // of a mailbox, zeroed before its first use
 
-#define WM_MAIL_AT_ONCE 16 // messages a launch
+#define WM_MAILS 16 // messages a launch
 #define WM_MAIL_FOR_EVER UINT32_MAX
-
-// How fetching ended; failures are told by the host.
-enum { WM_MAIL_TAKEN = 1, WM_MAIL_LATE = 2, WM_MAIL_FAILED = 3 };
 
 // One message: its bytes in the user's memory, its mailbox, and the words that
 // the kernel writes at its end, in page-locked host memory.
@@ -41,7 +39,7 @@ WM_MUST_CHECK int
 wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
               wm_error_t *err);
 
-// Enqueues one kernel that writes the bytes of up to WM_MAIL_AT_ONCE messages
+// Enqueues one kernel that writes the bytes of up to WM_MAILS messages
 // into their mailboxes, each under its flag, then its word.
 WM_MUST_CHECK int
 wm_mail_post(int device, const wm_mail_t *mails, int count, CUstream stream,

@@ -9,11 +9,11 @@ typedef struct {
 typedef struct {
     wm_batch_t of;
     int count;
-    wm_mail_t mails[WM_MAIL_AT_ONCE];
-    member_t members[WM_MAIL_AT_ONCE];
+    wm_mail_t mails[WM_MAILS];
+    member_t members[WM_MAILS];
 } waiting_t;
 
-static waiting_t posts, fetches;
+static waiting_t posts, fetches; // the engine lock's
 
 static void
 flush(waiting_t *waiting)
@@ -47,21 +47,11 @@ wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_op_t *op,
              void (*launched)(wm_op_t *op, const wm_error_t *failure))
 {
     waiting_t *waiting = batch->posts ? &posts : &fetches;
-    if (waiting->count == WM_MAIL_AT_ONCE || !is_same(&waiting->of, batch))
+    if (waiting->count == WM_MAILS || !is_same(&waiting->of, batch))
         flush(waiting);
     waiting->of = *batch;
     waiting->mails[waiting->count] = *mail;
     waiting->members[waiting->count++] = (member_t){op, launched};
-}
-
-bool
-wm_batch_stream(int device, CUstream *stream)
-{
-    if (fetches.count == 0 || fetches.count == WM_MAIL_AT_ONCE
-        || fetches.of.device != device || !fetches.of.shared)
-        return false;
-    *stream = fetches.of.stream;
-    return true;
 }
 
 void

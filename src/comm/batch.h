@@ -14,20 +14,16 @@ typedef struct {
     int device;
     CUstream stream;
     bool posts;           // into mailboxes, else out of them
-    bool shared;          // a stream of the pool that others may join
     uint32_t patience_us; // of those out of mailboxes
 } wm_batch_t;
 
-// Adds a message. launched() is told when its kernel is enqueued, or why that
-// failed (else NULL).
+// Adds a message; the mail is copied. launched() is told when its kernel is
+// enqueued, or why that failed (else NULL): before the
+// operation is stepped again, so that it stays on the engine's list until
+// then.
 void
 wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_op_t *op,
              void (*launched)(wm_op_t *op, const wm_error_t *failure));
-
-// A shared stream on which messages of the device wait to be taken out of
-// mailboxes.
-bool
-wm_batch_stream(int device, CUstream *stream);
 
 // Launches what waits.
 void

@@ -214,13 +214,6 @@ order_stream(wm_op_t *op, wm_error_t *err)
 }
 
 int
-wm_op_join_stream(wm_op_t *op, CUstream stream, wm_error_t *err)
-{
-    op->stream = stream;
-    return order_stream(op, err);
-}
-
-int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err)
 {
     int code = 0;

@@ -85,6 +85,7 @@ struct wm_op {
     bool more;      // others begin at once, and share a kernel with it
     bool on_stream; // the user's stream has been given the pull
     bool fetching;  // a kernel takes the data out of a mailbox
+    bool recorded;  // its event, behind the pull
     bool late;      // one did not find them there
     bool asked;     // whether those who used the buffer have ended
     bool signals;   // its stream writes `taken`
@@ -147,10 +148,6 @@ wm_op_take_note(wm_op_t *op);
 // its priority), else one of the pool. No-op when it has one.
 WM_MUST_CHECK int
 wm_op_open_stream(wm_op_t *op, wm_error_t *err);
-
-// Gives it a stream of the pool that another operation has.
-WM_MUST_CHECK int
-wm_op_join_stream(wm_op_t *op, CUstream stream, wm_error_t *err);
 
 // Lets go of slots, streams, mappings, staging, whatever an end left. Lock
 // held.

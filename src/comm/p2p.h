@@ -10,7 +10,8 @@ typedef struct {
     int rank, tag;
     bool blocking;     // the caller waits for it
     bool synchronous;  // completes only once matched (Ssend)
-    bool more;         // others are begun at once: kernels are shared
+    bool more;         // others are begun at once, whose kernel it may wait
+                       // for: the caller ends with wm_engine_flush()
     CUstream stream;   // comm.on(stream)
     int stream_device; // -1: none
 } wm_envelope_t;

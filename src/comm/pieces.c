@@ -72,12 +72,15 @@ mail_of(const wm_op_t *op)
 static int
 submitted(wm_op_t *op, wm_error_t *err)
 {
-    int code = 0;
-    if (op->buffer.order != NULL)
+    // Ours, where the user may destroy the stream.
+    int code = wm_event_record(op->user_device, op->event, op->user_stream,
+                               err);
+    if (code == 0 && op->buffer.order != NULL)
         code = wm_order_after_write(op->buffer.order, op->user_device,
                                     op->user_stream, err);
     if (code < 0)
         return code;
+    op->recorded = true;
     atomic_store(&op->slot->submitted, op->pieces.taken_base + 1);
     wm_op_complete(op);
     return 0;
@@ -133,9 +136,7 @@ copy_on_stream(wm_op_t *op, wm_error_t *err)
 {
     int device = op->user_device;
     CUstream stream = op->user_stream;
-    int code = wm_event_acquire(device, &op->event, err);
-    if (code == 0)
-        code = wm_word_wait(device, stream, &op->slot->ready,
+    int code = wm_word_wait(device, stream, &op->slot->ready,
                             op->pieces.ready_base + 1, err);
     if (code == 0)
         code = wm_memory_copy(device, op->buffer.data, op->pieces.remote,
@@ -143,8 +144,6 @@ copy_on_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_word_write(device, stream, &op->slot->taken,
                              op->pieces.taken_base + 1, err);
-    if (code == 0)
-        code = wm_event_record(device, op->event, stream, err);
     return code < 0 ? code : submitted(op, err);
 }
 
@@ -156,7 +155,9 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
     atomic_store(status_of(op), 0);
     op->on_stream = true;
     op->pieces.next = 1;
-    int code = wm_node_register(op->peer, false, device, err);
+    int code = wm_event_acquire(device, &op->event, err);
+    if (code == 0)
+        code = wm_node_register(op->peer, false, device, err);
     if (code == 0)
         code = wm_producer_before(&op->buffer.producer, true, device,
                                   op->user_stream, err);
@@ -172,20 +173,11 @@ static int
 look_for_errors(wm_op_t *op, wm_error_t *err)
 {
     bool unused;
-    CUstream stream;
     if (++op->asks % LOOKS != 0)
         return 0;
-    if (op->event != NULL)
-        return wm_event_done(op->user_device, op->event, &unused, err);
-    if (!op->on_stream)
-        return wm_stream_spin(op->device, op->stream, 1, &unused, err);
-    // The user may have destroyed his: any other of the device knows as well.
-    int code = wm_stream_acquire(op->user_device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_stream_spin(op->user_device, stream, 1, &unused, err);
-    wm_stream_release(op->user_device, stream);
-    return code;
+    return op->on_stream
+               ? wm_event_done(op->user_device, op->event, &unused, err)
+               : wm_stream_spin(op->device, op->stream, 1, &unused, err);
 }
 
 static int
@@ -217,23 +209,10 @@ pull_on_host(wm_op_t *op)
     return pieces->next == pieces->pieces;
 }
 
-// Its own stream, or that of others that are ready as well.
-static int
-open_fetching_stream(wm_op_t *op, bool *shared, wm_error_t *err)
-{
-    CUstream stream;
-    *shared = !wm_op_borrows(op);
-    if (!op->opened && !op->pooled && *shared
-        && wm_batch_stream(op->device, &stream))
-        return wm_op_join_stream(op, stream, err);
-    return wm_op_open_stream(op, err);
-}
-
 static int
 fetch(wm_op_t *op, wm_error_t *err)
 {
-    bool shared;
-    int code = open_fetching_stream(op, &shared, err);
+    int code = wm_op_open_stream(op, err);
     if (code == 0)
         code = wm_node_register(op->peer, false, op->device, err);
     if (code < 0)
@@ -246,7 +225,6 @@ fetch(wm_op_t *op, wm_error_t *err)
     op->pieces.next = 1;
     wm_batch_add(&(wm_batch_t){.device = op->device,
                                .stream = op->stream,
-                               .shared = shared,
                                .patience_us = PATIENCE_US},
                  &mail, op, fetch_launched);
     return 0;
@@ -263,7 +241,6 @@ fetch_ended(wm_op_t *op, wm_error_t *err)
     case WM_MAIL_LATE:
         op->fetching = false;
         op->late = true;
-        op->opened = op->pooled; // not another's stream again
         op->pieces.next = 0;
         return 0;
     case WM_MAIL_FAILED:

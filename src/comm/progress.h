@@ -44,7 +44,7 @@ wm_engine_notify(void);
 void
 wm_engine_poll(void);
 
-// Launches the kernels of messages that were begun together.
+// Launches the kernels of messages that were begun together. Takes the lock.
 void
 wm_engine_flush(void);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/batch.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/payload.h"
@@ -240,6 +241,8 @@ step(wm_op_t *op)
         return false;
     if (code < 0) {
         wm_op_fail(op, &err);
+        // What takes the data may not be launched yet.
+        wm_batch_flush();
         // A stream that waits for a sender who failed waits in vain.
         if (op->on_stream && atomic_load(&op->slot->failed)
             && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
@@ -249,7 +252,9 @@ step(wm_op_t *op)
             && wm_stream_synchronize(op->device, op->stream, NULL) < 0
             && op->fetching)
             op->packet = NULL; // given up: a kernel may write its status
-        if (op->user_device >= 0)
+        if (op->recorded)
+            (void)!wm_event_synchronize(op->user_device, op->event, NULL);
+        else if (op->user_device >= 0 && !atomic_load(&op->done))
             (void)!wm_stream_synchronize(op->user_device, op->user_stream,
                                          NULL);
         answer_error(op, &err);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The primitives kernels are written with, each with a device body (nvcc) and
-// a host body (g++, for the simulated driver). A kernel takes one plain
-// struct by value, and is a grid-stride loop right for any grid and block:
+// The primitives kernels are written with, each with a device body (nvcc),
+// here, and a host body (g++, for the simulated driver), in kernel_host.h. A
+// kernel takes one plain struct by value. It is right for any block, and
+// either a grid-stride loop, right for any grid, or gives each block a task,
+// at most 16 on the simulated driver. All kernels are one translation unit.
 //
 //     WM_KERNEL(wm_fill, wm_fill_params_t) {
 //         for (size_t i = wm_thread(); i < p.count; i += wm_threads()) ...
@@ -86,7 +88,8 @@ wm_load_line(const char *line)
     return read;
 }
 
-// Whether it is true on any thread of the block; all of them come here.
+// Whether it is true on any thread of the block; all of them come here. On the
+// host, where threads run in turn, on this one or any before it.
 WM_DEVICE bool
 wm_block_any(bool mine)
 {
@@ -118,128 +121,6 @@ wm_load_system(const uint32_t *word)
 }
 
 #else
-
-#include <time.h>
-
-struct wm_host_kernel {
-    const char *name;
-    size_t params_size;
-    void (*run)(const void *params); // one thread's part
-    wm_host_kernel *next;
-};
-// Filled by static constructors of the kernels' files; the simulated driver
-// finds a kernel here by name and runs run() once per thread.
-extern wm_host_kernel *wm_host_kernels;
-extern thread_local size_t wm_host_thread, wm_host_threads;
-extern thread_local size_t wm_host_block_threads;
-extern thread_local bool wm_host_any; // see wm_block_any
-
-struct wm_host_kernel_entry {
-    wm_host_kernel kernel;
-    wm_host_kernel_entry(const char *name, size_t size,
-                         void (*run)(const void *))
-    {
-        kernel = {name, size, run, wm_host_kernels};
-        wm_host_kernels = &kernel;
-    }
-};
-
-#define WM_KERNEL(name, params_t)                                             \
-    static void name(const params_t p);                                       \
-    static void name##_run(const void *params)                                \
-    {                                                                         \
-        name(*(const params_t *)params);                                      \
-    }                                                                         \
-    static wm_host_kernel_entry name##_entry(#name, sizeof(params_t),         \
-                                             name##_run);                     \
-    static void name(const params_t p)
-#define WM_DEVICE static inline
-
-WM_DEVICE size_t
-wm_thread()
-{
-    return wm_host_thread;
-}
-
-WM_DEVICE size_t
-wm_threads()
-{
-    return wm_host_threads;
-}
-
-WM_DEVICE unsigned int
-wm_block()
-{
-    return (unsigned int)(wm_host_thread / wm_host_block_threads);
-}
-
-WM_DEVICE size_t
-wm_block_thread()
-{
-    return wm_host_thread % wm_host_block_threads;
-}
-
-WM_DEVICE size_t
-wm_block_threads()
-{
-    return wm_host_block_threads;
-}
-
-WM_DEVICE uint64_t
-wm_now_ns()
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-WM_DEVICE void
-wm_store_line(char *line, uint64_t value, uint32_t flag)
-{
-    uint64_t *halves = (uint64_t *)line;
-    __atomic_store_n(&halves[0], (uint64_t)flag << 32 | (uint32_t)value,
-                     __ATOMIC_RELEASE);
-    __atomic_store_n(&halves[1], (uint64_t)flag << 32 | value >> 32,
-                     __ATOMIC_RELEASE);
-}
-
-WM_DEVICE wm_line_t
-wm_load_line(const char *line)
-{
-    const uint64_t *halves = (const uint64_t *)line;
-    uint64_t low = __atomic_load_n(&halves[0], __ATOMIC_ACQUIRE);
-    uint64_t high = __atomic_load_n(&halves[1], __ATOMIC_ACQUIRE);
-    return {(uint32_t)low,
-            (uint32_t)high,
-            {(uint32_t)(low >> 32), (uint32_t)(high >> 32)}};
-}
-
-// Threads run one after the other here: on any that came before, or this one.
-WM_DEVICE bool
-wm_block_any(bool mine)
-{
-    wm_host_any = (wm_host_any && wm_block_thread() > 0) || mine;
-    return wm_host_any;
-}
-
-// Threads run one after the other here: the last one.
-WM_DEVICE bool
-wm_block_ended()
-{
-    return wm_block_thread() + 1 == wm_host_block_threads;
-}
-
-WM_DEVICE void
-wm_store_system(uint32_t *word, uint32_t value)
-{
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-
-WM_DEVICE uint32_t
-wm_load_system(const uint32_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
+#include "kernels/kernel_host.h"
 #endif
 #endif

@@ -99,10 +99,11 @@ WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
     const wm_mail_fetch_t &mail = p.mails[wm_block()];
     const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
     const size_t step = wm_block_threads();
-    const uint64_t deadline = p.patience_us == UINT32_MAX
+    const uint64_t deadline = p.patience_us == WM_MAIL_FOR_EVER
                                   ? 0
                                   : wm_now_ns()
                                         + p.patience_us * (uint64_t)1000;
+    // False where a thread that ran before this one was late already.
     bool come = !wm_block_any(false);
     for (size_t i = wm_block_thread(); i < lines && come;
          i += AT_ONCE * step) {
@@ -120,7 +121,7 @@ WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
     if (!wm_block_ended())
         return;
     if (mail.status != nullptr)
-        wm_store_system(mail.status, late ? 2 : 1);
+        wm_store_system(mail.status, late ? WM_MAIL_LATE : WM_MAIL_TAKEN);
     if (!late)
         wm_store_system(mail.taken, mail.taken_value);
 }

@@ -14,6 +14,11 @@
 // So many messages share a kernel, a block each.
 #define WM_MAILS 16
 
+#define WM_MAIL_FOR_EVER UINT32_MAX // patience
+
+// How fetching ended; failures are told by the host.
+enum { WM_MAIL_TAKEN = 1, WM_MAIL_LATE = 2, WM_MAIL_FAILED = 3 };
+
 // wm_mail_post: a block writes the bytes into the mailbox, then *ready.
 typedef struct {
     char *box;
@@ -29,9 +34,9 @@ typedef struct {
     wm_mail_post_t mails[WM_MAILS];
 } wm_mail_post_params_t;
 
-// wm_mail_fetch: a block takes them out, then writes *status (1) and *taken;
-// where they have not come in time, or *stop is not 0 before, only *status
-// (2).
+// wm_mail_fetch: a block takes them out, then writes *status (taken) and
+// *taken; where they have not come in time, or *stop is not 0 before, only
+// *status (late).
 typedef struct {
     char *dst;
     const char *box;
@@ -46,7 +51,7 @@ typedef struct {
 
 typedef struct {
     wm_mail_fetch_t mails[WM_MAILS];
-    uint32_t patience_us; // UINT32_MAX: for ever
+    uint32_t patience_us; // may be WM_MAIL_FOR_EVER
 } wm_mail_fetch_params_t;
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/prequest.h"
 
-#include "comm/batch.h"
 #include "comm/progress.h"
 #include "comm/request.h"
 #include "python/channel.h"
@@ -16,6 +15,7 @@ typedef struct {
     wm_message_t message; // parsed once
     wm_envelope_t envelope;
     bool receives;
+    bool starting; // it is being begun
 } prequest_t;
 
 static PyTypeObject *prequest_type;
@@ -45,10 +45,8 @@ wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
 static PyObject *
 prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyTypeObject *base = type;
-    while (base->tp_new == prequest_tp_new)
-        base = base->tp_base;
-    prequest_t *self = (prequest_t *)base->tp_new(type, args, kwargs);
+    prequest_t *self = (prequest_t *)wm_state()->request_type->tp_new(
+        type, args, kwargs);
     if (self != NULL) {
         self->comm = self->array = NULL;
         self->message = (wm_message_t){0};
@@ -99,25 +97,27 @@ fail(const char *text)
     return -1;
 }
 
-// The message once more; it is the caller's to begin.
+// The message once more; it is the caller's to begin. What asks the array may
+// be Python code: the request is taken first.
 static int
 prepare(prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
 {
     wm_request_t *request = &self->request;
+    channel->comm = NULL;
     if (self->comm == NULL)
-        return fail("the persistent request was freed");
-    if (request->op != NULL && request->base.ob_mpi != MPI_REQUEST_NULL)
+        return fail("the persistent request is of no communicator, or freed");
+    if (self->starting
+        || (request->op != NULL && request->base.ob_mpi != MPI_REQUEST_NULL))
         return fail("the persistent request is active: wait for it before it "
                     "is started again");
+    self->starting = true;
     wm_request_forget(request); // waited for by MPI itself
-    if (wm_channel_get(self->comm, channel) < 0)
-        return -1;
-    if (wm_message_again(self->array, self->receives, "buf", &self->message,
-                         buffer)
-        == 0)
+    if (wm_channel_get(self->comm, channel) == 0
+        && wm_message_again(self->array, self->receives, "buf", &self->message,
+                            buffer)
+               == 0)
         return 0;
-    if (!self->receives)
-        wm_channel_tell_receiver(channel, &self->envelope);
+    self->starting = false;
     return -1;
 }
 
@@ -168,6 +168,8 @@ start(prequest_t **requests, int count)
     wm_engine_flush();
     Py_END_ALLOW_THREADS;
     int code = 0;
+    for (int i = 0; i < prepared; ++i)
+        requests[i]->starting = false;
     for (int i = 0; i < begun; ++i) {
         wm_request_t *request = &requests[i]->request;
         wm_error_t late;
@@ -186,7 +188,13 @@ start(prequest_t **requests, int count)
         return -1;
     }
     PyErr_Restore(kind, value, trace);
-    return prepared < count ? -1 : 0;
+    if (prepared == count)
+        return 0;
+    // Behind those that were begun: messages do not overtake.
+    if (!requests[prepared]->receives && channels[prepared].comm != NULL)
+        wm_channel_tell_receiver(&channels[prepared],
+                                 &requests[prepared]->envelope);
+    return -1;
 }
 
 PyDoc_STRVAR(prequest_start_doc,
@@ -206,30 +214,30 @@ prequest_start(PyObject *object, PyObject *unused)
 PyDoc_STRVAR(prequest_startall_doc,
              "Startall($type, requests, /)\n--\n\n"
              "Begin the messages of persistent requests together: short ones\n"
-             "share a kernel. All must be of a wm.Comm.");
+             "share a kernel. All must be of a wm.Comm. Raises TypeError for\n"
+             "others, and what Start raises: those before have begun then.");
 
 static PyObject *
 prequest_startall(PyObject *type, PyObject *given)
 {
     (void)type;
-    PyObject *list = PySequence_Fast(given, "requests must be a sequence");
+    // A list of the caller's may change while the GIL is released.
+    PyObject *list = PySequence_Tuple(given);
     if (list == NULL)
         return NULL;
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
     int code = 0;
     for (Py_ssize_t i = 0; i < count && code == 0; ++i)
-        if (!PyObject_TypeCheck(PySequence_Fast_GET_ITEM(list, i),
-                                prequest_type)) {
+        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i), prequest_type)) {
             PyErr_Format(PyExc_TypeError,
                          "requests[%zd]: %.200s is no persistent request of a "
                          "wm.Comm; start those of MPI by "
                          "MPI.Prequest.Startall",
-                         i,
-                         Py_TYPE(PySequence_Fast_GET_ITEM(list, i))->tp_name);
+                         i, Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
             code = -1;
         }
     for (Py_ssize_t i = 0; i < count && code == 0; i += AT_ONCE)
-        code = start((prequest_t **)(PySequence_Fast_ITEMS(list) + i),
+        code = start((prequest_t **)&PyTuple_GET_ITEM(list, i),
                      (int)(count - i < AT_ONCE ? count - i : AT_ONCE));
     Py_DECREF(list);
     return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -244,9 +252,16 @@ prequest_free(PyObject *object, PyObject *unused)
 {
     prequest_t *self = (prequest_t *)object;
     (void)unused;
-    if (self->comm == NULL && fail("the persistent request was freed") < 0)
+    if (self->comm == NULL) {
+        fail("the persistent request is of no communicator, or freed");
         return NULL;
-    if (self->request.base.ob_mpi != MPI_REQUEST_NULL)
+    }
+    if (self->starting) {
+        fail("the persistent request is being started");
+        return NULL;
+    }
+    if (self->request.base.ob_mpi != MPI_REQUEST_NULL
+        && wm_engine_check(NULL) == 0)
         MPI_Request_free(&self->request.base.ob_mpi);
     wm_request_forget(&self->request);
     release(object);

@@ -91,10 +91,8 @@ wm_request_forget(wm_request_t *self)
 static PyObject *
 request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyTypeObject *base = type->tp_base;
-    while (base->tp_new == request_new)
-        base = base->tp_base;
-    wm_request_t *self = (wm_request_t *)base->tp_new(type, args, kwargs);
+    wm_request_t *self = (wm_request_t *)wm_mpi_request_type()->tp_new(
+        type, args, kwargs);
     if (self != NULL) {
         self->op = NULL;
         self->message = (wm_message_t){0};
@@ -107,16 +105,12 @@ wm_request_dealloc(PyObject *object)
 {
     wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyTypeObject *base = type;
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
         MPI_Request_free(&self->base.ob_mpi);
-    while (base->tp_dealloc == wm_request_dealloc
-           || base->tp_dealloc == type->tp_dealloc)
-        base = base->tp_base;
-    base->tp_dealloc(object);
+    wm_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
 
@@ -209,11 +203,11 @@ static int
 wait_for_all(PyObject *list)
 {
     wm_op_t *ops[AT_ONCE];
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
     for (Py_ssize_t next = 0; next < count;) {
         int taken = 0, code = 0;
         for (; next < count && taken < AT_ONCE; ++next) {
-            wm_op_t *op = op_of(PySequence_Fast_GET_ITEM(list, next));
+            wm_op_t *op = op_of(PyTuple_GET_ITEM(list, next));
             if (op == NULL || atomic_load(&op->done))
                 continue;
             wm_op_retain(op); // another thread may end the request
@@ -246,14 +240,15 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Waitall", names,
                                      &requests, &statuses))
         return NULL;
-    PyObject *list = PySequence_Fast(requests, "requests must be a sequence");
+    // A list of the caller's may change while the GIL is released.
+    PyObject *list = PySequence_Tuple(requests);
     if (list == NULL)
         return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = statuses != Py_None;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list) && ended; ++i) {
-        PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
+        PyObject *item = PyTuple_GET_ITEM(list, i);
         wm_op_t *op = op_of(item);
         if (op == NULL) {
             ask_mpi = true;
@@ -286,8 +281,8 @@ request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
         Py_XDECREF(method);
     }
     if (result != NULL)
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
-            PyObject *item = PySequence_Fast_GET_ITEM(list, i);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
+            PyObject *item = PyTuple_GET_ITEM(list, i);
             if (PyObject_TypeCheck(item, wm_state()->request_type))
                 wm_request_forget((wm_request_t *)item);
         }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Persistent requests: messages that are begun many times."""
 
+import ctypes
 import gc
 import sys
 
@@ -179,6 +180,80 @@ def test_misuse_is_answered(comm):
             call()
     with pytest.raises(TypeError):
         wm.Prequest.Startall(5)
+    request = comm.Recv_init(buffer, comm.rank, 5)
+    with pytest.raises(MPI.Exception):
+        wm.Prequest.Startall([request, request])
+    comm.Send(np.full(3, 2.0), comm.rank, 5)  # it was begun once
+    request.Wait()
+    assert (buffer == 2).all()
+
+
+def test_types_derived_in_python(comm):
+    class Mine(wm.Prequest):
+        pass
+
+    request = Mine()
+    with pytest.raises(MPI.Exception):
+        request.Start()
+    del request
+    gc.collect()
+
+
+def test_a_list_that_changes_meanwhile(comm):
+    """What asks an array may be anybody's code."""
+
+    class Unruly:
+        def __init__(self):
+            self.array, self.then = np.zeros(5), lambda: None
+
+        @property
+        def __array_interface__(self):
+            self.then()
+            return self.array.__array_interface__
+
+    unruly = Unruly()
+    send = comm.Send_init(np.ones(5), comm.rank, 3)
+    receive = comm.Recv_init(unruly, comm.rank, 3)
+    requests = [receive, send]
+    unruly.then = requests.clear
+    wm.Prequest.Startall(requests)
+    wm.Request.Waitall((receive, send))
+    assert (unruly.array == 1).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_receives_wait_for_their_own_buffers_alone(comm):
+    """Another's stream may go on only after the first has come."""
+    size = 1000
+    if comm.rank == 0:
+        arrays = [
+            kinds.make("pool", np.full(size, k + 1, "u1")) for k in (0, 1)
+        ]
+        wm.Request.Waitall(
+            [comm.Isend(array, 1, tag) for tag, array in enumerate(arrays)]
+        )
+    elif comm.rank == 1:
+        first, second = (
+            kinds.make("pool", np.zeros(size, "u1")) for _ in "ab"
+        )
+        gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
+        with second.context():
+            result = kinds.driver().cuStreamWaitValue32_v2(
+                ctypes.c_void_p(second.stream.cuda_stream),
+                ctypes.c_uint64(gate.ctypes.data),
+                ctypes.c_uint32(1),
+                0,
+            )
+        assert result == 0
+        requests = [comm.Irecv(first, 0, 0), comm.Irecv(second, 0, 1)]
+        try:
+            requests[0].Wait()
+        finally:
+            gate[0] = 1
+        assert (first.numpy() == 1).all()
+        requests[1].Wait()
+        assert (second.numpy() == 2).all()
 
 
 def test_one_of_several_cannot_start(comm):

@@ -6,6 +6,7 @@
 #include "sim.h"
 
 #include "kernels/kernel.h"
+#include "kernels/mail.h"
 
 #include <csetjmp>
 #include <csignal>
@@ -42,6 +43,7 @@ static thread_local Running *running; // the kernel on this thread
 static struct sigaction old_actions[2];
 // Of kernels whose blocks have tasks of their own.
 constexpr size_t BLOCKS_AT_LEAST = 16;
+static_assert(BLOCKS_AT_LEAST >= WM_MAILS);
 static const int fault_signals[2] = {SIGSEGV, SIGBUS};
 
 long

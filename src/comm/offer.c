@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/offer.h"
+
+#include <string.h>
+
+#include "comm/mapping.h"
+#include "comm/stats.h"
+#include "comm/transport.h"
+#include "cuda/word.h"
+
+#define RING_PIECE ((uint64_t)16 << 20) // of memory that is handed off
+#define RING_PIECES 3
+
+// A mailbox, where the message is short and one is free.
+static int
+prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
+{
+    if (op->header.nbytes > WM_MAIL_BYTES)
+        return 0;
+    int code = wm_mailbox_acquire(op->device, &op->box, memory, err);
+    if (code < 0 || op->box == NULL)
+        return code;
+    atomic_store(&op->slot->posted, op->header.ready_base);
+    op->header.flag = wm_mailbox_flag(op->box);
+    op->header.address = (uintptr_t)wm_mailbox_pointer(op->box);
+    return 0;
+}
+
+// An exportable copy, or a ring of its pieces.
+static int
+prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    if (header->nbytes > RING_PIECE * RING_PIECES) {
+        header->piece = RING_PIECE;
+        header->ring = RING_PIECES;
+        header->pieces = (uint32_t)((header->nbytes + RING_PIECE - 1)
+                                    / RING_PIECE);
+    }
+    int code = wm_block_alloc(op->device, header->piece * header->ring,
+                              &op->handoff, err);
+    if (code < 0)
+        return code;
+    wm_block_describe(op->handoff, memory);
+    header->address = (uintptr_t)wm_block_pointer(op->handoff);
+    return 0;
+}
+
+// Memory that CUDA IPC cannot export is handed off through memory that it can,
+// and so are short messages of a user's stream, which need not wait then.
+static int
+prepare_handoff(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    wm_pointer_t memory;
+    int code = prepare_box(op, &memory, err);
+    if (code == 0 && op->box == NULL && op->buffer.memory.exportable)
+        return 0;
+    if (code == 0 && op->box == NULL)
+        code = prepare_ring(op, &memory, err);
+    if (code == 0)
+        code = wm_node_register(wm_node_self(), false, op->device, err);
+    if (code == 0)
+        code = wm_export_handle(&memory, &header->handle, err);
+    if (code < 0) {
+        if (op->handoff != NULL)
+            wm_block_free(op->handoff, 0, NULL, NULL);
+        if (op->box != NULL)
+            wm_mailbox_release(op->box);
+        op->handoff = NULL;
+        op->box = NULL;
+        header->flag = 0;
+        return code;
+    }
+    header->base = memory.base;
+    header->size = memory.size;
+    header->buffer_id = memory.buffer_id;
+    op->pieces = (wm_pieces_t){
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+        .remote = (char *)(uintptr_t)header->address,
+        .piece = header->piece,
+        .pieces = header->pieces,
+        .ring = header->ring,
+        .ready_base = header->ready_base,
+        .taken_base = header->taken_base,
+    };
+    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)header->nbytes);
+    return 0;
+}
+
+bool
+wm_offer_hands_off(const wm_op_t *op)
+{
+    return op->handoff != NULL || op->box != NULL;
+}
+
+int
+wm_offer_announce(wm_op_t *op, wm_error_t *err)
+{
+    const wm_producer_t *producer = &op->buffer.producer;
+    uint32_t ready = op->header.ready_base + 1;
+    bool idle = true;
+    // Whether it is being captured was asked when the message was begun.
+    int code = producer->kind == WM_PRODUCER_STREAM
+                   ? wm_stream_spin(producer->device, producer->stream, 1,
+                                    &idle, err)
+                   : wm_producer_idle(producer, false, &idle, err);
+    if (code == 0 && idle && op->user_device >= 0)
+        code = wm_stream_idle(op->user_device, op->user_stream, &idle, err);
+    if (code < 0)
+        return code;
+    if (idle) {
+        op->pieces.next = 1;
+        atomic_store(&op->slot->ready, ready);
+        return 0;
+    }
+    int device = op->device;
+    CUstream stream = op->user_stream;
+    bool pooled = false;
+    if (op->user_device >= 0)
+        device = op->user_device;
+    else if (producer->kind == WM_PRODUCER_STREAM) {
+        device = producer->device;
+        stream = producer->stream;
+    }
+    else {
+        if ((code = wm_stream_acquire(device, &stream, err)) < 0)
+            return code;
+        pooled = true;
+    }
+    code = wm_node_register(wm_node_self(), false, device, err);
+    if (code == 0 && (pooled || op->user_device >= 0))
+        code = wm_producer_before(producer, false, device, stream, err);
+    if (code == 0)
+        code = wm_word_write(device, stream, &op->slot->ready, ready, err);
+    if (code == 0)
+        op->pieces.next = 1;
+    if (pooled)
+        wm_stream_release(device, stream);
+    return code;
+}
+
+int
+wm_offer_prepare(wm_op_t *op, wm_error_t *err)
+{
+    wm_header_t *header = &op->header;
+    const wm_pointer_t *memory = &op->buffer.memory;
+    const wm_device_t *device;
+    int code = wm_device_describe(op->device, &device, err);
+    if (code < 0)
+        return code;
+    header->kind = WM_MESSAGE_OFFER;
+    header->slot = op->slot_index;
+    header->ready_base = atomic_load(&op->slot->ready);
+    header->taken_base = atomic_load(&op->slot->taken);
+    header->piece = header->nbytes;
+    header->pieces = header->ring = 1;
+    header->device = device->ordinal;
+    memcpy(header->uuid, &device->uuid, sizeof header->uuid);
+    header->address = (uintptr_t)op->buffer.data;
+    header->base = memory->base;
+    header->size = memory->size;
+    header->buffer_id = memory->buffer_id;
+    op->pieces.pieces = 1;
+    op->pieces.ready_base = header->ready_base;
+    op->pieces.taken_base = header->taken_base;
+    header->stage_only = wm_transport_forced() == &wm_transport_host
+                             ? WM_STAGE_FORCED
+                             : WM_STAGE_NOT;
+    if (op->peer->self || header->stage_only)
+        return 0;
+    if (!memory->exportable
+        || (op->user_device == op->device && !op->synchronous))
+        code = prepare_handoff(op, err);
+    if (code == 0 && !wm_offer_hands_off(op))
+        code = wm_export_handle(memory, &header->handle, err);
+    if (code < 0) { // the host serves; the receiver's transport() tells it
+        header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
+                                                   : WM_STAGE_UNEXPORTABLE;
+        header->piece = header->nbytes;
+        header->pieces = header->ring = 1;
+    }
+    return 0;
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a sender offers: its own memory, or an exportable copy of it in a
+// mailbox or a ring. Engine lock held.
+#ifndef WM_COMM_OFFER_H
+#define WM_COMM_OFFER_H
+
+#include "comm/op.h"
+
+// Fills the header of an operation that has a slot. Where the memory can be
+// neither exported nor handed off the header says that the host has to serve;
+// a negative code is for failures of the device alone.
+WM_MUST_CHECK int
+wm_offer_prepare(wm_op_t *op, wm_error_t *err);
+
+// Whether the bytes go through a mailbox or a ring.
+bool
+wm_offer_hands_off(const wm_op_t *op);
+
+// `ready` at once when nobody writes the buffer any more, else by whoever
+// does, in order.
+WM_MUST_CHECK int
+wm_offer_announce(wm_op_t *op, wm_error_t *err);
+
+#endif
