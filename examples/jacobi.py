@@ -18,7 +18,8 @@ the neighbour's nearest row. One iteration
 Warp's arrays go into messages as they are. The messages are made once and begun
 in every iteration, and they are enqueued on the stream of step 1: rows are sent
 behind the kernel that computes them, and what comes next on that stream finds the
-neighbours' rows. So the CPU never waits for the GPU, but for a norm.
+neighbours' rows. So the CPU waits for a GPU only for a norm, or where rows have to
+go through host memory.
 """
 
 import argparse
@@ -198,7 +199,7 @@ class Solver:
     def run(self, niter: int, nccheck: int, report=lambda *_: None) -> tuple[int, float]:
         """Iterate; the iterations done, and the last norm, had every nccheck."""
         norm, done = math.inf, 0
-        with wp.ScopedStream(self.edge.stream):  # it orders the messages
+        with wp.ScopedStream(self.edge.stream):  # it orders norm and copies, too
             while norm > TOLERANCE and done < niter:
                 step = self.steps[done % 2]
                 self.iterate(step)

@@ -53,7 +53,8 @@ def _refuse_device(
             raise TypeError(
                 f"{name}: GPU memory is not supported by this call yet; copy "
                 "it to the host first (numpy()), or use Send, Recv, "
-                "Sendrecv, Isend, Irecv, Bcast or Allreduce of a wm.Comm"
+                "Sendrecv, Isend, Irecv, Send_init, Recv_init, Bcast or "
+                "Allreduce of a wm.Comm"
             )
 
 

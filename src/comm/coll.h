@@ -13,12 +13,12 @@
 WM_MUST_CHECK int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 
-// As many bytes on every rank, in any kind of memory.
 // Instead of a collective whose buffers CUDA could not even be asked about:
 // the other ranks raise. Not for a barrier.
 void
 wm_coll_refuse(wm_comm_t *comm);
 
+// As many bytes on every rank, in any kind of memory.
 WM_MUST_CHECK int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err);
