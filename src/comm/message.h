@@ -22,8 +22,8 @@ typedef enum {
 typedef enum {
     WM_STAGE_NOT = 0,
     WM_STAGE_FORCED = 1,       // WARPMPI_TRANSPORT=host at the sender
-    WM_STAGE_NOW = 3,          // short of memory this time
     WM_STAGE_UNEXPORTABLE = 2, // CUDA IPC does not export the memory
+    WM_STAGE_NOW = 3,          // short of memory this time
 } wm_stage_t;
 
 #define WM_HEADER_MAGIC 0x7770u

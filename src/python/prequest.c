@@ -84,7 +84,7 @@ prequest_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
     release(object);
-    PyObject_GC_Track(object);
+    PyObject_GC_Track(object); // the base untracks it again
     wm_request_dealloc(object);
 }
 
@@ -279,7 +279,7 @@ static PyMethodDef prequest_methods[] = {
 PyDoc_STRVAR(prequest_doc,
              "A message of a wm.Comm that is begun many times (Send_init,\n"
              "Recv_init): its buffer is looked at once. An MPI.Prequest that\n"
-             "any wait of mpi4py's completes.");
+             "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
     {Py_tp_doc, (void *)prequest_doc},

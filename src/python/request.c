@@ -229,7 +229,8 @@ wait_for_all(PyObject *list)
 PyDoc_STRVAR(request_waitall_doc,
              "Waitall($type, requests, /, statuses=None)\n--\n\n"
              "Wait for all requests, ours and MPI's in any mix. Faster than\n"
-             "MPI.Request.Waitall, which works on ours as well.");
+             "MPI.Request.Waitall, which works on ours as well under\n"
+             "MPI_THREAD_MULTIPLE.");
 
 static PyObject *
 request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
@@ -306,7 +307,8 @@ static PyMethodDef request_methods[] = {
 
 PyDoc_STRVAR(request_doc,
              "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
-             "mpi4py's calls completes, alone or in a mix with others.");
+             "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in\n"
+             "a mix with others.");
 
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},

@@ -21,7 +21,8 @@ typedef struct {
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message);
 
-// Lets go of an operation that has ended, and of its message.
+// Lets go of an operation, which ends by itself if it has not, and of its
+// message.
 void
 wm_request_forget(wm_request_t *self);
 
