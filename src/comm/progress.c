@@ -114,9 +114,8 @@ static wm_op_t *
 step_all_lock_held(void)
 {
     wm_op_t *finished = NULL;
-    // Before the steps: an operation may end in its own.
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
-    wm_batch_flush();
+    wm_batch_flush(); // before the steps: an operation may end in its own
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
         if (op->step(op)) {

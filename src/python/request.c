@@ -305,10 +305,11 @@ static PyMethodDef request_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(request_doc,
-             "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
-             "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in\n"
-             "a mix with others.");
+PyDoc_STRVAR(
+    request_doc,
+    "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
+    "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in\n"
+    "a mix with others.");
 
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
