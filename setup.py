@@ -86,6 +86,7 @@ SOURCES = [
     "src/python/module.c",
     "src/python/mpi.c",
     "src/python/prequest.c",
+    "src/python/probe.c",
     "src/python/request.c",
     "src/python/stats.c",
     "src/python/stream.c",

@@ -327,6 +327,18 @@ class _Messages:
     ) -> None: ...
 
 class CommMethods(_Messages):
+    def Probe(
+        self,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Literal[True]: ...
+    def Iprobe(
+        self,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> bool: ...
     def Bcast(self, buf: Any, root: int = 0) -> None: ...
     def Allreduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = ...

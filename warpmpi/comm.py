@@ -15,7 +15,7 @@ from . import _core
 # not find them: refused rather than left to wait for ever.
 _NOT_YET = """
     Bsend Ibsend Sendrecv_replace Isendrecv Isendrecv_replace
-    Probe Iprobe Mprobe Improbe
+    Mprobe Improbe
     Psend_init Precv_init Bsend_init
 """.split()
 

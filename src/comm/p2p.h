@@ -30,6 +30,12 @@ WM_MUST_CHECK int
 wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
+// Begins to wait for a message that could be received, which stays where it
+// is; op->result tells of it at the end. MPI_PROC_NULL at once.
+WM_MUST_CHECK int
+wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **op,
+               wm_error_t *err);
+
 // What both ends do first: checks, and a new operation with one reference,
 // done at once for PROC_NULL. Takes over `buffer`, also on failure.
 WM_MUST_CHECK int

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The receiver's end: MPI matches the header, and the receiver, who alone
 // knows both ends, decides how the payload comes.
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -329,6 +330,52 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     wm_engine_lock();
     wm_op_retain(op); // the engine's
     wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    return 0;
+}
+
+static bool
+step_probe(wm_op_t *op)
+{
+    wm_error_t err;
+    bool found = false;
+    if (op->held)
+        return false;
+    op->result.cancelled = op->withdrawn;
+    if (!op->withdrawn
+        && wm_stash_probe(op->comm, op->rank, op->tag, &found, &op->result,
+                          &err)
+               < 0)
+        wm_op_fail(op, &err);
+    if (!found && !op->withdrawn && op->error.code == 0)
+        return false;
+    wm_op_complete(op);
+    return true;
+}
+
+int
+wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **result,
+               wm_error_t *err)
+{
+    wm_op_t *op;
+    // As many bytes as have come.
+    wm_buffer_t none = {.nbytes = SIZE_MAX, .memory = {.device = -1}};
+    wm_envelope_t envelope = {
+        .rank = rank,
+        .tag = tag,
+        .blocking = true,
+        .stream_device = -1,
+    };
+    int code = wm_begin_op(comm, &none, &envelope, true, &op, err);
+    if (code < 0)
+        return code;
+    *result = op;
+    op->step = step_probe;
+    wm_engine_lock();
+    if (!atomic_load(&op->done)) {
+        wm_op_retain(op); // the engine's
+        wm_engine_add_lock_held(op);
+    }
     wm_engine_unlock();
     return 0;
 }

@@ -10,6 +10,28 @@ struct wm_stashed {
     char packet[WM_PACKET_BYTES];
 };
 
+static void
+append(wm_comm_t *comm, wm_stashed_t *entry, bool first)
+{
+    wm_stashed_t **link = &comm->stash;
+    while (!first && *link != NULL)
+        link = &(*link)->next;
+    entry->next = *link;
+    *link = entry;
+}
+
+// The place of the first that matches; it holds NULL where there is none.
+static wm_stashed_t **
+find(wm_comm_t *comm, int rank, int tag)
+{
+    wm_stashed_t **link = &comm->stash, *entry;
+    for (; (entry = *link) != NULL; link = &entry->next)
+        if ((rank == MPI_ANY_SOURCE || rank == entry->source)
+            && (tag == MPI_ANY_TAG || tag == entry->tag))
+            break;
+    return link;
+}
+
 bool
 wm_stash_put(wm_op_t *op, bool first)
 {
@@ -19,22 +41,14 @@ wm_stash_put(wm_op_t *op, bool first)
     entry->source = op->result.source;
     entry->tag = op->result.tag;
     memcpy(entry->packet, op->packet, sizeof entry->packet);
-    wm_stashed_t **link = &op->comm->stash;
-    while (!first && *link != NULL)
-        link = &(*link)->next;
-    entry->next = *link;
-    *link = entry;
+    append(op->comm, entry, first);
     return true;
 }
 
 bool
 wm_stash_take(wm_op_t *op)
 {
-    wm_stashed_t **link = &op->comm->stash, *entry;
-    for (; (entry = *link) != NULL; link = &entry->next)
-        if ((op->rank == MPI_ANY_SOURCE || op->rank == entry->source)
-            && (op->tag == MPI_ANY_TAG || op->tag == entry->tag))
-            break;
+    wm_stashed_t **link = find(op->comm, op->rank, op->tag), *entry = *link;
     if (entry == NULL)
         return false;
     op->result.source = entry->source;
@@ -43,6 +57,59 @@ wm_stash_take(wm_op_t *op)
     *link = entry->next;
     free(entry);
     return true;
+}
+
+// Asks MPI; *entry is the message that has come, or NULL.
+static int
+receive_header(wm_comm_t *comm, int rank, int tag, wm_stashed_t **entry,
+               wm_error_t *err)
+{
+    MPI_Message message;
+    MPI_Status status;
+    int flag = 0;
+    *entry = NULL;
+    int code = wm_mpi_check(
+        MPI_Improbe(rank, tag, comm->match, &flag, &message, &status),
+        "MPI_Improbe", err);
+    if (code < 0 || !flag)
+        return code;
+    wm_stashed_t *made = malloc(sizeof *made);
+    if (made == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    made->source = status.MPI_SOURCE;
+    made->tag = status.MPI_TAG;
+    code = wm_mpi_check(MPI_Mrecv(made->packet, (int)sizeof made->packet,
+                                  MPI_BYTE, &message, MPI_STATUS_IGNORE),
+                        "MPI_Mrecv", err);
+    if (code < 0)
+        free(made);
+    else
+        *entry = made;
+    return code;
+}
+
+int
+wm_stash_probe(wm_comm_t *comm, int rank, int tag, bool *found,
+               wm_result_t *result, wm_error_t *err)
+{
+    wm_stashed_t *entry = *find(comm, rank, tag);
+    int code = 0;
+    if (entry == NULL) {
+        code = receive_header(comm, rank, tag, &entry, err);
+        if (entry != NULL)
+            append(comm, entry, false);
+    }
+    *found = entry != NULL;
+    if (entry == NULL)
+        return code;
+    wm_header_t header;
+    memcpy(&header, entry->packet, sizeof header);
+    *result = (wm_result_t){
+        .source = entry->source,
+        .tag = entry->tag,
+        .nbytes = header.nbytes,
+    };
+    return 0;
 }
 
 void

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages that MPI has matched with a receive that was then interrupted:
-// only their header has been read, and the next receive that matches takes it
-// before MPI is asked. In the order they came. Engine lock held.
+// Messages that MPI has matched with a receive that was then interrupted, or
+// with a probe: only their header has been read, and the next receive that
+// matches takes it before MPI is asked. In the order they came. Engine lock
+// held.
 #ifndef WM_COMM_STASH_H
 #define WM_COMM_STASH_H
 
@@ -16,6 +17,13 @@ wm_stash_put(wm_op_t *op, bool first);
 // op->result; false where there is none.
 bool
 wm_stash_take(wm_op_t *op);
+
+// Whether a message from `rank` with `tag` (or the wildcards) has come, in
+// *found and, where it has, *result: of those here, else of those that MPI
+// holds, and then it is put here.
+WM_MUST_CHECK int
+wm_stash_probe(wm_comm_t *comm, int rank, int tag, bool *found,
+               wm_result_t *result, wm_error_t *err);
 
 void
 wm_stash_free(wm_comm_t *comm);

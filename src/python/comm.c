@@ -9,6 +9,7 @@
 #include "comm/request.h"
 #include "python/channel.h"
 #include "python/prequest.h"
+#include "python/probe.h"
 #include "python/request.h"
 #include "python/transport.h"
 #include "python/view.h"
@@ -475,6 +476,10 @@ comm_on(PyObject *self, PyObject *stream)
 
 static PyMethodDef comm_methods[] = {
     MESSAGES,
+    {"Probe", (PyCFunction)(void (*)(void))wm_comm_probe,
+     METH_FASTCALL | METH_KEYWORDS, wm_comm_probe_doc},
+    {"Iprobe", (PyCFunction)(void (*)(void))wm_comm_iprobe,
+     METH_FASTCALL | METH_KEYWORDS, wm_comm_iprobe_doc},
     {"_attach", comm_attach, METH_NOARGS, comm_attach_doc},
     {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
      comm_check_running_doc},

@@ -236,8 +236,8 @@ def test_gpu_memory_that_cannot_be_understood_is_not_handed_on(comm):
 
 def test_calls_that_would_not_meet_ours_are_refused(comm):
     for call in (
-        lambda: comm.Probe(0),
-        lambda: comm.Iprobe(0),
+        lambda: comm.Mprobe(0),
+        lambda: comm.Improbe(0),
         lambda: comm.Bsend(np.zeros(1), 0),
         lambda: comm.Bsend_init(np.zeros(1), 0),
     ):
