@@ -13,9 +13,6 @@
 #define WM_MAIL_BYTES 65536      // longest message
 #define WM_MAIL_BOX_BYTES 131072 // of a mailbox, zeroed before its first use
 
-#define WM_MAILS 16 // messages a launch
-#define WM_MAIL_FOR_EVER UINT32_MAX
-
 // One message: its bytes in the user's memory, its mailbox, and the words that
 // the kernel writes at its end, in page-locked host memory.
 typedef struct {

@@ -18,9 +18,8 @@ typedef struct {
 } wm_batch_t;
 
 // Adds a message; the mail is copied. launched() is told when its kernel is
-// enqueued, or why that failed (else NULL): before the
-// operation is stepped again, so that it stays on the engine's list until
-// then.
+// enqueued, or why that failed (else NULL): before the operation is stepped
+// again, so that it stays on the engine's list until then.
 void
 wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_op_t *op,
              void (*launched)(wm_op_t *op, const wm_error_t *failure));
