@@ -237,7 +237,7 @@ prequest_startall(PyObject *type, PyObject *given)
             code = -1;
         }
     for (Py_ssize_t i = 0; i < count && code == 0; i += AT_ONCE)
-        code = start((prequest_t **)&PyTuple_GET_ITEM(list, i),
+        code = start((prequest_t **)(((PyTupleObject *)list)->ob_item + i),
                      (int)(count - i < AT_ONCE ? count - i : AT_ONCE));
     Py_DECREF(list);
     return code < 0 ? NULL : Py_NewRef(Py_None);
