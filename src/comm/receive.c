@@ -3,7 +3,6 @@
 // knows both ends, decides how the payload comes.
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/batch.h"

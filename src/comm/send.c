@@ -3,7 +3,6 @@
 // communicator; device memory is offered to receivers that share this host's
 // segments, and staged through the data communicator to others.
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/batch.h"
@@ -71,27 +70,32 @@ fail(wm_op_t *op, const wm_error_t *err)
     wm_op_complete(op);
 }
 
+// The user's stream has been given all that reads the buffer: what comes next
+// on it may change it.
+static int
+end_for_stream(wm_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    if (op->buffer.order != NULL)
+        code = wm_order_after_read(op->buffer.order, op->user_device,
+                                   op->user_stream, err);
+    if (code == 0)
+        wm_op_complete(op);
+    return code;
+}
+
 // A batch tells how launching the kernel went.
 static void
 posted(wm_op_t *op, const wm_error_t *failure)
 {
     wm_error_t err;
-    int code = 0;
     if (failure != NULL) {
         op->pieces.next = 0;
         fail(op, failure);
         return;
     }
     atomic_store(&op->slot->posted, op->pieces.ready_base + 1);
-    if (!wm_op_posts(op))
-        return;
-    // What comes next on the user's stream may change the buffer.
-    if (op->buffer.order != NULL)
-        code = wm_order_after_read(op->buffer.order, op->device,
-                                   op->user_stream, &err);
-    if (code == 0)
-        wm_op_complete(op);
-    else
+    if (wm_op_posts(op) && end_for_stream(op, &err) < 0)
         fail(op, &err);
 }
 
@@ -250,12 +254,7 @@ follow_receiver(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_word_wait(device, op->user_stream, &op->slot->taken,
                             op->pieces.taken_base + 1, err);
-    if (code == 0 && op->buffer.order != NULL)
-        code = wm_order_after_read(op->buffer.order, device, op->user_stream,
-                                   err);
-    if (code == 0)
-        wm_op_complete(op);
-    return code;
+    return code < 0 ? code : end_for_stream(op, err);
 }
 
 // 1 when the receiver has taken everything and no word of ours is still to

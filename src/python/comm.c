@@ -3,10 +3,8 @@
 // own, so that one set of methods serves every kind of communicator; and the
 // same calls bound to a stream (comm.on(stream)).
 #include <stdbool.h>
-#include <string.h>
 
 #include "comm/progress.h"
-#include "comm/request.h"
 #include "python/channel.h"
 #include "python/prequest.h"
 #include "python/probe.h"

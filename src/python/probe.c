@@ -2,7 +2,6 @@
 #include "python/probe.h"
 
 #include "comm/progress.h"
-#include "comm/request.h"
 #include "python/channel.h"
 #include "python/mpi.h"
 #include "python/request.h"
