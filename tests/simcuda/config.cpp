@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sys/mman.h>
 
 namespace sim {
 
@@ -46,6 +47,8 @@ configure()
     config.memory = number("SIMCUDA_MEMORY", config.memory) & ~(PAGE - 1);
     config.peer = number("SIMCUDA_PEER", 1) != 0;
     config.ipc = number("SIMCUDA_IPC", 1) != 0;
+    config.access = number("SIMCUDA_OPEN", 0) != 0 ? PROT_READ | PROT_WRITE
+                                                   : PROT_NONE;
     config.seed = number("SIMCUDA_SEED", 0);
     config.delay_us = number("SIMCUDA_DELAY_US", config.delay_us);
     config.lazy_us = number("SIMCUDA_LAZY_US", config.lazy_us);
@@ -507,4 +510,11 @@ cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
         std::swap(*mode, capture_mode);
     }
     return call.result;
+}
+
+// For an MPI that cannot tell this driver from another.
+SIM_EXPORT int
+MPIX_Query_cuda_support(void)
+{
+    return sim::number("SIMCUDA_OPEN", 0) != 0;
 }

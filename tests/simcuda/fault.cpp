@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <pthread.h>
+#include <unistd.h>
 
 namespace sim {
 
@@ -20,6 +21,7 @@ static std::mutex &fault_mu = *new std::mutex;
 static auto &counters = *new std::map<std::string, Counter>;
 static Counter any;
 static bool child;
+static long fail_us; // a call that fails takes
 
 static std::string
 plain(const char *name)
@@ -97,14 +99,25 @@ forked()
 CUresult
 count_call(const char *name, bool after_init)
 {
-    std::lock_guard<std::mutex> guard(fault_mu);
-    Counter &c = counters[plain(name)];
-    c.calls++;
-    any.calls += after_init;
-    if (c.calls == c.fail_at) {
-        return c.code;
+    CUresult code = CUDA_SUCCESS;
+    long us;
+    {
+        std::lock_guard<std::mutex> guard(fault_mu);
+        Counter &c = counters[plain(name)];
+        c.calls++;
+        any.calls += after_init;
+        if (c.calls == c.fail_at) {
+            code = c.code;
+        }
+        else if (after_init && any.calls == any.fail_at) {
+            code = any.code;
+        }
+        us = fail_us;
     }
-    return after_init && any.calls == any.fail_at ? any.code : CUDA_SUCCESS;
+    if (code != CUDA_SUCCESS && us > 0) {
+        usleep((useconds_t)us);
+    }
+    return code;
 }
 
 } // namespace sim
@@ -129,4 +142,11 @@ simcuda_fail(const char *name, long n, int code)
 {
     std::lock_guard<std::mutex> guard(sim::fault_mu);
     sim::arm(name, n, code);
+}
+
+SIM_EXPORT void
+simcuda_fail_slowly(long us)
+{
+    std::lock_guard<std::mutex> guard(sim::fault_mu);
+    sim::fail_us = us;
 }

@@ -167,7 +167,7 @@ import(Context *ctx, const MemHandle &h, RangePtr *out)
     void *bytes = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                        h.offset);
     if (base == 0 || bytes == MAP_FAILED
-        || mmap((void *)base, room, PROT_NONE, MAP_SHARED | MAP_FIXED, fd,
+        || mmap((void *)base, room, config.access, MAP_SHARED | MAP_FIXED, fd,
                 h.offset)
                == MAP_FAILED) {
         close(fd);

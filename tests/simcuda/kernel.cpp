@@ -118,7 +118,7 @@ end_kernel()
         sigaction(fault_signals[i], &old_actions[i], nullptr);
     }
     for (const RangePtr &range : opened) {
-        mprotect((void *)range->base, range->room, PROT_NONE);
+        mprotect((void *)range->base, range->room, config.access);
         range->open = false;
     }
     opened.clear();

@@ -239,7 +239,7 @@ device_alloc(Context *ctx, size_t size, bool pooled, uintptr_t *out)
     }
     range->base = reserve(range->room);
     if (range->base == 0
-        || map((void *)range->base, range->room, PROT_NONE, a.fd, offset)
+        || map((void *)range->base, range->room, config.access, a.fd, offset)
                == nullptr) {
         a.extents.release(offset, range->room);
         return CUDA_ERROR_OUT_OF_MEMORY;

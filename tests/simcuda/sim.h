@@ -43,6 +43,7 @@ struct Config {
     Mode mode = Mode::LAZY;
     bool peer = true;
     bool ipc = true;
+    int access = 0; // of the host to device memory: PROT_...
     uint64_t seed = 0;
     uint64_t delay_us = 2000;     // delay mode: the most an op is delayed
     uint64_t lazy_us = 50000;     // lazy mode: the least it is left alone
