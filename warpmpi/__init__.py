@@ -18,6 +18,7 @@ from warpmpi._core import (
     CudaError,
     Device,
     Event,
+    Message,
     OutOfMemoryError,
     Prequest,
     Request,
@@ -65,6 +66,7 @@ from warpmpi.comm import (
     Transport,
     transport,
 )
+from warpmpi.install import install
 
 del _core
 
@@ -88,10 +90,12 @@ __all__ = [
     "Distgraphcomm",
     "Graphcomm",
     "Intercomm",
+    "Message",
     "Prequest",
     "Request",
     "StreamComm",
     "Transport",
+    "install",
     "is_on_device",
     "reset_stats",
     "stats",

@@ -309,6 +309,9 @@ class _Messages:
     def Irecv(
         self, buf: Any, source: int = ..., tag: int = ...
     ) -> Request: ...
+    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None: ...
+    def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> Request: ...
+    def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest: ...
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest: ...
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest: ...
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest: ...
@@ -325,8 +328,46 @@ class _Messages:
         recvtag: int = ...,
         status: MPI.Status | None = None,
     ) -> None: ...
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ...,
+        recvtag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> None: ...
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ...,
+        recvtag: int = ...,
+    ) -> Request: ...
+    def Isendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ...,
+        recvtag: int = ...,
+    ) -> Request: ...
 
 class CommMethods(_Messages):
+    def Mprobe(
+        self,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Message: ...
+    def Improbe(
+        self,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Message | None: ...
     def Probe(
         self,
         source: int = ...,
@@ -346,6 +387,8 @@ class CommMethods(_Messages):
     def Barrier(self) -> None: ...
     def on(self, stream: StreamLike, /) -> StreamComm: ...
     def _attach(self) -> None: ...
+    def _is_attached(self) -> bool: ...
+    def _revoke(self) -> None: ...
     @staticmethod
     def _check_running() -> None: ...
     def _transport(self, rank: int, buffer: Any, /) -> tuple[str, str]: ...
@@ -364,14 +407,183 @@ class Request(MPI.Request):
         /,
         statuses: list[MPI.Status] | None = None,
     ) -> Literal[True]: ...
+    @classmethod
+    def Waitany(
+        cls,
+        requests: Sequence[MPI.Request],
+        status: MPI.Status | None = None,
+    ) -> int: ...
+    @classmethod
+    def Waitsome(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> list[int] | None: ...
+    @classmethod
+    def Testall(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> bool: ...
+    @classmethod
+    def Testany(
+        cls,
+        requests: Sequence[MPI.Request],
+        status: MPI.Status | None = None,
+    ) -> tuple[int, bool]: ...
+    @classmethod
+    def Testsome(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> list[int] | None: ...
+    # What follows is put in by warpmpi/objects.py.
+    def wait(self, status: MPI.Status | None = None) -> Any: ...
+    def test(
+        self, status: MPI.Status | None = None
+    ) -> tuple[bool, Any | None]: ...
+    @staticmethod
+    def waitall(
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> list[Any]: ...
+    @staticmethod
+    def waitany(
+        requests: Sequence[MPI.Request], status: MPI.Status | None = None
+    ) -> tuple[int, Any]: ...
+    @staticmethod
+    def waitsome(
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> tuple[list[int] | None, list[Any] | None]: ...
+    @staticmethod
+    def testall(
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> tuple[bool, list[Any] | None]: ...
+    @staticmethod
+    def testany(
+        requests: Sequence[MPI.Request], status: MPI.Status | None = None
+    ) -> tuple[int, bool, Any | None]: ...
+    @staticmethod
+    def testsome(
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> tuple[list[int] | None, list[Any] | None]: ...
+
+@disjoint_base
+class Message(MPI.Message):
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None: ...
+    def Irecv(self, buf: Any) -> Request: ...
+    # What follows is put in by warpmpi/objects.py.
+    def recv(self, status: MPI.Status | None = None) -> Any: ...
+    def irecv(self) -> MPI.Request: ...
+    @staticmethod
+    def probe(
+        comm: MPI.Comm,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Any: ...
+    @staticmethod
+    def iprobe(
+        comm: MPI.Comm,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Any: ...
+    @classmethod
+    def Probe(
+        cls,
+        comm: MPI.Comm,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Any: ...
+    @classmethod
+    def Iprobe(
+        cls,
+        comm: MPI.Comm,
+        source: int = ...,
+        tag: int = ...,
+        status: MPI.Status | None = None,
+    ) -> Any: ...
 
 @disjoint_base
 class Prequest(Request, MPI.Prequest):
     def Start(self) -> None: ...
     @classmethod
-    def Startall(cls, requests: Sequence[Prequest], /) -> None: ...  # type: ignore[override]
+    def Startall(cls, requests: Sequence[MPI.Prequest], /) -> None: ...
     def Free(self) -> None: ...
 
 def stats() -> dict[str, int]: ...
 def reset_stats() -> None: ...
 def is_on_device(obj: Any, /) -> bool: ...
+def _buffer_attach(comm: Any, size: int, /) -> None: ...
+def _buffer_detach(comm: Any, /) -> None: ...
+def _buffer_flush(comm: Any, /) -> Request: ...
+def _stage(
+    array: Any, writable: bool, name: str, spoilt: bool = False, /
+) -> Array: ...
+def _stage_copy(
+    array: Any,
+    twin: Array,
+    runs: Sequence[tuple[int, int, int, int]],
+    to_host: bool,
+    name: str,
+    /,
+) -> None: ...
+def _staged(
+    request: MPI.Request,
+    array: Any,
+    twin: Array | None,
+    runs: Sequence[tuple[int, int, int, int]],
+    keep: object,
+    into: Prequest | None,
+    name: str,
+    /,
+) -> Request: ...
+def _count_staged(collective: bool, /) -> None: ...
+
+@final
+class _Payload:
+    @property
+    def comm(self) -> Any: ...
+    @property
+    def source(self) -> int: ...
+    def __len__(self) -> int: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def _object_receive(
+    target: Any,
+    buf: Any,
+    source: int,
+    tag: int,
+    status: MPI.Status | None,
+    /,
+) -> _Payload: ...
+def _object_ireceive(
+    target: Any, buf: Any, source: int, tag: int, /
+) -> Request: ...
+def _object_payload(request: Any, /) -> _Payload | None: ...
+def _object_matched(message: Any, /) -> bool: ...
+def _object_requests(
+    name: str, requests: tuple[Any, ...], other: Any, /
+) -> Any: ...
+def _object_send(
+    comm: Any,
+    data: Any,
+    dest: int,
+    tag: int,
+    mode: str,
+    blocking: bool,
+    parts: list[Any],
+    /,
+) -> Any: ...
+def _part_numbers(comm: Any, dest: int, count: int, /) -> list[int]: ...
+def _part_receive(
+    comm: Any, array: Any, source: int, number: int, /
+) -> Request | None: ...
+def _part_wait(request: Request, /) -> None: ...
+def _patch(type: type, name: str, value: object, /) -> Any: ...

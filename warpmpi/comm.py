@@ -4,45 +4,28 @@
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core
+from . import _core, objects, staging
+from .buffered import BufferedSends
+from .objects import ObjectMessages
 
-# Messages of a wm.Comm travel on private communicators, where these would
-# not find them: refused rather than left to wait for ever.
-_NOT_YET = """
-    Bsend Ibsend Sendrecv_replace Isendrecv Isendrecv_replace
-    Mprobe Improbe
-    Psend_init Precv_init Bsend_init
-""".split()
-
-# Calls of MPI's own that take buffers: none of them is ever handed memory of
-# a GPU.
-_HOST_ONLY = """
-    Gather Gatherv Scatter Scatterv Allgather Allgatherv
-    Alltoall Alltoallv Alltoallw Reduce Reduce_scatter_block Reduce_scatter
-    Ibcast Igather Igatherv Iscatter Iscatterv Iallgather Iallgatherv
-    Ialltoall Ialltoallv Ialltoallw Ireduce Iallreduce
-    Ireduce_scatter_block Ireduce_scatter Bcast_init Gather_init Gatherv_init
-    Scatter_init Scatterv_init Allgather_init Allgatherv_init Alltoall_init
-    Alltoallv_init Alltoallw_init Reduce_init Allreduce_init
-    Reduce_scatter_block_init Reduce_scatter_init
-    Scan Exscan Iscan Iexscan Scan_init Exscan_init
-    Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall
-    Neighbor_alltoallv Neighbor_alltoallw Ineighbor_allgather
-    Ineighbor_allgatherv Ineighbor_alltoall Ineighbor_alltoallv
-    Ineighbor_alltoallw Neighbor_allgather_init Neighbor_allgatherv_init
-    Neighbor_alltoall_init Neighbor_alltoallv_init Neighbor_alltoallw_init
-    Attach_buffer
-""".split()
+# Calls of MPI's own that take buffers and are never handed memory of a GPU.
+_HOST_ONLY = ("Attach_buffer", "Psend_init", "Precv_init")
 
 _POINT_TO_POINT = """
-    Send Ssend Rsend Isend Issend Irsend Recv Irecv Sendrecv
-    Send_init Ssend_init Rsend_init Recv_init
+    Send Ssend Rsend Bsend Isend Issend Irsend Ibsend Recv Irecv
+    Send_init Ssend_init Rsend_init Bsend_init Recv_init
+    Sendrecv Sendrecv_replace Isendrecv Isendrecv_replace
 """.split()
+
+
+# Of intracommunicators, and not by way of mpi4py.
+_NATIVE = ("Bcast", "Allreduce")
 
 
 def _refuse_device(
@@ -53,8 +36,8 @@ def _refuse_device(
             raise TypeError(
                 f"{name}: GPU memory is not supported by this call yet; copy "
                 "it to the host first (numpy()), or use Send, Recv, "
-                "Sendrecv, Isend, Irecv, Send_init, Recv_init, Bcast or "
-                "Allreduce of a wm.Comm"
+                "Sendrecv, Isend, Irecv, Send_init or Recv_init of a wm.Comm, "
+                "or a collective"
             )
 
 
@@ -69,33 +52,34 @@ def _host_only(base: type, name: str) -> Any:
     return call
 
 
-def _not_yet(base: type, name: str) -> Any:
-    @functools.wraps(getattr(base, name))
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse_device(name, args, kwargs)
-        raise NotImplementedError(
-            f"{name} is not supported on a wm.Comm yet: it would not meet "
-            "Send and Recv of a wm.Comm; use those, or the same call of the "
-            "communicator of mpi4py that it was made from"
-        )
-
-    return call
-
-
 def _guard(cls: type, base: type) -> None:
-    """Put the refusing forms of base's calls into cls."""
+    """Put the staged and the refusing forms of base's calls into cls."""
+    calls = staging.comm_calls(base)
     for name in _HOST_ONLY:
         if hasattr(base, name):
-            setattr(cls, name, _host_only(base, name))
+            calls[name] = _host_only(base, name)
+    if issubclass(cls, _Communicator):
+        calls.pop("Attach_buffer", None)
+        if base is not MPI.Intercomm:
+            for name in _NATIVE:
+                del calls[name]
+    for name, call in calls.items():
+        setattr(cls, name, call)
 
 
-def _ours(comm: Any) -> Any:
-    """Make a communicator that MPI has just made one of ours; collective."""
+def _ours(comm: Any, known: bool = True) -> Any:
+    """Make a communicator that MPI has just made one of ours; collective.
+
+    known: whether all of its processes run this package and are in the same
+    call.
+    """
     if comm == MPI.COMM_NULL:
         return comm
     ours = next(
         (ours for kind, ours in _KINDS if isinstance(comm, kind)), None
     )
+    if ours is Intercomm and not known:
+        ours = _HostIntercomm
     if ours is None:
         return comm
     if not isinstance(comm, ours):
@@ -120,8 +104,39 @@ def _warn_of_thread_level() -> None:
         )
 
 
-class _Communicator(_core.CommMethods):
-    """What every intracommunicator of ours has beside mpi4py's own."""
+def _has_gaps(buf: Any) -> bool:
+    """Whether it may be GPU memory with a datatype that may have gaps."""
+    return (
+        isinstance(buf, (list, tuple))
+        and len(buf) > 1
+        and isinstance(buf[-1], MPI.Datatype)
+        and not buf[-1].is_predefined
+        and (buf[0] is MPI.BOTTOM or _core.is_on_device(buf))
+    )
+
+
+_packing = threading.Lock()
+
+
+@functools.cache
+def _alone() -> Comm:
+    """Give a communicator of this process, on which messages are packed."""
+    return Comm(MPI.COMM_SELF.Dup())
+
+
+def _packed(buf: Any) -> bytearray:
+    with _packing:
+        status = MPI.Status()
+        request = _alone().Isend(buf, 0)
+        _alone().Probe(0, status=status)
+        packed = bytearray(status.Get_elements(MPI.BYTE))
+        _alone().Recv([packed, MPI.BYTE], 0)
+        request.Wait()
+    return packed
+
+
+class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
+    """What every communicator of ours has beside mpi4py's own."""
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Any:
         """Make one over the handle of another, or a null one."""
@@ -134,17 +149,76 @@ class _Communicator(_core.CommMethods):
             _warn_of_thread_level()
             self._attach()
 
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Send root's array to all ranks.
+
+        GPU arrays go through page-locked host memory, those with a derived
+        datatype packed. The counts must agree, the kinds of memory need not.
+        """
+        if not _has_gaps(buf):
+            super().Bcast(buf, root)
+            return
+        packed = _packed(buf)
+        super().Bcast([packed, MPI.BYTE], root)
+        if self.rank != root:  # type: ignore[attr-defined]
+            with _packing:
+                _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
+
+    def __reduce__(self) -> Any:
+        """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
+        name = _name_of(self)
+        return (_named, (name,)) if name else super().__reduce__()
+
+    def Revoke(self) -> None:
+        """Revoke it: every rank's pending and later calls on it end."""
+        super().Revoke()  # type: ignore[misc]
+        self._revoke()
+
+    def free(self) -> None:
+        """Free it unless it is MPI.COMM_WORLD or COMM_SELF."""
+        if _name_of(self) is None:
+            super().free()  # type: ignore[misc]
+
+
+# Makers whose other group may be another program.
+_STRANGE = ("Spawn", "Spawn_multiple", "Accept", "Connect", "Join")
+
+
+def _name_of(comm: Any) -> str | None:
+    """Tell which constant of mpi4py's it is, after install()."""
+    names = ("COMM_WORLD", "COMM_SELF")
+    return next((n for n in names if getattr(MPI, n) is comm), None)
+
+
+def _named(name: str) -> Any:
+    return getattr(MPI, name)
+
+
+def _known(comm: Any) -> Any:
+    """Give a handle's communicator as one of ours where it was one before.
+
+    An intercommunicator stays mpi4py's, as its suite wants it.
+    """
+    if isinstance(comm, MPI.Intercomm):
+        return comm
+    ours = next(
+        (ours for kind, ours in _KINDS if isinstance(comm, kind)), None
+    )
+    if ours is None or isinstance(comm, ours) or comm == MPI.COMM_NULL:
+        return comm
+    if not hasattr(ours, "_is_attached"):
+        return comm
+    same: Any = ours.__new__(ours, comm)
+    return same if same._is_attached() else comm
+
 
 def _making(base: type, name: str) -> Any:
     method = getattr(base, name)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = _ours(method(self, *args, **kwargs))
-        if isinstance(made, Intercomm):
-            known = isinstance(self, Intercomm) and self._both_ours
-            made._both_ours = known or name == "Create_intercomm"
-        return made
+        known = name not in _STRANGE and not isinstance(self, _HostIntercomm)
+        return _ours(method(self, *args, **kwargs), known)
 
     return call
 
@@ -168,8 +242,6 @@ def _complete(cls: type, base: type) -> type:
         if hasattr(base, name):
             setattr(cls, name, _making(base, name))
     if issubclass(cls, _core.CommMethods):
-        for name in _NOT_YET:
-            setattr(cls, name, _not_yet(base, name))
         for name in ("Idup", "Idup_with_info"):
             setattr(cls, name, _idup)
     return cls
@@ -204,26 +276,26 @@ class _HostComm(MPI.Intracomm):
     """Of ranks that may not run this package: refuses GPU arrays."""
 
 
-class Intercomm(MPI.Intercomm):
-    """An intercommunicator, which refuses GPU arrays with a TypeError."""
+class Intercomm(_Communicator, MPI.Intercomm):
+    """An intercommunicator whose messages may be GPU arrays.
 
-    # Whether the other group runs this package for certain: it has joined
-    # in a Create_intercomm of ours.
-    _both_ours = False
+    ``Create_intercomm`` of a wm.Comm gives one. After Spawn, Accept, Connect
+    and Join the other program may not run this package, and could not take
+    part in making one: what these give refuses GPU arrays, until both sides
+    call ``wm.Intercomm(inter)``, collective over both groups.
+    """
 
-    def __init__(self, comm: MPI.Comm | None = None) -> None:
-        self._both_ours = getattr(comm, "_both_ours", False)
+    def Merge(self, high: bool = False) -> Any:
+        """Merge both groups into one wm.Comm; collective over both."""
+        return _ours(super().Merge(high))
+
+
+class _HostIntercomm(MPI.Intercomm):
+    """Of a group that may not run this package: refuses GPU arrays."""
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
-        """Merge both groups into one communicator; collective over both.
-
-        A wm.Comm where both groups have called Create_intercomm of wm.Comm's.
-        After Spawn, Accept, Connect and Join the other program may not run
-        this package, and could not take part in making one: the result is
-        then one of mpi4py's that refuses GPU arrays with a TypeError.
-        """
-        merged = super().Merge(high)
-        return _ours(merged) if self._both_ours else _HostComm(merged)
+        """Merge both groups; the result refuses GPU arrays, too."""
+        return _HostComm(super().Merge(high))
 
 
 for _cls, _base in (
@@ -232,12 +304,14 @@ for _cls, _base in (
     (Graphcomm, MPI.Graphcomm),
     (Distgraphcomm, MPI.Distgraphcomm),
     (Intercomm, MPI.Intercomm),
+    (_HostIntercomm, MPI.Intercomm),
 ):
     _complete(_cls, _base)
 _guard(_HostComm, MPI.Intracomm)
-for _name in (*_POINT_TO_POINT, *_NOT_YET, "Bcast", "Allreduce"):
-    setattr(Intercomm, _name, _host_only(MPI.Intercomm, _name))
+for _name in _POINT_TO_POINT:
+    setattr(_HostIntercomm, _name, _host_only(MPI.Intercomm, _name))
     setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
+setattr(Intercomm, "Barrier", MPI.Intercomm.Barrier)  # noqa: B010
 
 _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Cartcomm, Cartcomm),
@@ -246,6 +320,24 @@ _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Intercomm, Intercomm),
     (MPI.Intracomm, Comm),
 )
+
+
+# Calls of mpi4py's that belong to no communicator, for install():
+# (type, name, what takes its place).
+CLASS_CALLS: list[tuple[type, str, Any]] = [
+    (MPI.Prequest, "Startall", staticmethod(_core.Prequest.Startall)),
+    (MPI.Message, "Probe", staticmethod(_core.Message.Probe)),
+    (MPI.Message, "Iprobe", staticmethod(_core.Message.Iprobe)),
+    *(
+        (MPI.Request, name, staticmethod(getattr(_core.Request, name)))
+        for name in (
+            *("Waitall", "Waitany", "Waitsome"),
+            *("Testall", "Testany", "Testsome"),
+        )
+    ),
+    *staging.class_calls(),
+    *objects.CLASS_CALLS,
+]
 
 
 class Transport(NamedTuple):

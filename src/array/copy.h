@@ -7,7 +7,7 @@
 #ifndef WM_ARRAY_COPY_H
 #define WM_ARRAY_COPY_H
 
-#include "array/array.h"
+#include "array/layout.h"
 
 // Loads the copy kernels for `device`, so that nothing is loaded later, while
 // a capture may go on. Idempotent.
@@ -22,6 +22,12 @@ wm_copy_prepare(int device, wm_error_t *err);
 WM_MUST_CHECK int
 wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
                 CUstream stream, wm_error_t *err);
+
+// Enqueues a copy between memories that kernels on `device` reach, in rows or
+// by a kernel; the caller has ordered the stream.
+WM_MUST_CHECK int
+wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
+               wm_error_t *err);
 
 // The whole rule: picks a pool stream, waits for what both orders demand,
 // copies, records, and with `blocking` waits on the host until it is done.

@@ -160,6 +160,20 @@ copy_contiguous(const wm_layout_t *layout, const route_t *route,
                           (size_t)layout->run, route->stream, err);
 }
 
+int
+wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
+               wm_error_t *err)
+{
+    wm_pointer_t here = {.kind = WM_MEMORY_DEVICE, .device = device};
+    route_t route = {
+        .device = device, .stream = stream, .dst = here, .src = here};
+    if (wm_layout_is_contiguous(layout)) {
+        return copy_contiguous(layout, &route, err);
+    }
+    return is_pitched(layout) ? copy_pitched(layout, &route, err)
+                              : wm_kernels_copy(layout, device, stream, err);
+}
+
 // A strided copy between memories of one place: the host, at once, or a
 // device, on whose stream it is enqueued so that `route` comes before and
 // after it.

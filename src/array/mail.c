@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "array/mail.h"
 
+#include <stdbool.h>
+
 #include "array/kernels.h"
 
 // A small block finds room soon on a busy GPU, a large one copies more at
@@ -9,56 +11,21 @@
 #define LARGE_BLOCK 512
 #define SMALL_BYTES 16384
 
-typedef struct {
-    const char *name;
-    _Atomic(CUfunction) functions[WM_MAX_DEVICES];
-} kernel_t;
-
-static kernel_t post = {.name = "wm_mail_post"};
-static kernel_t fetch = {.name = "wm_mail_fetch"};
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
 
 _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
 
-static int
-find(int device, kernel_t *kernel, CUfunction *function, wm_error_t *err)
-{
-    *function = atomic_load(&kernel->functions[device]);
-    if (*function != NULL)
-        return 0;
-    int code = wm_kernels_find(device, kernel->name, function, err);
-    if (code == 0)
-        atomic_store(&kernel->functions[device], *function);
-    return code;
-}
-
 int
 wm_mail_prepare(int device, wm_error_t *err)
 {
-    CUfunction unused;
-    int code = find(device, &post, &unused, err);
-    return code < 0 ? code : find(device, &fetch, &unused, err);
-}
-
-static int
-launch(int device, kernel_t *kernel, void *params, const wm_mail_t *mails,
-       int count, CUstream stream, wm_error_t *err)
-{
-    unsigned int block = SMALL_BLOCK;
-    for (int i = 0; i < count; ++i)
-        if (mails[i].nbytes > SMALL_BYTES)
-            block = LARGE_BLOCK;
-    wm_scope_t scope;
     CUfunction function;
-    int code = find(device, kernel, &function, err);
+    if (atomic_load(&functions[device]) != NULL)
+        return 0;
+    int code = wm_kernels_find(device, "wm_mail", &function, err);
     if (code == 0)
-        code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, LaunchKernel, function, (unsigned int)count, 1, 1, block,
-                 1, 1, 0, stream, (void *[]){params}, NULL);
-    wm_device_leave(&scope);
+        atomic_store(&functions[device], function);
     return code;
 }
 
@@ -82,41 +49,65 @@ wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
     return code;
 }
 
-int
-wm_mail_post(int device, const wm_mail_t *mails, int count, CUstream stream,
-             wm_error_t *err)
+static void
+fill(wm_mail_params_t *params, const wm_mail_t *posts, int post_count,
+     const wm_mail_t *fetches, int fetch_count)
 {
-    wm_mail_post_params_t params;
-    for (int i = 0; i < count; ++i)
-        params.mails[i] = (wm_mail_post_t){
-            .box = mails[i].box,
-            .src = mails[i].user,
-            .nbytes = mails[i].nbytes,
-            .ready = (uint32_t *)mails[i].word,
-            .ready_value = mails[i].value,
-            .flag = mails[i].flag,
-            .unit = widest_unit(mails[i].user, mails[i].nbytes),
+    for (int i = 0; i < post_count; ++i)
+        params->post[i] = (wm_mail_post_t){
+            .box = posts[i].box,
+            .src = posts[i].user,
+            .nbytes = posts[i].nbytes,
+            .ready = (uint32_t *)posts[i].word,
+            .ready_value = posts[i].value,
+            .flag = posts[i].flag,
+            .unit = widest_unit(posts[i].user, posts[i].nbytes),
         };
-    return launch(device, &post, &params, mails, count, stream, err);
+    for (int i = 0; i < fetch_count; ++i)
+        params->fetch[i] = (wm_mail_fetch_t){
+            .dst = fetches[i].user,
+            .box = fetches[i].box,
+            .nbytes = fetches[i].nbytes,
+            .taken = (uint32_t *)fetches[i].word,
+            .status = (uint32_t *)fetches[i].status,
+            .stop = (const uint32_t *)fetches[i].stop,
+            .taken_value = fetches[i].value,
+            .flag = fetches[i].flag,
+            .unit = widest_unit(fetches[i].user, fetches[i].nbytes),
+        };
+    params->posts = (uint32_t)post_count;
+}
+
+static bool
+any_long(const wm_mail_t *mails, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; ++i)
+        any |= mails[i].nbytes > SMALL_BYTES;
+    return any;
 }
 
 int
-wm_mail_fetch(int device, const wm_mail_t *mails, int count,
-              uint32_t patience_us, CUstream stream, wm_error_t *err)
+wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
+               const wm_mail_t *fetches, int fetch_count, uint32_t patience_us,
+               CUstream stream, wm_error_t *err)
 {
-    wm_mail_fetch_params_t params;
+    wm_mail_params_t params;
+    wm_scope_t scope;
+    int code = wm_mail_prepare(device, err);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    fill(&params, posts, post_count, fetches, fetch_count);
     params.patience_us = patience_us;
-    for (int i = 0; i < count; ++i)
-        params.mails[i] = (wm_mail_fetch_t){
-            .dst = mails[i].user,
-            .box = mails[i].box,
-            .nbytes = mails[i].nbytes,
-            .taken = (uint32_t *)mails[i].word,
-            .status = (uint32_t *)mails[i].status,
-            .stop = (const uint32_t *)mails[i].stop,
-            .taken_value = mails[i].value,
-            .flag = mails[i].flag,
-            .unit = widest_unit(mails[i].user, mails[i].nbytes),
-        };
-    return launch(device, &fetch, &params, mails, count, stream, err);
+    unsigned int block = any_long(posts, post_count)
+                                 || any_long(fetches, fetch_count)
+                             ? LARGE_BLOCK
+                             : SMALL_BLOCK;
+    unsigned int grid = (unsigned int)(post_count + fetch_count);
+    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device]), grid, 1,
+                 1, block, 1, 1, 0, stream, (void *[]){&params}, NULL);
+    wm_device_leave(&scope);
+    return code;
 }

@@ -36,18 +36,14 @@ WM_MUST_CHECK int
 wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
               wm_error_t *err);
 
-// Enqueues one kernel that writes the bytes of up to WM_MAILS messages
-// into their mailboxes, each under its flag, then its word.
+// Enqueues one kernel for up to WM_MAILS messages in all. It writes the bytes
+// of those to post into their mailboxes, each under its flag, then its word.
+// Those to fetch it takes out: a status becomes WM_MAIL_TAKEN and its word is
+// written, or, when the bytes have not come within the time, or `stop` is set,
+// it becomes WM_MAIL_LATE and the user's memory may hold some of them.
 WM_MUST_CHECK int
-wm_mail_post(int device, const wm_mail_t *mails, int count, CUstream stream,
-             wm_error_t *err);
-
-// Enqueues one kernel that takes them out: a status becomes WM_MAIL_TAKEN and
-// its word is written, or, when the bytes have not come within the time, or
-// `stop` is set, it becomes WM_MAIL_LATE and the user's memory may hold some
-// of them.
-WM_MUST_CHECK int
-wm_mail_fetch(int device, const wm_mail_t *mails, int count,
-              uint32_t patience_us, CUstream stream, wm_error_t *err);
+wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
+               const wm_mail_t *fetches, int fetch_count, uint32_t patience_us,
+               CUstream stream, wm_error_t *err);
 
 #endif

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Messages whose kernels go out as one launch: those to mailboxes that are
-// begun together, those out of mailboxes that are ready together. What is
-// added is launched when the next does not fit in, and at the latest when the
-// engine has stepped all operations. Engine lock held.
+// begun together, those out of mailboxes that are ready together, both kinds
+// in one kernel; short copies that are ready together; and sends begun
+// together, about whose streams the driver is asked once. What is added is
+// launched when the next does not fit in, and at the latest when the engine
+// has stepped all operations. Engine lock held.
 #ifndef WM_COMM_BATCH_H
 #define WM_COMM_BATCH_H
 
 #include "array/mail.h"
+#include "array/pull.h"
 #include "comm/op.h"
 
 // What messages of one launch have in common.
@@ -24,8 +27,30 @@ void
 wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_op_t *op,
              void (*launched)(wm_op_t *op, const wm_error_t *failure));
 
-// Launches what waits.
+// Likewise a short copy on op->device that is ready: those whose buffers
+// nobody uses any more share a kernel, on a stream of the pool (op->stream).
+// alone() is told where none is to share with, or somebody may use the buffer.
+void
+wm_batch_add_pull(const wm_pull_t *pull, wm_op_t *op,
+                  void (*launched)(wm_op_t *op, const wm_error_t *failure),
+                  void (*alone)(wm_op_t *op));
+
+// Likewise a send whose buffer may still be written, by work that it has taken
+// note of: announced() when the driver was asked about that, which has
+// ended where after[0].event is gone.
+void
+wm_batch_add_announcement(wm_op_t *op, void (*announced)(wm_op_t *op));
+
+// What waits now goes into a mailbox, and a receive of the same call may soon
+// want one emptied on the same stream: it is held some microseconds for that.
+void
+wm_batch_hold(void);
+
+// Launches what waits; all, or what is not held. Before an operation ends that
+// may wait here, all.
 void
 wm_batch_flush(void);
+void
+wm_batch_flush_due(void);
 
 #endif

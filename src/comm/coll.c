@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll.h"
 
+#include <stdlib.h>
+
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
@@ -177,9 +179,9 @@ wm_coll_refuse(wm_comm_t *comm)
     (void)!agree(comm, WM_ERR_CUDA, &stages, &ignored);
 }
 
-int
-wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
-              wm_error_t *err)
+static int
+bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+            wm_error_t *err)
 {
     end_t end;
     bool sends = comm->rank == root;
@@ -211,6 +213,43 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
     return code;
+}
+
+// Of host memory with gaps, through a copy without.
+static int
+bcast_packed(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+             wm_error_t *err)
+{
+    const wm_pattern_t *pattern = buffer->pattern;
+    bool sends = comm->rank == root;
+    wm_buffer_t packed = {
+        .data = malloc(buffer->nbytes),
+        .nbytes = buffer->nbytes,
+        .memory = {.kind = WM_MEMORY_HOST, .device = -1},
+    };
+    int code = packed.data == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : wm_producer_wait(&buffer->producer, !sends, err);
+    if (code == 0 && sends)
+        code = wm_pattern_pack(pattern, packed.data, packed.nbytes, NULL,
+                               comm->data, err);
+    if (code < 0)
+        wm_coll_refuse(comm);
+    else
+        code = bcast_bytes(comm, &packed, root, err);
+    if (code == 0 && !sends)
+        code = wm_pattern_unpack(pattern, packed.data, packed.nbytes, NULL,
+                                 comm->data, err);
+    free(packed.data);
+    return code;
+}
+
+int
+wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+              wm_error_t *err)
+{
+    return buffer->pattern != NULL ? bcast_packed(comm, buffer, root, err)
+                                   : bcast_bytes(comm, buffer, root, err);
 }
 
 int

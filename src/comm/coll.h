@@ -18,7 +18,8 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 void
 wm_coll_refuse(wm_comm_t *comm);
 
-// As many bytes on every rank, in any kind of memory.
+// As many bytes on every rank, in any kind of memory; with gaps only in that
+// of the host.
 WM_MUST_CHECK int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err);

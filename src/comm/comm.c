@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/buffered.h"
+#include "comm/eager.h"
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/transport.h"
@@ -33,6 +35,10 @@ free_comm(wm_comm_t *comm)
     free(comm->peers);
     free(comm->sequences);
     wm_stash_free(comm);
+    wm_room_drop(comm->room);
+    if (comm->parts != NULL)
+        wm_stash_free(comm->parts);
+    free(comm->parts);
     free(comm);
 }
 
@@ -98,7 +104,8 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     wm_node_describe(&mine);
     wm_engine_unlock();
     wm_error_t setting;
-    if (wm_transport_configure(&setting) < 0) {
+    if (wm_transport_configure(&setting) < 0
+        || wm_eager_configure(&setting) < 0) {
         mine.failed = 1;
         snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
     }
@@ -131,17 +138,51 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     }
     wm_engine_unlock();
     free(all);
-    // Nobody goes on where one cannot.
-    int worst = 0;
-    int agreed = wm_mpi_check(
-        MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MIN, comm->match),
-        "MPI_Allreduce", err);
+    // Nobody goes on where one cannot. Of an intercommunicator the first time
+    // tells of the other group, the second of this one.
+    int worst = 0, agreed = 0, known = code;
+    for (int i = 0; i < 2 && agreed == 0; ++i) {
+        agreed = wm_mpi_check(
+            MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
+            "MPI_Allreduce", err);
+        known = worst < known ? worst : known;
+    }
+    worst = known;
     if (code == 0 && agreed == 0 && worst < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
                             "communicator: its error tells why");
     code = code < 0 ? code : agreed;
     return code < 0 ? code : agree_on_segments(comm, err);
+}
+
+static int
+make_parts(wm_comm_t *comm, wm_error_t *err)
+{
+    comm->parts = malloc(sizeof *comm->parts);
+    if (comm->parts == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    *comm->parts = *comm;
+    comm->parts->match = comm->data;
+    comm->parts->parts = NULL;
+    return 0;
+}
+
+uint32_t
+wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count)
+{
+    uint32_t first = comm->sequences[rank] % ((uint32_t)comm->tag_limit + 1u);
+    comm->sequences[rank] += count;
+    return first;
+}
+
+uint32_t
+wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count)
+{
+    wm_engine_lock();
+    uint32_t first = wm_comm_draw_lock_held(comm, rank, count);
+    wm_engine_unlock();
+    return first;
 }
 
 int
@@ -165,13 +206,18 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
     comm = calloc(1, sizeof *comm);
     if (comm == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int inter = 0;
     comm->user = user;
     comm->match = comm->data = MPI_COMM_NULL;
     code = wm_mpi_check(MPI_Comm_rank(user, &comm->rank), "MPI_Comm_rank",
                         err);
     if (code == 0)
-        code = wm_mpi_check(MPI_Comm_size(user, &comm->size), "MPI_Comm_size",
-                            err);
+        code = wm_mpi_check(MPI_Comm_test_inter(user, &inter),
+                            "MPI_Comm_test_inter", err);
+    if (code == 0)
+        code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
+                                  : MPI_Comm_size(user, &comm->size),
+                            "MPI_Comm_size", err);
     // Split, not Dup: the user's attributes are not copied.
     if (code == 0)
         code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
@@ -188,6 +234,8 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = exchange(comm, err);
     }
     if (code == 0)
+        code = make_parts(comm, err);
+    if (code == 0)
         code = wm_engine_start(err);
     if (code == 0)
         code = wm_mpi_check(MPI_Comm_set_attr(user, comm_key, comm),
@@ -198,6 +246,33 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
     }
     *result = comm;
     return 0;
+}
+
+void
+wm_comm_keep_error(wm_comm_t *comm, int source, int tag, const wm_error_t *err)
+{
+    if (atomic_load(&comm->is_late))
+        return;
+    wm_error_set(&comm->late, err->code, err->detail,
+                 "an earlier receive on a stream, of the message from rank %d "
+                 "with tag %d, failed after it had returned, and what it "
+                 "received is not valid: %.300s",
+                 source, tag, err->text);
+    atomic_store(&comm->is_late, true);
+}
+
+int
+wm_comm_raise_kept(wm_comm_t *comm, wm_error_t *err)
+{
+    if (!atomic_load_explicit(&comm->is_late, memory_order_relaxed))
+        return 0;
+    wm_engine_lock();
+    bool late = atomic_exchange(&comm->is_late, false);
+    if (late && err != NULL)
+        *err = comm->late;
+    int code = late ? comm->late.code : 0;
+    wm_engine_unlock();
+    return code;
 }
 
 int

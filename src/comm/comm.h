@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Communicators: the user's own handle, two private ones of the same ranks
-// behind it (headers and collectives; payloads that MPI carries), and who its
-// ranks are. Attached to the user's handle as an MPI attribute, so wrapping
-// twice gives the same one, and freeing the handle frees it.
+// behind it (headers and collectives; payloads that MPI carries, and parts of
+// pickled objects), and who its ranks are. Attached to the user's handle as an
+// MPI attribute, so wrapping twice gives the same one, and freeing the handle
+// frees it.
 #ifndef WM_COMM_COMM_H
 #define WM_COMM_COMM_H
 
@@ -11,16 +12,28 @@
 #include "comm/node.h"
 
 typedef struct wm_stashed wm_stashed_t;
+typedef struct wm_room wm_room_t;
 
 typedef struct wm_comm {
     MPI_Comm user;  // borrowed
     MPI_Comm match; // headers and collectives; errors return
     MPI_Comm data;  // payloads in chunks; errors return
-    int rank, size;
+    int rank;
+    int size; // of the ranks that messages go to: an intercommunicator's
+              // others
     int tag_limit;
     wm_peer_t **peers;   // by rank
-    uint32_t *sequences; // by rank: payloads sent there on `data` so far
+    uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
     wm_stashed_t *stash; // matched, then put back
+    wm_room_t *room;     // attached for buffered sends
+    int64_t looked;      // for failures, microseconds
+    bool revoked;        // as found then
+    wm_error_t late;     // of a receive that had returned; engine lock
+    _Atomic bool is_late;
+    // The arrays inside pickled objects are messages of a communicator of
+    // their own, whose headers go on `data` under a number as tag, where no
+    // wildcard of the user's looks. It shares peers and sequences.
+    struct wm_comm *parts;
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what
@@ -33,11 +46,30 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
 
+// Draws `count` numbers for what goes to a rank on `data`; the first. They
+// follow each other modulo tag_limit + 1.
+uint32_t
+wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count);
+
+uint32_t
+wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count);
+
 // Checks rank (an actual rank, PROC_NULL, or ANY_SOURCE to receive), which the
 // text calls `argument`, and tag; WM_ERR_MPI with MPI_ERR_RANK or MPI_ERR_TAG.
 WM_MUST_CHECK int
 wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
               bool receives, wm_error_t *err);
+
+// Keeps the error of a receive whose caller has gone on already, on a stream
+// that waited for data that never came, for whoever begins the next message;
+// the first stays. Lock held.
+void
+wm_comm_keep_error(wm_comm_t *comm, int source, int tag,
+                   const wm_error_t *err);
+
+// Raises what was kept, once.
+WM_MUST_CHECK int
+wm_comm_raise_kept(wm_comm_t *comm, wm_error_t *err);
 
 // An MPI call's result as an error naming the call.
 WM_MUST_CHECK int

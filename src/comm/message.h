@@ -4,13 +4,13 @@
 #ifndef WM_COMM_MESSAGE_H
 #define WM_COMM_MESSAGE_H
 
-#include <mpi.h>
-
-#include "array/array.h"
+#include "comm/pattern.h"
 
 #define WM_EAGER_BYTES 4096 // host payloads that ride the header
 #define WM_CHUNK_BYTES                                                        \
     ((size_t)4 << 20) // of payloads on the data communicator
+#define WM_CARRIED_BYTES                                                      \
+    ((size_t)64 << 20) // likewise, where MPI reaches device memory
 
 typedef enum {
     WM_MESSAGE_EAGER = 1, // the payload follows the header at once
@@ -53,14 +53,17 @@ typedef struct {
     };
     uint8_t uuid[16]; // of the sender's device
     uint32_t flag;    // OFFER: in a mailbox, under this flag; 0: plain
-    uint8_t unused[20];
+    // A synchronous send: 1 + the tag, on the data communicator, of an empty
+    // message that whoever receives this one takes; 0: none.
+    uint32_t token;
+    uint8_t unused[16];
 } wm_header_t;
 
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");
 
-// Memory to send or to receive into: contiguous bytes, and who must be waited
-// for. Moved into an operation, which calls release(owner) once when it no
-// longer needs the memory, without the engine's lock, on any thread.
+// Memory to send or to receive into, and who must be waited for. Moved into an
+// operation, which calls release(owner) once when it no longer needs the
+// memory, without the engine's lock, on any thread.
 typedef struct {
     char *data;
     size_t nbytes;
@@ -69,9 +72,11 @@ typedef struct {
     wm_order_t *order; // of our own array, else NULL
     void *owner;
     void (*release)(void *owner);
-    // NULL, or called once, on any thread and with the engine's lock, when
-    // `nbytes` have been received.
-    void (*arrived)(void *owner, size_t nbytes);
+    // NULL where the bytes are contiguous; the owner's.
+    const wm_pattern_t *pattern;
+    // No memory yet: host memory of the size of the message, at most `nbytes`,
+    // is allocated when one has matched, and released with the operation.
+    bool grows;
 } wm_buffer_t;
 
 // True for device and managed memory: what MPI must never see.

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +167,7 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     if (peer == NULL)
         return NULL;
     memcpy(peer->id, endpoint->id, sizeof peer->id);
+    peer->pid = endpoint->pid;
     peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
                       == 0;
     if (peer->same_host)
@@ -176,6 +178,13 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     peer->next = peers;
     peers = peer;
     return peer;
+}
+
+bool
+wm_node_may_receive(const wm_peer_t *peer)
+{
+    return peer->segment != NULL && !atomic_load(&peer->segment->leaving)
+           && (kill(peer->pid, 0) == 0 || errno == EPERM);
 }
 
 void
@@ -216,6 +225,7 @@ wm_slot_acquire(void)
     wm_slot_t *words = &self->segment->slots[slot];
     atomic_store(&words->staged, 0);
     atomic_store(&words->failed, 0);
+    atomic_store(&words->claim, WM_CLAIM_NONE);
     atomic_store(&words->answer, WM_ANSWER_NONE);
     return slot;
 }

@@ -11,7 +11,7 @@
 
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 1u
+#define WM_PROTOCOL 4u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -27,6 +27,14 @@ enum {
     WM_ANSWER_ERROR, // see slot->error
 };
 
+// Who has an offer that may still move.
+enum {
+    WM_CLAIM_NONE = 0,
+    WM_CLAIM_TAKEN, // the receiver, where the header says it is
+    WM_CLAIM_MOVED, // nobody, and it is where `moved` says
+    WM_CLAIM_GONE,  // nobody any more: `failed` was set before
+};
+
 // One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
 // that a stream still waiting for an earlier message is never misled; the
 // header tells their values when the offer was made. Sender's and receiver's
@@ -35,8 +43,8 @@ typedef struct {
     // written by the sender's host or stream
     _Alignas(64) _Atomic uint32_t ready; // pieces that can be taken
     // What `ready` will be once what the sender's stream has been given has
-    // run: of mailboxes, whose kernels the receiver's may wait for.
-    _Atomic uint32_t posted;
+    // run: until then the sender may fail, and no stream should wait for it.
+    _Atomic uint32_t posted;         // of the first piece
     _Atomic uint32_t staged;         // 1: the ring below is valid
     _Atomic uint32_t failed;         // 1: the sender failed, see error
     uint32_t lane;                   // staging ring of the sender's
@@ -51,11 +59,18 @@ typedef struct {
     _Atomic uint32_t submitted;
     // by whoever failed
     _Alignas(64) char error[128];
+    // by the sender, before it moves an offer that nobody has claimed
+    struct {
+        uint64_t address, base, size, buffer_id;
+        CUipcMemHandle handle;
+    } moved;
+    _Atomic uint32_t claim; // by both
 } wm_slot_t;
 
 typedef struct {
     uint64_t magic;
-    uint8_t id[16]; // random, one a process
+    uint8_t id[16];           // random, one a process
+    _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
     // Buffer ids whose memory was freed: peers close their mappings.
     _Alignas(64) _Atomic uint64_t notice_count;
     _Atomic uint64_t notices[WM_NOTICES];
@@ -84,6 +99,7 @@ typedef struct wm_mapping wm_mapping_t;
 typedef struct wm_peer {
     struct wm_peer *next;
     uint8_t id[16];
+    int pid;
     bool self;
     bool same_host;
     wm_segment_t *segment; // NULL: cannot be shared, `reason` tells why
@@ -93,6 +109,7 @@ typedef struct wm_peer {
     uint64_t notices_seen;
     wm_mapping_t *mappings;
     bool ipc_refused; // its memory could not be mapped: `host` serves
+    bool dead;        // MPI says so
 } wm_peer_t;
 
 // Fills what this process tells of itself, making its segment at the first
@@ -103,6 +120,11 @@ wm_node_describe(wm_endpoint_t *endpoint);
 // The peer an endpoint tells of. NULL only when memory is exhausted.
 wm_peer_t *
 wm_node_peer(const wm_endpoint_t *endpoint);
+
+// Whether the peer is there, and not in MPI_Finalize: it may yet receive. Not
+// known of other hosts.
+bool
+wm_node_may_receive(const wm_peer_t *peer);
 
 // The peer's segment is not used: nothing has been offered to it yet.
 void

@@ -4,10 +4,14 @@
 #include <string.h>
 
 #include "comm/mapping.h"
+#include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
 
+// Sends begun so soon after each other are many: asking the driver about a
+// stream takes longer than recording an event on it.
+#define AGAIN_US 20
 #define RING_PIECE ((uint64_t)16 << 20) // of memory that is handed off
 #define RING_PIECES 3
 
@@ -20,7 +24,6 @@ prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     int code = wm_mailbox_acquire(op->device, &op->box, memory, err);
     if (code < 0 || op->box == NULL)
         return code;
-    atomic_store(&op->slot->posted, op->header.ready_base);
     op->header.flag = wm_mailbox_flag(op->box);
     op->header.address = (uintptr_t)wm_mailbox_pointer(op->box);
     return 0;
@@ -94,32 +97,31 @@ wm_offer_hands_off(const wm_op_t *op)
     return op->handoff != NULL || op->box != NULL;
 }
 
-int
-wm_offer_announce(wm_op_t *op, wm_error_t *err)
+void
+wm_offer_posted(wm_op_t *op)
+{
+    atomic_store(&op->slot->posted, op->pieces.ready_base + 1);
+}
+
+static void
+ready_now(wm_op_t *op)
+{
+    op->pieces.next = 1;
+    atomic_store(&op->slot->ready, op->header.ready_base + 1);
+    wm_offer_posted(op);
+}
+
+// A stream writes the word, behind who writes the buffer.
+static int
+promise(wm_op_t *op, wm_error_t *err)
 {
     const wm_producer_t *producer = &op->buffer.producer;
-    uint32_t ready = op->header.ready_base + 1;
-    bool idle = true;
-    // Whether it is being captured was asked when the message was begun.
-    int code = producer->kind == WM_PRODUCER_STREAM
-                   ? wm_stream_spin(producer->device, producer->stream, 1,
-                                    &idle, err)
-                   : wm_producer_idle(producer, false, &idle, err);
-    if (code == 0 && idle && op->user_device >= 0)
-        code = wm_stream_idle(op->user_device, op->user_stream, &idle, err);
-    if (code < 0)
-        return code;
-    if (idle) {
-        op->pieces.next = 1;
-        atomic_store(&op->slot->ready, ready);
-        return 0;
-    }
-    int device = op->device;
+    bool noted = op->after[0].event != NULL, pooled = false;
+    int device = op->device, code = 0;
     CUstream stream = op->user_stream;
-    bool pooled = false;
     if (op->user_device >= 0)
         device = op->user_device;
-    else if (producer->kind == WM_PRODUCER_STREAM) {
+    else if (producer->kind == WM_PRODUCER_STREAM && !noted) {
         device = producer->device;
         stream = producer->stream;
     }
@@ -129,15 +131,66 @@ wm_offer_announce(wm_op_t *op, wm_error_t *err)
         pooled = true;
     }
     code = wm_node_register(wm_node_self(), false, device, err);
-    if (code == 0 && (pooled || op->user_device >= 0))
+    if (code == 0 && noted)
+        code = wm_stream_wait_event(device, stream, op->after[0].event, err);
+    else if (code == 0 && (pooled || op->user_device >= 0))
         code = wm_producer_before(producer, false, device, stream, err);
     if (code == 0)
-        code = wm_word_write(device, stream, &op->slot->ready, ready, err);
-    if (code == 0)
+        code = wm_word_write(device, stream, &op->slot->ready,
+                             op->header.ready_base + 1, err);
+    if (code == 0) {
         op->pieces.next = 1;
+        wm_offer_posted(op);
+    }
     if (pooled)
         wm_stream_release(device, stream);
     return code;
+}
+
+int
+wm_offer_announce(wm_op_t *op, wm_error_t *err)
+{
+    const wm_producer_t *producer = &op->buffer.producer;
+    bool idle = op->packed == NULL; // else a kernel was just launched
+    int code = 0;
+    // Whether it is being captured was asked when the message was begun.
+    if (idle)
+        code = producer->kind == WM_PRODUCER_STREAM
+                   ? wm_stream_spin(producer->device, producer->stream, 1,
+                                    &idle, err)
+                   : wm_producer_idle(producer, false, &idle, err);
+    if (code == 0 && idle && op->user_device >= 0)
+        code = wm_stream_idle(op->user_device, op->user_stream, &idle, err);
+    if (code < 0)
+        return code;
+    if (!idle)
+        return promise(op, err);
+    ready_now(op);
+    return 0;
+}
+
+bool
+wm_offer_waits_to_announce(wm_op_t *op)
+{
+    static int64_t last; // the engine lock's
+    if (op->blocking || op->user_device >= 0 || op->packed != NULL
+        || op->buffer.producer.kind != WM_PRODUCER_STREAM)
+        return false;
+    int64_t now = wm_engine_now();
+    bool again = now - last < AGAIN_US;
+    last = now;
+    if (again)
+        wm_op_take_note(op);
+    return op->after[0].event != NULL;
+}
+
+int
+wm_offer_announce_noted(wm_op_t *op, wm_error_t *err)
+{
+    if (op->after[0].event != NULL)
+        return promise(op, err);
+    ready_now(op);
+    return 0;
 }
 
 int
@@ -153,6 +206,7 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
     header->slot = op->slot_index;
     header->ready_base = atomic_load(&op->slot->ready);
     header->taken_base = atomic_load(&op->slot->taken);
+    atomic_store(&op->slot->posted, header->ready_base);
     header->piece = header->nbytes;
     header->pieces = header->ring = 1;
     header->device = device->ordinal;

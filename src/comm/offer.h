@@ -16,9 +16,22 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err);
 bool
 wm_offer_hands_off(const wm_op_t *op);
 
+// The first piece will be ready whatever comes: a stream may wait for it.
+void
+wm_offer_posted(wm_op_t *op);
+
 // `ready` at once when nobody writes the buffer any more, else by whoever
 // does, in order.
 WM_MUST_CHECK int
 wm_offer_announce(wm_op_t *op, wm_error_t *err);
+
+// Whether the driver is to be asked about this send together with others
+// (wm_batch_add_announcement): then it has taken note of its buffer's stream.
+bool
+wm_offer_waits_to_announce(wm_op_t *op);
+
+// wm_offer_announce() after that.
+WM_MUST_CHECK int
+wm_offer_announce_noted(wm_op_t *op, wm_error_t *err);
 
 #endif

@@ -6,8 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/eager.h"
 #include "comm/mapping.h"
+#include "comm/p2p.h"
+#include "comm/pack.h"
 #include "comm/progress.h"
+#include "comm/stats.h"
 #include "cuda/word.h"
 
 #define BORROW_BYTES 1048576
@@ -27,6 +31,8 @@ typedef struct {
 
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static spares_t spare_ops, spare_packets;
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t notes; // taken so far
 
 static void *
 take(spares_t *spares, size_t size)
@@ -111,7 +117,12 @@ wm_op_release(wm_op_t *op)
 {
     if (atomic_fetch_sub(&op->references, 1) != 1)
         return;
+    wm_pack_drop(op);
     wm_buffer_release(&op->buffer);
+    for (int i = 0; i < 2; ++i)
+        if (op->parts_of[i] != NULL)
+            wm_op_release(op->parts_of[i]);
+    free(op->staged);
     if (op->packet_pinned)
         wm_pinned_free(op->packet);
     else if (op->packet != NULL)
@@ -124,14 +135,6 @@ wm_op_complete(wm_op_t *op)
 {
     if (atomic_load(&op->done))
         return;
-    bool arrived = op->receives && !op->result.cancelled
-                   && (op->error.code == 0
-                       || op->error.code == WM_ERR_TRUNCATE);
-    if (arrived && op->buffer.arrived != NULL)
-        op->buffer.arrived(op->buffer.owner,
-                           op->result.nbytes < op->buffer.nbytes
-                               ? op->result.nbytes
-                               : op->buffer.nbytes);
     atomic_store_explicit(&op->done, 1, memory_order_release);
     atomic_store(&op->news, 1);
     if (op->has_request)
@@ -175,12 +178,36 @@ take_note_of(wm_op_t *op, int at, int device, CUstream stream)
     CUevent event;
     if (wm_event_acquire(device, &event, NULL) < 0)
         return;
-    if (wm_event_record(device, event, stream, NULL) < 0) {
+    // One lock, so that the numbers tell which came first on a stream.
+    pthread_mutex_lock(&note_lock);
+    int code = wm_event_record(device, event, stream, NULL);
+    op->after[at].number = ++notes;
+    pthread_mutex_unlock(&note_lock);
+    if (code < 0) {
         wm_event_release(device, event);
         return;
     }
     op->after[at].event = event;
     op->after[at].device = device;
+    op->after[at].stream = stream;
+}
+
+bool
+wm_op_note_covers(const wm_op_t *op, const wm_op_t *other)
+{
+    // The per-thread one is another on each thread.
+    return op->after[0].device == other->after[0].device
+           && op->after[0].stream == other->after[0].stream
+           && op->after[0].stream != CU_STREAM_PER_THREAD
+           && op->after[0].number >= other->after[0].number;
+}
+
+void
+wm_op_note_ended(wm_op_t *op)
+{
+    wm_event_release(op->after[0].device, op->after[0].event);
+    op->after[0].event = NULL;
+    op->buffer.producer.kind = WM_PRODUCER_NONE;
 }
 
 void
@@ -242,6 +269,10 @@ wm_op_open_stream(wm_op_t *op, wm_error_t *err)
 void
 wm_op_drop_resources(wm_op_t *op)
 {
+    wm_pack_drop(op);
+    if (op->side != NULL)
+        wm_stream_release(op->device, op->side);
+    op->side = NULL;
     if (op->pooled && op->idle)
         wm_stream_release_idle(op->device, op->stream);
     else if (op->pooled)
@@ -257,6 +288,7 @@ wm_op_drop_resources(wm_op_t *op)
     if (op->mapping != NULL)
         wm_mapping_release(op->mapping);
     op->mapping = NULL;
+    wm_eager_drop(op);
     if (op->handoff != NULL)
         wm_block_free(op->handoff, 0, NULL, NULL);
     op->handoff = NULL;
@@ -278,4 +310,74 @@ wm_op_drop_resources(wm_op_t *op)
     if (op->slot_index >= 0 && quiet)
         wm_slot_release(op->slot_index);
     op->slot_index = -1;
+}
+
+// What cannot be done under the lock: waiting for producers that name no
+// stream, and for host memory that a GPU still writes.
+int
+wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
+                   bool to_write, wm_error_t *err)
+{
+    wm_producer_t *producer = &buffer->producer;
+    int code = 0;
+    if (envelope->stream_device >= 0)
+        code = wm_stream_refuse_capture(envelope->stream_device,
+                                        envelope->stream, "the stream", err);
+    if (code == 0 && producer->kind == WM_PRODUCER_STREAM
+        && wm_buffer_on_device(buffer))
+        code = wm_stream_refuse_capture(producer->device, producer->stream,
+                                        "the stream of the array", err);
+    if (code == 0 && envelope->stream_device >= 0
+        && !wm_buffer_on_device(buffer))
+        code = wm_stream_synchronize(envelope->stream_device, envelope->stream,
+                                     err);
+    if (code < 0)
+        return code;
+    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
+        producer->kind = producer->order == NULL
+                             ? WM_PRODUCER_NONE // the stream was declared
+                             : WM_PRODUCER_ORDER;
+    bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
+    if (producer->kind == WM_PRODUCER_NONE
+        || (!unnamed && wm_buffer_on_device(buffer)))
+        return 0;
+    wm_stat_add(WM_STAT_device_synchronizations, unnamed);
+    code = wm_producer_wait(producer, to_write, err);
+    producer->kind = WM_PRODUCER_NONE;
+    return code;
+}
+
+static bool
+step_pair(wm_op_t *op)
+{
+    wm_op_t *receiving = op->parts_of[0], *sending = op->parts_of[1];
+    if (!atomic_load(&receiving->done) || !atomic_load(&sending->done))
+        return false;
+    op->result = receiving->result;
+    op->buffer.nbytes = receiving->buffer.nbytes; // for the status
+    op->error = receiving->error.code != 0 ? receiving->error : sending->error;
+    wm_op_complete(op);
+    return true;
+}
+
+wm_op_t *
+wm_pair_begin(wm_op_t *receiving, wm_op_t *sending)
+{
+    wm_buffer_t none = {.memory = {.device = -1}};
+    wm_op_t *op = wm_op_new(receiving->comm, &none);
+    if (op == NULL) {
+        wm_op_release(receiving);
+        wm_op_release(sending);
+        return NULL;
+    }
+    op->receives = true;
+    op->step = step_pair;
+    op->header.magic = WM_HEADER_MAGIC; // it waits for no match of its own
+    op->parts_of[0] = receiving;
+    op->parts_of[1] = sending;
+    wm_engine_lock();
+    wm_op_retain(op); // the engine's
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    return op;
 }

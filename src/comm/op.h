@@ -11,6 +11,7 @@
 #include "comm/message.h"
 
 typedef struct wm_op wm_op_t;
+typedef struct wm_staged wm_staged_t; // staged.h
 typedef struct wm_transport wm_transport_t;
 
 // Moving pieces between a source or a ring and a buffer: what both ends of
@@ -73,28 +74,53 @@ struct wm_op {
     wm_mapping_t *mapping;
     wm_block_t *handoff; // exportable copy, or ring
     wm_mailbox_t *box;   // or mailbox
+    bool carried;        // MPI reaches the device memory itself
+    bool reachable;      // nobody else uses that any more
     char *staging;       // two pinned chunks
     char *scratch;       // two chunks that are thrown away
+    wm_staged_t *staged; // of a call of MPI's own, freed with it
+    wm_block_t *packed;  // stands in for a buffer with gaps (pack.c)
+    char *packed_host;   // likewise
+    char *span;          // page-locked copy of the memory of a pattern
+    int unpacking;       // how far that is
+    bool unpacked;       // what unpacks has been enqueued, or has run
+    bool onto_device;    // what is unpacked on the host goes there
     size_t offset;       // chunks given to MPI so far (payload.c)
     uint32_t chunks[2];  // copied out of the device; MPI is done with
     const wm_transport_t *transport;
     wm_pieces_t pieces;
     int device;      // on which our stream works
+    CUstream side;   // of the pool: every other piece's; NULL: none
     CUstream stream; // of the pool where `pooled`, else the producer's
     bool opened, pooled;
+    wm_stashed_t *matched; // what a matching probe found
+    wm_op_t *parts_of[2];  // of one call: it ends when both have
+    bool takes_out;        // a matching probe
+    // a blocking send that need not wait (eager.c)
+    wm_block_t *copy;
+    CUstream copying;
+    int64_t since;  // its offer waits, microseconds
+    bool unmoved;   // it stays where it is
+    bool paired;    // a receive of the same call is under way
+    bool eager;     // whatever its size
     bool more;      // others begin at once, and share a kernel with it
     bool on_stream; // the user's stream has been given the pull
+    bool batched;   // its copy shares a kernel with others
+    bool alone;     // it shall not
     bool fetching;  // a kernel takes the data out of a mailbox
     bool recorded;  // its event, behind the pull
     bool late;      // one did not find them there
     bool asked;     // whether those who used the buffer have ended
     bool signals;   // its stream writes `taken`
     unsigned asks;  // how often its end was looked for
+    unsigned looks; // how often it waited for words of its peer
     bool idle;      // nothing of ours is pending on it
     bool blocking;  // the caller waits: nothing new comes on its streams
     struct {
         CUevent event; // NULL: none
         int device;
+        CUstream stream; // it was recorded on
+        uint64_t number; // grows with the events recorded
     } after[2];   // of the streams of producer and user: work that comes first
     bool settled; // nothing else comes first
     CUevent event; // that our use of the memory ended, on a user's stream
@@ -142,6 +168,15 @@ wm_op_posts(const wm_op_t *op);
 // is waited for as it is then.
 void
 wm_op_take_note(wm_op_t *op);
+
+// Whether what one operation has taken note of (its buffer's stream) comes
+// behind what the other has: it has ended only if that has.
+bool
+wm_op_note_covers(const wm_op_t *op, const wm_op_t *other);
+
+// What it has taken note of has ended: nobody uses the buffer.
+void
+wm_op_note_ended(wm_op_t *op);
 
 // Gives the operation a stream that is ordered after whoever uses the buffer:
 // the producer's own for short work while its owner waits (no event, no query,

@@ -8,12 +8,18 @@
 
 typedef struct {
     int rank, tag;
-    bool blocking;     // the caller waits for it
-    bool synchronous;  // completes only once matched (Ssend)
-    bool more;         // others are begun at once, whose kernel it may wait
-                       // for: the caller ends with wm_engine_flush()
-    CUstream stream;   // comm.on(stream)
-    int stream_device; // -1: none
+    bool blocking;    // the caller waits for it
+    bool synchronous; // completes only once matched (Ssend)
+    bool paired;      // a blocking receive was begun in the same call
+    bool more;        // others are begun at once, whose kernel it may wait
+                      // for: the caller ends with wm_engine_flush()
+    bool eager;       // blocking: of any size, it is copied where the receiver
+                      // does not come soon
+    bool buffered;    // Bsend: of a copy that fits the user's buffer
+    wm_stashed_t *matched; // to receive this message: taken over once the
+                           // receive has begun
+    CUstream stream;       // comm.on(stream)
+    int stream_device;     // -1: none
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op carries
@@ -30,11 +36,26 @@ WM_MUST_CHECK int
 wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
-// Begins to wait for a message that could be received, which stays where it
-// is; op->result tells of it at the end. MPI_PROC_NULL at once.
+// Begins to wait for a message that could be received; op->result tells of it
+// at the end. MPI_PROC_NULL at once. It stays where it is, or is `matched`:
+// then only who takes it from the operation can receive it.
 WM_MUST_CHECK int
-wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **op,
+wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched, wm_op_t **op,
                wm_error_t *err);
+
+// Takes the message a matching probe has found; NULL where there is none.
+wm_stashed_t *
+wm_probe_take(wm_op_t *op);
+
+// Gives a matched message that nobody received back to the communicator.
+void
+wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched);
+
+// One operation that ends when both have: a receive, whose result it tells,
+// and a send; the receive's error comes first. Takes over their references.
+// NULL when memory is exhausted: they end by themselves.
+wm_op_t *
+wm_pair_begin(wm_op_t *receiving, wm_op_t *sending);
 
 // What both ends do first: checks, and a new operation with one reference,
 // done at once for PROC_NULL. Takes over `buffer`, also on failure.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Payloads that MPI carries on the data communicator: chunks under one tag,
-// two of them under way. Host memory is given to MPI as it is; device memory
-// goes through two page-locked chunks, so that the copy of one overlaps the
+// two of them under way. Host memory is given to MPI as it is, and so is
+// device memory to a CUDA-aware one, once those who use it have ended; else
+// it goes through two page-locked chunks, so that the copy of one overlaps the
 // flight of the other. An empty chunk says that the sender failed.
 #include "comm/payload.h"
 
 #include <stdlib.h>
 
 #include "comm/stats.h"
+#include "comm/transport.h"
 
 static uint32_t
 chunk_count(const wm_op_t *op)
@@ -38,17 +40,89 @@ prepare(wm_op_t *op, wm_error_t *err)
     return code < 0 ? code : wm_op_open_stream(op, err);
 }
 
+// Whether device memory is staged here.
+static bool
+is_staged(const wm_op_t *op)
+{
+    return wm_buffer_on_device(&op->buffer) && !op->carried;
+}
+
+// MPI looks at no stream: 1 once nobody uses the memory that it is to reach.
+static int
+wait_for_users(wm_op_t *op, wm_error_t *err)
+{
+    if (!op->carried || op->reachable)
+        return 1;
+    int code = wm_op_open_stream(op, err);
+    if (code == 0)
+        code = wm_stream_idle(op->device, op->stream, &op->reachable, err);
+    op->idle = op->reachable;
+    return code < 0 ? code : op->reachable;
+}
+
+// What MPI does with device memory it does in the current context. After an
+// error it must do without.
+static int
+enter(const wm_op_t *op, wm_scope_t *scope, wm_error_t *err)
+{
+    return op->carried && op->error.code == 0
+               ? wm_device_enter(op->device, scope, err)
+               : 0;
+}
+
+static void
+leave(const wm_op_t *op, wm_scope_t *scope)
+{
+    if (op->carried && op->error.code == 0)
+        wm_device_leave(scope);
+}
+
 static int
 test_part(wm_op_t *op, uint32_t chunk, bool *ended, int *count,
           wm_error_t *err)
 {
     MPI_Status status;
+    wm_scope_t scope;
     int flag = 0;
-    int code = wm_mpi_check(
-        MPI_Test(&op->parts[1 + chunk % 2], &flag, &status), "MPI_Test", err);
+    int code = enter(op, &scope, err);
+    if (code < 0)
+        return code;
+    code = wm_mpi_check(MPI_Test(&op->parts[1 + chunk % 2], &flag, &status),
+                        "MPI_Test", err);
+    leave(op, &scope);
     *ended = flag != 0;
     if (code == 0 && flag && count != NULL)
         MPI_Get_count(&status, MPI_BYTE, count);
+    return code;
+}
+
+static int
+send_chunk(wm_op_t *op, const char *from, uint32_t at, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = enter(op, &scope, err);
+    if (code < 0)
+        return code;
+    code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(op, at), MPI_BYTE,
+                                  op->rank, (int)op->header.seq,
+                                  op->comm->data, &op->parts[1 + at % 2]),
+                        "MPI_Isend", err);
+    leave(op, &scope);
+    return code;
+}
+
+static int
+receive_chunk(wm_op_t *op, char *into, uint32_t at, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = enter(op, &scope, err);
+    if (code < 0)
+        return code;
+    code = wm_mpi_check(MPI_Irecv(into, (int)chunk_length(op, at), MPI_BYTE,
+                                  op->result.source, (int)op->header.seq,
+                                  op->comm->data, &op->parts[1 + at % 2]),
+                        "MPI_Irecv", err);
+    leave(op, &scope);
     return code;
 }
 
@@ -58,8 +132,10 @@ int
 wm_payload_send(wm_op_t *op, wm_error_t *err)
 {
     uint32_t total = chunk_count(op);
-    bool device = wm_buffer_on_device(&op->buffer);
-    int code, tag = (int)op->header.seq;
+    bool device = is_staged(op);
+    int code = wait_for_users(op, err);
+    if (code <= 0)
+        return code;
     if (device && op->staging == NULL && (code = prepare(op, err)) < 0)
         return code;
     bool ended = true;
@@ -95,11 +171,7 @@ wm_payload_send(wm_op_t *op, wm_error_t *err)
         uint32_t at = (uint32_t)op->offset;
         char *from = device ? chunk_stage(op, at)
                             : op->buffer.data + (size_t)at * op->header.chunk;
-        code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(op, at),
-                                      MPI_BYTE, op->rank, tag, op->comm->data,
-                                      &op->parts[1 + at % 2]),
-                            "MPI_Isend", err);
-        if (code < 0)
+        if ((code = send_chunk(op, from, at, err)) < 0)
             return code;
         ++op->offset;
     }
@@ -147,9 +219,11 @@ int
 wm_payload_receive(wm_op_t *op, wm_error_t *err)
 {
     uint32_t total = chunk_count(op);
-    bool device = wm_buffer_on_device(&op->buffer);
+    bool device = is_staged(op);
     bool discard = op->error.code != 0;
-    int code, tag = (int)op->header.seq;
+    int code = discard ? 1 : wait_for_users(op, err);
+    if (code <= 0)
+        return code;
     if (device && !discard && op->staging == NULL
         && (code = prepare(op, err)) < 0)
         return code;
@@ -194,12 +268,7 @@ wm_payload_receive(wm_op_t *op, wm_error_t *err)
         return 1;
     while (op->offset < total && op->offset < op->chunks[1] + 2u) {
         uint32_t at = (uint32_t)op->offset;
-        code = wm_mpi_check(MPI_Irecv(landing(op, at),
-                                      (int)chunk_length(op, at), MPI_BYTE,
-                                      op->result.source, tag, op->comm->data,
-                                      &op->parts[1 + at % 2]),
-                            "MPI_Irecv", err);
-        if (code < 0)
+        if ((code = receive_chunk(op, landing(op, at), at, err)) < 0)
             return code;
         ++op->offset;
     }

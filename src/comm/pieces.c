@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "comm/batch.h"
+#include "comm/offer.h"
+#include "comm/pack.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
 
@@ -107,7 +109,10 @@ fetch_on_stream_launched(wm_op_t *op, const wm_error_t *failure)
     wm_error_t err;
     if (failure != NULL)
         tell_failure(op, failure);
-    else if (submitted(op, &err) < 0)
+    else if (wm_unpack_enqueue(op, op->buffer.data, op->user_device,
+                               op->user_stream, &err)
+                 < 0
+             || submitted(op, &err) < 0)
         tell_failure(op, &err);
 }
 
@@ -138,9 +143,13 @@ copy_on_stream(wm_op_t *op, wm_error_t *err)
     CUstream stream = op->user_stream;
     int code = wm_word_wait(device, stream, &op->slot->ready,
                             op->pieces.ready_base + 1, err);
-    if (code == 0)
+    bool direct = wm_unpack_is_direct(op);
+    const char *from = direct ? op->pieces.remote : op->buffer.data;
+    if (code == 0 && !direct)
         code = wm_memory_copy(device, op->buffer.data, op->pieces.remote,
                               op->header.nbytes, stream, err);
+    if (code == 0)
+        code = wm_unpack_enqueue(op, from, device, stream, err);
     if (code == 0)
         code = wm_word_write(device, stream, &op->slot->taken,
                              op->pieces.taken_base + 1, err);
@@ -175,9 +184,13 @@ look_for_errors(wm_op_t *op, wm_error_t *err)
     bool unused;
     if (++op->asks % LOOKS != 0)
         return 0;
-    return op->on_stream
-               ? wm_event_done(op->user_device, op->event, &unused, err)
-               : wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    if (!op->on_stream)
+        return wm_stream_spin(op->device, op->stream, 1, &unused, err);
+    // The caller has gone on: only what is lost for good is to be told.
+    int code = wm_event_done(op->user_device, op->event, &unused, err);
+    return code < 0 && wm_event_look_for_errors(op->user_device, NULL) < 0
+               ? code
+               : 0;
 }
 
 static int
@@ -263,26 +276,118 @@ pull_box(wm_op_t *op, wm_error_t *err)
     return ready || may_wait_in_kernel(op) ? fetch(op, err) : 0;
 }
 
+// Pieces take turns on two streams, so that one is on its way while the
+// other's words are written; the last is on op->stream, behind all others.
+static int
+stream_of_piece(wm_op_t *op, uint32_t at, CUstream *stream, CUstream *other,
+                wm_error_t *err)
+{
+    int code = 0;
+    *stream = op->stream;
+    *other = NULL;
+    if (op->pieces.pieces == 1)
+        return 0;
+    if (op->side == NULL) {
+        code = wm_stream_acquire(op->device, &op->side, err);
+        if (code == 0)
+            code = wm_stream_follow(op->device, op->side, op->device,
+                                    op->stream, err);
+    }
+    bool aside = (op->pieces.pieces - 1 - at) % 2 == 1;
+    *stream = aside ? op->side : op->stream;
+    *other = aside ? op->stream : op->side;
+    return code;
+}
+
+static int
+copy_piece(wm_op_t *op, uint32_t at, CUstream stream, wm_error_t *err)
+{
+    const wm_pieces_t *pieces = &op->pieces;
+    if (wm_unpack_is_direct(op))
+        return wm_unpack_enqueue(op, pieces->remote, op->device, stream, err);
+    return wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
+                          pieces->remote + at % pieces->ring * pieces->piece,
+                          piece_length(op, at), stream, err);
+}
+
 static int
 submit_piece(wm_op_t *op, wm_error_t *err)
 {
     wm_pieces_t *pieces = &op->pieces;
     uint32_t at = pieces->next++;
     bool last = at + 1 == pieces->pieces;
+    CUstream stream, other;
     int code = wm_op_open_stream(op, err);
     op->signals = last && !op->blocking;
     if (code == 0 && (!last || op->signals))
         code = wm_node_register(op->peer, false, op->device, err);
     op->idle = false;
     if (code == 0)
-        code = wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
-                              pieces->remote
-                                  + at % pieces->ring * pieces->piece,
-                              piece_length(op, at), op->stream, err);
+        code = stream_of_piece(op, at, &stream, &other, err);
+    if (code == 0)
+        code = copy_piece(op, at, stream, err);
+    // The words tell of all pieces up to one.
+    if (code == 0 && other != NULL)
+        code = wm_stream_follow(op->device, stream, op->device, other, err);
+    // What came packed goes to its places behind the last one.
+    if (code == 0 && last && !wm_unpack_is_direct(op))
+        code = wm_unpack_enqueue(op, op->buffer.data, op->device, stream, err);
     if (code == 0 && (!last || op->signals))
-        code = wm_word_write(op->device, op->stream, &op->slot->taken,
+        code = wm_word_write(op->device, stream, &op->slot->taken,
                              pieces->taken_base + at + 1, err);
     return code;
+}
+
+// Short copies that are ready together share a kernel: an engine and a stream
+// of its own take each of them longer than its bytes do.
+static bool
+may_share(const wm_op_t *op)
+{
+    return !op->blocking && !op->alone && op->user_device < 0
+           && op->buffer.pattern == NULL && op->pieces.pieces == 1
+           && op->pieces.next == 0 && op->header.nbytes <= WM_MAIL_BYTES
+           && op->transport->direct && wm_buffer_on_device(&op->buffer)
+           && op->buffer.memory.device == op->device
+           && (!op->peer->self || op->header.device == op->device)
+           && (op->after[0].event != NULL
+               || op->buffer.producer.kind == WM_PRODUCER_NONE);
+}
+
+static void
+pull_launched(wm_op_t *op, const wm_error_t *failure)
+{
+    if (failure != NULL)
+        tell_failure(op, failure);
+}
+
+// At the next step.
+static void
+pull_alone(wm_op_t *op)
+{
+    op->batched = false;
+    op->alone = true;
+    op->pieces.next = 0;
+}
+
+static int
+share(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_pull_prepare(op->device, err);
+    if (code == 0)
+        code = wm_node_register(op->peer, false, op->device, err);
+    if (code < 0)
+        return code;
+    atomic_store(status_of(op), 0);
+    op->batched = op->signals = true;
+    op->idle = false;
+    op->pieces.next = 1;
+    wm_batch_add_pull(&(wm_pull_t){.dst = op->buffer.data,
+                                   .src = op->pieces.remote,
+                                   .nbytes = op->header.nbytes,
+                                   .taken = (uint32_t *)&op->slot->taken,
+                                   .taken_value = op->pieces.taken_base + 1},
+                      op, pull_launched, pull_alone);
+    return 0;
 }
 
 // Whether all that was submitted has ended.
@@ -318,10 +423,18 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
         return pull_on_stream_ended(op, err);
     // A kernel reaches what its own device has mapped, a copy whatever is.
     if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct
+        && wm_unpack_on_stream(op)
         && (!is_boxed(op) || op->user_device == op->device))
-        return !is_boxed(op) || is_posted(op) ? pull_on_stream(op, err) : 0;
+        return is_posted(op) ? pull_on_stream(op, err) : 0;
     if (is_boxed(op))
         return pull_box(op, err);
+    if (op->batched && atomic_load(status_of(op)) == WM_MAIL_FAILED) {
+        *err = op->error;
+        return err->code;
+    }
+    if (may_share(op)
+        && wm_word_reached(&op->slot->ready, pieces->ready_base + 1))
+        return share(op, err);
     while (pieces->next < pieces->pieces
            && wm_word_reached(&op->slot->ready,
                               pieces->ready_base + pieces->next + 1))
@@ -355,8 +468,8 @@ feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
             .word = &op->slot->ready,
             .value = ready,
         };
-        return wm_mail_fetch(op->device, &mail, 1, WM_MAIL_FOR_EVER,
-                             op->stream, err);
+        return wm_mail_launch(op->device, NULL, 0, &mail, 1, WM_MAIL_FOR_EVER,
+                              op->stream, err);
     }
     int code = wm_memory_copy(op->device, into,
                               op->buffer.data + at * pieces->piece,
@@ -380,7 +493,8 @@ wm_pieces_feed(wm_op_t *op, wm_error_t *err)
             code = feed_piece(op, pieces->next, err);
         if (code < 0)
             return code;
-        ++pieces->next;
+        if (++pieces->next == 1)
+            wm_offer_posted(op);
     }
     return wm_word_reached(&op->slot->taken,
                            pieces->taken_base + pieces->pieces);

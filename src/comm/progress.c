@@ -14,11 +14,14 @@
 #include "comm/batch.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
+#include "cuda/word.h"
 
 // Out of our code for so long, the program computes.
 #define AWAY_US 50
 // It comes and goes without stepping anything: the thread does.
 #define IDLE_US 500
+// How long is waited at the end for what nobody may ever receive.
+#define DRAIN_US 5000000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -83,8 +86,8 @@ wm_engine_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-static int64_t
-now_us(void)
+int64_t
+wm_engine_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -115,7 +118,7 @@ step_all_lock_held(void)
 {
     wm_op_t *finished = NULL;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
-    wm_batch_flush(); // before the steps: an operation may end in its own
+    wm_batch_flush_due(); // before the steps: an operation may end in its own
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
         if (op->step(op)) {
@@ -124,7 +127,7 @@ step_all_lock_held(void)
             finished = op;
         }
     }
-    wm_batch_flush();
+    wm_batch_flush_due();
     return finished;
 }
 
@@ -146,6 +149,19 @@ wm_engine_poll(void)
     wm_op_t *finished = step_all_lock_held();
     pthread_mutex_unlock(&lock);
     release_all(finished);
+}
+
+void
+wm_engine_turn(unsigned turn)
+{
+    atomic_fetch_add(&inside, 1);
+    wm_engine_poll();
+    if (crowded || turn % 32 == 0)
+        sched_yield();
+    if (crowded && turn > 50)
+        sleep_us(50);
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+    atomic_fetch_sub(&inside, 1);
 }
 
 void
@@ -173,6 +189,25 @@ wm_engine_remove_lock_held(wm_op_t *op)
 }
 
 void
+wm_engine_release_words(const wm_peer_t *peer)
+{
+    for (wm_op_t *op = first; op != NULL; op = op->next) {
+        const wm_pieces_t *pieces = &op->pieces;
+        if (op->peer != peer || op->slot == NULL)
+            continue;
+        if (!op->receives)
+            atomic_store(&op->slot->taken,
+                         pieces->taken_base + pieces->pieces);
+        else {
+            atomic_store(&op->slot->failed, 1);
+            if (op->on_stream
+                && !wm_word_reached(&op->slot->ready, pieces->ready_base + 1))
+                atomic_store(&op->slot->ready, pieces->ready_base + 1);
+        }
+    }
+}
+
+void
 wm_engine_notify(void)
 {
     atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
@@ -191,7 +226,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
         wm_engine_poll();
         if (!crowded && turn % 32 != 0)
             continue;
-        int64_t now = now_us();
+        int64_t now = wm_engine_now();
         if (began == 0)
             began = asked = now;
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
@@ -250,11 +285,12 @@ serve(void *unused)
     (void)unused;
     prctl(PR_SET_TIMERSLACK, 1000);
     unsigned seen = 0, visited = 0, stepped = 0;
-    int64_t quiet_since = now_us(), left = quiet_since, idle = quiet_since;
+    int64_t quiet_since = wm_engine_now(), left = quiet_since,
+            idle = quiet_since;
     while (!atomic_load(&stopping)) {
         unsigned current = atomic_load(&events);
         unsigned visit = atomic_load(&visits);
-        int64_t now = now_us();
+        int64_t now = wm_engine_now();
         if (current != seen)
             quiet_since = now;
         if (visit != visited || atomic_load(&inside) > 0)
@@ -292,29 +328,56 @@ waits_for_match(const wm_op_t *op)
     return op->receives && op->header.magic == 0;
 }
 
+// NULL stands for all communicators.
+static bool
+is_of(const wm_op_t *op, const wm_comm_t *comm)
+{
+    return comm == NULL || op->comm == comm || op->comm == comm->parts;
+}
+
+// Whether something on a communicator (NULL: on all) is to be waited for;
+// `hopeful` where who is to receive it still may.
+static bool
+is_busy(const wm_comm_t *comm, bool *hopeful)
+{
+    bool busy = false;
+    pthread_mutex_lock(&lock);
+    for (wm_op_t *op = first; op != NULL; op = op->next)
+        if (is_of(op, comm) && !waits_for_match(op)) {
+            busy = true;
+            *hopeful |= !op->receives && op->peer != NULL && !op->peer->self
+                        && wm_node_may_receive(op->peer);
+        }
+    pthread_mutex_unlock(&lock);
+    return busy;
+}
+
 bool
 wm_engine_drain(const wm_comm_t *comm)
 {
-    for (int64_t until = now_us() + 5000000; now_us() < until;) {
+    int64_t now = wm_engine_now(), until = now + DRAIN_US;
+    for (unsigned turn = 1; now < until; now = wm_engine_now(), ++turn) {
         wm_engine_poll();
-        bool busy = false;
-        pthread_mutex_lock(&lock);
-        for (wm_op_t *op = first; op != NULL; op = op->next)
-            busy |= (comm == NULL || op->comm == comm) && !waits_for_match(op);
-        pthread_mutex_unlock(&lock);
-        if (!busy)
+        bool hopeful = false;
+        if (!is_busy(comm, &hopeful))
             break;
+        // To free a communicator all ranks have come, to finalize they have
+        // not.
+        if (hopeful && comm == NULL)
+            until = now + DRAIN_US;
         sched_yield();
+        if (turn > 1000)
+            sleep_us(50);
     }
     pthread_mutex_lock(&lock);
     for (wm_op_t *op = first; op != NULL; op = op->next)
-        if ((comm == NULL || op->comm == comm) && waits_for_match(op)
+        if (is_of(op, comm) && waits_for_match(op)
             && op->parts[0] != MPI_REQUEST_NULL)
             MPI_Cancel(&op->parts[0]);
     wm_op_t *finished = step_all_lock_held(); // tells them so
     bool empty = true;
     for (wm_op_t *op = first; op != NULL; op = op->next)
-        empty &= comm != NULL && op->comm != comm;
+        empty &= !is_of(op, comm);
     pthread_mutex_unlock(&lock);
     release_all(finished);
     return empty;
@@ -332,6 +395,10 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
     }
+    wm_engine_lock();
+    if (wm_node_self() != NULL)
+        atomic_store(&wm_node_self()->segment->leaving, 1);
+    wm_engine_unlock();
     if (wm_engine_drain(NULL))
         wm_mailbox_free_all();
     atomic_store(&finalized, true);

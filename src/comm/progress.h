@@ -35,6 +35,11 @@ wm_engine_add_lock_held(wm_op_t *op);
 void
 wm_engine_remove_lock_held(wm_op_t *op);
 
+// The peer is dead: writes the words of its messages with us that streams may
+// wait for. Lock held.
+void
+wm_engine_release_words(const wm_peer_t *peer);
+
 // After the lock was given back: wakes the progress thread if it sleeps for
 // good. For operations that nobody waits for at once.
 void
@@ -43,6 +48,15 @@ wm_engine_notify(void);
 // Steps everything once, or not at all when another thread is at it.
 void
 wm_engine_poll(void);
+
+// Microseconds of a clock that never goes back.
+int64_t
+wm_engine_now(void);
+
+// One turn of waiting for something else: polls, and now and then lets others
+// run. `turn` counts from 1.
+void
+wm_engine_turn(unsigned turn);
 
 // Launches the kernels of messages that were begun together. Takes the lock.
 void

@@ -3,11 +3,15 @@
 // knows both ends, decides how the payload comes.
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/batch.h"
+#include "comm/eager.h"
+#include "comm/failure.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
+#include "comm/pack.h"
 #include "comm/payload.h"
 #include "comm/pieces.h"
 #include "comm/progress.h"
@@ -16,12 +20,15 @@
 #include "comm/transport.h"
 #include "cuda/word.h"
 
+#define LOOKS 16 // at words, before it is asked whether the peer lives
+
 enum {
     RECEIVE_HEADER,  // not matched
     RECEIVE_PAYLOAD, // on the data communicator
     RECEIVE_COPY,    // an eager payload on its way to the device
     RECEIVE_ACCEPT,  // the transport is getting ready
     RECEIVE_PULL,
+    RECEIVE_UNPACK, // all is there, but not in its place
 };
 
 // Whether the slot is still this message's: once all pieces are taken the
@@ -52,6 +59,9 @@ take_eager(wm_op_t *op, wm_error_t *err)
     const char *payload = op->packet + sizeof op->header;
     if (length > op->buffer.nbytes)
         return 1; // truncated
+    int code = wm_unpack_reserve(op, err);
+    if (code < 0)
+        return code;
     if (!wm_buffer_on_device(&op->buffer)) {
         if (length > 0)
             memcpy(op->buffer.data, payload, length);
@@ -61,7 +71,7 @@ take_eager(wm_op_t *op, wm_error_t *err)
     }
     if (length == 0)
         return 1;
-    int code = wm_op_open_stream(op, err);
+    code = wm_op_open_stream(op, err);
     if (code == 0)
         code = wm_memory_copy(op->device, op->buffer.data, payload, length,
                               op->stream, err);
@@ -72,7 +82,6 @@ take_eager(wm_op_t *op, wm_error_t *err)
 static const wm_transport_t *
 choose(wm_op_t *op)
 {
-    const char *unused;
     if (op->peer->self)
         return &wm_transport_self;
     if (op->header.stage_only == WM_STAGE_UNEXPORTABLE) {
@@ -82,7 +91,44 @@ choose(wm_op_t *op)
     }
     if (op->header.stage_only)
         return &wm_transport_host;
-    return wm_transport_choose(op->peer, &op->buffer.memory, &unused);
+    return wm_transport_take(op->peer, &op->buffer.memory);
+}
+
+// Tells who sends synchronously that a receive has begun.
+static void
+take_token(const wm_op_t *op)
+{
+    MPI_Request request;
+    if (MPI_Irecv(NULL, 0, MPI_BYTE, op->result.source,
+                  (int)(op->header.token - 1), op->comm->data, &request)
+        == MPI_SUCCESS)
+        MPI_Request_free(&request);
+}
+
+static void
+free_received(void *memory)
+{
+    free(memory);
+}
+
+// Host memory for a message of unknown size, now that it is known.
+static int
+grow(wm_op_t *op, wm_error_t *err)
+{
+    wm_buffer_t *buffer = &op->buffer;
+    buffer->grows = false;
+    buffer->nbytes = 0;
+    size_t size = op->header.nbytes;
+    buffer->data = size < SIZE_MAX ? malloc(size + 1) : NULL;
+    if (buffer->data == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0,
+                            "out of host memory for a message of %zu bytes "
+                            "from rank %d",
+                            size, op->result.source);
+    buffer->nbytes = size;
+    buffer->owner = buffer->data;
+    buffer->release = free_received;
+    return 0;
 }
 
 // The header has come: what now? 1 when the message has ended.
@@ -97,6 +143,8 @@ match(wm_op_t *op, wm_error_t *err)
                             op->result.source);
     op->result.nbytes = op->header.nbytes;
     op->peer = op->comm->peers[op->result.source];
+    if (op->header.token != 0)
+        take_token(op);
     if (op->header.failed)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.63s",
@@ -108,6 +156,8 @@ match(wm_op_t *op, wm_error_t *err)
                      "tag %d, the receive buffer holds %zu",
                      (unsigned long long)op->header.nbytes, op->result.source,
                      op->result.tag, op->buffer.nbytes);
+    else if (op->buffer.grows) // what cannot be had is thrown away likewise
+        truncated = grow(op, &op->error) < 0;
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)op->header.nbytes);
     if (op->header.kind == WM_MESSAGE_EAGER) {
@@ -116,13 +166,13 @@ match(wm_op_t *op, wm_error_t *err)
     }
     if (op->header.kind == WM_MESSAGE_DATA) {
         op->state = RECEIVE_PAYLOAD;
-        if (wm_buffer_on_device(&op->buffer))
+        bool device = wm_buffer_on_device(&op->buffer);
+        op->carried = device && wm_transport_is_carried(op->peer);
+        if (device && !op->carried)
             wm_transport_host.count(op);
-        else {
-            wm_stat_add(WM_STAT_mpi_messages, 1);
-            wm_stat_add(WM_STAT_mpi_bytes, (int64_t)op->header.nbytes);
-        }
-        return 0;
+        else
+            wm_transport_mpi.count(op);
+        return truncated ? 0 : wm_unpack_reserve(op, err);
     }
     op->slot = &op->peer->segment->slots[op->header.slot];
     if (truncated) { // the sender completes, nothing is taken
@@ -130,9 +180,10 @@ match(wm_op_t *op, wm_error_t *err)
                      op->header.taken_base + op->header.pieces);
         return 1;
     }
+    int code = wm_unpack_match(op, err);
     op->transport = choose(op);
     op->state = RECEIVE_ACCEPT;
-    return 0;
+    return code;
 }
 
 static int
@@ -146,8 +197,23 @@ accept_offer(wm_op_t *op, wm_error_t *err)
     if (code == 0) {
         op->transport->count(op);
         op->state = RECEIVE_PULL;
+        code = wm_unpack_accept(op, err);
     }
     return code < 0 ? code : 0;
+}
+
+// A receive from anybody goes on where one has died. True when a message came
+// before it could be taken back.
+static bool
+came_after_all(wm_op_t *op, MPI_Status *status)
+{
+    int cancelled = 1;
+    if (op->parts[0] == MPI_REQUEST_NULL)
+        return false;
+    MPI_Cancel(&op->parts[0]);
+    if (MPI_Wait(&op->parts[0], status) == MPI_SUCCESS)
+        MPI_Test_cancelled(status, &cancelled);
+    return !cancelled;
 }
 
 // Looks whether the header has come; 1 when it has, or none will.
@@ -161,8 +227,12 @@ look_for_header(wm_op_t *op, wm_error_t *err)
     if (!op->stashed) {
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, &status),
                             "MPI_Test", err);
-        if (code < 0 || !flag)
+        if (code < 0 && !came_after_all(op, &status)) {
+            err->detail = wm_failure_of_any(err->detail);
             return code;
+        }
+        if (code == 0 && !flag)
+            return 0;
         MPI_Test_cancelled(&status, &flag);
         op->result.cancelled = flag;
         op->result.source = status.MPI_SOURCE;
@@ -187,16 +257,14 @@ ask_about_producer(wm_op_t *op)
             < 0
         || !ended)
         return;
-    wm_event_release(op->after[0].device, op->after[0].event);
-    op->after[0].event = NULL;
-    op->buffer.producer.kind = WM_PRODUCER_NONE;
+    wm_op_note_ended(op);
 }
 
 static int
 advance(wm_op_t *op, wm_error_t *err)
 {
     bool idle = false;
-    int code;
+    int code, done = atomic_load(&op->done);
     switch (op->state) {
     case RECEIVE_HEADER:
         code = look_for_header(op, err);
@@ -215,16 +283,26 @@ advance(wm_op_t *op, wm_error_t *err)
         return wm_payload_receive(op, err);
     case RECEIVE_ACCEPT:
         // A user's stream takes what cannot be taken back: asked first.
+        wm_eager_claim(op);
         code = atomic_load(&op->slot->failed) ? 0 : accept_offer(op, err);
         if (code < 0 || op->state != RECEIVE_PULL)
             break;
         // fall through
     case RECEIVE_PULL:
         code = wm_pieces_pull(op, err);
+        if (atomic_load(&op->done) != done)
+            return code; // told by this step: failures are the next one's
         break;
+    case RECEIVE_UNPACK:
+        return wm_unpack_step(op, err);
     default:
         return 1;
     }
+    // What a living peer has posted comes, whoever revoked the communicator.
+    if (code == 0 && op->slot != NULL && ++op->looks % LOOKS == 0
+        && wm_failure_look(op->comm, op->result.source, err) < 0
+        && (op->peer->dead || !op->on_stream))
+        return WM_ERR_MPI;
     if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op))
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.120s",
@@ -237,10 +315,19 @@ step(wm_op_t *op)
 {
     wm_error_t err;
     int code = advance(op, &err);
+    if (code > 0 && wm_unpack_is_left(op)) {
+        op->state = RECEIVE_UNPACK;
+        code = wm_unpack_step(op, &err);
+    }
     if (code == 0)
         return false;
     if (code < 0) {
+        if (atomic_load(&op->done)) // on a stream
+            wm_comm_keep_error(op->comm, op->result.source, op->result.tag,
+                               &err);
         wm_op_fail(op, &err);
+        if (err.code == WM_ERR_MPI)
+            wm_failure_release(op->comm); // what our streams may wait for
         // What takes the data may not be launched yet.
         wm_batch_flush();
         // A stream that waits for a sender who failed waits in vain.
@@ -248,13 +335,15 @@ step(wm_op_t *op)
             && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
             atomic_store(&op->slot->ready, op->pieces.ready_base + 1);
         // What our stream was given must not touch the slot any more.
-        if (op->opened
+        if ((op->opened || (op->batched && op->stream != NULL))
             && wm_stream_synchronize(op->device, op->stream, NULL) < 0
             && op->fetching)
             op->packet = NULL; // given up: a kernel may write its status
+        if (op->side != NULL)
+            (void)!wm_stream_synchronize(op->device, op->side, NULL);
         if (op->recorded)
             (void)!wm_event_synchronize(op->user_device, op->event, NULL);
-        else if (op->user_device >= 0 && !atomic_load(&op->done))
+        else if (op->on_stream && !atomic_load(&op->done))
             (void)!wm_stream_synchronize(op->user_device, op->user_stream,
                                          NULL);
         answer_error(op, &err);
@@ -287,13 +376,15 @@ look_at_producer(wm_op_t *op)
 }
 
 static int
-post(wm_op_t *op, wm_error_t *err)
+post(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
 {
     int code = wm_op_packet(op, wm_buffer_on_device(&op->buffer), err);
     if (code < 0)
         return code;
     wm_engine_lock();
-    op->stashed = wm_stash_take(op);
+    op->stashed = matched != NULL || wm_stash_take(op);
+    if (matched != NULL)
+        wm_stash_open(op, matched);
     if (!op->stashed)
         code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES,
                                       MPI_BYTE, op->rank, op->tag,
@@ -309,7 +400,12 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  wm_error_t *err)
 {
     wm_op_t *op;
-    int code = wm_begin_op(comm, buffer, envelope, true, &op, err);
+    int code = wm_comm_raise_kept(comm, err);
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    code = wm_begin_op(comm, buffer, envelope, true, &op, err);
     if (code < 0)
         return code;
     *result = op;
@@ -318,7 +414,9 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     op->step = step;
     code = wm_settle_producer(&op->buffer, envelope, true, err);
     if (code == 0)
-        code = post(op, err);
+        code = wm_unpack_prepare(op, err);
+    if (code == 0)
+        code = post(op, envelope->matched, err);
     if (code < 0) {
         *result = NULL;
         wm_op_release(op);
@@ -337,7 +435,7 @@ static bool
 step_probe(wm_op_t *op)
 {
     wm_error_t err;
-    bool found = false;
+    wm_stashed_t *found = NULL;
     if (op->held)
         return false;
     op->result.cancelled = op->withdrawn;
@@ -346,15 +444,19 @@ step_probe(wm_op_t *op)
                           &err)
                < 0)
         wm_op_fail(op, &err);
-    if (!found && !op->withdrawn && op->error.code == 0)
+    if (found == NULL && !op->withdrawn && op->error.code == 0)
         return false;
+    if (found != NULL && op->takes_out) {
+        wm_stash_remove(op->comm, found);
+        op->matched = found;
+    }
     wm_op_complete(op);
     return true;
 }
 
 int
-wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **result,
-               wm_error_t *err)
+wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched,
+               wm_op_t **result, wm_error_t *err)
 {
     wm_op_t *op;
     // As many bytes as have come.
@@ -370,6 +472,7 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **result,
         return code;
     *result = op;
     op->step = step_probe;
+    op->takes_out = matched;
     wm_engine_lock();
     if (!atomic_load(&op->done)) {
         wm_op_retain(op); // the engine's
@@ -377,6 +480,24 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, wm_op_t **result,
     }
     wm_engine_unlock();
     return 0;
+}
+
+wm_stashed_t *
+wm_probe_take(wm_op_t *op)
+{
+    wm_engine_lock();
+    wm_stashed_t *matched = op->matched;
+    op->matched = NULL;
+    wm_engine_unlock();
+    return matched;
+}
+
+void
+wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched)
+{
+    wm_engine_lock();
+    wm_stash_return(comm, matched);
+    wm_engine_unlock();
 }
 
 bool

@@ -3,6 +3,7 @@
 
 #include "comm/p2p.h"
 #include "comm/progress.h"
+#include "comm/staged.h"
 
 void
 wm_request_status(const wm_op_t *op, MPI_Status *status)
@@ -15,6 +16,10 @@ wm_request_status(const wm_op_t *op, MPI_Status *status)
                                 || op->error.code == WM_ERR_MPI
                             ? op->error.detail
                             : MPI_ERR_OTHER;
+    if (op->staged != NULL) {
+        wm_staged_status(op, status);
+        return;
+    }
     MPI_Count nbytes = matched ? (MPI_Count)op->result.nbytes : 0;
     if (matched && op->result.nbytes > op->buffer.nbytes)
         nbytes = (MPI_Count)op->buffer.nbytes;

@@ -6,26 +6,41 @@
 #include <string.h>
 
 #include "comm/batch.h"
+#include "comm/buffered.h"
+#include "comm/eager.h"
+#include "comm/failure.h"
 #include "comm/offer.h"
 #include "comm/p2p.h"
+#include "comm/pack.h"
 #include "comm/payload.h"
 #include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
+#include "cuda/event.h"
 #include "cuda/word.h"
+
+#define LOOKS 256 // at words, before the driver is asked for errors
+#define LOOKS_FOR_PEER 16
 
 enum { SEND_NEW, SEND_UNDER_WAY, SEND_OFFERED, SEND_STAGING, SEND_FAILED };
 
+// A probe takes the header as well, so of a synchronous send it tells nothing:
+// the empty message behind it does, which only a receive takes. What the
+// header's own request would tell is known by then.
 static int
 send_header(wm_op_t *op, int length, wm_error_t *err)
 {
-    int result = op->synchronous
-                     ? MPI_Issend(op->packet, length, MPI_BYTE, op->rank,
-                                  op->tag, op->comm->match, &op->parts[0])
-                     : MPI_Isend(op->packet, length, MPI_BYTE, op->rank,
-                                 op->tag, op->comm->match, &op->parts[0]);
-    return wm_mpi_check(result, "MPI_Isend", err);
+    int code = wm_mpi_check(MPI_Isend(op->packet, length, MPI_BYTE, op->rank,
+                                      op->tag, op->comm->match, &op->parts[0]),
+                            "MPI_Isend", err);
+    if (code < 0 || op->header.token == 0)
+        return code;
+    MPI_Request_free(&op->parts[0]);
+    return wm_mpi_check(MPI_Issend(NULL, 0, MPI_BYTE, op->rank,
+                                   (int)(op->header.token - 1), op->comm->data,
+                                   &op->parts[0]),
+                        "MPI_Issend", err);
 }
 
 // A CUDA error before anything was sent: the receiver, who may be waiting, is
@@ -37,6 +52,8 @@ send_failure(wm_op_t *op, const wm_error_t *err)
     op->header.magic = WM_HEADER_MAGIC;
     op->header.kind = WM_MESSAGE_EAGER;
     op->header.failed = 1;
+    if (op->synchronous && op->header.token == 0)
+        op->header.token = 1 + wm_comm_draw_lock_held(op->comm, op->rank, 1);
     snprintf(op->header.text, sizeof op->header.text, "%.63s", err->text);
     if (op->packet == NULL && wm_op_packet(op, false, &ignored) < 0)
         return;
@@ -52,22 +69,44 @@ is_cuda_error(int code)
            || code == WM_ERR_SYSTEM;
 }
 
+// Whether the message comes in spite of the failure: it was posted, and the
+// receiver's stream may wait for it already.
+static bool
+is_on_its_way(const wm_op_t *op)
+{
+    const wm_pieces_t *pieces = &op->pieces;
+    return op->state == SEND_OFFERED && pieces->pieces == 1
+           && wm_word_reached(&op->slot->posted, pieces->ready_base + 1)
+           && (wm_word_reached(&op->slot->ready, pieces->ready_base + 1)
+               || wm_event_look_for_errors(op->device, NULL) == 0);
+}
+
+static void
+tell_receiver(wm_op_t *op)
+{
+    snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
+             op->error.text);
+    atomic_store(&op->slot->failed, 1);
+}
+
 static void
 fail(wm_op_t *op, const wm_error_t *err)
 {
     wm_op_fail(op, err);
+    wm_batch_flush(); // its kernel may not be launched yet
     // What our stream was given must not touch ring or words any more. The
     // user may have destroyed his by now: then slot and mailbox are given up.
     if (op->opened && !(wm_op_posts(op) && atomic_load(&op->done)))
         (void)!wm_stream_synchronize(op->device, op->stream, NULL);
-    if (op->slot != NULL) {
-        snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
-        atomic_store(&op->slot->failed, 1);
-    }
-    else if (op->header.kind == WM_MESSAGE_DATA)
+    bool comes = op->slot != NULL && is_on_its_way(op);
+    if (op->slot != NULL && !comes)
+        tell_receiver(op);
+    else if (op->slot == NULL && op->header.kind == WM_MESSAGE_DATA)
         wm_payload_abandon(op);
     op->state = SEND_FAILED;
-    wm_op_complete(op);
+    // The receiver may be reading the buffer until it has taken all.
+    if (!comes || wm_offer_hands_off(op) || op->packed != NULL)
+        wm_op_complete(op);
 }
 
 // The user's stream has been given all that reads the buffer: what comes next
@@ -94,7 +133,7 @@ posted(wm_op_t *op, const wm_error_t *failure)
         fail(op, failure);
         return;
     }
-    atomic_store(&op->slot->posted, op->pieces.ready_base + 1);
+    wm_offer_posted(op);
     if (wm_op_posts(op) && end_for_stream(op, &err) < 0)
         fail(op, &err);
 }
@@ -119,9 +158,31 @@ post(wm_op_t *op, wm_error_t *err)
                                .stream = op->stream,
                                .posts = true},
                  &mail, op, posted);
-    if (!op->more)
+    if (op->paired && op->user_device < 0)
+        wm_batch_hold();
+    else if (!op->more)
         wm_batch_flush();
     return 0;
+}
+
+static void
+announce(wm_op_t *op)
+{
+    wm_error_t err;
+    if (wm_offer_announce_noted(op, &err) < 0)
+        fail(op, &err);
+}
+
+// A device's end stages two chunks, so none is larger than need be.
+static uint32_t
+chunk_bytes(const wm_op_t *op)
+{
+    size_t nbytes = op->header.nbytes, most = WM_CHUNK_BYTES;
+    if (op->carried)
+        most = WM_CARRIED_BYTES;
+    else if (wm_buffer_on_device(&op->buffer) && nbytes / 4 < most)
+        most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
+    return (uint32_t)(nbytes < most ? nbytes : most);
 }
 
 // Puts the header on its way. Where all slots are taken the payload goes the
@@ -133,30 +194,29 @@ try_start(wm_op_t *op, wm_error_t *err)
     bool device = wm_buffer_on_device(&op->buffer);
     size_t nbytes = op->buffer.nbytes;
     size_t inlined = 0;
-    int code = 0;
+    int code = wm_pack_reserve(op, err);
+    if (code < 0)
+        return code;
     header->magic = WM_HEADER_MAGIC;
     header->nbytes = nbytes;
+    op->carried = device && wm_transport_is_carried(op->peer);
+    if (op->synchronous)
+        header->token = 1 + wm_comm_draw_lock_held(op->comm, op->rank, 1);
     if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES)) {
         header->kind = WM_MESSAGE_EAGER;
         inlined = nbytes;
     }
-    else if (device && op->peer->segment != NULL
+    else if (device && !op->carried && op->peer->segment != NULL
              && (op->slot_index = wm_slot_acquire()) >= 0) {
         op->slot = &wm_node_self()->segment->slots[op->slot_index];
         code = wm_offer_prepare(op, err);
     }
     else {
         header->kind = WM_MESSAGE_DATA;
-        if (device)
+        if (device && op->packed == NULL)
             wm_op_take_note(op);
-        header->seq = op->comm->sequences[op->rank]++
-                      % ((uint32_t)op->comm->tag_limit + 1u);
-        // A device's end stages two chunks, so none is larger than need be.
-        header->chunk = (uint32_t)(nbytes < WM_CHUNK_BYTES ? nbytes
-                                                           : WM_CHUNK_BYTES);
-        if (device && nbytes / 4 < WM_CHUNK_BYTES)
-            header->chunk = (uint32_t)(nbytes / 4 > 65536 ? nbytes / 4
-                                                          : 65536);
+        header->seq = wm_comm_draw_lock_held(op->comm, op->rank, 1);
+        header->chunk = chunk_bytes(op);
     }
     if (code < 0)
         return code;
@@ -173,11 +233,17 @@ try_start(wm_op_t *op, wm_error_t *err)
     // Launching a copy, or asking whether a stream is idle, takes longer than
     // the header does: both at once.
     wm_error_t late;
-    if (op->state != SEND_OFFERED)
-        return 0;
-    code = op->box != NULL       ? post(op, &late)
-           : op->handoff != NULL ? wm_pieces_feed(op, &late)
-                                 : wm_offer_announce(op, &late);
+    code = wm_pack_enqueue(op, &late);
+    if (code == 0 && op->state == SEND_OFFERED) {
+        if (op->box != NULL)
+            code = post(op, &late);
+        else if (op->handoff != NULL)
+            code = wm_pieces_feed(op, &late);
+        else if (wm_offer_waits_to_announce(op))
+            wm_batch_add_announcement(op, announce);
+        else
+            code = wm_offer_announce(op, &late);
+    }
     if (code < 0)
         fail(op, &late);
     return 0;
@@ -212,7 +278,8 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     int lane = wm_lane_acquire();
     if (lane < 0)
         return 0;
-    bool posted = wm_op_posts(op); // its buffer is no longer ours
+    // its buffer is no longer ours
+    bool posted = wm_op_posts(op) || atomic_load(&op->done);
     op->lane = lane;
     op->settled = true;      // those who wrote the buffer wrote `ready`
     op->opened = op->pooled; // a borrowed stream may be gone, or wait
@@ -265,28 +332,64 @@ step_offer(wm_op_t *op, wm_error_t *err)
     wm_pieces_t *pieces = &op->pieces;
     uint32_t answer = atomic_load(&op->slot->answer);
     int code = 0;
+    if (op->peer->dead || answer == WM_ANSWER_ERROR)
+        code = wm_failure_look(op->comm, op->rank, err);
+    if (code < 0)
+        return code;
     if (answer == WM_ANSWER_ERROR)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the receiver, rank %d, failed: %.120s", op->rank,
                             op->slot->error);
-    if (op->state == SEND_OFFERED && answer == WM_ANSWER_HOST) {
-        if ((code = begin_staging(op, err)) <= 0)
+    if (op->state == SEND_OFFERED)
+        wm_eager_step(op);
+    bool stages = op->state == SEND_STAGING || answer == WM_ANSWER_HOST;
+    if (op->state == SEND_OFFERED && stages) {
+        if ((code = begin_staging(op, err)) < 0)
             return code;
-        op->state = SEND_STAGING;
+        op->state = code > 0 ? SEND_STAGING : SEND_OFFERED;
+        code = 0;
     }
     if (op->state == SEND_OFFERED
         && atomic_load(&op->slot->submitted) == pieces->taken_base + 1
         && op->user_device >= 0 && !atomic_load(&op->done)
         && pieces->pieces == 1 && (code = follow_receiver(op, err)) < 0)
         return code;
-    if (op->state == SEND_STAGING || wm_offer_hands_off(op))
+    if (op->state == SEND_STAGING || (!stages && wm_offer_hands_off(op)))
         code = wm_pieces_feed(op, err);
     if (code < 0)
         return code;
-    return wm_word_reached(&op->slot->taken,
-                           pieces->taken_base + pieces->pieces)
-           && wm_word_reached(&op->slot->ready,
-                              pieces->ready_base + pieces->next);
+    bool ready = wm_word_reached(&op->slot->ready,
+                                 pieces->ready_base + pieces->next);
+    if (ready
+        && wm_word_reached(&op->slot->taken,
+                           pieces->taken_base + pieces->pieces))
+        return 1;
+    if (++op->looks % LOOKS == 0 && !ready)
+        code = wm_event_look_for_errors(op->device, err);
+    if (code == 0 && op->looks % LOOKS_FOR_PEER == 0)
+        code = wm_failure_look(op->comm, op->rank, err);
+    return code;
+}
+
+// Whether nobody will say another word of the message: the receiver is dead,
+// or its communicator was revoked before it took the offer. The slot serves no
+// other, as somebody may look at it yet.
+static bool
+is_given_up(wm_op_t *op)
+{
+    uint32_t nobody = WM_CLAIM_NONE;
+    bool given_up = op->peer->dead;
+    if (!given_up) {
+        tell_receiver(op);
+        given_up = atomic_compare_exchange_strong(&op->slot->claim, &nobody,
+                                                  WM_CLAIM_GONE);
+    }
+    if (op->peer->dead) // our user's stream may wait for it
+        atomic_store(&op->slot->taken,
+                     op->pieces.taken_base + op->pieces.pieces);
+    if (given_up)
+        op->slot_index = -1;
+    return given_up;
 }
 
 // Whether a send that failed can go: the receiver has heard of it, or wants
@@ -302,7 +405,17 @@ heard_of_failure(wm_op_t *op)
             flag = 1;
     if (op->slot == NULL)
         return flag;
-    return atomic_load(&op->slot->answer) == WM_ANSWER_ERROR
+    if (++op->looks % LOOKS_FOR_PEER == 0
+        && wm_failure_look(op->comm, op->rank, NULL) < 0 && is_given_up(op))
+        return true;
+    uint32_t answer = atomic_load(&op->slot->answer);
+    bool lost = op->looks % LOOKS == 0
+                && !wm_word_reached(&op->slot->ready,
+                                    op->pieces.ready_base + op->pieces.next)
+                && wm_event_look_for_errors(op->device, NULL) < 0;
+    if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&op->slot->failed))
+        tell_receiver(op); // it waits for what will not come any more
+    return answer == WM_ANSWER_ERROR
            || wm_word_reached(&op->slot->taken,
                               op->pieces.taken_base + op->pieces.pieces);
 }
@@ -326,48 +439,20 @@ step(wm_op_t *op)
         bool heard = op->slot != NULL
                      && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
         fail(op, &err);
-        return heard && flag ? (wm_op_drop_resources(op), true) : false;
+        if (heard) // which our user's stream may wait for
+            atomic_store(&op->slot->taken,
+                         op->pieces.taken_base + op->pieces.pieces);
+        if (!heard || !flag)
+            return false;
+        wm_op_drop_resources(op);
+        wm_op_complete(op);
+        return true;
     }
     if (code == 0 || !flag)
         return false;
     wm_op_drop_resources(op);
     wm_op_complete(op);
     return true;
-}
-
-// What cannot be done under the lock: waiting for producers that name no
-// stream, and for host memory that a GPU still writes.
-int
-wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
-                   bool to_write, wm_error_t *err)
-{
-    wm_producer_t *producer = &buffer->producer;
-    int code = 0;
-    if (envelope->stream_device >= 0)
-        code = wm_stream_refuse_capture(envelope->stream_device,
-                                        envelope->stream, "the stream", err);
-    if (code == 0 && producer->kind == WM_PRODUCER_STREAM
-        && wm_buffer_on_device(buffer))
-        code = wm_stream_refuse_capture(producer->device, producer->stream,
-                                        "the stream of the array", err);
-    if (code == 0 && envelope->stream_device >= 0
-        && !wm_buffer_on_device(buffer))
-        code = wm_stream_synchronize(envelope->stream_device, envelope->stream,
-                                     err);
-    if (code < 0)
-        return code;
-    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
-        producer->kind = producer->order == NULL
-                             ? WM_PRODUCER_NONE // the stream was declared
-                             : WM_PRODUCER_ORDER;
-    bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
-    if (producer->kind == WM_PRODUCER_NONE
-        || (!unnamed && wm_buffer_on_device(buffer)))
-        return 0;
-    wm_stat_add(WM_STAT_device_synchronizations, unnamed);
-    code = wm_producer_wait(producer, to_write, err);
-    producer->kind = WM_PRODUCER_NONE;
-    return code;
 }
 
 int
@@ -392,6 +477,8 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     (*op)->synchronous = envelope->synchronous;
     (*op)->blocking = envelope->blocking;
     (*op)->more = envelope->more;
+    (*op)->paired = envelope->paired;
+    (*op)->eager = envelope->eager;
     (*op)->user_stream = envelope->stream;
     (*op)->user_device = envelope->stream_device;
     // Managed memory that is on no GPU now is read by any.
@@ -414,8 +501,15 @@ begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
 {
     int code = 0;
     int settled = wm_settle_producer(&op->buffer, envelope, false, err);
-    if (settled == WM_ERR_STATE) // the caller's mistake: nothing is sent
+    if (settled == 0)
+        settled = wm_pack_prepare(op, err);
+    if (settled == WM_ERR_STATE || settled == WM_ERR_MPI
+        || settled == WM_ERR_VALUE) { // the caller's mistake: nothing is sent
+        wm_engine_lock();
+        wm_op_drop_resources(op);
+        wm_engine_unlock();
         return settled;
+    }
     if (settled < 0)
         wm_op_fail(op, err);
     wm_stat_add(WM_STAT_sent_messages, 1);
@@ -431,12 +525,16 @@ begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
         wm_op_complete(op);
         code = op->state == SEND_UNDER_WAY ? 0 : settled;
     }
-    if (code < 0) {
-        wm_engine_remove_lock_held(op);
-        wm_op_drop_resources(op);
-    }
-    wm_engine_unlock();
     if (code < 0)
+        wm_op_drop_resources(op);
+    // MPI has most short ones on their way by now: nobody waits.
+    bool ended = code < 0
+                 || (op->blocking && op->state == SEND_UNDER_WAY
+                     && op->header.kind == WM_MESSAGE_EAGER && step(op));
+    if (ended)
+        wm_engine_remove_lock_held(op);
+    wm_engine_unlock();
+    if (ended)
         wm_op_release(op);
     return code;
 }
@@ -446,7 +544,15 @@ wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
 {
     wm_op_t *op;
-    int code = wm_begin_op(comm, buffer, envelope, false, &op, err);
+    int code = wm_comm_raise_kept(comm, err);
+    if (code < 0) {
+        wm_send_failure(comm, envelope, err != NULL ? err->text : "");
+        wm_buffer_release(buffer);
+        return code;
+    }
+    if (envelope->buffered)
+        return wm_buffered_begin(comm, buffer, envelope, result, err);
+    code = wm_begin_op(comm, buffer, envelope, false, &op, err);
     if (code < 0)
         return code;
     *result = op;

@@ -51,12 +51,33 @@ wm_stash_take(wm_op_t *op)
     wm_stashed_t **link = find(op->comm, op->rank, op->tag), *entry = *link;
     if (entry == NULL)
         return false;
+    *link = entry->next;
+    wm_stash_open(op, entry);
+    return true;
+}
+
+void
+wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry)
+{
+    wm_stashed_t **link = &comm->stash;
+    while (*link != entry)
+        link = &(*link)->next;
+    *link = entry->next;
+}
+
+void
+wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry)
+{
+    append(comm, entry, true);
+}
+
+void
+wm_stash_open(wm_op_t *op, wm_stashed_t *entry)
+{
     op->result.source = entry->source;
     op->result.tag = entry->tag;
     memcpy(op->packet, entry->packet, sizeof entry->packet);
-    *link = entry->next;
     free(entry);
-    return true;
 }
 
 // Asks MPI; *entry is the message that has come, or NULL.
@@ -89,7 +110,7 @@ receive_header(wm_comm_t *comm, int rank, int tag, wm_stashed_t **entry,
 }
 
 int
-wm_stash_probe(wm_comm_t *comm, int rank, int tag, bool *found,
+wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
                wm_result_t *result, wm_error_t *err)
 {
     wm_stashed_t *entry = *find(comm, rank, tag);
@@ -99,7 +120,7 @@ wm_stash_probe(wm_comm_t *comm, int rank, int tag, bool *found,
         if (entry != NULL)
             append(comm, entry, false);
     }
-    *found = entry != NULL;
+    *found = entry;
     if (entry == NULL)
         return code;
     wm_header_t header;

@@ -19,11 +19,22 @@ bool
 wm_stash_take(wm_op_t *op);
 
 // Whether a message from `rank` with `tag` (or the wildcards) has come, in
-// *found and, where it has, *result: of those here, else of those that MPI
+// *found (else NULL), and *result: of those here, else of those that MPI
 // holds, and then it is put here.
 WM_MUST_CHECK int
-wm_stash_probe(wm_comm_t *comm, int rank, int tag, bool *found,
+wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
                wm_result_t *result, wm_error_t *err);
+
+// Takes that message out of the stash, for a receive of its own
+// (wm_envelope_t.matched), and puts it back as the first.
+void
+wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry);
+void
+wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry);
+
+// Reads a removed message into op->packet and op->result, and frees it.
+void
+wm_stash_open(wm_op_t *op, wm_stashed_t *entry);
 
 void
 wm_stash_free(wm_comm_t *comm);

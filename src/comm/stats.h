@@ -20,6 +20,7 @@
     X(staged_bytes)       /* copied through host memory, either way */        \
     X(handed_off_bytes)   /* copied into exportable memory first */           \
     X(staged_collectives) /* collectives of GPU buffers through the host */   \
+    X(staged_calls)       /* files, windows, packing: likewise */             \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How offered device memory gets across to a receiver that sees the sender's
-// segment. All functions of a transport must be there. One const array gives
-// the order of preference (transport.c); before it is asked, the sender
-// decides whether to offer at all (send.c, try_start) and whether the host has
-// to serve (receive.c, choose). Engine lock held, but wm_transport_choose is
-// also asked without it by wm.transport(). No Python.
+// segment. All functions of a transport must be there, but for `mpi`, which is
+// offered nothing: device memory is given to a CUDA-aware MPI (payload.c). One
+// const array gives the order of preference (transport.c); before it is asked,
+// the sender decides whether to offer at all (send.c, try_start) and whether
+// the host has to serve (receive.c, choose). Engine lock held, but
+// wm_transport_choose is also asked without it by wm.transport(). No Python.
 #ifndef WM_COMM_TRANSPORT_H
 #define WM_COMM_TRANSPORT_H
 
@@ -28,6 +29,7 @@ struct wm_transport {
 extern const wm_transport_t wm_transport_self;
 extern const wm_transport_t wm_transport_ipc;
 extern const wm_transport_t wm_transport_host;
+extern const wm_transport_t wm_transport_mpi;
 
 // The one that is asked for if it reaches, else the first that reaches; `host`
 // always does. The reason: why this one, or, for `host`, why not ipc.
@@ -35,8 +37,21 @@ const wm_transport_t *
 wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
                     const char **reason);
 
+// Likewise of those that take what was offered.
+const wm_transport_t *
+wm_transport_take(const wm_peer_t *peer, const wm_pointer_t *into);
+
+// Whether device memory that goes to, or comes from, a peer without having
+// been offered is MPI's to reach, rather than staged: each end decides itself.
+bool
+wm_transport_is_carried(const wm_peer_t *peer);
+
+// 1: MPI says that it takes device memory, 0: that it does not, -1: nothing.
+int
+wm_mpi_is_cuda_aware(void);
+
 // Reads WARPMPI_TRANSPORT, when a communicator is made. WM_ERR_VALUE for an
-// unknown name.
+// unknown name, and for `mpi` where MPI says that it is not CUDA-aware.
 WM_MUST_CHECK int
 wm_transport_configure(wm_error_t *err);
 

@@ -38,9 +38,23 @@ self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
 static int
 self_accept(wm_op_t *op, wm_error_t *err)
 {
-    (void)err;
+    wm_pointer_t memory;
     if (!wm_buffer_on_device(&op->buffer))
         op->device = op->header.device;
+    // Memory of a pool or of VMM is its own device's alone, unless its owner
+    // has opened it to others.
+    if (op->device != op->header.device) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+        const void *from = (const void *)(uintptr_t)op->header.address;
+        int code = wm_pointer_describe(from, &memory, err);
+        if (code < 0)
+            return code;
+        if (!memory.exportable && memory.kind == WM_MEMORY_DEVICE)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "memory of cuda:%d that cuda:%d does not "
+                                "reach",
+                                op->header.device, op->device);
+    }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
     set_pieces(op, (char *)(uintptr_t)op->header.address);
     return 0;

@@ -9,6 +9,7 @@
 
 typedef struct {
     pthread_mutex_t lock;
+    CUevent unrecorded; // made when first asked for
     int count;
     CUevent events[POOL_ROOM];
 } pool_t;
@@ -130,6 +131,27 @@ wm_event_done(int device, CUevent event, bool *done, wm_error_t *err)
     }
     *done = result == CUDA_SUCCESS;
     return 0;
+}
+
+int
+wm_event_look_for_errors(int device, wm_error_t *err)
+{
+    pool_t *pool = &pools[device];
+    bool unused;
+    int status = 0;
+    pthread_mutex_lock(&pool->lock);
+    CUevent event = pool->unrecorded;
+    if (event == NULL) {
+        status = wm_event_create(device, WM_EVENT_ORDER, &event, err);
+    }
+    if (status == 0) {
+        pool->unrecorded = event;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (status < 0) {
+        return status == WM_ERR_MEMORY ? 0 : status;
+    }
+    return wm_event_done(device, event, &unused, err);
 }
 
 int

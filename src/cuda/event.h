@@ -35,6 +35,11 @@ wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err);
 WM_MUST_CHECK int
 wm_event_done(int device, CUevent event, bool *done, wm_error_t *err);
 
+// The error of a context that is lost, by an illegal address in anybody's
+// kernel, say: whoever asks for anything is told.
+WM_MUST_CHECK int
+wm_event_look_for_errors(int device, wm_error_t *err);
+
 WM_MUST_CHECK int
 wm_event_synchronize(int device, CUevent event, wm_error_t *err);
 

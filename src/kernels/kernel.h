@@ -2,8 +2,8 @@
 // The primitives kernels are written with, each with a device body (nvcc),
 // here, and a host body (g++, for the simulated driver), in kernel_host.h. A
 // kernel takes one plain struct by value. It is right for any block, and
-// either a grid-stride loop, right for any grid, or gives each block a task,
-// at most 16 on the simulated driver. All kernels are one translation unit.
+// either a loop, right for any grid, or gives each block a task, at most 16 on
+// the simulated driver. All kernels are one translation unit.
 //
 //     WM_KERNEL(wm_fill, wm_fill_params_t) {
 //         for (size_t i = wm_thread(); i < p.count; i += wm_threads()) ...
@@ -43,6 +43,12 @@ WM_DEVICE unsigned int
 wm_block()
 {
     return blockIdx.x;
+}
+
+WM_DEVICE unsigned int
+wm_blocks()
+{
+    return gridDim.x;
 }
 
 WM_DEVICE size_t

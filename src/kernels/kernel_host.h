@@ -57,6 +57,12 @@ wm_block()
     return (unsigned int)(wm_host_thread / wm_host_block_threads);
 }
 
+WM_DEVICE unsigned int
+wm_blocks()
+{
+    return (unsigned int)(wm_host_threads / wm_host_block_threads);
+}
+
 WM_DEVICE size_t
 wm_block_thread()
 {

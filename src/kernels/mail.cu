@@ -45,9 +45,9 @@ store_payload(char *dst, uint64_t value, uint64_t left, uint32_t unit)
             dst[i] = (char)(value >> (8 * i));
 }
 
-WM_KERNEL(wm_mail_post, wm_mail_post_params_t)
+WM_DEVICE void
+post(const wm_mail_post_t &mail)
 {
-    const wm_mail_post_t &mail = p.mails[wm_block()];
     const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
     const size_t step = wm_block_threads();
     for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
@@ -94,15 +94,14 @@ read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
     }
 }
 
-WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
+WM_DEVICE void
+fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
-    const wm_mail_fetch_t &mail = p.mails[wm_block()];
     const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
     const size_t step = wm_block_threads();
-    const uint64_t deadline = p.patience_us == WM_MAIL_FOR_EVER
+    const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
                                   ? 0
-                                  : wm_now_ns()
-                                        + p.patience_us * (uint64_t)1000;
+                                  : wm_now_ns() + patience_us * (uint64_t)1000;
     // False where a thread that ran before this one was late already.
     bool come = !wm_block_any(false);
     for (size_t i = wm_block_thread(); i < lines && come;
@@ -124,4 +123,12 @@ WM_KERNEL(wm_mail_fetch, wm_mail_fetch_params_t)
         wm_store_system(mail.status, late ? WM_MAIL_LATE : WM_MAIL_TAKEN);
     if (!late)
         wm_store_system(mail.taken, mail.taken_value);
+}
+
+WM_KERNEL(wm_mail, wm_mail_params_t)
+{
+    if (wm_block() < p.posts)
+        post(p.post[wm_block()]);
+    else
+        fetch(p.fetch[wm_block() - p.posts], p.patience_us);
 }

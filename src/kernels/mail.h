@@ -19,7 +19,7 @@
 // How fetching ended; failures are told by the host.
 enum { WM_MAIL_TAKEN = 1, WM_MAIL_LATE = 2, WM_MAIL_FAILED = 3 };
 
-// wm_mail_post: a block writes the bytes into the mailbox, then *ready.
+// To post: a block writes the bytes into the mailbox, then *ready.
 typedef struct {
     char *box;
     const char *src;
@@ -30,11 +30,7 @@ typedef struct {
     uint32_t unit; // 8, 4 or 1: divides address and nbytes
 } wm_mail_post_t;
 
-typedef struct {
-    wm_mail_post_t mails[WM_MAILS];
-} wm_mail_post_params_t;
-
-// wm_mail_fetch: a block takes them out, then writes *status (taken) and
+// To fetch: a block takes them out, then writes *status (taken) and
 // *taken; where they have not come in time, or *stop is not 0 before, only
 // *status (late).
 typedef struct {
@@ -49,9 +45,13 @@ typedef struct {
     uint32_t unit;
 } wm_mail_fetch_t;
 
+// wm_mail: at most WM_MAILS in all, those to post by the first blocks, so that
+// none of them finds no room for those who wait.
 typedef struct {
-    wm_mail_fetch_t mails[WM_MAILS];
+    wm_mail_post_t post[WM_MAILS];
+    wm_mail_fetch_t fetch[WM_MAILS];
+    uint32_t posts;
     uint32_t patience_us; // may be WM_MAIL_FOR_EVER
-} wm_mail_fetch_params_t;
+} wm_mail_params_t;
 
 #endif

@@ -6,10 +6,10 @@
 
 #include "python/buffer.h"
 
-#include "comm/progress.h"
-
 #include "python/datatype.h"
 #include "python/dlpack.h"
+#include "python/raw.h"
+#include "python/elements.h"
 #include "python/view.h"
 
 // Memory kept alive by an operation. Operations may end on the progress
@@ -20,13 +20,9 @@ typedef struct owner {
     _Atomic int uses; // 1, or more of a persistent request's
     wm_view_t view;
     bool viewed;
-    Py_buffer raw; // of an object whose elements have no dtype of ours
-    // Host memory whose datatype has gaps: a copy without them, and what it
-    // is copied back to.
-    void *packed;
-    size_t packed_bytes, size;
-    char *user;
-    MPI_Datatype type; // our duplicate: the user may free his
+    Py_buffer raw;         // of an object whose elements have no dtype of ours
+    wm_pattern_t *pattern; // NULL where the bytes are contiguous
+    PyObject *keep;        // let go of with it, or NULL
 } owner_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -39,11 +35,9 @@ release_now(owner_t *owner)
         wm_view_release(&owner->view);
     if (owner->raw.obj != NULL)
         PyBuffer_Release(&owner->raw);
-    if (owner->packed != NULL && owner->type != MPI_DATATYPE_NULL
-        && wm_engine_check(NULL) == 0)
-        MPI_Type_free(&owner->type);
-    free(owner->packed);
-    free(owner);
+    wm_elements_free(owner->pattern);
+    Py_XDECREF(owner->keep);
+    PyMem_RawFree(owner);
 }
 
 static int
@@ -81,16 +75,6 @@ release_owner(void *argument)
     pthread_mutex_unlock(&lock);
     if (first)
         Py_AddPendingCall(release_waiting, NULL);
-}
-
-// What was received goes to the user's memory.
-static void
-unpack(void *argument, size_t nbytes)
-{
-    owner_t *owner = argument;
-    int position = 0;
-    MPI_Unpack(owner->packed, (int)owner->packed_bytes, &position, owner->user,
-               (int)(nbytes / owner->size), owner->type, MPI_COMM_SELF);
 }
 
 // The parts of a specification; borrowed.
@@ -188,20 +172,6 @@ claims_device(PyObject *object)
     return device;
 }
 
-// The MPI type that mpi4py finds for elements of one letter; NULL without an
-// exception where there is none.
-static PyObject *
-discover(const Py_buffer *raw)
-{
-    const char *format = raw->format != NULL ? raw->format : "B";
-    PyObject *code = PyUnicode_FromString(
-        *format == '@' || *format == '<' ? format + 1 : format);
-    PyObject *type = code != NULL ? wm_mpi_datatype_from_code(code) : NULL;
-    Py_XDECREF(code);
-    PyErr_Clear();
-    return type;
-}
-
 // Raw host bytes, whose MPI type is given or found: what has no dtype of ours
 // (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
 // -1, perhaps with an exception.
@@ -210,28 +180,9 @@ look_raw(const parts_t *parts, bool writable, owner_t *owner,
          wm_message_t *message)
 {
     wm_error_t err;
-    PyObject *array = parts->array, *wrapped = NULL;
-    int flags = (writable ? PyBUF_WRITABLE : 0) | PyBUF_ANY_CONTIGUOUS
-                | PyBUF_FORMAT;
-    if (!PyObject_CheckBuffer(array)) {
-        if (parts->datatype == NULL || claims_device(array)
-            || PyObject_HasAttrString(array, "__cuda_array_interface__"))
-            return -1;
-        // mpi4py's own reading of DLPack
-        array = wrapped = wm_mpi_buffer(array, !writable);
-    }
-    // NumPy has no format for dates, which a given type makes up for.
-    if (parts->datatype != NULL)
-        flags &= ~PyBUF_FORMAT;
-    int code = array == NULL ? -1
-                             : PyObject_GetBuffer(array, &owner->raw, flags);
-    if (code < 0 && (array == NULL || parts->datatype == NULL))
-        PyErr_Clear();
-    Py_XDECREF(wrapped);
-    if (code < 0)
-        return -1;
-    if (parts->datatype == NULL
-        && (message->datatype = discover(&owner->raw)) == NULL)
+    if (wm_raw_read(parts->array, parts->datatype, writable, &owner->raw,
+                    &message->datatype)
+        < 0)
         return -1;
     wm_buffer_t *buffer = &message->buffer;
     if (wm_pointer_describe(owner->raw.buf, &buffer->memory, &err) < 0) {
@@ -252,15 +203,6 @@ look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
     if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
         wm_view_t *view = &owner->view;
         owner->viewed = true;
-        if (!wm_array_is_contiguous(&view->array)
-            && !wm_array_is_f_contiguous(&view->array)) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s: the array is not contiguous; %s", argument,
-                         writable ? "receive into a contiguous one and assign "
-                                    "it"
-                                  : "send a contiguous copy (.copy())");
-            return -1;
-        }
         buffer->data = view->array.data;
         buffer->memory = view->memory;
         buffer->producer = view->producer;
@@ -269,7 +211,10 @@ look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
         return 0;
     }
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(PyExc_TypeError))
+    if (!PyErr_ExceptionMatches(PyExc_Exception)
+        || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
+        || PyErr_ExceptionMatches(wm_state()->cuda_error)
+        || PyErr_ExceptionMatches(PyExc_MemoryError))
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
     int code = look_raw(parts, writable, owner, message);
@@ -284,160 +229,257 @@ look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
     return code;
 }
 
-// What is sent is copied from the user's memory.
-static void
-fill(const owner_t *owner)
+// Whether it is MPI.BOTTOM with nothing at it.
+static bool
+is_nothing(const parts_t *parts)
 {
-    int position = 0;
-    MPI_Pack(owner->user, (int)(owner->packed_bytes / owner->size),
-             owner->type, owner->packed, (int)owner->packed_bytes, &position,
-             MPI_COMM_SELF);
+    return wm_mpi_is_bottom(parts->array) && parts->datatype != NULL
+           && (parts->count == NULL || PyObject_Not(parts->count) == 1);
 }
 
-// A copy without gaps of host memory whose datatype has some.
+// Keeps the pattern; NULL where there is none, or with an exception.
 static int
-pack(wm_message_t *message, bool writable, const char *argument)
+keep(wm_pattern_t *pattern, wm_message_t *message)
+{
+    owner_t *owner = message->buffer.owner;
+    message->buffer.pattern = owner->pattern = pattern;
+    return pattern == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+// Where `count` elements of a datatype that was given lie.
+static int
+spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
+       wm_message_t *message)
 {
     wm_buffer_t *buffer = &message->buffer;
-    owner_t *owner = buffer->owner;
-    if (buffer->nbytes == 0)
+    wm_strided_t strided = {.data = buffer->data};
+    bool decoded = wm_datatype_decode(message->type, &strided)
+                   && wm_strided_repeat(&strided, message->count, of->extent);
+    if (!flat && decoded)
+        buffer->data = strided.data;
+    if (!flat)
+        return buffer->nbytes == 0
+                   ? 0
+                   : keep(decoded ? wm_elements_strided(&strided, writable,
+                                                        argument)
+                                  : wm_elements_typed(message->type, of,
+                                                      message->count,
+                                                      buffer->data, argument),
+                          message);
+    if (wm_datatype_is_dense(message->type))
         return 0;
-    owner->user = buffer->data;
-    owner->type = MPI_DATATYPE_NULL;
-    owner->packed = malloc(buffer->nbytes);
-    if (owner->packed == NULL || message->count > INT_MAX
-        || buffer->nbytes > INT_MAX) {
-        PyErr_Format(PyExc_MemoryError,
-                     "%s: a derived datatype of %zu bytes cannot be packed",
-                     argument, buffer->nbytes);
+    if (wm_buffer_on_device(buffer)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: derived datatypes over GPU memory are not "
+                     "supported by this call; give a contiguous copy",
+                     argument);
         return -1;
     }
-    MPI_Type_dup(message->type, &owner->type);
-    owner->packed_bytes = buffer->nbytes;
-    owner->size = message->size;
-    buffer->data = owner->packed;
-    buffer->arrived = writable ? unpack : NULL;
-    if (!writable)
-        fill(owner);
+    message->user = buffer->data;
     return 0;
 }
 
-// Count, displacement and type: which bytes of the memory they mean.
+// The type that was given, or found, or that of the array's elements.
 static int
-apply(const parts_t *parts, size_t length, const char *argument,
-      const owner_t *owner, wm_message_t *message)
+measure(const parts_t *parts, const char *argument, const owner_t *owner,
+        wm_message_t *message, wm_extent_t *of)
 {
-    MPI_Aint low = 0, extent = 1, reach = 1;
-    int size = 1;
-    Py_ssize_t displacement = 0, count = -1;
+    *of = (wm_extent_t){.size = 1, .high = 1, .extent = 1};
     if (parts->datatype != NULL)
         message->datatype = PyUnicode_Check(parts->datatype)
                                 ? wm_mpi_datatype_from_code(parts->datatype)
                                 : Py_NewRef(parts->datatype);
-    if (parts->datatype != NULL || message->datatype != NULL) {
-        if (message->datatype == NULL
-            || wm_mpi_datatype(message->datatype, argument, &message->type)
-                   < 0)
-            return -1;
-        if (message->type == MPI_DATATYPE_NULL) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s: the datatype is "
-                         "MPI.DATATYPE_NULL",
-                         argument);
-            return -1;
+    else if (message->datatype == NULL) {
+        if (owner->viewed) {
+            wm_dtype_t dtype = owner->view.array.dtype;
+            message->type = wm_datatype_of(dtype);
+            of->size = of->high = of->extent = wm_dtype_info(dtype)->itemsize;
         }
-        MPI_Type_get_true_extent(message->type, &low, &reach);
-        reach += low;
-        MPI_Type_get_extent(message->type, &low, &extent);
-        MPI_Type_size(message->type, &size);
+        return 0;
     }
-    else if (owner->viewed) {
-        size = wm_dtype_info(owner->view.array.dtype)->itemsize;
-        message->type = wm_datatype_of(owner->view.array.dtype);
-        extent = reach = size;
+    if (message->datatype == NULL
+        || wm_mpi_datatype(message->datatype, argument, &message->type) < 0)
+        return -1;
+    if (message->type == MPI_DATATYPE_NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed",
+                     argument);
+        return -1;
     }
-    if (number(parts->count, argument, "count", &count) < 0
+    return wm_datatype_measure(message->type, argument, of);
+}
+
+// Count, displacement and type: which bytes of the memory they mean.
+// `strided` tells of an array that is not contiguous; `flat` asks for bytes
+// that are, or for what MPI itself can walk.
+static int
+apply(const parts_t *parts, size_t length, wm_strided_t *strided,
+      bool writable, bool flat, const char *argument, wm_message_t *message)
+{
+    Py_ssize_t displacement = 0, count = -1;
+    wm_extent_t of;
+    if (measure(parts, argument, message->buffer.owner, message, &of) < 0
+        || number(parts->count, argument, "count", &count) < 0
         || number(parts->displacement, argument, "displacement", &displacement)
                < 0)
         return -1;
-    size_t step = extent > 0 ? (size_t)extent : 1;
-    size_t skipped = (size_t)displacement * step;
-    if (skipped > length) {
+    if (strided != NULL
+        && (of.low != 0 || of.high != of.size || of.extent != of.size)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: a datatype with gaps over an array that is not "
+                     "contiguous; give one of them",
+                     argument);
+        return -1;
+    }
+    if (of.extent <= 0 && (displacement > 0 || (count < 0 && length > 0))) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype's extent is %lld, so neither a count "
+                     "nor a displacement tells bytes; give a count, without a "
+                     "displacement",
+                     argument, (long long)of.extent);
+        return -1;
+    }
+    size_t step = of.extent > 0 ? (size_t)of.extent : 1;
+    size_t left = length - (size_t)displacement * step;
+    if (displacement > 0 && (size_t)displacement > length / step) {
         PyErr_Format(PyExc_ValueError,
                      "%s: displacement %zd is beyond the end of the buffer of "
                      "%zu bytes",
                      argument, displacement, length);
         return -1;
     }
-    if (count < 0) {
-        if ((length - skipped) % step != 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s: %zu bytes are no whole number of elements of "
-                         "%zu bytes; give a count",
-                         argument, length - skipped, step);
-            return -1;
-        }
-        count = (Py_ssize_t)((length - skipped) / step);
+    if (count < 0 && left % step != 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %zu bytes are no whole number of elements of "
+                     "%zu bytes; give a count",
+                     argument, left, step);
+        return -1;
     }
-    else if ((size_t)count > (length - skipped) / step
-             // the last element need not fill its extent
-             && (size_t)count * step
-                    > length - skipped + step - (size_t)reach) {
+    if (count < 0)
+        count = (Py_ssize_t)(left / step);
+    if (!wm_elements_fit(&of, displacement, count, length)) {
         PyErr_Format(PyExc_ValueError,
                      "%s: %zd elements of %zu bytes do not fit the buffer of "
                      "%zu bytes",
-                     argument, count, step, length - skipped);
+                     argument, count, step, left);
         return -1;
     }
-    message->buffer.data += skipped;
-    message->buffer.nbytes = (size_t)count * (size_t)size;
-    message->size = (size_t)size;
+    message->buffer.nbytes = (size_t)count * (size_t)of.size;
+    message->size = (size_t)of.size;
     message->extent = step;
     message->count = count;
-    if (message->datatype == NULL || wm_datatype_is_dense(message->type))
-        return 0;
-    if (wm_buffer_on_device(&message->buffer)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: derived datatypes over GPU memory are not "
-                     "supported; send a contiguous copy",
-                     argument);
-        return -1;
+    if (strided != NULL) {
+        if (wm_elements_slice(strided, &of, displacement, count, argument) < 0)
+            return -1;
+        message->buffer.data = strided->data;
+        return count == 0
+                   ? 0
+                   : keep(wm_elements_strided(strided, writable, argument),
+                          message);
     }
-    message->user = message->buffer.data;
-    return 0;
+    message->buffer.data += displacement * of.extent;
+    return message->datatype == NULL
+               ? 0
+               : spread(&of, writable, flat, argument, message);
 }
 
-int
-wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
-                       wm_message_t *message)
+// A datatype with absolute addresses.
+static int
+follow(const parts_t *parts, bool writable, bool flat, const char *argument,
+       wm_message_t *message)
+{
+    Py_ssize_t displacement = 0, count = 0;
+    wm_extent_t of;
+    if (parts->datatype == NULL || flat) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: MPI.BOTTOM %s; give the array itself", argument,
+                     flat ? "is not supported by this call"
+                          : "needs a count and a datatype");
+        return -1;
+    }
+    if (measure(parts, argument, message->buffer.owner, message, &of) < 0
+        || number(parts->count, argument, "count", &count) < 0
+        || number(parts->displacement, argument, "displacement", &displacement)
+               < 0)
+        return -1;
+    if (wm_elements_absolute(&of, message->type, displacement, count, argument,
+                             &message->buffer)
+        < 0)
+        return -1;
+    message->size = (size_t)of.size;
+    message->extent = of.extent > 0 ? (size_t)of.extent : 1;
+    message->count = count;
+    if (message->buffer.nbytes == 0)
+        return 0;
+    return spread(&of, writable, flat, argument, message);
+}
+
+// Whether the array has gaps, and where it lies then. -1 with an exception.
+static int
+look_at_strides(const owner_t *owner, bool flat, const char *argument,
+                wm_strided_t *strided)
+{
+    const wm_array_t *array = &owner->view.array;
+    if (!owner->viewed || wm_array_is_contiguous(array)
+        || wm_array_is_f_contiguous(array))
+        return 0;
+    if (!flat && wm_strided_from_array(strided, array))
+        return 1;
+    PyErr_Format(PyExc_ValueError,
+                 "%s: the array is not contiguous, which this call does not "
+                 "support; give a contiguous copy (.copy())",
+                 argument);
+    return -1;
+}
+
+static int
+parse(PyObject *object, bool writable, bool flat, const char *argument,
+      wm_message_t *message)
 {
     parts_t parts;
+    wm_strided_t strided;
     if (waiting != NULL)
         release_waiting(NULL);
     if (split(object, argument, &parts) < 0)
         return -1;
-    if (wm_mpi_is_bottom(parts.array) || wm_mpi_is_in_place(parts.array)) {
+    if (wm_mpi_is_in_place(parts.array)) {
         PyErr_Format(PyExc_TypeError,
-                     "%s: MPI.%s cannot be used here; give the array itself",
-                     argument,
-                     wm_mpi_is_bottom(parts.array) ? "BOTTOM" : "IN_PLACE");
+                     "%s: MPI.IN_PLACE cannot be used here; give the array "
+                     "itself",
+                     argument);
         return -1;
     }
-    owner_t *owner = calloc(1, sizeof *owner);
+    // Not calloc(), nor what a compiler makes one of: it has no cache.
+    owner_t *owner = PyMem_RawMalloc(sizeof *owner);
     if (owner == NULL) {
         PyErr_NoMemory();
         return -1;
     }
+    memset(owner, 0, sizeof *owner);
     atomic_store(&owner->uses, 1);
     *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
     message->buffer.owner = owner;
     message->buffer.release = release_owner;
     message->buffer.memory.device = -1;
     size_t length = 0;
-    if ((parts.array == Py_None
-         || look(&parts, writable, argument, owner, message, &length) == 0)
-        && apply(&parts, length, argument, owner, message) == 0)
+    bool nothing = parts.array == Py_None || is_nothing(&parts);
+    if (!nothing && wm_mpi_is_bottom(parts.array)) {
+        if (follow(&parts, writable, flat, argument, message) == 0)
+            return 0;
+        wm_message_release(message);
+        return -1;
+    }
+    int code = nothing
+                   ? 0
+                   : look(&parts, writable, argument, owner, message, &length);
+    int gaps = code < 0 ? -1
+                        : look_at_strides(owner, flat, argument, &strided);
+    if (gaps >= 0
+        && apply(&parts, length, gaps ? &strided : NULL, writable, flat,
+                 argument, message)
+               == 0)
         return 0;
+    wm_raw_judge(object, writable);
     wm_message_release(message);
     return -1;
 }
@@ -446,12 +488,14 @@ int
 wm_message_parse(PyObject *object, bool writable, const char *argument,
                  wm_message_t *message)
 {
-    if (wm_message_parse_typed(object, writable, argument, message) < 0)
-        return -1;
-    if (message->user == NULL || pack(message, writable, argument) == 0)
-        return 0;
-    wm_message_release(message);
-    return -1;
+    return parse(object, writable, false, argument, message);
+}
+
+int
+wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
+                       wm_message_t *message)
+{
+    return parse(object, writable, true, argument, message);
 }
 
 wm_buffer_t
@@ -463,12 +507,12 @@ wm_message_take(wm_message_t *message)
 }
 
 int
-wm_message_again(PyObject *array, bool writable, const char *argument,
+wm_message_again(PyObject *array, const char *argument,
                  const wm_message_t *message, wm_buffer_t *buffer)
 {
     owner_t *owner = message->buffer.owner;
     wm_producer_t producer = message->buffer.producer;
-    bool follows = owner->viewed && owner->packed == NULL
+    bool follows = owner->viewed
                    && (producer.kind != WM_PRODUCER_NONE
                        || wm_buffer_on_device(&message->buffer));
     if (waiting != NULL)
@@ -477,8 +521,6 @@ wm_message_again(PyObject *array, bool writable, const char *argument,
         && wm_view_refresh(array, argument, owner->view.array.data, &producer)
                < 0)
         return -1;
-    if (owner->packed != NULL && !writable)
-        fill(owner);
     atomic_fetch_add(&owner->uses, 1);
     *buffer = message->buffer;
     buffer->producer = producer;
@@ -487,10 +529,38 @@ wm_message_again(PyObject *array, bool writable, const char *argument,
 }
 
 void
+wm_message_keep(wm_message_t *message, PyObject *object)
+{
+    owner_t *owner = message->buffer.owner;
+    Py_XSETREF(owner->keep, Py_NewRef(object));
+}
+
+void
 wm_message_release(wm_message_t *message)
 {
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);
+}
+
+// Of an array whose elements have no dtype of ours. What cannot be read at all
+// is taken for what it claims to be.
+static bool
+raw_on_device(PyObject *array)
+{
+    Py_buffer raw;
+    PyObject *unused;
+    wm_error_t err;
+    wm_pointer_t memory;
+    if (wm_raw_read(array, Py_None, false, &raw, &unused) < 0) {
+        PyErr_Clear();
+        return PyObject_HasAttrString(array, "__cuda_array_interface__")
+               || claims_device(array);
+    }
+    bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
+                  || memory.kind == WM_MEMORY_DEVICE
+                  || memory.kind == WM_MEMORY_MANAGED;
+    PyBuffer_Release(&raw);
+    return device;
 }
 
 bool
@@ -514,10 +584,8 @@ wm_message_on_device(PyObject *object)
         wm_view_release(&view);
     }
     else {
-        // Not understood: what claims to be of a GPU is taken for it.
         PyErr_Clear();
-        device = PyObject_HasAttrString(object, "__cuda_array_interface__")
-                 || claims_device(object);
+        device = raw_on_device(object);
     }
     PyErr_Restore(kind, value, trace);
     return device;

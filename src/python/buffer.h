@@ -10,15 +10,15 @@
 #include "python/mpi.h"
 
 typedef struct {
-    wm_buffer_t buffer; // contiguous bytes
-    MPI_Datatype type;  // the one given, else that of the elements, which may
-                        // be MPI_DATATYPE_NULL: MPI has none for it
-    size_t size;        // bytes an element
-    size_t extent;      // from one to the next
-    // Host memory whose datatype has gaps: `count` elements at `user`, of
-    // which `buffer` is a packed copy, unpacked by buffer.arrived.
+    wm_buffer_t buffer;
+    MPI_Datatype type; // the one given, else that of the elements, which may
+                       // be MPI_DATATYPE_NULL: MPI has none for it
+    size_t size;       // bytes an element
+    size_t extent;     // from one to the next
+    // Of wm_message_parse_typed: host memory whose datatype has gaps, which
+    // buffer does not tell of. NULL for none.
     char *user;
-    MPI_Count count;
+    MPI_Count count;    // elements
     PyObject *datatype; // one reference, NULL for none
 } wm_message_t;
 
@@ -30,8 +30,9 @@ int
 wm_message_parse(PyObject *object, bool writable, const char *argument,
                  wm_message_t *message);
 
-// The same without packing: where `user` is set, MPI is to be given it, and
-// the datatype.
+// The same for calls that need contiguous bytes: ValueError for other arrays,
+// TypeError for datatypes with gaps over GPU memory. Over host memory these
+// set `user`: MPI is to be given it, and the datatype.
 int
 wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
                        wm_message_t *message);
@@ -41,12 +42,15 @@ wm_buffer_t
 wm_message_take(wm_message_t *message);
 
 // Once more the same memory, for a persistent request whose message is kept:
-// who must be waited for is asked anew, what is packed is packed again.
-// `array` is the object the message was parsed from, without its list. 0, or
-// -1 with an exception.
+// who must be waited for is asked anew. `array` is the object the message was
+// parsed from, without its list. 0, or -1 with an exception.
 int
-wm_message_again(PyObject *array, bool writable, const char *argument,
+wm_message_again(PyObject *array, const char *argument,
                  const wm_message_t *message, wm_buffer_t *buffer);
+
+// Another object that is kept as long as the memory.
+void
+wm_message_keep(wm_message_t *message, PyObject *object);
 
 void
 wm_message_release(wm_message_t *message);

@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 #include "comm/p2p.h"
 #include "cuda/stream.h"
-#include "python/module.h"
+#include "python/buffer.h"
 
 // What a method works on: the communicator, and a stream where one was named.
 typedef struct {
@@ -20,6 +20,23 @@ typedef struct {
 // not attached, or MPI is not running.
 int
 wm_channel_get(PyObject *self, wm_channel_t *channel);
+
+wm_envelope_t
+wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
+                    bool blocking);
+
+// Parses the buffer and begins the message. NULL with an exception; the
+// message is then released.
+wm_op_t *
+wm_channel_begin(const wm_channel_t *channel, PyObject *object,
+                 const char *argument, const wm_envelope_t *envelope,
+                 bool receives, wm_message_t *message);
+
+// Its second half: begins a message whose buffer was parsed, without the GIL.
+WM_MUST_CHECK int
+wm_channel_begin_unlocked(const wm_channel_t *channel,
+                          const wm_envelope_t *envelope, bool receives,
+                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err);
 
 // After an exception while the buffer of a send was looked at: where CUDA
 // failed, the receiver, who may wait for the message already, is told. The

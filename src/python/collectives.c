@@ -72,12 +72,18 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     bool sends = channel.comm->rank == root;
     if (wm_message_parse(values[0], !sends, "buf", &message) < 0)
         return tell_others(&channel);
+    if (message.buffer.pattern != NULL
+        && wm_buffer_on_device(&message.buffer)) {
+        wm_message_release(&message);
+        PyErr_SetString(PyExc_TypeError,
+                        "buf: GPU memory with gaps is not supported by this "
+                        "call; give a contiguous copy");
+        return tell_others(&channel);
+    }
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
     Py_END_ALLOW_THREADS;
-    if (code == 0 && message.buffer.arrived != NULL)
-        message.buffer.arrived(message.buffer.owner, message.buffer.nbytes);
-    else if (code < 0)
+    if (code < 0)
         wm_raise(&err);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -163,7 +169,8 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_channel_get(self, &channel) < 0
         || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
         return NULL;
-    bool in_place = wm_mpi_is_in_place(values[0]);
+    // As for mpi4py, None is in place, too.
+    bool in_place = values[0] == Py_None || wm_mpi_is_in_place(values[0]);
     if (parse_elements(values[1], true, "recvbuf", &received) < 0)
         return tell_others(&channel);
     if (!in_place && parse_elements(values[0], false, "sendbuf", &sent) < 0) {

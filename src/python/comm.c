@@ -4,8 +4,10 @@
 // same calls bound to a stream (comm.on(stream)).
 #include <stdbool.h>
 
+#include "comm/failure.h"
 #include "comm/progress.h"
 #include "python/channel.h"
+#include "python/exchange.h"
 #include "python/prequest.h"
 #include "python/probe.h"
 #include "python/request.h"
@@ -79,22 +81,20 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
     return -1;
 }
 
-// Without the GIL.
-static int
-begin_unlocked(const wm_channel_t *channel, const wm_envelope_t *envelope,
-               bool receives, wm_buffer_t *buffer, wm_op_t **op,
-               wm_error_t *err)
+int
+wm_channel_begin_unlocked(const wm_channel_t *channel,
+                          const wm_envelope_t *envelope, bool receives,
+                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
 {
     return receives
                ? wm_receive_begin(channel->comm, buffer, envelope, op, err)
                : wm_send_begin(channel->comm, buffer, envelope, op, err);
 }
 
-// Parses the buffer and begins the message. NULL with an exception; the
-// message is then released.
-static wm_op_t *
-begin(const wm_channel_t *channel, PyObject *object, const char *argument,
-      const wm_envelope_t *envelope, bool receives, wm_message_t *message)
+wm_op_t *
+wm_channel_begin(const wm_channel_t *channel, PyObject *object,
+                 const char *argument, const wm_envelope_t *envelope,
+                 bool receives, wm_message_t *message)
 {
     wm_error_t err;
     wm_op_t *op = NULL;
@@ -103,7 +103,8 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
         return NULL;
     wm_buffer_t buffer = wm_message_take(message);
     Py_BEGIN_ALLOW_THREADS;
-    code = begin_unlocked(channel, envelope, receives, &buffer, &op, &err);
+    code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
+                                     &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_message_release(message);
@@ -126,7 +127,8 @@ run(const wm_channel_t *channel, PyObject *object,
         return NULL;
     wm_buffer_t buffer = wm_message_take(&message);
     Py_BEGIN_ALLOW_THREADS;
-    code = begin_unlocked(channel, envelope, receives, &buffer, &op, &err);
+    code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
+                                     &err);
     if (code == 0)
         code = wm_python_wait_unlocked(op, &err);
     Py_END_ALLOW_THREADS;
@@ -140,8 +142,9 @@ run(const wm_channel_t *channel, PyObject *object,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static wm_envelope_t
-envelope_of(const wm_channel_t *channel, int rank, int tag, bool blocking)
+wm_envelope_t
+wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
+                    bool blocking)
 {
     return (wm_envelope_t){
         .rank = rank,
@@ -152,9 +155,15 @@ envelope_of(const wm_channel_t *channel, int rank, int tag, bool blocking)
     };
 }
 
+typedef enum {
+    STANDARD, // and ready
+    SYNCHRONOUS,
+    BUFFERED,
+} send_mode_t;
+
 static PyObject *
 send(PyObject *self, const char *function, PyObject *const *args,
-     Py_ssize_t given, PyObject *keywords, bool blocking, bool synchronous)
+     Py_ssize_t given, PyObject *keywords, bool blocking, send_mode_t mode)
 {
     static const char *const names[] = {"buf", "dest", "tag"};
     PyObject *values[3];
@@ -166,44 +175,49 @@ send(PyObject *self, const char *function, PyObject *const *args,
         || wm_argument_int(values[1], "dest", &dest) < 0
         || wm_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = envelope_of(&channel, dest, tag, blocking);
-    envelope.synchronous = synchronous;
+    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag,
+                                                 blocking);
+    envelope.synchronous = mode == SYNCHRONOUS;
+    envelope.buffered = mode == BUFFERED;
     if (blocking)
         return run(&channel, values[0], &envelope, false, NULL);
-    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false,
-                        &message);
+    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope,
+                                   false, &message);
     return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 
-#define SEND(name, blocking, synchronous)                                     \
+#define SEND(name, blocking, mode)                                            \
     static PyObject *comm_##name(PyObject *self, PyObject *const *args,       \
                                  Py_ssize_t given, PyObject *keywords)        \
     {                                                                         \
-        return send(self, #name, args, given, keywords, blocking,             \
-                    synchronous);                                             \
+        return send(self, #name, args, given, keywords, blocking, mode);      \
     }
 
 #define SEND_DOC(name, what)                                                  \
     PyDoc_STRVAR(comm_##name##_doc,                                           \
                  #name "($self, /, buf, dest, tag=0)\n--\n\n" what            \
-                       "\n\nbuf: a contiguous array on any device or the "    \
+                       "\n\nbuf: an array on any device or the "              \
                        "host, or\n[array, count, datatype] as mpi4py has "    \
                        "them. Ordered after the work of\nthe array's own "    \
                        "stream. Raises MPI.Exception (rank, tag), TypeError " \
                        "or\nValueError (buffer), wm.CudaError.")
 
-SEND(Send, true, false)
+SEND(Send, true, STANDARD)
 SEND_DOC(Send, "Send an array; returns when it may be changed.");
-SEND(Ssend, true, true)
+SEND(Ssend, true, SYNCHRONOUS)
 SEND_DOC(Ssend, "Send an array; returns when its receive has begun.");
-SEND(Rsend, true, false)
+SEND(Rsend, true, STANDARD)
 SEND_DOC(Rsend, "Send an array whose receive is posted already.");
-SEND(Isend, false, false)
+SEND(Isend, false, STANDARD)
 SEND_DOC(Isend, "Begin to send an array; returns a wm.Request.");
-SEND(Issend, false, true)
+SEND(Issend, false, SYNCHRONOUS)
 SEND_DOC(Issend, "Begin a synchronous send; returns a wm.Request.");
-SEND(Irsend, false, false)
+SEND(Irsend, false, STANDARD)
 SEND_DOC(Irsend, "Begin a ready send; returns a wm.Request.");
+SEND(Bsend, true, BUFFERED)
+SEND_DOC(Bsend, "Send a copy, which counts against the attached buffer.");
+SEND(Ibsend, false, BUFFERED)
+SEND_DOC(Ibsend, "Begin a buffered send; the wm.Request has ended.");
 
 static PyObject *
 receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -223,10 +237,12 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_argument_int(values[2], "tag", &tag) < 0
         || wm_mpi_status(blocking ? values[3] : NULL, "status", &status) < 0)
         return NULL;
-    wm_envelope_t envelope = envelope_of(&channel, source, tag, blocking);
+    wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
+                                                 blocking);
     if (blocking)
         return run(&channel, values[0], &envelope, true, status);
-    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &message);
+    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope, true,
+                                   &message);
     return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 
@@ -234,7 +250,7 @@ PyDoc_STRVAR(comm_Recv_doc,
              "Recv($self, /, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, "
              "status=None)\n--\n\n"
              "Receive into an array; the data are there when it returns.\n\n"
-             "buf: a contiguous, writable array on any device or the host,\n"
+             "buf: a writable array on any device or the host,\n"
              "whatever memory the sender's is in. Raises MPI.Exception\n"
              "(truncation, rank, tag), BufferError (read-only), "
              "wm.CudaError.");
@@ -275,7 +291,7 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
 
 static PyObject *
 send_init(PyObject *self, const char *function, PyObject *const *args,
-          Py_ssize_t given, PyObject *keywords, bool synchronous)
+          Py_ssize_t given, PyObject *keywords, send_mode_t mode)
 {
     static const char *const names[] = {"buf", "dest", "tag"};
     PyObject *values[3];
@@ -286,24 +302,27 @@ send_init(PyObject *self, const char *function, PyObject *const *args,
         || wm_argument_int(values[1], "dest", &dest) < 0
         || wm_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = envelope_of(&channel, dest, tag, false);
-    envelope.synchronous = synchronous;
+    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag, false);
+    envelope.synchronous = mode == SYNCHRONOUS;
+    envelope.buffered = mode == BUFFERED;
     return make_persistent(self, values[0], false, &channel, &envelope);
 }
 
-#define SEND_INIT(name, synchronous)                                          \
+#define SEND_INIT(name, mode)                                                 \
     static PyObject *comm_##name(PyObject *self, PyObject *const *args,       \
                                  Py_ssize_t given, PyObject *keywords)        \
     {                                                                         \
-        return send_init(self, #name, args, given, keywords, synchronous);    \
+        return send_init(self, #name, args, given, keywords, mode);           \
     }
 
-SEND_INIT(Send_init, false);
+SEND_INIT(Send_init, STANDARD);
 SEND_DOC(Send_init, "Make a wm.Prequest that sends an array at each Start.");
-SEND_INIT(Ssend_init, true);
+SEND_INIT(Ssend_init, SYNCHRONOUS);
 SEND_DOC(Ssend_init, "Make a wm.Prequest whose sends are synchronous.");
-SEND_INIT(Rsend_init, false);
+SEND_INIT(Rsend_init, STANDARD);
 SEND_DOC(Rsend_init, "Make a wm.Prequest whose sends are ready ones.");
+SEND_INIT(Bsend_init, BUFFERED);
+SEND_DOC(Bsend_init, "Make a wm.Prequest whose sends are buffered.");
 
 PyDoc_STRVAR(comm_Recv_init_doc,
              "Recv_init($self, /, buf, source=MPI.ANY_SOURCE, "
@@ -324,74 +343,8 @@ comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_argument_int(values[1], "source", &source) < 0
         || wm_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = envelope_of(&channel, source, tag, false);
+    wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag, false);
     return make_persistent(self, values[0], true, &channel, &envelope);
-}
-
-PyDoc_STRVAR(comm_Sendrecv_doc,
-             "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
-             "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None)"
-             "\n--\n\n"
-             "Send one array and receive another at the same time.");
-
-static PyObject *
-comm_Sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
-              PyObject *keywords)
-{
-    static const char *const names[] = {
-        "sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status",
-    };
-    PyObject *values[7];
-    wm_channel_t channel;
-    int dest, sendtag = 0, source = MPI_ANY_SOURCE, recvtag = MPI_ANY_TAG;
-    MPI_Status *status;
-    wm_message_t sent, received;
-    if (wm_arguments("Sendrecv", names, 7, 2, args, given, keywords, values)
-            < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "dest", &dest) < 0
-        || wm_argument_int(values[2], "sendtag", &sendtag) < 0
-        || wm_argument_int(values[4], "source", &source) < 0
-        || wm_argument_int(values[5], "recvtag", &recvtag) < 0
-        || wm_mpi_status(values[6], "status", &status) < 0)
-        return NULL;
-    PyObject *into = values[3] != NULL ? values[3] : Py_None;
-    wm_envelope_t in = envelope_of(&channel, source, recvtag, true);
-    wm_envelope_t out = envelope_of(&channel, dest, sendtag, true);
-    wm_op_t *receiving = begin(&channel, into, "recvbuf", &in, true,
-                               &received);
-    if (receiving == NULL) {
-        wm_channel_tell_receiver(&channel, &out);
-        return NULL;
-    }
-    wm_op_t *sending = begin(&channel, values[0], "sendbuf", &out, false,
-                             &sent);
-    if (sending == NULL) { // nothing was sent: take the receive back
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        wm_op_cancel(receiving);
-        Py_BEGIN_ALLOW_THREADS;
-        (void)!wm_op_wait(receiving, NULL, NULL);
-        Py_END_ALLOW_THREADS;
-        wm_op_release(receiving);
-        wm_message_release(&received);
-        PyErr_Restore(kind, value, trace);
-        return NULL;
-    }
-    int code = wm_python_wait(receiving, status);
-    if (code == 0) { // not interrupted: the message received would be lost
-        wm_error_t err;
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_op_wait(sending, NULL, &err);
-        Py_END_ALLOW_THREADS;
-        if (code < 0)
-            wm_raise(&err);
-    }
-    wm_op_release(receiving);
-    wm_op_release(sending); // after a failed receive it ends by itself
-    wm_message_release(&received);
-    wm_message_release(&sent);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(comm_attach_doc,
@@ -411,6 +364,40 @@ comm_attach(PyObject *self, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     code = wm_comm_attach(handle, &comm, &err);
     Py_END_ALLOW_THREADS;
+    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(comm_is_attached_doc,
+             "_is_attached($self, /)\n--\n\n"
+             "Whether there are private communicators behind this handle; "
+             "local.");
+
+static PyObject *
+comm_is_attached(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    MPI_Comm handle;
+    if (wm_mpi_comm(self, "self", &handle) < 0)
+        return NULL;
+    return PyBool_FromLong(handle != MPI_COMM_NULL
+                           && wm_comm_find(handle) != NULL);
+}
+
+PyDoc_STRVAR(comm_revoke_doc,
+             "_revoke($self)\n--\n\n"
+             "End all ranks' calls on what is behind the communicator.");
+
+static PyObject *
+comm_revoke(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    wm_channel_t channel;
+    wm_error_t err;
+    if (wm_channel_get(self, &channel) < 0)
+        return NULL;
+    wm_engine_lock(); // never waits for the GIL
+    int code = wm_failure_revoke(channel.comm, &err);
+    wm_engine_unlock();
     return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
 }
 
@@ -467,18 +454,30 @@ comm_on(PyObject *self, PyObject *stream)
 #name, (PyCFunction)(void (*)(void))comm_##name,                      \
             METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc                  \
     }
+// In a file of its own.
+#define OTHER(name, function)                                                 \
+    {                                                                         \
+#name, (PyCFunction)(void (*)(void))wm_comm_##function,               \
+            METH_FASTCALL | METH_KEYWORDS, wm_comm_##function##_doc           \
+    }
 #define MESSAGES                                                              \
     FAST(Send), FAST(Ssend), FAST(Rsend), FAST(Isend), FAST(Issend),          \
-        FAST(Irsend), FAST(Recv), FAST(Irecv), FAST(Sendrecv),                \
-        FAST(Send_init), FAST(Ssend_init), FAST(Rsend_init), FAST(Recv_init)
+        FAST(Irsend), FAST(Bsend), FAST(Ibsend), FAST(Recv), FAST(Irecv),     \
+        FAST(Send_init), FAST(Ssend_init), FAST(Rsend_init),                  \
+        FAST(Bsend_init), FAST(Recv_init), OTHER(Sendrecv, sendrecv),         \
+        OTHER(Sendrecv_replace, sendrecv_replace),                            \
+        OTHER(Isendrecv, isendrecv),                                          \
+        OTHER(Isendrecv_replace, isendrecv_replace)
 
 static PyMethodDef comm_methods[] = {
     MESSAGES,
-    {"Probe", (PyCFunction)(void (*)(void))wm_comm_probe,
-     METH_FASTCALL | METH_KEYWORDS, wm_comm_probe_doc},
-    {"Iprobe", (PyCFunction)(void (*)(void))wm_comm_iprobe,
-     METH_FASTCALL | METH_KEYWORDS, wm_comm_iprobe_doc},
+    OTHER(Probe, probe),
+    OTHER(Iprobe, iprobe),
+    OTHER(Mprobe, mprobe),
+    OTHER(Improbe, improbe),
     {"_attach", comm_attach, METH_NOARGS, comm_attach_doc},
+    {"_is_attached", comm_is_attached, METH_NOARGS, comm_is_attached_doc},
+    {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
      comm_check_running_doc},
     {"on", comm_on, METH_O, comm_on_doc},

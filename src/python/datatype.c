@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/datatype.h"
 
+#include <stdlib.h>
+
+#include "comm/comm.h"
+
 MPI_Datatype
 wm_datatype_of(wm_dtype_t dtype)
 {
@@ -36,74 +40,297 @@ wm_datatype_of(wm_dtype_t dtype)
     }
 }
 
-// How a datatype was made: 1 with the one type within, which release_inner()
-// takes, 0 where there is none, -1 where there are several or the MPI does not
-// tell. Types made with large counts answer only to calls of MPI 4.
-static int
-look_inside(MPI_Datatype type, int *combiner, MPI_Datatype *inner)
-{
-    int integer[32];
-    MPI_Aint address[2];
+// How a datatype was made. `numbers` are the counts and then the addresses of
+// its constructor, in their order there.
+typedef struct {
+    int combiner;
+    size_t count, types;
+    MPI_Count *numbers;
+    MPI_Datatype *inner;
+} contents_t;
+
+// Types made with large counts answer only to calls of MPI 4, which tell the
+// addresses among the counts, and integers of subarrays around these.
 #if MPI_VERSION >= 4
-    MPI_Count integers, addresses, counts, types, count[32];
-    if (MPI_Type_get_envelope_c(type, &integers, &addresses, &counts, &types,
-                                combiner)
-            != MPI_SUCCESS
-        || types > 1 || integers > 32 || addresses > 2 || counts > 32)
-        return -1;
-    if (types == 1
-        && MPI_Type_get_contents_c(type, integers, addresses, counts, types,
-                                   integer, address, count, inner)
-               != MPI_SUCCESS)
-        return -1;
+typedef MPI_Count envelope_t[4];
 #else
-    int integers, addresses, types;
-    if (MPI_Type_get_envelope(type, &integers, &addresses, &types, combiner)
-            != MPI_SUCCESS
-        || types > 1 || integers > 32 || addresses > 2)
-        return -1;
-    if (types == 1
-        && MPI_Type_get_contents(type, integers, addresses, types, integer,
-                                 address, inner)
-               != MPI_SUCCESS)
-        return -1;
+typedef int envelope_t[4];
 #endif
-    return (int)types;
+
+static bool
+get_envelope(MPI_Datatype type, envelope_t sizes, int *combiner)
+{
+#if MPI_VERSION >= 4
+    return MPI_Type_get_envelope_c(type, &sizes[0], &sizes[1], &sizes[2],
+                                   &sizes[3], combiner)
+           == MPI_SUCCESS;
+#else
+    sizes[2] = 0;
+    return MPI_Type_get_envelope(type, &sizes[0], &sizes[1], &sizes[3],
+                                 combiner)
+           == MPI_SUCCESS;
+#endif
 }
 
-// Named types are not ours to free.
-static void
-release_inner(MPI_Datatype inner)
+static bool
+get_contents(MPI_Datatype type, const envelope_t sizes, int *integers,
+             MPI_Aint *addresses, MPI_Count *counts, MPI_Datatype *types)
 {
+#if MPI_VERSION >= 4
+    return MPI_Type_get_contents_c(type, sizes[0], sizes[1], sizes[2],
+                                   sizes[3], integers, addresses, counts,
+                                   types)
+           == MPI_SUCCESS;
+#else
+    (void)counts;
+    return MPI_Type_get_contents(type, sizes[0], sizes[1], sizes[3], integers,
+                                 addresses, types)
+           == MPI_SUCCESS;
+#endif
+}
+
+static bool
+is_predefined(MPI_Datatype type)
+{
+    envelope_t sizes;
     int combiner;
-    MPI_Datatype within;
-    int types = look_inside(inner, &combiner, &within);
-    if (types == 1)
-        release_inner(within);
-    if (types != 0)
-        MPI_Type_free(&inner);
+    return get_envelope(type, sizes, &combiner) && sizes[3] == 0;
+}
+
+static void
+contents_free(contents_t *contents)
+{
+    for (size_t i = 0; i < contents->types; ++i)
+        if (!is_predefined(contents->inner[i]))
+            MPI_Type_free(&contents->inner[i]);
+    free(contents->inner);
+    free(contents->numbers);
+}
+
+static void
+join_numbers(contents_t *contents, const envelope_t sizes, const int *integers,
+             const MPI_Aint *addresses, const MPI_Count *counts)
+{
+    size_t n = 0;
+    bool around = sizes[2] > 0 && sizes[0] > 1;
+    MPI_Count first = around ? 1 : sizes[0];
+    for (MPI_Count i = 0; i < first; ++i)
+        contents->numbers[n++] = integers[i];
+    for (MPI_Count i = 0; i < (MPI_Count)sizes[2]; ++i)
+        contents->numbers[n++] = counts[i];
+    for (MPI_Count i = first; i < (MPI_Count)sizes[0]; ++i)
+        contents->numbers[n++] = integers[i];
+    for (MPI_Count i = 0; i < (MPI_Count)sizes[1]; ++i)
+        contents->numbers[n++] = addresses[i];
+    contents->count = n;
+}
+
+// False where MPI does not tell. What is told is freed by contents_free().
+static bool
+look_inside(MPI_Datatype type, contents_t *contents)
+{
+    envelope_t sizes;
+    *contents = (contents_t){0};
+    if (!get_envelope(type, sizes, &contents->combiner))
+        return false;
+    if (sizes[3] == 0)
+        return true;
+    size_t total = (size_t)sizes[0] + (size_t)sizes[1] + (size_t)sizes[2];
+    int *integers = calloc((size_t)sizes[0] + 1, sizeof *integers);
+    MPI_Aint *addresses = calloc((size_t)sizes[1] + 1, sizeof *addresses);
+    MPI_Count *counts = calloc((size_t)sizes[2] + 1, sizeof *counts);
+    contents->numbers = calloc(total + 1, sizeof *contents->numbers);
+    contents->inner = calloc((size_t)sizes[3], sizeof *contents->inner);
+    bool told = integers != NULL && addresses != NULL && counts != NULL
+                && contents->numbers != NULL && contents->inner != NULL
+                && get_contents(type, sizes, integers, addresses, counts,
+                                contents->inner);
+    if (told) {
+        contents->types = (size_t)sizes[3];
+        join_numbers(contents, sizes, integers, addresses, counts);
+    }
+    free(integers);
+    free(addresses);
+    free(counts);
+    if (!told)
+        contents_free(contents);
+    return told;
+}
+
+// Blocks of one length, at places that are equally far apart.
+static bool
+repeat_blocks(const MPI_Count *places, MPI_Count count, MPI_Count length,
+              MPI_Count unit, MPI_Aint extent, wm_strided_t *strided)
+{
+    MPI_Count step = count > 1 ? places[1] - places[0] : 0;
+    for (MPI_Count i = 2; i < count; ++i)
+        if (places[i] - places[i - 1] != step)
+            return false;
+    if (count > 0)
+        strided->data += places[0] * unit;
+    return wm_strided_repeat(strided, length, extent)
+           && wm_strided_repeat(strided, count, step * unit);
+}
+
+static bool
+repeat_indexed(const contents_t *contents, MPI_Count unit, MPI_Aint extent,
+               wm_strided_t *strided)
+{
+    const MPI_Count *numbers = contents->numbers;
+    MPI_Count count = numbers[0];
+    for (MPI_Count i = 1; i < count; ++i)
+        if (numbers[1 + i] != numbers[1])
+            return false;
+    return repeat_blocks(numbers + 1 + count, count,
+                         count > 0 ? numbers[1] : 0, unit, extent, strided);
+}
+
+static bool
+repeat_subarray(const contents_t *contents, MPI_Aint extent,
+                wm_strided_t *strided)
+{
+    int ndim = (int)contents->numbers[0];
+    const MPI_Count *sizes = contents->numbers + 1;
+    const MPI_Count *subsizes = sizes + ndim, *starts = subsizes + ndim;
+    bool fortran = starts[ndim] == MPI_ORDER_FORTRAN;
+    MPI_Count stride = extent;
+    for (int i = 0; i < ndim; ++i) { // the fastest first
+        int at = fortran ? i : ndim - 1 - i;
+        strided->data += starts[at] * stride;
+        if (!wm_strided_repeat(strided, subsizes[at], stride))
+            return false;
+        stride *= sizes[at];
+    }
+    return true;
+}
+
+// The type within, as the constructor says.
+static bool
+repeat(const contents_t *contents, wm_strided_t *strided)
+{
+    const MPI_Count *numbers = contents->numbers;
+    MPI_Aint unused, extent;
+    MPI_Type_get_extent(contents->inner[0], &unused, &extent);
+    switch (contents->combiner) {
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
+        return true;
+    case MPI_COMBINER_CONTIGUOUS:
+        return wm_strided_repeat(strided, numbers[0], extent);
+    case MPI_COMBINER_VECTOR:
+        return wm_strided_repeat(strided, numbers[1], extent)
+               && wm_strided_repeat(strided, numbers[0], numbers[2] * extent);
+    case MPI_COMBINER_HVECTOR:
+        return wm_strided_repeat(strided, numbers[1], extent)
+               && wm_strided_repeat(strided, numbers[0], numbers[2]);
+    case MPI_COMBINER_INDEXED_BLOCK:
+        return repeat_blocks(numbers + 2, numbers[0], numbers[1], extent,
+                             extent, strided);
+    case MPI_COMBINER_HINDEXED_BLOCK:
+        return repeat_blocks(numbers + 2, numbers[0], numbers[1], 1, extent,
+                             strided);
+    case MPI_COMBINER_INDEXED:
+        return repeat_indexed(contents, extent, extent, strided);
+    case MPI_COMBINER_HINDEXED:
+    case MPI_COMBINER_STRUCT: // of one type
+        return repeat_indexed(contents, 1, extent, strided);
+    case MPI_COMBINER_SUBARRAY:
+        return repeat_subarray(contents, extent, strided);
+    default:
+        return false;
+    }
+}
+
+static bool
+decode_predefined(MPI_Datatype type, wm_strided_t *strided)
+{
+    MPI_Aint low = 0, extent = 0;
+    MPI_Count size = 0;
+    MPI_Type_get_true_extent(type, &low, &extent);
+    MPI_Type_size_x(type, &size);
+    wm_strided_init(strided, strided->data, size);
+    return size > 0 && low == 0 && extent == size;
+}
+
+bool
+wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
+{
+    contents_t contents;
+    if (!look_inside(type, &contents))
+        return false;
+    if (contents.types == 0)
+        return decode_predefined(type, strided);
+    bool decoded = contents.types == 1
+                   && wm_datatype_decode(contents.inner[0], strided)
+                   && repeat(&contents, strided);
+    contents_free(&contents);
+    return decoded;
+}
+
+bool
+wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
+                   bool (*accept)(MPI_Aint at))
+{
+    contents_t contents;
+    bool accepted = true;
+    if (!look_inside(type, &contents))
+        return false;
+    MPI_Count count = contents.count > 0 ? contents.numbers[0] : 0;
+    const MPI_Count *places = NULL;
+    switch (contents.combiner) {
+    case MPI_COMBINER_HINDEXED:
+    case MPI_COMBINER_STRUCT:
+        places = contents.numbers + 1 + count;
+        break;
+    case MPI_COMBINER_HINDEXED_BLOCK:
+        places = contents.numbers + 2;
+        break;
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
+        accepted = wm_datatype_blocks(contents.inner[0], base, accept);
+        break;
+    default:
+        accepted = accept(base);
+    }
+    for (MPI_Count i = 0; places != NULL && i < count && accepted; ++i)
+        accepted = accept(base + (MPI_Aint)places[i]);
+    contents_free(&contents);
+    return accepted;
 }
 
 bool
 wm_datatype_is_dense(MPI_Datatype type)
 {
-    MPI_Aint low = 0, extent = 0, true_low = 0, true_extent = 0;
-    int size = 0, combiner;
-    MPI_Datatype inner;
+    char origin;
+    wm_strided_t strided = {.data = &origin};
+    MPI_Aint low = 0, extent = 0;
     MPI_Type_get_extent(type, &low, &extent);
-    MPI_Type_get_true_extent(type, &true_low, &true_extent);
-    MPI_Type_size(type, &size);
-    if (low != 0 || true_low != 0 || extent != size || true_extent != size)
-        return false;
-    int types = look_inside(type, &combiner, &inner);
-    if (types <= 0)
-        return types == 0;
-    bool dense =
-        (combiner == MPI_COMBINER_DUP || combiner == MPI_COMBINER_CONTIGUOUS
-         || combiner == MPI_COMBINER_RESIZED || combiner == MPI_COMBINER_VECTOR
-         || combiner == MPI_COMBINER_HVECTOR
-         || combiner == MPI_COMBINER_SUBARRAY)
-        && wm_datatype_is_dense(inner);
-    release_inner(inner);
-    return dense;
+    return wm_datatype_decode(type, &strided) && strided.ndim == 0
+           && strided.data == &origin && strided.run == extent;
+}
+
+int
+wm_datatype_measure(MPI_Datatype type, const char *argument,
+                    wm_extent_t *extent)
+{
+    MPI_Aint low = 0, length = 0;
+    wm_error_t err;
+    char none = 0;
+    int position = 0;
+    // What MPI says of a datatype only when it is to use it.
+    if (!is_predefined(type)
+        && wm_mpi_check(
+               MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
+               "the datatype cannot be used, call Commit() first", &err)
+               < 0) {
+        wm_error_context(&err, "%s", argument);
+        wm_raise(&err);
+        return -1;
+    }
+    MPI_Type_get_true_extent(type, &low, &length);
+    extent->low = low;
+    extent->high = low + length;
+    MPI_Type_get_extent(type, &low, &extent->extent);
+    MPI_Type_size_x(type, &extent->size);
+    return 0;
 }

@@ -258,6 +258,12 @@ execute(PyObject *module)
         wm_python_add_comm,
         wm_python_add_request,
         wm_python_add_prequest,
+        wm_python_add_patch,
+        wm_python_add_matched,
+        wm_python_add_buffered,
+        wm_python_add_staged,
+        wm_python_add_objects,
+        wm_python_add_parts,
         wm_python_add_stats,
     };
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {

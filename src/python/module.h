@@ -49,10 +49,22 @@ wm_python_add_collectives(PyObject *module);
 int
 wm_python_add_comm(PyObject *module);
 int
+wm_python_add_staged(PyObject *module);
+int
 wm_python_add_stats(PyObject *module);
 int
 wm_python_add_request(PyObject *module);
 int
 wm_python_add_prequest(PyObject *module);
+int
+wm_python_add_patch(PyObject *module);
+int
+wm_python_add_matched(PyObject *module);
+int
+wm_python_add_buffered(PyObject *module);
+int
+wm_python_add_objects(PyObject *module);
+int
+wm_python_add_parts(PyObject *module);
 
 #endif

@@ -9,6 +9,7 @@
 static PyObject *mpi;      // the module mpi4py.MPI
 static PyObject *in_place; // MPI.IN_PLACE
 static PyObject *bottom;   // MPI.BOTTOM
+static PyObject *methods;  // by type, as they were
 
 // Two MPI libraries in one process crash: better told at import.
 static int
@@ -43,6 +44,39 @@ check_library(void)
     return same ? 0 : -1;
 }
 
+static int
+keep_methods(void)
+{
+    PyTypeObject *types[] = {&PyMPIRequest_Type, &PyMPIPrequest_Type,
+                             &PyMPIMessage_Type};
+    methods = PyDict_New();
+    for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+        PyObject *kept = PyDict_Copy(types[i]->tp_dict);
+        int code = methods == NULL || kept == NULL
+                       ? -1
+                       : PyDict_SetItem(methods, (PyObject *)types[i], kept);
+        Py_XDECREF(kept);
+        if (code < 0)
+            return -1;
+    }
+    return 0;
+}
+
+PyObject *
+wm_mpi_method(PyTypeObject *type, const char *name)
+{
+    PyObject *kept = PyDict_GetItemWithError(methods, (PyObject *)type);
+    PyObject *method = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
+    if (method == NULL) {
+        PyErr_Format(PyExc_AttributeError, "%.200s has no method '%s'",
+                     type->tp_name, name);
+        return NULL;
+    }
+    descrgetfunc bind = Py_TYPE(method)->tp_descr_get;
+    return bind != NULL ? bind(method, NULL, (PyObject *)type)
+                        : Py_NewRef(method);
+}
+
 int
 wm_mpi_import(void)
 {
@@ -57,7 +91,7 @@ wm_mpi_import(void)
     in_place = PyObject_GetAttrString(module, "IN_PLACE");
     bottom = PyObject_GetAttrString(module, "BOTTOM");
     if (state->mpi_exception == NULL || in_place == NULL || bottom == NULL
-        || check_library() < 0 || import_mpi4py() < 0) {
+        || check_library() < 0 || import_mpi4py() < 0 || keep_methods() < 0) {
         Py_CLEAR(mpi);
         return -1;
     }
@@ -141,6 +175,12 @@ wm_mpi_prequest_type(void)
     return &PyMPIPrequest_Type;
 }
 
+PyTypeObject *
+wm_mpi_message_type(void)
+{
+    return &PyMPIMessage_Type;
+}
+
 PyObject *
 wm_mpi_datatype_from_code(PyObject *code)
 {
@@ -162,4 +202,17 @@ wm_mpi_buffer(PyObject *object, bool readonly)
                                                  object, (int)readonly);
     Py_XDECREF(type);
     return result;
+}
+
+PyObject *
+wm_mpi_persistent(PyObject *message, bool receive)
+{
+    PyObject *comm = PyMPIComm_New(MPI_COMM_SELF);
+    PyObject *request = comm == NULL
+                            ? NULL
+                            : PyObject_CallMethod(
+                                comm, receive ? "Recv_init" : "Send_init",
+                                "Oii", message, 0, 0);
+    Py_XDECREF(comm);
+    return request;
 }

@@ -5,6 +5,7 @@
 #define WM_PYTHON_MPI_H
 
 #include <mpi.h>
+#include <stdbool.h>
 
 #include "python/module.h"
 
@@ -40,14 +41,26 @@ PyTypeObject *
 wm_mpi_request_type(void);
 PyTypeObject *
 wm_mpi_prequest_type(void);
+PyTypeObject *
+wm_mpi_message_type(void);
+
+// mpi4py's own method of a type of its own, bound where it is a class method:
+// what it was before install() replaced it. NULL with an exception.
+PyObject *
+wm_mpi_method(PyTypeObject *type, const char *name);
 
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *
 wm_mpi_datatype_from_code(PyObject *code);
 
-// mpi4py's own buffer over host memory that speaks DLPack alone; NULL with an
-// exception.
+// mpi4py's own buffer over memory that speaks DLPack or the CUDA array
+// interface; NULL with an exception.
 PyObject *
 wm_mpi_buffer(PyObject *object, bool readonly);
+
+// mpi4py's own persistent request for a message between this rank and itself;
+// NULL with an exception where mpi4py does not take the message.
+PyObject *
+wm_mpi_persistent(PyObject *message, bool receive);
 
 #endif

@@ -34,6 +34,10 @@ wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
         return NULL;
     }
     bool listed = PyList_Check(buf) || PyTuple_Check(buf);
+    // The handle that it has while it is inactive.
+    MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF,
+                  &self->request.inactive);
+    self->request.base.ob_mpi = self->request.inactive;
     self->comm = Py_NewRef(comm);
     self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
     self->message = *message;
@@ -106,16 +110,13 @@ prepare(prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
     channel->comm = NULL;
     if (self->comm == NULL)
         return fail("the persistent request is of no communicator, or freed");
-    if (self->starting
-        || (request->op != NULL && request->base.ob_mpi != MPI_REQUEST_NULL))
+    if (self->starting || wm_request_is_active(request))
         return fail("the persistent request is active: wait for it before it "
                     "is started again");
     self->starting = true;
     wm_request_forget(request); // waited for by MPI itself
     if (wm_channel_get(self->comm, channel) == 0
-        && wm_message_again(self->array, self->receives, "buf", &self->message,
-                            buffer)
-               == 0)
+        && wm_message_again(self->array, "buf", &self->message, buffer) == 0)
         return 0;
     self->starting = false;
     return -1;
@@ -133,11 +134,9 @@ begin(prequest_t **requests, const wm_channel_t *channels,
     for (int i = 0; i < count; ++i) {
         wm_envelope_t envelope = requests[i]->envelope;
         envelope.more = i < last;
-        int code = requests[i]->receives
-                       ? wm_receive_begin(channels[i].comm, &buffers[i],
-                                          &envelope, &ops[i], err)
-                       : wm_send_begin(channels[i].comm, &buffers[i],
-                                       &envelope, &ops[i], err);
+        int code = wm_channel_begin_unlocked(&channels[i], &envelope,
+                                             requests[i]->receives,
+                                             &buffers[i], &ops[i], err);
         if (code < 0) {
             for (int k = i + 1; k < count; ++k)
                 wm_buffer_release(&buffers[k]);
@@ -214,8 +213,8 @@ prequest_start(PyObject *object, PyObject *unused)
 PyDoc_STRVAR(prequest_startall_doc,
              "Startall($type, requests, /)\n--\n\n"
              "Begin the messages of persistent requests together: short ones\n"
-             "share a kernel. All must be of a wm.Comm. Raises TypeError for\n"
-             "others, and what Start raises: those before have begun then.");
+             "share a kernel. Those of MPI's own may be among them. Raises\n"
+             "what Start raises: those before have begun then.");
 
 static PyObject *
 prequest_startall(PyObject *type, PyObject *given)
@@ -228,17 +227,29 @@ prequest_startall(PyObject *type, PyObject *given)
     Py_ssize_t count = PyTuple_GET_SIZE(list);
     int code = 0;
     for (Py_ssize_t i = 0; i < count && code == 0; ++i)
-        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i), prequest_type)) {
+        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i),
+                                wm_mpi_prequest_type())) {
             PyErr_Format(PyExc_TypeError,
-                         "requests[%zd]: %.200s is no persistent request of a "
-                         "wm.Comm; start those of MPI by "
-                         "MPI.Prequest.Startall",
-                         i, Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
+                         "requests[%zd]: %.200s is no persistent request", i,
+                         Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
             code = -1;
         }
-    for (Py_ssize_t i = 0; i < count && code == 0; i += AT_ONCE)
-        code = start((prequest_t **)(((PyTupleObject *)list)->ob_item + i),
-                     (int)(count - i < AT_ONCE ? count - i : AT_ONCE));
+    // Runs of ours together; others, MPI's own and those of collectives
+    // (derived in Python) among them, by their Start.
+    for (Py_ssize_t i = 0, run; i < count && code == 0; i += run) {
+        PyObject **items = ((PyTupleObject *)list)->ob_item + i;
+        for (run = 0; run < AT_ONCE && i + run < count
+                      && Py_TYPE(items[run]) == prequest_type;)
+            ++run;
+        if (run > 0) {
+            code = start((prequest_t **)items, (int)run);
+            continue;
+        }
+        PyObject *none = PyObject_CallMethod(items[0], "Start", NULL);
+        code = none != NULL ? 0 : -1;
+        Py_XDECREF(none);
+        run = 1;
+    }
     Py_DECREF(list);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -260,12 +271,22 @@ prequest_free(PyObject *object, PyObject *unused)
         fail("the persistent request is being started");
         return NULL;
     }
-    if (self->request.base.ob_mpi != MPI_REQUEST_NULL
-        && wm_engine_check(NULL) == 0)
-        MPI_Request_free(&self->request.base.ob_mpi);
+    if (wm_engine_check(NULL) == 0) {
+        if (wm_request_is_active(&self->request))
+            MPI_Request_free(&self->request.base.ob_mpi);
+        MPI_Request_free(&self->request.inactive);
+    }
+    self->request.inactive = self->request.base.ob_mpi = MPI_REQUEST_NULL;
     wm_request_forget(&self->request);
     release(object);
     Py_RETURN_NONE;
+}
+
+static int
+prequest_bool(PyObject *object)
+{
+    prequest_t *self = (prequest_t *)object;
+    return self->comm != NULL || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
 
 static PyMethodDef prequest_methods[] = {
@@ -288,6 +309,7 @@ static PyType_Slot prequest_slots[] = {
     {Py_tp_traverse, prequest_traverse},
     {Py_tp_clear, release},
     {Py_tp_methods, prequest_methods},
+    {Py_nb_bool, prequest_bool},
     {0},
 };
 

@@ -3,12 +3,14 @@
 
 #include "comm/progress.h"
 #include "python/channel.h"
+#include "python/matched.h"
 #include "python/mpi.h"
 #include "python/request.h"
 
 static wm_op_t *
-begin(const char *function, PyObject *self, PyObject *const *args,
-      Py_ssize_t given, PyObject *keywords, MPI_Status **status)
+begin(const char *function, bool matched, PyObject *self,
+      PyObject *const *args, Py_ssize_t given, PyObject *keywords,
+      MPI_Status **status)
 {
     static const char *const names[] = {"source", "tag", "status"};
     PyObject *values[3];
@@ -23,7 +25,7 @@ begin(const char *function, PyObject *self, PyObject *const *args,
         || wm_mpi_status(values[2], "status", status) < 0)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_probe_begin(channel.comm, source, tag, &op, &err);
+    code = wm_probe_begin(channel.comm, source, tag, matched, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_raise(&err);
@@ -32,24 +34,69 @@ begin(const char *function, PyObject *self, PyObject *const *args,
     return op;
 }
 
+// The end of a probe, 0 or -1: a message that was matched although the wait
+// was interrupted goes back.
+static int
+finish(wm_op_t *op, int code)
+{
+    wm_stashed_t *matched = code < 0 ? wm_probe_take(op) : NULL;
+    if (matched != NULL)
+        wm_matched_return(op->comm, matched);
+    if (code < 0)
+        wm_op_release(op);
+    return code;
+}
+
+static wm_op_t *
+find(const char *function, bool matched, PyObject *self, PyObject *const *args,
+     Py_ssize_t given, PyObject *keywords)
+{
+    MPI_Status *status;
+    wm_op_t *op = begin(function, matched, self, args, given, keywords,
+                        &status);
+    if (op == NULL || finish(op, wm_python_wait(op, status)) < 0)
+        return NULL;
+    return op;
+}
+
+// Likewise without waiting; *found where there is one.
+static wm_op_t *
+look(const char *function, bool matched, PyObject *self, PyObject *const *args,
+     Py_ssize_t given, PyObject *keywords, bool *found)
+{
+    MPI_Status *status;
+    wm_op_t *op = begin(function, matched, self, args, given, keywords,
+                        &status);
+    if (op == NULL)
+        return NULL;
+    wm_error_t err;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_poll();
+    wm_op_cancel(op); // too late where it was found
+    code = wm_op_wait(op, NULL, &err);
+    Py_END_ALLOW_THREADS;
+    *found = !op->result.cancelled;
+    code = wm_python_waited(op, code, &err, *found ? status : NULL);
+    return finish(op, code) < 0 ? NULL : op;
+}
+
 const char wm_comm_probe_doc[] = PyDoc_STR(
     "Probe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
     "\n--\n\n"
     "Wait until a message could be received; `status` tells of it.\n\n"
-    "Returns True. Sees messages of the upper-case calls alone; the next\n"
-    "receive that matches gets it. Raises MPI.Exception (rank, tag).");
+    "Returns True. The next receive that matches gets it. Raises\n"
+    "MPI.Exception (rank, tag).");
 
 PyObject *
 wm_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
               PyObject *keywords)
 {
-    MPI_Status *status;
-    wm_op_t *op = begin("Probe", self, args, given, keywords, &status);
+    wm_op_t *op = find("Probe", false, self, args, given, keywords);
     if (op == NULL)
         return NULL;
-    int code = wm_python_wait(op, status);
     wm_op_release(op);
-    return code < 0 ? NULL : Py_NewRef(Py_True);
+    return Py_NewRef(Py_True);
 }
 
 const char wm_comm_iprobe_doc[] = PyDoc_STR(
@@ -62,20 +109,47 @@ PyObject *
 wm_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
                PyObject *keywords)
 {
-    MPI_Status *status;
-    wm_op_t *op = begin("Iprobe", self, args, given, keywords, &status);
+    bool found;
+    wm_op_t *op = look("Iprobe", false, self, args, given, keywords, &found);
     if (op == NULL)
         return NULL;
-    wm_error_t err;
-    int code;
-    bool found;
-    Py_BEGIN_ALLOW_THREADS;
-    wm_engine_poll();
-    wm_op_cancel(op); // too late where it was found
-    code = wm_op_wait(op, NULL, &err);
-    Py_END_ALLOW_THREADS;
-    found = !op->result.cancelled;
-    code = wm_python_waited(op, code, &err, found ? status : NULL);
     wm_op_release(op);
-    return code < 0 ? NULL : PyBool_FromLong(found);
+    return PyBool_FromLong(found);
+}
+
+const char wm_comm_mprobe_doc[] = PyDoc_STR(
+    "Mprobe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
+    "\n--\n\n"
+    "Wait for a message and match it: only the Recv or Irecv of the\n"
+    "wm.Message that is returned receives it. Otherwise as Probe.");
+
+PyObject *
+wm_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+               PyObject *keywords)
+{
+    wm_op_t *op = find("Mprobe", true, self, args, given, keywords);
+    if (op == NULL)
+        return NULL;
+    PyObject *message = wm_matched_new(self, op);
+    wm_op_release(op);
+    return message;
+}
+
+const char wm_comm_improbe_doc[] = PyDoc_STR(
+    "Improbe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
+    "\n--\n\n"
+    "A message that could be received now, matched, or None. Otherwise as\n"
+    "Mprobe.");
+
+PyObject *
+wm_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                PyObject *keywords)
+{
+    bool found;
+    wm_op_t *op = look("Improbe", true, self, args, given, keywords, &found);
+    if (op == NULL)
+        return NULL;
+    PyObject *message = found ? wm_matched_new(self, op) : Py_NewRef(Py_None);
+    wm_op_release(op);
+    return message;
 }

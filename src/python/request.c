@@ -5,8 +5,7 @@
 
 #include "comm/progress.h"
 #include "comm/request.h"
-
-#define AT_ONCE 64 // requests waited for without the GIL in one go
+#include "python/requests.h"
 
 static bool
 interrupted(wm_op_t *op)
@@ -79,13 +78,23 @@ wm_request_new(wm_op_t *op, wm_message_t *message)
     return (PyObject *)self;
 }
 
+bool
+wm_request_is_active(const wm_request_t *self)
+{
+    return self->op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL
+           && self->base.ob_mpi != self->inactive;
+}
+
 void
 wm_request_forget(wm_request_t *self)
 {
     if (self->op != NULL)
         wm_op_release(self->op);
     self->op = NULL;
+    if (self->base.ob_mpi == MPI_REQUEST_NULL)
+        self->base.ob_mpi = self->inactive;
     wm_message_release(&self->message);
+    Py_CLEAR(self->payload);
 }
 
 static PyObject *
@@ -95,9 +104,34 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         type, args, kwargs);
     if (self != NULL) {
         self->op = NULL;
+        self->inactive = MPI_REQUEST_NULL;
         self->message = (wm_message_t){0};
+        self->payload = NULL;
     }
     return (PyObject *)self;
+}
+
+// mpi4py's own lower-case calls know nothing of our objects: None instead of
+// one is an error that nobody would see.
+static void
+warn_of_lost_object(const wm_request_t *self)
+{
+    const wm_op_t *op = self->op;
+    PyObject *kind, *value, *trace;
+    if (self->payload == NULL || op == NULL || !atomic_load(&op->done)
+        || op->result.cancelled || op->error.code != 0
+        || op->result.nbytes == 0 || self->base.ob_mpi != MPI_REQUEST_NULL)
+        return;
+    PyErr_Fetch(&kind, &value, &trace);
+    if (PyErr_WarnEx(PyExc_RuntimeWarning,
+                     "an object received by irecv of a wm.Comm was not "
+                     "taken: MPI.Request.waitall and its fellows give it "
+                     "after warpmpi.install() alone; use "
+                     "wm.Request.waitall, or the request's wait()",
+                     1)
+        < 0)
+        PyErr_WriteUnraisable((PyObject *)self);
+    PyErr_Restore(kind, value, trace);
 }
 
 void
@@ -106,24 +140,27 @@ wm_request_dealloc(PyObject *object)
     wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
+    warn_of_lost_object(self);
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
+    bool own = self->inactive != MPI_REQUEST_NULL
+               && self->inactive != self->base.ob_mpi;
     if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
         MPI_Request_free(&self->base.ob_mpi);
+    if (own && wm_engine_check(NULL) == 0)
+        MPI_Request_free(&self->inactive);
     wm_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
 
-// After the operation has ended: MPI frees its request, Python the buffers.
-static int
-retire(wm_request_t *self)
+void
+wm_request_retire(wm_request_t *self)
 {
-    if (self->base.ob_mpi != MPI_REQUEST_NULL) {
+    if (wm_request_is_active(self)) {
         int result = MPI_Wait(&self->base.ob_mpi, MPI_STATUS_IGNORE);
         (void)result; // the operation's own error was raised, or is none
     }
     wm_request_forget(self);
-    return 0;
 }
 
 PyDoc_STRVAR(request_wait_doc,
@@ -143,10 +180,9 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
         || wm_mpi_status(given, "status", &status) < 0)
         return NULL;
-    if (self->op == NULL || self->base.ob_mpi == MPI_REQUEST_NULL) {
+    if (!wm_request_is_active(self)) {
         wm_request_forget(self); // waited for by MPI itself, or freed
-        PyObject *method = PyObject_GetAttrString(
-            (PyObject *)wm_mpi_request_type(), "Wait");
+        PyObject *method = wm_mpi_method(wm_mpi_request_type(), "Wait");
         if (method == NULL)
             return NULL;
         PyObject *result = PyObject_CallFunctionObjArgs(method, object, given,
@@ -160,7 +196,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     bool ended = op->done;
     wm_op_release(op);
     if (ended)
-        retire(self);
+        wm_request_retire(self);
     if (code < 0)
         return NULL;
     Py_RETURN_TRUE;
@@ -176,7 +212,7 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     wm_request_t *self = (wm_request_t *)object;
     wm_op_t *op = self->op;
-    if (op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL && !op->done) {
+    if (wm_request_is_active(self) && !op->done) {
         wm_op_retain(op); // another thread may end the request
         Py_BEGIN_ALLOW_THREADS;
         wm_engine_poll();
@@ -189,119 +225,12 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
     return request_wait(object, args, kwargs);
 }
 
-static wm_op_t *
-op_of(PyObject *item)
-{
-    return PyObject_TypeCheck(item, wm_state()->request_type)
-               ? ((wm_request_t *)item)->op
-               : NULL;
-}
-
-// Waits for those of ours, without the GIL in one go; -1 with the exception
-// that interrupted it. Errors of messages are raised later.
-static int
-wait_for_all(PyObject *list)
-{
-    wm_op_t *ops[AT_ONCE];
-    Py_ssize_t count = PyTuple_GET_SIZE(list);
-    for (Py_ssize_t next = 0; next < count;) {
-        int taken = 0, code = 0;
-        for (; next < count && taken < AT_ONCE; ++next) {
-            wm_op_t *op = op_of(PyTuple_GET_ITEM(list, next));
-            if (op == NULL || atomic_load(&op->done))
-                continue;
-            wm_op_retain(op); // another thread may end the request
-            ops[taken++] = op;
-        }
-        Py_BEGIN_ALLOW_THREADS;
-        for (int i = 0; i < taken; ++i) {
-            if (code != WM_ERR_PYTHON)
-                code = wm_python_wait_unlocked(ops[i], NULL);
-            wm_op_release(ops[i]);
-        }
-        Py_END_ALLOW_THREADS;
-        if (code == WM_ERR_PYTHON)
-            return -1;
-    }
-    return 0;
-}
-
-PyDoc_STRVAR(request_waitall_doc,
-             "Waitall($type, requests, /, statuses=None)\n--\n\n"
-             "Wait for all requests, ours and MPI's in any mix. Faster than\n"
-             "MPI.Request.Waitall, which works on ours as well under\n"
-             "MPI_THREAD_MULTIPLE.");
-
-static PyObject *
-request_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"requests", "statuses", NULL};
-    PyObject *requests, *statuses = Py_None;
-    (void)type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Waitall", names,
-                                     &requests, &statuses))
-        return NULL;
-    // A list of the caller's may change while the GIL is released.
-    PyObject *list = PySequence_Tuple(requests);
-    if (list == NULL)
-        return NULL;
-    PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    bool ended = wait_for_all(list) == 0; // false: interrupted
-    bool ask_mpi = statuses != Py_None;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
-        PyObject *item = PyTuple_GET_ITEM(list, i);
-        wm_op_t *op = op_of(item);
-        if (op == NULL) {
-            ask_mpi = true;
-            continue;
-        }
-        wm_op_retain(op);
-        int code = wm_python_wait(op, NULL);
-        ended = op->done;
-        wm_op_release(op);
-        if (ended && (code < 0 || statuses == Py_None))
-            retire((wm_request_t *)item);
-        if (code == 0)
-            continue;
-        // As MPI does: the others are waited for, then the first error is
-        // raised.
-        if (kind == NULL)
-            PyErr_Fetch(&kind, &value, &trace);
-        else
-            PyErr_Clear();
-    }
-    PyObject *result = NULL;
-    if (ended && !ask_mpi)
-        result = Py_NewRef(Py_True);
-    else if (ended) {
-        PyObject *method = PyObject_GetAttrString(
-            (PyObject *)wm_mpi_request_type(), "Waitall");
-        if (method != NULL)
-            result = PyObject_CallFunctionObjArgs(method, list, statuses,
-                                                  NULL);
-        Py_XDECREF(method);
-    }
-    if (result != NULL)
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
-            PyObject *item = PyTuple_GET_ITEM(list, i);
-            if (PyObject_TypeCheck(item, wm_state()->request_type))
-                wm_request_forget((wm_request_t *)item);
-        }
-    Py_DECREF(list);
-    if (kind != NULL) {
-        Py_CLEAR(result);
-        PyErr_Restore(kind, value, trace);
-    }
-    return result;
-}
-
 static PyMethodDef request_methods[] = {
     {"Wait", (PyCFunction)(void (*)(void))request_wait,
      METH_VARARGS | METH_KEYWORDS, request_wait_doc},
     {"Test", (PyCFunction)(void (*)(void))request_test,
      METH_VARARGS | METH_KEYWORDS, request_test_doc},
-    {"Waitall", (PyCFunction)(void (*)(void))request_waitall,
-     METH_VARARGS | METH_KEYWORDS | METH_CLASS, request_waitall_doc},
+    WM_REQUESTS_METHODS,
     {0},
 };
 

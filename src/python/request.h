@@ -4,6 +4,8 @@
 #ifndef WM_PYTHON_REQUEST_H
 #define WM_PYTHON_REQUEST_H
 
+#include <stdbool.h>
+
 #include "comm/p2p.h"
 #include "python/buffer.h"
 
@@ -13,7 +15,11 @@
 typedef struct {
     PyMPIRequestObject base;
     wm_op_t *op; // NULL once it has ended and was told
+    // What the handle is then: of a persistent one an inactive request of
+    // MPI's, else null.
+    MPI_Request inactive;
     wm_message_t message;
+    PyObject *payload; // of an irecv: what it received, until it was told
 } wm_request_t;
 
 // A new request for an operation (takes over the reference) and the rest of
@@ -21,10 +27,18 @@ typedef struct {
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message);
 
+// Whether the handle is that of an operation under way or not yet told.
+bool
+wm_request_is_active(const wm_request_t *self);
+
 // Lets go of an operation, which ends by itself if it has not, and of its
 // message.
 void
 wm_request_forget(wm_request_t *self);
+
+// After the operation has ended: MPI frees its request, Python the buffers.
+void
+wm_request_retire(wm_request_t *self);
 
 // For types derived from wm.Request.
 void

@@ -62,7 +62,8 @@ wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
                  "the buffer here is host memory: from host memory MPI "
                  "carries it, from a GPU it comes by %s (%s)",
                  transport->name,
-                 transport == &wm_transport_self ? "one copy"
-                                                 : "page-locked host memory");
+                 transport == &wm_transport_self  ? "one copy"
+                 : transport == &wm_transport_mpi ? "MPI, which takes it"
+                                                  : "page-locked host memory");
     return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
 }

@@ -101,7 +101,7 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
 static int
 read_layout(PyObject *dict, const char *argument, wm_array_t *array)
 {
-    static PyObject *shape_key, *strides_key, *mask_key;
+    static PyObject *shape_key, *strides_key, *mask_key, *descr_key;
     PyObject *shape = entry(dict, &shape_key, "shape"); // borrowed
     if (shape == NULL) {
         return missing(argument, "shape");
@@ -121,6 +121,13 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
         return wm_view_fail(PyExc_ValueError, argument,
                             "masked arrays are not supported: fill the "
                             "masked elements first");
+    }
+    PyObject *descr = entry(dict, &descr_key, "descr"); // borrowed
+    if (descr != NULL && !PyList_Check(descr)) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "the descr of its array interface is a %.200s, "
+                            "not a list",
+                            Py_TYPE(descr)->tp_name);
     }
     return PyErr_Occurred() ? -1 : 0;
 }

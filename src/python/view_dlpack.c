@@ -8,6 +8,10 @@
 // live as long as the process.
 #define HANDSHAKES 8
 
+// What a capsule is called once its tensor is taken.
+#define USED_VERSIONED "used_dltensor_versioned"
+#define USED_LEGACY "used_dltensor"
+
 typedef struct {
     int made;
     int next;
@@ -165,6 +169,26 @@ delete_legacy(void *owner)
     }
 }
 
+// Some producers' tensors live in their capsule, and not until the deleter is
+// called as the protocol has it: the capsule is kept for as long.
+static void
+release_capsule(void *owner)
+{
+    if (!Py_IsInitialized()) {
+        return; // what is left at the end of the process stays
+    }
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *capsule = owner;
+    if (PyCapsule_IsValid(capsule, USED_VERSIONED)) {
+        delete_versioned(PyCapsule_GetPointer(capsule, USED_VERSIONED));
+    }
+    else if (PyCapsule_IsValid(capsule, USED_LEGACY)) {
+        delete_legacy(PyCapsule_GetPointer(capsule, USED_LEGACY));
+    }
+    Py_DECREF(capsule);
+    PyGILState_Release(state);
+}
+
 // Takes over the tensor, on failure too.
 static int
 take_versioned(wm_dl_versioned_t *managed, const char *argument,
@@ -288,22 +312,30 @@ static int
 take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
              wm_dl_device_t *device)
 {
+    int status;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         void *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (PyCapsule_SetName(capsule, "used_dltensor_versioned") < 0) {
+        if (PyCapsule_SetName(capsule, USED_VERSIONED) < 0) {
             return -1;
         }
-        return take_versioned(managed, argument, view, device);
+        status = take_versioned(managed, argument, view, device);
     }
-    if (PyCapsule_IsValid(capsule, "dltensor")) {
+    else if (PyCapsule_IsValid(capsule, "dltensor")) {
         void *managed = PyCapsule_GetPointer(capsule, "dltensor");
-        if (PyCapsule_SetName(capsule, "used_dltensor") < 0) {
+        if (PyCapsule_SetName(capsule, USED_LEGACY) < 0) {
             return -1;
         }
-        return take_legacy(managed, argument, view, device);
+        status = take_legacy(managed, argument, view, device);
     }
-    return wm_view_fail(PyExc_BufferError, argument,
-                        "its __dlpack__ gave no unused DLPack capsule");
+    else {
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its __dlpack__ gave no unused DLPack capsule");
+    }
+    if (status == 0) {
+        view->owner = Py_NewRef(capsule);
+        view->release = release_capsule;
+    }
+    return status;
 }
 
 // The device as (type, id) by __dlpack_device__. 0, or -1.
@@ -374,7 +406,9 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
     status = 1;
 done:
     Py_XDECREF(number);
-    Py_XDECREF(capsule);
+    if (capsule != NULL) {
+        wm_view_release_owner(wm_release_object, capsule);
+    }
     return status;
 }
 

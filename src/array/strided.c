@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/strided.h"
+
+#include <string.h>
+
+#include "array/copy.h"
+#include "array/layout.h"
+
+void
+wm_strided_init(wm_strided_t *strided, char *data, int64_t run)
+{
+    strided->data = data;
+    strided->run = run;
+    strided->ndim = 0;
+}
+
+bool
+wm_strided_repeat(wm_strided_t *strided, int64_t count, int64_t stride)
+{
+    if (count == 1 || strided->run == 0)
+        return true;
+    if (count == 0) {
+        strided->run = 0;
+        strided->ndim = 0;
+        return true;
+    }
+    int64_t *shape = strided->shape, *strides = strided->strides;
+    if (strided->ndim == 0 && stride == strided->run) {
+        strided->run *= count;
+        return true;
+    }
+    if (strided->ndim > 0 && stride == shape[0] * strides[0]) {
+        shape[0] *= count;
+        return true;
+    }
+    if (strided->ndim == WM_STRIDED_NDIM)
+        return false;
+    memmove(shape + 1, shape, (size_t)strided->ndim * sizeof *shape);
+    memmove(strides + 1, strides, (size_t)strided->ndim * sizeof *strides);
+    shape[0] = count;
+    strides[0] = stride;
+    ++strided->ndim;
+    return true;
+}
+
+bool
+wm_strided_from_array(wm_strided_t *strided, const wm_array_t *array)
+{
+    wm_strided_init(strided, array->data,
+                    wm_dtype_info(array->dtype)->itemsize);
+    for (int i = array->ndim - 1; i >= 0; --i)
+        if (!wm_strided_repeat(strided, array->shape[i], array->strides[i]))
+            return false;
+    return true;
+}
+
+size_t
+wm_strided_nbytes(const wm_strided_t *strided)
+{
+    size_t nbytes = (size_t)strided->run;
+    for (int i = 0; i < strided->ndim; ++i)
+        nbytes *= (size_t)strided->shape[i];
+    return nbytes;
+}
+
+bool
+wm_strided_repeats(const wm_strided_t *strided)
+{
+    bool repeats = false;
+    for (int i = 0; i < strided->ndim; ++i)
+        repeats |= strided->strides[i] == 0;
+    return repeats;
+}
+
+// One direction of a copy, and how far it has come.
+typedef struct {
+    bool packs;
+    char *packed;
+    int device;
+    CUstream stream;
+} way_t;
+
+// `count` indices of dimension `first` from `data` on, with all dimensions
+// inside of it; the run alone, of `count` bytes, where `first` is behind the
+// last.
+static int
+copy_box(const wm_strided_t *strided, int first, int64_t count, char *data,
+         const way_t *way, wm_error_t *err)
+{
+    wm_array_t gaps = {.dtype = WM_UINT8, .data = data};
+    wm_array_t dense = {.dtype = WM_UINT8, .data = way->packed};
+    wm_layout_t layout;
+    for (int i = first; i <= strided->ndim; ++i) {
+        bool run = i == strided->ndim;
+        int at = gaps.ndim++;
+        gaps.shape[at] = i == first ? count
+                         : run      ? strided->run
+                                    : strided->shape[i];
+        gaps.strides[at] = run ? 1 : strided->strides[i];
+    }
+    dense.ndim = gaps.ndim;
+    int64_t stride = 1;
+    for (int i = dense.ndim - 1; i >= 0; --i) {
+        dense.shape[i] = gaps.shape[i];
+        dense.strides[i] = stride;
+        stride *= dense.shape[i];
+    }
+    wm_layout_init(&layout, way->packs ? &dense : &gaps,
+                   way->packs ? &gaps : &dense);
+    if (way->device >= 0)
+        return wm_copy_layout(&layout, way->device, way->stream, err);
+    wm_layout_copy_host(&layout);
+    return 0;
+}
+
+// All of it is one box. What ends inside of one is a box for each dimension:
+// the whole indices of the slowest, those of the next in what remains of it.
+static int
+copy(const wm_strided_t *strided, size_t nbytes, way_t way, wm_error_t *err)
+{
+    char *data = strided->data;
+    size_t inner = wm_strided_nbytes(strided);
+    int code = 0;
+    nbytes = nbytes < inner ? nbytes : inner;
+    for (int i = 0; i <= strided->ndim && nbytes > 0 && code == 0; ++i) {
+        bool run = i == strided->ndim;
+        inner = run ? 1 : inner / (size_t)strided->shape[i];
+        size_t count = nbytes / inner;
+        if (count > 0)
+            code = copy_box(strided, i, (int64_t)count, data, &way, err);
+        data += run ? 0 : (int64_t)count * strided->strides[i];
+        way.packed += count * inner;
+        nbytes -= count * inner;
+    }
+    return code;
+}
+
+int
+wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
+                int device, CUstream stream, wm_error_t *err)
+{
+    way_t way = {true, packed, device, stream};
+    return copy(strided, nbytes, way, err);
+}
+
+int
+wm_strided_unpack(const wm_strided_t *strided, const void *packed,
+                  size_t nbytes, int device, CUstream stream, wm_error_t *err)
+{
+    way_t way = {false, (char *)packed, device, stream};
+    return copy(strided, nbytes, way, err);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory with gaps, seen as one row of bytes: runs of contiguous bytes, in
+// strided dimensions around them that are walked the first one slowest. What
+// elements are, and in which order they lie in memory, it does not know. GIL
+// not needed.
+#ifndef WM_ARRAY_STRIDED_H
+#define WM_ARRAY_STRIDED_H
+
+#include "array/array.h"
+
+#define WM_STRIDED_NDIM (WM_MAX_NDIM - 1) // the run is a dimension as well
+
+typedef struct {
+    char *data;  // first byte
+    int64_t run; // bytes; 0 where there are none at all
+    int ndim;
+    int64_t shape[WM_STRIDED_NDIM];
+    int64_t strides[WM_STRIDED_NDIM]; // bytes, of either sign
+} wm_strided_t;
+
+// One run of so many bytes.
+void
+wm_strided_init(wm_strided_t *strided, char *data, int64_t run);
+
+// All of it `count` times, `stride` bytes apart: a new slowest dimension,
+// unless it continues what is there. False where there are too many.
+WM_MUST_CHECK bool
+wm_strided_repeat(wm_strided_t *strided, int64_t count, int64_t stride);
+
+// An array's elements in C order. False where it has too many dimensions.
+WM_MUST_CHECK bool
+wm_strided_from_array(wm_strided_t *strided, const wm_array_t *array);
+
+size_t
+wm_strided_nbytes(const wm_strided_t *strided);
+
+// Whether a byte is there more than once, by a stride of 0.
+bool
+wm_strided_repeats(const wm_strided_t *strided);
+
+// Enqueue a copy between the first `nbytes` of it and contiguous memory. Both
+// can be reached by kernels on `device`; for -1 both are host memory, and it
+// is done at once.
+WM_MUST_CHECK int
+wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
+                int device, CUstream stream, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_strided_unpack(const wm_strided_t *strided, const void *packed,
+                  size_t nbytes, int device, CUstream stream, wm_error_t *err);
+
+#endif

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Room for buffered sends: what the user attaches, counted.
+
+Copies are made in memory of our own, a GPU array's on its GPU; what is
+attached only limits them, as MPI says it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from mpi4py import MPI
+
+from . import _core
+
+_attached: dict[int, Any] = {}  # by a communicator's handle, 0: the process
+
+
+def _size(buf: Any) -> int:
+    automatic = getattr(MPI, "BUFFER_AUTOMATIC", None)
+    if buf is None:
+        return 0
+    if automatic is not None and buf is automatic:
+        return -1
+    return MPI.buffer.frombuffer(buf).nbytes
+
+
+class BufferedSends:
+    """Attach_buffer and its fellows of a communicator (MPI 4.1)."""
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """Attach a buffer whose size limits this communicator's Bsend.
+
+        buf: host memory, or ``MPI.BUFFER_AUTOMATIC`` for no limit. Each
+        message takes its bytes and ``MPI.BSEND_OVERHEAD``. Raises
+        MPI.Exception where one is attached.
+        """
+        _core._buffer_attach(self, _size(buf))
+        _attached[MPI._handleof(self)] = buf
+
+    def Detach_buffer(self) -> Any:
+        """Wait until what was sent has left the buffer, and return it."""
+        _core._buffer_flush(self).Wait()
+        _core._buffer_detach(self)
+        return _attached.pop(MPI._handleof(self), None)
+
+    def Flush_buffer(self) -> None:
+        """Wait until what was sent has left the buffer."""
+        _core._buffer_flush(self).Wait()
+
+    def Iflush_buffer(self) -> _core.Request:
+        """Return a request that ends when what was sent has left."""
+        return _core._buffer_flush(self)
+
+
+_stock_attach = MPI.Attach_buffer
+_stock_detach = MPI.Detach_buffer
+
+
+def attach_buffer(buf: Any) -> None:
+    """Attach a buffer to the process: MPI's own, whose size limits ours.
+
+    Of GPU memory only the size is used: MPI gets as much of the host's.
+    """
+    size = _size(buf)
+    host = bytearray(size) if _core.is_on_device(buf) else buf
+    _stock_attach(host)
+    _core._buffer_attach(None, size)
+    if host is not buf:
+        _attached[0] = buf
+
+
+def detach_buffer() -> Any:
+    """Detach the process's buffer.
+
+    Waits until all buffered messages have left, and returns what was attached.
+    """
+    _core._buffer_flush(None).Wait()
+    _core._buffer_detach(None)
+    host = _stock_detach()
+    return _attached.pop(0, host)
+
+
+def flush_buffer() -> None:
+    """Wait for buffered messages.
+
+    Those of every communicator, until they have left the buffer.
+    """
+    _core._buffer_flush(None).Wait()
+    _stock_flush()
+
+
+def _stock_flush() -> None:
+    with contextlib.suppress(NotImplementedError):  # before MPI 4.1
+        _flush()
+
+
+_flush = getattr(MPI, "Flush_buffer", lambda: None)
+
+
+def iflush_buffer() -> _core.Request:
+    """Begin to wait for buffered messages.
+
+    Returns a request that ends when those of every communicator have left.
+    """
+    return _core._buffer_flush(None)
+
+
+# What install() puts into mpi4py.MPI.
+FUNCTIONS = {
+    "Attach_buffer": attach_buffer,
+    "Detach_buffer": detach_buffer,
+    "Flush_buffer": flush_buffer,
+    "Iflush_buffer": iflush_buffer,
+}

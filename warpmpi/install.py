@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs unchanged: mpi4py's communicators become ours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from . import _core, buffered
+from .comm import _MAKERS as _METHODS
+from .comm import CLASS_CALLS, Comm, _Communicator, _known, _making, _ours
+
+_installed = False
+
+# mpi4py's own, which pickle finds here by their names once others have them.
+COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
+
+def _wrapping(call: Callable[..., Any], known: bool) -> Any:
+    """Make a maker of communicators, of mpi4py's own, give ours."""
+
+    @functools.wraps(call)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return _ours(call(*args, **kwargs), known)
+
+    return make
+
+
+def _looking_up(call: Callable[..., Any]) -> Any:
+    """Make what finds a communicator by its handle find ours; local."""
+
+    @functools.wraps(call)
+    def find(*args: Any, **kwargs: Any) -> Any:
+        return _known(call(*args, **kwargs))
+
+    return find
+
+
+def _of_ours(kind: type, name: str) -> Any:
+    """Make MPI.Intracomm.Split(comm, ...), of one of ours, give ours."""
+    method, ours = getattr(kind, name), _making(kind, name)
+
+    @functools.wraps(method)
+    def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = ours if isinstance(self, _Communicator) else method
+        return call(self, *args, **kwargs)
+
+    return make
+
+
+# Class methods that make communicators without one of ours at hand.
+_MAKERS = {
+    MPI.Comm: ("Get_parent", "Join"),
+    MPI.Intracomm: ("Create_from_group",),
+    MPI.Intercomm: ("Create_from_groups",),
+}
+
+
+def install() -> None:
+    """Make every communicator of this program one that takes GPU arrays.
+
+    ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` become wm.Comm's over the same
+    handles, and with them all that is made from them; calls of mpi4py that
+    belong to no communicator (``MPI.Prequest.Startall``, ``MPI.Request``'s
+    waits, ``MPI.File``'s reads and writes …) take GPU arrays, and requests of
+    either, too. Collective over COMM_WORLD: all ranks call it, once MPI runs
+    and before the program takes ``MPI.COMM_WORLD`` into variables of its own:
+    what was taken before stays mpi4py's, unprotected. A second call does
+    nothing.
+
+    Raises RuntimeError where MPI is not running or ranks run different
+    versions of this package.
+    """
+    global _installed
+    if _installed:
+        return
+    world, itself = Comm(MPI.COMM_WORLD), Comm(MPI.COMM_SELF)
+    for kind, names in _MAKERS.items():
+        for name in names:
+            if hasattr(kind, name):
+                made = _wrapping(getattr(kind, name), kind is MPI.Intracomm)
+                _core._patch(kind, name, staticmethod(made))
+    for name in ("fromhandle", "fromint", "f2py"):
+        if hasattr(MPI.Comm, name):
+            found = _looking_up(getattr(MPI.Comm, name))
+            _core._patch(MPI.Comm, name, staticmethod(found))
+    for kind in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Cartcomm):
+        for name in _METHODS:
+            if name in vars(kind) and not isinstance(
+                vars(kind)[name], classmethod
+            ):
+                _core._patch(kind, name, _of_ours(kind, name))
+    for owner, name, call in CLASS_CALLS:
+        _core._patch(owner, name, call)
+    for name, function in buffered.FUNCTIONS.items():
+        if hasattr(MPI, name):
+            setattr(MPI, name, function)
+    setattr(MPI, "COMM_WORLD", world)  # noqa: B010
+    setattr(MPI, "COMM_SELF", itself)  # noqa: B010
+    _installed = True

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which bytes of an array a call of MPI's reads or writes."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from mpi4py import MPI
+
+from ._core import Array
+
+# `rows` rows of `length` bytes, the first at `offset`, each `stride` behind
+# the one before: (offset, length, rows, stride).
+Run: TypeAlias = tuple[int, int, int, int]
+
+# A byte offset, a number of elements from there, and their type: None for
+# that of the array.
+_Block: TypeAlias = tuple[int, int, MPI.Datatype | None]
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__index__") and not hasattr(value, "__len__")
+
+
+def _numbers(value: Any, count: int) -> list[int]:
+    """Give an integer, or a sequence of them, as a list."""
+    if _is_number(value):
+        return [operator.index(value)] * count
+    return [operator.index(item) for item in value]
+
+
+def _named(kind: Any) -> Any:
+    return MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind
+
+
+def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
+    """Give the blocks of Alltoallw, each with a type."""
+    counts = displs = None
+    types = rest[-1]
+    if len(rest) == 2:
+        counts, displs = rest[0]
+    elif len(rest) == 3:
+        counts, displs = rest[:2]
+    if counts is None and displs is None:
+        counts, displs = [1] * count, [0] * count
+    counts, displs = _numbers(counts, count), _numbers(displs, count)
+    yield from zip(displs, counts, map(_named, types), strict=True)
+
+
+def _blocks(
+    itemsize: int, nbytes: int, rest: list[Any], form: str, count: int
+) -> Iterator[_Block]:
+    """Give the blocks of a buffer as mpi4py reads its specification."""
+    if form == "w":
+        yield from _typed_blocks(rest, count)
+        return
+    counts = displs = kind = None
+    if len(rest) == 1 and isinstance(rest[0], (str, MPI.Datatype)):
+        kind = rest[0]
+    elif len(rest) == 1:
+        counts = rest[0]
+    elif len(rest) == 2:
+        counts, kind = rest
+    elif rest:
+        counts, displs, kind = rest
+    pairs = tuple if form == "v" else (tuple, list)
+    if len(rest) < 3 and isinstance(counts, pairs):
+        counts, displs = counts
+    kind = _named(kind)
+    extent = itemsize if kind is None else kind.Get_extent()[1]
+    if form != "v":
+        offset = operator.index(displs or 0) * extent
+        number = (nbytes - offset) // extent
+        if counts is not None:
+            number = operator.index(counts) * (count if form else 1)
+        yield offset, number, kind
+        return
+    if counts is None:
+        number = nbytes // extent
+        counts = [
+            number // count + (number % count > block)
+            for block in range(count)
+        ]
+    counts = _numbers(counts, count)
+    if displs is None:
+        displs = [0, *accumulate(counts)][:count]
+    elif _is_number(displs):
+        displs = [operator.index(displs) * block for block in range(count)]
+    for displ, number in zip(_numbers(displs, count), counts, strict=True):
+        yield displ * extent, number, kind
+
+
+def _pieces(kind: MPI.Datatype) -> list[tuple[int, int]]:
+    """Give offset and length of the runs of bytes that make an element.
+
+    MPI alone knows what a datatype is made of: it unpacks into a mask.
+    """
+    lower, span = kind.Get_true_extent()
+    mask = bytearray(span)
+    one = kind.Create_resized(0, 1).Commit()
+    try:
+        origin = MPI.memory.fromaddress(MPI.Get_address(mask) - lower, 1)
+        one.Unpack(b"\1" * kind.Get_size(), 0, origin, MPI.COMM_SELF)
+    finally:
+        one.Free()
+    return [
+        (lower + piece.start(), len(piece[0]))
+        for piece in re.finditer(b"\1+", mask)
+    ]
+
+
+def _rows(offset: int, count: int, kind: MPI.Datatype) -> Iterator[Run]:
+    """Give the bytes of `count` elements of a datatype."""
+    size, extent = kind.Get_size(), kind.Get_extent()[1]
+    lower, span = kind.Get_true_extent()
+    if count <= 0 or size <= 0:
+        return
+    if extent < 0:  # from the last to the first
+        offset, extent = offset + (count - 1) * extent, -extent
+    if size == span and (count == 1 or size == extent):
+        yield offset + lower, size * count, 1, 0
+        return
+    pieces = [(lower, size)] if size == span else _pieces(kind)
+    first, length = pieces[0]
+    gap = pieces[-1][0] - pieces[-2][0] if len(pieces) > 1 else 0
+    even = [(first + gap * i, length) for i in range(len(pieces))] == pieces
+    if even and len(pieces) > count:
+        for element in range(count):
+            yield offset + element * extent + first, length, len(pieces), gap
+    else:
+        for at, length in pieces:
+            yield offset + at, length, count, extent
+
+
+# Of a specification that mpi4py does not understand either.
+_WRONG = (TypeError, ValueError, LookupError, ZeroDivisionError, MPI.Exception)
+
+
+def addresses(rest: list[Any], form: str) -> list[int]:
+    """Tell where the blocks of a buffer begin that is MPI.BOTTOM."""
+    try:
+        count = len(rest[-1]) if form == "w" else 1
+        if form == "v":  # all of one datatype
+            rest, form = [1, rest[-1]], ""
+        return [
+            offset + kind.Get_true_extent()[0]
+            for offset, number, kind in _blocks(1, 0, rest, form, count)
+            if number and kind is not None
+        ]
+    except _WRONG:
+        return []
+
+
+def absolute_runs_of(
+    rest: list[Any], form: str, count: int
+) -> tuple[int, int, list[Run]]:
+    """Tell which bytes a buffer is that is MPI.BOTTOM.
+
+    Gives the lowest address, the one behind the highest, and the runs, from
+    the lowest on.
+    """
+    runs = [
+        run
+        for offset, number, kind in _blocks(1, 0, rest, form, count)
+        if kind is not None
+        for run in _rows(offset, number, kind)
+    ]
+    low = min(offset for offset, _, _, _ in runs)
+    high = max(
+        offset + length + (rows - 1) * stride
+        for offset, length, rows, stride in runs
+    )
+    return low, high, [(run[0] - low, *run[1:]) for run in runs]
+
+
+def runs_of(
+    name: str,
+    host: Array,
+    rest: list[Any],
+    form: str,
+    count: int,
+    datatype: MPI.Datatype | None,
+) -> list[Run] | None:
+    """Tell which bytes of a buffer a call may touch.
+
+    host: an array like the buffer; rest: what follows it in its list; form:
+    "" for one block, n, v or w for `count` of them; datatype: the one to use
+    where the list names none. None where mpi4py will not understand the list
+    either, which is then its own to say. Raises ValueError, naming the
+    argument, for bytes that the buffer does not have.
+    """
+    try:
+        blocks = list(_blocks(host.itemsize, host.nbytes, rest, form, count))
+        if datatype is not None:
+            number = host.nbytes // datatype.Get_extent()[1]
+            blocks = [(0, number, datatype)]
+        found: list[Run] = []
+        for offset, number, kind in blocks:
+            if kind is not None:
+                found += _rows(offset, number, kind)
+            elif number > 0:
+                found.append((offset, number * host.itemsize, 1, 0))
+    except _WRONG:
+        return None
+    runs: list[Run] = []
+    for offset, length, rows, stride in found:
+        end = offset + length + (rows - 1) * stride
+        if offset < 0 or end > host.nbytes:
+            raise ValueError(
+                f"{name}: bytes {offset} to {end} are asked for, of an array "
+                f"of {host.nbytes} bytes"
+            )
+        if runs and rows == 1 and runs[-1][2] == 1:
+            begin, before, _, _ = runs[-1]
+            if begin + before == offset:
+                runs[-1] = begin, before + length, 1, 0
+                continue
+        runs.append((offset, length, rows, stride))
+    return runs
