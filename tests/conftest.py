@@ -21,6 +21,9 @@ if os.environ.get("WARPMPI_TEST_GPU") != "1" and SIMCUDA.is_file():
     os.environ.setdefault("SIMCUDA_DEVICES", "2")
     os.environ.setdefault("SIMCUDA_MODE", "lazy")
 
+# JAX would take most of a GPU, which other ranks and libraries are on.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 _WORST = {"passed": 0, "skipped": 1, "failed": 2}
 
 

@@ -18,7 +18,7 @@ import mpirun  # noqa: E402
 _LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA")
 # What says that this is such a rank, and what its user may have set.
 _RANK = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}
-_USERS = ("OMPI_ALLOW_RUN", "OMPI_MCA_plm_")
+_USERS = ("OMPI_ALLOW_RUN", "OMPI_MCA_plm")
 
 
 def clean_environment(**changes):
@@ -31,19 +31,28 @@ def clean_environment(**changes):
     return {**kept, **changes}
 
 
-def run(*program, ranks=2, timeout=80, wrapper=(), **environment):
+def run(
+    *program,
+    ranks=2,
+    timeout=80,
+    wrapper=(),
+    flags=(),
+    died=False,
+    **environment,
+):
     """Runs a Python program and its arguments on so many ranks.
 
     program: a file's path, or a text that "-c" runs. ranks: 0 starts it
-    without a launcher. wrapper: a command before Python. Returns what
-    was printed; asserts that all went well.
+    without a launcher. wrapper: a command before Python. flags: the
+    launcher's own. died: one of them will, and its status tells nothing.
+    Returns what was printed; asserts that all went well.
     """
     words = [*wrapper, sys.executable, *map(str, program)]
     if ranks:
         told = os.environ.get("WARPMPI_TEST_MPIRUN")
         launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)
         environment = {**extra, **environment}
-        words = [*launch, "-n", str(ranks), *words]
+        words = [*launch, *flags, "-n", str(ranks), *words]
     child = subprocess.Popen(
         words,
         cwd=ROOT,
@@ -63,12 +72,12 @@ def run(*program, ranks=2, timeout=80, wrapper=(), **environment):
                 child.communicate(timeout=5)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-    assert child.returncode == 0, printed + errors
+    assert died or child.returncode == 0, printed + errors
     return printed
 
 
-def run_text(folder, text, **options):
-    """run() on a program given as an indented text."""
+def run_text(folder, text, *words, **options):
+    """run() on a program given as an indented text, and its arguments."""
     script = folder / "program.py"
     script.write_text(textwrap.dedent(text))
-    return run(script, **options)
+    return run(script, *words, **options)

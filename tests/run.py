@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the suites, and prints one closing line over all of them.
 
-    python tests/run.py [unit] [mpi] [lint] [--ranks 1 2 4] [-- pytest's own]
+    python tests/run.py [unit] [mpi] [mpi4py] [lint] [--ranks 1 2 4]
+        [-- pytest's own]
 
 unit: everything outside tests/mpi, in one process; mpi: tests/mpi under
-mpirun, once for each number of ranks; lint: formatters and type checkers,
-each counted as one test. Without a name, all three. The simulated driver
+mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
+(mpi4py_suite.py has the whole); lint: formatters and type checkers, each
+counted as one test. Without a name, all of them. The simulated driver
 serves unless --gpu. Exits with 1 if anything failed or hung.
 """
 
@@ -153,7 +155,7 @@ def main():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ("unit", "mpi", "lint")
+    names = ("unit", "mpi", "mpi4py", "lint")
     parser.add_argument("suites", nargs="*", metavar="suite", default=[])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gpu", action="store_true", help="real GPUs")
@@ -190,6 +192,10 @@ def main():
                 [*common, "tests/mpi"],
                 options.limit,
             )
+    if "mpi4py" in suites:
+        import mpi4py_suite
+
+        total += mpi4py_suite.chosen()
     if "lint" in suites:
         total += lint_suite()
     print(

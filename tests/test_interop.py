@@ -449,6 +449,26 @@ def test_what_dlpack_owns_is_released_once():
     assert alive() is None
 
 
+def test_capsule_lives_as_long_as_what_it_gave():
+    """Some producers' tensors end with it, whatever the deleter says."""
+
+    class Producer:
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **arguments):
+            return capsule
+
+    for version in (None, (1, 0)):
+        array = wm.zeros(3, device="cpu")
+        capsule = array.__dlpack__(max_version=version)
+        before = sys.getrefcount(capsule)
+        view = wm.asarray(Producer())
+        assert sys.getrefcount(capsule) == before + 1
+        del view
+        assert sys.getrefcount(capsule) == before
+
+
 def test_from_dlpack_takes_dlpack_only():
     assert wm.from_dlpack(np.arange(3)).numpy().tolist() == [0, 1, 2]
     with pytest.raises(TypeError, match="__dlpack__"):

@@ -13,7 +13,8 @@ from warpmpi import _core
 
 SIMULATED = "WARPMPI_CUDA_DRIVER" in os.environ
 # What may come late and then stays: heaps, caches, pools of what was busy.
-SLACK = {"host memory": 1 << 20, "threads": 4, "streams": 4, "events": 4}
+# Freed blocks keep the events they were freed with, at most 32.
+SLACK = {"host memory": 1 << 20, "threads": 4, "streams": 4, "events": 36}
 
 
 def simulated_counts():

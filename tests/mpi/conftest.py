@@ -7,14 +7,40 @@ not waited for without end: after WARPMPI_TEST_TIMEOUT seconds every rank
 prints the stacks of all its threads and the job ends, named by its test.
 """
 
+import ctypes
 import faulthandler
 import os
 import time
+from collections import Counter
 
 import pytest
 from mpi4py import MPI
 
+import kinds
+
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
+# On real GPUs, and on demand, everything runs on any number of ranks.
+FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
+# Only every n-th of a test's parameters: where the same tests run once more.
+EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
+# What these test is between two ranks, and tested by that number of them;
+# a rank and itself take some.
+PAIRS = {
+    "test_counts",
+    "test_datatypes",
+    "test_eager",
+    "test_exchange",
+    "test_faults",
+    "test_interrupts",
+    "test_large_memory",
+    "test_mailboxes",
+    "test_objects",
+    "test_regressions",
+    "test_streams",
+    "test_strided",
+    "test_threads",
+    "test_transport",
+}
 PATIENCE = 5.0  # before a rank that failed tells why, in case it is killed
 
 _comm = MPI.COMM_WORLD.Dup()  # a plain one: what is tested is not used here
@@ -34,12 +60,38 @@ def world():
     return MPI.COMM_WORLD
 
 
-def pytest_collection_modifyitems(items):
+@pytest.fixture
+def fail():
+    """Makes the next call of a name fail on this rank's simulated driver."""
+    library = kinds.driver()
+    library.simcuda_fail.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_long,
+        ctypes.c_int,
+    )
+    yield lambda name: library.simcuda_fail(name.encode(), 1, 0)
+    library.simcuda_fail(None, 0, 0)
+
+
+def pytest_collection_modifyitems(config, items):
+    seen = Counter()
+    kept, dropped = [], []
     for item in items:
+        pair = item.path.stem in PAIRS and not FULL
+        if pair and _comm.size > 2:
+            dropped.append(item)
+            continue
         for mark in item.iter_markers("ranks"):
             if _comm.size < mark.args[0]:
                 reason = f"needs {mark.args[0]} ranks"
                 item.add_marker(pytest.mark.skip(reason=reason))
+        alone = pair and _comm.size == 1 and "comm" in item.fixturenames
+        every = 3 if alone and EVERY == 1 else EVERY
+        function = item.path, getattr(item, "originalname", item.name)
+        (dropped if seen[function] % every else kept).append(item)
+        seen[function] += 1
+    items[:] = kept
+    config.hook.pytest_deselected(items=dropped)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,6 +112,16 @@ def pytest_runtest_makereport(item, call):
         failures.setdefault(item.nodeid, []).append(report.longreprtext)
     if report.when == "teardown":
         own = failures.pop(item.nodeid, [])
+        for text in own:  # in case the job is ended by a later one
+            said = [line for line in text.splitlines() if line[:2] == "E "]
+            said = (said or text.splitlines())[:3]
+            print(
+                f"rank {_comm.rank}: {item.nodeid}",
+                *said,
+                sep="\n",
+                file=_stderr,
+                flush=True,
+            )
         failed = _agree(item.nodeid, own)
         if failed and not own:
             report.outcome = "failed"

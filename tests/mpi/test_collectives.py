@@ -88,3 +88,16 @@ def test_messages_go_on_while_a_rank_is_in_a_barrier(comm):
         assert (buffer == 1).all()
     else:
         comm.Barrier()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_column_is_broadcast(comm, kind):
+    column = MPI.DOUBLE.Create_vector(6, 1, 8).Create_resized(0, 8).Commit()
+    matrix = kinds.make(kind, np.full(48, float(comm.rank)))
+    comm.Bcast([matrix, (2, 3), column], 0)
+    expected = np.full((6, 8), float(comm.rank))
+    expected[:, 3:5] = 0
+    np.testing.assert_array_equal(
+        kinds.values_of(matrix).reshape(6, 8), expected
+    )
+    column.Free()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
 SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
-SAMPLE = 6  # of n, for each scenario and failing rank
+SAMPLE = 4  # of n, for each scenario and failing rank
 MOST = 150  # beyond it a rank only asks again whether a stream is idle
 HANGS = 30.0  # seconds that no message takes
 UNKNOWN = 999  # CUDA_ERROR_UNKNOWN
@@ -66,6 +66,15 @@ def in_use():
     stats = _core._memory_stats()
     used = "device_bytes_used", "pinned_bytes_used", "blocks", "pinned_blocks"
     return {key: stats[key] for key in used}
+
+
+def at_rest():
+    """The same, once the last messages have been let go of."""
+    before, now = None, in_use()
+    while now != before:
+        time.sleep(0.02)
+        before, now = now, in_use()
+    return now
 
 
 @contextlib.contextmanager
@@ -104,6 +113,7 @@ class Scenario:
 
     both = False  # whether rank 0 receives as well
     collective = False
+    grows = 4  # what pools may: what was busy when a call failed
 
     def __init__(self, comm, source, into, size):
         self.comm = comm
@@ -143,6 +153,10 @@ class Scenario:
             np.testing.assert_array_equal(
                 kinds.values_of(self.buffer), self.expected
             )
+
+    def check_late(self, received):
+        """What was received instead of it, without gaps."""
+        np.testing.assert_array_equal(received, self.expected)
 
 
 def write(buffer, values):
@@ -196,6 +210,36 @@ class StockRequests(Requests):
     waitall = staticmethod(MPI.Request.Waitall)
 
 
+class Objects(Scenario):
+    """Arrays inside a pickled object, received into new ones."""
+
+    send = "send"
+    grows = 12  # each array has events of its own
+
+    def run(self):
+        if self.comm.rank == 0:
+            obj = {"first": self.out, "second": [self.out[: self.size // 2]]}
+            sent = getattr(self.comm, self.send)(obj, 1, self.tag)
+            if sent is not None:
+                sent.wait()
+        else:
+            self.got = self.comm.recv(source=0, tag=self.tag)
+
+    def check(self):
+        if self.receives():
+            got, half = self.got, self.size // 2
+            self.got = None
+            for array, wanted in (
+                (got["first"], self.expected),
+                (got["second"][0], self.expected[:half]),
+            ):
+                np.testing.assert_array_equal(array.numpy(), wanted)
+
+
+class ObjectsBegun(Objects):
+    send = "isend"
+
+
 class OnStream(Scenario):
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -208,6 +252,65 @@ class OnStream(Scenario):
         else:
             self.channel.Recv(self.buffer, 0, self.tag)
         self.stream.synchronize()
+
+
+def every_other(flat):
+    return flat.reshape(-1, 2)[:, 1]
+
+
+class Strided(Scenario):
+    """Every other byte of an array."""
+
+    def __init__(self, comm, source, into, size):
+        super().__init__(comm, source, into, 2 * size)
+        self.size = size
+        if self.out is not None:
+            self.out = every_other(self.out)
+        if self.buffer is not None:
+            self.buffer = every_other(self.buffer)
+
+
+class StridedExchange(Strided, Exchange):
+    pass
+
+
+class StridedRequests(Strided, Requests):
+    pass
+
+
+class StridedOnStream(Strided, OnStream):
+    pass
+
+
+class Typed(Scenario):
+    """Triples of every four bytes, which only MPI can pack."""
+
+    kind = MPI.BYTE.Create_indexed([1, 2], [1, 2]).Create_resized(0, 4)
+
+    def __init__(self, comm, source, into, size):
+        super().__init__(comm, source, into, size // 3 * 4)
+        self.count = self.size // 4
+        self.kind.Commit()
+
+    def typed(self, array):
+        return [array, self.count, self.kind]
+
+    def run(self):
+        if self.comm.rank == 0:
+            self.comm.Send(self.typed(self.out), 1, self.tag)
+        else:
+            self.comm.Recv(self.typed(self.buffer), 0, self.tag)
+
+    def check(self):
+        if self.receives():
+            values = kinds.values_of(self.buffer).reshape(-1, 4)
+            expected = self.expected.reshape(-1, 4)
+            np.testing.assert_array_equal(values[:, 1:], expected[:, 1:])
+            assert (values[:, 0] == 255).all()
+
+    def check_late(self, received):
+        expected = self.expected.reshape(-1, 4)[:, 1:].reshape(-1)
+        np.testing.assert_array_equal(received[: expected.size], expected)
 
 
 class Bcast(Scenario):
@@ -249,10 +352,13 @@ def attempt(scenario, plain, turn, culprit, n):
                 scenario.check()
             elif not n or not isinstance(error, ERRORS):
                 raise error
+        except Exception as raised:
+            wrong = f"rank {plain.rank}: {raised!r}"
+        try:
             if not scenario.collective:
                 settle(scenario, plain, error is not None)
         except Exception as raised:
-            wrong = f"rank {plain.rank}: {raised!r}"
+            wrong = wrong or f"rank {plain.rank}: {raised!r}"
         wrong = [text for text in plain.allgather(wrong) if text]
         assert not wrong, (what, wrong)
     with guard(f"the exchange after {what}"):
@@ -287,7 +393,7 @@ def settle(scenario, plain, failed):
     heard.Wait()
     told.Wait()
     if came:
-        np.testing.assert_array_equal(rest, scenario.expected)
+        scenario.check_late(rest)
 
 
 def exchange(scenario, turn):
@@ -330,13 +436,20 @@ def try_all(make, comm, plain, name):
             assert not left, (name, culprit, n, left)
         after = live()
         for kind, count in after.items():
-            # Pools may have grown by what was busy when a call failed.
-            assert count <= held[kind] + 4, (kind, held, after)
+            # Pools may have grown by what was busy when a call failed, and
+            # freed blocks keep events until there are many of these.
+            more = scenario.grows + (32 if kind == "events" else 0)
+            assert count <= held[kind] + more, (kind, held, after)
 
 
 def wait_for_release(taken):
     """What is in use although it was not before."""
-    if wait_for(lambda: in_use() == taken, 2.0):
+
+    def released():  # a copy that was in use at first may have gone since
+        now = in_use()
+        return all(now[key] <= taken[key] for key in taken)
+
+    if wait_for(released, 2.0):
         return None
     return f"rank {MPI.COMM_WORLD.rank}: {taken} became {in_use()}"
 
@@ -356,10 +469,21 @@ P2P = {
     "requests": (Requests, "device", "device", LARGE),
     "stock_waitall": (StockRequests, "device", "device", LARGE),
     "requests_of_pool_memory": (Requests, "pool", "pool", SMALL),
+    "objects_small": (Objects, "device", "device", SMALL),
+    "objects_large": (Objects, "device", "device", LARGE),
+    "objects_begun": (ObjectsBegun, "device", "device", LARGE),
     "on_stream_small": (OnStream, "device", "device", SMALL),
     "on_stream_large": (OnStream, "device", "device", LARGE),
     "on_stream_pool": (OnStream, "pool", "pool", SMALL),
     "on_stream_to_host": (OnStream, "device", "host", LARGE),
+    "strided_small": (Strided, "device", "device", SMALL),
+    "strided_to_host": (Strided, "device", "host", LARGE),
+    "host_to_strided": (Strided, "host", "device", LARGE),
+    "strided_requests": (StridedRequests, "device", "device", LARGE),
+    "strided_exchange": (StridedExchange, "device", "device", SMALL),
+    "strided_on_stream": (StridedOnStream, "device", "device", SMALL),
+    "strided_large_on_stream": (StridedOnStream, "device", "device", LARGE),
+    "datatype": (Typed, "device", "device", SMALL),
 }
 COLLECTIVES = {
     "bcast": (Bcast, "device", "device", LARGE),
@@ -424,9 +548,35 @@ def test_failed_sends_give_their_slots_back(comm, plain):
     assert wm.stats()["host_messages"] == before, told
 
 
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+@pytest.mark.parametrize("kind", ["device", "strided"])
+def test_a_stream_is_given_nothing_that_may_yet_fail(comm, plain, kind):
+    """The sender fails when its header is on its way already."""
+    array = kinds.make("device", np.ones(2 * LARGE, np.uint8))
+    array = every_other(array) if kind == "strided" else array[:LARGE]
+    stream = wm.Stream(wm.get_device())
+    channel = comm.on(stream)
+    function = b"StreamWriteValue32" if kind == "device" else b"LaunchKernel"
+    driver = kinds.driver()
+    driver.simcuda_fail_slowly(ctypes.c_long(20_000))
+    for _ in range(5):
+        plain.Barrier()
+        if comm.rank == 0:
+            if kind == "device":  # a busy stream promises
+                array.fill_(1, stream=stream)
+            driver.simcuda_fail(function, ctypes.c_long(1), UNKNOWN)
+            with pytest.raises(wm.CudaError):
+                channel.Send(array, 1)
+        else:
+            with pytest.raises(wm.CudaError, match="rank 0, failed"):
+                channel.Recv(array, 0)
+    driver.simcuda_fail(function, ctypes.c_long(0), UNKNOWN)
+    driver.simcuda_fail_slowly(ctypes.c_long(0))
+
+
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 def test_faults_of_the_host_transport(tmp_path):
-    names = "device_small or device_large or sendrecv or stock or on_stream"
+    names = "device_small or device_large or on_stream_small"
     ranks.run(
         ranks.ROOT / "tests" / "pytest_main.py",
         tmp_path,
@@ -437,5 +587,6 @@ def test_faults_of_the_host_transport(tmp_path):
         "-k",
         f"faults_of_messages and ({names})",
         ranks.ROOT / "tests" / "mpi" / "test_faults.py",
+        timeout=300,
         WARPMPI_TRANSPORT="host",
     )

@@ -42,8 +42,7 @@ def check_refuses_gpu_memory(comm):
         for call in (
             lambda: comm.Send(array, 0),
             lambda: comm.Irecv(array, 0),
-            lambda: comm.Bcast(array),
-            lambda: comm.Dup().Allgather(array, np.zeros(80)),
+            lambda: comm.Dup().Send(array, 0),
         ):
             with pytest.raises(TypeError, match="GPU memory"):
                 call()
@@ -63,11 +62,45 @@ def test_merging_groups_of_ours_gives_ours(comm, halves, kind):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_messages_between_groups(comm, halves, kind):
+    peers = halves.remote_size
+    got = [kinds.make(kind, np.zeros(500)) for _ in range(peers)]
+    mine = kinds.make(kind, np.full(500, float(comm.rank)))
+    into = [halves.Irecv(got[k], k) for k in range(peers)]
+    out = [halves.Isend(mine, k) for k in range(peers)]
+    MPI.Request.Waitall(into + out)
+    for k in range(peers):
+        sender = 2 * k + 1 - comm.rank % 2
+        assert (kinds.values_of(got[k]) == sender).all()
+
+
+@pytest.mark.ranks(2)
+def test_short_and_pickled_messages_between_groups(halves):
+    if halves.rank >= halves.remote_size:
+        return
+    into = np.zeros(3, "i4")
+    halves.Sendrecv(
+        np.arange(3, dtype="i4"), halves.rank, 5, into, MPI.ANY_SOURCE
+    )
+    assert list(into) == [0, 1, 2]
+    halves.Barrier() if halves.remote_size == halves.size else None
+    assert halves.sendrecv("text", halves.rank, source=halves.rank) == "text"
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_the_other_group_lacks(halves):
+    with pytest.raises(MPI.Exception):
+        halves.Send(np.zeros(1), halves.remote_size)
+
+
+@pytest.mark.ranks(2)
 def test_merging_groups_of_unknown_origin(comm, world):
     half = world.Split(comm.rank % 2, comm.rank)
     plain = half.Create_intercomm(0, world, 1 - comm.rank % 2)
     merged = wm.Intercomm(plain).Merge()
-    check_refuses_gpu_memory(merged)
+    assert isinstance(merged, wm.Comm)
+    exchange(merged, kinds.KINDS[-1])
     for made in merged, plain, half:
         made.Free()
 
@@ -83,7 +116,10 @@ def test_merging_after_accept_and_connect(comm):
         inter = alone.Accept(port)
     else:
         inter = alone.Connect(comm.recv(source=0))
-    assert isinstance(inter, wm.Intercomm)
+    assert not isinstance(inter, wm.CommMethods)
+    if wm.is_cuda_available():
+        with pytest.raises(TypeError, match="GPU memory"):
+            inter.Send(kinds.make("device", np.zeros(8)), 0)
     merged = inter.Merge(comm.rank == 1)
     check_refuses_gpu_memory(merged)
     ours = wm.Comm(merged)

@@ -135,3 +135,31 @@ def test_random_order(comm):
             size = status.Get_count(MPI.BYTE)
             assert size == sizes[expected]
             assert (kinds.values_of(buffer)[:size] == expected).all()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("size", [0, 5, 5000, 300_000])
+@pytest.mark.parametrize("matched", [False, True])
+def test_a_synchronous_send_waits_for_more_than_a_probe(
+    comm, kind, size, matched
+):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = kinds.make(kind, np.full(size, 3, np.uint8))
+    into = kinds.make(kind, np.zeros(size, np.uint8))
+    sent = comm.Issend(out, right, 6)
+    message = comm.Mprobe(left, 6) if matched else comm.Probe(left, 6)
+    comm.Barrier()
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        assert not sent.Test()
+    comm.Barrier()
+    if matched:
+        message.Recv(into)
+    else:
+        comm.Recv(into, left, 6)
+    sent.Wait()
+    assert (kinds.values_of(into) == 3).all()
+    failing = comm.Issend(np.ones(9), right, 7)
+    with pytest.raises(MPI.Exception):
+        comm.Recv(np.zeros(1), left, 7)
+    failing.Wait()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which path a message takes, and that the counters tell it."""
 
+import ctypes
 import os
 
 import numpy as np
@@ -26,7 +27,7 @@ def exchange(comm, kind, size):
     buffer = kinds.make(kind, np.zeros(size, np.uint8))
     before = wm.stats()
     if comm.rank == 0:
-        comm.Send(buffer, 1)
+        comm.Ssend(buffer, 1)  # a Send may copy, and go on
     elif comm.rank == 1:
         comm.Recv(buffer, 0)
     after = wm.stats()
@@ -164,7 +165,8 @@ PROGRAM = """
         request.Wait()
     stats = wm.stats()
     print(wm.transport(comm, 1 - comm.rank).name,
-          stats["host_messages"], stats["ipc_messages"], flush=True)
+          stats["host_messages"], stats["ipc_messages"],
+          stats["mpi_messages"], stats["staged_bytes"], flush=True)
 """
 
 
@@ -183,17 +185,86 @@ def test_the_host_serves_where_ipc_cannot(tmp_path, environment):
     if simulated and "WARPMPI_CUDA_DRIVER" not in os.environ:
         pytest.skip("needs the simulated driver")
     printed = ranks.run_text(tmp_path, PROGRAM, **environment)
-    assert printed.count("host 4 0") == 2, printed
+    assert printed.count("host 4 0 0") == 2, printed
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
-def test_hosts_that_share_no_memory(tmp_path):
-    """Each rank claims to be on a host of its own: MPI carries the payload."""
-    script = tmp_path / "host.sh"
+def hosts(folder):
+    """A command after which each rank claims to be on a host of its own."""
+    script = folder / "host.sh"
     script.write_text(
         "#!/bin/sh\nexport WARPMPI_HOST=h"
         '${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec "$@"\n'
     )
     script.chmod(0o755)
-    printed = ranks.run_text(tmp_path, PROGRAM, wrapper=[str(script)])
-    assert printed.count("host 4 0") == 2, printed
+    return [str(script)]
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_hosts_that_share_no_memory(tmp_path):
+    printed = ranks.run_text(tmp_path, PROGRAM, wrapper=hosts(tmp_path))
+    assert printed.count("host 4 0 0") == 2, printed
+
+
+@pytest.fixture
+def cuda_aware():
+    """A command and settings that pretend a CUDA-aware MPI."""
+    driver = os.environ.get("WARPMPI_CUDA_DRIVER")
+    if driver is None:
+        pytest.skip("needs the simulated driver")
+    return ["env", f"LD_PRELOAD={driver}"], {"SIMCUDA_OPEN": "1"}
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_cuda_aware_mpi_carries_device_memory(tmp_path, cuda_aware, asked):
+    """Where it is asked to, and between hosts."""
+    wrapper, environment = cuda_aware
+    if asked:
+        environment["WARPMPI_TRANSPORT"] = "mpi"
+    else:
+        wrapper = wrapper + hosts(tmp_path)
+    printed = ranks.run_text(tmp_path, PROGRAM, wrapper=wrapper, **environment)
+    assert printed.count("mpi 0 0 4 0") == 2, printed
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_messages_by_a_cuda_aware_mpi(tmp_path, cuda_aware):
+    wrapper, environment = cuda_aware
+    ranks.run(
+        ranks.ROOT / "tests" / "pytest_main.py",
+        tmp_path,
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not needs_no_receiver",  # that is beyond MPI's eager limit
+        *(
+            ranks.ROOT / "tests" / "mpi" / f"test_{name}.py"
+            for name in ("messages", "streams")
+        ),
+        timeout=85,
+        wrapper=wrapper,
+        WARPMPI_TRANSPORT="mpi",
+        **environment,
+    )
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
+    text = """
+        from mpi4py import MPI
+        import warpmpi as wm
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error)
+    """
+    try:
+        aware = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support()
+    except AttributeError:
+        pytest.skip("this MPI does not tell")
+    if aware:
+        pytest.skip("this MPI is CUDA-aware")
+    printed = ranks.run_text(tmp_path, text, WARPMPI_TRANSPORT="mpi")
+    assert printed.count("not CUDA-aware: unset WARPMPI_TRANSPORT") == 2

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What runs underneath the stand-in for CuPy."""
+
+is_hip = False

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Blocking sends up to the eager limit end before they are received."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+
+LIMIT = 65536
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.mark.parametrize("size", [1, 5000, LIMIT])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("into_kind", kinds.KINDS)
+def test_all_send_before_anybody_receives(comm, kind, into_kind, size):
+    if kind in kinds.HOST_KINDS and size > 3000:
+        pytest.skip("MPI's own limit is another")
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = kinds.make(kind, np.zeros(size, np.uint8))
+    for turn in range(3):
+        wm.asarray(out).fill_(10 * turn + comm.rank)
+        comm.Send(out, right, turn)
+    wm.asarray(out).fill_(99)
+    for turn in range(3):
+        into = kinds.make(into_kind, np.zeros(size, np.uint8))
+        comm.Recv(into, left, turn)
+        assert (kinds.values_of(into) == 10 * turn + left).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("form", ["Ssend", "Send"])
+def test_those_that_must_wait_do(comm, form):
+    """Ssend always, Send above the limit."""
+    if comm.rank > 1 or not wm.is_cuda_available():
+        return
+    size = 100 if form == "Ssend" else LIMIT + 1
+    array = kinds.make("device", np.ones(size, np.uint8))
+    if comm.rank == 0:
+        begun = time.monotonic()
+        getattr(comm, form)(array, 1)
+        assert time.monotonic() - begun > 0.2
+    else:
+        time.sleep(0.3)
+        comm.Recv(array, 0)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("into_kind", kinds.KINDS)
+def test_a_message_that_nobody_looks_after(comm, into_kind):
+    """The sender sleeps, its thread had nothing to do before: it wakes up."""
+    if comm.rank > 1 or not wm.is_cuda_available():
+        return
+    values = np.arange(1000, dtype=np.uint8)
+    array = kinds.make("device", values)
+    into = kinds.make(into_kind, np.zeros(1000, np.uint8))
+    time.sleep(0.1)
+    if comm.rank == 0:
+        comm.Send(array, 1)
+        time.sleep(2)
+    else:
+        time.sleep(0.3)
+        begun = time.monotonic()
+        comm.Recv(into, 0)
+        assert time.monotonic() - begun < 1.5
+        np.testing.assert_array_equal(kinds.values_of(into), values)
+
+
+@pytest.mark.ranks(2)
+def test_truncation_of_what_was_copied(comm):
+    if comm.rank > 1 or not wm.is_cuda_available():
+        return
+    array = kinds.make("device", np.ones(1000, np.uint8))
+    if comm.rank == 0:
+        comm.Send(array, 1)
+        comm.Barrier() if comm.size == 2 else None
+    else:
+        comm.Barrier() if comm.size == 2 else None
+        with pytest.raises(MPI.Exception) as caught:
+            comm.Recv(kinds.make("device", np.zeros(10, np.uint8)), 0)
+        assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+
+
+def run(folder, limit, program):
+    return ranks.run_text(
+        folder,
+        program,
+        **({} if limit is None else {"WARPMPI_EAGER_LIMIT": limit}),
+    )
+
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available() or MPI.COMM_WORLD.size > 1,
+    reason="needs a GPU, and starts its own ranks",
+)
+
+WAITS = """
+    import time
+    from mpi4py import MPI
+    import numpy as np, warpmpi as wm
+    comm = wm.Comm(MPI.COMM_WORLD)
+    array = wm.array(np.ones({size}, "u1"), device="cuda:0")
+    comm.Barrier()
+    if comm.rank == 0:
+        begun = time.monotonic()
+        comm.Send(array, 1)
+        print(time.monotonic() - begun > 0.5)
+    else:
+        time.sleep(0.7)
+        comm.Recv(array, 0)
+"""
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("limit", "size", "waits"),
+    [("0", 1, True), ("1000000", 900_000, False), (None, 1000, False)],
+)
+def test_the_limit_is_settable(tmp_path, limit, size, waits):
+    printed = run(tmp_path, limit, WAITS.format(size=size))
+    assert printed.strip() == str(waits)
+
+
+@needs_gpu
+def test_a_limit_that_is_none(tmp_path):
+    with pytest.raises(AssertionError, match="WARPMPI_EAGER_LIMIT=lots"):
+        run(tmp_path, "lots", WAITS.format(size=1))
+
+
+@needs_gpu
+def test_nothing_is_lost_when_the_sender_ends_first(tmp_path):
+    """MPI_Finalize of the sender waits as long as the receiver may come."""
+    program = """
+        import time
+        from mpi4py import MPI
+        import numpy as np, warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        if comm.rank == 0:
+            comm.Send(wm.full(1000, 7.0, device="cuda:0"), 1)
+        else:
+            time.sleep(6.5)
+            into = wm.zeros(1000, device="cuda:0")
+            comm.Recv(into, 0)
+            assert (into.numpy() == 7).all()
+    """
+    run(tmp_path, None, program)

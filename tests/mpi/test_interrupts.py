@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ctrl-C ends a call that waits, and no message is lost by that."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+SIZE = 1_000_000  # bytes: more than any MPI takes before its receive
+KINDS = [kind for kind in ("host", "device", "pool") if kind in kinds.KINDS]
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.fixture
+def interrupt():
+    """Calls a function that waits, and is interrupted in a moment.
+
+    By a signal to the process from another thread, as a terminal's comes.
+    """
+
+    def stop(*_):
+        raise Stopped
+
+    old = signal.signal(signal.SIGINT, stop)
+    timers = []
+
+    def call(function, begun=lambda: True):
+        def kill():
+            time.sleep(0.1)
+            while not begun():  # a busy machine
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Thread(target=kill, daemon=True)
+        timers.append(timer)
+        timer.start()
+        with pytest.raises(Stopped):
+            function()
+
+    yield call
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGINT, old)
+
+
+def filled(kind, value):
+    return kinds.make(kind, np.full(SIZE, value, np.uint8))
+
+
+def holds(buffer, value):
+    return bool((kinds.values_of(buffer) == value).all())
+
+
+RECEIVES = {
+    "Recv": lambda comm, into: comm.Recv(into, comm.rank, 3),
+    "any": lambda comm, into: comm.Recv(into),
+    "Probe": lambda comm, into: comm.Probe(comm.rank, 3),
+    "Mprobe": lambda comm, into: comm.Mprobe(comm.rank, 3),
+    "Sendrecv": lambda comm, into: comm.Sendrecv(
+        np.zeros(1), comm.rank, 4, into, comm.rank, 3
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(RECEIVES))
+def test_a_receive_that_is_interrupted(comm, interrupt, name, kind):
+    """What is sent afterwards goes to the next receive."""
+    if name == "Sendrecv":
+        # What it has sent itself is received first.
+        requests = [comm.Irecv(np.zeros(1), comm.rank, 4)]
+    into = filled(kind, 1)
+    interrupt(
+        lambda: RECEIVES[name](comm, into),
+        lambda: name != "Sendrecv" or requests[0].Test(),
+    )
+    for value in (5, 6):
+        request = comm.Isend(filled(kind, value), comm.rank, 3)
+        other = filled(kind, 2)
+        status = MPI.Status()
+        comm.Recv(other, comm.rank, 3, status)
+        request.Wait()
+        assert status.Get_count(MPI.BYTE) == SIZE
+        assert holds(other, value)
+    assert holds(into, 1)
+    if name == "Sendrecv":
+        wm.Request.Waitall(requests)
+
+
+SENDS = {
+    "Send": lambda comm, out: comm.Send(out, comm.rank, 3),
+    "Ssend": lambda comm, out: comm.Ssend(out, comm.rank, 3),
+    "Sendrecv": lambda comm, out: comm.Sendrecv(
+        out, comm.rank, 3, np.zeros(1), comm.rank, 4
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(SENDS))
+def test_a_send_that_is_interrupted_goes_on(comm, interrupt, name, kind):
+    """It is received afterwards, once, also when its array is forgotten."""
+    interrupt(
+        lambda: SENDS[name](comm, filled(kind, 7)),
+        lambda: comm.Iprobe(comm.rank, 3),
+    )
+    into, status = filled(kind, 0), MPI.Status()
+    comm.Recv(into, comm.rank, 3, status)
+    assert status.Get_count(MPI.BYTE) == SIZE
+    assert holds(into, 7)
+    assert not comm.Iprobe(comm.rank, 3)
+
+
+WAITS = {
+    "Wait": lambda requests: requests[0].Wait(),
+    "Waitall": lambda requests: wm.Request.Waitall(requests),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["Irecv", "Recv_init", "Issend"])
+@pytest.mark.parametrize("name", list(WAITS))
+def test_a_wait_that_is_interrupted_can_be_repeated(
+    comm, interrupt, name, form, kind
+):
+    me, sends = comm.rank, form == "Issend"
+    mine = [filled(kind, 8 if sends else 0) for _ in "ab"]
+    requests = [
+        getattr(comm, form)(buffer, me, tag) for tag, buffer in enumerate(mine)
+    ]
+    if form == "Recv_init":
+        wm.Prequest.Startall(requests)
+    interrupt(lambda: WAITS[name](requests))
+    theirs = [filled(kind, 0 if sends else 8) for _ in "ab"]
+    for tag, buffer in enumerate(theirs):
+        if sends:
+            comm.Recv(buffer, me, tag)
+        else:
+            comm.Send(buffer, me, tag)
+    wm.Request.Waitall(requests)
+    for buffer in (*mine, *theirs):
+        assert holds(buffer, 8)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["Recv", "Send"])
+def test_between_two_ranks(comm, world, interrupt, name, kind):
+    """Again and again, one end is interrupted, then the other comes."""
+    for turn in range(3):
+        buffer = filled(kind, turn if comm.rank == 0 else 99)
+        if comm.rank == 1 and name == "Recv":
+            interrupt(lambda buffer=buffer: comm.Recv(buffer, 0, 3))
+        elif comm.rank == 0 and name == "Send":
+            interrupt(
+                lambda buffer=buffer: comm.Send(buffer, 1, 3),
+                lambda: world.iprobe(1, 9),
+            )
+            world.recv(None, 1, 9)
+        elif comm.rank == 1:
+            comm.Probe(0, 3)  # it has begun
+            world.send(None, 0, 9)
+        world.Barrier()
+        if comm.rank == 1:
+            comm.Recv(buffer, 0, 3)
+            assert holds(buffer, turn)
+        elif comm.rank == 0 and name == "Recv":
+            comm.Send(buffer, 1, 3)
+        world.Barrier()
+
+
+def test_a_keyboard_interrupt(comm):
+    """Python's own handler, and the rank goes on."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            comm.Recv(np.zeros(1), comm.rank)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, old)
+    request = comm.Isend(np.full(1, 3.0), comm.rank)
+    buffer = np.zeros(1)
+    comm.Recv(buffer, comm.rank)
+    request.Wait()
+    assert buffer[0] == 3

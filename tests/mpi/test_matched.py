@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Messages that a matching probe has found: nobody else receives them."""
+
+import gc
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def neighbours(comm):
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+@pytest.mark.parametrize("size", [0, 5, 5000, 300_000])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_only_its_own_receive_gets_it(comm, kind, size, blocking):
+    right, left = neighbours(comm)
+    out = [
+        kinds.make(kind, np.full(size, 10 * k + comm.rank, np.uint8))
+        for k in range(2)
+    ]
+    into = [kinds.make(kind, np.zeros(size, np.uint8)) for _ in range(2)]
+    sent = [comm.Isend(buffer, right, 7) for buffer in out]
+    status = MPI.Status()
+    message = comm.Mprobe(MPI.ANY_SOURCE, 7, status)
+    assert isinstance(message, wm.Message)
+    assert message
+    assert message != MPI.MESSAGE_NULL
+    assert not (MPI.MESSAGE_NULL == message)  # noqa: SIM201, SIM300
+    assert (status.source, status.tag) == (left, 7)
+    assert status.Get_count(MPI.BYTE) == size
+    comm.Recv(into[1], left, 7)
+    got = MPI.Status()
+    if blocking:
+        message.Recv(into[0], got)
+    else:
+        request = message.Irecv(into[0])
+        assert not message
+        request.Wait(got)
+    assert message == MPI.MESSAGE_NULL
+    assert (got.source, got.tag) == (left, 7)
+    assert got.Get_count(MPI.BYTE) == size
+    MPI.Request.Waitall(sent)
+    for k in range(2):
+        assert (kinds.values_of(into[k]) == 10 * k + left).all()
+
+
+def test_nothing_has_come(comm):
+    assert comm.Improbe() is None
+    assert wm.Message.Iprobe(comm) is None
+
+
+def test_improbe_until_it_comes(comm):
+    right, left = neighbours(comm)
+    sent = comm.Isend(np.full(3, 4.0), right)
+    message = None
+    while message is None:
+        message = comm.Improbe(left)
+    into = np.zeros(3)
+    message.Recv(into)
+    assert (into == 4).all()
+    sent.Wait()
+    assert comm.Improbe() is None
+
+
+def test_class_methods_take_any_communicator(comm, world):
+    right, left = neighbours(comm)
+    for each in comm, world:
+        sent = each.Isend(np.full(3, 4.0), right)
+        message = wm.Message.Probe(each, left)
+        into = np.zeros(3)
+        message.Recv(into)
+        assert (into == 4).all()
+        sent.Wait()
+
+
+def test_nobody(comm):
+    status = MPI.Status()
+    message = comm.Mprobe(MPI.PROC_NULL, status=status)
+    assert status.source == MPI.PROC_NULL
+    assert message == MPI.MESSAGE_NO_PROC
+    message.Recv(None)
+    assert not message
+    comm.Improbe(MPI.PROC_NULL).Irecv(None).Wait()
+
+
+def test_a_dropped_message_is_not_lost(comm):
+    right, left = neighbours(comm)
+    sent = [comm.Isend(np.full(3, float(k)), right) for k in range(2)]
+    message = comm.Mprobe(left)
+    del message
+    gc.collect()
+    into = np.zeros(3)
+    for k in range(2):
+        comm.Recv(into, left)
+        assert (into == k).all()
+    MPI.Request.Waitall(sent)
+
+
+def test_a_bad_buffer_leaves_the_message(comm):
+    right, left = neighbours(comm)
+    sent = comm.Isend(np.full(3, 2.0), right)
+    message = comm.Mprobe(left)
+    with pytest.raises(TypeError, match="buf"):
+        message.Recv(object())
+    with pytest.raises(ValueError, match="pickle"):
+        pickle.dumps(message)
+    assert message
+    with pytest.raises(MPI.Exception) as caught:
+        message.Recv(np.zeros(1))
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert not message
+    sent.Wait()
+
+
+def test_after_its_communicator_was_freed(world):
+    comm = wm.Comm(world.Dup())
+    right, left = neighbours(comm)
+    sent = comm.Isend(np.zeros(3), right)
+    message = comm.Mprobe(left)
+    sent.Wait()
+    comm.Free()
+    with pytest.raises((RuntimeError, MPI.Exception)):
+        message.Recv(np.zeros(3))
+    del message
+    gc.collect()
+
+
+def test_threads_that_probe_and_receive(comm):
+    """Each message goes to one thread, whole, whoever matches it."""
+    right, left = neighbours(comm)
+    count, got, problems = 40, [], []
+    mutex = threading.Lock()
+
+    def receive():
+        try:
+            while True:
+                status = MPI.Status()
+                message = comm.Improbe(left, MPI.ANY_TAG, status)
+                with mutex:
+                    if len(got) == count:
+                        return
+                if message is None:
+                    time.sleep(0.0005)
+                    continue
+                buffer = np.zeros(status.Get_count(MPI.INT), "i4")
+                message.Recv(buffer)
+                with mutex:
+                    got.append(status.tag)
+                assert (buffer == status.tag).all()
+                assert len(buffer) == 1 + status.tag
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=receive) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    sent = [
+        comm.Isend(np.full(1 + k, k, "i4"), right, k) for k in range(count)
+    ]
+    MPI.Request.Waitall(sent)
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert sorted(got) == list(range(count))

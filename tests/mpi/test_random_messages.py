@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Messages of all forms and kinds of memory at random, each byte verified.
+
+The same as the program tests/random_messages.py, which says how to see a
+failure again. WARPMPI_TEST_SEED gives others, WARPMPI_TEST_FULL=1 more.
+"""
+
+import os
+
+import pytest
+from mpi4py import MPI
+
+import kinds
+import random_messages
+import ranks
+
+SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
+FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
+PROGRAM = ranks.ROOT / "tests" / "random_messages.py"
+
+pytestmark = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE,
+    reason="uses the stock waits of mpi4py",
+)
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_random_messages(world, seed):
+    count = 10_000 if kinds.is_real() else 300
+    size = 4 << 20 if kinds.is_real() else 100_000
+    random_messages.run(
+        world,
+        f"--seed {seed} --messages {count} --max-bytes {size} "
+        "--patience 0".split(),
+    )
+
+
+# What nobody demands runs a little sooner here, as there is so much of it.
+SETTINGS = {
+    "lazy": {},
+    "delayed": {"SIMCUDA_MODE": "delay", "SIMCUDA_DELAY_US": "500"},
+    "at once": {"SIMCUDA_MODE": "eager"},
+    "without peer access": {"SIMCUDA_PEER": "0"},
+    "without IPC": {"SIMCUDA_IPC": "0"},
+    "by the host": {"WARPMPI_TRANSPORT": "host"},
+    "by MPI": {"WARPMPI_TRANSPORT": "mpi", "SIMCUDA_OPEN": "1"},
+    "one GPU for all": {"SIMCUDA_DEVICES": "1"},
+    "apart": {},
+}
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_random_messages_where(name, number):
+    if number == 4 and name != "lazy" and not FULL:
+        pytest.skip("only with WARPMPI_TEST_FULL=1")
+    words = f"--seed {SEED + number} --max-bytes 300000 --patience 60".split()
+    words += ["--messages", str(50_000 if FULL else 1500)]
+    words += ["--apart"] * (name == "apart")
+    # The simulated driver says that MPI is CUDA-aware, then.
+    preload = "LD_PRELOAD=" + os.environ.get("WARPMPI_CUDA_DRIVER", "")
+    printed = ranks.run(
+        PROGRAM,
+        *words,
+        ranks=number,
+        timeout=580,
+        wrapper=["env", preload] * (name == "by MPI"),
+        SIMCUDA_LAZY_US="3000",
+        **SETTINGS[name],
+    )
+    assert "every one right" in printed

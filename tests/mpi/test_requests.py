@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Several requests in one call, ours and MPI's in any mix."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+OURS_AND_STOCK = pytest.mark.parametrize(
+    "request_type", [wm.Request, MPI.Request], ids=["ours", "stock"]
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def begin(comm, world, kind):
+    """Messages of both communicators; requests, and how to check."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    requests, got = [], []
+    for k, each in enumerate((comm, world, comm, world)):
+        size = 10 ** (k + 2)
+        into = kinds.make(kind if each is comm else "host", np.zeros(size))
+        values = np.full(size, 100.0 * k + comm.rank)
+        out = kinds.make(kind if each is comm else "host", values)
+        requests.append(each.Irecv(into, left, k))
+        requests.append(each.Isend(out, right, k))
+        got.append((into, 100.0 * k + left, out))
+
+    def check():
+        for into, value, _ in got:
+            assert (kinds.values_of(into) == value).all()
+
+    return requests, check
+
+
+@OURS_AND_STOCK
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_waitany_ends_each_once(comm, world, kind, request_type):
+    requests, check = begin(comm, world, kind)
+    status = MPI.Status()
+    seen = [request_type.Waitany(requests, status) for _ in requests]
+    assert sorted(seen) == list(range(len(requests)))
+    assert request_type.Waitany(requests) == MPI.UNDEFINED
+    assert not any(requests)
+    check()
+
+
+@OURS_AND_STOCK
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_waitsome_until_none_is_left(comm, world, kind, request_type):
+    requests, check = begin(comm, world, kind)
+    seen = []
+    while (indices := request_type.Waitsome(requests)) is not None:
+        assert indices
+        seen += indices
+    assert sorted(seen) == list(range(len(requests)))
+    check()
+
+
+@OURS_AND_STOCK
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("how", ["Testall", "Testany", "Testsome"])
+def test_testing_until_all_have_ended(comm, world, kind, request_type, how):
+    requests, check = begin(comm, world, kind)
+    seen = []
+    if how == "Testall":
+        while not request_type.Testall(requests):
+            pass
+    elif how == "Testany":
+        while True:
+            index, flag = request_type.Testany(requests)
+            if flag and index == MPI.UNDEFINED:
+                break
+            if flag:
+                seen.append(index)
+    else:
+        while (indices := request_type.Testsome(requests)) is not None:
+            seen += indices
+    assert not any(requests)
+    assert sorted(seen) == list(range(len(requests))) or how == "Testall"
+    check()
+
+
+@OURS_AND_STOCK
+def test_statuses_of_a_mix(comm, world, request_type):
+    requests, check = begin(comm, world, "host")
+    statuses = [MPI.Status() for _ in requests]
+    request_type.Waitall(requests, statuses)
+    left = (comm.rank - 1) % comm.size
+    for k in range(4):
+        status = statuses[2 * k]
+        assert (status.source, status.tag) == (left, k)
+        assert status.Get_count(MPI.DOUBLE) == 10 ** (k + 2)
+    check()
+
+
+def test_looking_without_ending(comm, world):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    into = np.zeros(3)
+    request = comm.Irecv(into, left)
+    assert not request.Get_status()
+    world.Barrier()
+    comm.Send(np.full(3, 6.0), right)
+    status = MPI.Status()
+    while not request.Get_status(status):
+        pass
+    assert (status.source, status.Get_count(MPI.DOUBLE)) == (left, 3)
+    assert request
+    request.Wait()
+    assert (into == 6).all()
+
+
+def test_starting_a_mix(comm, world):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    requests, buffers = [], []
+    for each in comm, world, comm:
+        out, into = np.full(4, float(comm.rank)), np.zeros(4)
+        requests.append(each.Send_init(out, right, 8))
+        requests.append(each.Recv_init(into, left, 8))
+        buffers.append((out, into))
+    for turn in range(3):
+        for out, _ in buffers:
+            out[:] = comm.rank + 10 * turn
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+        assert all(requests)
+        assert requests[0] != MPI.REQUEST_NULL
+        for _, into in buffers:
+            assert (into == left + 10 * turn).all()
+    for request in requests:
+        request.Free()
+        assert not request
+    with pytest.raises(TypeError, match=r"requests\[0\]"):
+        wm.Prequest.Startall([comm.Isend(np.zeros(1), MPI.PROC_NULL)])
+
+
+@OURS_AND_STOCK
+def test_a_cancelled_receive_ends(comm, request_type):
+    request = comm.Irecv(np.zeros(1), tag=99)
+    request.Cancel()
+    status = MPI.Status()
+    request_type.Waitany([request], status)
+    assert status.Is_cancelled()

@@ -1,0 +1,587 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""MPI's own collectives on GPU memory, through twins in host memory."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+UNTOUCHED = -7.0
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+class Maker:
+    """Makes arrays whose kind differs from rank to rank and call to call."""
+
+    def __init__(self, comm, turn):
+        self.turn = comm.rank + turn
+
+    def __call__(self, values, dtype=np.float64):
+        kind = kinds.KINDS[self.turn % len(kinds.KINDS)]
+        self.turn += 1
+        return kinds.make(kind, np.asarray(values, dtype))
+
+    def blank(self, count):
+        return self(np.full(count, UNTOUCHED))
+
+
+# Each case gives a call's name and arguments, and (buffer, values) pairs that
+# must hold afterwards.
+
+
+def bcast(comm, make, root):
+    buffer = make(np.arange(5) * (comm.rank == root))
+    return "Bcast", (buffer, root), [(buffer, np.arange(5))]
+
+
+def gather(comm, make, root):
+    mine = make(np.full(3, comm.rank + 1))
+    into = make.blank(3 * comm.size)
+    expected = np.repeat(np.arange(comm.size) + 1.0, 3)
+    if comm.rank != root:
+        expected[:] = UNTOUCHED
+    return "Gather", (mine, into, root), [(into, expected), (mine, None)]
+
+
+def gather_in_place(comm, make, root):
+    mine = make(np.full(2, comm.rank + 1))
+    expected = np.repeat(np.arange(comm.size) + 1.0, 2)
+    whole = np.full(2 * comm.size, UNTOUCHED)
+    whole[2 * root : 2 * root + 2] = root + 1
+    if comm.rank != root:
+        return "Gather", (mine, None, root), []
+    into = make(whole)
+    return "Gather", (MPI.IN_PLACE, into, root), [(into, expected)]
+
+
+def displaced(comm, gap=1):
+    """Counts and displacements with gaps, and where they lie."""
+    counts = [rank + 1 for rank in range(comm.size)]
+    displs = [
+        gap + sum(counts[:rank]) + gap * rank for rank in range(comm.size)
+    ]
+    return counts, displs, displs[-1] + counts[-1] + gap
+
+
+def gatherv(comm, make, root):
+    counts, displs, length = displaced(comm)
+    mine = make(np.full(comm.rank + 1, comm.rank))
+    into = make.blank(length)
+    expected = np.full(length, UNTOUCHED)
+    if comm.rank == root:
+        for rank in range(comm.size):
+            expected[displs[rank] : displs[rank] + counts[rank]] = rank
+    args = mine, [into, counts, displs, MPI.DOUBLE], root
+    return "Gatherv", args, [(into, expected)]
+
+
+def scatter(comm, make, root):
+    whole = make(np.arange(2 * comm.size))
+    into = make.blank(4)
+    expected = np.full(4, UNTOUCHED)
+    expected[1:3] = [2 * comm.rank, 2 * comm.rank + 1]
+    return "Scatter", (whole, [into, (2, 1)], root), [(into, expected)]
+
+
+def scatterv(comm, make, root):
+    counts, displs, length = displaced(comm)
+    whole = make(np.arange(length))
+    into = make.blank(comm.rank + 1)
+    expected = displs[comm.rank] + np.arange(comm.rank + 1)
+    given = [whole, (counts, displs), "d"] if comm.rank == root else None
+    return "Scatterv", (given, into, root), [(into, expected)]
+
+
+def allgather(comm, make, root):
+    mine = make(np.full(3, comm.rank + 1))
+    into = make.blank(3 * comm.size + 2)
+    expected = np.full(3 * comm.size + 2, UNTOUCHED)
+    expected[1:-1] = np.repeat(np.arange(comm.size) + 1, 3)
+    args = [mine, MPI.DOUBLE], [into, 3, 1, MPI.DOUBLE]
+    return "Allgather", args, [(into, expected)]
+
+
+def allgather_in_place(comm, make, root):
+    whole = np.full(2 * comm.size, UNTOUCHED)
+    whole[2 * comm.rank : 2 * comm.rank + 2] = comm.rank
+    into = make(whole)
+    expected = np.repeat(np.arange(comm.size), 2)
+    return "Allgather", (MPI.IN_PLACE, into), [(into, expected)]
+
+
+def allgatherv(comm, make, root):
+    counts, displs, length = displaced(comm, 2)
+    mine = make(np.full(comm.rank + 1, comm.rank))
+    into = make.blank(length)
+    expected = np.full(length, UNTOUCHED)
+    for rank in range(comm.size):
+        expected[displs[rank] : displs[rank] + counts[rank]] = rank
+    return "Allgatherv", (mine, [into, (counts, displs)]), [(into, expected)]
+
+
+def alltoall(comm, make, root):
+    mine = make(np.arange(comm.size) + 10 * comm.rank)
+    into = make.blank(comm.size)
+    expected = 10 * np.arange(comm.size) + comm.rank
+    return "Alltoall", (mine, into), [(into, expected)]
+
+
+def alltoallv(comm, make, root):
+    counts = np.array([(comm.rank + rank) % 3 for rank in range(comm.size)])
+    displs = 3 * np.arange(comm.size)
+    mine = make(np.repeat(np.arange(comm.size) + 10.0 * comm.rank, 3))
+    into = make.blank(3 * comm.size)
+    expected = np.full(3 * comm.size, UNTOUCHED)
+    for rank in range(comm.size):
+        value = comm.rank + 10 * rank
+        expected[3 * rank : 3 * rank + counts[rank]] = value
+    args = [mine, (counts, displs)], [into, counts, 3, MPI.DOUBLE]
+    return "Alltoallv", args, [(into, expected)]
+
+
+def alltoallw(comm, make, root):
+    size = comm.size
+    types = [(MPI.DOUBLE, pairs())[rank % 2] for rank in range(size)]
+    mine = make(np.arange(4 * size) + 100.0 * comm.rank)
+    into = make.blank(4 * size)
+    starts = [32 * rank for rank in range(size)]
+    ones = [1 + (comm.rank % 2 == 0) for rank in range(size)]
+    twos = [1 + (types[rank] is MPI.DOUBLE) for rank in range(size)]
+    send = [mine, (twos, starts), types]
+    kind = (MPI.DOUBLE, pairs())[comm.rank % 2]
+    receive = [into, ones, starts, [kind] * size]
+    expected = np.full(4 * size, UNTOUCHED)
+    for rank in range(size):
+        # Two elements, taken and put down side by side or apart.
+        taken = [0, 1] if comm.rank % 2 == 0 else [0, 2]
+        put = [0, 1] if comm.rank % 2 == 0 else [0, 2]
+        for source, place in zip(taken, put, strict=True):
+            value = 100 * rank + 4 * comm.rank + source
+            expected[4 * rank + place] = value
+    return "Alltoallw", (send, receive), [(into, expected)]
+
+
+_pairs = []
+
+
+def pairs():
+    """A datatype of two doubles with a gap between them."""
+    if not _pairs:
+        _pairs.append(MPI.DOUBLE.Create_vector(2, 1, 2).Commit())
+    return _pairs[0]
+
+
+def reduce(comm, make, root):
+    mine = make(np.full(4, comm.rank + 1))
+    into = make.blank(4)
+    total = sum(range(comm.size + 1))
+    expected = np.full(4, total if comm.rank == root else UNTOUCHED)
+    return "Reduce", (mine, into, MPI.SUM, root), [(into, expected)]
+
+
+def reduce_in_place(comm, make, root):
+    mine = make(np.full(4, comm.rank + 1))
+    if comm.rank != root:
+        return "Reduce", (mine, None, MPI.MAX, root), []
+    args = MPI.IN_PLACE, mine, MPI.MAX, root
+    return "Reduce", args, [(mine, np.full(4, comm.size))]
+
+
+def allreduce(comm, make, root):
+    mine = make(np.full(4, comm.rank + 1))
+    into = make.blank(4)
+    total = sum(range(comm.size + 1))
+    args = [mine, (2, 1)], [into, (2, 2)]
+    return "Allreduce", args, [(into, [UNTOUCHED, UNTOUCHED, total, total])]
+
+
+def allreduce_in_place(comm, make, root):
+    mine = make(np.full(4, comm.rank + 1))
+    total = sum(range(comm.size + 1))
+    return "Allreduce", (MPI.IN_PLACE, mine), [(mine, np.full(4, total))]
+
+
+def reduce_scatter_block(comm, make, root):
+    mine = make(np.arange(2 * comm.size))
+    into = make.blank(2)
+    expected = comm.size * np.array([2 * comm.rank, 2 * comm.rank + 1])
+    return "Reduce_scatter_block", (mine, into), [(into, expected)]
+
+
+def reduce_scatter_block_in_place(comm, make, root):
+    mine = make(np.arange(2 * comm.size))
+    args = None, [mine, 2, MPI.DOUBLE]
+    first = comm.size * np.array([2 * comm.rank, 2 * comm.rank + 1])
+    return "Reduce_scatter_block", args, [(mine, first)]
+
+
+def reduce_scatter(comm, make, root):
+    counts = [rank + 1 for rank in range(comm.size)]
+    begin = sum(counts[: comm.rank])
+    mine = make(np.arange(sum(counts)))
+    into = make.blank(comm.rank + 1)
+    expected = comm.size * (begin + np.arange(comm.rank + 1))
+    return "Reduce_scatter", (mine, into, counts), [(into, expected)]
+
+
+def scan(comm, make, root):
+    mine = make(np.full(3, comm.rank + 1))
+    into = make.blank(3)
+    total = sum(range(comm.rank + 2))
+    return "Scan", (mine, into), [(into, np.full(3, total))]
+
+
+def exscan(comm, make, root):
+    mine = make(np.full(3, comm.rank + 1))
+    into = make.blank(3)
+    total = sum(range(comm.rank + 1)) if comm.rank else UNTOUCHED
+    return "Exscan", (mine, into), [(into, np.full(3, total))]
+
+
+CASES = [
+    bcast,
+    gather,
+    gather_in_place,
+    gatherv,
+    scatter,
+    scatterv,
+    allgather,
+    allgather_in_place,
+    allgatherv,
+    alltoall,
+    alltoallv,
+    alltoallw,
+    reduce,
+    reduce_in_place,
+    allreduce,
+    allreduce_in_place,
+    reduce_scatter_block,
+    reduce_scatter_block_in_place,
+    reduce_scatter,
+    scan,
+    exscan,
+]
+
+
+def neighbor_allgather(ring, make):
+    mine = make(np.full(2, ring.rank + 1))
+    into = make.blank(4)
+    return "Neighbor_allgather", (mine, into), into, lambda side, near: near
+
+
+def neighbor_allgatherv(ring, make):
+    mine = make(np.full(2, ring.rank + 1))
+    into = make.blank(4)
+    args = mine, [into, ([2, 2], [0, 2]), MPI.DOUBLE]
+    return "Neighbor_allgatherv", args, into, lambda side, near: near
+
+
+def neighbor_alltoall(ring, make):
+    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
+    into = make.blank(4)
+    args = mine, [into, 2]
+    return "Neighbor_alltoall", args, into, swapped
+
+
+def neighbor_alltoallv(ring, make):
+    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
+    into = make.blank(4)
+    args = [mine, 2, 2, MPI.DOUBLE], [into, ([2, 2], [0, 2])]
+    return "Neighbor_alltoallv", args, into, swapped
+
+
+def neighbor_alltoallw(ring, make):
+    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
+    into = make.blank(4)
+    ends = ([2, 2], [0, 16]), [MPI.DOUBLE] * 2
+    args = [mine, *ends], [into, *ends]
+    return "Neighbor_alltoallw", args, into, swapped
+
+
+def swapped(side, near):
+    """What a neighbour sent towards us: its other side's."""
+    return near + (20 if side == 0 else 10)
+
+
+NEIGHBOUR_CASES = [
+    neighbor_allgather,
+    neighbor_allgatherv,
+    neighbor_alltoall,
+    neighbor_alltoallv,
+    neighbor_alltoallw,
+]
+FORMS = ["blocking", "stock", "ours", "persistent"]
+
+
+def perform(comm, form, name, args):
+    """Make the call in one of its forms; returns once it has ended."""
+    if form == "blocking":
+        getattr(comm, name)(*args)
+    elif form == "persistent":
+        try:
+            request = getattr(comm, name + "_init")(*args)
+        except NotImplementedError:
+            pytest.skip("this MPI has no persistent collectives")
+        assert isinstance(request, MPI.Prequest)
+        request.Start()
+        request.Wait()
+        request.Free()
+    else:
+        begin = getattr(comm, "I" + name[0].lower() + name[1:])
+        kind = MPI.Request if form == "stock" else wm.Request
+        kind.Waitall([begin(*args)])
+
+
+def check(pairs):
+    for buffer, expected in pairs:
+        if expected is not None:
+            got = kinds.values_of(buffer)
+            np.testing.assert_array_equal(got[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("turn", [2, 3])
+def test_collective(comm, case, form, turn):
+    root = (turn + 1) % comm.size
+    name, args, expected = case(comm, Maker(comm, turn), root)
+    perform(comm, form, name, args)
+    check(expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", NEIGHBOUR_CASES)
+def test_neighbours_that_are_not_there_write_nothing(comm, case, form):
+    ring = comm.Create_cart([comm.size], [False])
+    name, args, into, rule = case(ring, Maker(comm, 2))
+    perform(ring, form, name, args)
+    below, above = ring.Shift(0, 1)
+    expected = [
+        UNTOUCHED if near == MPI.PROC_NULL else rule(side, near + 1)
+        for side, near in enumerate((below, above))
+        for _ in range(2)
+    ]
+    check([(into, expected)])
+    ring.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_between_groups(comm, form):
+    low = comm.rank < comm.size // 2
+    half = comm.Split(low)
+    inter = half.Create_intercomm(0, comm, comm.size // 2 if low else 0)
+    make, far = Maker(comm, 2), inter.remote_size
+    other = 20.0 if low else 10.0
+    mine = make(np.full(2, 10.0 if low else 20.0))
+    every = make.blank(2 * far)
+    perform(inter, form, "Allgather", (mine, every))
+    check([(every, np.full(2 * far, other))])
+    total = make.blank(2)
+    perform(inter, form, "Allreduce", (mine, total))
+    check([(total, np.full(2, other * far))])
+    root = MPI.PROC_NULL if low else 0
+    if low and half.rank == 0:
+        root = MPI.ROOT
+    buffer = make(np.full(3, 5.0 if root == MPI.ROOT else UNTOUCHED))
+    perform(inter, form, "Bcast", (buffer, root))
+    idle = low and half.rank > 0
+    check([(buffer, np.full(3, UNTOUCHED if idle else 5.0))])
+    # The root's group gives nothing, the other receives nothing.
+    into = make.blank(2 * far)
+    perform(inter, form, "Gather", (mine, into, root))
+    gathers = root == MPI.ROOT
+    check([(into, np.full(2 * far, other if gathers else UNTOUCHED))])
+    inter.Free()
+    half.Free()
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "int64", "complex64", "?"]
+)
+def test_elements_that_mpi_finds_itself(comm, dtype):
+    mine = kinds.make("device", np.ones(3, dtype))
+    into = np.zeros(3 * comm.size, dtype)
+    comm.Allgather(mine, into)
+    assert into.all()
+    back = kinds.make("device", np.zeros(3, dtype))
+    op = MPI.LOR if dtype == "?" else MPI.PROD
+    comm.Reduce(mine, back, op)
+    assert kinds.values_of(back).all() == (comm.rank == 0)
+
+
+@needs_gpu
+def test_elements_that_mpi_does_not_know(comm):
+    half = kinds.make("device", np.ones(4, np.float16))
+    into = kinds.make("device", np.zeros(4, np.float16))
+    with contextlib.suppress(KeyError, ValueError, MPI.Exception):
+        comm.Scan(half, into)  # as for a NumPy array of them
+    comm.Allgather([half, MPI.BYTE], np.zeros(8 * comm.size, np.uint8))
+
+
+@needs_gpu
+def test_a_column_by_datatype(comm):
+    values = np.full((6, 8), UNTOUCHED)
+    matrix = kinds.make("device", values.ravel())
+    column = MPI.DOUBLE.Create_vector(6, 1, 8).Create_resized(0, 8).Commit()
+    for place in range(8):
+        request = comm.Ibcast([matrix, (1, place), column], 0)
+        request.Wait()
+    mine = kinds.make("device", np.arange(6.0) + comm.rank)
+    into = kinds.make("device", np.full(6 * comm.size + 1, UNTOUCHED))
+    wide = MPI.DOUBLE.Create_vector(6, 1, comm.size).Create_resized(0, 8)
+    wide.Commit()
+    comm.Allgather(mine, [into, 1, wide])
+    got = kinds.values_of(into)
+    for rank in range(comm.size):
+        assert (got[rank:-1][:: comm.size] == np.arange(6.0) + rank).all()
+    assert got[-1] == UNTOUCHED
+    assert (kinds.values_of(matrix) == UNTOUCHED).all()
+    column.Free()
+    wide.Free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("waitall", [MPI.Request.Waitall, wm.Request.Waitall])
+def test_two_calls_into_halves_of_one_array(comm, waitall):
+    """Neither writes back what it found in the other's half."""
+    size = comm.size
+    both = kinds.make("device", np.full(2 * size, UNTOUCHED))
+    mine = kinds.make("device", np.full(1, comm.rank + 1.0))
+    twice = kinds.make("device", np.full(1, 10.0 * (comm.rank + 1)))
+    requests = [
+        comm.Iallgather(mine, [both, (1, 0)]),
+        comm.Iallgather(twice, [both, (1, size)]),
+    ]
+    waitall(requests)
+    ranks = np.arange(size) + 1.0
+    check([(both, np.concatenate([ranks, 10 * ranks]))])
+
+
+@needs_gpu
+@pytest.mark.parametrize("waitall", [MPI.Request.Waitall, wm.Request.Waitall])
+def test_requests_in_a_mix_with_messages(comm, waitall):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    values = kinds.make("device", np.full(50_000, comm.rank + 1.0))
+    received = kinds.make("device", np.zeros(50_000))
+    host = np.zeros(3)
+    total = kinds.make("pool", np.zeros(50_000))
+    requests = [
+        comm.Irecv(received, left),
+        comm.Iallreduce(values, total),
+        comm.Isend(values, right),
+        comm.Iallreduce(np.ones(3), host),
+        comm.Ibarrier(),
+    ]
+    waitall(requests)
+    check([(received, np.full(50_000, left + 1.0))])
+    check([(total, np.full(50_000, sum(range(comm.size + 1))))])
+    assert (host == comm.size).all()
+
+
+@needs_gpu
+def test_persistent_call_sends_what_is_there_when_it_starts(comm):
+    mine = kinds.make("device", np.zeros(4))
+    total = kinds.make("device", np.zeros(4))
+    buffer = kinds.make("device", np.zeros(2))
+    try:
+        sums = comm.Allreduce_init(mine, total)
+    except NotImplementedError:
+        pytest.skip("this MPI has no persistent collectives")
+    message = comm.Recv_init(buffer, comm.rank)
+    for turn in range(3):
+        mine.fill_(turn + comm.rank)
+        wm.Prequest.Startall([message, sums])
+        comm.Send(np.full(2, float(turn)), comm.rank)
+        with pytest.raises(MPI.Exception):
+            sums.Start()
+        with pytest.raises(MPI.Exception):
+            sums.Free()
+        (MPI.Request, wm.Request)[turn % 2].Waitall([sums, message])
+        expected = turn * comm.size + sum(range(comm.size))
+        check([(total, np.full(4, expected)), (buffer, np.full(2, turn))])
+    sums.Free()
+    message.Free()
+    with pytest.raises(MPI.Exception):
+        sums.Start()
+
+
+@needs_gpu
+def test_a_request_that_is_dropped_ends_nevertheless(comm):
+    into = kinds.make("device", np.zeros(3 * comm.size))
+    comm.Iallgather(kinds.make("device", np.ones(3)), into)
+    comm.Barrier()
+    for _ in range(2000):
+        if kinds.values_of(into).all():
+            break
+        comm.Iprobe()
+    assert kinds.values_of(into).all()
+
+
+@needs_gpu
+def test_counted(comm):
+    mine = kinds.make("device", np.ones(100))
+    into = kinds.make("device", np.zeros(100))
+    wm.reset_stats()
+    comm.Scan(np.ones(100), np.zeros(100))
+    assert wm.stats()["staged_collectives"] == 0
+    comm.Scan(mine, into)
+    comm.Iscan(mine, into).Wait()
+    counted = wm.stats()
+    assert counted["staged_collectives"] == 2
+    assert counted["staged_bytes"] == 2 * 1600
+    comm.Reduce(np.ones(3), into if comm.rank else np.ones(3))
+    assert wm.stats()["staged_collectives"] == 2  # its buffer does not matter
+
+
+def test_host_arrays_are_mpi4py_s_own_business(comm):
+    request = comm.Iallreduce(np.ones(3), np.zeros(3))
+    assert type(request) is MPI.Request
+    request.Wait()
+
+
+@needs_gpu
+def test_bad_buffers(comm):
+    array = kinds.make("device", np.zeros(8))
+    host = np.zeros(8 * comm.size)
+    matrix = wm.zeros((4, 4))
+    for call, error, text in (
+        (lambda: comm.Scan([array, 9], host), ValueError, "sendbuf: bytes"),
+        (lambda: comm.Scan(host, [array, (4, 5)]), ValueError, "recvbuf: byt"),
+        (lambda: comm.Scan([array, (4, 9)], host), ValueError, "out of|bytes"),
+        (lambda: comm.Scan([array, -1], host), ValueError, "negative"),
+        (lambda: comm.Scan([array, 1, 2, 3, 4], host), ValueError, "items"),
+        (lambda: comm.Scan([array, "no such type"], host), KeyError, "no su"),
+        (lambda: comm.Scan([array, MPI.DATATYPE_NULL], host), None, ".*"),
+        (lambda: comm.Scan(matrix[:, 0], host), ValueError, "contiguous"),
+        (lambda: comm.Scan(array, host, root=1), TypeError, ".*"),
+        (lambda: comm.Gather(array, host, comm.size), MPI.Exception, ".*"),
+        (lambda: comm.Gather(array, host, "0"), TypeError, ".*"),
+        (lambda: comm.Allgatherv(array, [array, [1] * 99]), ValueError, ".*"),
+        (lambda: comm.Alltoallw([array, 1], [array, 1]), Exception, ".*"),
+    ):
+        with pytest.raises(error or Exception, match=text):
+            call()
+    comm.Barrier()
+
+
+@needs_gpu
+@pytest.mark.ranks(2)
+def test_status_tells_nothing_of_a_collective(comm):
+    status = MPI.Status()
+    array = kinds.make("device", np.zeros(8))
+    comm.Ibcast(array).Wait(status)
+    assert status.error == MPI.SUCCESS
+    assert not status.cancelled

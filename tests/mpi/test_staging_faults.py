@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Staged calls where CUDA fails on one rank: nobody waits for ever."""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+from warpmpi import _core
+from warpmpi.comm import CLASS_CALLS
+
+pytestmark = pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ
+    or not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+STAGED = {(kind, name): call for kind, name, call in CLASS_CALLS}
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def arrays(comm):
+    mine = kinds.make("device", np.full(2, comm.rank + 1.0))
+    into = kinds.make("device", np.full(2 * comm.size, -1.0))
+    return mine, into
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize("name", ["MemcpyAsync", "StreamWaitEvent"])
+def test_a_copy_to_the_host_fails(comm, fail, nonblocking, name):
+    mine, into = arrays(comm)
+    failing = comm.size - 1
+    if name == "StreamWaitEvent":
+        mine.fill_(failing + 1, blocking=False)  # something to be waited for
+    comm.Barrier()
+    if comm.rank == failing:
+        fail(name)
+        with pytest.raises(wm.CudaError):
+            if nonblocking:
+                comm.Iallgather(mine, into)
+            else:
+                comm.Allgather(mine, into)
+    else:
+        if nonblocking:
+            comm.Iallgather(mine, into).Wait()
+        else:
+            comm.Allgather(mine, into)
+        got = kinds.values_of(into)
+        assert np.isnan(got[2 * failing :]).all()
+    comm.Barrier()
+    mine, into = arrays(comm)
+    comm.Allgather(mine, into)
+    expected = np.repeat(np.arange(comm.size) + 1.0, 2)
+    assert (kinds.values_of(into) == expected).all()
+
+
+def take_pinned(count):
+    """All the blocks of a size that are kept for reuse, held."""
+    held = []
+    while True:
+        before = _core._memory_stats()["pinned_allocations"]
+        held.append(wm.empty(count, device="cpu", pinned=True))
+        if _core._memory_stats()["pinned_allocations"] > before:
+            return held
+
+
+def test_pinned_memory_cannot_be_had(comm, fail):
+    # Of any size: a kept one is given back, and the call tried again.
+    held = [take_pinned(2**k) for k in range(6, 23)]
+    mine = kinds.make("device", np.ones(5_000_000))
+    into = kinds.make("device", np.zeros(5_000_000))
+    comm.Barrier()
+    if comm.rank == 0:
+        fail("MemHostAlloc")
+        with pytest.raises(MemoryError):
+            comm.Scan(mine, into)
+    else:
+        comm.Scan(mine, into)
+        got = kinds.values_of(into)  # right where only `into` had no twin
+        assert np.isnan(got).all() or (got == comm.rank + 1).all()
+    comm.Scan(mine, into)
+    assert (kinds.values_of(into) == comm.rank + 1).all()
+    del held
+
+
+@pytest.mark.parametrize("waitall", [None, "ours", "stock"])
+def test_a_copy_back_fails(comm, fail, waitall):
+    _, into = arrays(comm)
+    host = np.full(2, comm.rank + 1.0)
+    if comm.rank == 0:
+        fail("MemcpyAsync")
+        if waitall is None:
+            with pytest.raises(wm.CudaError):
+                comm.Allgather(host, into)
+        elif waitall == "ours":
+            with pytest.raises(wm.CudaError):
+                wm.Request.Waitall([comm.Iallgather(host, into)])
+        else:
+            request = comm.Iallgather(host, into)
+            with pytest.raises(MPI.Exception):
+                MPI.Request.Waitall([request])
+    else:
+        comm.Allgather(host, into) if waitall is None else comm.Iallgather(
+            host, into
+        ).Wait()
+        assert (kinds.values_of(into) > 0).all()
+    comm.Barrier()
+
+
+def test_nothing_bad_is_written_to_a_file(fail):
+    mode = MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE
+    path = os.path.join(tempfile.gettempdir(), f"staging-{os.getpid()}")
+    opened = MPI.File.Open(MPI.COMM_SELF, path, mode)
+    values = kinds.make("device", np.ones(4))
+    for name, args in (
+        ("Write", ()),
+        ("Write_all", ()),
+        ("Iwrite_at_all", (0,)),
+    ):
+        fail("MemcpyAsync")
+        with pytest.raises(wm.CudaError):
+            STAGED[MPI.File, name](opened, *args, values)
+    MPI.COMM_SELF.Barrier()
+    assert opened.Get_size() == 0
+    STAGED[MPI.File, "Write"](opened, values)
+    assert opened.Get_size() == 32
+    opened.Close()
+
+
+def test_nothing_bad_is_put_into_a_window(fail):
+    memory = np.zeros(4)
+    window = MPI.Win.Create(memory, 8, comm=MPI.COMM_SELF)
+    values = kinds.make("device", np.ones(4))
+    window.Fence()
+    fail("MemcpyAsync")
+    with pytest.raises(wm.CudaError):
+        STAGED[MPI.Win, "Put"](window, values, 0)
+    into = kinds.make("device", np.ones(4))
+    STAGED[MPI.Win, "Get"](window, into, 0)
+    fail("MemcpyAsync")
+    with pytest.raises(wm.CudaError):
+        STAGED[MPI.Win, "Fence"](window)
+    assert (memory == 0).all()
+    window.Free()

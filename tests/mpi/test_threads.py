@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Threads: many on one communicator, and others while one of them waits."""
+
+import ctypes
+import os
+import random
+import select
+import shutil
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+THREADS = 8
+ROUNDS = 8 if not kinds.is_real() else 200
+
+pytestmark = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE,
+    reason="MPI runs below MPI_THREAD_MULTIPLE",
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def run_threads(work, count=THREADS):
+    """Runs work(number) on so many threads; the first error is raised."""
+    errors = []
+
+    def call(number):
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=call, args=(number,), daemon=True)
+        for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def value_of(rank, thread, turn):
+    return (rank * 89 + thread * 31 + turn * 7) % 251
+
+
+def check(buffer, size, value):
+    assert (kinds.values_of(buffer)[:size] == value).all()
+
+
+@pytest.mark.parametrize("how", ["Sendrecv", "requests", "probe", "lasting"])
+def test_threads_with_tags_of_their_own(comm, how):
+    """A ring a thread, its tags and memory the thread's, sizes any."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+    def work(thread):
+        kind = kinds.KINDS[thread % len(kinds.KINDS)]
+        sizes = random.Random(thread)
+        most = 200_000
+        zeros = np.zeros(most, np.uint8)
+        out, into = kinds.make(kind, zeros), kinds.make(kind, zeros)
+        whole = wm.asarray(out)
+        lasting = []
+        if how == "lasting":
+            lasting = [
+                comm.Send_init(out, right, thread),
+                comm.Recv_init(into, left, thread),
+            ]
+        for turn in range(ROUNDS):
+            size = int(most ** sizes.random())
+            whole.fill_(value_of(comm.rank, thread, turn))
+            sent, taken = [out, size, MPI.BYTE], [into, size, MPI.BYTE]
+            if how == "Sendrecv":
+                comm.Sendrecv(sent, right, thread, taken, left, thread)
+            elif how == "requests":
+                requests = [
+                    comm.Irecv(taken, left, thread),
+                    comm.Isend(sent, right, thread),
+                ]
+                kind_of_wait = (wm.Request, MPI.Request)[turn % 2]
+                kind_of_wait.Waitall(requests)
+            elif how == "probe":
+                request = comm.Isend(sent, right, thread)
+                status = MPI.Status()
+                comm.Probe(MPI.ANY_SOURCE, thread, status)
+                assert status.Get_count(MPI.BYTE) == size
+                comm.Recv(taken, status.source, thread)
+                request.Wait()
+            else:
+                size = most
+                wm.Prequest.Startall(lasting)
+                wm.Request.Waitall(lasting)
+            check(into, size, value_of(left, thread, turn))
+
+    run_threads(work)
+
+
+def test_threads_with_wildcards(comm):
+    """Any thread gets any message; together they get each of them once.
+
+    Each thread of each rank sends to each rank; as many receive as send.
+    """
+    seen, lock = [], threading.Lock()
+    most = 100_000
+
+    def sends(thread):
+        kind = kinds.KINDS[thread % len(kinds.KINDS)]
+        out = kinds.make(kind, np.zeros(most, np.uint8))
+        whole = wm.asarray(out)
+        for turn in range(ROUNDS):
+            for dest in range(comm.size):
+                whole.fill_(value_of(comm.rank, thread, turn))
+                size = 1 + (turn * 4001 + thread * 977) % most
+                tag = thread * ROUNDS + turn
+                comm.Send([out, size, MPI.BYTE], dest, tag)
+
+    def receives(thread):
+        kind = kinds.KINDS[-1 - thread % len(kinds.KINDS)]
+        into = kinds.make(kind, np.zeros(most, np.uint8))
+        for turn in range(ROUNDS * comm.size):
+            status = MPI.Status()
+            if (turn + thread) % 3 == 0:
+                message = comm.Mprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+                message.Recv(into, status)
+            elif (turn + thread) % 3 == 1:
+                comm.Irecv(into).Wait(status)
+            else:
+                comm.Recv(into, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            sender, sent = divmod(status.tag, ROUNDS)
+            size = 1 + (sent * 4001 + sender * 977) % most
+            assert status.Get_count(MPI.BYTE) == size
+            check(into, size, value_of(status.source, sender, sent))
+            with lock:
+                seen.append((status.source, status.tag))
+
+    half = THREADS // 2
+
+    def work(number):
+        (sends if number < half else receives)(number % half)
+
+    run_threads(work)
+    expected = half * ROUNDS * comm.size
+    assert len(seen) == len(set(seen)) == expected
+    comm.Barrier()
+
+
+class Late:
+    """Does something in a moment, on a thread."""
+
+    def __init__(self, call):
+        self.timer = threading.Timer(0.3, call)
+        self.timer.daemon = True
+
+    def __enter__(self):
+        self.timer.start()
+
+    def __exit__(self, *exception):
+        self.timer.join()
+
+
+LARGE = 1_000_000
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize(
+    "name",
+    ["Recv", "Wait", "Waitall", "Probe", "Mprobe", "Send", "Ssend", "on"],
+)
+def test_the_lock_of_python_is_free_while_a_call_waits(comm, name, kind):
+    """A second thread makes the call possible: it never ends without."""
+    if name == "on" and kind not in kinds.DEVICE_KINDS:
+        pytest.skip("a stream is a GPU's")
+    me, values = comm.rank, np.full(LARGE, 7, np.uint8)
+    mine = kinds.make(kind, values)
+    other = kinds.make(kind, values)
+    wm.asarray(other if "end" in name else mine).fill_(0)
+
+    def send():
+        comm.Send(other, me, 5)
+
+    def receive():
+        comm.Recv(other, me, 5)
+
+    def wait():
+        comm.Irecv(mine, me, 5).Wait()
+
+    def waitall():
+        wm.Request.Waitall([comm.Irecv(mine, me, 5)])
+
+    def probe():
+        comm.Probe(me, 5)
+        comm.Recv(mine, me, 5)
+
+    def mprobe():
+        comm.Mprobe(me, 5).Recv(mine)
+
+    def on():
+        stream = wm.Stream(wm.get_device())
+        comm.on(stream).Recv(mine, me, 5)
+        stream.synchronize()
+
+    call, later = {
+        "Recv": (lambda: comm.Recv(mine, me, 5), send),
+        "Wait": (wait, send),
+        "Waitall": (waitall, send),
+        "Probe": (probe, send),
+        "Mprobe": (mprobe, send),
+        "Send": (lambda: comm.Send(mine, me, 5), receive),
+        "Ssend": (lambda: comm.Ssend(mine, me, 5), receive),
+        "on": (on, send),
+    }[name]
+    with Late(later):
+        call()
+    got = other if later is receive else mine
+    assert (kinds.values_of(got) == 7).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["Barrier", "Bcast", "Allreduce"])
+def test_the_lock_of_python_is_free_in_collectives(comm, world, name):
+    """The last rank comes when a second thread of the first calls it."""
+    values = kinds.make(kinds.KINDS[-1], np.ones(100))
+    last = comm.size - 1
+    call = {
+        "Barrier": comm.Barrier,
+        "Bcast": lambda: comm.Bcast(values, last),
+        "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, values),
+    }[name]
+    comm.Barrier()
+    if comm.rank == last:
+        world.recv(source=0, tag=6)
+        call()
+    elif comm.rank == 0:
+        with Late(lambda: world.send(None, last, 6)):
+            call()
+    else:
+        call()
+
+
+class Whistle:
+    """A pipe between two ranks, by which one tells when it is done."""
+
+    def __init__(self, world, listener):
+        self.folder = None
+        if world.rank == listener:
+            self.folder = tempfile.mkdtemp()
+            self.path = os.path.join(self.folder, "pipe")
+            os.mkfifo(self.path)
+            self.file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+            world.bcast(self.path, listener)
+        else:
+            self.path = world.bcast(None, listener)
+
+    def blow(self):
+        file = os.open(self.path, os.O_WRONLY)
+        os.write(file, b"x")
+        os.close(file)
+
+    def poll(self, library):
+        """In C until it is blown; PyDLL's functions keep the GIL."""
+        polled = (ctypes.c_int32 * 2)(self.file, 1)  # POLLIN
+        assert library(None).poll(polled, 1, 60_000) == 1
+
+    def poll_in_python(self):
+        while not select.select([self.file], [], [], 0)[0]:
+            pass
+
+    def remove(self):
+        if self.folder is not None:
+            os.close(self.file)
+            shutil.rmtree(self.folder)
+
+
+BUSY = {
+    "computing in C": lambda whistle: whistle.poll(ctypes.CDLL),
+    "computing in Python": Whistle.poll_in_python,
+    "holding the GIL": lambda whistle: whistle.poll(ctypes.PyDLL),
+    "in a barrier": None,
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("direction", ["Send", "Recv"])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("busy", list(BUSY))
+def test_a_busy_rank_serves_its_peers(comm, world, busy, kind, direction):
+    """Rank 1 has begun its half, and is busy until rank 0 has ended its own.
+
+    It never ends where only rank 1 itself could move the data.
+    """
+    near = "device" if wm.is_cuda_available() else "host"
+    if kind == near == "host":
+        pytest.skip("host messages are MPI's to progress")
+    values = np.full(LARGE, 7, np.uint8)
+    plain, whistle = world.Dup(), Whistle(world, 1)
+    if comm.rank == 1:
+        begin = comm.Irecv if direction == "Send" else comm.Isend
+        buffer = kinds.make(near, values * (direction == "Recv"))
+        request = begin(buffer, 0, 3)
+        plain.Barrier()
+        if BUSY[busy] is not None:
+            BUSY[busy](whistle)
+        plain.Barrier()
+        request.Wait()
+    else:
+        buffer = kinds.make(kind, values * (direction == "Send"))
+        plain.Barrier()
+        if comm.rank == 0:
+            call = comm.Send if direction == "Send" else comm.Recv
+            call(buffer, 1, 3)
+            whistle.blow()
+        plain.Barrier()
+    whistle.remove()
+    plain.Free()
+    if comm.rank < 2:
+        assert (kinds.values_of(buffer) == 7).all()

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""mpi4py's own tests on one rank, as tests/mpi4py_suite.py starts them.
+
+    python -m warpmpi mpi4py_main.py DIR LIMIT MAIN [arguments of MAIN]
+
+MAIN is test/main.py of mpi4py's source distribution, which is used as it is,
+but for CuPy's unsigned element types: the tests fill arrays with -1, which
+NumPy 2 refuses for them. A rank prints into DIR/rankN.log and writes what
+becomes of each test into DIR/rankN.tests. LIMIT: seconds for one module; later
+all stacks are printed and the job ends.
+"""
+
+import contextlib
+import faulthandler
+import os
+import runpy
+import sys
+import time
+import unittest
+from pathlib import Path
+
+from pytest_main import rank
+
+
+class Journal:
+    """What this rank tells of its tests, a line for each event."""
+
+    def __init__(self, folder, limit):
+        self.file = open(Path(folder, f"rank{rank()}.tests"), "w")  # noqa: SIM115
+        self.limit = limit
+        self.module = None
+
+    def tell(self, event, test):
+        """Write it at once: the process may die in what comes next."""
+        name = getattr(test, "test_case", test).id()
+        print(f"{time.monotonic():.3f}", event, name, file=self.file)
+        self.file.flush()
+
+    def begin(self, test):
+        self.tell("begin", test)
+        if test.__module__ != self.module:
+            self.module = test.__module__
+            # A C thread of its own: it fires also where the GIL is held.
+            faulthandler.dump_traceback_later(self.limit, exit=True)
+
+    def close(self):
+        faulthandler.cancel_dump_traceback_later()
+        print(f"{time.monotonic():.3f} end", file=self.file)
+        self.file.close()
+
+
+def telling(journal):
+    """The class that prints unittest's results, which tells them too."""
+
+    class Result(unittest.runner.TextTestResult):
+        def startTest(self, test):
+            journal.begin(test)
+            super().startTest(test)
+
+        def stopTest(self, test):
+            journal.tell("stop", test)
+            super().stopTest(test)
+
+        def failed(self, test, err):
+            journal.tell("failed", test)
+            # unittest prints them at the end, which may not come.
+            self.stream.writeln(self._exc_info_to_string(err, test))
+
+        def addSubTest(self, test, subtest, err):
+            super().addSubTest(test, subtest, err)
+            if err is not None:
+                self.failed(test, err)
+
+        def addFailure(self, test, err):
+            super().addFailure(test, err)
+            self.failed(test, err)
+
+        def addError(self, test, err):
+            super().addError(test, err)
+            self.failed(test, err)
+
+        def addSkip(self, test, reason):
+            super().addSkip(test, reason)
+            journal.tell("skipped", test)
+
+        def addUnexpectedSuccess(self, test):
+            super().addUnexpectedSuccess(test)
+            journal.tell("failed", test)
+
+        def printErrors(self):
+            pass  # they were printed as they came
+
+    return Result
+
+
+def without_unsigned():
+    """Leave CuPy's unsigned element types out, and nothing else."""
+    create = unittest.TestProgram.createTests
+
+    def create_tests(self, *arguments):
+        import arrayimpl
+
+        kind = getattr(arrayimpl, "GPUArrayCuPy", None)
+        for code in arrayimpl.TypeMapUnsigned if kind else ():
+            kind.TypeMap.pop(code, None)
+        create(self, *arguments)
+
+    unittest.TestProgram.createTests = create_tests
+
+
+def main():
+    folder, limit, path, *arguments = sys.argv[1:]
+    log = os.open(
+        os.path.join(folder, f"rank{rank()}.log"),
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND,
+        0o644,
+    )
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    journal = Journal(folder, float(limit))
+    unittest.runner.TextTestRunner.resultclass = telling(journal)
+    without_unsigned()
+    sys.argv[:] = [path, *arguments]
+    sys.path[0] = os.path.dirname(path)
+    # The outcomes tell; a status would make mpirun report every rank's.
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(path, run_name="__main__")
+    journal.close()
+
+
+if __name__ == "__main__":
+    main()

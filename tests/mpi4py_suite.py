@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs mpi4py's own test suite on warpmpi's communicators.
+
+    python tests/mpi4py_suite.py [--ranks 1 2 4] [--backend host stand-in]
+        [--modules p2p_buf cco_buf ...] [--source DIR] [--limit SECONDS]
+
+Each module of the suite runs under mpirun, `python -m warpmpi`, in a process
+group of its own; a table of what passed, failed and was skipped ends it. The
+suite is that of the installed mpi4py: its source distribution is taken from
+--source, else fetched by pip into build/. A test counts once: failed where it
+failed on any rank, skipped where it was skipped on all.
+
+Backends: host (lists, array, NumPy, DLPack and pretended GPU arrays in host
+memory), stand-in (tests/cupy_stand_in on the simulated driver, beside them)
+and cupy (the installed CuPy on real GPUs, beside them). Needs nothing but
+what runs a program of mpi4py's.
+
+--stock runs them without warpmpi, to tell whose a failure is.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+from run import ROOT, heading, mpirun, run, toolchain
+
+BUILD = ROOT / "build"
+SIMCUDA = BUILD / "simcuda" / "libsimcuda.so"
+PROGRAM = str(ROOT / "tests" / "mpi4py_main.py")
+STAND_IN = str(ROOT / "tests" / "cupy_stand_in")
+GRACE = 30  # seconds beyond the limit, in which ranks end by themselves
+BACKENDS = ("host", "stand-in", "cupy")
+# What these assert is refused, a wm.Comm takes: arrays with strides.
+STRIDED = ["testNonContiguous", "testNotContiguous"]
+# What tests/run.py runs of it, on 2 ranks: only modules that pass.
+CHOSEN = {
+    "host": """
+        cco_buf cco_vec comm comm_inter comm_topo msgspec msgzero op
+        p2p_buf_matched p2p_obj_matched request status threads
+    """.split(),
+    "stand-in": "msgzero p2p_buf_matched request status".split(),
+}
+
+
+def source(given):
+    """The folder of mpi4py's sources; fetched where none is given."""
+    if given:
+        folder = Path(given).resolve()
+        if not (folder / "test" / "main.py").is_file():
+            sys.exit(f"warpmpi: --source {given}: it has no test/main.py")
+        return folder
+    name = f"mpi4py-{version('mpi4py')}"
+    folder = BUILD / name
+    if not (folder / "test" / "main.py").is_file():
+        BUILD.mkdir(exist_ok=True)
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet"),
+                *("--disable-pip-version-check", "--no-deps"),
+                *("--no-binary", "mpi4py", "--dest", str(BUILD)),
+                name.replace("-", "=="),
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        with tarfile.open(BUILD / f"{name}.tar.gz") as archive:
+            archive.extractall(BUILD, **safely())
+    return folder
+
+
+def safely():
+    """What keeps an archive inside of its folder, where Python has it."""
+    return {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+
+def modules_of(folder, wanted):
+    """The names of the modules, without test_ and .py."""
+    names = sorted(
+        path.stem[len("test_") :]
+        for path in (folder / "test").glob("test_*.py")
+    )
+    unknown = set(wanted or ()) - set(names)
+    if unknown:
+        sys.exit(f"warpmpi: no such module: {', '.join(sorted(unknown))}")
+    return [name for name in names if not wanted or name in wanted]
+
+
+def environment(backend):
+    """What the ranks need to know beyond what is set already."""
+    added = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+    if backend == "stand-in" or (backend == "host" and SIMCUDA.is_file()):
+        if not SIMCUDA.is_file() and "WARPMPI_CUDA_DRIVER" not in os.environ:
+            sys.exit("warpmpi: no simulated driver: build it: make simcuda")
+        for name, value in (
+            ("WARPMPI_CUDA_DRIVER", str(SIMCUDA)),
+            ("SIMCUDA_DEVICES", "2"),
+            ("SIMCUDA_MODE", "lazy"),
+        ):
+            added[name] = os.environ.get(name, value)
+    return added
+
+
+class Job:
+    """One run of some modules on some ranks."""
+
+    def __init__(self, options, folder, backend, ranks, modules):
+        self.options, self.folder, self.ranks = options, folder, ranks
+        self.backend, self.modules = backend, modules
+        self.title = modules[0] if len(modules) == 1 else "all"
+        kind = "stock" if options.stock else backend
+        self.logs = BUILD / "mpi4py-suite" / f"{kind}-{ranks}" / self.title
+        self.outcomes = {}
+        self.times = {}
+        self.ends = []  # what ended early, in words
+
+    def command(self):
+        names = "|".join(self.modules)
+        arguments = [f"-itest_({names})[.]py$"]
+        if self.backend != "host":
+            arguments.append("--cupy")
+        if self.backend == "stand-in":
+            arguments.append(f"--path={STAND_IN}")
+        arguments += [f"-x{pattern}" for pattern in self.options.exclude]
+        if self.options.failfast:
+            arguments.append("-f")
+        package = "mpi4py" if self.options.stock else "warpmpi"
+        return mpirun.command(
+            self.ranks,
+            *(sys.executable, "-m", package, PROGRAM, str(self.logs)),
+            *(str(self.options.limit), str(self.folder / "test" / "main.py")),
+            *("-v", *arguments),
+        )
+
+    def run(self):
+        shutil.rmtree(self.logs, ignore_errors=True)
+        self.logs.mkdir(parents=True)
+        words, added = self.command()
+        limit = self.options.limit * len(self.modules) + GRACE
+        added = {**added, **environment(self.backend)}
+        status = run(words, limit, added)
+        for rank in range(self.ranks):
+            self.read(rank)
+        if status is None:
+            self.ends.append(f"late: more than {limit:.0f} s")
+        elif status != 0 and not self.ends:
+            self.ends.append(f"ended with status {status}")
+
+    def read(self, rank):
+        """What a rank's journal tells: outcomes, seconds, an early end."""
+        path = self.logs / f"rank{rank}.tests"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        current = "its start"
+        for line in lines:
+            moment, event, *name = line.split(" ", 2)
+            if event == "end":
+                return
+            current = name[0]
+            module = module_of(current)
+            first, _ = self.times.get((rank, module), (float(moment), 0))
+            self.times[rank, module] = first, float(moment)
+            before = self.outcomes.setdefault(current, {}).get(rank, "")
+            if event in ("failed", "skipped") or not before:
+                self.outcomes[current][rank] = max(before, event, key=worth)
+        self.ends.append(f"rank {rank} did not end: it was in {current}")
+
+    def row(self, module):
+        """Counts of one module, its seconds, and its failures in words."""
+        counts, bad = Counter(), []
+        for name, outcomes in self.outcomes.items():
+            if module_of(name) != module:
+                continue
+            if "failed" in outcomes.values():
+                counts["failed"] += 1
+                bad.append(name.removeprefix(f"test_{module}."))
+            elif set(outcomes.values()) == {"skipped"}:
+                counts["skipped"] += 1
+            else:
+                counts["passed"] += 1
+        spans = [
+            last - first
+            for (_, other), (first, last) in self.times.items()
+            if other == module
+        ]
+        return counts, max(spans, default=0), bad
+
+
+def worth(event):
+    return ("", "begin", "stop", "skipped", "failed").index(event)
+
+
+def module_of(test):
+    """The module of a test by its full name, or of a failed import."""
+    words = test.split(".")
+    name = words[2] if words[0] == "unittest" else words[0]
+    return name.removeprefix("test_")
+
+
+def suite(options, folder):
+    """Every run that was asked for; counts, and failures in words."""
+    total, bad = Counter(), []
+    modules = modules_of(folder, options.modules)
+    width = max(map(len, modules))
+    for backend in options.backend:
+        for ranks in options.ranks:
+            heading(
+                f"mpi4py {folder.name.split('-')[-1]}, {backend}, "
+                f"{ranks} rank{'s' if ranks > 1 else ''}"
+                + (", without warpmpi" if options.stock else "")
+            )
+            groups = [[name] for name in modules]
+            for group in [modules] if options.together else groups:
+                job = Job(options, folder, backend, ranks, group)
+                job.run()
+                where = f"{backend}, {ranks} ranks"
+                for name in group:
+                    counts, seconds, wrong = job.row(name)
+                    if not sum(counts.values()) and not job.ends:
+                        job.ends.append(f"no test of {name} ran")
+                    print(
+                        f"{name:{width}} {counts['passed']:5} passed "
+                        f"{counts['failed']:3} failed "
+                        f"{counts['skipped']:3} skipped "
+                        f"{seconds:5.1f} s",
+                        *(job.ends[:1] if len(group) == 1 else ()),
+                        flush=True,
+                    )
+                    total += counts
+                    if wrong:
+                        bad.append(f"{where}: {name}: {' '.join(wrong)}")
+                if job.ends:
+                    total["failed"] += 1
+                    bad += [f"{where}, {job.title}: {e}" for e in job.ends]
+    if bad:
+        print("\nfailed (logs: build/mpi4py-suite):", *bad, sep="\n  ")
+    return total
+
+
+def chosen():
+    """The part that every test run has; counts."""
+    total = Counter()
+    folder = source(None)
+    for backend, modules in CHOSEN.items():
+        words = ["--backend", backend, "--ranks", "2", "--together"]
+        options = arguments([*words, "--limit", "120", "--modules", *modules])
+        total += suite(options, folder)
+    return total
+
+
+def arguments(words=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument(
+        "--backend", nargs="+", choices=BACKENDS, default=["host", "stand-in"]
+    )
+    parser.add_argument("--modules", nargs="+", help="default: all of them")
+    parser.add_argument("--source", help="mpi4py's unpacked sources")
+    parser.add_argument(
+        "--limit", type=float, default=120, help="seconds for one module"
+    )
+    parser.add_argument(
+        "--together", action="store_true", help="all modules in one process"
+    )
+    parser.add_argument(
+        "--exclude",
+        nargs="+",
+        default=STRIDED,
+        help="names of tests to leave out (default: those that want arrays "
+        "with strides refused)",
+    )
+    parser.add_argument("--failfast", action="store_true")
+    parser.add_argument("--stock", action="store_true", help="not on warpmpi")
+    return parser.parse_args(words)
+
+
+def main():
+    options = arguments()
+    started = time.monotonic()
+    total = suite(options, source(options.source))
+    print(
+        f"\n{total['passed']} passed, {total['failed']} failed, "
+        f"{total['skipped']} skipped in {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
+    return 1 if total["failed"] or not total["passed"] else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except toolchain.ToolchainError as error:
+        sys.exit(f"warpmpi: {error}")
