@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What messages cost beyond the ping-pong, each case beside its rivals.
+
+    python bench_messages.py [--quick] [--launches N] [--impl CASE ...] [--out PREFIX]
+
+Cases: host (NumPy arrays, wm.Comm beside plain mpi4py), rate (64 short messages
+in flight), column (strided beside contiguous), pool (memory that CUDA IPC does
+not export), both-ways, one-gpu (two ranks on one GPU), rows (Warp's arrays from
+its pool, exchanged by Sendrecv). Writes PREFIX.jsonl and PREFIX.log and prints a
+table. Times are medians of several repeats; the data of each case are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import harness
+import numpy as np
+from p2p_paths import cupy_on_own_gpu
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Bench:
+    """In a rank: timing, and the record of each figure."""
+
+    def __init__(self, args: argparse.Namespace):
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.world = MPI.COMM_WORLD
+        self.wm = importlib.import_module("warpmpi")
+        self.comm = self.wm.Comm(self.world)
+        self.peer = 1 - self.world.rank
+        self.args = args
+        self.repeats = 5 if args.quick else 11
+
+    def measure(self, op: str, nbytes: int, turn: Callable[[], Any], messages: int = 1) -> float:
+        """Microseconds of one turn, by the number of messages in it."""
+        world, budget = self.world, 0.01 if self.args.quick else 0.03
+        for _ in range(3):
+            turn()
+        world.Barrier()
+        start = time.perf_counter()
+        turn()
+        rounds = world.bcast(max(1, min(2000, int(budget / (time.perf_counter() - start)))))
+        samples = []
+        for _ in range(self.repeats):
+            world.Barrier()
+            start = time.perf_counter()
+            for _ in range(rounds):
+                turn()
+            samples.append(1e6 * (time.perf_counter() - start) / rounds / messages)
+        us = median(samples)
+        if world.rank == 0:
+            record = {"op": op, "bytes": nbytes, "us": round(us, 3)}
+            record |= {"us_min": round(min(samples), 3), "us_max": round(max(samples), 3)}
+            record["GBps"] = round(nbytes / us / 1e3, 4)
+            harness.append(self.args.results, record)
+        return us
+
+    def ping_pong(self, comm: Any, a: Any, b: Any) -> Callable[[], None]:
+        send = functools.partial(comm.Send, a, self.peer)
+        receive = functools.partial(comm.Recv, b, self.peer)
+        order = (send, receive) if self.world.rank == 0 else (receive, send)
+
+        def turn() -> None:
+            order[0]()
+            order[1]()
+
+        return turn
+
+
+def expect(received: Any, value: int) -> None:
+    if not (np.asarray(received) == value).all():
+        raise RuntimeError("wrong data")
+
+
+def host(bench: Bench) -> None:
+    """Both in turn, so that the host's moods hit both."""
+    for nbytes in (8, KIB, 4 * KIB, 16 * KIB, 64 * KIB, MIB):
+        a, b = np.full(nbytes, bench.world.rank, np.uint8), np.zeros(nbytes, np.uint8)
+        for name, comm in (("mpi4py", bench.world), ("warpmpi", bench.comm)) * 2:
+            bench.measure(f"host {name}", nbytes, bench.ping_pong(comm, a, b), 2)
+            expect(b, bench.peer)
+
+
+def rate(bench: Bench) -> None:
+    """64 messages of 8 KiB from rank 0, and a byte back."""
+    cupy = cupy_on_own_gpu(bench.world)
+    count, nbytes = 64, 8 * KIB
+    arrays = [cupy.full(nbytes, k + bench.world.rank, cupy.uint8) for k in range(count)]
+    token = np.zeros(1, np.uint8)
+    comm, peer, request = bench.comm, bench.peer, bench.wm.Request
+
+    def ours() -> None:
+        if bench.world.rank == 0:
+            request.Waitall([comm.Isend(a, peer) for a in arrays])
+        else:
+            request.Waitall([comm.Irecv(a, peer) for a in arrays])
+
+    def back(turn: Callable[[], None]) -> Callable[[], None]:
+        def both() -> None:
+            turn()
+            if bench.world.rank == 0:
+                bench.world.Recv(token, peer)
+            else:
+                bench.world.Send(token, peer)
+
+        return both
+
+    bench.measure("rate warpmpi", nbytes, back(ours), count)
+    if bench.world.rank == 1:
+        expect([int(a[0]) for a in arrays], np.arange(count))
+    make = comm.Send_init if bench.world.rank == 0 else comm.Recv_init
+    requests = [make(a, peer) for a in arrays]
+
+    def persistent() -> None:
+        bench.wm.Prequest.Startall(requests)
+        request.Waitall(requests)
+
+    bench.measure("rate warpmpi persistent", nbytes, back(persistent), count)
+    nccl = importlib.import_module("nccl_ctypes").Communicator(bench.world)
+    stream = cupy.cuda.Stream(non_blocking=True)
+
+    def grouped() -> None:
+        nccl.check(nccl.lib.ncclGroupStart())
+        move = nccl.send if bench.world.rank == 0 else nccl.recv
+        for a in arrays:
+            move(a.data.ptr, nbytes, peer, stream.ptr)
+        nccl.check(nccl.lib.ncclGroupEnd())
+        stream.synchronize()
+
+    bench.measure("rate nccl grouped", nbytes, back(grouped), count)
+    nccl.close()
+
+
+def column(bench: Bench) -> None:
+    cupy = cupy_on_own_gpu(bench.world)
+    field = cupy.full((4096, 4096), bench.world.rank, cupy.float32)
+    into = cupy.zeros((4096, 4096), cupy.float32)
+    parts = {"row": (field[0], into[0]), "column": (field[:, 0], into[:, 0])}
+    for name, (a, b) in parts.items():
+        bench.measure(f"4096 float32, {name}", 4 * 4096, bench.ping_pong(bench.comm, a, b), 2)
+        expect(cupy.asnumpy(b), bench.peer)
+
+
+def pool(bench: Bench) -> None:
+    cupy = cupy_on_own_gpu(bench.world)
+    nbytes = 256 * MIB
+    for name, allocate in (
+        ("cudaMalloc", cupy.cuda.memory.alloc),
+        ("cudaMallocAsync", cupy.cuda.malloc_async),
+    ):
+        a, b = (cupy.ndarray(nbytes, cupy.uint8, memptr=allocate(nbytes)) for _ in "ab")
+        a.fill(bench.world.rank)
+        turn = bench.ping_pong(bench.comm, a, b)
+        bench.measure(f"pool {name}", nbytes, turn, 2)
+        expect(int(b.max()), bench.peer)
+        del a, b, turn
+
+
+def both_ways(bench: Bench) -> None:
+    """Each sends 256 MiB to the other; beside it the bare copies by two streams."""
+    cupy = cupy_on_own_gpu(bench.world)
+    nbytes = 256 * MIB
+    a, b = cupy.full(nbytes, bench.world.rank, cupy.uint8), cupy.zeros(nbytes, cupy.uint8)
+    exchange = functools.partial(bench.comm.Sendrecv, a, bench.peer, 0, b, bench.peer)
+    bench.measure("both ways warpmpi", nbytes, exchange)
+    expect(int(b.max()), bench.peer)
+    del a, b, exchange
+    raw_copies(bench, cupy, nbytes)
+
+
+def raw_copies(bench: Bench, cupy: Any, nbytes: int) -> None:
+    runtime = cupy.cuda.runtime
+    if runtime.getDeviceCount() < 2:
+        return
+    bench.world.Barrier()
+    if bench.world.rank == 0:
+        sides = []
+        for device in range(2):
+            runtime.setDevice(device)
+            runtime.deviceEnablePeerAccess(1 - device)
+            memory = [cupy.cuda.memory.alloc(nbytes) for _ in "ab"]
+            sides.append((device, memory, cupy.cuda.Stream(non_blocking=True)))
+
+        def copies() -> None:
+            for device, memory, stream in sides:
+                runtime.setDevice(device)
+                source = sides[1 - device][1][1]
+                runtime.memcpyPeerAsync(
+                    memory[0].ptr, device, source.ptr, 1 - device, nbytes, stream.ptr
+                )
+            for _, _, stream in sides:
+                stream.synchronize()
+
+        times = []
+        for _ in range(bench.repeats + 3):
+            start = time.perf_counter()
+            copies()
+            times.append(1e6 * (time.perf_counter() - start))
+        us = median(times[3:])
+        record = {"op": "both ways bare copies", "bytes": nbytes, "us": round(us, 3)}
+        record |= {"us_min": min(times[3:]), "us_max": max(times[3:])}
+        record["GBps"] = round(nbytes / us / 1e3, 4)
+        harness.append(bench.args.results, record)
+    bench.world.Barrier()
+
+
+def one_gpu(bench: Bench) -> None:
+    """Rank to rank on the first GPU, beside a copy within it."""
+    cupy = importlib.import_module("cupy")
+    cupy.cuda.Device(0).use()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for nbytes in (MIB, 16 * MIB, 256 * MIB, 1024 * MIB):
+        a, b = cupy.full(nbytes, bench.world.rank, cupy.uint8), cupy.zeros(nbytes, cupy.uint8)
+        bench.measure("one GPU warpmpi", nbytes, bench.ping_pong(bench.comm, a, b), 2)
+        expect(int(b.max()), bench.peer)
+
+        def local(to: Any, source: Any, nbytes: int) -> None:
+            if bench.world.rank == 0:
+                to.data.copy_from_device_async(source.data, nbytes, stream)
+                stream.synchronize()
+
+        copy = functools.partial(local, b, a, nbytes)
+        bench.measure("one GPU local copy", nbytes, copy)
+
+
+def rows(bench: Bench) -> None:
+    """Views made beforehand of fields in Warp's default pool, both directions."""
+    warp = importlib.import_module("warp")
+    warp.config.quiet = True
+    warp.init()
+    device = f"cuda:{bench.world.rank % warp.get_cuda_device_count()}"
+    warp.set_device(device)
+    for nbytes in (16 * KIB, 32 * KIB, 64 * KIB):
+        field = warp.full((8, nbytes // 4), bench.world.rank, dtype=warp.float32, device=device)
+        out, into = field[1], field[6]
+        warp.synchronize_device(device)
+        exchange = functools.partial(bench.comm.Sendrecv, out, bench.peer, 0, into, bench.peer)
+        bench.measure("rows Sendrecv", nbytes, exchange)
+        expect(into.numpy(), bench.peer)
+
+
+CASES: dict[str, Callable[[Bench], None]] = {
+    "host": host,
+    "rate": rate,
+    "column": column,
+    "pool": pool,
+    "both-ways": both_ways,
+    "one-gpu": one_gpu,
+    "rows": rows,
+}
+
+
+def work(args: argparse.Namespace) -> None:
+    """In a rank: measure one case."""
+    harness.give_up_after(args.timeout - 3)
+    CASES[args.worker](Bench(args))
+
+
+def start(args: argparse.Namespace, case: str, results: str) -> None:
+    """Start the ranks of one case."""
+    arguments = [__file__, "--worker", case, "--results", results, "--timeout", str(args.timeout)]
+    if args.quick:
+        arguments.append("--quick")
+    harness.run_ranks(2, arguments, args.timeout, log=args.log)
+
+
+def judge(results: harness.Results) -> None:
+    """Print the goals and whether they were reached, by ratios of this run."""
+    found: dict[tuple[str, int], float] = {}
+    for record in results.records:
+        if "us" in record:
+            key = record["op"], record["bytes"]
+            found[key] = min(record["us"], found.get(key, record["us"]))
+
+    def compare(text: str, a: tuple[str, int], b: tuple[str, int], least: float) -> None:
+        share = found[b] / found[a] if a in found and b in found else None
+        said = text if share is None else f"{text}: {share:.2f}, at least {least}"
+        harness.verdict(said, None if share is None else share >= least)
+
+    print("\nGoals")
+    for (op, nbytes), us in sorted(found.items()):
+        if op != "host warpmpi":
+            continue
+        more = us - found["host mpi4py", nbytes]
+        most = 0.4 if nbytes <= 4 * KIB else max(0.8, 0.05 * found["host mpi4py", nbytes])
+        size = harness.size_text(nbytes)
+        text = f"host, {size}: {more:.2f} us more than mpi4py, at most {most:.2f}"
+        harness.verdict(text, more <= most)
+    small, large = 8 * KIB, 256 * MIB
+    compare("64 messages beside NCCL's", ("rate warpmpi", small), ("rate nccl grouped", small), 2)
+    size = 4 * 4096
+    compare(
+        "a column beside a row", ("4096 float32, column", size), ("4096 float32, row", size), 0.5
+    )
+    compare(
+        "pool beside cudaMalloc", ("pool cudaMallocAsync", large), ("pool cudaMalloc", large), 0.9
+    )
+    compare(
+        "both ways beside copies",
+        ("both ways warpmpi", large),
+        ("both ways bare copies", large),
+        0.95,
+    )
+    compare("one GPU beside a copy", ("one GPU warpmpi", large), ("one GPU local copy", large), 0.8)
+    worst = max((us for (op, _), us in found.items() if op == "rows Sendrecv"), default=None)
+    text = "rows of Warp's pool, 16 to 64 KiB, in at most 14 us"
+    harness.verdict(f"{text}: {worst}" if worst else text, worst <= 14 if worst else None)
+
+
+def main() -> int:
+    args = harness.parse(harness.parser(__doc__.partition("\n")[0], CASES))
+    if args.worker:
+        work(args)
+        return 0
+    results = harness.Results(args.out or harness.default_prefix("messages"), "messages")
+    args.log = results.log
+    results.collect_all(args.impl, args.launches, functools.partial(start, args))
+    results.describe()
+    rows = [
+        [record["op"], harness.size_text(record["bytes"]), f"{record['us']:.2f}", record["GBps"]]
+        for record in results.records
+        if "us" in record
+    ]
+    harness.table(["what", "size", "us", "GB/s"], [list(map(str, row)) for row in rows])
+    results.failures()
+    judge(results)
+    print(f"\n{results.path('.jsonl')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
