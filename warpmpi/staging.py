@@ -190,6 +190,10 @@ def _by_request(call: _Call) -> Any:
     return call.wrap(call.run())
 
 
+def _by_file_request(call: _Call) -> Any:
+    return (_at_once if _no_file_requests() else _by_request)(call)
+
+
 class _Prequest(_core.Prequest):
     """A persistent collective with an array in GPU memory."""
 
@@ -222,9 +226,11 @@ class _Prequest(_core.Prequest):
 
 
 # Calls that have not ended: those of each window until it is synchronised,
-# with the rank they are with, and the split one of each file.
+# with the rank they are with, and the split one of each file, or the bytes
+# that it has moved.
 _open_of_window: dict[int, list[tuple[int, _Call]]] = {}
 _open_of_file: dict[int, _Call] = {}
+_moved_of_file: dict[int, int] = {}
 
 
 def _until_synchronized(call: _Call) -> None:
@@ -278,19 +284,84 @@ def _ending(method: Any) -> Any:
 
     @functools.wraps(method)
     def end(self: MPI.File, buf: Any, status: Any = None) -> None:
-        call = _open_of_file.pop(MPI._handleof(self), None)
-        if call is None:
-            if _core.is_on_device(buf):
-                raise ValueError(
-                    f"{method.__name__}: buf: no split call was begun with "
-                    "this array"
-                )
-            method(self, buf, status)
-            return
-        method(self, call.twins[0].given, status)
-        call.store()
+        handle = MPI._handleof(self)
+        call = _open_of_file.pop(handle, None)
+        moved = _moved_of_file.pop(handle, None)
+        if call is None and _core.is_on_device(buf):
+            raise ValueError(
+                f"{method.__name__}: buf: no split call was begun with "
+                "this array"
+            )
+        if moved is None:
+            method(self, buf if call is None else call.twins[0].given, status)
+        elif status is not None:
+            _fill(status, moved)
+        if call is not None:
+            call.store()
 
     return end
+
+
+@functools.cache
+def _no_file_requests() -> bool:
+    """Tell whether MPI must not have requests of files.
+
+    Open MPI 4 and 5 keep them in a list without a lock, which every thread
+    that calls MPI goes through, and the progress thread is one.
+    """
+    return (
+        "Open MPI" in MPI.Get_library_version()
+        and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    )
+
+
+def _fill(status: MPI.Status, nbytes: int) -> None:
+    status.Set_elements(MPI.BYTE, nbytes)
+    status.Set_cancelled(False)
+
+
+def _moved(method: Any, self: MPI.File, args: Any, kwargs: Any) -> int:
+    """Call a blocking method; return the bytes that it moved."""
+    status = MPI.Status()
+    method(self, *args, status=status, **kwargs)
+    return status.Get_elements(MPI.BYTE)
+
+
+def _nonblocking(name: str) -> Any:
+    """Make a nonblocking method of a file that MPI can do in our company.
+
+    Without the other ranks, whom a nonblocking call must not wait for.
+    """
+    method = getattr(MPI.File, "I" + name[0].lower() + name[1:])
+    blocking = getattr(MPI.File, name.replace("_all", ""))
+
+    @functools.wraps(method)
+    def call(self: MPI.File, *args: Any, **kwargs: Any) -> MPI.Request:
+        if not _no_file_requests():
+            request: MPI.Request = method(self, *args, **kwargs)
+            return request
+        moved = _moved(blocking, self, args, kwargs)
+        ended = MPI.Grequest.Start(_fill, args=(moved,))
+        ended.Complete()
+        return ended
+
+    return call
+
+
+def _split(name: str) -> Any:
+    """Make the first half of a split call; it may do the whole."""
+    method = getattr(MPI.File, name + "_begin")
+    blocking = getattr(MPI.File, name)
+
+    @functools.wraps(method)
+    def begin(self: MPI.File, *args: Any, **kwargs: Any) -> None:
+        if _no_file_requests():
+            moved = _moved(blocking, self, args, kwargs)
+            _moved_of_file[MPI._handleof(self)] = moved
+        else:
+            method(self, *args, **kwargs)
+
+    return begin
 
 
 def _packing(call: _Call) -> int:
@@ -445,12 +516,13 @@ def _file_calls() -> Iterator[tuple[str, Any]]:
         name, method = row.name, functools.partial(getattr, MPI.File)
         yield name, _staging(method(name), row, family, _at_once)
         if "_all" in name or "_ordered" in name:
-            begin, end = method(name + "_begin"), method(name + "_end")
+            begin, end = _split(name), method(name + "_end")
             yield name + "_begin", _staging(begin, row, family, _beginning)
             yield name + "_end", _ending(end)
         if "_ordered" not in name:
-            name = "I" + name[0].lower() + name[1:]
-            yield name, _staging(method(name), row, family, _by_request)
+            begin = _nonblocking(name)
+            name = begin.__name__
+            yield name, _staging(begin, row, family, _by_file_request)
 
 
 def _window_calls() -> Iterator[tuple[str, Any]]:

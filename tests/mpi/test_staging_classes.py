@@ -127,6 +127,32 @@ def test_individual_and_shared_pointers(world, file, name, nonblocking):
     assert (kinds.values_of(into) == 7).all()
 
 
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("split", [False, True])
+def test_files_beside_the_progress_thread(world, file, kind, split):
+    """Open MPI's requests of files survive no second thread."""
+    comm = wm.Comm(world)
+    peer = comm.rank ^ 1 if comm.rank ^ 1 < comm.size else comm.rank
+    late = comm.Irecv(np.zeros(1), peer)  # the thread looks for it
+    written = kinds.make(kind, np.arange(3.0) + comm.rank)
+    read = kinds.make(kind, np.zeros(3))
+    status = MPI.Status()
+    for _ in range(100):
+        at = 4 * comm.rank
+        if split:
+            file.Write_at_all_begin(at, written)
+            file.Write_at_all_end(written)
+            file.Read_at_all_begin(at, read)
+            file.Read_at_all_end(read, status)
+        else:
+            file.Iwrite_at_all(at, written).Wait()
+            file.Iread_at(at, read).Wait(status)
+        assert status.Get_count(MPI.DOUBLE) == 3
+    assert (kinds.values_of(read) == kinds.values_of(written)).all()
+    comm.Send(np.ones(1), peer)
+    late.Wait()
+
+
 @pytest.fixture
 def window(world):
     memory = np.zeros(4 * world.size)
