@@ -14,7 +14,7 @@ from . import _core, objects, staging
 from .buffered import BufferedSends
 from .objects import ObjectMessages
 
-# Calls of MPI's own that take buffers and are never handed memory of a GPU.
+# Calls that no communicator of mpi4py's own is handed memory of a GPU by.
 _HOST_ONLY = ("Attach_buffer", "Psend_init", "Precv_init")
 
 _POINT_TO_POINT = """
@@ -55,14 +55,13 @@ def _host_only(base: type, name: str) -> Any:
 def _guard(cls: type, base: type) -> None:
     """Put the staged and the refusing forms of base's calls into cls."""
     calls = staging.comm_calls(base)
-    for name in _HOST_ONLY:
-        if hasattr(base, name):
-            calls[name] = _host_only(base, name)
-    if issubclass(cls, _Communicator):
-        calls.pop("Attach_buffer", None)
-        if base is not MPI.Intercomm:
-            for name in _NATIVE:
-                del calls[name]
+    if not issubclass(cls, _Communicator):
+        for name in _HOST_ONLY:
+            if hasattr(base, name):
+                calls[name] = _host_only(base, name)
+    elif base is not MPI.Intercomm:
+        for name in _NATIVE:
+            del calls[name]
     for name, call in calls.items():
         setattr(cls, name, call)
 

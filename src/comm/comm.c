@@ -7,6 +7,7 @@
 
 #include "comm/buffered.h"
 #include "comm/eager.h"
+#include "comm/partitioned.h"
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/transport.h"
@@ -36,6 +37,7 @@ free_comm(wm_comm_t *comm)
     free(comm->sequences);
     wm_stash_free(comm);
     wm_room_drop(comm->room);
+    wm_partitioned_drop(comm->partitioned);
     if (comm->parts != NULL)
         wm_stash_free(comm->parts);
     free(comm->parts);
@@ -168,10 +170,17 @@ make_parts(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
+int
+wm_comm_last_number(const wm_comm_t *comm)
+{
+    return comm->tag_limit / 2;
+}
+
 uint32_t
 wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count)
 {
-    uint32_t first = comm->sequences[rank] % ((uint32_t)comm->tag_limit + 1u);
+    uint32_t numbers = (uint32_t)wm_comm_last_number(comm) + 1u;
+    uint32_t first = comm->sequences[rank] % numbers;
     comm->sequences[rank] += count;
     return first;
 }

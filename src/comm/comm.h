@@ -13,6 +13,7 @@
 
 typedef struct wm_stashed wm_stashed_t;
 typedef struct wm_room wm_room_t;
+typedef struct wm_counted wm_counted_t;
 
 typedef struct wm_comm {
     MPI_Comm user;  // borrowed
@@ -26,13 +27,15 @@ typedef struct wm_comm {
     uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
     wm_stashed_t *stash; // matched, then put back
     wm_room_t *room;     // attached for buffered sends
-    int64_t looked;      // for failures, microseconds
-    bool revoked;        // as found then
-    wm_error_t late;     // of a receive that had returned; engine lock
+    wm_counted_t *partitioned; // requests, partitioned.h; engine lock
+    int64_t looked;            // for failures, microseconds
+    bool revoked;              // as found then
+    wm_error_t late;           // of a receive that had returned; engine lock
     _Atomic bool is_late;
     // The arrays inside pickled objects are messages of a communicator of
     // their own, whose headers go on `data` under a number as tag, where no
-    // wildcard of the user's looks. It shares peers and sequences.
+    // wildcard of the user's looks, and so are partitioned messages, with the
+    // upper half of the numbers. It shares peers and sequences.
     struct wm_comm *parts;
 } wm_comm_t;
 
@@ -46,8 +49,12 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
 
+// The last of the numbers that are drawn.
+int
+wm_comm_last_number(const wm_comm_t *comm);
+
 // Draws `count` numbers for what goes to a rank on `data`; the first. They
-// follow each other modulo tag_limit + 1.
+// follow each other modulo wm_comm_last_number() + 1.
 uint32_t
 wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count);
 

@@ -8,6 +8,7 @@
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/exchange.h"
+#include "python/partitioned.h"
 #include "python/prequest.h"
 #include "python/probe.h"
 #include "python/request.h"
@@ -286,7 +287,8 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
         return wm_raise(&err);
     if (wm_message_parse(buf, receives, "buf", &message) < 0)
         return NULL;
-    return wm_prequest_new(self, buf, receives, envelope, &message);
+    return wm_prequest_new(wm_prequest_type(), self, buf, receives, envelope,
+                           &message);
 }
 
 static PyObject *
@@ -467,7 +469,8 @@ comm_on(PyObject *self, PyObject *stream)
         FAST(Bsend_init), FAST(Recv_init), OTHER(Sendrecv, sendrecv),         \
         OTHER(Sendrecv_replace, sendrecv_replace),                            \
         OTHER(Isendrecv, isendrecv),                                          \
-        OTHER(Isendrecv_replace, isendrecv_replace)
+        OTHER(Isendrecv_replace, isendrecv_replace),                          \
+        OTHER(Psend_init, psend_init), OTHER(Precv_init, precv_init)
 
 static PyMethodDef comm_methods[] = {
     MESSAGES,

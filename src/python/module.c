@@ -258,6 +258,7 @@ execute(PyObject *module)
         wm_python_add_comm,
         wm_python_add_request,
         wm_python_add_prequest,
+        wm_python_add_partitioned,
         wm_python_add_patch,
         wm_python_add_matched,
         wm_python_add_buffered,

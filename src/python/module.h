@@ -57,6 +57,8 @@ wm_python_add_request(PyObject *module);
 int
 wm_python_add_prequest(PyObject *module);
 int
+wm_python_add_partitioned(PyObject *module); // after prequest
+int
 wm_python_add_patch(PyObject *module);
 int
 wm_python_add_matched(PyObject *module);

@@ -53,7 +53,8 @@ numbers(PyObject *module, PyObject *args)
             Py_CLEAR(list);
         else
             PyList_SET_ITEM(list, i, number);
-        next = next == (uint32_t)channel.comm->tag_limit ? 0 : next + 1;
+        next = next == (uint32_t)wm_comm_last_number(channel.comm) ? 0
+                                                                   : next + 1;
     }
     return list;
 }

@@ -3,31 +3,26 @@
 
 #include "comm/progress.h"
 #include "comm/request.h"
-#include "python/channel.h"
-#include "python/request.h"
 
 #define AT_ONCE 64 // requests begun without the GIL in one go
 
-typedef struct {
-    wm_request_t request; // of the message under way
-    PyObject *comm;       // NULL once freed
-    PyObject *array;      // without its list
-    wm_message_t message; // parsed once
-    wm_envelope_t envelope;
-    bool receives;
-    bool starting; // it is being begun
-} prequest_t;
-
 static PyTypeObject *prequest_type;
 
+PyTypeObject *
+wm_prequest_type(void)
+{
+    return prequest_type;
+}
+
 PyObject *
-wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
-                const wm_envelope_t *envelope, wm_message_t *message)
+wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
+                bool receives, const wm_envelope_t *envelope,
+                wm_message_t *message)
 {
     PyObject *empty = PyTuple_New(0);
-    prequest_t *self = empty != NULL ? (prequest_t *)prequest_type->tp_new(
-                           prequest_type, empty, NULL)
-                                     : NULL;
+    wm_prequest_t *self = empty != NULL ? (wm_prequest_t *)type->tp_new(
+                              type, empty, NULL)
+                                        : NULL;
     Py_XDECREF(empty);
     if (self == NULL) {
         wm_message_release(message);
@@ -49,7 +44,7 @@ wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
 static PyObject *
 prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    prequest_t *self = (prequest_t *)wm_state()->request_type->tp_new(
+    wm_prequest_t *self = (wm_prequest_t *)wm_state()->request_type->tp_new(
         type, args, kwargs);
     if (self != NULL) {
         self->comm = self->array = NULL;
@@ -61,7 +56,7 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static int
 release(PyObject *object)
 {
-    prequest_t *self = (prequest_t *)object;
+    wm_prequest_t *self = (wm_prequest_t *)object;
     wm_message_release(&self->message);
     Py_CLEAR(self->array);
     Py_CLEAR(self->comm);
@@ -71,7 +66,7 @@ release(PyObject *object)
 static int
 prequest_traverse(PyObject *object, visitproc visit, void *arg)
 {
-    prequest_t *self = (prequest_t *)object;
+    wm_prequest_t *self = (wm_prequest_t *)object;
     Py_VISIT(self->array);
     Py_VISIT(self->comm);
     PyTypeObject *base = Py_TYPE(object);
@@ -83,8 +78,8 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
                                      : 0;
 }
 
-static void
-prequest_dealloc(PyObject *object)
+void
+wm_prequest_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
     release(object);
@@ -92,8 +87,8 @@ prequest_dealloc(PyObject *object)
     wm_request_dealloc(object);
 }
 
-static int
-fail(const char *text)
+int
+wm_prequest_fail(const char *text)
 {
     wm_error_t err;
     wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST, "%s", text);
@@ -101,22 +96,39 @@ fail(const char *text)
     return -1;
 }
 
-// The message once more; it is the caller's to begin. What asks the array may
-// be Python code: the request is taken first.
-static int
-prepare(prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
+int
+wm_prequest_prepare(wm_prequest_t *self, wm_channel_t *channel)
 {
     wm_request_t *request = &self->request;
     channel->comm = NULL;
     if (self->comm == NULL)
-        return fail("the persistent request is of no communicator, or freed");
+        return wm_prequest_fail("the persistent request is of no "
+                                "communicator, or freed");
     if (self->starting || wm_request_is_active(request))
-        return fail("the persistent request is active: wait for it before it "
-                    "is started again");
+        return wm_prequest_fail("the persistent request is active: wait for "
+                                "it before it is started again");
     self->starting = true;
     wm_request_forget(request); // waited for by MPI itself
-    if (wm_channel_get(self->comm, channel) == 0
-        && wm_message_again(self->array, "buf", &self->message, buffer) == 0)
+    if (wm_channel_get(self->comm, channel) == 0)
+        return 0;
+    self->starting = false;
+    return -1;
+}
+
+int
+wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
+{
+    return wm_message_again(self->array, "buf", &self->message, buffer);
+}
+
+// Both; the message is the caller's to begin. What asks the array may be
+// Python code: the request is taken first.
+static int
+prepare(wm_prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
+{
+    if (wm_prequest_prepare(self, channel) < 0)
+        return -1;
+    if (wm_prequest_again(self, buffer) == 0)
         return 0;
     self->starting = false;
     return -1;
@@ -125,7 +137,7 @@ prepare(prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
 // Begins prepared messages, without the GIL; returns how many, and the error
 // of the next.
 static int
-begin(prequest_t **requests, const wm_channel_t *channels,
+begin(wm_prequest_t **requests, const wm_channel_t *channels,
       wm_buffer_t *buffers, int count, wm_op_t **ops, wm_error_t *err)
 {
     int last = count - 1; // the last that is sent
@@ -148,7 +160,7 @@ begin(prequest_t **requests, const wm_channel_t *channels,
 
 // 0, or -1 with an exception: those before the one that failed have begun.
 static int
-start(prequest_t **requests, int count)
+start(wm_prequest_t **requests, int count)
 {
     wm_channel_t channels[AT_ONCE];
     wm_buffer_t buffers[AT_ONCE];
@@ -205,7 +217,7 @@ PyDoc_STRVAR(prequest_start_doc,
 static PyObject *
 prequest_start(PyObject *object, PyObject *unused)
 {
-    prequest_t *self = (prequest_t *)object;
+    wm_prequest_t *self = (wm_prequest_t *)object;
     (void)unused;
     return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -242,7 +254,7 @@ prequest_startall(PyObject *type, PyObject *given)
                       && Py_TYPE(items[run]) == prequest_type;)
             ++run;
         if (run > 0) {
-            code = start((prequest_t **)items, (int)run);
+            code = start((wm_prequest_t **)items, (int)run);
             continue;
         }
         PyObject *none = PyObject_CallMethod(items[0], "Start", NULL);
@@ -258,17 +270,18 @@ PyDoc_STRVAR(prequest_free_doc,
              "Free($self, /)\n--\n\n"
              "Let go of the request; a message under way ends by itself.");
 
-static PyObject *
-prequest_free(PyObject *object, PyObject *unused)
+PyObject *
+wm_prequest_free(PyObject *object, PyObject *unused)
 {
-    prequest_t *self = (prequest_t *)object;
+    wm_prequest_t *self = (wm_prequest_t *)object;
     (void)unused;
     if (self->comm == NULL) {
-        fail("the persistent request is of no communicator, or freed");
+        wm_prequest_fail(
+            "the persistent request is of no communicator, or freed");
         return NULL;
     }
     if (self->starting) {
-        fail("the persistent request is being started");
+        wm_prequest_fail("the persistent request is being started");
         return NULL;
     }
     if (wm_engine_check(NULL) == 0) {
@@ -285,15 +298,38 @@ prequest_free(PyObject *object, PyObject *unused)
 static int
 prequest_bool(PyObject *object)
 {
-    prequest_t *self = (prequest_t *)object;
+    wm_prequest_t *self = (wm_prequest_t *)object;
     return self->comm != NULL || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
+
+PyDoc_STRVAR(not_partitioned_doc,
+             "Of a partitioned request (Psend_init, Precv_init) alone:\n"
+             "MPI.Exception.");
+
+static PyObject *
+not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    (void)object, (void)args, (void)kwargs;
+    wm_prequest_fail("the request is not partitioned: Psend_init and "
+                     "Precv_init make those that are");
+    return NULL;
+}
+
+#define NOT_PARTITIONED(name)                                                 \
+    {                                                                         \
+        name, (PyCFunction)(void (*)(void))not_partitioned,                   \
+            METH_VARARGS | METH_KEYWORDS, not_partitioned_doc                 \
+    }
 
 static PyMethodDef prequest_methods[] = {
     {"Start", prequest_start, METH_NOARGS, prequest_start_doc},
     {"Startall", prequest_startall, METH_O | METH_CLASS,
      prequest_startall_doc},
-    {"Free", prequest_free, METH_NOARGS, prequest_free_doc},
+    {"Free", wm_prequest_free, METH_NOARGS, prequest_free_doc},
+    NOT_PARTITIONED("Pready"),
+    NOT_PARTITIONED("Pready_range"),
+    NOT_PARTITIONED("Pready_list"),
+    NOT_PARTITIONED("Parrived"),
     {0},
 };
 
@@ -305,7 +341,7 @@ PyDoc_STRVAR(prequest_doc,
 static PyType_Slot prequest_slots[] = {
     {Py_tp_doc, (void *)prequest_doc},
     {Py_tp_new, prequest_tp_new},
-    {Py_tp_dealloc, prequest_dealloc},
+    {Py_tp_dealloc, wm_prequest_dealloc},
     {Py_tp_traverse, prequest_traverse},
     {Py_tp_clear, release},
     {Py_tp_methods, prequest_methods},
@@ -315,7 +351,7 @@ static PyType_Slot prequest_slots[] = {
 
 static PyType_Spec prequest_spec = {
     .name = "warpmpi._core.Prequest",
-    .basicsize = sizeof(prequest_t),
+    .basicsize = sizeof(wm_prequest_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = prequest_slots,
 };

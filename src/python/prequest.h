@@ -4,12 +4,48 @@
 #define WM_PYTHON_PREQUEST_H
 
 #include "comm/p2p.h"
-#include "python/buffer.h"
+#include "python/channel.h"
+#include "python/request.h"
 
-// A new inactive request of a communicator, or comm.on(stream), for the
-// message parsed from `buf` (moved, also on failure). NULL with an exception.
+typedef struct {
+    wm_request_t request; // of the message under way
+    PyObject *comm;       // NULL once freed
+    PyObject *array;      // without its list
+    wm_message_t message; // parsed once
+    wm_envelope_t envelope;
+    bool receives;
+    bool starting; // it is being begun
+} wm_prequest_t;
+
+// A new inactive request, of wm.Prequest or a `type` derived from it, of a
+// communicator, or comm.on(stream), for the message parsed from `buf` (moved,
+// also on failure). NULL with an exception.
 PyObject *
-wm_prequest_new(PyObject *comm, PyObject *buf, bool receives,
-                const wm_envelope_t *envelope, wm_message_t *message);
+wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
+                bool receives, const wm_envelope_t *envelope,
+                wm_message_t *message);
+
+PyTypeObject *
+wm_prequest_type(void);
+
+// Begins a Start: the communicator, and an exception where the request is
+// freed or active. On success `starting` is set, for the caller to end it.
+WM_MUST_CHECK int
+wm_prequest_prepare(wm_prequest_t *self, wm_channel_t *channel);
+
+// The message once more, whose producer is asked anew.
+WM_MUST_CHECK int
+wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer);
+
+// MPI.Exception of the class MPI.ERR_REQUEST; -1.
+int
+wm_prequest_fail(const char *text);
+
+// For types derived from wm.Prequest.
+void
+wm_prequest_dealloc(PyObject *object);
+
+PyObject *
+wm_prequest_free(PyObject *object, PyObject *unused);
 
 #endif

@@ -35,6 +35,7 @@ PAIRS = {
     "test_large_memory",
     "test_mailboxes",
     "test_objects",
+    "test_partitioned",
     "test_regressions",
     "test_streams",
     "test_strided",
