@@ -95,7 +95,7 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
 	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
 	    --build-base build/asan --build-lib build/asan/lib
-	@WARPMPI_TEST_EVERY=3 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(RUN_ARGS)
+	@WARPMPI_TEST_EVERY=5 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(RUN_ARGS)
 
 # From the source distribution, installed as a user does it.
 MPICH = .venv-mpich
@@ -106,7 +106,7 @@ test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv
 	@MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
-	@WARPMPI_TEST_EVERY=3 MPICC= $(MPICH)/bin/python tests/run.py mpi \
+	@WARPMPI_TEST_EVERY=5 MPICC= $(MPICH)/bin/python tests/run.py mpi \
 	    --ranks 2 $(RUN_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.

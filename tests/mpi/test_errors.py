@@ -204,13 +204,6 @@ def test_an_unattached_communicator_says_so(world):
 
 
 @needs_gpu
-def test_no_other_call_is_handed_gpu_memory(comm):
-    array = kinds.make("device", np.zeros(8))
-    with pytest.raises(TypeError, match="GPU memory"):
-        comm.Precv_init(array, 1, 0)
-
-
-@needs_gpu
 def test_gpu_memory_that_cannot_be_understood_is_not_handed_on(comm):
     class Odd:
         __cuda_array_interface__ = {"shape": "?"}

@@ -407,14 +407,15 @@ def exchange(scenario, turn):
         assert (kinds.values_of(into) == (left + turn) % 99).all()
 
 
-def chosen(number, generator):
+def chosen(number, generator, size):
     """The n to try, of so many calls."""
     everything = range(
         1, min(number, MOST) + 3
     )  # polling makes their number vary
-    if FULL or len(everything) <= SAMPLE:
+    sample = SAMPLE if size < RING else 1
+    if FULL or len(everything) <= sample:
         return list(everything)
-    return sorted(generator.sample(everything, SAMPLE))
+    return sorted(generator.sample(everything, sample))
 
 
 def try_all(make, comm, plain, name):
@@ -428,7 +429,7 @@ def try_all(make, comm, plain, name):
             made = attempt(scenario, plain, turn, culprit, 0)
         number = plain.bcast(made, culprit)
         taken, held = in_use(), live()
-        for n in chosen(number, generator):
+        for n in chosen(number, generator, scenario.size):
             turn += 1
             attempt(scenario, plain, turn, culprit, n)
             left = wait_for_release(taken)
