@@ -217,6 +217,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int inter = 0;
     comm->user = user;
+    comm->owner = comm;
     comm->match = comm->data = MPI_COMM_NULL;
     code = wm_mpi_check(MPI_Comm_rank(user, &comm->rank), "MPI_Comm_rank",
                         err);
@@ -260,6 +261,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
 void
 wm_comm_keep_error(wm_comm_t *comm, int source, int tag, const wm_error_t *err)
 {
+    comm = comm->owner;
     if (atomic_load(&comm->is_late))
         return;
     wm_error_set(&comm->late, err->code, err->detail,
@@ -273,6 +275,7 @@ wm_comm_keep_error(wm_comm_t *comm, int source, int tag, const wm_error_t *err)
 int
 wm_comm_raise_kept(wm_comm_t *comm, wm_error_t *err)
 {
+    comm = comm->owner;
     if (!atomic_load_explicit(&comm->is_late, memory_order_relaxed))
         return 0;
     wm_engine_lock();

@@ -27,7 +27,7 @@ typedef struct wm_comm {
     uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
     wm_stashed_t *stash; // matched, then put back
     wm_room_t *room;     // attached for buffered sends
-    wm_counted_t *partitioned; // requests, partitioned.h; engine lock
+    wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then
     wm_error_t late;           // of a receive that had returned; engine lock
@@ -37,6 +37,7 @@ typedef struct wm_comm {
     // wildcard of the user's looks, and so are partitioned messages, with the
     // upper half of the numbers. It shares peers and sequences.
     struct wm_comm *parts;
+    struct wm_comm *owner; // of parts; itself otherwise
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what

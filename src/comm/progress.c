@@ -325,6 +325,8 @@ serve(void *unused)
 static bool
 waits_for_match(const wm_op_t *op)
 {
+    if (op->parts_of[0] != NULL) // a receive, or the message of a gate
+        return waits_for_match(op->parts_of[0]);
     return op->receives && op->header.magic == 0;
 }
 

@@ -50,9 +50,8 @@ cancel(void *op, int complete)
 }
 
 int
-wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
+wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
-    wm_engine_lock();
     int code = wm_mpi_check(
         MPI_Grequest_start(query, let_go, cancel, op, &op->request),
         "MPI_Grequest_start", err);
@@ -63,6 +62,14 @@ wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
         if (atomic_load(&op->done))
             MPI_Grequest_complete(op->request);
     }
+    return code;
+}
+
+int
+wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
+{
+    wm_engine_lock();
+    int code = wm_request_start_lock_held(op, request, err);
     wm_engine_unlock();
     wm_engine_notify();
     return code;

@@ -7,59 +7,39 @@
 #include "comm/partitioned.h"
 #include "comm/progress.h"
 #include "comm/request.h"
-#include "cuda/event.h"
 #include "python/prequest.h"
 
 typedef struct {
     wm_prequest_t base;
-    int tag; // the user's; the envelope has the number
-    bool numbered;
-    int count;            // partitions
-    int missing;          // that are not ready
-    char *ready;          // of each, whether it is
-    unsigned marks;       // calls under way that mark some
-    pthread_mutex_t lock; // theirs
-    // The work that what is ready comes behind, where that is on a stream.
-    CUevent event; // NULL: none
-    int device;
-    CUstream stream;
+    int tag;               // the user's; the envelope has the number
+    wm_counted_t *counted; // of which that is, NULL for none
+    int count;             // partitions
+    char *ready;           // of each, whether it is
+    unsigned marks;        // calls under way that mark some
+    wm_partitions_t partitions;
 } partitioned_t;
 
 static PyTypeObject *partitioned_type;
 
-static void
-forget_work(partitioned_t *self)
-{
-    if (self->event != NULL)
-        wm_event_release(self->device, self->event);
-    self->event = NULL;
-}
-
-// The number is free again, and a request without its message ends.
+// A request without its message ends, and its number is free again.
 static void
 retire(partitioned_t *self)
 {
     wm_request_t *request = &self->base.request;
-    wm_channel_t channel;
-    wm_error_t err;
-    if (wm_engine_check(NULL) == 0 && wm_request_is_active(request)
-        && self->missing > 0 && !self->base.receives) {
+    if (!self->base.receives && self->partitions.missing > 0
+        && wm_engine_check(NULL) == 0 && wm_request_is_active(request)) {
+        wm_op_t *gate = request->op;
+        Py_BEGIN_ALLOW_THREADS;
+        wm_error_t err;
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
                      "the request was freed before its partitions were ready");
-        wm_gate_fail(request->op, &err);
+        wm_gate_fail(gate, &err);
+        Py_END_ALLOW_THREADS;
     }
-    forget_work(self);
-    if (!self->numbered)
-        return;
-    self->numbered = false;
-    const wm_envelope_t *envelope = &self->base.envelope;
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    if (self->base.comm != NULL
-        && wm_channel_get(self->base.comm, &channel) == 0)
-        wm_partitioned_give_back(channel.comm, envelope->rank, self->tag,
-                                 self->base.receives, envelope->tag);
-    PyErr_Restore(kind, value, trace);
+    wm_partitions_forget(&self->partitions);
+    if (self->counted != NULL)
+        wm_partitioned_give_back(self->counted, self->base.envelope.tag);
+    self->counted = NULL;
 }
 
 static void
@@ -69,27 +49,8 @@ partitioned_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     retire(self);
     PyMem_Free(self->ready);
-    pthread_mutex_destroy(&self->lock);
+    pthread_mutex_destroy(&self->partitions.lock);
     wm_prequest_dealloc(object);
-}
-
-// Begins the message of a request; takes over the buffer.
-static int
-begin(const wm_prequest_t *request, const wm_channel_t *channel,
-      wm_buffer_t *buffer, wm_op_t *gate, wm_error_t *err)
-{
-    wm_comm_t *parts = channel->comm->parts;
-    wm_op_t *message;
-    int code = request->receives
-                   ? wm_receive_begin(parts, buffer, &request->envelope,
-                                      &message, err)
-                   : wm_send_begin(parts, buffer, &request->envelope, &message,
-                                   err);
-    if (code == 0)
-        wm_gate_open(gate, message);
-    else
-        wm_gate_fail(gate, err);
-    return code;
 }
 
 // A request under way. NULL with an exception.
@@ -103,7 +64,7 @@ start(partitioned_t *self, const wm_channel_t *channel)
         PyErr_NoMemory();
         return NULL;
     }
-    if (wm_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
+    if (wm_python_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
         wm_op_release(gate);
         wm_raise(&err);
         return NULL;
@@ -136,12 +97,13 @@ partitioned_start(PyObject *object, PyObject *unused)
     }
     if (gate != NULL && base->receives) {
         Py_BEGIN_ALLOW_THREADS;
-        code = begin(base, &channel, &buffer, gate, &err);
+        code = wm_gate_begin(gate, channel.comm, &base->envelope, &buffer,
+                             &err);
         Py_END_ALLOW_THREADS;
     }
     else if (gate != NULL) {
         memset(self->ready, 0, (size_t)self->count);
-        self->missing = self->count;
+        self->partitions.missing = self->count;
     }
     base->starting = false;
     if (code < 0) {
@@ -151,77 +113,33 @@ partitioned_start(PyObject *object, PyObject *unused)
     return gate != NULL ? Py_NewRef(Py_None) : NULL;
 }
 
-// The work behind which the partitions marked now are ready comes behind that
-// of those before. Without the GIL, by one call at a time.
+// What was marked is ready. -1 with an exception: it is not, unless the
+// message has `begun`, which then could not.
 static int
-join(partitioned_t *self, const wm_producer_t *producer, wm_error_t *err)
-{
-    bool known = producer->kind == WM_PRODUCER_STREAM;
-    int code = 0;
-    if (self->event != NULL
-        && (!known || producer->stream != self->stream
-            || producer->device != self->device))
-        code = known ? wm_stream_wait_event(producer->device, producer->stream,
-                                            self->event, err)
-                     : wm_event_synchronize(self->device, self->event, err);
-    if (code < 0)
-        return code;
-    forget_work(self);
-    if (!known)
-        return 0; // waited for, or the array's order tells
-    code = wm_event_acquire(producer->device, &self->event, err);
-    if (code < 0)
-        return code;
-    self->device = producer->device;
-    self->stream = producer->stream;
-    return wm_event_record(self->device, self->event, self->stream, err);
-}
-
-// What was marked is ready: with the last of them the message begins, without
-// the GIL, by one call at a time.
-static int
-mark_unlocked(partitioned_t *self, int marked, const wm_channel_t *channel,
-              wm_buffer_t *buffer, wm_op_t *gate, wm_error_t *err)
+mark(partitioned_t *self, int marked, bool *begun)
 {
     const wm_envelope_t *envelope = &self->base.envelope;
-    pthread_mutex_lock(&self->lock);
-    int code = wm_settle_producer(buffer, envelope, false, err);
-    if (code == 0)
-        code = join(self, &buffer->producer, err);
-    if (code == 0)
-        self->missing -= marked;
-    if (code == 0 && self->missing == 0) {
-        code = begin(&self->base, channel, buffer, gate, err);
-        forget_work(self);
-    }
-    else
-        wm_buffer_release(buffer);
-    pthread_mutex_unlock(&self->lock);
-    return code;
-}
-
-static int
-mark(partitioned_t *self, int marked)
-{
     wm_channel_t channel;
     wm_buffer_t buffer;
     wm_error_t err;
-    int code;
-    if (wm_channel_get(self->base.comm, &channel) < 0
-        || wm_prequest_again(&self->base, &buffer) < 0)
-        return -1;
     wm_op_t *gate = self->base.request.op;
+    int code = -1;
+    *begun = false;
     wm_op_retain(gate);
-    ++self->marks;
-    Py_BEGIN_ALLOW_THREADS;
-    code = mark_unlocked(self, marked, &channel, &buffer, gate, &err);
-    Py_END_ALLOW_THREADS;
+    ++self->marks; // what asks the array may be Python code
+    if (wm_channel_get(self->base.comm, &channel) == 0
+        && wm_prequest_again(&self->base, &buffer) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_partitions_ready(&self->partitions, marked, gate,
+                                   channel.comm, envelope, &buffer, begun,
+                                   &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
     --self->marks;
     wm_op_release(gate);
-    if (code == 0)
-        return 0;
-    wm_raise(&err);
-    return -1;
+    return code < 0 ? -1 : 0;
 }
 
 // Whether it is a partition of an active request of that direction.
@@ -251,13 +169,13 @@ static int
 claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
 {
     wm_error_t err;
+    if (check(self, false, 0) < 0)
+        return -1;
+    if (!wm_request_is_active(&self->base.request) || self->base.starting)
+        return wm_prequest_fail("the partitioned request is not active: "
+                                "Start() it first");
     for (Py_ssize_t i = 0; i < count; ++i) {
         int code = check(self, false, partitions[i]);
-        if (code == 0
-            && (!wm_request_is_active(&self->base.request)
-                || self->base.starting))
-            code = wm_prequest_fail("the partitioned request is not active: "
-                                    "Start() it first");
         if (code == 0 && self->ready[partitions[i]]) {
             wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
                          "partition=%ld is ready already", partitions[i]);
@@ -277,14 +195,14 @@ claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
 static PyObject *
 make_ready(partitioned_t *self, const long *partitions, Py_ssize_t count)
 {
-    if (count > 0 && claim(self, partitions, count) < 0)
+    if (claim(self, partitions, count) < 0)
         return NULL;
-    if (count == 0 || mark(self, (int)count) == 0)
-        return Py_NewRef(Py_None);
-    if (self->missing > 0) // else it is the message that failed
+    bool begun = false;
+    int code = count > 0 ? mark(self, (int)count, &begun) : 0;
+    if (code < 0 && !begun)
         for (Py_ssize_t i = 0; i < count; ++i)
             self->ready[partitions[i]] = 0;
-    return NULL;
+    return code == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 PyDoc_STRVAR(pready_doc,
@@ -411,7 +329,7 @@ partitioned_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *self = wm_prequest_type()->tp_new(type, args, kwargs);
     if (self != NULL)
-        pthread_mutex_init(&((partitioned_t *)self)->lock, NULL);
+        pthread_mutex_init(&((partitioned_t *)self)->partitions.lock, NULL);
     return self;
 }
 
@@ -464,21 +382,100 @@ wm_python_add_partitioned(PyObject *module)
     return PyModule_AddObjectRef(module, "PartitionedRequest", type);
 }
 
-// As many elements in each, and at least one partition.
+// A count, or (count, displacement), so many times; anything else as it is.
+static PyObject *
+times(PyObject *given, int partitions)
+{
+    if (PyIndex_Check(given)) {
+        PyObject *number = PyLong_FromLong(partitions);
+        PyObject *all = number != NULL ? PyNumber_Multiply(given, number)
+                                       : NULL;
+        Py_XDECREF(number);
+        return all;
+    }
+    if (!PyList_Check(given) && !PyTuple_Check(given))
+        return Py_NewRef(given);
+    PyObject *list = PySequence_List(given), *pair = NULL;
+    if (list != NULL && PyList_GET_SIZE(list) > 0) {
+        PyObject *all = times(PyList_GET_ITEM(list, 0), partitions);
+        if (all == NULL || PyList_SetItem(list, 0, all) < 0)
+            Py_CLEAR(list);
+    }
+    if (list != NULL)
+        pair = PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return pair;
+}
+
+// The count in a message is that of one partition, as in MPI: the message with
+// that of all of them. What is wrong with it is told where it is parsed.
+static PyObject *
+whole(PyObject *buf, int partitions)
+{
+    if (!PyList_Check(buf) && !PyTuple_Check(buf))
+        return Py_NewRef(buf);
+    PyObject *list = PySequence_List(buf);
+    if (list != NULL && PyList_GET_SIZE(list) > 1) {
+        PyObject *all = times(PyList_GET_ITEM(list, 1), partitions);
+        if (all == NULL || PyList_SetItem(list, 1, all) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+// As many elements in each.
 static int
 check_partitions(const wm_message_t *message, int partitions)
 {
     size_t size = message->size,
            count = size > 0 ? message->buffer.nbytes / size : 0;
-    if (partitions < 1)
-        PyErr_Format(PyExc_ValueError,
-                     "partitions=%d: there must be at least one", partitions);
-    else if (count % (size_t)partitions != 0)
-        PyErr_Format(PyExc_ValueError,
-                     "buf: %zu elements cannot be parted into %d equal "
-                     "partitions",
-                     count, partitions);
-    return PyErr_Occurred() ? -1 : 0;
+    if (count % (size_t)partitions == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "buf: %zu elements cannot be parted into %d equal "
+                 "partitions",
+                 count, partitions);
+    return -1;
+}
+
+// An inactive request for arguments that are right.
+static partitioned_t *
+new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
+            int partitions, bool receives, wm_envelope_t *envelope)
+{
+    wm_message_t message;
+    PyObject *buf = whole(given, partitions);
+    if (buf == NULL || wm_message_parse(buf, receives, "buf", &message) < 0) {
+        Py_XDECREF(buf);
+        return NULL;
+    }
+    partitioned_t *self = NULL;
+    if (envelope->rank != MPI_PROC_NULL
+        && check_partitions(&message, partitions) < 0)
+        wm_message_release(&message);
+    else
+        self = (partitioned_t *)wm_prequest_new(partitioned_type, comm, buf,
+                                                receives, envelope, &message);
+    Py_DECREF(buf);
+    if (self == NULL)
+        return NULL;
+    self->tag = envelope->tag;
+    self->count = partitions;
+    self->ready = PyMem_Calloc((size_t)partitions, 1);
+    wm_error_t err;
+    if (self->ready == NULL)
+        PyErr_NoMemory();
+    else if (envelope->rank != MPI_PROC_NULL
+             && wm_partitioned_number(channel->comm, envelope->rank, self->tag,
+                                      receives, &self->base.envelope.tag,
+                                      &self->counted, &err)
+                    < 0) {
+        self->counted = NULL;
+        wm_raise(&err);
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    return self;
 }
 
 static PyObject *
@@ -486,13 +483,13 @@ make(const char *function, PyObject *comm, PyObject *const *args,
      Py_ssize_t given, PyObject *keywords, bool receives)
 {
     const char *rank_name = receives ? "source" : "dest";
-    const char *const names[] = {"buf", "partitions", rank_name, "tag",
-                                 "info"};
+    const char *const names[] = {
+        "buf", "partitions", rank_name, "tag", "info",
+    };
     PyObject *values[5];
     wm_channel_t channel;
-    wm_message_t message;
     wm_error_t err;
-    int partitions, number, code;
+    int partitions;
     // mpi4py's defaults for a receive, which MPI refuses.
     int rank = MPI_ANY_SOURCE, tag = receives ? MPI_ANY_TAG : 0;
     if (wm_arguments(function, names, 5, receives ? 2 : 3, args, given,
@@ -503,45 +500,25 @@ make(const char *function, PyObject *comm, PyObject *const *args,
         || wm_argument_int(values[2], rank_name, &rank) < 0
         || wm_argument_int(values[3], "tag", &tag) < 0)
         return NULL;
-    code = wm_comm_check(channel.comm, rank_name, rank, tag, false, &err);
-    if (code < 0)
+    if (partitions < 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "partitions=%d: there must be at least one", partitions);
+        return NULL;
+    }
+    if (wm_comm_check(channel.comm, rank_name, rank, tag, false, &err) < 0)
         return wm_raise(&err);
-    if (wm_message_parse(values[0], receives, "buf", &message) < 0)
-        return NULL;
-    if (check_partitions(&message, partitions) < 0) {
-        wm_message_release(&message);
-        return NULL;
-    }
-    code = wm_partitioned_number(channel.comm, rank, tag, receives, &number,
-                                 &err);
-    if (code < 0) {
-        wm_message_release(&message);
-        return wm_raise(&err);
-    }
-    wm_envelope_t envelope = wm_channel_envelope(&channel, rank, number,
-                                                 false);
-    partitioned_t *self = (partitioned_t *)wm_prequest_new(
-        partitioned_type, comm, values[0], receives, &envelope, &message);
-    if (self == NULL) {
-        wm_partitioned_give_back(channel.comm, rank, tag, receives, number);
-        return NULL;
-    }
-    self->tag = tag;
-    self->numbered = true;
-    self->count = partitions;
-    self->ready = PyMem_Calloc((size_t)partitions, 1);
-    if (self->ready != NULL)
-        return (PyObject *)self;
-    Py_DECREF(self);
-    return PyErr_NoMemory();
+    wm_envelope_t envelope = wm_channel_envelope(&channel, rank, tag, false);
+    return (PyObject *)new_request(comm, &channel, values[0], partitions,
+                                   receives, &envelope);
 }
 
 const char wm_comm_psend_init_doc[] =
     "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
     "Make a partitioned send of an array: after Start, the request's Pready\n"
     "tells of each partition that it may be sent, on any thread, and the\n"
-    "message goes when the last may. Its elements are parted evenly. info is\n"
-    "not used. Received by Precv_init alone, in the order in which both ends\n"
+    "message goes when the last may. Its elements are parted evenly; a count\n"
+    "in buf is that of one partition. info is not used. Received by "
+    "Precv_init alone, in the order in which both ends\n"
     "made their requests. Raises ValueError (partitions), MPI.Exception\n"
     "(dest, tag) and what Isend does.";
 

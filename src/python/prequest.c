@@ -185,7 +185,7 @@ start(wm_prequest_t **requests, int count)
         wm_request_t *request = &requests[i]->request;
         wm_error_t late;
         request->op = ops[i];
-        if (wm_request_start(ops[i], &request->base.ob_mpi, &late) < 0
+        if (wm_python_request_start(ops[i], &request->base.ob_mpi, &late) < 0
             && code == 0) {
             code = -1;
             err = late;

@@ -52,6 +52,22 @@ wm_python_wait(wm_op_t *op, MPI_Status *status)
     return wm_python_waited(op, code, &err, status);
 }
 
+int
+wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
+{
+    int code;
+    if (wm_engine_try_lock()) { // as ever
+        code = wm_request_start_lock_held(op, request, err);
+        wm_engine_unlock();
+        wm_engine_notify();
+        return code;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_request_start(op, request, err);
+    Py_END_ALLOW_THREADS;
+    return code;
+}
+
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message)
 {
@@ -70,7 +86,7 @@ wm_request_new(wm_op_t *op, wm_message_t *message)
     }
     self->op = op;
     self->message = *message;
-    if (wm_request_start(op, &handle, &err) < 0) {
+    if (wm_python_request_start(op, &handle, &err) < 0) {
         Py_DECREF(self);
         return wm_raise(&err);
     }

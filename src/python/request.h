@@ -27,6 +27,12 @@ typedef struct {
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message);
 
+// Gives an operation its MPI request: wm_request_start without the GIL, which
+// who has the engine's lock may be waiting for (a reduction by a function
+// written in Python).
+WM_MUST_CHECK int
+wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
+
 // Whether the handle is that of an operation under way or not yet told.
 bool
 wm_request_is_active(const wm_request_t *self);

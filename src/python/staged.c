@@ -173,7 +173,7 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     wm_request_t *request = (wm_request_t *)into;
     wm_request_forget(request); // waited for by MPI itself
     request->op = op;
-    if (wm_request_start(op, &request->base.ob_mpi, &err) < 0)
+    if (wm_python_request_start(op, &request->base.ob_mpi, &err) < 0)
         return wm_raise(&err);
     return Py_NewRef(into);
 }

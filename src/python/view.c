@@ -361,6 +361,14 @@ wm_view_refresh(PyObject *object, const char *argument, const char *data,
                     ? wm_view_stream_warp(object, &producer->stream)
                     : 0;
     }
+    if (known > 0 && wm_device_count() > 1) {
+        wm_error_t err;
+        if (wm_device_of_stream(producer->stream, &producer->device, &err)
+            < 0) {
+            wm_raise(&err);
+            return -1;
+        }
+    }
     if (known != 0) {
         return known < 0 ? -1 : 0;
     }

@@ -3,6 +3,7 @@
 
 import ctypes
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_they_meet_in_the_order_of_their_making(comm, world, ring):
 
 
 def test_more_than_are_alive_at_a_time(comm, ring):
-    for turn in range(20):  # more than there are numbers
+    for turn in range(20):
         out, into = np.full(4, turn), np.zeros(4, int)
         sending, receiving = ring(out, into, 4, 1)
         wm.Prequest.Startall([sending, receiving])
@@ -142,11 +143,12 @@ def test_more_than_are_alive_at_a_time(comm, ring):
         assert (into == turn).all()
         sending.Free()
         receiving.Free()
-    made = [comm.Psend_init(out, 1, comm.rank, 8) for _ in range(16)]
-    with pytest.raises(MPI.Exception, match="have not been freed"):
+    first = comm.Psend_init(out, 1, comm.rank, 8)
+    for _ in range(255):
+        comm.Psend_init(out, 1, comm.rank, 8).Free()
+    with pytest.raises(MPI.Exception, match="has not been freed"):
         comm.Psend_init(out, 1, comm.rank, 8)
-    made[0].Free()
-    del made[1:]
+    first.Free()
     comm.Psend_init(out, 1, comm.rank, 8).Free()
 
 
@@ -214,17 +216,19 @@ def test_each_partition_on_a_stream_of_its_own(comm, ring, size, last):
                 handle,
             )
             assert result == 0
-    opening = threading.Timer(0.05, gate.fill, (1,))
-    opening.start()
     interface["stream"] = streams[0].cuda_stream
     sending.Pready(0)
+    opening = threading.Timer(0.05, gate.fill, (1,))
     if last == "stream":
         interface["stream"] = streams[1].cuda_stream
+        sending.Pready(1)
+        streams[1].synchronize()  # which does not wait for the other
+        opening.start()
     else:
-        streams[1].synchronize()
+        opening.start()
         del interface["stream"]
         interface["version"] = 2
-    sending.Pready(1)
+        sending.Pready(1)
     receiving.Wait()
     sending.Wait()
     opening.join()
@@ -261,7 +265,7 @@ def test_gaps_and_datatypes(comm):
     tail = vector.Create_resized(0, 48).Commit()
     if comm.rank == 0:
         array = wm.array(np.arange(24.0))
-        request = comm.Psend_init([array, 4, tail], 2, 1)
+        request = comm.Psend_init([array, 2, tail], 2, 1)
         request.Start()
         request.Pready_range(0, 1)
     else:
@@ -277,10 +281,95 @@ def test_gaps_and_datatypes(comm):
     vector.Free()
 
 
+def test_counts_are_those_of_one_partition(comm, ring):
+    out, into = np.arange(8.0) + comm.rank, np.full(8, -1.0)
+    left = (comm.rank - 1) % comm.size
+    expected = np.full(8, -1.0)
+    expected[:6] = np.arange(1, 7) + left
+    for given, taken in (
+        ([out, (3, 1), MPI.DOUBLE], [into, 2, MPI.DOUBLE]),
+        ([out, 3, 1, MPI.DOUBLE], (into, 2)),
+        ([out[1:7], MPI.DOUBLE], [into[:6], "d"]),
+    ):
+        sending, receiving = ring(given, taken, 2, 3)
+        wm.Prequest.Startall([sending, receiving])
+        sending.Pready_range(0, 1)
+        receiving.Wait()
+        sending.Wait()
+        assert (into == expected).all()
+        into[:] = -1.0
+
+
+@gpu
+def test_an_array_that_frees_its_request(comm):
+    """What is asked of it in Pready is Python code."""
+
+    class Freeing:
+        request = None
+
+        def __init__(self, array):
+            self.array = array
+
+        @property
+        def __cuda_array_interface__(self):
+            if self.request is not None:
+                with pytest.raises(MPI.Exception, match="in Pready"):
+                    self.request.Free()
+            return self.array.__cuda_array_interface__
+
+    array = Freeing(kinds.make("foreign", np.full(10, 3.0)))
+    into = np.zeros(10)
+    sending = comm.Psend_init(array, 2, comm.rank)
+    receiving = comm.Precv_init(into, 2, comm.rank, 0)
+    wm.Prequest.Startall([sending, receiving])
+    array.request = sending
+    sending.Pready_range(0, 1)
+    receiving.Wait()
+    sending.Wait()
+    assert (into == 3).all()
+    array.request = None
+    sending.Free()
+    receiving.Free()
+
+
+def test_a_communicator_is_freed_with_what_nobody_sends(world):
+    comm = wm.Comm(world.Dup())
+    receiving = comm.Precv_init(np.zeros(4), 2, comm.rank, 0)
+    receiving.Start()
+    begun = time.monotonic()
+    comm.Free()
+    assert time.monotonic() - begun < 4  # what is hopeless is not waited for
+    del receiving
+
+
+def test_beside_a_reduction_in_python(comm):
+    """Who makes a request waits for no lock with Python's."""
+
+    def add(a, b, datatype):
+        total = np.frombuffer(b, float)
+        total += np.frombuffer(a, float)
+
+    op = MPI.Op.Create(add, commute=True)
+    for _ in range(30):
+        values = wm.ones(1000, float)
+        sums = wm.zeros(1000, float)
+        request = comm.Iallreduce(values, sums, op)
+        for _ in range(20):
+            made = comm.Psend_init(np.zeros(4), 2, comm.rank, 9)
+            made.Start()
+            made.Free()
+        request.Wait()
+    assert (sums.numpy() == comm.size).all()
+    op.Free()
+
+
 def test_nobody(comm):
     buffer = np.full(4, 7)
     sending = comm.Psend_init(buffer, 2, MPI.PROC_NULL)
     receiving = comm.Precv_init(buffer, 2, MPI.PROC_NULL, 0)
+    many = [comm.Psend_init(buffer, 3, MPI.PROC_NULL) for _ in range(300)]
+    for request in many:  # of whom there is nothing to be told apart
+        request.Free()
     for _ in range(2):
         wm.Prequest.Startall([sending, receiving])
         sending.Pready_range(0, 1)
@@ -323,6 +412,9 @@ def test_calls_out_of_turn(comm):
         with pytest.raises(MPI.Exception, match="not partitioned"):
             getattr(whole, call)(0)
     whole.Free()
+    for request, text in (sending, "not active"), (receiving, "Psend_init"):
+        with pytest.raises(MPI.Exception, match=text):
+            request.Pready_list([])
     wm.Prequest.Startall([sending, receiving])
     for request in sending, receiving:
         with pytest.raises(MPI.Exception, match="is active"):
@@ -430,7 +522,7 @@ def test_a_pready_that_fails_can_be_repeated(comm, fail):
         request = comm.Psend_init(array, 2, 1)
         request.Start()
         request.Pready(1)
-        fail("EventRecord")
+        fail("StreamQuery")
         with pytest.raises(wm.CudaError):
             request.Pready(0)
         request.Pready(0)

@@ -128,8 +128,8 @@ def test_individual_and_shared_pointers(world, file, name, nonblocking):
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
-@pytest.mark.parametrize("split", [False, True])
-def test_files_beside_the_progress_thread(world, file, kind, split):
+@pytest.mark.parametrize("way", ["nonblocking", "split", "collective"])
+def test_files_beside_the_progress_thread(world, file, kind, way):
     """Open MPI's requests of files survive no second thread."""
     comm = wm.Comm(world)
     peer = comm.rank ^ 1 if comm.rank ^ 1 < comm.size else comm.rank
@@ -139,7 +139,10 @@ def test_files_beside_the_progress_thread(world, file, kind, split):
     status = MPI.Status()
     for _ in range(100):
         at = 4 * comm.rank
-        if split:
+        if way == "collective":
+            file.Write_at_all(at, written)
+            file.Read_at_all(at, read, status)
+        elif way == "split":
             file.Write_at_all_begin(at, written)
             file.Write_at_all_end(written)
             file.Read_at_all_begin(at, read)
@@ -151,6 +154,39 @@ def test_files_beside_the_progress_thread(world, file, kind, split):
     assert (kinds.values_of(read) == kinds.values_of(written)).all()
     comm.Send(np.ones(1), peer)
     late.Wait()
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_writes_in_the_order_of_ranks(world, file, kind):
+    values = kinds.make(kind, np.full(2, world.rank + 1.0))
+    file.Seek_shared(0)
+    for _ in range(3):
+        status = MPI.Status()
+        file.Write_ordered(values, status)
+        assert status.Get_count(MPI.DOUBLE) == 2
+    world.Barrier()
+    read = np.zeros(6 * world.size)
+    file.Read_at(0, read)
+    once = np.repeat(np.arange(world.size) + 1.0, 2)
+    assert (read == np.tile(once, 3)).all()
+
+
+def test_split_calls_out_of_turn(world, file):
+    written = kinds.make("device", np.arange(3.0))
+    other = kinds.make("device", np.zeros(3))
+    file.Write_at_all_begin(4 * world.rank, np.ones(3))
+    with pytest.raises(MPI.Exception):
+        file.Write_at_all_begin(4 * world.rank, written)
+    with pytest.raises(ValueError, match="no split call"):
+        file.Write_at_all_end(other)
+    file.Write_at_all_end(np.ones(3))
+    file.Write_at_all_begin(4 * world.rank, written)
+    with pytest.raises(MPI.Exception):
+        file.Read_at_all_begin(4 * world.rank, np.ones(3))
+    file.Write_at_all_end(written)
+    if "Open MPI" in MPI.Get_library_version():
+        with pytest.raises(MPI.Exception):
+            file.Write_at_all_end(np.ones(3))
 
 
 @pytest.fixture
