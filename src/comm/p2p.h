@@ -86,7 +86,8 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err);
 
 // What may interrupt a wait is to ask between these: a blocking receive that
 // has no message yet gets none meanwhile, one that has must not be interrupted
-// (false), since its message would be lost.
+// (false), since its message would be lost. False also while another thread is
+// in the engine, for which nobody who has the GIL waits: it is asked again.
 bool
 wm_op_hold(wm_op_t *op);
 void

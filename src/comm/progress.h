@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The engine: one lock and one list of operations a process. Whoever waits in
 // our code advances all of them; under MPI_THREAD_MULTIPLE a progress thread,
-// which never takes the GIL, does when nobody is inside, and sleeps when
+// which never asks for the GIL, does when nobody is inside, and sleeps when
 // there is nothing to do. Any thread; the GIL must be released by callers
-// that wait.
+// that wait, or take the lock: MPI may need it under the lock, for a reduction
+// whose operation is a Python function.
 #ifndef WM_COMM_PROGRESS_H
 #define WM_COMM_PROGRESS_H
 

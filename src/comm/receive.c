@@ -519,7 +519,8 @@ wm_op_hold(wm_op_t *op)
 {
     if (!op->receives || !op->blocking)
         return true;
-    wm_engine_lock();
+    if (!wm_engine_try_lock())
+        return false;
     op->held = op->state == RECEIVE_HEADER && !atomic_load(&op->done);
     wm_engine_unlock();
     return op->held;

@@ -63,7 +63,9 @@ wm_channel_tell_receiver(const wm_channel_t *channel,
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
     const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    Py_BEGIN_ALLOW_THREADS;
     wm_send_failure(channel->comm, envelope, told != NULL ? told : "CUDA");
+    Py_END_ALLOW_THREADS;
     PyErr_Clear();
     Py_XDECREF(text);
     PyErr_Restore(kind, value, trace);
@@ -397,9 +399,12 @@ comm_revoke(PyObject *self, PyObject *unused)
     wm_error_t err;
     if (wm_channel_get(self, &channel) < 0)
         return NULL;
-    wm_engine_lock(); // never waits for the GIL
-    int code = wm_failure_revoke(channel.comm, &err);
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_lock();
+    code = wm_failure_revoke(channel.comm, &err);
     wm_engine_unlock();
+    Py_END_ALLOW_THREADS;
     return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
 }
 

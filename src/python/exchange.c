@@ -101,8 +101,8 @@ take_back(wm_op_t *receiving)
 {
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    wm_op_cancel(receiving);
     Py_BEGIN_ALLOW_THREADS;
+    wm_op_cancel(receiving);
     (void)!wm_op_wait(receiving, NULL, NULL);
     Py_END_ALLOW_THREADS;
     wm_op_release(receiving);

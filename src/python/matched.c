@@ -41,7 +41,10 @@ wm_matched_new(PyObject *comm, wm_op_t *op)
                           message_type, empty, NULL)
                                     : NULL;
     Py_XDECREF(empty);
-    wm_stashed_t *matched = wm_probe_take(op);
+    wm_stashed_t *matched;
+    Py_BEGIN_ALLOW_THREADS;
+    matched = wm_probe_take(op);
+    Py_END_ALLOW_THREADS;
     if (self == NULL) {
         if (matched != NULL)
             give_back(comm, matched);

@@ -39,11 +39,14 @@ begin(const char *function, bool matched, PyObject *self,
 static int
 finish(wm_op_t *op, int code)
 {
-    wm_stashed_t *matched = code < 0 ? wm_probe_take(op) : NULL;
+    if (code == 0)
+        return 0;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_stashed_t *matched = wm_probe_take(op);
     if (matched != NULL)
         wm_matched_return(op->comm, matched);
-    if (code < 0)
-        wm_op_release(op);
+    Py_END_ALLOW_THREADS;
+    wm_op_release(op);
     return code;
 }
 

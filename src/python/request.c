@@ -12,9 +12,9 @@ interrupted(wm_op_t *op)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     bool raised = wm_op_hold(op) && PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
     if (!raised)
         wm_op_let_go_on(op);
-    PyGILState_Release(state);
     return raised;
 }
 

@@ -52,11 +52,13 @@ wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     bool on_host = into.kind == WM_MEMORY_HOST
                    || into.kind == WM_MEMORY_PINNED;
     const char *why;
-    wm_engine_lock(); // never waits for the GIL
-    const wm_transport_t *transport = wm_transport_choose(
-        channel.comm->peers[rank], &into, &why);
+    const wm_transport_t *transport;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_lock();
+    transport = wm_transport_choose(channel.comm->peers[rank], &into, &why);
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
+    Py_END_ALLOW_THREADS;
     if (on_host) // who sends what is not known here
         snprintf(reason, sizeof reason,
                  "the buffer here is host memory: from host memory MPI "
