@@ -16,6 +16,7 @@ import kinds
 import warpmpi as wm
 
 STRIDED = 3  # bytes between the rows of a strided array
+GAPS = 64 * STRIDED  # at most, of one
 
 
 class Payload:

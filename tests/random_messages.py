@@ -115,7 +115,7 @@ class Runner:
         self.features = set() if options.basic else features(world)
         size = max(4 * options.max_bytes, 1 << 20)
         payload = memory.Payload(
-            options.seed, options.max_bytes + plans.SPREAD
+            options.seed, options.max_bytes + memory.GAPS + plans.SPREAD
         )
         self.payload = payload
         self.out = memory.arenas(size, payload, options.kinds)
