@@ -845,6 +845,7 @@ def watch(runner, patience):
                 told = f"rank {runner.rank} hangs: {runner.where}\n"
                 os.write(file, told.encode())
                 faulthandler.dump_traceback(file)
+                time.sleep(10)  # the others tell, too
                 os._exit(70)
 
     threading.Thread(target=look, daemon=True).start()

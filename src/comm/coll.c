@@ -10,21 +10,6 @@
 
 #define PIECE_BYTES ((size_t)16 << 20)
 
-static bool
-test_request(wm_op_t *op)
-{
-    wm_error_t err;
-    int flag = 0;
-    if (wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
-                     "MPI_Test", &err)
-        < 0)
-        wm_op_fail(op, &err);
-    else if (!flag)
-        return false;
-    wm_op_complete(op);
-    return true;
-}
-
 // Waits in the progress loop for a request that was begun with the result
 // `begun`.
 static int
@@ -33,16 +18,11 @@ wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
     int code = wm_mpi_check(begun, "collective", err);
     if (code < 0)
         return code;
-    wm_buffer_t none = {0};
-    wm_op_t *op = wm_op_new(comm, &none);
+    wm_engine_lock();
+    wm_op_t *op = wm_op_of_request(comm, *request);
+    wm_engine_unlock();
     if (op == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    op->step = test_request;
-    op->parts[0] = *request;
-    wm_engine_lock();
-    wm_op_retain(op);
-    wm_engine_add_lock_held(op);
-    wm_engine_unlock();
     code = wm_op_wait(op, NULL, err);
     wm_op_release(op);
     return code;

@@ -348,6 +348,49 @@ wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
 }
 
 static bool
+step_request(wm_op_t *op)
+{
+    wm_error_t err;
+    int flag = 0;
+    if (wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
+                     "MPI_Test", &err)
+        < 0)
+        wm_op_fail(op, &err);
+    else if (!flag)
+        return false;
+    wm_op_complete(op);
+    return true;
+}
+
+wm_op_t *
+wm_op_of_request(wm_comm_t *comm, MPI_Request request)
+{
+    wm_buffer_t none = {.memory = {.device = -1}};
+    wm_op_t *op = wm_op_new(comm, &none);
+    if (op == NULL)
+        return NULL;
+    op->step = step_request;
+    op->parts[0] = request;
+    wm_op_retain(op); // the engine's
+    wm_engine_add_lock_held(op);
+    return op;
+}
+
+void
+wm_op_leave(wm_comm_t *comm, MPI_Request *request)
+{
+    int flag = 0;
+    if (MPI_Test(request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag)
+        return;
+    wm_op_t *op = wm_op_of_request(comm, *request);
+    if (op != NULL)
+        wm_op_release(op); // it ends by itself
+    else
+        MPI_Request_free(request);
+    *request = MPI_REQUEST_NULL;
+}
+
+static bool
 step_pair(wm_op_t *op)
 {
     wm_op_t *receiving = op->parts_of[0], *sending = op->parts_of[1];

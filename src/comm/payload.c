@@ -185,7 +185,7 @@ wm_payload_abandon(wm_op_t *op)
     if (MPI_Isend(NULL, 0, MPI_BYTE, op->rank, (int)op->header.seq,
                   op->comm->data, &empty)
         == MPI_SUCCESS)
-        MPI_Request_free(&empty);
+        wm_op_leave(op->comm, &empty);
 }
 
 // The sender failed: what else was posted for it never comes.

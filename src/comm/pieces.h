@@ -10,9 +10,8 @@
 int
 wm_pieces_pull(wm_op_t *op, wm_error_t *err);
 
-// Sender: one step of filling a ring; 1 when all has been taken, 0 when not
-// yet.
-int
+// Sender: one step of filling a ring.
+WM_MUST_CHECK int
 wm_pieces_feed(wm_op_t *op, wm_error_t *err);
 
 #endif

@@ -102,7 +102,7 @@ take_token(const wm_op_t *op)
     if (MPI_Irecv(NULL, 0, MPI_BYTE, op->result.source,
                   (int)(op->header.token - 1), op->comm->data, &request)
         == MPI_SUCCESS)
-        MPI_Request_free(&request);
+        wm_op_leave(op->comm, &request);
 }
 
 static void

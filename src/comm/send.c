@@ -36,7 +36,7 @@ send_header(wm_op_t *op, int length, wm_error_t *err)
                             "MPI_Isend", err);
     if (code < 0 || op->header.token == 0)
         return code;
-    MPI_Request_free(&op->parts[0]);
+    wm_op_leave(op->comm, &op->parts[0]);
     return wm_mpi_check(MPI_Issend(NULL, 0, MPI_BYTE, op->rank,
                                    (int)(op->header.token - 1), op->comm->data,
                                    &op->parts[0]),

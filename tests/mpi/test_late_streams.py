@@ -5,6 +5,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
@@ -78,6 +79,37 @@ def test_later_work_is_not_waited_for(comm, world, kind, into, size):
         array.stream.synchronize()
     else:
         receive(comm, world, into, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_truncated_is_not_freed_before_it_is_written(
+    comm, world, size
+):
+    """The stream hands the message off when the receiver has it long ago."""
+    if comm.rank == 0:
+        array = kinds.make("pool", np.full(size, 7, np.uint8))
+        gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
+        wm.synchronize_device(array.device)
+        with array.context():
+            result = kinds.driver().cuStreamWaitValue32_v2(
+                ctypes.c_void_p(array.stream.cuda_stream),
+                ctypes.c_uint64(gate.ctypes.data),
+                ctypes.c_uint32(1),
+                0,
+            )
+        assert result == 0
+        request = comm.Isend(array, 1)
+        world.Barrier()
+        early = any(request.Test() for _ in range(100))
+        gate[0] = 1
+        if not early:
+            request.Wait()
+        assert not early
+    elif comm.rank == 1:
+        buffer = wm.zeros(size - 1, np.uint8)
+        with pytest.raises(MPI.Exception):
+            comm.Recv(buffer, 0)
+        world.Barrier()
 
 
 @pytest.mark.parametrize("kind", ["device", "pool"])
