@@ -426,7 +426,7 @@ def _message_probe(
     tag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> Any:
-    """Wait for a message and match it: comm.mprobe(), of any communicator."""
+    """Wait for a message of any communicator and match it."""
     if isinstance(comm, _Methods):
         return comm.Mprobe(source, tag, status)
     return _stock_probe(comm, source, tag, status)
@@ -438,7 +438,7 @@ def _message_iprobe(
     tag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> Any:
-    """A matched message that has come, or None: comm.improbe()."""
+    """Match a message of any communicator that has come, or None."""
     if isinstance(comm, _Methods):
         return comm.Improbe(source, tag, status)
     return _stock_iprobe(comm, source, tag, status)
