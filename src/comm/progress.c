@@ -20,6 +20,9 @@
 #define AWAY_US 50
 // It comes and goes without stepping anything: the thread does.
 #define IDLE_US 500
+// Rounds without a call of MPI's, which then gets one: a program that waits
+// for our messages is in MPI for its peers, whose own may wait for that.
+#define ROUNDS_WITHOUT_MPI 32
 // How long is waited at the end for what nobody may ever receive.
 #define DRAIN_US 5000000
 
@@ -111,16 +114,46 @@ unlink_op(wm_op_t *op)
     atomic_fetch_add(&events, 1);
 }
 
+static bool
+asks_mpi(const wm_op_t *op)
+{
+    return op->parts[0] != MPI_REQUEST_NULL || op->parts[1] != MPI_REQUEST_NULL
+           || op->parts[2] != MPI_REQUEST_NULL;
+}
+
+static bool
+is_of_others(const wm_comm_t *comm)
+{
+    return comm != NULL && (comm->size > 1 || !comm->peers[0]->self);
+}
+
+// Lets MPI see to the program's own messages; takes none. Not by a rank's
+// communicator with itself, where an MPICH looks at nothing else.
+static void
+progress_mpi(void)
+{
+    int flag;
+    const wm_op_t *op = first;
+    while (op != NULL && !is_of_others(op->comm))
+        op = op->next;
+    if (op != NULL)
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, op->comm->match, &flag,
+                   MPI_STATUS_IGNORE);
+}
+
 // Steps every operation; returns the list of those to be released, which is
 // done without the lock.
 static wm_op_t *
 step_all_lock_held(void)
 {
+    static unsigned without_mpi; // rounds
     wm_op_t *finished = NULL;
+    bool asked = false;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
     wm_batch_flush_due(); // before the steps: an operation may end in its own
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
+        asked |= asks_mpi(op);
         if (op->step(op)) {
             unlink_op(op);
             op->finished = finished;
@@ -128,6 +161,11 @@ step_all_lock_held(void)
         }
     }
     wm_batch_flush_due();
+    without_mpi = asked ? 0 : without_mpi + 1;
+    if (without_mpi == ROUNDS_WITHOUT_MPI) {
+        without_mpi = 0;
+        progress_mpi();
+    }
     return finished;
 }
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Several requests in one call, ours and MPI's in any mix."""
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -146,3 +148,26 @@ def test_a_cancelled_receive_ends(comm, request_type):
     status = MPI.Status()
     request_type.Waitany([request], status)
     assert status.Is_cancelled()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("call", ["Wait", "Test"])
+def test_mpis_own_messages_go_on_meanwhile(comm, world, call):
+    """Who waits for one of ours is in MPI for its peers' others as well."""
+    out, own = np.full(200_000, 5.0), np.zeros(200_000)
+    array = kinds.make("device", np.full(300_000, 7, np.uint8))
+    if comm.rank == 0:
+        theirs = world.Irecv(own, 1)
+        world.Barrier()
+        request = comm.Isend(array, 1)
+        while call == "Test" and not request.Test():
+            pass
+        request.Wait()
+        theirs.Wait()
+        assert (own == out).all()
+    elif comm.rank == 1:
+        world.Barrier()
+        time.sleep(0.05)  # the other has given its header away
+        world.Ssend(out, 0)
+        comm.Recv(array, 0)
