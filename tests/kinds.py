@@ -2,6 +2,7 @@
 """Arrays in every kind of memory, from the driver itself where need be."""
 
 import ctypes
+import gc
 import os
 
 import numpy as np
@@ -85,6 +86,39 @@ class Foreign:
 
     def __del__(self):
         self.free()
+
+
+class Gate:
+    """What streams wait for. Nothing is collected while it is closed.
+
+    To free memory is to wait for the device, in which they wait.
+    """
+
+    def __init__(self):
+        self.word = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
+        gc.collect()
+        gc.disable()
+
+    def stop(self, stream):
+        """What comes next on the stream waits."""
+        with _Current(stream.device):
+            result = driver().cuStreamWaitValue32_v2(
+                ctypes.c_void_p(stream.cuda_stream),
+                ctypes.c_uint64(self.word.ctypes.data),
+                ctypes.c_uint32(1),
+                0,
+            )
+        assert result == 0, result
+
+    def open(self):
+        self.word[0] = 1
+        gc.enable()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.open()
 
 
 class _Current:

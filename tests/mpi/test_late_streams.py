@@ -61,20 +61,12 @@ def test_later_work_is_not_waited_for(comm, world, kind, into, size):
     """What comes on it after Isend may wait for the message's end."""
     if comm.rank == 0:
         array = kinds.make(kind, np.full(size, 7, np.uint8))
-        gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
         wm.synchronize_device(array.device)
-        request = comm.Isend(array, 1)
-        with array.context():
-            result = kinds.driver().cuStreamWaitValue32_v2(
-                ctypes.c_void_p(array.stream.cuda_stream),
-                ctypes.c_uint64(gate.ctypes.data),
-                ctypes.c_uint32(1),
-                0,
-            )
-        assert result == 0
-        world.Barrier()
-        request.Wait()
-        gate[0] = 1
+        with kinds.Gate() as gate:
+            request = comm.Isend(array, 1)
+            gate.stop(array.stream)
+            world.Barrier()
+            request.Wait()
         world.Barrier()
         array.stream.synchronize()
     else:
@@ -88,20 +80,12 @@ def test_what_is_truncated_is_not_freed_before_it_is_written(
     """The stream hands the message off when the receiver has it long ago."""
     if comm.rank == 0:
         array = kinds.make("pool", np.full(size, 7, np.uint8))
-        gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
         wm.synchronize_device(array.device)
-        with array.context():
-            result = kinds.driver().cuStreamWaitValue32_v2(
-                ctypes.c_void_p(array.stream.cuda_stream),
-                ctypes.c_uint64(gate.ctypes.data),
-                ctypes.c_uint32(1),
-                0,
-            )
-        assert result == 0
-        request = comm.Isend(array, 1)
-        world.Barrier()
-        early = any(request.Test() for _ in range(100))
-        gate[0] = 1
+        with kinds.Gate() as gate:
+            gate.stop(array.stream)
+            request = comm.Isend(array, 1)
+            world.Barrier()
+            early = any(request.Test() for _ in range(100))
         if not early:
             request.Wait()
         assert not early

@@ -192,7 +192,7 @@ def test_each_partition_on_a_stream_of_its_own(comm, ring, size, last):
     out = kinds.make("foreign", np.zeros(2 * size, "u1"))
     into = kinds.make("device", np.zeros(2 * size, "u1"))
     cuda = kinds.driver()
-    gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
+    gate = kinds.Gate()
     streams = wm.Stream(), wm.Stream()
     sending, receiving = ring(out, into, 2, 2)
     receiving.Start()
@@ -202,13 +202,7 @@ def test_each_partition_on_a_stream_of_its_own(comm, ring, size, last):
         for part, stream in enumerate(streams):
             handle = ctypes.c_void_p(stream.cuda_stream)
             if part == 0:
-                result = cuda.cuStreamWaitValue32_v2(
-                    handle,
-                    ctypes.c_uint64(gate.ctypes.data),
-                    ctypes.c_uint32(1),
-                    0,
-                )
-                assert result == 0
+                gate.stop(stream)
             result = cuda.cuMemsetD8Async(
                 ctypes.c_uint64(out.pointer + part * size),
                 ctypes.c_ubyte(3 + part),
@@ -218,7 +212,7 @@ def test_each_partition_on_a_stream_of_its_own(comm, ring, size, last):
             assert result == 0
     interface["stream"] = streams[0].cuda_stream
     sending.Pready(0)
-    opening = threading.Timer(0.05, gate.fill, (1,))
+    opening = threading.Timer(0.05, gate.open)
     if last == "stream":
         interface["stream"] = streams[1].cuda_stream
         sending.Pready(1)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Persistent requests: messages that are begun many times."""
 
-import ctypes
 import gc
 import sys
 
@@ -237,20 +236,10 @@ def test_receives_wait_for_their_own_buffers_alone(comm):
         first, second = (
             kinds.make("pool", np.zeros(size, "u1")) for _ in "ab"
         )
-        gate = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
-        with second.context():
-            result = kinds.driver().cuStreamWaitValue32_v2(
-                ctypes.c_void_p(second.stream.cuda_stream),
-                ctypes.c_uint64(gate.ctypes.data),
-                ctypes.c_uint32(1),
-                0,
-            )
-        assert result == 0
-        requests = [comm.Irecv(first, 0, 0), comm.Irecv(second, 0, 1)]
-        try:
+        with kinds.Gate() as gate:
+            gate.stop(second.stream)
+            requests = [comm.Irecv(first, 0, 0), comm.Irecv(second, 0, 1)]
             requests[0].Wait()
-        finally:
-            gate[0] = 1
         assert (first.numpy() == 1).all()
         requests[1].Wait()
         assert (second.numpy() == 2).all()
