@@ -40,11 +40,13 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
                             MPI_Iallreduce(&freed, &any, 1, MPI_INT, MPI_MAX,
                                            comm->match, &request),
                             &request, err);
-    if (code < 0 || !any)
+    if (code < 0)
         return code;
     wm_engine_lock();
-    wm_mapping_heed_notices();
+    wm_mapping_heed_notices(); // or what could not be closed before
     wm_engine_unlock();
+    if (!any)
+        return 0;
     return wait_request(comm, MPI_Ibarrier(comm->match, &request), &request,
                         err);
 }

@@ -6,6 +6,7 @@
 
 #include "comm/progress.h"
 #include "comm/stats.h"
+#include "cuda/event.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // of the peer's, most recently used first
@@ -29,17 +30,38 @@ typedef struct {
 static export_t *exports; // a hash table with linear probing
 static size_t export_room, export_count, export_scan_at = 64;
 static uint64_t clock_now;
+static int stale_count; // mappings that are
 
 static void
-close_mapping(wm_mapping_t **link)
+close_now(wm_mapping_t **link)
 {
     wm_mapping_t *mapping = *link;
     *link = mapping->next;
+    stale_count -= mapping->stale;
     wm_memory_unmap(mapping->device, mapping->pointer);
     wm_stat_add(WM_STAT_mappings_closed, 1);
     wm_stat_add(WM_STAT_mappings_open, -1);
     wm_stat_add(WM_STAT_mapped_bytes, -(int64_t)mapping->size);
     free(mapping);
+}
+
+static void
+mark_stale(wm_mapping_t *mapping)
+{
+    stale_count += !mapping->stale;
+    mapping->stale = true;
+}
+
+// Not while anything is under way on the device: closing would wait for that,
+// and keep every other call of the driver waiting, while a stream of the
+// program's may be waiting for a message. Then later, and not here.
+static bool
+close_mapping(wm_mapping_t **link)
+{
+    bool idle = wm_event_device_idle((*link)->device);
+    if (idle)
+        close_now(link);
+    return idle;
 }
 
 // The unused mapping that was used longest ago, over all peers.
@@ -67,9 +89,8 @@ make_room(int device, size_t size)
     while ((size_t)wm_stat_get(WM_STAT_mapped_bytes) + size
            > info->total_memory) {
         wm_mapping_t **link = oldest_unused();
-        if (link == NULL)
+        if (link == NULL || !close_mapping(link))
             return;
-        close_mapping(link);
     }
 }
 
@@ -80,12 +101,11 @@ close_overlapped(wm_peer_t *peer, const wm_header_t *header)
 {
     for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
         wm_mapping_t *mapping = *link;
-        mapping->stale |= mapping->buffer_id != header->buffer_id
-                          && mapping->base < header->base + header->size
-                          && header->base < mapping->base + mapping->size;
-        if (mapping->stale && mapping->users == 0)
-            close_mapping(link);
-        else
+        if (mapping->buffer_id != header->buffer_id
+            && mapping->base < header->base + header->size
+            && header->base < mapping->base + mapping->size)
+            mark_stale(mapping);
+        if (!mapping->stale || mapping->users > 0 || !close_mapping(link))
             link = &mapping->next;
     }
 }
@@ -182,14 +202,12 @@ close_noticed(wm_peer_t *peer, uint64_t from, uint64_t to)
             && !noticed(peer->segment, from, to, mapping->buffer_id)) {
             link = &mapping->next;
         }
-        else if (mapping->users > 0) {
-            mapping->stale = true;
+        else if (mapping->users > 0 || !close_mapping(link)) {
+            mark_stale(mapping);
             link = &mapping->next;
         }
-        else {
-            close_mapping(link);
+        else
             ++closed;
-        }
     }
     return closed;
 }
@@ -214,7 +232,9 @@ wm_mapping_heed_notices(void)
     int closed = 0;
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
         if (peer->segment != NULL && !peer->self
-            && atomic_load(&peer->segment->notice_count) != peer->notices_seen)
+            && (stale_count > 0
+                || atomic_load(&peer->segment->notice_count)
+                       != peer->notices_seen))
             closed += heed_peer(peer);
     return closed;
 }
@@ -230,7 +250,7 @@ wm_mapping_flush(int device)
                 link = &(*link)->next;
                 continue;
             }
-            close_mapping(link);
+            close_now(link); // short of memory: waits, if need be
             ++closed;
         }
     return closed;

@@ -292,6 +292,7 @@ static void
 park(void)
 {
     pthread_mutex_lock(&lock);
+    wm_mapping_heed_notices(); // what could not be closed before
     atomic_store(&parked, true);
     while (!atomic_load(&stopping) && atomic_load(&active) == 0)
         pthread_cond_wait(&wake, &lock);

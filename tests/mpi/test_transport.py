@@ -269,3 +269,27 @@ def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
         pytest.skip("this MPI is CUDA-aware")
     printed = ranks.run_text(tmp_path, text, WARPMPI_TRANSPORT="mpi")
     assert printed.count("not CUDA-aware: unset WARPMPI_TRANSPORT") == 2
+
+
+@pytest.mark.ranks(2)
+def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
+    """To close a mapping is to wait for the device, and nobody else may."""
+    stream, word = wm.Stream(), wm.zeros(1, np.uint32)
+    array = kinds.make("foreign", np.full(5_000_000, 7, np.uint8))
+    if comm.rank == 0:
+        comm.Send(array, 1)
+        array.free()
+        comm.Barrier()
+    elif comm.rank == 1:
+        comm.Recv(array, 0)
+        with kinds.Gate() as gate:
+            gate.stop(stream)
+            word.fill_(3, stream=stream)
+            before = wm.stats()["mappings_closed"]
+            comm.Barrier()
+            meanwhile = wm.stats()["mappings_closed"]
+        wm.synchronize_device(stream.device)
+    comm.Barrier()
+    if comm.rank == 1:
+        assert meanwhile == before
+        assert wm.stats()["mappings_closed"] > before

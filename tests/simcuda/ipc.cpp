@@ -315,6 +315,10 @@ cuIpcCloseMemHandle(CUdeviceptr ptr)
         || range->kind != Kind::IMPORTED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    std::vector<Mark> marks = pending(call.ctx); // as on a GPU
+    for (const Mark &mark : marks) {
+        wait_for(call.lock, mark);
+    }
     if (--range->references == 0) {
         range_free(call.lock, range);
     }
