@@ -171,3 +171,5 @@ def test_mpis_own_messages_go_on_meanwhile(comm, world, call):
         time.sleep(0.05)  # the other has given its header away
         world.Ssend(out, 0)
         comm.Recv(array, 0)
+    else:
+        world.Barrier()

@@ -289,6 +289,8 @@ def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
             comm.Barrier()
             meanwhile = wm.stats()["mappings_closed"]
         wm.synchronize_device(stream.device)
+    else:
+        comm.Barrier()
     comm.Barrier()
     if comm.rank == 1:
         assert meanwhile == before
