@@ -10,11 +10,10 @@
 // A pool keeps the streams given back, oldest first. More than fit are
 // destroyed, which the driver does once their work has ended.
 #define POOL_ROOM 32
-// How many streams are made, all when the first is asked for. Past some number
-// (the 35th of a process, whosever they are, measured on CUDA 13) making one
-// waits until the device is idle, which is worse than standing behind other
-// work: a stream of the program's may be waiting for a message.
-#define POOL_STREAMS 24
+// How many streams are made while others lie in the pool, all busy. Past some
+// number (the 35th of a process, measured on CUDA 13) making one waits until
+// the device is idle, which is worse than standing behind other work.
+#define POOL_GROWTH 24
 // Copies of messages go before the program's kernels; the driver takes the
 // highest priority there is.
 #define POOL_PRIORITY -100
@@ -97,8 +96,8 @@ take_lock_held(pool_t *pool, int at)
 
 // Takes an idle stream out of the pool: the one given back last, which is
 // likeliest to be warm, or one of the oldest, which are likeliest to be done.
-// Where all are busy, the oldest: work that stands behind it ends, as every
-// stream waits for submitted work only. NULL where the pool is empty.
+// Where all are busy and enough were made, the oldest: work that stands
+// behind it ends, as every stream waits for submitted work only.
 static CUstream
 find_lock_held(pool_t *pool)
 {
@@ -111,23 +110,11 @@ find_lock_held(pool_t *pool)
             return take_lock_held(pool, at);
         }
     }
-    if (pool->count > 0) {
+    if (pool->count > 0 && pool->made >= POOL_GROWTH) {
         return take_lock_held(pool, 0);
     }
     pool->made++;
     return NULL;
-}
-
-// What cannot be made now is when it is needed.
-static void
-fill_lock_held(int device, pool_t *pool)
-{
-    CUstream stream;
-    while (pool->made < POOL_STREAMS
-           && wm_stream_create(device, POOL_PRIORITY, &stream, NULL) == 0) {
-        pool->entries[pool->count++] = (entry_t){stream, true};
-        pool->made++;
-    }
 }
 
 int
@@ -140,9 +127,6 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
     }
     pool_t *pool = &pools[device];
     pthread_mutex_lock(&pool->lock);
-    if (pool->made == 0) {
-        fill_lock_held(device, pool);
-    }
     CUstream found = find_lock_held(pool);
     pthread_mutex_unlock(&pool->lock);
     wm_device_leave(&scope);
