@@ -6,7 +6,6 @@
 
 #include "comm/progress.h"
 #include "comm/stats.h"
-#include "cuda/event.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // of the peer's, most recently used first
@@ -52,16 +51,16 @@ mark_stale(wm_mapping_t *mapping)
     mapping->stale = true;
 }
 
-// Not while anything is under way on the device: closing would wait for that,
-// and keep every other call of the driver waiting, while a stream of the
-// program's may be waiting for a message. Then later, and not here.
+// Not while a stream of the program's may be waiting for a message: closing
+// would wait for the device, with every other call of the driver, and so for
+// ever. Then later.
 static bool
 close_mapping(wm_mapping_t **link)
 {
-    bool idle = wm_event_device_idle((*link)->device);
-    if (idle)
+    bool waits = wm_engine_is_on_stream();
+    if (!waits)
         close_now(link);
-    return idle;
+    return !waits;
 }
 
 // The unused mapping that was used longest ago, over all peers.
@@ -89,8 +88,9 @@ make_room(int device, size_t size)
     while ((size_t)wm_stat_get(WM_STAT_mapped_bytes) + size
            > info->total_memory) {
         wm_mapping_t **link = oldest_unused();
-        if (link == NULL || !close_mapping(link))
+        if (link == NULL)
             return;
+        close_now(link);
     }
 }
 

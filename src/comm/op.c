@@ -376,6 +376,8 @@ wm_op_of_request(wm_comm_t *comm, MPI_Request request)
     return op;
 }
 
+// Not by MPI_Request_free: an Open MPI that ends it on another thread at that
+// moment may use it for the next message first.
 void
 wm_op_leave(wm_comm_t *comm, MPI_Request *request)
 {
@@ -387,6 +389,7 @@ wm_op_leave(wm_comm_t *comm, MPI_Request *request)
         wm_op_release(op); // it ends by itself
     else
         MPI_Request_free(request);
+    wm_engine_notify();
     *request = MPI_REQUEST_NULL;
 }
 

@@ -140,14 +140,11 @@ wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err);
 void
 wm_op_retain(wm_op_t *op);
 
-// An operation that ends when a request of MPI's does, on the engine's list;
-// NULL when memory is exhausted. Lock held.
+// An operation that ends when MPI's request does, or NULL. Lock held.
 wm_op_t *
 wm_op_of_request(wm_comm_t *comm, MPI_Request request);
 
-// Sees to it that a request which nobody waits for ends. MPI_Request_free will
-// not do while it is active: an Open MPI that ends it on another thread at
-// that moment may use it for the next message first. Lock held.
+// Sees a request that nobody waits for to its end; frees none. Lock held.
 void
 wm_op_leave(wm_comm_t *comm, MPI_Request *request);
 

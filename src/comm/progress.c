@@ -130,7 +130,8 @@ static MPI_Request never = MPI_REQUEST_NULL;
 static void
 begin_never(void)
 {
-    if (MPI_Comm_dup(MPI_COMM_SELF, &alone) != MPI_SUCCESS
+    // Split, not Dup: that would run the program's attribute functions.
+    if (MPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone) != MPI_SUCCESS
         || MPI_Irecv(NULL, 0, MPI_BYTE, 0, 0, alone, &never) != MPI_SUCCESS)
         never = MPI_REQUEST_NULL;
 }
@@ -150,7 +151,8 @@ static void
 progress_mpi(void)
 {
     int flag;
-    MPI_Test(&never, &flag, MPI_STATUS_IGNORE);
+    if (never != MPI_REQUEST_NULL)
+        MPI_Test(&never, &flag, MPI_STATUS_IGNORE);
 }
 
 // Steps every operation; returns the list of those to be released, which is
@@ -255,6 +257,15 @@ wm_engine_release_words(const wm_peer_t *peer)
                 atomic_store(&op->slot->ready, pieces->ready_base + 1);
         }
     }
+}
+
+bool
+wm_engine_is_on_stream(void)
+{
+    const wm_op_t *op = first;
+    while (op != NULL && op->user_device < 0)
+        op = op->next;
+    return op != NULL;
 }
 
 void
@@ -454,7 +465,9 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_engine_unlock();
     if (wm_engine_drain(NULL))
         wm_mailbox_free_all();
+    wm_engine_lock();
     end_never();
+    wm_engine_unlock();
     atomic_store(&finalized, true);
     return MPI_SUCCESS;
 }

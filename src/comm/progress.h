@@ -41,6 +41,11 @@ wm_engine_remove_lock_held(wm_op_t *op);
 void
 wm_engine_release_words(const wm_peer_t *peer);
 
+// Whether any operation is under way on a stream of the program's, which may
+// be waiting for it. Lock held.
+bool
+wm_engine_is_on_stream(void);
+
 // After the lock was given back: wakes the progress thread if it sleeps for
 // good. For operations that nobody waits for at once.
 void

@@ -23,9 +23,6 @@ X(CtxSetCurrent, 4000, REQUIRED)
 X(CtxGetDevice, 2000, REQUIRED)
 X(CtxSynchronize, 2000, REQUIRED)
 X(CtxEnablePeerAccess, 4000, REQUIRED)
-#if CUDA_VERSION >= 12050
-X(CtxRecordEvent, 12050, OPTIONAL)
-#endif
 X(MemAlloc, 3020, REQUIRED)
 X(MemFree, 3020, REQUIRED)
 X(MemGetInfo, 3020, REQUIRED)

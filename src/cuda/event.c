@@ -154,54 +154,6 @@ wm_event_look_for_errors(int device, wm_error_t *err)
     return wm_event_done(device, event, &unused, err);
 }
 
-#if CUDA_VERSION >= 12050
-// Work that is just ending is given a moment.
-#define IDLE_TRIES 16
-
-static bool
-all_done(const wm_device_t *facts, CUevent event)
-{
-    CUresult result = wm_cu.CtxRecordEvent(facts->context, event);
-    bool recorded = result == CUDA_SUCCESS;
-    for (int i = 0; i < IDLE_TRIES && recorded; i++) {
-        result = wm_cu.EventQuery(event);
-        if (result != CUDA_ERROR_NOT_READY) {
-            break;
-        }
-    }
-    return recorded && result == CUDA_SUCCESS;
-}
-
-bool
-wm_event_device_idle(int device)
-{
-    const wm_device_t *facts;
-    wm_scope_t scope;
-    CUevent event;
-    if (wm_cu.CtxRecordEvent == NULL) {
-        return true;
-    }
-    if (wm_device_get(device, &facts, NULL) < 0
-        || wm_event_acquire(device, &event, NULL) < 0) {
-        return false;
-    }
-    bool idle = false;
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        idle = all_done(facts, event);
-        wm_device_leave(&scope);
-    }
-    wm_event_release(device, event);
-    return idle;
-}
-#else
-bool
-wm_event_device_idle(int device)
-{
-    (void)device;
-    return true;
-}
-#endif
-
 int
 wm_event_synchronize(int device, CUevent event, wm_error_t *err)
 {

@@ -40,12 +40,6 @@ wm_event_done(int device, CUevent event, bool *done, wm_error_t *err);
 WM_MUST_CHECK int
 wm_event_look_for_errors(int device, wm_error_t *err);
 
-// Whether nothing is under way on any stream of the device, whosever; true
-// where the driver cannot tell (before CUDA 12.5). To close or free memory is
-// to wait for all of that, and whoever else calls the driver waits as well.
-bool
-wm_event_device_idle(int device);
-
 WM_MUST_CHECK int
 wm_event_synchronize(int device, CUevent event, wm_error_t *err);
 

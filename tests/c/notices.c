@@ -74,6 +74,12 @@ wm_memory_map(int device, const CUipcMemHandle *handle, void **pointer,
     return 0;
 }
 
+bool
+wm_engine_is_on_stream(void)
+{
+    return false;
+}
+
 void
 wm_memory_unmap(int device, void *pointer)
 {

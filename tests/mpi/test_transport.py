@@ -273,22 +273,26 @@ def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
 
 @pytest.mark.ranks(2)
 def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
-    """To close a mapping is to wait for the device, and nobody else may."""
-    stream, word = wm.Stream(), wm.zeros(1, np.uint32)
-    array = kinds.make("foreign", np.full(5_000_000, 7, np.uint8))
+    """To close a mapping is to wait for the device, and for its message."""
+    stream = wm.Stream()
+    freed = kinds.make("foreign", np.full(5_000_000, 7, np.uint8))
+    late = kinds.make("foreign", np.full(300_000, 5, np.uint8))
     if comm.rank == 0:
-        comm.Send(array, 1)
-        array.free()
-        comm.Barrier()
-    elif comm.rank == 1:
-        comm.Recv(array, 0)
+        comm.Send(freed, 1)
+        freed.free()
         with kinds.Gate() as gate:
-            gate.stop(stream)
-            word.fill_(3, stream=stream)
-            before = wm.stats()["mappings_closed"]
+            gate.stop(late.stream)
+            request = comm.Isend(late, 1)
             comm.Barrier()
-            meanwhile = wm.stats()["mappings_closed"]
-        wm.synchronize_device(stream.device)
+        request.Wait()
+    elif comm.rank == 1:
+        comm.Recv(freed, 0)
+        into = wm.zeros(300_000, np.uint8, device=wm.get_device())
+        comm.on(stream).Recv(into, 0)  # the stream waits
+        before = wm.stats()["mappings_closed"]
+        comm.Barrier()
+        meanwhile = wm.stats()["mappings_closed"]
+        assert (into.numpy() == 5).all()
     else:
         comm.Barrier()
     comm.Barrier()

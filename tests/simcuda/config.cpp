@@ -255,9 +255,6 @@ cuInit(unsigned int flags)
             contexts[d].device = d;
             contexts[d].legacy = std::make_shared<Stream>();
             contexts[d].legacy->ctx = &contexts[d];
-            contexts[d].all = std::make_shared<Stream>();
-            contexts[d].all->ctx = &contexts[d];
-            contexts[d].all->blocking = false;
         }
         initialised = true;
     }

@@ -198,34 +198,6 @@ cuEventRecord(CUevent handle, CUstream stream_handle)
     return CUDA_SUCCESS;
 }
 
-// Behind whatever is pending in the context.
-CUresult
-cuCtxRecordEvent(CUcontext, CUevent handle)
-{
-    Call call("CtxRecordEvent");
-    if (!call) {
-        return call.result;
-    }
-    EventPtr event = event_of(handle);
-    if (event == nullptr || event->slot != nullptr || event->ctx != call.ctx) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    Op op;
-    op.after = pending(call.ctx);
-    if (op.after.empty()) {
-        event->last = nullptr; // has ended
-        return CUDA_SUCCESS;
-    }
-    auto record = std::make_shared<Record>();
-    op.run = [record] {
-        record->when = Clock::now();
-        return CUDA_SUCCESS;
-    };
-    record->mark = enqueue(call.ctx->all, std::move(op));
-    event->last = record;
-    return CUDA_SUCCESS;
-}
-
 CUresult
 cuEventQuery(CUevent handle)
 {

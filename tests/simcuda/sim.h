@@ -60,7 +60,6 @@ struct Context {
     uint32_t peers = 0; // bit d: access to device d's memory was enabled
     CUresult error = CUDA_SUCCESS; // sticky
     StreamPtr legacy;
-    StreamPtr all; // events of the whole context are recorded on it
 };
 
 enum class Kind { DEVICE, IMPORTED, MANAGED, PINNED, REGISTERED };
