@@ -11,8 +11,11 @@
 #define LARGE_BLOCK 512
 #define SMALL_BYTES 16384
 
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+static struct {
+    _Atomic(CUfunction) many, pair;
+} functions[WM_MAX_DEVICES];
 
+_Static_assert(sizeof(wm_mail_params_t) <= 4096, "what a kernel is given");
 _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
@@ -20,20 +23,52 @@ _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
 int
 wm_mail_prepare(int device, wm_error_t *err)
 {
-    CUfunction function;
-    if (atomic_load(&functions[device]) != NULL)
+    CUfunction many, pair;
+    if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "wm_mail", &function, err);
+    int code = wm_kernels_find(device, "wm_mail", &many, err);
     if (code == 0)
-        atomic_store(&functions[device], function);
-    return code;
+        code = wm_kernels_find(device, "wm_mail_pair", &pair, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].pair, pair);
+    atomic_store(&functions[device].many, many);
+    return 0;
 }
 
-static uint32_t
-widest_unit(const void *user, size_t nbytes)
+bool
+wm_mail_takes(const wm_strided_t *strided)
 {
-    uintptr_t both = (uintptr_t)user | nbytes;
-    return both % 8 == 0 ? 8 : both % 4 == 0 ? 4 : 1;
+    bool takes = strided->ndim <= WM_MAIL_NDIM && strided->run <= UINT32_MAX;
+    for (int i = 0; takes && i < strided->ndim; ++i)
+        takes = strided->shape[i] <= UINT32_MAX;
+    return takes;
+}
+
+static wm_mail_memory_t
+memory_of(const wm_mail_t *mail)
+{
+    const wm_strided_t *strided = mail->strided;
+    wm_mail_memory_t memory = {
+        .data = strided != NULL ? strided->data : mail->user,
+        .ndim = strided != NULL ? (uint32_t)strided->ndim : 0,
+    };
+    uint64_t all = (uintptr_t)memory.data | mail->nbytes;
+    if (memory.ndim > 0)
+        all |= (uint64_t)strided->run;
+    for (uint32_t i = 0; i < memory.ndim; ++i) {
+        all |= (uint64_t)strided->strides[i];
+        memory.shape[i] = (uint32_t)strided->shape[i];
+        memory.strides[i] = strided->strides[i];
+    }
+    memory.unit = all % 8 == 0   ? 8
+                  : all % 4 == 0 ? 4
+                  : all % 2 == 0 ? 2
+                                 : 1;
+    memory.count = (uint32_t)mail->nbytes / memory.unit;
+    memory.run = memory.ndim > 0 ? (uint32_t)strided->run / memory.unit
+                                 : memory.count;
+    return memory;
 }
 
 int
@@ -49,33 +84,30 @@ wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
     return code;
 }
 
-static void
-fill(wm_mail_params_t *params, const wm_mail_t *posts, int post_count,
-     const wm_mail_t *fetches, int fetch_count)
+static wm_mail_post_t
+post_of(const wm_mail_t *mail)
 {
-    for (int i = 0; i < post_count; ++i)
-        params->post[i] = (wm_mail_post_t){
-            .box = posts[i].box,
-            .src = posts[i].user,
-            .nbytes = posts[i].nbytes,
-            .ready = (uint32_t *)posts[i].word,
-            .ready_value = posts[i].value,
-            .flag = posts[i].flag,
-            .unit = widest_unit(posts[i].user, posts[i].nbytes),
-        };
-    for (int i = 0; i < fetch_count; ++i)
-        params->fetch[i] = (wm_mail_fetch_t){
-            .dst = fetches[i].user,
-            .box = fetches[i].box,
-            .nbytes = fetches[i].nbytes,
-            .taken = (uint32_t *)fetches[i].word,
-            .status = (uint32_t *)fetches[i].status,
-            .stop = (const uint32_t *)fetches[i].stop,
-            .taken_value = fetches[i].value,
-            .flag = fetches[i].flag,
-            .unit = widest_unit(fetches[i].user, fetches[i].nbytes),
-        };
-    params->posts = (uint32_t)post_count;
+    return (wm_mail_post_t){
+        .box = mail->box,
+        .src = memory_of(mail),
+        .ready = (uint32_t *)mail->word,
+        .ready_value = mail->value,
+        .flag = mail->flag,
+    };
+}
+
+static wm_mail_fetch_t
+fetch_of(const wm_mail_t *mail)
+{
+    return (wm_mail_fetch_t){
+        .dst = memory_of(mail),
+        .box = mail->box,
+        .taken = (uint32_t *)mail->word,
+        .status = (uint32_t *)mail->status,
+        .stop = (const uint32_t *)mail->stop,
+        .taken_value = mail->value,
+        .flag = mail->flag,
+    };
 }
 
 static bool
@@ -92,22 +124,33 @@ wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
                const wm_mail_t *fetches, int fetch_count, uint32_t patience_us,
                CUstream stream, wm_error_t *err)
 {
-    wm_mail_params_t params;
+    wm_mail_params_t many;
+    wm_mail_pair_params_t pair;
     wm_scope_t scope;
     int code = wm_mail_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    fill(&params, posts, post_count, fetches, fetch_count);
-    params.patience_us = patience_us;
+    bool few = post_count <= 1 && fetch_count <= 1;
+    wm_mail_post_t *post = few ? pair.post : many.post;
+    wm_mail_fetch_t *fetch = few ? pair.fetch : many.fetch;
+    for (int i = 0; i < post_count; ++i)
+        post[i] = post_of(&posts[i]);
+    for (int i = 0; i < fetch_count; ++i)
+        fetch[i] = fetch_of(&fetches[i]);
+    many.posts = pair.posts = (uint32_t)post_count;
+    many.patience_us = pair.patience_us = patience_us;
     unsigned int block = any_long(posts, post_count)
                                  || any_long(fetches, fetch_count)
                              ? LARGE_BLOCK
                              : SMALL_BLOCK;
     unsigned int grid = (unsigned int)(post_count + fetch_count);
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device]), grid, 1,
-                 1, block, 1, 1, 0, stream, (void *[]){&params}, NULL);
+    CUfunction function = few ? atomic_load(&functions[device].pair)
+                              : atomic_load(&functions[device].many);
+    void *params = few ? (void *)&pair : (void *)&many;
+    code = WM_CU(err, LaunchKernel, function, grid, 1, 1, block, 1, 1, 0,
+                 stream, &params, NULL);
     wm_device_leave(&scope);
     return code;
 }

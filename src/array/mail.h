@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "cuda/device.h"
+#include "array/strided.h"
 #include "kernels/mail.h"
 
 #define WM_MAIL_BYTES 65536      // longest message
@@ -17,7 +17,8 @@
 // the kernel writes at its end, in page-locked host memory.
 typedef struct {
     void *box;
-    char *user;
+    char *user;                  // from here on, or
+    const wm_strided_t *strided; // where it lies in strides; NULL: it does not
     size_t nbytes;
     uint32_t flag;            // that no earlier message in it had; not 0
     uint32_t value;           // what *word becomes
@@ -25,6 +26,10 @@ typedef struct {
     _Atomic uint32_t *status; // of a fetch; may be NULL
     _Atomic uint32_t *stop;   // of a fetch: not 0 once nothing comes; or NULL
 } wm_mail_t;
+
+// Whether the kernels find their way in it.
+bool
+wm_mail_takes(const wm_strided_t *strided);
 
 // Loads the kernels, which may wait for the device, so that nothing is loaded
 // behind work that waits. Idempotent.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/mapping.h"
+#include "comm/pack.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
@@ -15,11 +16,17 @@
 #define RING_PIECE ((uint64_t)16 << 20) // of memory that is handed off
 #define RING_PIECES 3
 
-// A mailbox, where the message is short and one is free.
+// A mailbox, where the message is short and one is free: for memory that CUDA
+// IPC cannot export, for a user's stream, which need not wait then, and for
+// what has gaps, which is packed on its way into it.
 static int
 prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
 {
-    if (op->header.nbytes > WM_MAIL_BYTES)
+    bool streamed = op->user_device == op->device && !op->synchronous;
+    if (op->header.nbytes > WM_MAIL_BYTES
+        || (op->buffer.pattern != NULL
+                ? wm_pack_by_mail(op) == NULL
+                : op->buffer.memory.exportable && !streamed))
         return 0;
     int code = wm_mailbox_acquire(op->device, &op->box, memory, err);
     if (code < 0 || op->box == NULL)
@@ -49,16 +56,18 @@ prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     return 0;
 }
 
-// Memory that CUDA IPC cannot export is handed off through memory that it can,
-// and so are short messages of a user's stream, which need not wait then.
+// What the receiver is to map: the memory itself, else what it is handed off
+// through.
 static int
-prepare_handoff(wm_op_t *op, wm_error_t *err)
+prepare_memory(wm_op_t *op, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
     wm_pointer_t memory;
     int code = prepare_box(op, &memory, err);
+    if (code == 0 && op->box == NULL)
+        code = wm_pack_reserve(op, err);
     if (code == 0 && op->box == NULL && op->buffer.memory.exportable)
-        return 0;
+        return wm_export_handle(&op->buffer.memory, &header->handle, err);
     if (code == 0 && op->box == NULL)
         code = prepare_ring(op, &memory, err);
     if (code == 0)
@@ -211,28 +220,26 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
     header->pieces = header->ring = 1;
     header->device = device->ordinal;
     memcpy(header->uuid, &device->uuid, sizeof header->uuid);
-    header->address = (uintptr_t)op->buffer.data;
-    header->base = memory->base;
-    header->size = memory->size;
-    header->buffer_id = memory->buffer_id;
     op->pieces.pieces = 1;
     op->pieces.ready_base = header->ready_base;
     op->pieces.taken_base = header->taken_base;
     header->stage_only = wm_transport_forced() == &wm_transport_host
                              ? WM_STAGE_FORCED
                              : WM_STAGE_NOT;
-    if (op->peer->self || header->stage_only)
-        return 0;
-    if (!memory->exportable
-        || (op->user_device == op->device && !op->synchronous))
-        code = prepare_handoff(op, err);
-    if (code == 0 && !wm_offer_hands_off(op))
-        code = wm_export_handle(memory, &header->handle, err);
+    if (!op->peer->self && !header->stage_only)
+        code = prepare_memory(op, err);
     if (code < 0) { // the host serves; the receiver's transport() tells it
         header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
                                                    : WM_STAGE_UNEXPORTABLE;
         header->piece = header->nbytes;
         header->pieces = header->ring = 1;
     }
-    return 0;
+    if (wm_offer_hands_off(op))
+        return 0;
+    code = wm_pack_reserve(op, err);
+    header->address = (uintptr_t)op->buffer.data;
+    header->base = memory->base;
+    header->size = memory->size;
+    header->buffer_id = memory->buffer_id;
+    return code;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "array/copy.h"
+#include "array/mail.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 
@@ -113,6 +114,14 @@ wm_pack_prepare(wm_op_t *op, wm_error_t *err)
                                  op->buffer.nbytes, NULL, op->comm->data, err);
 }
 
+const wm_strided_t *
+wm_pack_by_mail(const wm_op_t *op)
+{
+    bool mailed = by_kernel(op) && op->packed == NULL
+                  && wm_mail_takes(&op->buffer.pattern->strided);
+    return mailed ? &op->buffer.pattern->strided : NULL;
+}
+
 int
 wm_pack_reserve(wm_op_t *op, wm_error_t *err)
 {
@@ -202,7 +211,9 @@ wm_unpack_accept(wm_op_t *op, wm_error_t *err)
     bool near = op->transport == &wm_transport_ipc
                 || (op->transport == &wm_transport_self
                     && op->header.device == op->device);
-    bool direct = near && op->pieces.pieces == 1 && op->header.flag == 0;
+    bool boxed = op->header.flag != 0 && op->transport == &wm_transport_ipc;
+    bool direct = boxed ? wm_pack_by_mail(op) != NULL
+                        : near && op->pieces.pieces == 1;
     return direct ? wm_unpack_match(op, err) : wm_unpack_reserve(op, err);
 }
 

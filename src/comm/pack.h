@@ -13,6 +13,11 @@
 WM_MUST_CHECK int
 wm_pack_prepare(wm_op_t *op, wm_error_t *err);
 
+// Where a buffer with gaps lies that mailboxes' kernels find their way in, as
+// nothing stands in for it; else NULL.
+const wm_strided_t *
+wm_pack_by_mail(const wm_op_t *op);
+
 // Sender: the block, with nothing in it yet.
 WM_MUST_CHECK int
 wm_pack_reserve(wm_op_t *op, wm_error_t *err);

@@ -63,6 +63,7 @@ mail_of(const wm_op_t *op)
     return (wm_mail_t){
         .box = op->pieces.remote,
         .user = op->buffer.data,
+        .strided = wm_pack_by_mail(op),
         .nbytes = op->header.nbytes,
         .flag = op->header.flag,
         .word = &op->slot->taken,
@@ -109,9 +110,10 @@ fetch_on_stream_launched(wm_op_t *op, const wm_error_t *failure)
     wm_error_t err;
     if (failure != NULL)
         tell_failure(op, failure);
-    else if (wm_unpack_enqueue(op, op->buffer.data, op->user_device,
-                               op->user_stream, &err)
-                 < 0
+    else if ((!wm_unpack_is_direct(op)
+              && wm_unpack_enqueue(op, op->buffer.data, op->user_device,
+                                   op->user_stream, &err)
+                     < 0)
              || submitted(op, &err) < 0)
         tell_failure(op, &err);
 }

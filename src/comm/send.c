@@ -148,6 +148,7 @@ post(wm_op_t *op, wm_error_t *err)
     wm_mail_t mail = {
         .box = op->pieces.remote,
         .user = op->buffer.data,
+        .strided = wm_pack_by_mail(op),
         .nbytes = op->header.nbytes,
         .flag = op->header.flag,
         .word = &op->slot->ready,
@@ -194,9 +195,7 @@ try_start(wm_op_t *op, wm_error_t *err)
     bool device = wm_buffer_on_device(&op->buffer);
     size_t nbytes = op->buffer.nbytes;
     size_t inlined = 0;
-    int code = wm_pack_reserve(op, err);
-    if (code < 0)
-        return code;
+    int code = 0;
     header->magic = WM_HEADER_MAGIC;
     header->nbytes = nbytes;
     op->carried = device && wm_transport_is_carried(op->peer);
@@ -213,6 +212,8 @@ try_start(wm_op_t *op, wm_error_t *err)
     }
     else {
         header->kind = WM_MESSAGE_DATA;
+        if ((code = wm_pack_reserve(op, err)) < 0)
+            return code;
         if (device && op->packed == NULL)
             wm_op_take_note(op);
         header->seq = wm_comm_draw_lock_held(op->comm, op->rank, 1);
@@ -278,8 +279,9 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     int lane = wm_lane_acquire();
     if (lane < 0)
         return 0;
-    // its buffer is no longer ours
-    bool posted = wm_op_posts(op) || atomic_load(&op->done);
+    // Its buffer is no longer ours, or not in one piece.
+    bool posted = wm_op_posts(op) || atomic_load(&op->done)
+                  || wm_pack_by_mail(op) != NULL;
     op->lane = lane;
     op->settled = true;      // those who wrote the buffer wrote `ready`
     op->opened = op->pooled; // a borrowed stream may be gone, or wait

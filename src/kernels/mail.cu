@@ -12,55 +12,87 @@ clamped(size_t line, size_t lines)
     return line < lines ? line : lines - 1;
 }
 
-// Up to 8 of the bytes at src, `left` of which there are.
-WM_DEVICE uint64_t
-load_payload(const char *src, uint64_t left, uint32_t unit)
+// Where unit `at` lies.
+WM_DEVICE int64_t
+place(const wm_mail_memory_t &memory, uint32_t at)
 {
-    if (unit == 8)
-        return *(const uint64_t *)src;
-    uint64_t value = 0;
-    if (unit == 4) {
-        value = *(const uint32_t *)src;
-        if (left > 4)
-            value |= (uint64_t) * (const uint32_t *)(src + 4) << 32;
-        return value;
+    if (memory.ndim == 0)
+        return (int64_t)at * memory.unit;
+    uint32_t outer = at / memory.run;
+    int64_t offset = (int64_t)(at - outer * memory.run) * memory.unit;
+    for (uint32_t i = memory.ndim - 1; i > 0; i--) {
+        const uint32_t next = outer / memory.shape[i];
+        offset += (outer - next * memory.shape[i]) * memory.strides[i];
+        outer = next;
     }
-    for (uint32_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
-        value |= (uint64_t)(uint8_t)src[i] << (8 * i);
+    return offset + outer * memory.strides[0];
+}
+
+template <typename unit_t>
+WM_DEVICE uint64_t
+load_payload(const wm_mail_memory_t &memory, size_t line)
+{
+    const uint32_t each = WM_LINE_PAYLOAD / sizeof(unit_t);
+    const uint32_t first = (uint32_t)line * each;
+    uint64_t value = 0;
+    for (uint32_t i = 0; i < each && first + i < memory.count; i++)
+        value |= (uint64_t) *
+                 (const unit_t *)(memory.data + place(memory, first + i))
+                 << (8 * sizeof(unit_t) * i % 64);
     return value;
 }
 
+template <typename unit_t>
 WM_DEVICE void
-store_payload(char *dst, uint64_t value, uint64_t left, uint32_t unit)
+store_payload(const wm_mail_memory_t &memory, size_t line, uint64_t value)
 {
-    if (unit == 8)
-        *(uint64_t *)dst = value;
-    else if (unit == 4) {
-        *(uint32_t *)dst = (uint32_t)value;
-        if (left > 4)
-            *(uint32_t *)(dst + 4) = (uint32_t)(value >> 32);
+    const uint32_t each = WM_LINE_PAYLOAD / sizeof(unit_t);
+    const uint32_t first = (uint32_t)line * each;
+    for (uint32_t i = 0; i < each && first + i < memory.count; i++)
+        *(unit_t *)(memory.data + place(memory, first + i)) =
+            (unit_t)(value >> (8 * sizeof(unit_t) * i % 64));
+}
+
+WM_DEVICE size_t
+lines_of(const wm_mail_memory_t &memory)
+{
+    const size_t nbytes = (size_t)memory.count * memory.unit;
+    return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+}
+
+template <typename unit_t>
+WM_DEVICE void
+write_lines(const wm_mail_post_t &mail)
+{
+    const size_t lines = lines_of(mail.src);
+    const size_t step = wm_block_threads();
+    for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
+        uint64_t values[AT_ONCE];
+        for (size_t k = 0; k < AT_ONCE; k++)
+            values[k] = load_payload<unit_t>(mail.src,
+                                             clamped(i + k * step, lines));
+        for (size_t k = 0; k < AT_ONCE; k++)
+            if (i + k * step < lines)
+                wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
+                              values[k], mail.flag);
     }
-    else
-        for (uint32_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
-            dst[i] = (char)(value >> (8 * i));
 }
 
 WM_DEVICE void
 post(const wm_mail_post_t &mail)
 {
-    const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
-    const size_t step = wm_block_threads();
-    for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
-        uint64_t values[AT_ONCE];
-        for (size_t k = 0; k < AT_ONCE; k++) {
-            const size_t at = clamped(i + k * step, lines) * WM_LINE_PAYLOAD;
-            values[k] = load_payload(mail.src + at, mail.nbytes - at,
-                                     mail.unit);
-        }
-        for (size_t k = 0; k < AT_ONCE; k++)
-            if (i + k * step < lines)
-                wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
-                              values[k], mail.flag);
+    switch (mail.src.unit) {
+    case 8:
+        write_lines<uint64_t>(mail);
+        break;
+    case 4:
+        write_lines<uint32_t>(mail);
+        break;
+    case 2:
+        write_lines<uint16_t>(mail);
+        break;
+    default:
+        write_lines<uint8_t>(mail);
     }
     if (wm_block_ended())
         wm_store_system(mail.ready, mail.ready_value);
@@ -94,10 +126,12 @@ read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
     }
 }
 
-WM_DEVICE void
-fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
+// False when they have not come in time.
+template <typename unit_t>
+WM_DEVICE bool
+take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
-    const size_t lines = (mail.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    const size_t lines = lines_of(mail.dst);
     const size_t step = wm_block_threads();
     const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
                                   ? 0
@@ -108,27 +142,58 @@ fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
          i += AT_ONCE * step) {
         wm_line_t read[AT_ONCE];
         come = read_lines(mail, i, step, lines, deadline, read);
-        for (size_t k = 0; k < AT_ONCE; k++) {
-            const size_t at = (i + k * step) * WM_LINE_PAYLOAD;
+        for (size_t k = 0; k < AT_ONCE; k++)
             if (come && i + k * step < lines)
-                store_payload(mail.dst + at,
-                              (uint64_t)read[k].high << 32 | read[k].low,
-                              mail.nbytes - at, mail.unit);
-        }
+                store_payload<unit_t>(mail.dst, i + k * step,
+                                      (uint64_t)read[k].high << 32
+                                          | read[k].low);
     }
-    const bool late = wm_block_any(!come);
+    return !wm_block_any(!come);
+}
+
+WM_DEVICE bool
+take(const wm_mail_fetch_t &mail, uint32_t patience_us)
+{
+    switch (mail.dst.unit) {
+    case 8:
+        return take_lines<uint64_t>(mail, patience_us);
+    case 4:
+        return take_lines<uint32_t>(mail, patience_us);
+    case 2:
+        return take_lines<uint16_t>(mail, patience_us);
+    default:
+        return take_lines<uint8_t>(mail, patience_us);
+    }
+}
+
+WM_DEVICE void
+fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
+{
+    const bool taken = take(mail, patience_us);
     if (!wm_block_ended())
         return;
     if (mail.status != nullptr)
-        wm_store_system(mail.status, late ? WM_MAIL_LATE : WM_MAIL_TAKEN);
-    if (!late)
+        wm_store_system(mail.status, taken ? WM_MAIL_TAKEN : WM_MAIL_LATE);
+    if (taken)
         wm_store_system(mail.taken, mail.taken_value);
 }
 
-WM_KERNEL(wm_mail, wm_mail_params_t)
+template <typename params_t>
+WM_DEVICE void
+run(const params_t &p)
 {
     if (wm_block() < p.posts)
         post(p.post[wm_block()]);
     else
         fetch(p.fetch[wm_block() - p.posts], p.patience_us);
+}
+
+WM_KERNEL(wm_mail, wm_mail_params_t)
+{
+    run(p);
+}
+
+WM_KERNEL(wm_mail_pair, wm_mail_pair_params_t)
+{
+    run(p);
 }
