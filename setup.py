@@ -66,6 +66,7 @@ SOURCES = [
     "src/comm/payload.c",
     "src/comm/pieces.c",
     "src/comm/progress.c",
+    "src/comm/push.c",
     "src/comm/receive.c",
     "src/comm/request.c",
     "src/comm/send.c",

@@ -3,8 +3,12 @@
 
 #include "comm/progress.h"
 
-// A receiver is kept busy by these while the next are begun.
-#define ANNOUNCEMENTS 8
+#define ANNOUNCEMENTS 64
+// So many later ones there are when the driver is asked about earlier ones: an
+// event just recorded has not ended for some microseconds, idle as its stream
+// may be.
+#define LATER 8
+#define SOON_US 10 // what has not ended then takes longer
 #define HOLD_US 8 // a header takes one or two
 
 typedef struct {
@@ -33,6 +37,7 @@ static struct {
 static struct {
     int count;
     wm_op_t *ops[ANNOUNCEMENTS];
+    int64_t since[ANNOUNCEMENTS];
     void (*announced[ANNOUNCEMENTS])(wm_op_t *op);
 } announcements;
 
@@ -187,35 +192,53 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_op_t *op,
     pulls.members[pulls.count++] = (member_t){op, launched};
 }
 
+// Of the first `count` those that nobody writes any more, or that came before
+// a time.
 static void
-flush_announcements(void)
+announce(int count, int64_t before)
 {
     wm_op_t *ops[ANNOUNCEMENTS];
     void (*announced[ANNOUNCEMENTS])(wm_op_t * op);
-    int count = announcements.count;
-    announcements.count = 0;
-    for (int i = 0; i < count; ++i) {
-        ops[i] = announcements.ops[i];
-        announced[i] = announcements.announced[i];
+    int all = announcements.count, kept = 0, gone = 0;
+    ask(announcements.ops, count);
+    for (int i = 0; i < all; ++i) {
+        wm_op_t *op = announcements.ops[i];
+        if (i < count
+            && (op->after[0].event == NULL
+                || announcements.since[i] < before)) {
+            ops[gone] = op;
+            announced[gone++] = announcements.announced[i];
+            continue;
+        }
+        announcements.ops[kept] = op;
+        announcements.since[kept] = announcements.since[i];
+        announcements.announced[kept++] = announcements.announced[i];
     }
-    ask(ops, count);
-    for (int i = 0; i < count; ++i)
+    announcements.count = kept;
+    for (int i = 0; i < gone; ++i) {
+        ops[i]->batched = false;
         announced[i](ops[i]);
+    }
 }
 
 void
 wm_batch_add_announcement(wm_op_t *op, void (*announced)(wm_op_t *op))
 {
-    announcements.ops[announcements.count] = op;
-    announcements.announced[announcements.count] = announced;
-    if (++announcements.count == ANNOUNCEMENTS)
-        flush_announcements();
+    if (announcements.count == ANNOUNCEMENTS)
+        announce(ANNOUNCEMENTS, INT64_MAX);
+    int count = announcements.count++;
+    op->batched = true;
+    announcements.ops[count] = op;
+    announcements.since[count] = wm_engine_now();
+    announcements.announced[count] = announced;
+    if (count >= LATER && count % LATER == 0)
+        announce(count + 1 - LATER, 0);
 }
 
 void
 wm_batch_flush(void)
 {
-    flush_announcements();
+    announce(announcements.count, INT64_MAX);
     flush_mails();
     flush_pulls();
 }
@@ -223,7 +246,8 @@ wm_batch_flush(void)
 void
 wm_batch_flush_due(void)
 {
-    flush_announcements();
+    if (announcements.count > 0)
+        announce(announcements.count, wm_engine_now() - SOON_US);
     if (held_until == 0 || wm_engine_now() >= held_until)
         flush_mails();
     flush_pulls();

@@ -160,6 +160,7 @@ wm_eager_claim(wm_op_t *op)
     if (atomic_compare_exchange_strong(&slot->claim, &offered, WM_CLAIM_TAKEN)
         || offered != WM_CLAIM_MOVED)
         return;
+    op->header.pushes = 0; // its sender has gone on
     op->header.address = slot->moved.address;
     op->header.base = slot->moved.base;
     op->header.size = slot->moved.size;

@@ -56,7 +56,8 @@ typedef struct {
     // A synchronous send: 1 + the tag, on the data communicator, of an empty
     // message that whoever receives this one takes; 0: none.
     uint32_t token;
-    uint8_t unused[16];
+    uint8_t pushes; // OFFER: the sender can copy it itself
+    uint8_t unused[15];
 } wm_header_t;
 
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");

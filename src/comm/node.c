@@ -226,6 +226,7 @@ wm_slot_acquire(void)
     atomic_store(&words->staged, 0);
     atomic_store(&words->failed, 0);
     atomic_store(&words->claim, WM_CLAIM_NONE);
+    atomic_store(&words->push, WM_PUSH_NOT);
     atomic_store(&words->answer, WM_ANSWER_NONE);
     return slot;
 }

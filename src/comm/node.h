@@ -11,7 +11,7 @@
 
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 5u
+#define WM_PROTOCOL 6u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -34,6 +34,21 @@ enum {
     WM_CLAIM_MOVED, // nobody, and it is where `moved` says
     WM_CLAIM_GONE,  // nobody any more: `failed` was set before
 };
+
+// Who copies an offer, where the receiver would rather have the sender do it.
+enum {
+    WM_PUSH_NOT = 0,
+    WM_PUSH_ASKED,    // by the receiver, to where `into` says
+    WM_PUSH_ACCEPTED, // by the sender
+    WM_PUSH_REFUSED,  // by it, or taken back: the receiver's to copy
+    WM_PUSH_ENDED,    // all has been copied
+};
+
+// Where memory lies that the other process may map.
+typedef struct {
+    uint64_t address, base, size, buffer_id;
+    CUipcMemHandle handle;
+} wm_place_t;
 
 // One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
 // that a stream still waiting for an earlier message is never misled; the
@@ -60,11 +75,11 @@ typedef struct {
     // by whoever failed
     _Alignas(64) char error[128];
     // by the sender, before it moves an offer that nobody has claimed
-    struct {
-        uint64_t address, base, size, buffer_id;
-        CUipcMemHandle handle;
-    } moved;
-    _Atomic uint32_t claim; // by both
+    wm_place_t moved;
+    wm_place_t into; // by the receiver
+    // by both
+    _Atomic uint32_t claim;
+    _Atomic uint32_t push; // by the sender's stream, too
 } wm_slot_t;
 
 typedef struct {
@@ -110,6 +125,7 @@ typedef struct wm_peer {
     wm_mapping_t *mappings;
     bool ipc_refused; // its memory could not be mapped: `host` serves
     bool dead;        // MPI says so
+    bool copied;      // it, and not we, copied the last message between us
 } wm_peer_t;
 
 // Fills what this process tells of itself, making its segment at the first

@@ -236,6 +236,8 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
     }
     if (wm_offer_hands_off(op))
         return 0;
+    header->pushes = op->blocking && op->user_device < 0 && !op->peer->self
+                     && !header->stage_only;
     code = wm_pack_reserve(op, err);
     header->address = (uintptr_t)op->buffer.data;
     header->base = memory->base;

@@ -105,7 +105,7 @@ struct wm_op {
     bool eager;     // whatever its size
     bool more;      // others begin at once, and share a kernel with it
     bool on_stream; // the user's stream has been given the pull
-    bool batched;   // its copy shares a kernel with others
+    bool batched;   // its copy, or its announcement, goes with others
     bool alone;     // it shall not
     bool fetching;  // a kernel takes the data out of a mailbox
     bool recorded;  // its event, behind the pull

@@ -25,6 +25,18 @@ chunk_length(const wm_op_t *op, uint32_t index)
     return left < op->header.chunk ? left : op->header.chunk;
 }
 
+// A device's end stages two chunks, so none is larger than need be.
+uint32_t
+wm_payload_chunk(const wm_op_t *op)
+{
+    size_t nbytes = op->header.nbytes, most = WM_CHUNK_BYTES;
+    if (op->carried)
+        most = WM_CARRIED_BYTES;
+    else if (wm_buffer_on_device(&op->buffer) && nbytes / 4 < most)
+        most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
+    return (uint32_t)(nbytes < most ? nbytes : most);
+}
+
 static char *
 chunk_stage(const wm_op_t *op, uint32_t index)
 {

@@ -6,6 +6,10 @@
 
 #include "comm/op.h"
 
+// Sender: bytes of each chunk but the last.
+uint32_t
+wm_payload_chunk(const wm_op_t *op);
+
 // One step, by either end: 1 when all is across, 0 when not yet.
 int
 wm_payload_send(wm_op_t *op, wm_error_t *err);

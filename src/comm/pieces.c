@@ -32,16 +32,22 @@ is_boxed(const wm_op_t *op)
     return op->header.flag != 0 && op->transport == &wm_transport_ipc;
 }
 
+bool
+wm_pieces_on_same_gpu(const wm_op_t *op)
+{
+    const wm_device_t *device;
+    return wm_device_describe(op->device, &device, NULL) < 0
+           || memcmp(&device->uuid, op->header.uuid, sizeof op->header.uuid)
+                  == 0;
+}
+
 // Whether the kernel that takes them should be there before them. Not on the
 // sender's own device: where processes take turns on it, one would wait
 // through its turn for the other.
 static bool
 may_wait_in_kernel(const wm_op_t *op)
 {
-    const wm_device_t *device;
-    return !op->late && wm_device_describe(op->device, &device, NULL) == 0
-           && memcmp(&device->uuid, op->header.uuid, sizeof op->header.uuid)
-                  != 0;
+    return !op->late && !wm_pieces_on_same_gpu(op);
 }
 
 // A user's stream is not given what waits for a sender who may yet fail.
@@ -447,6 +453,7 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     if ((code = pull_ended(op, &ended, err)) < 0 || !ended)
         return code;
     op->idle = true;
+    op->peer->copied = false;
     if (!op->signals) // else the slot may serve another message by now
         atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
     return 1;

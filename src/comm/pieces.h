@@ -6,6 +6,10 @@
 
 #include "comm/op.h"
 
+// Receiver: whether the sender's memory is on the GPU that ours is on.
+bool
+wm_pieces_on_same_gpu(const wm_op_t *op);
+
 // Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
 int
 wm_pieces_pull(wm_op_t *op, wm_error_t *err);

@@ -268,6 +268,16 @@ wm_engine_is_on_stream(void)
     return op != NULL;
 }
 
+bool
+wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes)
+{
+    const wm_op_t *op = first;
+    while (op != NULL
+           && (op->receives || op->peer != peer || op->header.nbytes < nbytes))
+        op = op->next;
+    return op != NULL;
+}
+
 void
 wm_engine_notify(void)
 {

@@ -46,6 +46,10 @@ wm_engine_release_words(const wm_peer_t *peer);
 bool
 wm_engine_is_on_stream(void);
 
+// Whether a message of so many bytes is under way to a peer. Lock held.
+bool
+wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes);
+
 // After the lock was given back: wakes the progress thread if it sleeps for
 // good. For operations that nobody waits for at once.
 void

@@ -15,6 +15,7 @@
 #include "comm/payload.h"
 #include "comm/pieces.h"
 #include "comm/progress.h"
+#include "comm/push.h"
 #include "comm/stash.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
@@ -28,6 +29,7 @@ enum {
     RECEIVE_COPY,    // an eager payload on its way to the device
     RECEIVE_ACCEPT,  // the transport is getting ready
     RECEIVE_PULL,
+    RECEIVE_PUSHED, // the sender copies
     RECEIVE_UNPACK, // all is there, but not in its place
 };
 
@@ -189,6 +191,10 @@ match(wm_op_t *op, wm_error_t *err)
 static int
 accept_offer(wm_op_t *op, wm_error_t *err)
 {
+    if (wm_push_ask(op)) {
+        op->state = RECEIVE_PUSHED;
+        return 0;
+    }
     int code = op->transport->accept(op, err);
     if (code < 0 && op->transport != &wm_transport_host) {
         op->transport = &wm_transport_host;
@@ -293,6 +299,12 @@ advance(wm_op_t *op, wm_error_t *err)
         if (atomic_load(&op->done) != done)
             return code; // told by this step: failures are the next one's
         break;
+    case RECEIVE_PUSHED:
+        code = wm_push_ended(op);
+        if (code < 0)
+            op->state = RECEIVE_ACCEPT;
+        code = code > 0;
+        break;
     case RECEIVE_UNPACK:
         return wm_unpack_step(op, err);
     default:
@@ -301,7 +313,9 @@ advance(wm_op_t *op, wm_error_t *err)
     // What a living peer has posted comes, whoever revoked the communicator.
     if (code == 0 && op->slot != NULL && ++op->looks % LOOKS == 0
         && wm_failure_look(op->comm, op->result.source, err) < 0
-        && (op->peer->dead || !op->on_stream))
+        && (op->peer->dead || !op->on_stream)
+        && (op->peer->dead || op->state != RECEIVE_PUSHED
+            || wm_push_withdraw(op)))
         return WM_ERR_MPI;
     if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op))
         return wm_error_set(err, WM_ERR_CUDA, 0,

@@ -15,6 +15,7 @@
 #include "comm/payload.h"
 #include "comm/pieces.h"
 #include "comm/progress.h"
+#include "comm/push.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/event.h"
@@ -23,7 +24,14 @@
 #define LOOKS 256 // at words, before the driver is asked for errors
 #define LOOKS_FOR_PEER 16
 
-enum { SEND_NEW, SEND_UNDER_WAY, SEND_OFFERED, SEND_STAGING, SEND_FAILED };
+enum {
+    SEND_NEW,
+    SEND_UNDER_WAY,
+    SEND_OFFERED,
+    SEND_PUSHING, // into the receiver's memory
+    SEND_STAGING,
+    SEND_FAILED,
+};
 
 // A probe takes the header as well, so of a synchronous send it tells nothing:
 // the empty message behind it does, which only a receive takes. What the
@@ -174,18 +182,6 @@ announce(wm_op_t *op)
         fail(op, &err);
 }
 
-// A device's end stages two chunks, so none is larger than need be.
-static uint32_t
-chunk_bytes(const wm_op_t *op)
-{
-    size_t nbytes = op->header.nbytes, most = WM_CHUNK_BYTES;
-    if (op->carried)
-        most = WM_CARRIED_BYTES;
-    else if (wm_buffer_on_device(&op->buffer) && nbytes / 4 < most)
-        most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
-    return (uint32_t)(nbytes < most ? nbytes : most);
-}
-
 // Puts the header on its way. Where all slots are taken the payload goes the
 // way it goes to other hosts: a send never waits for another to begin.
 static int
@@ -217,7 +213,7 @@ try_start(wm_op_t *op, wm_error_t *err)
         if (device && op->packed == NULL)
             wm_op_take_note(op);
         header->seq = wm_comm_draw_lock_held(op->comm, op->rank, 1);
-        header->chunk = chunk_bytes(op);
+        header->chunk = wm_payload_chunk(op);
     }
     if (code < 0)
         return code;
@@ -342,8 +338,13 @@ step_offer(wm_op_t *op, wm_error_t *err)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the receiver, rank %d, failed: %.120s", op->rank,
                             op->slot->error);
-    if (op->state == SEND_OFFERED)
+    if (op->state == SEND_OFFERED) {
         wm_eager_step(op);
+        if ((code = wm_push_serve(op, err)) != 0)
+            op->state = SEND_PUSHING;
+        if (code < 0)
+            return code;
+    }
     bool stages = op->state == SEND_STAGING || answer == WM_ANSWER_HOST;
     if (op->state == SEND_OFFERED && stages) {
         if ((code = begin_staging(op, err)) < 0)
@@ -364,9 +365,12 @@ step_offer(wm_op_t *op, wm_error_t *err)
                                  pieces->ready_base + pieces->next);
     if (ready
         && wm_word_reached(&op->slot->taken,
-                           pieces->taken_base + pieces->pieces))
+                           pieces->taken_base + pieces->pieces)) {
+        wm_push_note(op, op->state == SEND_PUSHING);
         return 1;
-    if (++op->looks % LOOKS == 0 && !ready)
+    }
+    code = 0;
+    if (++op->looks % LOOKS == 0 && (!ready || op->state == SEND_PUSHING))
         code = wm_event_look_for_errors(op->device, err);
     if (code == 0 && op->looks % LOOKS_FOR_PEER == 0)
         code = wm_failure_look(op->comm, op->rank, err);
@@ -427,6 +431,8 @@ step(wm_op_t *op)
 {
     wm_error_t err;
     int flag = 1, code = 0;
+    if (op->batched) // it is not announced yet
+        return false;
     if (op->parts[0] != MPI_REQUEST_NULL)
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
                             "MPI_Test", &err);

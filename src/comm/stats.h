@@ -11,6 +11,7 @@
 #define WM_COUNTERS(X)                                                        \
     X(ipc_messages) /* received GPU to GPU from mapped memory */              \
     X(ipc_bytes)                                                              \
+    X(pushed_messages) /* of those, copied by their sender */                 \
     X(host_messages) /* with a GPU buffer, staged in host memory */           \
     X(host_bytes)                                                             \
     X(self_messages) /* a rank to itself on the GPU */                        \

@@ -36,6 +36,7 @@ PAIRS = {
     "test_mailboxes",
     "test_objects",
     "test_partitioned",
+    "test_push",
     "test_regressions",
     "test_streams",
     "test_strided",

@@ -40,6 +40,7 @@ ERRORS = (wm.CudaError, MPI.Exception)  # OutOfMemoryError is a CudaError
 
 SLOTS = 2048  # WM_SLOTS
 SMALL, LARGE, RING = 1000, 1_000_000, 51_000_000
+BOTH_WAYS = 5_000_000
 
 
 def live():
@@ -180,6 +181,32 @@ class Exchange(Scenario):
             self.other(),
             self.tag,
         )
+
+
+class OnOneGPU(Scenario):
+    """There and back on a GPU that both ranks use."""
+
+    both = True
+
+    def __init__(self, comm, source, into, size):
+        super().__init__(comm, source, into, size)
+        self.out, self.buffer = (
+            wm.zeros(size, "u1", device="cuda:0") for _ in "ab"
+        )
+
+    def run(self):
+        calls = [
+            lambda: self.comm.Ssend(self.out, self.other(), self.tag),
+            lambda: self.comm.Recv(self.buffer, self.other(), self.tag),
+        ]
+        error = None
+        for call in calls if self.comm.rank == 0 else reversed(calls):
+            try:
+                call()
+            except ERRORS as raised:
+                error = raised
+        if error is not None:
+            raise error
 
 
 class Requests(Scenario):
@@ -467,6 +494,8 @@ P2P = {
     "pool_in_a_ring": (Scenario, "pool", "device", RING),
     "managed": (Scenario, "managed", "managed", LARGE),
     "sendrecv": (Exchange, "device", "device", LARGE),
+    "sendrecv_large": (Exchange, "device", "device", BOTH_WAYS),
+    "on_one_gpu": (OnOneGPU, "device", "device", LARGE),
     "requests": (Requests, "device", "device", LARGE),
     "stock_waitall": (StockRequests, "device", "device", LARGE),
     "requests_of_pool_memory": (Requests, "pool", "pool", SMALL),

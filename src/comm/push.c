@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/push.h"
+
+#include "comm/mapping.h"
+#include "comm/pieces.h"
+#include "comm/progress.h"
+#include "comm/stats.h"
+#include "comm/transport.h"
+#include "cuda/word.h"
+
+// Both ways: below it the question takes longer than it gains.
+#define BOTH_WAYS_BYTES ((uint64_t)4 << 20)
+
+static bool
+is_worth_it(const wm_op_t *op)
+{
+    if (wm_pieces_on_same_gpu(op))
+        return op->peer->copied;
+    return op->header.nbytes >= BOTH_WAYS_BYTES
+           && wm_engine_is_sending(op->peer, BOTH_WAYS_BYTES);
+}
+
+// Whether nobody uses the buffer any more: the sender could not wait for them.
+static bool
+is_free(wm_op_t *op)
+{
+    wm_producer_t *producer = &op->buffer.producer;
+    bool idle = producer->kind == WM_PRODUCER_NONE;
+    if (op->after[0].event == NULL)
+        return idle
+               || (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle);
+    if (wm_event_done(op->after[0].device, op->after[0].event, &idle, NULL)
+            == 0
+        && idle)
+        wm_op_note_ended(op);
+    return idle;
+}
+
+bool
+wm_push_ask(wm_op_t *op)
+{
+    const wm_pointer_t *memory = &op->buffer.memory;
+    wm_slot_t *slot = op->slot;
+    if (!op->header.pushes || op->transport != &wm_transport_ipc
+        || op->user_device >= 0 || op->buffer.pattern != NULL
+        || !memory->exportable || atomic_load(&slot->push) != WM_PUSH_NOT
+        || !is_worth_it(op) || !is_free(op)
+        || wm_export_handle(memory, &slot->into.handle, NULL) < 0)
+        return false;
+    slot->into.address = (uintptr_t)op->buffer.data;
+    slot->into.base = memory->base;
+    slot->into.size = memory->size;
+    slot->into.buffer_id = memory->buffer_id;
+    atomic_store(&slot->push, WM_PUSH_ASKED);
+    return true;
+}
+
+int
+wm_push_ended(wm_op_t *op)
+{
+    wm_slot_t *slot = op->slot;
+    uint32_t push = atomic_load(&slot->push);
+    if (push == WM_PUSH_REFUSED)
+        return -1;
+    if (push != WM_PUSH_ENDED)
+        return 0;
+    op->transport->count(op);
+    wm_stat_add(WM_STAT_pushed_messages, 1);
+    op->peer->copied = true;
+    atomic_store(&slot->taken, op->header.taken_base + op->header.pieces);
+    return 1;
+}
+
+bool
+wm_push_withdraw(wm_op_t *op)
+{
+    uint32_t asked = WM_PUSH_ASKED;
+    return atomic_compare_exchange_strong(&op->slot->push, &asked,
+                                          WM_PUSH_REFUSED)
+           || asked == WM_PUSH_REFUSED;
+}
+
+static int
+copy(wm_op_t *op, wm_error_t *err)
+{
+    const wm_slot_t *slot = op->slot;
+    char *into = (char *)wm_mapping_pointer(op->mapping)
+                 + (slot->into.address - slot->into.base);
+    int code = wm_node_register(wm_node_self(), false, op->device, err);
+    op->idle = false;
+    if (code == 0)
+        code = wm_op_open_stream(op, err);
+    if (code == 0)
+        code = wm_memory_copy(op->device, into, op->buffer.data,
+                              op->header.nbytes, op->stream, err);
+    return code < 0 ? code
+                    : wm_word_write(op->device, op->stream, &op->slot->push,
+                                    WM_PUSH_ENDED, err);
+}
+
+int
+wm_push_serve(wm_op_t *op, wm_error_t *err)
+{
+    wm_slot_t *slot = op->slot;
+    uint32_t asked = WM_PUSH_ASKED;
+    if (atomic_load(&slot->push) != WM_PUSH_ASKED
+        || !wm_word_reached(&slot->ready, op->pieces.ready_base + 1)
+        || !atomic_compare_exchange_strong(&slot->push, &asked,
+                                           WM_PUSH_ACCEPTED))
+        return 0;
+    wm_header_t into = {
+        .address = slot->into.address,
+        .base = slot->into.base,
+        .size = slot->into.size,
+        .buffer_id = slot->into.buffer_id,
+        .handle = slot->into.handle,
+    };
+    if (wm_mapping_open(op->peer, &into, op->device, &op->mapping, NULL) < 0) {
+        atomic_store(&slot->push, WM_PUSH_REFUSED);
+        return 0;
+    }
+    int code = copy(op, err);
+    return code < 0 ? code : 1;
+}
+
+void
+wm_push_note(wm_op_t *op, bool pushed)
+{
+    op->idle |= pushed;
+    op->peer->copied = !pushed;
+}
