@@ -61,10 +61,7 @@ memory_of(const wm_mail_t *mail)
         memory.shape[i] = (uint32_t)strided->shape[i];
         memory.strides[i] = strided->strides[i];
     }
-    memory.unit = all % 8 == 0   ? 8
-                  : all % 4 == 0 ? 4
-                  : all % 2 == 0 ? 2
-                                 : 1;
+    memory.unit = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
     memory.count = (uint32_t)mail->nbytes / memory.unit;
     memory.run = memory.ndim > 0 ? (uint32_t)strided->run / memory.unit
                                  : memory.count;

@@ -9,7 +9,7 @@
 // may be.
 #define LATER 8
 #define SOON_US 10 // what has not ended then takes longer
-#define HOLD_US 8 // a header takes one or two
+#define HOLD_US 8  // a header takes one or two
 
 typedef struct {
     wm_op_t *op;

@@ -36,8 +36,9 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_op_t *op,
                   void (*alone)(wm_op_t *op));
 
 // A send whose buffer may still be written, by work that it has taken note of:
-// announced() when that has ended (after[0].event is gone), or has not for some
-// microseconds. Until then op->batched is set, and it is not to be stepped.
+// announced() when that has ended (after[0].event is gone), or has not for
+// some microseconds. Until then op->batched is set, and it is not to be
+// stepped.
 void
 wm_batch_add_announcement(wm_op_t *op, void (*announced)(wm_op_t *op));
 

@@ -57,7 +57,8 @@ typedef struct {
     // message that whoever receives this one takes; 0: none.
     uint32_t token;
     uint8_t pushes; // OFFER: the sender can copy it itself
-    uint8_t unused[15];
+    uint8_t ramped; // OFFER: its pieces are
+    uint8_t unused[14];
 } wm_header_t;
 
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");

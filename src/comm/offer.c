@@ -5,6 +5,7 @@
 
 #include "comm/mapping.h"
 #include "comm/pack.h"
+#include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
@@ -13,7 +14,8 @@
 // Sends begun so soon after each other are many: asking the driver about a
 // stream takes longer than recording an event on it.
 #define AGAIN_US 20
-#define RING_PIECE ((uint64_t)16 << 20) // of memory that is handed off
+// Of memory that is handed off: each piece costs a copy's start, 3 us or more.
+#define RING_PIECE ((uint64_t)24 << 20)
 #define RING_PIECES 3
 
 // A mailbox, where the message is short and one is free: for memory that CUDA
@@ -41,11 +43,11 @@ static int
 prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
-    if (header->nbytes > RING_PIECE * RING_PIECES) {
+    if (header->nbytes > 2 * RING_PIECE) {
         header->piece = RING_PIECE;
         header->ring = RING_PIECES;
-        header->pieces = (uint32_t)((header->nbytes + RING_PIECE - 1)
-                                    / RING_PIECE);
+        header->ramped = 1;
+        header->pieces = wm_pieces_ramped(header->nbytes, RING_PIECE);
     }
     int code = wm_block_alloc(op->device, header->piece * header->ring,
                               &op->handoff, err);
@@ -93,6 +95,7 @@ prepare_memory(wm_op_t *op, wm_error_t *err)
         .piece = header->piece,
         .pieces = header->pieces,
         .ring = header->ring,
+        .ramped = header->ramped,
         .ready_base = header->ready_base,
         .taken_base = header->taken_base,
     };
@@ -233,6 +236,7 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
                                                    : WM_STAGE_UNEXPORTABLE;
         header->piece = header->nbytes;
         header->pieces = header->ring = 1;
+        header->ramped = 0;
     }
     if (wm_offer_hands_off(op))
         return 0;

@@ -23,6 +23,7 @@ typedef struct {
     uint32_t next;         // first not yet submitted
     uint32_t ready_base, taken_base;
     bool on_host; // pieces are copied by this thread
+    bool ramped;  // the first are shorter: one quarter, one half
 } wm_pieces_t;
 
 typedef struct {
@@ -68,8 +69,7 @@ struct wm_op {
     bool packet_pinned;
     wm_header_t header; // of the message matched or sent
     wm_slot_t *slot;
-    int slot_index; // ours, -1 none
-    int lane;       // ours, -1 none
+    int slot_index, lane; // ours, -1 none
     wm_peer_t *peer;
     wm_mapping_t *mapping;
     wm_block_t *handoff; // exportable copy, or ring

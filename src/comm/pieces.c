@@ -17,12 +17,32 @@
 #define PATIENCE_US 100
 #define LOOKS 256 // at words, before the driver is asked for errors
 
+uint32_t
+wm_pieces_ramped(uint64_t nbytes, uint64_t piece)
+{
+    uint64_t short_ones = piece / 4 + piece / 2;
+    return (uint32_t)(2 + (nbytes - short_ones + piece - 1) / piece);
+}
+
+// Where in the message a piece begins. The first ones of a ring are shorter:
+// nothing can be taken before they are in it.
+static uint64_t
+piece_start(const wm_pieces_t *pieces, uint32_t index)
+{
+    uint64_t piece = pieces->piece;
+    if (!pieces->ramped)
+        return index * piece;
+    return index == 0   ? 0
+           : index == 1 ? piece / 4
+                        : piece / 4 + piece / 2 + (index - 2) * piece;
+}
+
 static uint64_t
 piece_length(const wm_op_t *op, uint32_t index)
 {
-    uint64_t at = index * op->pieces.piece;
-    uint64_t left = op->header.nbytes - at;
-    return left < op->pieces.piece ? left : op->pieces.piece;
+    uint64_t end = piece_start(&op->pieces, index + 1);
+    return (end < op->header.nbytes ? end : op->header.nbytes)
+           - piece_start(&op->pieces, index);
 }
 
 // Whether the data come through a mailbox. What is staged does not.
@@ -222,7 +242,7 @@ pull_on_host(wm_op_t *op)
            && wm_word_reached(&op->slot->ready,
                               pieces->ready_base + pieces->next + 1)) {
         uint32_t at = pieces->next++;
-        memcpy(op->buffer.data + at * pieces->piece,
+        memcpy(op->buffer.data + piece_start(pieces, at),
                pieces->remote + at % pieces->ring * pieces->piece,
                piece_length(op, at));
         atomic_store(&op->slot->taken, pieces->taken_base + pieces->next);
@@ -313,7 +333,8 @@ copy_piece(wm_op_t *op, uint32_t at, CUstream stream, wm_error_t *err)
     const wm_pieces_t *pieces = &op->pieces;
     if (wm_unpack_is_direct(op))
         return wm_unpack_enqueue(op, pieces->remote, op->device, stream, err);
-    return wm_memory_copy(op->device, op->buffer.data + at * pieces->piece,
+    return wm_memory_copy(op->device,
+                          op->buffer.data + piece_start(pieces, at),
                           pieces->remote + at % pieces->ring * pieces->piece,
                           piece_length(op, at), stream, err);
 }
@@ -481,7 +502,7 @@ feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
                               op->stream, err);
     }
     int code = wm_memory_copy(op->device, into,
-                              op->buffer.data + at * pieces->piece,
+                              op->buffer.data + piece_start(pieces, at),
                               piece_length(op, at), op->stream, err);
     return code < 0 ? code
                     : wm_word_write(op->device, op->stream, &op->slot->ready,

@@ -10,6 +10,10 @@
 bool
 wm_pieces_on_same_gpu(const wm_op_t *op);
 
+// How many pieces a message has whose first two are a quarter and a half.
+uint32_t
+wm_pieces_ramped(uint64_t nbytes, uint64_t piece);
+
 // Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
 int
 wm_pieces_pull(wm_op_t *op, wm_error_t *err);

@@ -12,7 +12,7 @@
     X(ipc_messages) /* received GPU to GPU from mapped memory */              \
     X(ipc_bytes)                                                              \
     X(pushed_messages) /* of those, copied by their sender */                 \
-    X(host_messages) /* with a GPU buffer, staged in host memory */           \
+    X(host_messages)   /* with a GPU buffer, staged in host memory */         \
     X(host_bytes)                                                             \
     X(self_messages) /* a rank to itself on the GPU */                        \
     X(self_bytes)                                                             \

@@ -15,6 +15,7 @@ set_pieces(wm_op_t *op, char *remote)
         .piece = op->header.piece,
         .pieces = op->header.pieces,
         .ring = op->header.ring,
+        .ramped = op->header.ramped,
         .ready_base = op->header.ready_base,
         .taken_base = op->header.taken_base,
     };

@@ -36,8 +36,8 @@ load_payload(const wm_mail_memory_t &memory, size_t line)
     const uint32_t first = (uint32_t)line * each;
     uint64_t value = 0;
     for (uint32_t i = 0; i < each && first + i < memory.count; i++)
-        value |= (uint64_t) *
-                 (const unit_t *)(memory.data + place(memory, first + i))
+        value |= (uint64_t)
+                     * (const unit_t *)(memory.data + place(memory, first + i))
                  << (8 * sizeof(unit_t) * i % 64);
     return value;
 }

@@ -36,7 +36,9 @@ def pushed():
 def test_both_ways_at_once(comm):
     if comm.rank < 2:
         other = 1 - comm.rank
-        mine, theirs = (kinds.make("device", np.zeros(LARGE, "u1")) for _ in "ab")
+        mine, theirs = (
+            kinds.make("device", np.zeros(LARGE, "u1")) for _ in "ab"
+        )
         before = pushed()
         for turn in range(8):
             mine.assign(np.full(LARGE, (3 * turn + comm.rank) % 251, "u1"))
