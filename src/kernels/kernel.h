@@ -23,8 +23,9 @@ struct wm_line_t {
 #ifdef __CUDACC__
 
 #define WM_KERNEL(name, params_t)                                             \
-    extern "C" __global__ void __launch_bounds__(512) name(const params_t p)
+    extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
 #define WM_DEVICE __device__ __forceinline__
+#define WM_UNROLL _Pragma("unroll")
 
 WM_DEVICE size_t
 wm_thread()

@@ -38,6 +38,7 @@ struct wm_host_kernel_entry {
                                              name##_run);                     \
     static void name(const params_t p)
 #define WM_DEVICE static inline
+#define WM_UNROLL
 
 WM_DEVICE size_t
 wm_thread()

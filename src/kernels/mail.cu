@@ -68,9 +68,11 @@ write_lines(const wm_mail_post_t &mail)
     const size_t step = wm_block_threads();
     for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
         uint64_t values[AT_ONCE];
+        WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
             values[k] = load_payload<unit_t>(mail.src,
                                              clamped(i + k * step, lines));
+        WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
             if (i + k * step < lines)
                 wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
@@ -114,10 +116,12 @@ read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
            uint64_t deadline, wm_line_t *read)
 {
     for (uint32_t looks = 1;; ++looks) {
+        WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
             read[k] = wm_load_line(
                 mail.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
         bool come = true;
+        WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
             come = come && read[k].flags[0] == mail.flag
                    && read[k].flags[1] == mail.flag;
@@ -142,6 +146,7 @@ take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
          i += AT_ONCE * step) {
         wm_line_t read[AT_ONCE];
         come = read_lines(mail, i, step, lines, deadline, read);
+        WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
             if (come && i + k * step < lines)
                 store_payload<unit_t>(mail.dst, i + k * step,
