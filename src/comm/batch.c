@@ -231,8 +231,8 @@ wm_batch_add_announcement(wm_op_t *op, void (*announced)(wm_op_t *op))
     announcements.ops[count] = op;
     announcements.since[count] = wm_engine_now();
     announcements.announced[count] = announced;
-    if (count >= LATER && count % LATER == 0)
-        announce(count + 1 - LATER, 0);
+    if (++count > LATER && count % LATER == 0)
+        announce(count - LATER, 0);
 }
 
 void

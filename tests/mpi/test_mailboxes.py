@@ -44,6 +44,43 @@ def test_any_length_and_alignment(comm, into, skip_out, skip_in):
             np.testing.assert_array_equal(kinds.values_of(array), expected)
 
 
+VIEWS = {
+    "a column": np.s_[:, 0, 0, 3],
+    "a plane, backwards": np.s_[::-1, :, 2, :],
+    "every other, from the second": np.s_[1::2, ::3, 1:, 1::2],
+    "three dimensions": np.s_[1:4, ::2, 1:3, :],
+}
+SHAPE = (8, 7, 5, 6)
+
+
+@pytest.mark.parametrize("kind", ["device", "pool"])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "f4", "f8", "c16"])
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_gaps_are_left_by_the_kernels_themselves(comm, name, dtype, kind):
+    """Also where less comes than the array holds."""
+    view, sent = VIEWS[name], np.arange(np.prod(SHAPE)).astype(dtype)
+    mailed = name != "every other, from the second"  # four dimensions
+    numbers = sent.reshape(SHAPE)[view].reshape(-1)
+    for lacking in (0, 3):
+        count = numbers.size - lacking
+        before = wm.stats()["handed_off_bytes"]
+        if comm.rank == 0:
+            array = wm.asarray(kinds.make(kind, sent)).reshape(SHAPE)[view]
+            if lacking:
+                array = kinds.make("pool", numbers[:count])
+            comm.Send(array, 1)
+            handed = wm.stats()["handed_off_bytes"] - before
+            assert not mailed or handed == count * sent.itemsize
+        elif comm.rank == 1:
+            array = kinds.make(kind, np.zeros(sent.size, dtype))
+            comm.Recv(wm.asarray(array).reshape(SHAPE)[view], 0)
+            expected, part = np.zeros(SHAPE, dtype), np.zeros_like(numbers)
+            part[:count] = numbers[:count]
+            expected[view] = part.reshape(expected[view].shape)
+            got = kinds.values_of(array).reshape(SHAPE)
+            np.testing.assert_array_equal(got, expected)
+
+
 def test_more_messages_than_mailboxes(comm):
     """The others go another way, and each finds its receiver."""
     count, size = 100, 5000
