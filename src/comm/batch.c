@@ -3,8 +3,8 @@
 
 #include "comm/progress.h"
 
-#define ANNOUNCEMENTS 64
-// So many later ones there are when the driver is asked about earlier ones: an
+#define ANNOUNCEMENTS 16
+// So many later ones there are when the driver is asked about the others: an
 // event just recorded has not ended for some microseconds, idle as its stream
 // may be.
 #define LATER 8
@@ -224,15 +224,13 @@ announce(int count, int64_t before)
 void
 wm_batch_add_announcement(wm_op_t *op, void (*announced)(wm_op_t *op))
 {
-    if (announcements.count == ANNOUNCEMENTS)
-        announce(ANNOUNCEMENTS, INT64_MAX);
     int count = announcements.count++;
     op->batched = true;
     announcements.ops[count] = op;
     announcements.since[count] = wm_engine_now();
     announcements.announced[count] = announced;
-    if (++count > LATER && count % LATER == 0)
-        announce(count - LATER, 0);
+    if (count + 1 == ANNOUNCEMENTS)
+        announce(ANNOUNCEMENTS - LATER, INT64_MAX);
 }
 
 void

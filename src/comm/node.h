@@ -38,10 +38,11 @@ enum {
 // Who copies an offer, where the receiver would rather have the sender do it.
 enum {
     WM_PUSH_NOT = 0,
-    WM_PUSH_ASKED,    // by the receiver, to where `into` says
-    WM_PUSH_ACCEPTED, // by the sender
-    WM_PUSH_REFUSED,  // by it, or taken back: the receiver's to copy
-    WM_PUSH_ENDED,    // all has been copied
+    WM_PUSH_ASKED,     // by the receiver, to where `into` says
+    WM_PUSH_ACCEPTED,  // by the sender
+    WM_PUSH_REFUSED,   // by it, for good: the receiver's to copy
+    WM_PUSH_WITHDRAWN, // by either, this time: likewise
+    WM_PUSH_ENDED,     // all has been copied
 };
 
 // Where memory lies that the other process may map.
@@ -124,6 +125,7 @@ typedef struct wm_peer {
     uint64_t notices_seen;
     wm_mapping_t *mappings;
     bool ipc_refused; // its memory could not be mapped: `host` serves
+    bool pushes_not;  // it could not map ours
     bool dead;        // MPI says so
     bool copied;      // it, and not we, copied the last message between us
 } wm_peer_t;

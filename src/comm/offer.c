@@ -26,7 +26,7 @@ prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
 {
     bool streamed = op->user_device == op->device && !op->synchronous;
     if (op->header.nbytes > WM_MAIL_BYTES
-        || (op->buffer.pattern != NULL
+        || (op->buffer.pattern != NULL && op->packed == NULL
                 ? wm_pack_by_mail(op) == NULL
                 : op->buffer.memory.exportable && !streamed))
         return 0;
@@ -68,6 +68,8 @@ prepare_memory(wm_op_t *op, wm_error_t *err)
     int code = prepare_box(op, &memory, err);
     if (code == 0 && op->box == NULL)
         code = wm_pack_reserve(op, err);
+    if (code == 0 && op->packed != NULL) // what the kernels could not pack
+        code = prepare_box(op, &memory, err);
     if (code == 0 && op->box == NULL && op->buffer.memory.exportable)
         return wm_export_handle(&op->buffer.memory, &header->handle, err);
     if (code == 0 && op->box == NULL)
@@ -240,8 +242,9 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
     }
     if (wm_offer_hands_off(op))
         return 0;
+    // Of one that is packed the sender may go on before it is taken (eager.c).
     header->pushes = op->blocking && op->user_device < 0 && !op->peer->self
-                     && !header->stage_only;
+                     && !header->stage_only && op->buffer.pattern == NULL;
     code = wm_pack_reserve(op, err);
     header->address = (uintptr_t)op->buffer.data;
     header->base = memory->base;

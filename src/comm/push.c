@@ -10,6 +10,7 @@
 
 // Both ways: below it the question takes longer than it gains.
 #define BOTH_WAYS_BYTES ((uint64_t)4 << 20)
+#define PATIENCE_US 1000 // a sender that waits begins in less
 
 static bool
 is_worth_it(const wm_op_t *op)
@@ -41,34 +42,20 @@ wm_push_ask(wm_op_t *op)
 {
     const wm_pointer_t *memory = &op->buffer.memory;
     wm_slot_t *slot = op->slot;
-    if (!op->header.pushes || op->transport != &wm_transport_ipc
-        || op->user_device >= 0 || op->buffer.pattern != NULL
-        || !memory->exportable || atomic_load(&slot->push) != WM_PUSH_NOT
-        || !is_worth_it(op) || !is_free(op)
+    if (!op->header.pushes || op->peer->pushes_not
+        || op->transport != &wm_transport_ipc || op->user_device >= 0
+        || op->buffer.pattern != NULL || !memory->exportable
+        || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(op)
+        || !is_free(op)
         || wm_export_handle(memory, &slot->into.handle, NULL) < 0)
         return false;
     slot->into.address = (uintptr_t)op->buffer.data;
     slot->into.base = memory->base;
     slot->into.size = memory->size;
     slot->into.buffer_id = memory->buffer_id;
+    op->since = 0;
     atomic_store(&slot->push, WM_PUSH_ASKED);
     return true;
-}
-
-int
-wm_push_ended(wm_op_t *op)
-{
-    wm_slot_t *slot = op->slot;
-    uint32_t push = atomic_load(&slot->push);
-    if (push == WM_PUSH_REFUSED)
-        return -1;
-    if (push != WM_PUSH_ENDED)
-        return 0;
-    op->transport->count(op);
-    wm_stat_add(WM_STAT_pushed_messages, 1);
-    op->peer->copied = true;
-    atomic_store(&slot->taken, op->header.taken_base + op->header.pieces);
-    return 1;
 }
 
 bool
@@ -76,26 +63,75 @@ wm_push_withdraw(wm_op_t *op)
 {
     uint32_t asked = WM_PUSH_ASKED;
     return atomic_compare_exchange_strong(&op->slot->push, &asked,
-                                          WM_PUSH_REFUSED)
-           || asked == WM_PUSH_REFUSED;
+                                          WM_PUSH_WITHDRAWN)
+           || asked == WM_PUSH_WITHDRAWN || asked == WM_PUSH_REFUSED;
 }
 
-static int
-copy(wm_op_t *op, wm_error_t *err)
+// Whether the sender could have begun long ago: it has left our code, as an
+// interrupted one does.
+static bool
+is_late(wm_op_t *op)
+{
+    if (!wm_word_reached(&op->slot->ready, op->header.ready_base + 1))
+        return false;
+    int64_t now = wm_engine_now();
+    if (op->since == 0)
+        op->since = now;
+    return now - op->since > PATIENCE_US;
+}
+
+int
+wm_push_ended(wm_op_t *op)
+{
+    wm_slot_t *slot = op->slot;
+    switch (atomic_load(&slot->push)) {
+    case WM_PUSH_ENDED:
+        op->transport->count(op);
+        wm_stat_add(WM_STAT_pushed_messages, 1);
+        op->peer->copied = true;
+        atomic_store(&slot->taken, op->header.taken_base + op->header.pieces);
+        return 1;
+    case WM_PUSH_ASKED:
+        return is_late(op) && wm_push_withdraw(op) ? -1 : 0;
+    case WM_PUSH_REFUSED:
+        op->peer->pushes_not = true;
+        return -1;
+    case WM_PUSH_WITHDRAWN:
+        return -1;
+    default:
+        return 0;
+    }
+}
+
+// What the copy needs; where it is not to be had, the receiver copies.
+static bool
+prepare(wm_op_t *op)
 {
     const wm_slot_t *slot = op->slot;
-    char *into = (char *)wm_mapping_pointer(op->mapping)
-                 + (slot->into.address - slot->into.base);
-    int code = wm_node_register(wm_node_self(), false, op->device, err);
-    op->idle = false;
-    if (code == 0)
-        code = wm_op_open_stream(op, err);
-    if (code == 0)
-        code = wm_memory_copy(op->device, into, op->buffer.data,
-                              op->header.nbytes, op->stream, err);
-    return code < 0 ? code
-                    : wm_word_write(op->device, op->stream, &op->slot->push,
-                                    WM_PUSH_ENDED, err);
+    wm_error_t err;
+    wm_header_t into = {
+        .address = slot->into.address,
+        .base = slot->into.base,
+        .size = slot->into.size,
+        .buffer_id = slot->into.buffer_id,
+        .handle = slot->into.handle,
+    };
+    int code = wm_mapping_open(op->peer, &into, op->device, &op->mapping,
+                               &err);
+    if (code < 0) {
+        bool now = code == WM_ERR_MEMORY
+                   || err.detail == CUDA_ERROR_ALREADY_MAPPED;
+        atomic_store(&op->slot->push,
+                     now ? WM_PUSH_WITHDRAWN : WM_PUSH_REFUSED);
+        return false;
+    }
+    op->settled = true;      // those who wrote the buffer wrote `ready`
+    op->opened = op->pooled; // a borrowed stream may be gone, or wait
+    if (wm_node_register(wm_node_self(), false, op->device, NULL) == 0
+        && wm_op_open_stream(op, NULL) == 0)
+        return true;
+    atomic_store(&op->slot->push, WM_PUSH_WITHDRAWN);
+    return false;
 }
 
 int
@@ -106,20 +142,17 @@ wm_push_serve(wm_op_t *op, wm_error_t *err)
     if (atomic_load(&slot->push) != WM_PUSH_ASKED
         || !wm_word_reached(&slot->ready, op->pieces.ready_base + 1)
         || !atomic_compare_exchange_strong(&slot->push, &asked,
-                                           WM_PUSH_ACCEPTED))
+                                           WM_PUSH_ACCEPTED)
+        || !prepare(op))
         return 0;
-    wm_header_t into = {
-        .address = slot->into.address,
-        .base = slot->into.base,
-        .size = slot->into.size,
-        .buffer_id = slot->into.buffer_id,
-        .handle = slot->into.handle,
-    };
-    if (wm_mapping_open(op->peer, &into, op->device, &op->mapping, NULL) < 0) {
-        atomic_store(&slot->push, WM_PUSH_REFUSED);
-        return 0;
-    }
-    int code = copy(op, err);
+    char *into = (char *)wm_mapping_pointer(op->mapping)
+                 + (slot->into.address - slot->into.base);
+    op->idle = false;
+    int code = wm_memory_copy(op->device, into, op->buffer.data,
+                              op->header.nbytes, op->stream, err);
+    if (code == 0)
+        code = wm_word_write(op->device, op->stream, &slot->push,
+                             WM_PUSH_ENDED, err);
     return code < 0 ? code : 1;
 }
 

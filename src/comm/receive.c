@@ -317,7 +317,8 @@ advance(wm_op_t *op, wm_error_t *err)
         && (op->peer->dead || op->state != RECEIVE_PUSHED
             || wm_push_withdraw(op)))
         return WM_ERR_MPI;
-    if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op))
+    if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op)
+        && (op->state != RECEIVE_PUSHED || (code = wm_push_ended(op)) <= 0))
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.120s",
                             op->result.source, op->slot->error);
