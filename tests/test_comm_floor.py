@@ -39,7 +39,9 @@ def run(*words):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("case", ["one", "full", "wrapped"])
+@pytest.mark.parametrize(
+    "case", ["one", "full", "wrapped", "background", "wanted"]
+)
 def test_notices(build, case):
     run(build("notices", "mapping", "stats"), case)
 

@@ -30,6 +30,7 @@ static export_t *exports; // a hash table with linear probing
 static size_t export_room, export_count, export_scan_at = 64;
 static uint64_t clock_now;
 static int stale_count; // mappings that are
+static _Atomic bool closing_wanted;
 
 static void
 close_now(wm_mapping_t **link)
@@ -53,11 +54,12 @@ mark_stale(wm_mapping_t *mapping)
 
 // Not while a stream of the program's may be waiting for a message: closing
 // would wait for the device, with every other call of the driver, and so for
-// ever. Then later.
+// ever. Nor on the progress thread: a stream may wait for what the program is
+// about to do. Then later.
 static bool
 close_mapping(wm_mapping_t **link)
 {
-    bool waits = wm_engine_is_on_stream();
+    bool waits = wm_engine_is_on_stream() || wm_engine_is_background();
     if (!waits)
         close_now(link);
     return !waits;
@@ -133,10 +135,14 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
     wm_mapping_t *opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    bool closes = !wm_engine_is_background();
     close_overlapped(peer, header);
-    make_room(device, header->size);
+    if (closes)
+        make_room(device, header->size);
     int code = wm_memory_map(device, &header->handle, &opened->pointer, err);
-    if (code == WM_ERR_MEMORY && wm_mapping_flush(-1) > 0)
+    if (code < 0 && !closes)
+        atomic_store(&closing_wanted, true);
+    if (code == WM_ERR_MEMORY && closes && wm_mapping_flush(-1) > 0)
         code = wm_memory_map(device, &header->handle, &opened->pointer, err);
     if (code < 0) {
         free(opened);
@@ -226,10 +232,17 @@ heed_peer(wm_peer_t *peer)
     return closed;
 }
 
+bool
+wm_mapping_is_closing_wanted(void)
+{
+    return atomic_load_explicit(&closing_wanted, memory_order_relaxed);
+}
+
 int
 wm_mapping_heed_notices(void)
 {
     int closed = 0;
+    atomic_store(&closing_wanted, false);
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
         if (peer->segment != NULL && !peer->self
             && (stale_count > 0

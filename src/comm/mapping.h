@@ -22,6 +22,12 @@ wm_mapping_release(wm_mapping_t *mapping);
 void *
 wm_mapping_pointer(const wm_mapping_t *mapping);
 
+// Whether the progress thread could not map something, as it closes nothing:
+// what stands in its way is to be closed by a thread of the program's. Without
+// the lock.
+bool
+wm_mapping_is_closing_wanted(void);
+
 // Closes what the peers have given notice of. Returns how many.
 int
 wm_mapping_heed_notices(void);

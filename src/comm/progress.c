@@ -36,6 +36,7 @@ static _Atomic int wanted;      // threads that ask for the lock
 static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
 static bool threaded;
+static _Thread_local bool background; // this is that thread
 static _Atomic bool stopping;
 static _Atomic unsigned rounds; // of stepping everything, ever
 static _Atomic unsigned visits; // grows whenever the program is in our code
@@ -269,6 +270,12 @@ wm_engine_is_on_stream(void)
 }
 
 bool
+wm_engine_is_background(void)
+{
+    return background;
+}
+
+bool
 wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes)
 {
     const wm_op_t *op = first;
@@ -286,12 +293,23 @@ wm_engine_notify(void)
         pthread_cond_signal(&wake);
 }
 
+// What the thread would have closed, who waits anyway closes.
+static void
+close_stale(void)
+{
+    if (!wm_mapping_is_closing_wanted() || pthread_mutex_trylock(&lock) != 0)
+        return;
+    wm_mapping_heed_notices();
+    pthread_mutex_unlock(&lock);
+}
+
 bool
 wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
                wm_op_t *op)
 {
     bool leave = false;
     int64_t asked = 0, began = 0;
+    close_stale();
     atomic_fetch_add(&inside, 1);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
         wm_engine_poll();
@@ -325,7 +343,6 @@ static void
 park(void)
 {
     pthread_mutex_lock(&lock);
-    wm_mapping_heed_notices(); // what could not be closed before
     atomic_store(&parked, true);
     while (!atomic_load(&stopping) && atomic_load(&active) == 0)
         pthread_cond_wait(&wake, &lock);
@@ -355,6 +372,7 @@ static void *
 serve(void *unused)
 {
     (void)unused;
+    background = true;
     prctl(PR_SET_TIMERSLACK, 1000);
     unsigned seen = 0, visited = 0, stepped = 0;
     int64_t quiet_since = wm_engine_now(), left = quiet_since,

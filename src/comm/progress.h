@@ -46,6 +46,11 @@ wm_engine_release_words(const wm_peer_t *peer);
 bool
 wm_engine_is_on_stream(void);
 
+// Whether this is the progress thread, which must wait for no device: of what
+// the program's streams may be waiting for it knows nothing.
+bool
+wm_engine_is_background(void);
+
 // Whether a message of so many bytes is under way to a peer. Lock held.
 bool
 wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes);

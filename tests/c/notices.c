@@ -11,6 +11,7 @@
 static wm_peer_t peer;
 static void (*meanwhile)(void); // what the owner does while we close one
 static int unmapped;
+static bool in_background, refuses; // the next mapping
 
 // What mapping.c needs of the rest.
 int
@@ -71,7 +72,13 @@ wm_memory_map(int device, const CUipcMemHandle *handle, void **pointer,
 {
     (void)device, (void)handle, (void)err;
     *pointer = &peer;
-    return 0;
+    return refuses ? WM_ERR_CUDA : 0;
+}
+
+bool
+wm_engine_is_background(void)
+{
+    return in_background;
 }
 
 bool
@@ -158,6 +165,32 @@ the_ring_wraps_around_while_it_is_read(void)
     assert(unmapped == 2);
 }
 
+static void
+the_progress_thread_closes_nothing(void)
+{
+    open_mapping(1);
+    post(1);
+    in_background = true;
+    open_mapping(2);
+    assert(unmapped == 0);
+    in_background = false;
+    assert(wm_mapping_heed_notices() == 1 && unmapped == 1);
+}
+
+static void
+what_it_could_not_map_is_made_room_for(void)
+{
+    wm_header_t header = {.buffer_id = 2, .base = 1, .size = 1};
+    wm_mapping_t *mapping;
+    open_mapping(1);
+    in_background = refuses = true;
+    assert(wm_mapping_open(&peer, &header, 0, &mapping, NULL) < 0);
+    assert(wm_mapping_is_closing_wanted() && unmapped == 0);
+    in_background = refuses = false;
+    assert(wm_mapping_heed_notices() == 1 && unmapped == 1);
+    assert(!wm_mapping_is_closing_wanted());
+}
+
 int
 main(int argc, char **argv)
 {
@@ -168,6 +201,8 @@ main(int argc, char **argv)
         {"one", a_notice_closes_its_mapping_only},
         {"full", the_owner_writes_over_the_first_of_a_full_ring},
         {"wrapped", the_ring_wraps_around_while_it_is_read},
+        {"background", the_progress_thread_closes_nothing},
+        {"wanted", what_it_could_not_map_is_made_room_for},
     };
     peer.segment = calloc(1, sizeof *peer.segment);
     assert(peer.segment != NULL);

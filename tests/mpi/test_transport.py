@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import time
 
 import numpy as np
 import pytest
@@ -304,3 +305,49 @@ def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
     if comm.rank == 1:
         assert meanwhile == before
         assert wm.stats()["mappings_closed"] > before
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="there is no thread"
+)
+def test_the_progress_thread_closes_nothing(comm, ipc):
+    """A stream of the program's may wait for what it is about to do."""
+    stream, held = wm.Stream(), wm.Stream()
+    freed, late, last = (
+        kinds.make("foreign", np.full(size, value, np.uint8))
+        for size, value in ((5_000_000, 7), (300_000, 5), (400_000, 3))
+    )
+    into = wm.zeros(400_000, np.uint8, device=wm.get_device())
+    comm.Barrier()  # closes what others left
+    if comm.rank == 0:
+        comm.Send(freed, 1)
+        freed.free()
+        with kinds.Gate() as gate:
+            gate.stop(late.stream)
+            request = comm.on(late.stream).Isend(late, 1)
+            comm.Barrier()
+        request.Wait()
+    elif comm.rank == 1:
+        comm.Recv(freed, 0)
+        comm.on(stream).Recv(into, 0)  # so that nothing can be closed
+        comm.Barrier()
+        stream.synchronize()
+    else:
+        comm.Barrier()
+    MPI.COMM_WORLD.Barrier()
+    if comm.rank == 0:
+        comm.Send(last, 1)
+    elif comm.rank == 1:
+        before, came = wm.stats()["ipc_messages"], False
+        with kinds.Gate() as gate:
+            gate.stop(held)
+            request = comm.Irecv(into, 0)
+            end = time.monotonic() + 10
+            while time.monotonic() < end and not came:
+                time.sleep(0.001)
+                came = wm.stats()["ipc_messages"] > before
+        request.Wait()
+        assert came
+        assert (into.numpy() == 3).all()
+    MPI.COMM_WORLD.Barrier()
