@@ -210,10 +210,10 @@ def machine() -> dict[str, Any]:
         "mpi": version.splitlines()[0] if version else None,
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
         "packages": versions,
-        "command": sys.argv[1:],
+        "command": [word for word in sys.argv[1:] if not word.startswith(("/", "--out"))],
     }
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Laplace's equation by Jacobi relaxation, on any number of GPUs.
 
-    mpirun -n 2 python jacobi.py -nx 4096 -ny 4096 --plot solution.png
+    mpirun -n 2 python jacobi.py -nx 4096 -ny 4096 --plot solution.png    # GPUs
+    mpirun -n 2 python jacobi.py -nx 512 -ny 512 -niter 200               # CPUs
 
 The left and right columns of the grid are held at one period of a sine, top
 and bottom are joined (periodic in y), and in every iteration each other point

@@ -192,8 +192,8 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_op_t *op,
     pulls.members[pulls.count++] = (member_t){op, launched};
 }
 
-// Of the first `count` those that nobody writes any more, or that came before
-// a time.
+// Announces, of the first `count`, those that nobody writes any more, or that
+// came before a time.
 static void
 announce(int count, int64_t before)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Mailboxes: exportable device memory, made once a device, through which short
-// messages out of memory that cannot be exported are handed off by kernels
-// (array/mail.h). Engine lock held.
+// messages are handed off by kernels (array/mail.h): out of memory that cannot
+// be exported or has gaps, and those of users' streams. Engine lock held.
 #ifndef WM_COMM_MAILBOX_H
 #define WM_COMM_MAILBOX_H
 

@@ -10,8 +10,8 @@
 #include "comm/message.h"
 #include "comm/node.h"
 
-// The mapping of the allocation an offer lies in, for `device`; in use until
-// wm_mapping_release.
+// The mapping, for `device`, of the peer's allocation that a header tells of
+// (base, size, buffer_id, handle); in use until wm_mapping_release.
 WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
                 wm_mapping_t **mapping, wm_error_t *err);

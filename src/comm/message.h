@@ -37,8 +37,8 @@ typedef struct {
     uint32_t chunk; // DATA: bytes a chunk
     int32_t slot;   // OFFER: in the sender's segment
     uint32_t ready_base, taken_base;
-    // OFFER: `pieces` pieces of `piece` bytes that take turns in a ring of
-    // `ring`; a plain offer is one piece.
+    // OFFER: `pieces` pieces of at most `piece` bytes that take turns in the
+    // places of a ring of `ring`; a plain offer is one piece.
     uint64_t piece;
     uint32_t pieces, ring;
     int32_t device;      // the sender's ordinal
@@ -57,7 +57,7 @@ typedef struct {
     // message that whoever receives this one takes; 0: none.
     uint32_t token;
     uint8_t pushes; // OFFER: the sender can copy it itself
-    uint8_t ramped; // OFFER: its pieces are
+    uint8_t ramped; // OFFER: its first two pieces are shorter
     uint8_t unused[14];
 } wm_header_t;
 

@@ -124,10 +124,10 @@ typedef struct wm_peer {
     bool staging_registered;
     uint64_t notices_seen;
     wm_mapping_t *mappings;
-    bool ipc_refused; // its memory could not be mapped: `host` serves
-    bool pushes_not;  // it could not map ours
-    bool dead;        // MPI says so
-    bool copied;      // it, and not we, copied the last message between us
+    bool ipc_refused;  // its memory could not be mapped: `host` serves
+    bool push_refused; // it could not map ours
+    bool dead;         // MPI says so
+    bool copied;       // it, and not we, copied the last message between us
 } wm_peer_t;
 
 // Fills what this process tells of itself, making its segment at the first

@@ -47,7 +47,7 @@ prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
         header->piece = RING_PIECE;
         header->ring = RING_PIECES;
         header->ramped = 1;
-        header->pieces = wm_pieces_ramped(header->nbytes, RING_PIECE);
+        header->pieces = wm_pieces_count_ramped(header->nbytes, RING_PIECE);
     }
     int code = wm_block_alloc(op->device, header->piece * header->ring,
                               &op->handoff, err);

@@ -312,6 +312,46 @@ wm_op_drop_resources(wm_op_t *op)
     op->slot_index = -1;
 }
 
+int
+wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
+            const wm_envelope_t *envelope, bool receives, wm_op_t **op,
+            wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, receives ? "source" : "dest",
+                             envelope->rank, envelope->tag, receives, err);
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    *op = wm_op_new(comm, buffer);
+    if (*op == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    (*op)->receives = receives;
+    (*op)->rank = envelope->rank;
+    (*op)->tag = envelope->tag;
+    (*op)->synchronous = envelope->synchronous;
+    (*op)->blocking = envelope->blocking;
+    (*op)->more = envelope->more;
+    (*op)->paired = envelope->paired;
+    (*op)->eager = envelope->eager;
+    (*op)->user_stream = envelope->stream;
+    (*op)->user_device = envelope->stream_device;
+    // Managed memory that is on no GPU now is read by any.
+    if (wm_buffer_on_device(buffer))
+        (*op)->device = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    (*op)->result.source = envelope->rank;
+    (*op)->result.tag = envelope->tag;
+    if (envelope->rank == MPI_PROC_NULL) {
+        (*op)->result.tag = MPI_ANY_TAG;
+        atomic_store(&(*op)->done, 1);
+    }
+    else if (envelope->rank >= 0)
+        (*op)->peer = comm->peers[envelope->rank];
+    return 0;
+}
+
 // What cannot be done under the lock: waiting for producers that name no
 // stream, and for host memory that a GPU still writes.
 int
@@ -426,4 +466,42 @@ wm_pair_begin(wm_op_t *receiving, wm_op_t *sending)
     wm_engine_add_lock_held(op);
     wm_engine_unlock();
     return op;
+}
+
+// Waits in the driver for the copy that the engine has submitted.
+static void
+synchronize(wm_op_t *op)
+{
+    wm_error_t err;
+    atomic_store(&op->news, 0);
+    op->sync_code = wm_stream_synchronize(op->device, op->stream, &err);
+    if (op->sync_code < 0)
+        wm_op_fail(op, &err);
+    atomic_store(&op->synchronized, true);
+}
+
+int
+wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
+{
+    bool told = true;
+    while (!atomic_load(&op->done) && told) {
+        told = wm_engine_wait(&op->news, interrupted, op);
+        if (told && !atomic_load(&op->done))
+            synchronize(op);
+    }
+    if (!told) {
+        // A receive is taken back and loses no message; what is being sent,
+        // or can be waited for again, goes on.
+        if (op->blocking && wm_op_cancel(op))
+            (void)!wm_op_wait(op, NULL, NULL);
+        else
+            wm_engine_notify();
+        return wm_error_set(err, WM_ERR_PYTHON, 0, "interrupted");
+    }
+    // It may have been told its end before it leaves the engine.
+    if (op->error.code != 0 || op->user_device >= 0)
+        wm_engine_notify();
+    if (op->error.code != 0 && err != NULL)
+        *err = op->error;
+    return op->error.code;
 }

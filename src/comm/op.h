@@ -18,7 +18,7 @@ typedef struct wm_transport wm_transport_t;
 // every transport do.
 typedef struct {
     char *remote;          // the ring (or the sender's memory, mapped)
-    uint64_t piece;        // bytes a piece
+    uint64_t piece;        // bytes a piece, at most
     uint32_t pieces, ring; // in all, in the ring
     uint32_t next;         // first not yet submitted
     uint32_t ready_base, taken_base;

@@ -18,7 +18,7 @@
 #define LOOKS 256 // at words, before the driver is asked for errors
 
 uint32_t
-wm_pieces_ramped(uint64_t nbytes, uint64_t piece)
+wm_pieces_count_ramped(uint64_t nbytes, uint64_t piece)
 {
     uint64_t short_ones = piece / 4 + piece / 2;
     return (uint32_t)(2 + (nbytes - short_ones + piece - 1) / piece);
@@ -482,7 +482,7 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
 
 // A piece into the ring or the lane, then `ready`. What has been posted to a
 // mailbox, and is to go through the host after all, comes out of that: its
-// buffer is the user's again.
+// buffer is the user's again, or has gaps.
 static int
 feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
 {

@@ -10,9 +10,10 @@
 bool
 wm_pieces_on_same_gpu(const wm_op_t *op);
 
-// How many pieces a message has whose first two are a quarter and a half.
+// How many pieces a message has whose first two are a quarter and a half; it
+// is longer than one.
 uint32_t
-wm_pieces_ramped(uint64_t nbytes, uint64_t piece);
+wm_pieces_count_ramped(uint64_t nbytes, uint64_t piece);
 
 // Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
 int

@@ -51,7 +51,8 @@ wm_engine_is_on_stream(void);
 bool
 wm_engine_is_background(void);
 
-// Whether a message of so many bytes is under way to a peer. Lock held.
+// Whether a message of so many bytes or more is under way to a peer. Lock
+// held.
 bool
 wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes);
 

@@ -42,7 +42,7 @@ wm_push_ask(wm_op_t *op)
 {
     const wm_pointer_t *memory = &op->buffer.memory;
     wm_slot_t *slot = op->slot;
-    if (!op->header.pushes || op->peer->pushes_not
+    if (!op->header.pushes || op->peer->push_refused
         || op->transport != &wm_transport_ipc || op->user_device >= 0
         || op->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(op)
@@ -94,7 +94,7 @@ wm_push_ended(wm_op_t *op)
     case WM_PUSH_ASKED:
         return is_late(op) && wm_push_withdraw(op) ? -1 : 0;
     case WM_PUSH_REFUSED:
-        op->peer->pushes_not = true;
+        op->peer->push_refused = true;
         return -1;
     case WM_PUSH_WITHDRAWN:
         return -1;

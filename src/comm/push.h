@@ -9,25 +9,28 @@
 
 #include "comm/op.h"
 
-// Receiver, before anything else is done with an offer: whether the sender was
-// asked.
+// Receiver, once it has claimed an offer and before that is accepted: whether
+// the sender was asked.
 bool
 wm_push_ask(wm_op_t *op);
 
-// Receiver: 1 when all is there, 0 when not yet, -1 when the sender cannot.
+// Receiver: 1 when all is there, 0 when not yet, -1 when the receiver is to
+// copy after all (no error).
 int
 wm_push_ended(wm_op_t *op);
 
-// Receiver: whether nobody writes its memory from now on.
+// Receiver: takes the question back; whether in time, so that nobody writes
+// its memory from now on.
 bool
 wm_push_withdraw(wm_op_t *op);
 
 // Sender: copies if it has been asked; 1 when that has been enqueued, 0 when
 // there is nothing to do, negative when the receiver must be told.
-int
+WM_MUST_CHECK int
 wm_push_serve(wm_op_t *op, wm_error_t *err);
 
-// Sender: an offer has been taken, by its own copy or the receiver's.
+// Sender: an offer has been taken, by its own copy, of which nothing is
+// pending then, or the receiver's.
 void
 wm_push_note(wm_op_t *op, bool pushed);
 

@@ -22,6 +22,7 @@
 #include "cuda/word.h"
 
 #define LOOKS 16 // at words, before it is asked whether the peer lives
+#define PATIENCE_US 10000
 
 enum {
     RECEIVE_HEADER,  // not matched
@@ -188,6 +189,19 @@ match(wm_op_t *op, wm_error_t *err)
     return code;
 }
 
+// Whether the progress thread leaves it to a thread of the program's, which
+// may close what stands in the way of a mapping, and comes soon as a rule.
+static bool
+is_left_to_program(wm_op_t *op)
+{
+    if (!wm_engine_is_background() || !wm_mapping_is_closing_wanted())
+        return false;
+    int64_t now = wm_engine_now();
+    if (op->since == 0)
+        op->since = now;
+    return now - op->since < PATIENCE_US;
+}
+
 static int
 accept_offer(wm_op_t *op, wm_error_t *err)
 {
@@ -196,6 +210,8 @@ accept_offer(wm_op_t *op, wm_error_t *err)
         return 0;
     }
     int code = op->transport->accept(op, err);
+    if (code < 0 && is_left_to_program(op))
+        return 0;
     if (code < 0 && op->transport != &wm_transport_host) {
         op->transport = &wm_transport_host;
         code = op->transport->accept(op, err);
@@ -547,42 +563,4 @@ wm_op_let_go_on(wm_op_t *op)
     wm_engine_lock();
     op->held = false;
     wm_engine_unlock();
-}
-
-// Waits in the driver for the copy that the engine has submitted.
-static void
-synchronize(wm_op_t *op)
-{
-    wm_error_t err;
-    atomic_store(&op->news, 0);
-    op->sync_code = wm_stream_synchronize(op->device, op->stream, &err);
-    if (op->sync_code < 0)
-        wm_op_fail(op, &err);
-    atomic_store(&op->synchronized, true);
-}
-
-int
-wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
-{
-    bool told = true;
-    while (!atomic_load(&op->done) && told) {
-        told = wm_engine_wait(&op->news, interrupted, op);
-        if (told && !atomic_load(&op->done))
-            synchronize(op);
-    }
-    if (!told) {
-        // A receive is taken back and loses no message; what is being sent,
-        // or can be waited for again, goes on.
-        if (op->blocking && wm_op_cancel(op))
-            (void)!wm_op_wait(op, NULL, NULL);
-        else
-            wm_engine_notify();
-        return wm_error_set(err, WM_ERR_PYTHON, 0, "interrupted");
-    }
-    // It may have been told its end before it leaves the engine.
-    if (op->error.code != 0 || op->user_device >= 0)
-        wm_engine_notify();
-    if (op->error.code != 0 && err != NULL)
-        *err = op->error;
-    return op->error.code;
 }

@@ -276,12 +276,12 @@ begin_staging(wm_op_t *op, wm_error_t *err)
     if (lane < 0)
         return 0;
     // Its buffer is no longer ours, or not in one piece.
-    bool posted = wm_op_posts(op) || atomic_load(&op->done)
-                  || wm_pack_by_mail(op) != NULL;
+    bool keeps_box = wm_op_posts(op) || atomic_load(&op->done)
+                     || wm_pack_by_mail(op) != NULL;
     op->lane = lane;
     op->settled = true;      // those who wrote the buffer wrote `ready`
     op->opened = op->pooled; // a borrowed stream may be gone, or wait
-    if (op->box != NULL && !posted) {
+    if (op->box != NULL && !keeps_box) {
         wm_mailbox_release(op->box);
         op->box = NULL;
     }
@@ -461,46 +461,6 @@ step(wm_op_t *op)
     wm_op_drop_resources(op);
     wm_op_complete(op);
     return true;
-}
-
-int
-wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
-            const wm_envelope_t *envelope, bool receives, wm_op_t **op,
-            wm_error_t *err)
-{
-    int code = wm_engine_check(err);
-    if (code == 0)
-        code = wm_comm_check(comm, receives ? "source" : "dest",
-                             envelope->rank, envelope->tag, receives, err);
-    if (code < 0) {
-        wm_buffer_release(buffer);
-        return code;
-    }
-    *op = wm_op_new(comm, buffer);
-    if (*op == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    (*op)->receives = receives;
-    (*op)->rank = envelope->rank;
-    (*op)->tag = envelope->tag;
-    (*op)->synchronous = envelope->synchronous;
-    (*op)->blocking = envelope->blocking;
-    (*op)->more = envelope->more;
-    (*op)->paired = envelope->paired;
-    (*op)->eager = envelope->eager;
-    (*op)->user_stream = envelope->stream;
-    (*op)->user_device = envelope->stream_device;
-    // Managed memory that is on no GPU now is read by any.
-    if (wm_buffer_on_device(buffer))
-        (*op)->device = buffer->memory.device >= 0 ? buffer->memory.device : 0;
-    (*op)->result.source = envelope->rank;
-    (*op)->result.tag = envelope->tag;
-    if (envelope->rank == MPI_PROC_NULL) {
-        (*op)->result.tag = MPI_ANY_TAG;
-        atomic_store(&(*op)->done, 1);
-    }
-    else if (envelope->rank >= 0)
-        (*op)->peer = comm->peers[envelope->rank];
-    return 0;
 }
 
 // The engine's reference is its own; on failure it has none.

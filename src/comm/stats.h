@@ -9,7 +9,7 @@
 // X(name): each is a key of wm.stats(). How a message came is counted by its
 // receiver, in one of ipc, host, self and mpi.
 #define WM_COUNTERS(X)                                                        \
-    X(ipc_messages) /* received GPU to GPU from mapped memory */              \
+    X(ipc_messages) /* received GPU to GPU, by mapped memory */               \
     X(ipc_bytes)                                                              \
     X(pushed_messages) /* of those, copied by their sender */                 \
     X(host_messages)   /* with a GPU buffer, staged in host memory */         \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // GPU to GPU on one host: the receiver copies from the sender's memory, which
-// CUDA IPC maps into its process. A rank to itself needs no mapping.
+// CUDA IPC maps into its process (or the sender into the receiver's: push.c).
+// A rank to itself needs no mapping.
 #include <stdio.h>
 
 #include "comm/mapping.h"

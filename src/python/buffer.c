@@ -126,7 +126,8 @@ split(PyObject *object, const char *argument, parts_t *parts)
     if (parts->datatype != NULL && !is_type(parts->datatype)) {
         PyErr_Format(PyExc_TypeError,
                      "%s: the datatype must be an MPI.Datatype or a type "
-                     "code, not %.100s",
+                     "code, not %.100s (a list is [array, count, datatype]; "
+                     "send() takes any object)",
                      argument, Py_TYPE(parts->datatype)->tp_name);
         return -1;
     }

@@ -62,11 +62,10 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_channel_get(self, &channel) < 0
         || wm_argument_int(values[1], "root", &root) < 0)
         return NULL;
-    if (root < 0
-        || wm_comm_check(channel.comm, "root", root, 0, false, &err) < 0) {
-        if (root < 0)
-            wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
-                         "root=%d is not a rank of this communicator", root);
+    if (root < 0 || root >= channel.comm->size) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
+                     "root=%d is not a rank of this communicator: use 0 to %d",
+                     root, channel.comm->size - 1);
         return wm_raise(&err);
     }
     bool sends = channel.comm->rank == root;
