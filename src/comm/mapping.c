@@ -132,15 +132,13 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
         *mapping = found;
         return 0;
     }
+    bool closes = !wm_engine_is_background();
+    if (!closes && wm_mapping_is_closing_wanted())
+        return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_ALREADY_MAPPED,
+                            "freed memory is still mapped here");
     wm_mapping_t *opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    bool closes = !wm_engine_is_background();
-    if (!closes && wm_mapping_is_closing_wanted()) {
-        free(opened);
-        return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_ALREADY_MAPPED,
-                            "freed memory is still mapped here");
-    }
     close_overlapped(peer, header);
     if (closes)
         make_room(device, header->size);

@@ -5,6 +5,7 @@
 
 #include "array/copy.h"
 #include "array/mail.h"
+#include "comm/pieces.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 
@@ -211,9 +212,8 @@ wm_unpack_accept(wm_op_t *op, wm_error_t *err)
     bool near = op->transport == &wm_transport_ipc
                 || (op->transport == &wm_transport_self
                     && op->header.device == op->device);
-    bool boxed = op->header.flag != 0 && op->transport == &wm_transport_ipc;
-    bool direct = boxed ? wm_pack_by_mail(op) != NULL
-                        : near && op->pieces.pieces == 1;
+    bool direct = wm_pieces_are_boxed(op) ? wm_pack_by_mail(op) != NULL
+                                          : near && op->pieces.pieces == 1;
     return direct ? wm_unpack_match(op, err) : wm_unpack_reserve(op, err);
 }
 

@@ -45,9 +45,8 @@ piece_length(const wm_op_t *op, uint32_t index)
            - piece_start(&op->pieces, index);
 }
 
-// Whether the data come through a mailbox. What is staged does not.
-static bool
-is_boxed(const wm_op_t *op)
+bool
+wm_pieces_are_boxed(const wm_op_t *op)
 {
     return op->header.flag != 0 && op->transport == &wm_transport_ipc;
 }
@@ -199,8 +198,8 @@ pull_on_stream(wm_op_t *op, wm_error_t *err)
         code = wm_producer_before(&op->buffer.producer, true, device,
                                   op->user_stream, err);
     if (code == 0)
-        code = is_boxed(op) ? fetch_on_stream(op, err)
-                            : copy_on_stream(op, err);
+        code = wm_pieces_are_boxed(op) ? fetch_on_stream(op, err)
+                                       : copy_on_stream(op, err);
     return code;
 }
 
@@ -453,9 +452,9 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     // A kernel reaches what its own device has mapped, a copy whatever is.
     if (op->user_device >= 0 && pieces->pieces == 1 && op->transport->direct
         && wm_unpack_on_stream(op)
-        && (!is_boxed(op) || op->user_device == op->device))
+        && (!wm_pieces_are_boxed(op) || op->user_device == op->device))
         return is_posted(op) ? pull_on_stream(op, err) : 0;
-    if (is_boxed(op))
+    if (wm_pieces_are_boxed(op))
         return pull_box(op, err);
     if (op->batched && atomic_load(status_of(op)) == WM_MAIL_FAILED) {
         *err = op->error;

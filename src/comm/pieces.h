@@ -6,6 +6,10 @@
 
 #include "comm/op.h"
 
+// Receiver: whether the data come through a mailbox. What is staged does not.
+bool
+wm_pieces_are_boxed(const wm_op_t *op);
+
 // Receiver: whether the sender's memory is on the GPU that ours is on.
 bool
 wm_pieces_on_same_gpu(const wm_op_t *op);

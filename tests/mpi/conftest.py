@@ -17,6 +17,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import warpmpi as wm
 
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
 # On real GPUs, and on demand, everything runs on any number of ranks.
@@ -60,6 +61,15 @@ def pytest_configure(config):
 def world():
     """The stock communicator of all ranks."""
     return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def ipc(comm):
+    """Skips, on all ranks, where the first two do not reach each other so."""
+    told = wm.transport(comm, 1 - comm.rank) if comm.rank < 2 else None
+    told = MPI.COMM_WORLD.allgather(told)[:2]
+    if any(each.name != "ipc" for each in told):
+        pytest.skip(f"no ipc here: {told}")
 
 
 @pytest.fixture

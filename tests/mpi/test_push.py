@@ -14,6 +14,7 @@ import warpmpi as wm
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
     pytest.mark.ranks(2),
+    pytest.mark.usefixtures("ipc"),
 ]
 
 LARGE = 5_000_000
@@ -31,14 +32,6 @@ def pair(world):
     yield comm
     if comm != MPI.COMM_NULL:
         comm.Free()
-
-
-@pytest.fixture(autouse=True)
-def by_ipc(comm):
-    told = wm.transport(comm, 1 - comm.rank) if comm.rank < 2 else None
-    told = MPI.COMM_WORLD.allgather(told)[:2]
-    if any(each.name != "ipc" for each in told):
-        pytest.skip(f"no ipc here: {told}")
 
 
 def pushed():

@@ -35,15 +35,6 @@ def exchange(comm, kind, size):
     return {key: after[key] - before[key] for key in after}
 
 
-@pytest.fixture
-def ipc(comm):
-    """Skips, on all ranks, where the first two do not reach each other so."""
-    told = wm.transport(comm, 1 - comm.rank) if comm.rank < 2 else None
-    told = MPI.COMM_WORLD.allgather(told)[:2]
-    if any(each.name != "ipc" for each in told):
-        pytest.skip(f"no ipc here: {told}")
-
-
 def forced():
     return os.environ.get("WARPMPI_TRANSPORT")
 
@@ -275,12 +266,15 @@ def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
     assert printed.count("not CUDA-aware: unset WARPMPI_TRANSPORT") == 2
 
 
-@pytest.mark.ranks(2)
-def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
-    """To close a mapping is to wait for the device, and for its message."""
+def free_while_a_stream_waits(comm):
+    """Rank 0 frees what rank 1 has mapped, while a stream waits.
+
+    How many mappings rank 1 had closed, before the barrier and after.
+    """
     stream = wm.Stream()
     freed = kinds.make("foreign", np.full(5_000_000, 7, np.uint8))
     late = kinds.make("foreign", np.full(300_000, 5, np.uint8))
+    before = after = 0
     comm.Barrier()  # closes what others left
     if comm.rank == 0:
         comm.Send(freed, 1)
@@ -293,13 +287,20 @@ def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
     elif comm.rank == 1:
         comm.Recv(freed, 0)
         into = wm.zeros(300_000, np.uint8, device=wm.get_device())
-        comm.on(stream).Recv(into, 0)  # the stream waits
+        comm.on(stream).Recv(into, 0)
         before = wm.stats()["mappings_closed"]
         comm.Barrier()
-        meanwhile = wm.stats()["mappings_closed"]
+        after = wm.stats()["mappings_closed"]
         assert (into.numpy() == 5).all()
     else:
         comm.Barrier()
+    return before, after
+
+
+@pytest.mark.ranks(2)
+def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
+    """To close a mapping is to wait for the device, and for its message."""
+    before, meanwhile = free_while_a_stream_waits(comm)
     for _ in range(3):
         comm.Barrier()
     if comm.rank == 1:
@@ -313,28 +314,10 @@ def test_nothing_is_closed_while_a_stream_waits(comm, ipc):
 )
 def test_the_progress_thread_closes_nothing(comm, ipc):
     """A stream of the program's may wait for what it is about to do."""
-    stream, held = wm.Stream(), wm.Stream()
-    freed, late, last = (
-        kinds.make("foreign", np.full(size, value, np.uint8))
-        for size, value in ((5_000_000, 7), (300_000, 5), (400_000, 3))
-    )
+    held = wm.Stream()
+    last = kinds.make("foreign", np.full(400_000, 3, np.uint8))
     into = wm.zeros(400_000, np.uint8, device=wm.get_device())
-    comm.Barrier()  # closes what others left
-    if comm.rank == 0:
-        comm.Send(freed, 1)
-        freed.free()
-        with kinds.Gate() as gate:
-            gate.stop(late.stream)
-            request = comm.on(late.stream).Isend(late, 1)
-            comm.Barrier()
-        request.Wait()
-    elif comm.rank == 1:
-        comm.Recv(freed, 0)
-        comm.on(stream).Recv(into, 0)  # so that nothing can be closed
-        comm.Barrier()
-        stream.synchronize()
-    else:
-        comm.Barrier()
+    free_while_a_stream_waits(comm)  # so that it could not be closed
     MPI.COMM_WORLD.Barrier()
     if comm.rank == 0:
         comm.Send(last, 1)
