@@ -44,32 +44,40 @@ def pytest_configure(config):
 
 
 class _Results:
-    """Keeps what tests/run.py sums up: each test's worst phase."""
+    """Keeps what tests/run.py sums up: each test's worst phase and words."""
 
     def __init__(self, path):
         self.path = path
         self.outcomes = {}
+        self.texts = {}
+
+    def note(self, report):
+        before = self.outcomes.get(report.nodeid, "passed")
+        self.outcomes[report.nodeid] = max(
+            before, report.outcome, key=_WORST.__getitem__
+        )
+        if report.failed:
+            self.texts.setdefault(report.nodeid, report.longreprtext)
+
+    def write(self):
+        kept = {"outcomes": self.outcomes, "texts": self.texts}
+        self.path.write_text(json.dumps(kept))
 
     def pytest_runtest_logstart(self, nodeid, location):
         # Where a process was if it dies.
         self.path.with_suffix(".current").write_text(nodeid)
 
     def pytest_collectreport(self, report):
-        if report.failed:
-            self.outcomes[report.nodeid] = "failed"
-        elif report.skipped:
-            self.outcomes[report.nodeid] = "skipped"
+        if not report.passed:
+            self.note(report)
 
     def pytest_runtest_logreport(self, report):
-        before = self.outcomes.get(report.nodeid, "passed")
-        self.outcomes[report.nodeid] = max(
-            before, report.outcome, key=_WORST.__getitem__
-        )
+        self.note(report)
 
     def pytest_runtest_logfinish(self, nodeid, location):
-        self.path.write_text(json.dumps(self.outcomes))
+        self.write()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session, exitstatus):
-        self.path.write_text(json.dumps(self.outcomes))
+        self.write()
         self.path.with_suffix(".current").unlink(missing_ok=True)

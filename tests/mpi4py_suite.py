@@ -239,18 +239,20 @@ def suite(options, folder):
                     bad += [f"{where}, {job.title}: {e}" for e in job.ends]
     if bad:
         print("\nfailed (logs: build/mpi4py-suite):", *bad, sep="\n  ")
-    return total
+    return total, bad
 
 
 def chosen():
-    """The part that every test run has; counts."""
-    total = Counter()
+    """The part that every test run has; counts, and failures in words."""
+    total, bad = Counter(), []
     folder = source(None)
     for backend, modules in CHOSEN.items():
         words = ["--backend", backend, "--ranks", "2", "--together"]
         options = arguments([*words, "--limit", "120", "--modules", *modules])
-        total += suite(options, folder)
-    return total
+        counts, wrong = suite(options, folder)
+        total += counts
+        bad += [f"mpi4py: {text}" for text in wrong]
+    return total, bad
 
 
 def arguments(words=None):
@@ -285,7 +287,7 @@ def arguments(words=None):
 def main():
     options = arguments()
     started = time.monotonic()
-    total = suite(options, source(options.source))
+    total, _ = suite(options, source(options.source))
     print(
         f"\n{total['passed']} passed, {total['failed']} failed, "
         f"{total['skipped']} skipped in {time.monotonic() - started:.0f} s",

@@ -32,6 +32,7 @@ import toolchain  # noqa: E402
 
 PYTEST_MAIN = str(ROOT / "tests" / "pytest_main.py")
 LOG_TAIL = 200  # lines of each other rank's log that are shown
+TEXT_TAIL = 30  # lines of a failure that are said once more at the end
 
 
 def run(command, limit, environment=None):
@@ -70,7 +71,10 @@ def wait(child, seconds):
 
 
 def pytest_suite(title, ranks, arguments, limit):
-    """One pytest run on some ranks (0: without mpirun); counts outcomes."""
+    """One pytest run on some ranks (0: without mpirun).
+
+    Returns the counts of its outcomes, and its failures in words.
+    """
     heading(title)
     with tempfile.TemporaryDirectory(prefix="warpmpi-test-") as folder:
         words = [sys.executable, PYTEST_MAIN, folder, *arguments]
@@ -79,11 +83,16 @@ def pytest_suite(title, ranks, arguments, limit):
             words, environment = mpirun.command(ranks, *words)
         status = run(words, limit, environment)
         counts = Counter()
+        bad = []
         dead = []
         for rank in range(max(ranks, 1)):
             path = Path(folder, f"rank{rank}.json")
             if rank == 0 and path.is_file():
-                counts.update(json.loads(path.read_text()).values())
+                kept = json.loads(path.read_text())
+                counts.update(kept["outcomes"].values())
+                for name, text in kept["texts"].items():
+                    lines = text.splitlines()[-TEXT_TAIL:]
+                    bad.append("\n  ".join([f"{title}: {name}", *lines]))
             current = path.with_suffix(".current")
             if current.is_file():
                 where = current.read_text()
@@ -98,7 +107,8 @@ def pytest_suite(title, ranks, arguments, limit):
             how = "hung" if status is None else f"ended with {status}"
             print(f"\n{title}: {how}", *dead, sep="\n  ", flush=True)
             counts["failed"] += 1
-    return counts
+            bad.append("\n  ".join([f"{title}: {how}", *dead]))
+    return counts, bad
 
 
 def show_logs(folder):
@@ -138,16 +148,17 @@ def lints():
 
 def lint_suite():
     heading("lint")
-    counts = Counter()
+    counts, bad = Counter(), []
     for name, command in lints().items():
         print(f"{name}:", flush=True)
         if shutil.which(command[0]) is None:
-            print(f"{command[0]} is not installed", flush=True)
-            counts["failed"] += 1
-            continue
-        status = run(command, 300)
-        counts["passed" if status == 0 else "failed"] += 1
-    return counts
+            bad.append(f"lint: {command[0]} is not installed")
+        elif run(command, 300) != 0:
+            bad.append(f"lint: {name}")
+        else:
+            counts["passed"] += 1
+    counts["failed"] = len(bad)
+    return counts, bad
 
 
 def main():
@@ -174,30 +185,30 @@ def main():
     if options.gpu:
         os.environ["WARPMPI_TEST_GPU"] = "1"
     started = time.monotonic()
-    total = Counter()
+    done = []
     color = "yes" if sys.stdout.isatty() else "no"  # mpirun hides that
     common = ["-q", "-p", "no:cacheprovider", f"--color={color}", *passed_on]
     if "unit" in suites:
         paths = ["tests", "--ignore=tests/mpi"]
-        total += pytest_suite("unit", 0, [*common, *paths], options.limit)
+        done.append(pytest_suite("unit", 0, [*common, *paths], options.limit))
     if "mpi" in suites:
         # For tests that start ranks of their own.
         words, environment = mpirun.launcher(max(options.ranks))
         os.environ["WARPMPI_TEST_MPIRUN"] = " ".join(words)
         os.environ.update(environment)
         for ranks in options.ranks:
-            total += pytest_suite(
-                f"mpi, {ranks} rank{'s' if ranks > 1 else ''}",
-                ranks,
-                [*common, "tests/mpi"],
-                options.limit,
-            )
+            title = f"mpi, {ranks} rank{'s' if ranks > 1 else ''}"
+            words = [*common, "tests/mpi"]
+            done.append(pytest_suite(title, ranks, words, options.limit))
     if "mpi4py" in suites:
         import mpi4py_suite
 
-        total += mpi4py_suite.chosen()
+        done.append(mpi4py_suite.chosen())
     if "lint" in suites:
-        total += lint_suite()
+        done.append(lint_suite())
+    total = sum((counts for counts, _ in done), Counter())
+    for text in (text for _, bad in done for text in bad):
+        print(f"\nFAILED {text}", flush=True)
     print(
         f"\n{total['passed']} passed, {total['failed']} failed, "
         f"{total['skipped']} skipped in {time.monotonic() - started:.0f} s",
