@@ -98,9 +98,10 @@ def guard(what):
 
 
 def wait_for(condition, seconds=5.0):
-    """Until it holds, or for so long; what it was at last."""
-    end = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < end:
+    """Until it holds, or for so long and a few looks; what it was at last."""
+    end, looks = time.monotonic() + seconds, 5
+    while not (held := condition()) and (looks > 0 or time.monotonic() < end):
+        looks -= 1
         time.sleep(0.002)
     return held
 
