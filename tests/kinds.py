@@ -94,8 +94,11 @@ class Gate:
     To free memory is to wait for the device, in which they wait.
     """
 
+    words = []  # a stream may look at its own long after it was opened
+
     def __init__(self):
         self.word = wm.zeros(1, np.uint32, device="cpu", pinned=True).numpy()
+        self.words.append(self.word)
         gc.collect()
         gc.disable()
 
