@@ -425,10 +425,9 @@ post(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
     return code;
 }
 
-int
-wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
-                 const wm_envelope_t *envelope, wm_op_t **result,
-                 wm_error_t *err)
+static int
+begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
+      wm_op_t **result, wm_error_t *err)
 {
     wm_op_t *op;
     int code = wm_comm_raise_kept(comm, err);
@@ -460,6 +459,20 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     wm_engine_add_lock_held(op);
     wm_engine_unlock();
     return 0;
+}
+
+int
+wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+                 const wm_envelope_t *envelope, wm_op_t **result,
+                 wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(buffer);
+    if (device)
+        wm_device_stay();
+    int code = begin(comm, buffer, envelope, result, err);
+    if (device)
+        wm_device_go();
+    return code;
 }
 
 static bool

@@ -507,9 +507,9 @@ begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
     return code;
 }
 
-int
-wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
-              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
+static int
+begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
+      wm_op_t **result, wm_error_t *err)
 {
     wm_op_t *op;
     int code = wm_comm_raise_kept(comm, err);
@@ -531,6 +531,19 @@ wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
         *result = NULL;
         wm_op_release(op);
     }
+    return code;
+}
+
+int
+wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(buffer);
+    if (device)
+        wm_device_stay();
+    int code = begin(comm, buffer, envelope, result, err);
+    if (device)
+        wm_device_go();
     return code;
 }
 

@@ -185,9 +185,21 @@ wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err)
     return 0;
 }
 
+// A thread's scopes.
+static _Thread_local struct {
+    int open;         // those not left yet
+    int stays;        // wm_device_stay() calls without their wm_device_go()
+    bool remains;     // in the scope below, which was left
+    wm_scope_t scope; // likewise
+} here;
+
 int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
 {
+    if (here.remains && here.open == 0 && here.scope.ordinal == ordinal) {
+        scope->stayed = true;
+        return 0;
+    }
     // The hottest call of this floor: three driver calls of some tens of
     // nanoseconds each where the context is already current.
     CUcontext context = NULL;
@@ -203,7 +215,8 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
         }
         context = device->context;
     }
-    scope->pushed = false;
+    scope->ordinal = ordinal;
+    scope->stayed = scope->pushed = false;
     if (wm_cu.CtxGetCurrent(&scope->previous) != CUDA_SUCCESS
         || scope->previous != context) {
         int status = WM_CU(err, CtxPushCurrent, context);
@@ -222,17 +235,49 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
         return wm_cu_check(result, "cuThreadExchangeStreamCaptureMode(&mode)",
                            err);
     }
+    here.open++;
     return 0;
 }
 
-void
-wm_device_leave(const wm_scope_t *scope)
+static void
+restore(const wm_scope_t *scope)
 {
     CUstreamCaptureMode mode = scope->mode;
     wm_cu.ThreadExchangeStreamCaptureMode(&mode);
     if (scope->pushed) {
         CUcontext popped;
         wm_cu.CtxPopCurrent(&popped);
+    }
+}
+
+void
+wm_device_leave(const wm_scope_t *scope)
+{
+    if (scope->stayed) {
+        return;
+    }
+    here.open--;
+    if (here.stays > 0 && here.open == 0 && !here.remains) {
+        here.scope = *scope;
+        here.remains = true;
+        return;
+    }
+    restore(scope);
+}
+
+void
+wm_device_stay(void)
+{
+    here.stays++;
+}
+
+void
+wm_device_go(void)
+{
+    here.stays--;
+    if (here.stays == 0 && here.remains) {
+        here.remains = false;
+        restore(&here.scope);
     }
 }
 

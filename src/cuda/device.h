@@ -28,7 +28,9 @@ typedef struct {
 typedef struct {
     CUcontext previous;
     CUstreamCaptureMode mode;
+    int ordinal;
     bool pushed;
+    bool stayed; // nothing to undo: the thread was there
 } wm_scope_t;
 
 // Number of devices; 0 without a driver.
@@ -54,6 +56,15 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err);
 
 void
 wm_device_leave(const wm_scope_t *scope);
+
+// From wm_device_stay() to wm_device_go() the thread remains in the first
+// device that it leaves: entering that again asks the driver nothing. For a
+// few calls in a row, with nobody else's code between them.
+void
+wm_device_stay(void);
+
+void
+wm_device_go(void);
 
 // Waits for all work on the device.
 WM_MUST_CHECK int
