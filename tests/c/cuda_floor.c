@@ -504,6 +504,54 @@ entering_leaves_the_current_context_alone(void)
     return 0;
 }
 
+static CUstreamCaptureMode
+capture_mode(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL, old;
+    CHECK(WM_CU(&err, ThreadExchangeStreamCaptureMode, &mode) == 0);
+    old = mode;
+    CHECK(WM_CU(&err, ThreadExchangeStreamCaptureMode, &mode) == 0);
+    return old;
+}
+
+static int
+a_thread_stays_until_it_goes(void)
+{
+    wm_scope_t scope, other;
+    int last = wm_device_count() - 1;
+    wm_device_stay();
+    CHECK(wm_device_current() == -1); // nothing was entered yet
+    CHECK(wm_device_enter(0, &scope, &err) == 0);
+    CHECK(wm_device_enter(last, &other, &err) == 0);
+    wm_device_leave(&other); // the inner one
+    CHECK(wm_device_current() == 0);
+    wm_device_leave(&scope);
+    for (int i = 0; i < 2; ++i) {
+        wm_device_stay();
+        CHECK(wm_device_current() == 0);
+        CHECK(capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED);
+        CHECK(wm_device_enter(0, &scope, &err) == 0);
+        wm_device_leave(&scope);
+        CHECK(wm_device_enter(last, &other, &err) == 0);
+        CHECK(wm_device_current() == last);
+        CHECK(wm_device_enter(0, &scope, &err) == 0);
+        CHECK(wm_device_current() == 0);
+        wm_device_leave(&scope);
+        CHECK(wm_device_current() == last);
+        wm_device_leave(&other);
+        CHECK(wm_device_current() == 0);
+        wm_device_go();
+    }
+    wm_device_go();
+    CHECK(wm_device_current() == -1);
+    CHECK(capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CHECK(wm_device_enter(0, &scope, &err) == 0);
+    CHECK(wm_device_current() == 0);
+    wm_device_leave(&scope);
+    CHECK(wm_device_current() == -1);
+    return 0;
+}
+
 static int
 a_stream_tells_its_device(void)
 {
@@ -591,6 +639,7 @@ static const struct {
     CASE(many_busy_streams_are_bounded),
     CASE(a_stream_follows_another),
     CASE(entering_leaves_the_current_context_alone),
+    CASE(a_thread_stays_until_it_goes),
     CASE(a_stream_tells_its_device),
     CASE(an_unknown_device_is_a_value_error),
     CASE(a_forked_child_is_refused),
