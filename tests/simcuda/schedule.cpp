@@ -2,7 +2,7 @@
 // Who runs when. Each stream is a queue of operations; worker threads take
 // the head of a queue when it was demanded or is due, and when what it waits
 // for has ended. In lazy mode an operation that nobody demands is left alone
-// for 50 to 100 ms, so that what forgot to wait reads what was there before.
+// for 20 to 40 ms, so that what forgot to wait reads what was there before.
 #include "sim.h"
 
 #include <algorithm>

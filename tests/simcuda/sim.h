@@ -46,7 +46,7 @@ struct Config {
     int access = 0; // of the host to device memory: PROT_...
     uint64_t seed = 0;
     uint64_t delay_us = 2000;     // delay mode: the most an op is delayed
-    uint64_t lazy_us = 50000;     // lazy mode: the least it is left alone
+    uint64_t lazy_us = 20000;     // lazy mode: the least it is left alone
     size_t kernel_threads = 4096; // the most threads a kernel is run with
 };
 
