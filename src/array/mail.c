@@ -6,13 +6,16 @@
 #include "array/kernels.h"
 
 // A small block finds room soon on a busy GPU, a large one copies more at
-// once.
+// once, and several more than that: one multiprocessor has only so many loads
+// under way.
 #define SMALL_BLOCK 256
 #define LARGE_BLOCK 512
 #define SMALL_BYTES 16384
+#define FEW_RUNS 1024 // each a load, or more
 
 static struct {
     _Atomic(CUfunction) many, pair;
+    _Atomic(CUfunction) wide; // NULL where blocks make no groups
 } functions[WM_MAX_DEVICES];
 
 _Static_assert(sizeof(wm_mail_params_t) <= 4096, "what a kernel is given");
@@ -20,17 +23,35 @@ _Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
                    == WM_MAIL_BYTES * WM_LINE_BYTES,
                "a mailbox holds the longest message");
 
+// NULL where it was not compiled for the device.
+static int
+find_wide(int device, CUfunction *wide, wm_error_t *err)
+{
+    wm_error_t own;
+    int code = wm_kernels_find(device, "wm_mail_wide", wide, &own);
+    if (code == WM_ERR_CUDA && own.detail == CUDA_ERROR_NOT_FOUND) {
+        *wide = NULL;
+        return 0;
+    }
+    if (code < 0 && err != NULL)
+        *err = own;
+    return code;
+}
+
 int
 wm_mail_prepare(int device, wm_error_t *err)
 {
-    CUfunction many, pair;
+    CUfunction many, pair, wide;
     if (atomic_load(&functions[device].many) != NULL)
         return 0;
     int code = wm_kernels_find(device, "wm_mail", &many, err);
     if (code == 0)
         code = wm_kernels_find(device, "wm_mail_pair", &pair, err);
+    if (code == 0)
+        code = find_wide(device, &wide, err);
     if (code < 0)
         return code;
+    atomic_store(&functions[device].wide, wide);
     atomic_store(&functions[device].pair, pair);
     atomic_store(&functions[device].many, many);
     return 0;
@@ -111,9 +132,42 @@ static bool
 any_long(const wm_mail_t *mails, int count)
 {
     bool any = false;
-    for (int i = 0; i < count; ++i)
-        any |= mails[i].nbytes > SMALL_BYTES;
+    for (int i = 0; i < count; ++i) {
+        const wm_strided_t *strided = mails[i].strided;
+        any |= mails[i].nbytes > SMALL_BYTES
+               || (strided != NULL
+                   && mails[i].nbytes > FEW_RUNS * (size_t)strided->run);
+    }
     return any;
+}
+
+static int
+launch(_Atomic(CUfunction) *function, unsigned int grid, bool large,
+       void *params, CUstream stream, wm_error_t *err)
+{
+    return WM_CU(err, LaunchKernel, atomic_load(function), grid, 1, 1,
+                 large ? LARGE_BLOCK : SMALL_BLOCK, 1, 1, 0, stream, &params,
+                 NULL);
+}
+
+static int
+launch_pair(int device, wm_mail_pair_params_t *pair, bool large,
+            unsigned int count, CUstream stream, wm_error_t *err)
+{
+    _Atomic(CUfunction) *wide = &functions[device].wide;
+    wm_error_t own;
+    int code;
+    if (!large || atomic_load(wide) == NULL)
+        return launch(&functions[device].pair, count, large, pair, stream,
+                      err);
+    code = launch(wide, count * WM_MAIL_WIDTH, false, pair, stream, &own);
+    if (code < 0 && own.detail == CUDA_ERROR_INVALID_CLUSTER_SIZE) {
+        atomic_store(wide, NULL); // this part of a device has no room for it
+        return launch_pair(device, pair, large, count, stream, err);
+    }
+    if (code < 0 && err != NULL)
+        *err = own;
+    return code;
 }
 
 int
@@ -138,16 +192,11 @@ wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
         fetch[i] = fetch_of(&fetches[i]);
     many.posts = pair.posts = (uint32_t)post_count;
     many.patience_us = pair.patience_us = patience_us;
-    unsigned int block = any_long(posts, post_count)
-                                 || any_long(fetches, fetch_count)
-                             ? LARGE_BLOCK
-                             : SMALL_BLOCK;
-    unsigned int grid = (unsigned int)(post_count + fetch_count);
-    CUfunction function = few ? atomic_load(&functions[device].pair)
-                              : atomic_load(&functions[device].many);
-    void *params = few ? (void *)&pair : (void *)&many;
-    code = WM_CU(err, LaunchKernel, function, grid, 1, 1, block, 1, 1, 0,
-                 stream, &params, NULL);
+    bool large = any_long(posts, post_count) || any_long(fetches, fetch_count);
+    unsigned int count = (unsigned int)(post_count + fetch_count);
+    code = few ? launch_pair(device, &pair, large, count, stream, err)
+               : launch(&functions[device].many, count, large, &many, stream,
+                        err);
     wm_device_leave(&scope);
     return code;
 }

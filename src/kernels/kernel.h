@@ -24,6 +24,14 @@ struct wm_line_t {
 
 #define WM_KERNEL(name, params_t)                                             \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
+// One for groups of so many blocks, where the device has clusters: only there
+// WM_HAS_GROUPS is set.
+#define WM_KERNEL_OF_GROUPS(name, params_t, blocks)                           \
+    extern "C" __global__ void __cluster_dims__(blocks, 1, 1)                 \
+        __launch_bounds__(512, 1) name(const params_t p)
+#if __CUDA_ARCH__ >= 900
+#define WM_HAS_GROUPS 1
+#endif
 #define WM_DEVICE __device__ __forceinline__
 #define WM_UNROLL _Pragma("unroll")
 
@@ -39,7 +47,9 @@ wm_threads()
     return gridDim.x * (size_t)blockDim.x;
 }
 
-// For kernels that give each block a task of its own.
+// For kernels that give each block a task of its own, or each group of blocks:
+// those of a cluster, all of them running at once. The group's size is
+// `blocks` everywhere.
 WM_DEVICE unsigned int
 wm_block()
 {
@@ -50,18 +60,6 @@ WM_DEVICE unsigned int
 wm_blocks()
 {
     return gridDim.x;
-}
-
-WM_DEVICE size_t
-wm_block_thread()
-{
-    return threadIdx.x;
-}
-
-WM_DEVICE size_t
-wm_block_threads()
-{
-    return blockDim.x;
 }
 
 // A clock, in nanoseconds from some time on.
@@ -95,21 +93,64 @@ wm_load_line(const char *line)
     return read;
 }
 
-// Whether it is true on any thread of the block; all of them come here. On the
-// host, where threads run in turn, on this one or any before it.
-WM_DEVICE bool
-wm_block_any(bool mine)
+template <unsigned int blocks>
+WM_DEVICE unsigned int
+wm_group()
 {
-    return __syncthreads_or(mine) != 0;
+    return blockIdx.x / blocks;
 }
 
-// True on one thread of the block, after all of its threads came here; what
-// they wrote is then visible to the whole system.
-WM_DEVICE bool
-wm_block_ended()
+template <unsigned int blocks>
+WM_DEVICE size_t
+wm_group_thread()
 {
-    __syncthreads();
-    if (threadIdx.x != 0)
+    return blockIdx.x % blocks * (size_t)blockDim.x + threadIdx.x;
+}
+
+template <unsigned int blocks>
+WM_DEVICE size_t
+wm_group_threads()
+{
+    return blocks * (size_t)blockDim.x;
+}
+
+// Every thread of the group comes here first, and to wm_group_ended() last.
+// True, on the host, where threads run in turn, if one that ran before told
+// the latter so.
+template <unsigned int blocks>
+WM_DEVICE bool
+wm_group_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1)
+        __cluster_barrier_arrive(); // they have begun, when all have
+#endif
+    return false;
+}
+
+// True on one thread of the group, after all of its threads came here; what
+// they wrote is then visible to the whole system, and `any` is whether `mine`
+// was true on one of them.
+template <unsigned int blocks>
+WM_DEVICE bool
+wm_group_ended(bool mine, bool *any)
+{
+    *any = __syncthreads_or(mine) != 0;
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+        __shared__ uint32_t told[blocks]; // the first block's
+        const unsigned int rank = blockIdx.x % blocks;
+        __cluster_barrier_wait();
+        if (threadIdx.x == 0)
+            *(uint32_t *)__cluster_map_shared_rank(&told[rank], 0) = *any;
+        __syncwarp();
+        __cluster_barrier_arrive();
+        __cluster_barrier_wait();
+        for (unsigned int i = 0; i < blocks && rank == 0; i++)
+            *any = *any || told[i] != 0;
+    }
+#endif
+    if (wm_group_thread<blocks>() != 0)
         return false;
     __threadfence_system();
     return true;

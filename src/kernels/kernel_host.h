@@ -16,7 +16,7 @@ struct wm_host_kernel {
 extern wm_host_kernel *wm_host_kernels;
 extern thread_local size_t wm_host_thread, wm_host_threads;
 extern thread_local size_t wm_host_block_threads;
-extern thread_local bool wm_host_any; // see wm_block_any
+extern thread_local bool wm_host_any; // see wm_group_ended
 
 struct wm_host_kernel_entry {
     wm_host_kernel kernel;
@@ -37,6 +37,8 @@ struct wm_host_kernel_entry {
     static wm_host_kernel_entry name##_entry(#name, sizeof(params_t),         \
                                              name##_run);                     \
     static void name(const params_t p)
+#define WM_KERNEL_OF_GROUPS(name, params_t, blocks) WM_KERNEL(name, params_t)
+#define WM_HAS_GROUPS 1
 #define WM_DEVICE static inline
 #define WM_UNROLL
 
@@ -62,18 +64,6 @@ WM_DEVICE unsigned int
 wm_blocks()
 {
     return (unsigned int)(wm_host_threads / wm_host_block_threads);
-}
-
-WM_DEVICE size_t
-wm_block_thread()
-{
-    return wm_host_thread % wm_host_block_threads;
-}
-
-WM_DEVICE size_t
-wm_block_threads()
-{
-    return wm_host_block_threads;
 }
 
 WM_DEVICE uint64_t
@@ -105,19 +95,42 @@ wm_load_line(const char *line)
             {(uint32_t)(low >> 32), (uint32_t)(high >> 32)}};
 }
 
-// Threads run one after the other here: on any that came before, or this one.
-WM_DEVICE bool
-wm_block_any(bool mine)
+template <unsigned int blocks>
+WM_DEVICE unsigned int
+wm_group()
 {
-    wm_host_any = (wm_host_any && wm_block_thread() > 0) || mine;
-    return wm_host_any;
+    return wm_block() / blocks;
+}
+
+template <unsigned int blocks>
+WM_DEVICE size_t
+wm_group_threads()
+{
+    return blocks * wm_host_block_threads;
+}
+
+template <unsigned int blocks>
+WM_DEVICE size_t
+wm_group_thread()
+{
+    return wm_host_thread % wm_group_threads<blocks>();
+}
+
+template <unsigned int blocks>
+WM_DEVICE bool
+wm_group_begin()
+{
+    return wm_group_thread<blocks>() > 0 && wm_host_any;
 }
 
 // Threads run one after the other here: the last one.
+template <unsigned int blocks>
 WM_DEVICE bool
-wm_block_ended()
+wm_group_ended(bool mine, bool *any)
 {
-    return wm_block_thread() + 1 == wm_host_block_threads;
+    wm_host_any = wm_group_begin<blocks>() || mine;
+    *any = wm_host_any;
+    return wm_group_thread<blocks>() + 1 == wm_group_threads<blocks>();
 }
 
 WM_DEVICE void

@@ -60,13 +60,14 @@ lines_of(const wm_mail_memory_t &memory)
     return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
 }
 
-template <typename unit_t>
+template <unsigned int blocks, typename unit_t>
 WM_DEVICE void
 write_lines(const wm_mail_post_t &mail)
 {
     const size_t lines = lines_of(mail.src);
-    const size_t step = wm_block_threads();
-    for (size_t i = wm_block_thread(); i < lines; i += AT_ONCE * step) {
+    const size_t step = wm_group_threads<blocks>();
+    for (size_t i = wm_group_thread<blocks>(); i < lines;
+         i += AT_ONCE * step) {
         uint64_t values[AT_ONCE];
         WM_UNROLL
         for (size_t k = 0; k < AT_ONCE; k++)
@@ -80,23 +81,26 @@ write_lines(const wm_mail_post_t &mail)
     }
 }
 
+template <unsigned int blocks>
 WM_DEVICE void
 post(const wm_mail_post_t &mail)
 {
+    bool any;
+    (void)wm_group_begin<blocks>();
     switch (mail.src.unit) {
     case 8:
-        write_lines<uint64_t>(mail);
+        write_lines<blocks, uint64_t>(mail);
         break;
     case 4:
-        write_lines<uint32_t>(mail);
+        write_lines<blocks, uint32_t>(mail);
         break;
     case 2:
-        write_lines<uint16_t>(mail);
+        write_lines<blocks, uint16_t>(mail);
         break;
     default:
-        write_lines<uint8_t>(mail);
+        write_lines<blocks, uint8_t>(mail);
     }
-    if (wm_block_ended())
+    if (wm_group_ended<blocks>(false, &any))
         wm_store_system(mail.ready, mail.ready_value);
 }
 
@@ -130,19 +134,18 @@ read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
     }
 }
 
-// False when they have not come in time.
-template <typename unit_t>
+// False when this thread's have not come in time.
+template <unsigned int blocks, typename unit_t>
 WM_DEVICE bool
 take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
     const size_t lines = lines_of(mail.dst);
-    const size_t step = wm_block_threads();
+    const size_t step = wm_group_threads<blocks>();
     const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
                                   ? 0
                                   : wm_now_ns() + patience_us * (uint64_t)1000;
-    // False where a thread that ran before this one was late already.
-    bool come = !wm_block_any(false);
-    for (size_t i = wm_block_thread(); i < lines && come;
+    bool come = !wm_group_begin<blocks>();
+    for (size_t i = wm_group_thread<blocks>(); i < lines && come;
          i += AT_ONCE * step) {
         wm_line_t read[AT_ONCE];
         come = read_lines(mail, i, step, lines, deadline, read);
@@ -153,52 +156,62 @@ take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
                                       (uint64_t)read[k].high << 32
                                           | read[k].low);
     }
-    return !wm_block_any(!come);
+    return come;
 }
 
+template <unsigned int blocks>
 WM_DEVICE bool
 take(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
     switch (mail.dst.unit) {
     case 8:
-        return take_lines<uint64_t>(mail, patience_us);
+        return take_lines<blocks, uint64_t>(mail, patience_us);
     case 4:
-        return take_lines<uint32_t>(mail, patience_us);
+        return take_lines<blocks, uint32_t>(mail, patience_us);
     case 2:
-        return take_lines<uint16_t>(mail, patience_us);
+        return take_lines<blocks, uint16_t>(mail, patience_us);
     default:
-        return take_lines<uint8_t>(mail, patience_us);
+        return take_lines<blocks, uint8_t>(mail, patience_us);
     }
 }
 
+template <unsigned int blocks>
 WM_DEVICE void
 fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
-    const bool taken = take(mail, patience_us);
-    if (!wm_block_ended())
+    bool late = !take<blocks>(mail, patience_us);
+    if (!wm_group_ended<blocks>(late, &late))
         return;
     if (mail.status != nullptr)
-        wm_store_system(mail.status, taken ? WM_MAIL_TAKEN : WM_MAIL_LATE);
-    if (taken)
+        wm_store_system(mail.status, late ? WM_MAIL_LATE : WM_MAIL_TAKEN);
+    if (!late)
         wm_store_system(mail.taken, mail.taken_value);
 }
 
-template <typename params_t>
+template <unsigned int blocks, typename params_t>
 WM_DEVICE void
 run(const params_t &p)
 {
-    if (wm_block() < p.posts)
-        post(p.post[wm_block()]);
+    const unsigned int at = wm_group<blocks>();
+    if (at < p.posts)
+        post<blocks>(p.post[at]);
     else
-        fetch(p.fetch[wm_block() - p.posts], p.patience_us);
+        fetch<blocks>(p.fetch[at - p.posts], p.patience_us);
 }
 
 WM_KERNEL(wm_mail, wm_mail_params_t)
 {
-    run(p);
+    run<1>(p);
 }
 
 WM_KERNEL(wm_mail_pair, wm_mail_pair_params_t)
 {
-    run(p);
+    run<1>(p);
 }
+
+#ifdef WM_HAS_GROUPS
+WM_KERNEL_OF_GROUPS(wm_mail_wide, wm_mail_pair_params_t, WM_MAIL_WIDTH)
+{
+    run<WM_MAIL_WIDTH>(p);
+}
+#endif

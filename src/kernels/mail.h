@@ -14,6 +14,9 @@
 // So many messages share a kernel, a block each.
 #define WM_MAILS 16
 
+// Of long ones so many blocks take a part each (wm_mail_wide).
+#define WM_MAIL_WIDTH 4
+
 #define WM_MAIL_NDIM 3 // strided dimensions of the memory
 
 #define WM_MAIL_FOR_EVER UINT32_MAX // patience
@@ -33,7 +36,7 @@ typedef struct {
     int64_t strides[WM_MAIL_NDIM]; // bytes
 } wm_mail_memory_t;
 
-// To post: a block writes the bytes into the mailbox, then *ready.
+// To post: the bytes are written into the mailbox, then *ready.
 typedef struct {
     char *box;
     wm_mail_memory_t src;
@@ -42,9 +45,9 @@ typedef struct {
     uint32_t flag;
 } wm_mail_post_t;
 
-// To fetch: a block takes them out, then writes *status (taken) and
-// *taken; where they have not come in time, or *stop is not 0 before, only
-// *status (late).
+// To fetch: they are taken out, then *status (taken) and *taken are written;
+// where they have not come in time, or *stop is not 0 before, only *status
+// (late).
 typedef struct {
     wm_mail_memory_t dst;
     const char *box;
@@ -64,7 +67,8 @@ typedef struct {
     wm_mail_fetch_t fetch[WM_MAILS];
 } wm_mail_params_t;
 
-// wm_mail_pair: one of each at most, the usual case, with little to hand over.
+// wm_mail_pair, wm_mail_wide: one of each at most, the usual case, with little
+// to hand over.
 typedef struct {
     uint32_t posts;
     uint32_t patience_us;

@@ -16,8 +16,9 @@ pull(const wm_pull_t &task)
     const unit_t *src = (const unit_t *)task.src;
     unit_t *dst = (unit_t *)task.dst;
     const size_t count = task.nbytes / sizeof(unit_t);
-    const size_t step = wm_block_threads();
-    for (size_t i = wm_block_thread(); i < count; i += PULLED_AT_ONCE * step) {
+    const size_t step = wm_group_threads<1>();
+    for (size_t i = wm_group_thread<1>(); i < count;
+         i += PULLED_AT_ONCE * step) {
         unit_t values[PULLED_AT_ONCE];
         for (size_t k = 0; k < PULLED_AT_ONCE; k++) {
             const size_t at = i + k * step;
@@ -39,7 +40,8 @@ WM_KERNEL(wm_pull, wm_pull_params_t)
             pull<uint32_t>(task);
         else
             pull<uint8_t>(task);
-        if (wm_block_ended())
+        bool any;
+        if (wm_group_ended<1>(false, &any))
             wm_store_system(task.taken, task.taken_value);
     }
 }

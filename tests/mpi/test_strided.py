@@ -6,6 +6,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 SHAPE = (7, 24, 26)
@@ -475,3 +476,36 @@ def test_broadcasting_a_column_of_host_memory(comm):
     values = np.full((40, 3), float(comm.rank))
     comm.Bcast(values[:, 1], 0)
     assert (values == [comm.rank, 0, comm.rank]).all()
+
+
+@pytest.mark.skipif(
+    MPI.COMM_WORLD.size > 1 or kinds.is_real(),
+    reason="starts its own ranks, on the simulated driver",
+)
+def test_no_room_for_a_group_of_blocks(tmp_path):
+    """As on a part of a GPU with few multiprocessors."""
+    program = """
+        import ctypes, os
+        from mpi4py import MPI
+        import numpy as np, warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        driver = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+        INVALID_CLUSTER_SIZE = 912
+        grid = wm.zeros((4096, 3), "f4", device=wm.get_device())
+        sent = np.arange(1, 4097, dtype="f4")
+        for turn in range(2):
+            column = grid[:, turn]
+            if comm.rank == 0:
+                column.assign(sent)
+            wm.synchronize_device(wm.get_device())
+            if turn == 0:
+                driver.simcuda_fail(
+                    b"LaunchKernel", ctypes.c_long(1), INVALID_CLUSTER_SIZE
+                )
+            if comm.rank == 0:
+                comm.Send(column, 1)
+            else:
+                comm.Recv(column, 0)
+                assert (column.numpy() == sent).all()
+    """
+    ranks.run_text(tmp_path, program)
