@@ -120,6 +120,7 @@ SOURCES = [
     "src/python/view_check.c",
     "src/python/view_dlpack.c",
     "src/python/view_known.c",
+    "src/python/view_numpy.c",
 ]
 KERNELS = [
     "src/kernels/copy.cu",

@@ -111,6 +111,41 @@ def test_the_buffer_protocol_is_understood(made, dtype):
     assert b.numpy().tobytes() == bytes(memoryview(made))
 
 
+@pytest.mark.parametrize("code", "?bBhHiIlLqQefdFD")
+@pytest.mark.parametrize("count", [5, 5000])
+def test_every_number_of_numpys_is_the_dtype_it_says(code, count):
+    """Short and long, whole, as a view, and of a class of their own."""
+    source = np.arange(2 * count).astype(code)
+    for array in (
+        source,
+        source[1::2],
+        source[::-1],
+        source.reshape(2, count)[:, 1:].T,
+        source[3:4].reshape(()),
+        source[:0],
+        np.rec.array(source),
+        np.ma.masked_array(source)[2:],
+    ):
+        view = wm.asarray(array)
+        assert view.dtype == array.dtype
+        assert view.shape == array.shape
+        assert view.device.is_cpu
+        np.testing.assert_array_equal(view.numpy(), np.asarray(array))
+        if array.size:
+            assert view.ptr == array.ctypes.data
+
+
+def test_numpys_own_refusals_are_kept():
+    fixed = np.zeros(3)
+    fixed.flags.writeable = False
+    spread = np.broadcast_to(np.zeros(1), 3)
+    for array in (fixed, spread):
+        assert wm.asarray(array).readonly
+    for dtype, text in ((">f8", "byte order"), ("U4", "not supported")):
+        with pytest.raises(TypeError, match=text):
+            wm.asarray(np.zeros(3, dtype))
+
+
 def test_an_array_interface_alone_is_enough():
     a = values((3, 4), "i4")
     b = wm.asarray(

@@ -10,7 +10,8 @@
 // How objects of a type are read.
 typedef enum {
     WAY_ASK = 0,  // ask the object what it speaks
-    WAY_BUFFER,   // NumPy arrays and their like
+    WAY_BUFFER,   // bytes and their like
+    WAY_NUMPY,    // the structures of its arrays
     WAY_EXCHANGE, // DLPack's C functions
     WAY_CUPY,     // by its attributes
     WAY_WARP,     // CUDA array interface; the stream is elsewhere
@@ -125,8 +126,11 @@ classify(slot_t *slot, PyTypeObject *type)
     slot->way = WAY_ASK;
     slot->api = NULL;
     if (type == &PyBytes_Type || type == &PyByteArray_Type
-        || type == &PyMemoryView_Type || derives_from(type, "numpy.ndarray")) {
+        || type == &PyMemoryView_Type) {
         slot->way = WAY_BUFFER;
+    }
+    else if (derives_from(type, "numpy.ndarray")) {
+        slot->way = WAY_NUMPY;
     }
     else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
@@ -315,6 +319,8 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     switch (slot->way) {
     case WAY_BUFFER:
         return wm_view_parse_buffer(object, writable, argument, view);
+    case WAY_NUMPY:
+        return wm_view_parse_numpy(object, writable, argument, view);
     case WAY_EXCHANGE:
         return parse_exchange(object, slot, argument, view);
     case WAY_CUPY:

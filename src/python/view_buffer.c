@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The buffer protocol: NumPy arrays first of all, bytes, memoryview, array.
+// The buffer protocol: bytes, memoryview, array, and NumPy arrays that
+// view_numpy.c leaves to it.
 #include "python/view_parts.h"
 
 // Py_buffers kept for the next views, under the GIL.

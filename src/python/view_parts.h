@@ -52,6 +52,11 @@ int
 wm_view_parse_buffer(PyObject *object, bool writable, const char *argument,
                      wm_view_t *view);
 
+// NumPy's arrays, and those of types derived from them.
+int
+wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
+                    wm_view_t *view);
+
 // An attribute, or NULL without an exception where there is none; NULL with
 // one where reading it failed otherwise.
 PyObject *

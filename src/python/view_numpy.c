@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NumPy's arrays, read as the structures that they are: a third of the time
+// that the buffer protocol takes.
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#include "python/view_parts.h"
+
+#include <string.h>
+
+#include <numpy/ndarraytypes.h>
+
+// Of arrays up to so many bytes the driver is not asked whether somebody has
+// registered their memory with it: asking takes longer than copying.
+#define SHORT_BYTES 4096
+
+// Integers of a kind follow each other by size.
+#define OF_SIZE(first, type)                                                  \
+    (1 + (first) + (sizeof(type) > 1) + (sizeof(type) > 2)                    \
+     + (sizeof(type) > 4))
+
+// By NumPy's numbers; those that are not here are read by the protocol.
+static bool
+dtype_of_number(int number, wm_dtype_t *dtype)
+{
+    static const uint8_t known[NPY_HALF + 1] = {
+        // 1 more, 0 for none
+        [NPY_BOOL] = 1 + WM_BOOL,
+        [NPY_BYTE] = OF_SIZE(WM_INT8, npy_byte),
+        [NPY_SHORT] = OF_SIZE(WM_INT8, npy_short),
+        [NPY_INT] = OF_SIZE(WM_INT8, npy_int),
+        [NPY_LONG] = OF_SIZE(WM_INT8, npy_long),
+        [NPY_LONGLONG] = OF_SIZE(WM_INT8, npy_longlong),
+        [NPY_UBYTE] = OF_SIZE(WM_UINT8, npy_ubyte),
+        [NPY_USHORT] = OF_SIZE(WM_UINT8, npy_ushort),
+        [NPY_UINT] = OF_SIZE(WM_UINT8, npy_uint),
+        [NPY_ULONG] = OF_SIZE(WM_UINT8, npy_ulong),
+        [NPY_ULONGLONG] = OF_SIZE(WM_UINT8, npy_ulonglong),
+        [NPY_HALF] = 1 + WM_FLOAT16,
+        [NPY_FLOAT] = 1 + WM_FLOAT32,
+        [NPY_DOUBLE] = 1 + WM_FLOAT64,
+        [NPY_CFLOAT] = 1 + WM_COMPLEX64,
+        [NPY_CDOUBLE] = 1 + WM_COMPLEX128,
+    };
+    if (number < 0 || number > NPY_HALF || known[number] == 0) {
+        return false;
+    }
+    *dtype = (wm_dtype_t)(known[number] - 1);
+    return true;
+}
+
+// Whether NumPy took its memory from malloc(), as it does unless it was told
+// otherwise.
+static bool
+is_malloced(PyArrayObject *array)
+{
+    static PyObject *usual; // handler of memory; never freed
+    PyObject *base = PyArray_BASE(array);
+    if (base != NULL && Py_TYPE(base) == Py_TYPE(array)) {
+        array = (PyArrayObject *)base; // NumPy's views are of what owns it
+    }
+    PyObject *handler = PyArray_HANDLER(array);
+    if (!(PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA) || handler == NULL) {
+        return false;
+    }
+    if (usual == NULL && PyCapsule_IsValid(handler, "mem_handler")) {
+        const PyDataMem_Handler *known = PyCapsule_GetPointer(handler,
+                                                              "mem_handler");
+        if (strcmp(known->name, "default_allocator") == 0) {
+            usual = Py_NewRef(handler);
+        }
+    }
+    return handler == usual;
+}
+
+// Where the protocol has more to say, it is asked.
+static bool
+is_plain(PyArrayObject *array, bool writable)
+{
+    int flags = PyArray_FLAGS(array);
+    // The sign is a private flag: writing gives a warning.
+    bool writes = (flags & NPY_ARRAY_WRITEABLE) && flags >= 0;
+    return PyArray_ISNOTSWAPPED(array) && PyArray_NDIM(array) <= WM_MAX_NDIM
+           && (writes || !writable);
+}
+
+int
+wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
+                    wm_view_t *view)
+{
+    PyArrayObject *source = (PyArrayObject *)object;
+    wm_array_t *array = &view->array;
+    if (!is_plain(source, writable)
+        || !dtype_of_number(PyArray_TYPE(source), &array->dtype)) {
+        return wm_view_parse_buffer(object, writable, argument, view);
+    }
+    array->data = PyArray_BYTES(source);
+    array->readonly = !(PyArray_FLAGS(source) & NPY_ARRAY_WRITEABLE);
+    array->ndim = PyArray_NDIM(source);
+    for (int i = 0; i < array->ndim; i++) {
+        array->shape[i] = PyArray_DIMS(source)[i];
+        array->strides[i] = PyArray_STRIDES(source)[i];
+    }
+    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    if (wm_array_nbytes(array) <= SHORT_BYTES && is_malloced(source)) {
+        array->storage = NULL;
+        view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    }
+    else if (wm_view_set_memory(view, argument) < 0) {
+        return -1;
+    }
+    wm_view_own_object(view, object);
+    return 1;
+}
