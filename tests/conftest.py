@@ -61,7 +61,9 @@ class _Results:
 
     def write(self):
         kept = {"outcomes": self.outcomes, "texts": self.texts}
-        self.path.write_text(json.dumps(kept))
+        part = self.path.with_suffix(".part")  # it may die at any moment
+        part.write_text(json.dumps(kept))
+        part.replace(self.path)
 
     def pytest_runtest_logstart(self, nodeid, location):
         # Where a process was if it dies.

@@ -155,18 +155,14 @@ launch_pair(int device, wm_mail_pair_params_t *pair, bool large,
             unsigned int count, CUstream stream, wm_error_t *err)
 {
     _Atomic(CUfunction) *wide = &functions[device].wide;
-    wm_error_t own;
-    int code;
-    if (!large || atomic_load(wide) == NULL)
-        return launch(&functions[device].pair, count, large, pair, stream,
+    bool groups = large && atomic_load(wide) != NULL;
+    if (groups
+        && launch(wide, count * WM_MAIL_WIDTH, false, pair, stream, NULL) == 0)
+        return 0;
+    int code = launch(&functions[device].pair, count, large, pair, stream,
                       err);
-    code = launch(wide, count * WM_MAIL_WIDTH, false, pair, stream, &own);
-    if (code < 0 && own.detail == CUDA_ERROR_INVALID_CLUSTER_SIZE) {
-        atomic_store(wide, NULL); // this part of a device has no room for it
-        return launch_pair(device, pair, large, count, stream, err);
-    }
-    if (code < 0 && err != NULL)
-        *err = own;
+    if (code == 0 && groups)
+        atomic_store(wide, NULL); // a part of a device has no room for it
     return code;
 }
 

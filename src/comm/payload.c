@@ -77,16 +77,10 @@ wait_for_users(wm_op_t *op, wm_error_t *err)
 static int
 enter(const wm_op_t *op, wm_scope_t *scope, wm_error_t *err)
 {
-    return op->carried && op->error.code == 0
-               ? wm_device_enter(op->device, scope, err)
-               : 0;
-}
-
-static void
-leave(const wm_op_t *op, wm_scope_t *scope)
-{
     if (op->carried && op->error.code == 0)
-        wm_device_leave(scope);
+        return wm_device_enter(op->device, scope, err);
+    scope->stayed = true; // nothing to leave
+    return 0;
 }
 
 static int
@@ -101,7 +95,7 @@ test_part(wm_op_t *op, uint32_t chunk, bool *ended, int *count,
         return code;
     code = wm_mpi_check(MPI_Test(&op->parts[1 + chunk % 2], &flag, &status),
                         "MPI_Test", err);
-    leave(op, &scope);
+    wm_device_leave(&scope);
     *ended = flag != 0;
     if (code == 0 && flag && count != NULL)
         MPI_Get_count(&status, MPI_BYTE, count);
@@ -119,7 +113,7 @@ send_chunk(wm_op_t *op, const char *from, uint32_t at, wm_error_t *err)
                                   op->rank, (int)op->header.seq,
                                   op->comm->data, &op->parts[1 + at % 2]),
                         "MPI_Isend", err);
-    leave(op, &scope);
+    wm_device_leave(&scope);
     return code;
 }
 
@@ -134,7 +128,7 @@ receive_chunk(wm_op_t *op, char *into, uint32_t at, wm_error_t *err)
                                   op->result.source, (int)op->header.seq,
                                   op->comm->data, &op->parts[1 + at % 2]),
                         "MPI_Irecv", err);
-    leave(op, &scope);
+    wm_device_leave(&scope);
     return code;
 }
 

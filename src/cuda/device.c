@@ -193,16 +193,26 @@ static _Thread_local struct {
     wm_scope_t scope; // likewise
 } here;
 
+// Whether the thread is there, and nobody has taken it elsewhere.
+static bool
+is_here(int ordinal)
+{
+    CUcontext current;
+    return here.remains && here.open == 0 && here.scope.ordinal == ordinal
+           && wm_cu.CtxGetCurrent(&current) == CUDA_SUCCESS
+           && current == atomic_load(&entries[ordinal].context);
+}
+
 int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
 {
-    if (here.remains && here.open == 0 && here.scope.ordinal == ordinal) {
-        scope->stayed = true;
-        return 0;
-    }
     // The hottest call of this floor: three driver calls of some tens of
     // nanoseconds each where the context is already current.
     CUcontext context = NULL;
+    if (is_here(ordinal)) {
+        scope->stayed = true;
+        return 0;
+    }
     if (ordinal >= 0 && ordinal < WM_MAX_DEVICES && !wm_device_forked()) {
         context = atomic_load_explicit(&entries[ordinal].context,
                                        memory_order_acquire);

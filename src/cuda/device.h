@@ -58,8 +58,8 @@ void
 wm_device_leave(const wm_scope_t *scope);
 
 // From wm_device_stay() to wm_device_go() the thread remains in the first
-// device that it leaves: entering that again asks the driver nothing. For a
-// few calls in a row, with nobody else's code between them.
+// device that it leaves: entering that again asks only whether it is still
+// there. For a few calls in a row.
 void
 wm_device_stay(void);
 

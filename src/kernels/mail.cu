@@ -2,7 +2,9 @@
 #include "kernels/mail.h"
 #include "kernels/kernel.h"
 
-#define AT_ONCE 8 // lines a thread has under way
+// Lines a thread has under way: in a group there are more threads.
+template <unsigned int blocks> constexpr size_t at_once = blocks > 1 ? 4 : 8;
+
 #define LOOKS 256 // in vain, before it looks whether to stop
 
 // The last line stands for those beyond it: no branch between loads.
@@ -66,15 +68,15 @@ write_lines(const wm_mail_post_t &mail)
 {
     const size_t lines = lines_of(mail.src);
     const size_t step = wm_group_threads<blocks>();
-    for (size_t i = wm_group_thread<blocks>(); i < lines;
-         i += AT_ONCE * step) {
-        uint64_t values[AT_ONCE];
+    constexpr size_t LINES = at_once<blocks>;
+    for (size_t i = wm_group_thread<blocks>(); i < lines; i += LINES * step) {
+        uint64_t values[LINES];
         WM_UNROLL
-        for (size_t k = 0; k < AT_ONCE; k++)
+        for (size_t k = 0; k < LINES; k++)
             values[k] = load_payload<unit_t>(mail.src,
                                              clamped(i + k * step, lines));
         WM_UNROLL
-        for (size_t k = 0; k < AT_ONCE; k++)
+        for (size_t k = 0; k < LINES; k++)
             if (i + k * step < lines)
                 wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
                               values[k], mail.flag);
@@ -115,18 +117,19 @@ gives_up(const wm_mail_fetch_t &mail, uint64_t deadline, uint32_t looks)
 
 // Reads lines i, i + step … until all have the flag; false when that took too
 // long. No line is looked at before all are asked for.
+template <size_t LINES>
 WM_DEVICE bool
 read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
            uint64_t deadline, wm_line_t *read)
 {
     for (uint32_t looks = 1;; ++looks) {
         WM_UNROLL
-        for (size_t k = 0; k < AT_ONCE; k++)
+        for (size_t k = 0; k < LINES; k++)
             read[k] = wm_load_line(
                 mail.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
         bool come = true;
         WM_UNROLL
-        for (size_t k = 0; k < AT_ONCE; k++)
+        for (size_t k = 0; k < LINES; k++)
             come = come && read[k].flags[0] == mail.flag
                    && read[k].flags[1] == mail.flag;
         if (come || gives_up(mail, deadline, looks))
@@ -141,16 +144,17 @@ take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
     const size_t lines = lines_of(mail.dst);
     const size_t step = wm_group_threads<blocks>();
+    constexpr size_t LINES = at_once<blocks>;
     const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
                                   ? 0
                                   : wm_now_ns() + patience_us * (uint64_t)1000;
     bool come = !wm_group_begin<blocks>();
     for (size_t i = wm_group_thread<blocks>(); i < lines && come;
-         i += AT_ONCE * step) {
-        wm_line_t read[AT_ONCE];
-        come = read_lines(mail, i, step, lines, deadline, read);
+         i += LINES * step) {
+        wm_line_t read[LINES];
+        come = read_lines<LINES>(mail, i, step, lines, deadline, read);
         WM_UNROLL
-        for (size_t k = 0; k < AT_ONCE; k++)
+        for (size_t k = 0; k < LINES; k++)
             if (come && i + k * step < lines)
                 store_payload<unit_t>(mail.dst, i + k * step,
                                       (uint64_t)read[k].high << 32

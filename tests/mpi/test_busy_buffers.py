@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Buffers that their own streams are still at work on, at both ends.
 
-Nothing demands that work but the message: it stays undone until then.
+Nothing demands that work but the message: it stays undone until then. What
+was found is judged at the end, when nobody waits for a rank that failed.
 """
 
 import ctypes
@@ -104,30 +105,33 @@ def receive(comm, form, memory, copies, value):
     if request is not None:
         request.Wait()
     copy(memory, copies[1])
-    assert holds(copies[0], STALE)
-    assert holds(memory, value)
-    assert holds(copies[1], value)
+    return [
+        holds(copies[0], STALE),
+        holds(memory, value),
+        holds(copies[1], value),
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", SENDS)
 @pytest.mark.parametrize("kind", BUSY)
 def test_writes_come_before_a_send_and_after_it(comm, kind, form, size):
-    memory = make(kind, size)
+    memory, found = make(kind, size), []
     for turn in range(1, 4):
         if comm.rank == 0:
             send(comm, form, memory, turn)
         elif comm.rank == 1:
             into = np.zeros(size, np.uint8)
             comm.Recv(into, 0)
-            assert (into == turn).all()
+            found.append((into == turn).all())
+    assert all(found)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", ["Recv", "Irecv", "Recv_init"])
 @pytest.mark.parametrize("kind", BUSY)
 def test_a_receive_comes_after_reads_and_writes(comm, kind, form, size):
-    memory = make(kind, size)
+    memory, found = make(kind, size), []
     copies = pair(memory)
     out = kinds.make("device", np.zeros(size, np.uint8))
     for turn in range(1, 4):
@@ -135,7 +139,8 @@ def test_a_receive_comes_after_reads_and_writes(comm, kind, form, size):
             out.fill_(turn)
             comm.Send(out, 1)
         elif comm.rank == 1:
-            receive(comm, form, memory, copies, turn)
+            found += receive(comm, form, memory, copies, turn)
+    assert all(found)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -143,9 +148,9 @@ def test_a_receive_comes_after_reads_and_writes(comm, kind, form, size):
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("kind", BUSY)
 def test_both_ends_are_at_work(comm, world, kind, gaps, posted, size):
-    """Whoever comes first, and with gaps in the memory."""
-    memory = make(kind, size, gaps)
-    before, _ = pair(memory)
+    """Whoever comes first, and with gaps in the memory, which stay."""
+    memory, found = make(kind, size, gaps), []
+    before, after = pair(memory)
     for turn in range(1, 4):
         if comm.rank == 0:
             fill(memory, turn)
@@ -165,10 +170,13 @@ def test_both_ends_are_at_work(comm, world, kind, gaps, posted, size):
             if posted:
                 world.Barrier()
             request.Wait()
-            assert holds(before, STALE)
-            assert holds(memory, turn)
+            copy(memory, after)
+            found += [holds(before, STALE), holds(memory, turn)]
+            if gaps:
+                found.append((after.numpy()[1::2] == STALE).all())
         else:
             world.Barrier()
+    assert all(found)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -177,7 +185,7 @@ def test_an_exchange_with_work_on_both_buffers(comm, kind, size):
     if comm.rank > 1:
         return
     other = 1 - comm.rank
-    mine, theirs = make(kind, size), make(kind, size)
+    mine, theirs, found = make(kind, size), make(kind, size), []
     before, _ = pair(theirs)
     for turn in range(1, 4):
         fill(mine, turn + comm.rank)
@@ -185,24 +193,25 @@ def test_an_exchange_with_work_on_both_buffers(comm, kind, size):
         copy(theirs, before)
         comm.Sendrecv(mine, other, 0, theirs, other, 0)
         fill(mine, 0)
-        assert holds(before, STALE)
-        assert holds(theirs, turn + other)
+        found += [holds(before, STALE), holds(theirs, turn + other)]
+    assert all(found)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", BUSY)
 def test_a_collective_with_work_on_its_buffer(comm, kind, size):
-    memory = make(kind, size)
+    memory, found = make(kind, size), []
     before, _ = pair(memory)
     for turn in range(1, 3):
         fill(memory, turn if comm.rank == 0 else STALE)
         copy(memory, before)
         comm.Bcast(memory, 0)
-        assert holds(before, turn if comm.rank == 0 else STALE)
-        assert holds(memory, turn)
+        found.append(holds(before, turn if comm.rank == 0 else STALE))
+        found.append(holds(memory, turn))
         fill(memory, comm.rank + 1)
         comm.Allreduce(MPI.IN_PLACE, memory, MPI.MAX)
-        assert holds(memory, comm.size)
+        found.append(holds(memory, comm.size))
+    assert all(found)
 
 
 @pytest.mark.parametrize("size", SIZES[:3])
@@ -227,5 +236,5 @@ def test_many_sends_in_a_row(comm, streams, size):
             fill(memory, STALE)
         requests = [comm.Irecv(memory, 0) for memory in memories]
         wm.Request.Waitall(requests)
-        for number, memory in enumerate(memories):
-            assert holds(memory, number + 1)
+        found = [holds(m, n + 1) for n, m in enumerate(memories)]
+        assert all(found)

@@ -44,6 +44,7 @@ static struct sigaction old_actions[2];
 // Of kernels whose blocks have tasks of their own.
 constexpr size_t BLOCKS_AT_LEAST = 16;
 static_assert(BLOCKS_AT_LEAST >= WM_MAILS);
+static_assert(BLOCKS_AT_LEAST >= 2 * WM_MAIL_WIDTH);
 static const int fault_signals[2] = {SIGSEGV, SIGBUS};
 
 long
