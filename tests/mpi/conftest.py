@@ -27,6 +27,7 @@ EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
 # What these test is between two ranks, and tested by that number of them;
 # a rank and itself take some.
 PAIRS = {
+    "test_busy_buffers",
     "test_counts",
     "test_datatypes",
     "test_eager",
