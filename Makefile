@@ -2,7 +2,8 @@
 # The commands of this project; `make` alone lists them.
 #
 # PYTHON chooses the interpreter that .venv is made with, MPICC, CUDA_HOME and
-# WARPMPI_CUDA what is built with (see setup.py), ARGS goes to pytest.
+# WARPMPI_CUDA what is built with (see setup.py), ARGS goes to pytest,
+# RUN_ARGS to tests/run.py: `make test RUN_ARGS="unit -- -k streams"`.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -73,7 +74,7 @@ demo: $(VENV)/.installed $(VENV)/.extras-demo ## run the Jacobi example on 2 ran
 
 # --- tests -------------------------------------------------------------------
 
-simcuda: $(VENV)/.build-tools
+simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
 	@cuda=$$($(PY) build_tools/toolchain.py) && $(MAKE) -s -j 4 \
 	    --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
 	    CUDA_HOME="$$cuda"

@@ -4,6 +4,8 @@
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -278,3 +280,21 @@ def test_no_room_for_shared_memory(tmp_path):
     for line in lines:
         assert "rank 1 cannot take part" in line
         assert "no room for the shared segment" in line
+
+
+def test_the_source_tree_tells_what_it_is(tmp_path):
+    """Python finds it before what is installed."""
+    source = Path(wm.__file__).parent
+    skipped = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(source, tmp_path / "warpmpi", ignore=skipped)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "warpmpi", "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "run from another folder" in done.stderr
+    assert str(tmp_path) in done.stderr

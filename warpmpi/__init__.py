@@ -2,13 +2,14 @@
 """mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
 
 try:
-    from warpmpi import _core
+    import warpmpi._core  # "from … import" would hide what is missing
 except ModuleNotFoundError as error:
     if error.name != "warpmpi._core":
         raise
     raise ImportError(
-        "warpmpi's C extension is not built for this Python: build it with "
-        "`pip install .` or `make build`",
+        f"warpmpi's C extension is not in {__path__[0]} for this Python: if "
+        "that is the source tree, and warpmpi is installed, run from another "
+        "folder; else build it with `pip install .` or `make build`",
         name="warpmpi._core",
     ) from None
 
@@ -68,7 +69,7 @@ from warpmpi.comm import (
 )
 from warpmpi.install import install
 
-del _core
+del warpmpi
 
 __all__ = [
     "Array",

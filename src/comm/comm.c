@@ -296,10 +296,13 @@ wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
     if (!known)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RANK,
                             "%s=%d is not a rank of this communicator: use 0 "
-                            "to %d%s",
+                            "to %d%s%s",
                             argument, rank, comm->size - 1,
                             receives ? ", ANY_SOURCE or PROC_NULL"
-                                     : " or PROC_NULL");
+                                     : " or PROC_NULL",
+                            comm->size > 1 ? ""
+                                           : " (it is of one rank: was mpirun "
+                                             "forgotten, or another MPI's?)");
     if ((tag < 0 || tag > comm->tag_limit)
         && !(receives && tag == MPI_ANY_TAG))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,

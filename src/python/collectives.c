@@ -74,9 +74,9 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     if (message.buffer.pattern != NULL
         && wm_buffer_on_device(&message.buffer)) {
         wm_message_release(&message);
-        PyErr_SetString(PyExc_TypeError,
+        PyErr_SetString(PyExc_ValueError,
                         "buf: GPU memory with gaps is not supported by this "
-                        "call; give a contiguous copy");
+                        "call; give a contiguous copy (.copy())");
         return tell_others(&channel);
     }
     Py_BEGIN_ALLOW_THREADS;
