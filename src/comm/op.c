@@ -355,6 +355,23 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
 // What cannot be done under the lock: waiting for producers that name no
 // stream, and for host memory that a GPU still writes.
 int
+wm_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
+                                const wm_envelope_t *, wm_op_t **,
+                                wm_error_t *),
+                   wm_comm_t *comm, wm_buffer_t *buffer,
+                   const wm_envelope_t *envelope, wm_op_t **op,
+                   wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(buffer); // which it takes over
+    if (device)
+        wm_device_stay();
+    int code = begin(comm, buffer, envelope, op, err);
+    if (device)
+        wm_device_go();
+    return code;
+}
+
+int
 wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err)
 {

@@ -64,6 +64,15 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
             const wm_envelope_t *envelope, bool receives, wm_op_t **op,
             wm_error_t *err);
 
+// Around what each end does: the thread stays in the buffer's device for it.
+WM_MUST_CHECK int
+wm_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
+                                const wm_envelope_t *, wm_op_t **,
+                                wm_error_t *),
+                   wm_comm_t *comm, wm_buffer_t *buffer,
+                   const wm_envelope_t *envelope, wm_op_t **op,
+                   wm_error_t *err);
+
 // What both ends do next: waits, without the lock, for producers that name no
 // stream (unless comm.on(stream) names one and no order of ours is involved)
 // and for host memory that a GPU still uses. WM_ERR_STATE where a stream of

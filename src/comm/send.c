@@ -538,13 +538,7 @@ int
 wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
 {
-    bool device = wm_buffer_on_device(buffer);
-    if (device)
-        wm_device_stay();
-    int code = begin(comm, buffer, envelope, result, err);
-    if (device)
-        wm_device_go();
-    return code;
+    return wm_begin_in_device(begin, comm, buffer, envelope, result, err);
 }
 
 void
