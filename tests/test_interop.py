@@ -4,6 +4,7 @@
 import array as stdlib_array
 import ctypes
 import gc
+import pathlib
 import subprocess
 import sys
 import types
@@ -963,3 +964,57 @@ def test_an_interrupt_in_an_attribute_is_not_swallowed(cupy_like):
     a = wm.array(np.arange(12, dtype="f4"), device=GPU)
     with pytest.raises(KeyboardInterrupt):
         wm.asarray(cupy_like(a, data=Data()))
+
+
+@needs_gpu
+def test_cupys_current_stream_comes_from_its_c_function():
+    """And is waited for, as it is where Python alone tells it."""
+    code = """
+import ctypes, sys, threading, types
+import warpmpi as wm, kinds
+
+stream = wm.Stream(wm.get_device())
+for name in "cupy", "cupy.cuda", "cupy_backends", "cupy_backends.cuda":
+    sys.modules[name] = types.ModuleType(name)
+module = types.ModuleType("cupy_backends.cuda.stream")
+sys.modules["cupy_backends.cuda.stream"] = module
+signature = sys.argv[1].encode()
+current = ctypes.PYFUNCTYPE(ctypes.c_ssize_t)(lambda: stream.cuda_stream)
+new = ctypes.pythonapi.PyCapsule_New
+new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+new.restype = ctypes.py_object
+address = ctypes.cast(current, ctypes.c_void_p)
+module.__pyx_capi__ = {
+    "get_current_stream_ptr": new(address, signature, None),
+}
+asked = []
+sys.modules["cupy.cuda"].get_current_stream = lambda: (
+    asked.append(1) or types.SimpleNamespace(ptr=stream.cuda_stream)
+)
+
+class ndarray:
+    __module__ = "cupy"
+    def __init__(self, array):
+        self.data = types.SimpleNamespace(ptr=array.ptr)
+        self.dtype, self.shape = array.dtype, array.shape
+        self.strides, self._c_contiguous = array.strides, True
+        self.keep = array
+
+a = wm.zeros(4, "f4")
+wm.synchronize()
+with kinds.Gate() as gate:
+    gate.stop(stream)
+    reader = threading.Thread(target=wm.asarray(ndarray(a)).numpy)
+    reader.start()
+    reader.join(0.2)
+    print(reader.is_alive(), len(asked))
+reader.join()
+"""
+    for signature, asked in ("intptr_t (void)", 0), ("int (void)", 1):
+        done = subprocess.run(
+            [sys.executable, "-c", code, signature],
+            capture_output=True,
+            text=True,
+            cwd=pathlib.Path(__file__).parent,
+        )
+        assert (done.stdout, done.stderr) == (f"True {asked}\n", "")

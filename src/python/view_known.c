@@ -88,11 +88,33 @@ read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
     return read;
 }
 
+// What CuPy's own extension modules call, which takes a tenth of the time;
+// NULL without an exception where this CuPy has it not.
+static intptr_t (*find_cupy_function(void))(void)
+{
+    void *function = NULL;
+    PyObject *module = PyImport_ImportModule("cupy_backends.cuda.stream");
+    PyObject *table = module != NULL
+                          ? PyObject_GetAttrString(module, "__pyx_capi__")
+                          : NULL;
+    PyObject *capsule = table != NULL
+                            ? PyMapping_GetItemString(
+                                  table, "get_current_stream_ptr")
+                            : NULL;
+    if (capsule != NULL) { // its name is the function's signature
+        function = PyCapsule_GetPointer(capsule, "intptr_t (void)");
+    }
+    PyErr_Clear();
+    Py_XDECREF(capsule);
+    Py_XDECREF(table);
+    Py_XDECREF(module); // CuPy's modules hold on to it
+    return (intptr_t (*)(void))function;
+}
+
 static bool
-read_cupy_stream(CUstream *stream)
+call_cupy_stream(uintptr_t *handle)
 {
     static PyObject *get_current_stream; // kept
-    uintptr_t handle = 0;
     if (get_current_stream == NULL) {
         PyObject *module = PyImport_ImportModule("cupy.cuda");
         if (module != NULL) {
@@ -104,8 +126,29 @@ read_cupy_stream(CUstream *stream)
     PyObject *current = get_current_stream != NULL
                             ? PyObject_CallNoArgs(get_current_stream)
                             : NULL;
-    bool read = current != NULL && read_address(current, names.ptr, &handle);
+    bool read = current != NULL && read_address(current, names.ptr, handle);
     Py_XDECREF(current);
+    return read;
+}
+
+static bool
+read_cupy_stream(CUstream *stream)
+{
+    static intptr_t (*function)(void);
+    static bool looked;
+    uintptr_t handle = 0;
+    bool read;
+    if (!looked) {
+        function = find_cupy_function();
+        looked = true;
+    }
+    if (function != NULL) {
+        handle = (uintptr_t)function();
+        read = PyErr_Occurred() == NULL;
+    }
+    else {
+        read = call_cupy_stream(&handle);
+    }
     *stream = handle != 0 ? (CUstream)handle : CU_STREAM_LEGACY;
     return read;
 }

@@ -79,8 +79,9 @@ is_plain(PyArrayObject *array, bool writable)
     int flags = PyArray_FLAGS(array);
     // The sign is a private flag: writing gives a warning.
     bool writes = (flags & NPY_ARRAY_WRITEABLE) && flags >= 0;
-    return PyArray_ISNOTSWAPPED(array) && PyArray_NDIM(array) <= WM_MAX_NDIM
-           && (writes || !writable);
+    // PyArray_ISNOTSWAPPED needs NumPy's API, from NumPy 2.5 on.
+    return PyArray_ISNBO(PyArray_DESCR(array)->byteorder)
+           && PyArray_NDIM(array) <= WM_MAX_NDIM && (writes || !writable);
 }
 
 int
