@@ -185,8 +185,12 @@ class BuildCore(build_ext):
         ]
         # Two of GCC's misfire on the house style: outputs are written only on
         # success, and texts are cut to fixed buffers on purpose.
-        ext.extra_compile_args = ["-std=c11", "-Wall", "-Wextra",
-                                  "-Werror=implicit-function-declaration"]
+        ext.extra_compile_args = [
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror=implicit-function-declaration",
+        ]
         ext.extra_compile_args += [
             "-Wno-maybe-uninitialized",
             "-Wno-format-truncation",

@@ -71,9 +71,11 @@ flush(PyObject *module, PyObject *object)
     wm_message_t none = {0};
     if (comm_of(object, &comm) < 0)
         return NULL;
-    return wm_room_flush_begin(comm, &op, &err) < 0
-               ? wm_raise(&err)
-               : wm_request_new(op, &none);
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_room_flush_begin(comm, &op, &err);
+    Py_END_ALLOW_THREADS;
+    return code < 0 ? wm_raise(&err) : wm_request_new(op, &none);
 }
 
 static PyMethodDef functions[] = {

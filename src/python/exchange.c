@@ -179,7 +179,10 @@ request(exchange_t *exchange)
     wm_message_release(&exchange->sent);
     if (code < 0)
         return NULL;
-    wm_op_t *both = wm_pair_begin(receiving, sending);
+    wm_op_t *both;
+    Py_BEGIN_ALLOW_THREADS;
+    both = wm_pair_begin(receiving, sending);
+    Py_END_ALLOW_THREADS;
     return both != NULL ? wm_request_new(both, &none) : PyErr_NoMemory();
 }
 

@@ -97,10 +97,9 @@ static intptr_t (*find_cupy_function(void))(void)
     PyObject *table = module != NULL
                           ? PyObject_GetAttrString(module, "__pyx_capi__")
                           : NULL;
-    PyObject *capsule = table != NULL
-                            ? PyMapping_GetItemString(
-                                  table, "get_current_stream_ptr")
-                            : NULL;
+    PyObject *capsule = table != NULL ? PyMapping_GetItemString(
+                            table, "get_current_stream_ptr")
+                                      : NULL;
     if (capsule != NULL) { // its name is the function's signature
         function = PyCapsule_GetPointer(capsule, "intptr_t (void)");
     }
@@ -108,7 +107,7 @@ static intptr_t (*find_cupy_function(void))(void)
     Py_XDECREF(capsule);
     Py_XDECREF(table);
     Py_XDECREF(module); // CuPy's modules hold on to it
-    return (intptr_t (*)(void))function;
+    return (intptr_t(*)(void))function;
 }
 
 static bool

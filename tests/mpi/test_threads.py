@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 THREADS = 8
@@ -326,3 +327,59 @@ def test_a_busy_rank_serves_its_peers(comm, world, busy, kind, direction):
     plain.Free()
     if comm.rank < 2:
         assert (kinds.values_of(buffer) == 7).all()
+
+
+PROGRAM_UNDER_A_TOOL = """
+    import threading
+    from mpi4py import MPI
+    import numpy as np
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_SELF)
+    ended = threading.Event()
+
+    def exchange(tag):  # there is always somebody in the driver
+        a, b = wm.full((8, 8), tag, "u1"), wm.zeros((8, 8), "u1")
+        while not ended.is_set():
+            request = comm.Irecv(b[:, 3], 0, tag)
+            comm.Isend(a[:, 2], 0, tag).Wait()
+            request.Wait()
+        assert (b[:, 3].numpy() == tag).all()
+
+    threads = [threading.Thread(target=exchange, args=[k]) for k in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    comm.Attach_buffer(np.zeros(100_000, "u1"))
+    for turn in range(9):
+        a, b = wm.full(9, turn, "u1"), wm.zeros(9, "u1")
+        comm.Isendrecv(a, 0, 7, b, 0, 7).Wait()
+        comm.Isendrecv_replace(b, 0, 7, 0, 7).Wait()
+        assert (b.numpy() == turn).all()
+        sending = comm.Ibsend(a, 0, 8)
+        flushing = comm.Iflush_buffer()
+        receiving = comm.Mprobe(0, 8).Irecv(b)
+        receiving.Test()
+        MPI.Request.Waitall([receiving, sending, flushing])
+        idle = comm.Irecv(b, 0, 9)
+        idle.Cancel()
+        idle.Wait()
+        comm.Send_init(a, 0, 9).Free()
+        comm.Dup().Free()
+        del a, b
+    comm.Detach_buffer()
+    ended.set()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_tools_that_take_the_gil_in_the_driver(tmp_path):
+    """What they wait for waits for nobody who is in the driver.
+
+    So compute-sanitizer does, and nsys with its stacks of Python.
+    """
+    ranks.run_text(
+        tmp_path, PROGRAM_UNDER_A_TOOL, ranks=1, SIMCUDA_TOOL_US="500"
+    )

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Counts every driver call and makes chosen ones fail: SIMCUDA_FAIL,
 // SIMCUDA_FAIL_ANY, SIMCUDA_FAIL_RANK, and simcuda_calls(), simcuda_fail().
-// Its own lock, so that it also serves in a forked child.
+// Its own lock, so that it also serves in a forked child. SIMCUDA_TOOL_US:
+// what a tool does that tells Python's stack with each call.
 #include "sim.h"
 
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@ static auto &counters = *new std::map<std::string, Counter>;
 static Counter any;
 static bool child;
 static long fail_us; // a call that fails takes
+static long tool_us; // what the tool takes for each call; 0: there is none
 
 static std::string
 plain(const char *name)
@@ -66,9 +69,33 @@ rank_is_chosen()
     return want == nullptr || (rank != nullptr && atoi(want) == atoi(rank));
 }
 
+template <typename function_t>
+static function_t *
+of_python(const char *name)
+{
+    return (function_t *)dlsym(RTLD_DEFAULT, name);
+}
+
+// Takes Python's lock, as those do who look at Python's stack.
+static void
+take_gil()
+{
+    static auto *running = of_python<int()>("Py_IsInitialized");
+    static auto *ending = of_python<int()>("Py_IsFinalizing") != nullptr
+                              ? of_python<int()>("Py_IsFinalizing")
+                              : of_python<int()>("_Py_IsFinalizing");
+    static auto *ensure = of_python<int()>("PyGILState_Ensure");
+    static auto *release = of_python<void(int)>("PyGILState_Release");
+    if (running != nullptr && ending != nullptr && running() && !ending()) {
+        release(ensure());
+    }
+}
+
 void
 fault_init()
 {
+    const char *tool = getenv("SIMCUDA_TOOL_US");
+    tool_us = tool != nullptr ? atol(tool) : 0;
     pthread_atfork(nullptr, nullptr, [] {
         new (&fault_mu) std::mutex;
         child = child || initialised;
@@ -101,6 +128,10 @@ count_call(const char *name, bool after_init)
 {
     CUresult code = CUDA_SUCCESS;
     long us;
+    if (tool_us > 0 && !child) {
+        usleep((useconds_t)tool_us);
+        take_gil();
+    }
     {
         std::lock_guard<std::mutex> guard(fault_mu);
         Counter &c = counters[plain(name)];
