@@ -128,3 +128,7 @@ __all__ = [
     "synchronize_event",
     "synchronize_stream",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

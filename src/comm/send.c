@@ -495,10 +495,14 @@ begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
     }
     if (code < 0)
         wm_op_drop_resources(op);
-    // MPI has most short ones on their way by now: nobody waits.
+    // MPI has most short ones on their way by now: nobody waits. A payload in
+    // host memory goes behind its header at once.
+    bool short_one = op->header.kind == WM_MESSAGE_EAGER && op->blocking;
+    bool on_host = op->header.kind == WM_MESSAGE_DATA
+                   && !wm_buffer_on_device(&op->buffer);
     bool ended = code < 0
-                 || (op->blocking && op->state == SEND_UNDER_WAY
-                     && op->header.kind == WM_MESSAGE_EAGER && step(op));
+                 || (op->state == SEND_UNDER_WAY && (short_one || on_host)
+                     && step(op));
     if (ended)
         wm_engine_remove_lock_held(op);
     wm_engine_unlock();
