@@ -176,6 +176,7 @@ static void
 take_note_of(wm_op_t *op, int at, int device, CUstream stream)
 {
     CUevent event;
+    uint64_t id = wm_stream_id(device, stream);
     if (wm_event_acquire(device, &event, NULL) < 0)
         return;
     // One lock, so that the numbers tell which came first on a stream.
@@ -189,16 +190,15 @@ take_note_of(wm_op_t *op, int at, int device, CUstream stream)
     }
     op->after[at].event = event;
     op->after[at].device = device;
-    op->after[at].stream = stream;
+    op->after[at].stream = id;
 }
 
 bool
 wm_op_note_covers(const wm_op_t *op, const wm_op_t *other)
 {
-    // The per-thread one is another on each thread.
     return op->after[0].device == other->after[0].device
            && op->after[0].stream == other->after[0].stream
-           && op->after[0].stream != CU_STREAM_PER_THREAD
+           && op->after[0].stream != 0 // else not known to be the same
            && op->after[0].number >= other->after[0].number;
 }
 

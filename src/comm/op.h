@@ -119,7 +119,7 @@ struct wm_op {
     struct {
         CUevent event; // NULL: none
         int device;
-        CUstream stream; // it was recorded on
+        uint64_t stream; // the id of that it was recorded on
         uint64_t number; // grows with the events recorded
     } after[2];   // of the streams of producer and user: work that comes first
     bool settled; // nothing else comes first

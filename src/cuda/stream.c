@@ -176,6 +176,23 @@ wm_stream_release_idle(int device, CUstream stream)
     give_back(device, stream, true);
 }
 
+uint64_t
+wm_stream_id(int device, CUstream stream)
+{
+    unsigned long long id = 0;
+    wm_scope_t scope;
+    if (stream == NULL || stream == CU_STREAM_LEGACY) {
+        return UINT64_MAX; // of the device
+    }
+    if (stream == CU_STREAM_PER_THREAD || wm_cu.StreamGetId == NULL
+        || wm_device_enter(device, &scope, NULL) < 0) {
+        return 0;
+    }
+    CUresult result = wm_cu.StreamGetId(stream, &id);
+    wm_device_leave(&scope);
+    return result == CUDA_SUCCESS ? id : 0;
+}
+
 int
 wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
 {

@@ -47,6 +47,11 @@ wm_stream_is_default(CUstream stream)
            || stream == CU_STREAM_PER_THREAD;
 }
 
+// One that no other stream of the process has, nor had: a handle may be that
+// of one that is gone. 0 where it is not known, or another on each thread.
+uint64_t
+wm_stream_id(int device, CUstream stream);
+
 // Whether everything submitted so far has ended. A stream being captured
 // counts as busy.
 WM_MUST_CHECK int

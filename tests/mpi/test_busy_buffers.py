@@ -6,6 +6,7 @@ was found is judged at the end, when nobody waits for a rank that failed.
 """
 
 import ctypes
+import time
 
 import numpy as np
 import pytest
@@ -238,3 +239,49 @@ def test_many_sends_in_a_row(comm, streams, size):
         wm.Request.Waitall(requests)
         found = [holds(m, n + 1) for n, m in enumerate(memories)]
         assert all(found)
+
+
+def stream_with(handle):
+    """A stream that has the handle of one that is gone, or any."""
+    streams = [wm.Stream(wm.get_device())]
+    while streams[-1].cuda_stream != handle and len(streams) < 8:
+        streams.append(wm.Stream(wm.get_device()))
+    return streams[-1]
+
+
+def test_a_stream_with_the_handle_of_one_that_is_gone_is_another(comm):
+    """That it is idle does not say that the other was."""
+    world, found = MPI.COMM_WORLD, []
+    for _ in range(5):
+        memories = [make("foreign", 1000) for _ in range(2)]
+        if comm.rank == 0:
+            for value, memory in enumerate(memories):
+                fill(memory, value)
+                memory.stream.synchronize()
+            world.recv(source=1)
+            time.sleep(0.1)  # the idle one's note has ended by then
+            requests = [comm.Isend(memory, 1) for memory in memories]
+            world.send(None, 1)
+            MPI.Request.Waitall(requests)
+        elif comm.rank == 1:
+            busy, idle = memories
+            kept = make("foreign", 1000)
+            fill(busy, STALE)
+            busy.stream.synchronize()
+            handle = busy.stream.cuda_stream
+            with kinds.Gate() as gate:
+                gate.stop(busy.stream)
+                copy(busy, kept)
+                requests = [comm.Irecv(busy, 0)]
+                busy.stream = kept.stream
+                idle.stream = stream_with(handle)
+                interface = idle.__cuda_array_interface__
+                interface["stream"] = idle.stream.cuda_stream
+                requests.append(comm.Irecv(idle, 0))
+                world.send(None, 0)
+                world.recv(source=0)
+                requests[1].Wait()
+            requests[0].Wait()
+            found += [holds(kept, STALE), holds(busy, 0), holds(idle, 1)]
+        comm.Barrier()
+    assert all(found), found

@@ -118,6 +118,7 @@ struct Op {
 
 struct Stream {
     Context *ctx = nullptr;
+    unsigned long long id = 0;
     bool blocking = true; // synchronises with the legacy stream
     std::deque<Op> queue;
     uint64_t last = 0;   // submitted

@@ -7,10 +7,26 @@ namespace sim {
 std::unordered_map<CUstream, StreamPtr> &streams =
     *new std::unordered_map<CUstream, StreamPtr>;
 
+// Handles of streams that are gone, which are given out again at once.
+static auto &spare_handles = *new std::vector<CUstream>;
+
+static CUstream
+new_handle()
+{
+    if (spare_handles.empty()) {
+        return (CUstream) new char[64]; // never freed
+    }
+    CUstream handle = spare_handles.back();
+    spare_handles.pop_back();
+    return handle;
+}
+
 static StreamPtr
 new_stream(Context *ctx, bool blocking)
 {
+    static unsigned long long streams_made;
     auto stream = std::make_shared<Stream>();
+    stream->id = ++streams_made;
     stream->ctx = ctx;
     stream->blocking = blocking;
     return stream;
@@ -81,7 +97,7 @@ create(CUstream *handle, const char *name, unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     }
     StreamPtr stream = new_stream(call.ctx, flags == CU_STREAM_DEFAULT);
-    *handle = (CUstream)stream.get();
+    *handle = new_handle();
     streams[*handle] = stream;
     return CUDA_SUCCESS;
 }
@@ -109,7 +125,11 @@ cuStreamDestroy(CUstream handle)
     if (!call) {
         return call.result;
     }
-    return streams.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (streams.erase(handle) == 0) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    spare_handles.push_back(handle);
+    return CUDA_SUCCESS;
 }
 
 CUresult
@@ -162,6 +182,21 @@ cuStreamGetCtx(CUstream handle, CUcontext *ctx)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     *ctx = (CUcontext)stream->ctx;
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    Call call("StreamGetId");
+    if (!call) {
+        return call.result;
+    }
+    StreamPtr stream = stream_of(handle, call.ctx);
+    if (stream == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *id = stream->id;
     return CUDA_SUCCESS;
 }
 
