@@ -11,7 +11,8 @@ PY = $(VENV)/bin/python
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check
 SIMCUDA = build/simcuda
 ARGS ?=
-RUN_ARGS = $(if $(ARGS),-- $(ARGS))
+RUN_ARGS ?=
+ALL_ARGS = $(RUN_ARGS) $(if $(ARGS),$(if $(filter --,$(RUN_ARGS)),,--) $(ARGS))
 
 # What a rebuild depends on.
 C_FILES := $(shell find src -type f 2>/dev/null)
@@ -80,10 +81,10 @@ simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
 	    CUDA_HOME="$$cuda"
 
 test: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## run every suite and lint; makes .venv
-	@$(PY) tests/run.py $(RUN_ARGS)
+	@$(PY) tests/run.py $(ALL_ARGS)
 
 test-full: $(VENV)/.installed $(VENV)/.extras-test simcuda ## likewise, faults at every n-th call, not a sample
-	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 unit mpi $(RUN_ARGS)
+	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 unit mpi $(ALL_ARGS)
 
 # Address and undefined-behaviour sanitizers. Leaks are found by counts, in
 # tests of their own: Python's and MPI's would drown ours.
@@ -96,7 +97,7 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
 	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
 	    --build-base build/asan --build-lib build/asan/lib
-	@WARPMPI_TEST_EVERY=5 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(RUN_ARGS)
+	@WARPMPI_TEST_EVERY=5 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(ALL_ARGS)
 
 # From the source distribution, installed as a user does it.
 MPICH = .venv-mpich
@@ -108,12 +109,12 @@ test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
 	@WARPMPI_TEST_EVERY=5 MPICC= $(MPICH)/bin/python tests/run.py mpi \
-	    --ranks 2 $(RUN_ARGS)
+	    --ranks 2 $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has
 	@$(PYTHON) setup.py --quiet build_ext --inplace
-	@PYTHONPATH=$(CURDIR) $(PYTHON) tests/run.py --gpu unit mpi $(RUN_ARGS)
+	@PYTHONPATH=$(CURDIR) $(PYTHON) tests/run.py --gpu unit mpi $(ALL_ARGS)
 
 lint: $(VENV)/.installed $(VENV)/.extras-lint ## formatters and type checkers
 	@$(PY) tests/run.py lint

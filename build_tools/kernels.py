@@ -55,8 +55,7 @@ def build(
 ) -> str:
     """Writes kernels_image.c into the folder unless it is up to date.
 
-    It defines wm_kernels_image and wm_kernels_image_size, for
-    cuModuleLoadData. Returns its path.
+    It defines wm_kernels_image, for cuModuleLoadData. Returns its path.
     """
     options = _options(cuda)
     digest = hashlib.sha256(repr((options, cuda.version, sources)).encode())
@@ -106,10 +105,8 @@ def _c_text(fatbin: bytes) -> str:
     ]
     return (
         "// Generated from src/kernels by the build.\n"
-        "#include <stddef.h>\n"
         "extern const unsigned char wm_kernels_image[];\n"
-        "extern const size_t wm_kernels_image_size;\n"
         "_Alignas(16) const unsigned char wm_kernels_image[] = {\n"
         + ",\n".join(rows)
-        + f"}};\nconst size_t wm_kernels_image_size = {len(fatbin)};\n"
+        + "};\n"
     )

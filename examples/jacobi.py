@@ -302,7 +302,7 @@ def main() -> int:
         print(f"""\
 {args.ny} x {args.nx} points, {n} rank(s); rank 0 on {device}, {device.name}
 rows travel by {wm.transport(comm, solver.down, solver.fields[0][0])}
-norm {norm:.6g} after {done} iterations
+{done} iterations; the last norm taken, every {args.nccheck}, {norm:.6g}
 largest difference to one device {difference:.2g}: {"correct" if correct else "WRONG"}
 time {seconds:.4f} s, on one device {alone:.4f} s: speed-up {alone / seconds:.2f}
 efficiency {100 * alone / seconds / n:.1f} %, effective bandwidth {bandwidth:.1f} GB/s""")

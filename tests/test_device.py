@@ -276,6 +276,19 @@ print([device.has_context for device in wm.get_cuda_devices()][:2])
     assert fresh(code) == "[False, True]"
 
 
+def test_a_driver_that_was_asked_for_and_is_none_is_told():
+    done = subprocess.run(
+        [sys.executable, "-c", "import warpmpi as wm; wm.zeros(3)"],
+        env={**os.environ, **NO_DRIVER},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    told = "warpmpi: WARPMPI_CUDA_DRIVER: no CUDA driver: /nonexistent/"
+    assert done.returncode == 0
+    assert done.stderr.count(told) == 1, done.stderr
+
+
 def test_without_a_driver_the_cpu_serves():
     code = """
 print(wm.is_cuda_available(), wm.get_cuda_device_count(), wm.get_devices())

@@ -666,6 +666,17 @@ def test_a_pointer_that_cuda_does_not_know_is_told():
         wm.asarray(a)
 
 
+@needs_gpu
+def test_memory_that_nobody_knows_is_told():
+    """Host memory the interface for CUDA may show as well."""
+    gone = shown(wm.zeros(8, "u1", GPU), data=(0xDEADBEEF000, False))
+    with pytest.raises(wm.CudaError, match=r"^obj: .*freed"):
+        wm.asarray(gone)
+    host = wm.zeros(8, "u1", "cpu")
+    fields = {"data": (host.ptr, False), "stream": None}
+    assert wm.asarray(shown(host, **fields)).numpy().tolist() == [0] * 8
+
+
 @pytest.mark.parametrize("code", [3, 4, 9, 255])
 def test_exchanged_element_types_are_checked(code):
     with pytest.raises(TypeError, match=r"^obj: .*DLPack"):

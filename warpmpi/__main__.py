@@ -7,9 +7,9 @@
 
 Before the program begins, warpmpi.install() makes MPI.COMM_WORLD and all
 communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
-and Numba, from GPU to GPU, on whatever MPI mpi4py runs. Everything else of
-mpi4py is as it was. An exception that nobody catches on one rank ends all
-ranks, as `python -m mpi4py` does.
+and Numba, from GPU to GPU, on whatever MPI mpi4py runs; MPI's own requests,
+files and windows learn of them, too. Nothing else changes. An exception that
+nobody catches on one rank ends all ranks, as `python -m mpi4py` does.
 
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, and the GPUs

@@ -358,6 +358,11 @@ def transport(comm: Comm, rank: int, buffer: Any = None) -> Transport:
     and ``reason``. Which memory the sender has is not known here: into host
     memory the name is 'mpi', that of a message from host memory, and the
     reason tells how one from a GPU comes. Raises ValueError for a rank the
-    communicator lacks.
+    communicator lacks, TypeError for a communicator that is not a wm.Comm.
     """
+    if not hasattr(comm, "_transport"):
+        kind = type(comm).__name__
+        raise TypeError(
+            f"comm: {kind} is not a wm.Comm: make one by wm.Comm(comm)"
+        )
     return Transport(*comm._transport(rank, buffer))

@@ -170,17 +170,6 @@ wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
     return work_end(&work, status, blocking, err);
 }
 
-int
-wm_copy(const wm_array_t *dst, const wm_array_t *src, int device,
-        CUstream stream, bool blocking, wm_error_t *err)
-{
-    wm_producer_t to, from;
-    wm_array_producer(dst, &to);
-    wm_array_producer(src, &from);
-    return wm_copy_ordered(dst, &to, src, &from, device, stream, blocking,
-                           err);
-}
-
 static bool
 is_uniform(const void *value, size_t size)
 {

@@ -29,19 +29,12 @@ WM_MUST_CHECK int
 wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                wm_error_t *err);
 
-// The whole rule: picks a pool stream, waits for what both orders demand,
-// copies, records, and with `blocking` waits on the host until it is done.
-// `stream`, unless NULL, is used instead of a pool stream of `device`; -1 for
-// `device` takes that of dst, or else of src. A stream that is being captured
-// takes the copy into its graph: nothing is remembered then, nor waited for
-// after it.
-WM_MUST_CHECK int
-wm_copy(const wm_array_t *dst, const wm_array_t *src, int device,
-        CUstream stream, bool blocking, wm_error_t *err);
-
-// The same between memories whose producers the caller knows (foreign arrays,
-// which have no storage); each is told of the copy afterwards, unless it was
-// waited for.
+// The whole rule: picks a pool stream, waits for what both producers demand,
+// copies, tells them unless it was waited for, and with `blocking` waits on
+// the host until it is done. `stream`, unless NULL, is used instead of a pool
+// stream of `device`; -1 for `device` takes that of dst, or else of src. A
+// stream that is being captured takes the copy into its graph: nothing is
+// remembered then, nor waited for after it.
 WM_MUST_CHECK int
 wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
                 const wm_array_t *src, const wm_producer_t *src_producer,

@@ -102,15 +102,15 @@ exchange(wm_comm_t *comm, wm_error_t *err)
 {
     wm_endpoint_t mine;
     wm_endpoint_t *all = calloc((size_t)comm->size, sizeof *all);
+    wm_error_t setting;
     wm_engine_lock();
     wm_node_describe(&mine);
-    wm_engine_unlock();
-    wm_error_t setting;
     if (wm_transport_configure(&setting) < 0
         || wm_eager_configure(&setting) < 0) {
         mine.failed = 1;
         snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
     }
+    wm_engine_unlock();
     comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
     comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
     if (all == NULL || comm->peers == NULL || comm->sequences == NULL) {

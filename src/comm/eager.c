@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/mapping.h"
 #include "comm/offer.h"
@@ -26,7 +27,7 @@ wm_eager_configure(wm_error_t *err)
         return 0;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || *text == '-')
+    if (errno != 0 || *end != '\0' || strspn(text, "0123456789") == 0)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "WARPMPI_EAGER_LIMIT=%s is no number of bytes: "
                             "unset it (%d), or set it to 0 or more",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Payloads that MPI carries: of host memory beyond the header's, and of device
-// memory where no segment is shared. Engine lock held.
+// memory where no segment is shared, no slot is left, or the MPI is to carry
+// it. Engine lock held.
 #ifndef WM_COMM_PAYLOAD_H
 #define WM_COMM_PAYLOAD_H
 

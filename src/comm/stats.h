@@ -16,7 +16,7 @@
     X(host_bytes)                                                             \
     X(self_messages) /* a rank to itself on the GPU */                        \
     X(self_bytes)                                                             \
-    X(mpi_messages) /* received into host memory from MPI alone */            \
+    X(mpi_messages) /* received from MPI alone */                             \
     X(mpi_bytes)                                                              \
     X(staged_bytes)       /* copied through host memory, either way */        \
     X(handed_off_bytes)   /* copied into exportable memory first */           \

@@ -19,24 +19,25 @@ int
 wm_transport_configure(wm_error_t *err)
 {
     const char *name = getenv("WARPMPI_TRANSPORT");
+    const wm_transport_t *asked = NULL;
     forced = NULL;
     if (name == NULL || *name == '\0')
         return 0;
     for (size_t i = 0; i < TRANSPORTS; ++i)
-        if (strcmp(name, transports[i]->name) == 0)
-            forced = transports[i];
-    if (forced == NULL)
+        if (strcmp(name, transports[i]->name) == 0
+            && transports[i] != &wm_transport_self)
+            asked = transports[i];
+    if (asked == NULL)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "WARPMPI_TRANSPORT=%s is not a transport: unset "
                             "it, or set it to ipc, host or mpi",
                             name);
-    if (forced == &wm_transport_mpi && wm_mpi_is_cuda_aware() == 0) {
-        forced = NULL;
+    if (asked == &wm_transport_mpi && wm_mpi_is_cuda_aware() == 0)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "WARPMPI_TRANSPORT=mpi: this MPI says that it is "
                             "not CUDA-aware: unset WARPMPI_TRANSPORT, or run "
                             "with an MPI that is");
-    }
+    forced = asked;
     return 0;
 }
 

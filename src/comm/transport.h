@@ -4,8 +4,7 @@
 // offered nothing: device memory is given to a CUDA-aware MPI (payload.c). One
 // const array gives the order of preference (transport.c); before it is asked,
 // the sender decides whether to offer at all (send.c, try_start) and whether
-// the host has to serve (receive.c, choose). Engine lock held, but
-// wm_transport_choose is also asked without it by wm.transport(). No Python.
+// the host has to serve (receive.c, choose). Engine lock held. No Python.
 #ifndef WM_COMM_TRANSPORT_H
 #define WM_COMM_TRANSPORT_H
 

@@ -44,11 +44,18 @@ typedef struct {
     PFN_cuGetProcAddress_v11030 v1;
 } lookup_t;
 
+// By the user, who is to hear when that one is of no use.
+static bool
+driver_is_chosen(void)
+{
+    const char *path = getenv("WARPMPI_CUDA_DRIVER");
+    return path != NULL && *path != '\0';
+}
+
 static const char *
 driver_path(void)
 {
-    const char *path = getenv("WARPMPI_CUDA_DRIVER");
-    return path != NULL && *path != '\0' ? path : "libcuda.so.1";
+    return driver_is_chosen() ? getenv("WARPMPI_CUDA_DRIVER") : "libcuda.so.1";
 }
 
 static void *
@@ -158,6 +165,10 @@ wm_driver_load(wm_error_t *err)
             const char *log = getenv("WARPMPI_LOG");
             atomic_store(&logging, log != NULL && strstr(log, "cuda"));
             now = load(&failure) == 0 ? LOADED : FAILED;
+            if (now == FAILED && driver_is_chosen()) {
+                fprintf(stderr, "warpmpi: WARPMPI_CUDA_DRIVER: %s\n",
+                        failure.text);
+            }
             atomic_store_explicit(&state, now, memory_order_release);
         }
         pthread_mutex_unlock(&lock);

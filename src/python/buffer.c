@@ -141,8 +141,12 @@ number(PyObject *object, const char *argument, const char *what,
     if (object == NULL)
         return 0;
     Py_ssize_t result = PyNumber_AsSsize_t(object, PyExc_OverflowError);
-    if (result == -1 && PyErr_Occurred())
+    if (result == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s: the %s is no integer but %.99s",
+                         argument, what, Py_TYPE(object)->tp_name);
         return -1;
+    }
     if (result < 0) {
         PyErr_Format(PyExc_ValueError,
                      "%s: the %s is %zd; it must be 0 or "

@@ -47,7 +47,8 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
     if (channel->comm == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "this communicator is not attached: make it by "
-                        "wm.Comm(comm), on all its ranks");
+                        "wm.Comm(comm), on all its ranks, of one that is "
+                        "neither null nor freed");
         return -1;
     }
     return 0;

@@ -26,8 +26,8 @@ wm_datatype_measure(MPI_Datatype type, const char *argument,
                     wm_extent_t *extent);
 
 // Where an element's bytes lie, in the order in which they travel, counted
-// from strided->data. False where that is not in strides: of types that name
-// a place for each block, and of elements with gaps inside.
+// from strided->data. False where that is not in strides: of types whose
+// blocks are not equally far apart, and of elements with gaps inside.
 bool
 wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
 

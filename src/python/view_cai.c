@@ -5,6 +5,10 @@
 // arrays.interface.html.
 #include "python/view_parts.h"
 
+#include <errno.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 static PyObject *
 intern(PyObject **cache, const char *text)
 {
@@ -222,6 +226,35 @@ read_array(PyObject *dict, const char *argument, wm_array_t *array,
     return 0;
 }
 
+// Whether the process may read a byte: asked of the system, not tried.
+static bool
+is_readable(const char *address)
+{
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)address, 1};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1
+           || errno != EFAULT;
+}
+
+// Host memory may be shown by the interface for CUDA as well; what is neither
+// that nor known to CUDA was freed, or never was.
+static int
+check_known(const wm_view_t *view, const char *argument)
+{
+    char *low;
+    size_t length;
+    if (view->memory.kind != WM_MEMORY_HOST
+        || wm_array_nbytes(&view->array) == 0)
+        return 0;
+    wm_array_extent(&view->array, &low, &length);
+    if (is_readable(low) && is_readable(low + length - 1))
+        return 0;
+    return wm_view_fail(wm_state()->cuda_error, argument,
+                        "its CUDA array interface names memory at %p that "
+                        "CUDA does not know: was it freed?",
+                        view->array.data);
+}
+
 int
 wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                   bool *stream_named)
@@ -238,7 +271,8 @@ wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
         return PyErr_Occurred() ? -1 : 0;
     }
     if (read_array(dict, argument, &view->array, &version) < 0
-        || wm_view_set_memory(view, argument) < 0) {
+        || wm_view_set_memory(view, argument) < 0
+        || check_known(view, argument) < 0) {
         goto done;
     }
     int named = read_stream(dict, argument, version, &stream);

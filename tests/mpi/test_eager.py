@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Blocking sends up to the eager limit end before they are received."""
 
+import re
 import time
 
 import numpy as np
@@ -137,9 +138,11 @@ def test_the_limit_is_settable(tmp_path, limit, size, waits):
 
 
 @needs_gpu
-def test_a_limit_that_is_none(tmp_path):
-    with pytest.raises(AssertionError, match="WARPMPI_EAGER_LIMIT=lots"):
-        run(tmp_path, "lots", WAITS.format(size=1, waits=True))
+@pytest.mark.parametrize("limit", ["lots", " -1", "+5", "1k"])
+def test_a_limit_that_is_none(tmp_path, limit):
+    name = re.escape(f"WARPMPI_EAGER_LIMIT={limit}")
+    with pytest.raises(AssertionError, match=name):
+        run(tmp_path, limit, WAITS.format(size=1, waits=True))
 
 
 @needs_gpu

@@ -81,6 +81,7 @@ def test_bad_tag(comm, tag):
         (np.zeros(3, dtype=">f8"), BufferError, "byte order"),
         ([np.zeros(3), 5, MPI.DOUBLE], ValueError, "fit"),
         ([np.zeros(3), -1, MPI.DOUBLE], ValueError, "count"),
+        ([np.zeros(3), np.zeros(3)], TypeError, "buf: the count"),
         ([np.zeros(3), 1, 9, MPI.DOUBLE], ValueError, "displacement"),
         ([np.zeros(3), 1, 1, 1, 1], ValueError, "items"),
         ([np.zeros(3), 1, "no such type"], (KeyError, ValueError), None),

@@ -247,6 +247,22 @@ def test_messages_by_a_cuda_aware_mpi(tmp_path, cuda_aware):
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.parametrize("name", ["self", "IPC", "tcp"])
+def test_no_transport(tmp_path, name):
+    text = """
+        from mpi4py import MPI
+        import warpmpi as wm
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error)
+    """
+    printed = ranks.run_text(tmp_path, text, WARPMPI_TRANSPORT=name)
+    told = f"WARPMPI_TRANSPORT={name} is not a transport"
+    assert printed.count(told) == 2, printed
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
     text = """
         from mpi4py import MPI
