@@ -271,12 +271,12 @@ wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
         return PyErr_Occurred() ? -1 : 0;
     }
     if (read_array(dict, argument, &view->array, &version) < 0
-        || wm_view_set_memory(view, argument) < 0
-        || check_known(view, argument) < 0) {
+        || wm_view_set_memory(view, argument) < 0) {
         goto done;
     }
     int named = read_stream(dict, argument, version, &stream);
-    if (named < 0 || wm_view_set_producer(view, named, stream, argument) < 0) {
+    if (named < 0 || check_known(view, argument) < 0
+        || wm_view_set_producer(view, named, stream, argument) < 0) {
         goto done;
     }
     *stream_named = named;
