@@ -102,7 +102,9 @@ def rate(bench: Bench) -> None:
     token = np.zeros(1, np.uint8)
     comm, peer, request = bench.comm, bench.peer, bench.wm.Request
 
-    def ours() -> None:
+    own = [bench.wm.zeros(nbytes, "u1", bench.wm.get_device()) for _ in arrays]
+
+    def ours(arrays: list[Any] = arrays) -> None:
         if bench.world.rank == 0:
             request.Waitall([comm.Isend(a, peer) for a in arrays])
         else:
@@ -121,6 +123,7 @@ def rate(bench: Bench) -> None:
     bench.measure("rate warpmpi", nbytes, back(ours), count)
     if bench.world.rank == 1:
         expect([int(a[0]) for a in arrays], np.arange(count))
+    bench.measure("rate warpmpi, its arrays", nbytes, back(lambda: ours(own)), count)
     make = comm.Send_init if bench.world.rank == 0 else comm.Recv_init
     requests = [make(a, peer) for a in arrays]
 
