@@ -669,7 +669,7 @@ def test_a_pointer_that_cuda_does_not_know_is_told():
 @needs_gpu
 def test_memory_that_nobody_knows_is_told():
     """Host memory the interface for CUDA may show as well."""
-    gone = shown(wm.zeros(8, "u1", GPU), data=(0xDEADBEEF000, False))
+    gone = shown(wm.zeros(8, "u1", GPU), data=(4096, False))
     with pytest.raises(wm.CudaError, match=r"^obj: .*freed"):
         wm.asarray(gone)
     host = wm.zeros(8, "u1", "cpu")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
 #include "array/array.h"
+#include "cuda/driver.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -124,7 +125,9 @@ free_memory(wm_storage_t *storage)
         wm_block_free(storage->block, count, events, devices);
         return;
     }
+    void *held = storage->order != NULL ? wm_let_go() : NULL;
     (void)!wm_order_wait(storage->order, true, NULL);
+    wm_take_back(held);
     if (storage->release != NULL) {
         storage->release(storage->owner);
     }

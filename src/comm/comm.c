@@ -11,6 +11,7 @@
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/transport.h"
+#include "cuda/driver.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
 
@@ -53,8 +54,10 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
     // What nobody receives still refers to it: rather kept than freed.
+    void *held = wm_let_go();
     if (wm_engine_drain(comm))
         free_comm(comm);
+    wm_take_back(held);
     return MPI_SUCCESS;
 }
 

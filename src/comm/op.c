@@ -80,9 +80,10 @@ wm_buffer_on_device(const wm_buffer_t *buffer)
 void
 wm_buffer_release(wm_buffer_t *buffer)
 {
-    if (buffer->release != NULL)
-        buffer->release(buffer->owner);
-    buffer->release = NULL;
+    void (*release)(void *owner) = buffer->release;
+    buffer->release = NULL; // first: it may let others run, who come here
+    if (release != NULL)
+        release(buffer->owner);
 }
 
 wm_op_t *

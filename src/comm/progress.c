@@ -15,6 +15,7 @@
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 #include "cuda/word.h"
+#include "cuda/driver.h"
 
 // Out of our code for so long, the program computes.
 #define AWAY_US 50
@@ -480,6 +481,7 @@ static int
 finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
+    void *held = wm_let_go(); // the thread may need it to end
     if (threaded) {
         pthread_mutex_lock(&lock);
         atomic_store(&stopping, true);
@@ -497,6 +499,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     end_never();
     wm_engine_unlock();
     atomic_store(&finalized, true);
+    wm_take_back(held);
     return MPI_SUCCESS;
 }
 

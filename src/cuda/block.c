@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "cuda/heap.h"
+#include "cuda/driver.h"
 
 #define SLAB_SIZE ((size_t)16 << 20)
 #define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks stand alone
@@ -365,6 +366,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     if (wm_device_describe(device, &facts, NULL) == 0) {
         bound = facts->total_memory / KEEP_FRACTION;
     }
+    void *held = wm_let_go();
     take_events(block, count, events, devices);
     wm_region_t *regions = NULL;
     pthread_mutex_lock(&memory->lock);
@@ -378,6 +380,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     }
     pthread_mutex_unlock(&memory->lock);
     return_regions(device, regions);
+    wm_take_back(held);
 }
 
 void *

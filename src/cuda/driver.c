@@ -186,6 +186,30 @@ wm_driver_available(void)
     return (now == LOADED || wm_driver_load(NULL) == 0) && device_count > 0;
 }
 
+static void *(*let_go)(void);
+static void (*take_back)(void *held);
+
+void
+wm_driver_set_holder(void *(*letting_go)(void), void (*taking_back)(void *))
+{
+    let_go = letting_go;
+    take_back = taking_back;
+}
+
+void *
+wm_let_go(void)
+{
+    return let_go != NULL ? let_go() : NULL;
+}
+
+void
+wm_take_back(void *held)
+{
+    if (held != NULL) {
+        take_back(held);
+    }
+}
+
 int
 wm_driver_version(void)
 {

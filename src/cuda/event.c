@@ -3,13 +3,14 @@
 #include "cuda/event.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 // Events given back, last in first out. More than fit are destroyed.
 #define POOL_ROOM 1024
 
 typedef struct {
     pthread_mutex_t lock;
-    CUevent unrecorded; // made when first asked for
+    _Atomic(CUevent) unrecorded; // made when first asked for
     int count;
     CUevent events[POOL_ROOM];
 } pool_t;
@@ -139,15 +140,16 @@ wm_event_look_for_errors(int device, wm_error_t *err)
     pool_t *pool = &pools[device];
     bool unused;
     int status = 0;
-    pthread_mutex_lock(&pool->lock);
-    CUevent event = pool->unrecorded;
+    CUevent none = NULL, event = atomic_load(&pool->unrecorded);
     if (event == NULL) {
         status = wm_event_create(device, WM_EVENT_ORDER, &event, err);
+        if (status == 0
+            && !atomic_compare_exchange_strong(&pool->unrecorded, &none,
+                                               event)) {
+            wm_event_destroy(device, event); // another thread made one, too
+            event = none;
+        }
     }
-    if (status == 0) {
-        pool->unrecorded = event;
-    }
-    pthread_mutex_unlock(&pool->lock);
     if (status < 0) {
         return status == WM_ERR_MEMORY ? 0 : status;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cuda/memory.h"
+#include "cuda/driver.h"
 
 #define CLASS_MIN 8          // 256 bytes
 #define CLASS_CHUNKED_MAX 17 // 128 KiB: larger ones stand alone
@@ -295,7 +296,11 @@ wm_pinned_free(void *ptr)
         spare = spare_lock_held(KEEP_BYTES);
     }
     pthread_mutex_unlock(&lock);
-    return_nodes(spare);
+    if (spare != NULL) {
+        void *held = wm_let_go();
+        return_nodes(spare);
+        wm_take_back(held);
+    }
 }
 
 void

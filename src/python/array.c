@@ -38,8 +38,7 @@ wm_array_begin_view(PyObject *object, wm_array_t *view)
     wm_storage_retain(view->storage);
 }
 
-// Without the GIL memory that goes back to somebody at once is waited for, and
-// so is the device, where the driver takes it back.
+// Memory that goes back to somebody at once is waited for without the GIL.
 static void
 array_dealloc(PyObject *self)
 {
@@ -49,17 +48,13 @@ array_dealloc(PyObject *self)
     if (object->weakrefs != NULL) {
         PyObject_ClearWeakRefs(self);
     }
-    bool idle = true, last = atomic_load(&storage->references) == 1;
-    if (storage->block == NULL && last) {
+    bool idle = true;
+    if (storage->block == NULL && atomic_load(&storage->references) == 1) {
         (void)!wm_order_idle(storage->order, true, &idle, NULL);
     }
     if (!idle) {
         Py_BEGIN_ALLOW_THREADS(void) !wm_order_wait(storage->order, true,
                                                     NULL);
-        Py_END_ALLOW_THREADS
-    }
-    if (storage->block != NULL && last) { // nobody else's code runs then
-        Py_BEGIN_ALLOW_THREADS wm_array_clear(&object->array);
         Py_END_ALLOW_THREADS
     }
     // A foreign owner's end must not swallow an exception on its way.

@@ -98,8 +98,7 @@ split(PyObject *object, const char *argument, parts_t *parts)
     PyObject **items = PySequence_Fast_ITEMS(object);
     if (length < 1 || length > 4) {
         PyErr_Format(PyExc_ValueError,
-                     "%s: expected [array, count, datatype] with 1 to 4 "
-                     "items, not %zd",
+                     "%s: expected [array, count, datatype], not %zd items",
                      argument, length);
         return -1;
     }
@@ -143,14 +142,12 @@ number(PyObject *object, const char *argument, const char *what,
     Py_ssize_t result = PyNumber_AsSsize_t(object, PyExc_OverflowError);
     if (result == -1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s: the %s is no integer but %.99s",
-                         argument, what, Py_TYPE(object)->tp_name);
+            PyErr_Format(PyExc_TypeError, "%s: the %s is no integer", argument,
+                         what);
         return -1;
     }
     if (result < 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the %s is %zd; it must be 0 or "
-                     "more",
+        PyErr_Format(PyExc_ValueError, "%s: the %s is %zd, must be 0 or more",
                      argument, what, result);
         return -1;
     }
@@ -443,15 +440,21 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
 {
     parts_t parts;
     wm_strided_t strided;
+    if (PyList_Check(object)) { // which code of others may change meanwhile
+        PyObject *kept = PyList_AsTuple(object);
+        int code = kept != NULL
+                       ? parse(kept, writable, flat, argument, message)
+                       : -1;
+        Py_XDECREF(kept);
+        return code;
+    }
     if (waiting != NULL)
         release_waiting(NULL);
     if (split(object, argument, &parts) < 0)
         return -1;
     if (wm_mpi_is_in_place(parts.array)) {
         PyErr_Format(PyExc_TypeError,
-                     "%s: MPI.IN_PLACE cannot be used here; give the array "
-                     "itself",
-                     argument);
+                     "%s: give the array itself, not MPI.IN_PLACE", argument);
         return -1;
     }
     // Not calloc(), nor what a compiler makes one of: it has no cache.

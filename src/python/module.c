@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "cuda/memory.h"
+#include "cuda/driver.h"
 
 #ifndef WM_VERSION
 #define WM_VERSION "0+unknown"
@@ -244,6 +245,19 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static void *
+let_go(void)
+{
+    return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread()
+                                                    : NULL;
+}
+
+static void
+take_back(void *held)
+{
+    PyEval_RestoreThread(held);
+}
+
 static int
 execute(PyObject *module)
 {
@@ -278,6 +292,7 @@ execute(PyObject *module)
         return -1;
     }
     executed = true;
+    wm_driver_set_holder(let_go, take_back);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module) < 0) {
             return -1;

@@ -36,7 +36,9 @@ retire(partitioned_t *self)
         wm_gate_fail(gate, &err);
         Py_END_ALLOW_THREADS;
     }
+    Py_BEGIN_ALLOW_THREADS;
     wm_partitions_forget(&self->partitions);
+    Py_END_ALLOW_THREADS;
     if (self->counted != NULL)
         wm_partitioned_give_back(self->counted, self->base.envelope.tag);
     self->counted = NULL;

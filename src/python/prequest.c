@@ -28,7 +28,8 @@ wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
         wm_message_release(message);
         return NULL;
     }
-    bool listed = PyList_Check(buf) || PyTuple_Check(buf);
+    bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
+                  && PySequence_Fast_GET_SIZE(buf) > 0;
     // The handle that it has while it is inactive.
     MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF,
                   &self->request.inactive);

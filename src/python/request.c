@@ -104,9 +104,10 @@ wm_request_is_active(const wm_request_t *self)
 void
 wm_request_forget(wm_request_t *self)
 {
-    if (self->op != NULL)
-        wm_op_release(self->op);
-    self->op = NULL;
+    wm_op_t *op = self->op;
+    self->op = NULL; // first: to release it may let others run
+    if (op != NULL)
+        wm_op_release(op);
     if (self->base.ob_mpi == MPI_REQUEST_NULL)
         self->base.ob_mpi = self->inactive;
     wm_message_release(&self->message);

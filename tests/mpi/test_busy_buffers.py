@@ -249,23 +249,34 @@ def stream_with(handle):
     return streams[-1]
 
 
+def use(memory, stream):
+    memory.stream = stream
+    memory.__cuda_array_interface__["stream"] = stream.cuda_stream
+
+
 def test_a_stream_with_the_handle_of_one_that_is_gone_is_another(comm):
     """That it is idle does not say that the other was."""
     world, found = MPI.COMM_WORLD, []
-    for _ in range(5):
-        memories = [make("foreign", 1000) for _ in range(2)]
+    memories = [make("foreign", 1000) for _ in range(3)]
+    busy, idle, kept = memories
+    for memory in memories:  # mapped while no stream is held
         if comm.rank == 0:
-            for value, memory in enumerate(memories):
-                fill(memory, value)
-                memory.stream.synchronize()
+            comm.Send(memory, 1)
+        elif comm.rank == 1:
+            comm.Recv(memory, 0)
+    for _ in range(5):
+        comm.Barrier()  # closes what others left
+        if comm.rank == 0:
+            fill(busy, 0)
+            fill(idle, 1)
+            wm.synchronize()
             world.recv(source=1)
             time.sleep(0.1)  # the idle one's note has ended by then
-            requests = [comm.Isend(memory, 1) for memory in memories]
+            requests = [comm.Isend(busy, 1), comm.Isend(idle, 1)]
             world.send(None, 1)
             MPI.Request.Waitall(requests)
         elif comm.rank == 1:
-            busy, idle = memories
-            kept = make("foreign", 1000)
+            use(busy, wm.Stream(wm.get_device()))
             fill(busy, STALE)
             busy.stream.synchronize()
             handle = busy.stream.cuda_stream
@@ -273,15 +284,13 @@ def test_a_stream_with_the_handle_of_one_that_is_gone_is_another(comm):
                 gate.stop(busy.stream)
                 copy(busy, kept)
                 requests = [comm.Irecv(busy, 0)]
-                busy.stream = kept.stream
-                idle.stream = stream_with(handle)
-                interface = idle.__cuda_array_interface__
-                interface["stream"] = idle.stream.cuda_stream
+                use(busy, kept.stream)
+                use(idle, stream_with(handle))
                 requests.append(comm.Irecv(idle, 0))
                 world.send(None, 0)
                 world.recv(source=0)
                 requests[1].Wait()
             requests[0].Wait()
+            wm.synchronize()
             found += [holds(kept, STALE), holds(busy, 0), holds(idle, 1)]
-        comm.Barrier()
     assert all(found), found
