@@ -34,6 +34,7 @@ SOURCES = [
     "src/cuda/error.c",
     "src/cuda/event.c",
     "src/cuda/heap.c",
+    "src/cuda/lock.c",
     "src/cuda/pinned.c",
     "src/cuda/pointer.c",
     "src/cuda/stream.c",

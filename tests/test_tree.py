@@ -102,6 +102,13 @@ def test_driver_is_called_through_the_checking_wrapper(path):
     assert not re.findall(r"(?<![\w.])cu[A-Z]\w+\s*\(", text)
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_locks_are_taken_without_the_gil(path):
+    """All but wm_lock() itself, which lets go of it, leave that to it."""
+    if path.name != "lock.c":
+        assert "pthread_mutex_lock(" not in path.read_text()
+
+
 @pytest.mark.parametrize("path", PYTHON, ids=name)
 def test_python_module_says_what_it_is(path):
     tree = ast.parse(path.read_text())

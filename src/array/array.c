@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
 #include "array/array.h"
-#include "cuda/driver.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cuda/lock.h"
 
 #define HOST_ALIGN 64
 #define MAX_EVENTS 16
@@ -125,9 +126,13 @@ free_memory(wm_storage_t *storage)
         wm_block_free(storage->block, count, events, devices);
         return;
     }
-    void *held = storage->order != NULL ? wm_let_go() : NULL;
-    (void)!wm_order_wait(storage->order, true, NULL);
-    wm_take_back(held);
+    bool idle = true;
+    (void)!wm_order_idle(storage->order, true, &idle, NULL);
+    if (!idle) {
+        void *held = wm_let_go();
+        (void)!wm_order_wait(storage->order, true, NULL);
+        wm_take_back(held);
+    }
     if (storage->release != NULL) {
         storage->release(storage->owner);
     }

@@ -2,9 +2,10 @@
 #define _GNU_SOURCE
 #include "array/order.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+
+#include "cuda/lock.h"
 
 // Reads remembered at once; one more joins the oldest.
 #define READS 8
@@ -130,7 +131,7 @@ wm_order_before_read(wm_order_t *order, int device, CUstream stream,
         return 0;
     }
     int status = 0;
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     if (order->written) {
         status = follow_mark(&order->write, device, stream, err);
     }
@@ -146,7 +147,7 @@ wm_order_before_write(wm_order_t *order, int device, CUstream stream,
         return 0;
     }
     int status = 0;
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     if (order->written) {
         status = follow_mark(&order->write, device, stream, err);
     }
@@ -235,7 +236,7 @@ wm_order_after_read(wm_order_t *order, int device, CUstream stream,
     if (order == NULL) {
         return 0;
     }
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     int status = after_read_lock_held(order, device, stream, NULL);
     pthread_mutex_unlock(&order->lock);
     return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
@@ -277,7 +278,7 @@ wm_order_after_write(wm_order_t *order, int device, CUstream stream,
     if (order == NULL) {
         return 0;
     }
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     int status = after_write_lock_held(order, device, stream, NULL);
     pthread_mutex_unlock(&order->lock);
     return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
@@ -288,7 +289,7 @@ static bool
 begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
 {
     bool found = true;
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     if (order->written) {
         *mark = order->write;
     }
@@ -326,7 +327,7 @@ forget_lock_held(wm_order_t *order, const mark_t *mark)
 static void
 end_wait(wm_order_t *order, const mark_t *mark, bool happened)
 {
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     order->waited = 0;
     if (order->orphaned) {
         drop_lock_held(order, mark);
@@ -345,7 +346,7 @@ wm_order_wait(wm_order_t *order, bool to_write, wm_error_t *err)
     }
     mark_t mark;
     int status = 0;
-    pthread_mutex_lock(&order->waiting);
+    wm_lock(&order->waiting);
     while (status == 0 && begin_wait(order, to_write, &mark)) {
         status = wm_event_synchronize(mark.device, mark.event, err);
         end_wait(order, &mark, status == 0);
@@ -394,7 +395,7 @@ wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
         *idle = true;
         return 0;
     }
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     int status = idle_lock_held(order, to_write, idle, err);
     pthread_mutex_unlock(&order->lock);
     return status;
@@ -407,7 +408,7 @@ wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
     if (nothing_pending(order)) {
         return 0;
     }
-    pthread_mutex_lock(&order->lock);
+    wm_lock(&order->lock);
     while (order->written || order->reads > 0) {
         mark_t mark = order->write;
         if (order->written) {

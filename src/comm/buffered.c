@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/buffered.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "array/copy.h"
 #include "comm/progress.h"
+#include "cuda/lock.h"
 
 struct wm_room {
     size_t size;
@@ -47,7 +47,7 @@ wm_room_attach(wm_comm_t *comm, size_t size, wm_error_t *err)
     room->size = size;
     atomic_init(&room->used, 0);
     atomic_init(&room->references, 1);
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     wm_room_t **attached = place(comm);
     bool free_place = *attached == NULL;
     if (free_place)
@@ -72,7 +72,7 @@ none_attached(wm_error_t *err)
 int
 wm_room_detach(wm_comm_t *comm, wm_error_t *err)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     wm_room_t *room = *place(comm);
     *place(comm) = NULL;
     pthread_mutex_unlock(&lock);
@@ -86,7 +86,7 @@ wm_room_detach(wm_comm_t *comm, wm_error_t *err)
 static wm_room_t *
 room_of(wm_comm_t *comm)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     wm_room_t *room = comm != NULL && comm->room != NULL ? comm->room
                                                          : of_process;
     if (room != NULL)
@@ -114,7 +114,7 @@ step_flush(wm_op_t *op)
 int
 wm_room_flush_begin(wm_comm_t *comm, wm_op_t **result, wm_error_t *err)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     wm_room_t *room = *place(comm);
     if (room != NULL)
         atomic_fetch_add(&room->references, 1);

@@ -11,7 +11,7 @@
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/transport.h"
-#include "cuda/driver.h"
+#include "cuda/lock.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
 

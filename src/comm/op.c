@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/op.h"
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "comm/pack.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
+#include "cuda/lock.h"
 #include "cuda/word.h"
 
 #define BORROW_BYTES 1048576
@@ -38,7 +38,7 @@ static void *
 take(spares_t *spares, size_t size)
 {
     void *block = NULL;
-    pthread_mutex_lock(&spare_lock);
+    wm_lock(&spare_lock);
     if (spares->count > 0)
         block = spares->blocks[--spares->count];
     pthread_mutex_unlock(&spare_lock);
@@ -48,7 +48,7 @@ take(spares_t *spares, size_t size)
 static void
 give(spares_t *spares, void *block)
 {
-    pthread_mutex_lock(&spare_lock);
+    wm_lock(&spare_lock);
     if (spares->count < SPARES) {
         spares->blocks[spares->count++] = block;
         block = NULL;
@@ -181,7 +181,7 @@ take_note_of(wm_op_t *op, int at, int device, CUstream stream)
     if (wm_event_acquire(device, &event, NULL) < 0)
         return;
     // One lock, so that the numbers tell which came first on a stream.
-    pthread_mutex_lock(&note_lock);
+    wm_lock(&note_lock);
     int code = wm_event_record(device, event, stream, NULL);
     op->after[at].number = ++notes;
     pthread_mutex_unlock(&note_lock);

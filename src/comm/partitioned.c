@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/partitioned.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "comm/progress.h"
+#include "cuda/lock.h"
 #include "cuda/stream.h"
 
 struct wm_counted {
@@ -73,7 +73,7 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
                             "tag=%d is not a tag of a partitioned message: "
                             "use 0 to %d",
                             tag, most);
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     *counted = find(comm, rank, tag, receives);
     int code = *counted != NULL
                    ? take(*counted, number, err)
@@ -93,7 +93,7 @@ let_go(wm_counted_t *counted)
 void
 wm_partitioned_give_back(wm_counted_t *counted, int number)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     counted->alive[number - counted->first] = false;
     let_go(counted);
     pthread_mutex_unlock(&lock);
@@ -102,7 +102,7 @@ wm_partitioned_give_back(wm_counted_t *counted, int number)
 void
 wm_partitioned_drop(wm_counted_t *counted)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     while (counted != NULL) {
         wm_counted_t *next = counted->next;
         let_go(counted);
@@ -226,7 +226,7 @@ wm_partitions_ready(wm_partitions_t *partitions, int marked, wm_op_t *gate,
         wm_buffer_release(buffer);
         return code;
     }
-    pthread_mutex_lock(&partitions->lock);
+    wm_lock(&partitions->lock);
     code = in_turn(partitions, marked, gate, comm, envelope, buffer, begun,
                    err);
     pthread_mutex_unlock(&partitions->lock);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "comm/progress.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,8 +13,8 @@
 #include "comm/batch.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
+#include "cuda/lock.h"
 #include "cuda/word.h"
-#include "cuda/driver.h"
 
 // Out of our code for so long, the program computes.
 #define AWAY_US 50
@@ -66,7 +65,7 @@ take_lock(void)
             return;
         spin_hint();
     }
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
 }
 
 void
@@ -343,7 +342,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
 static void
 park(void)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     atomic_store(&parked, true);
     while (!atomic_load(&stopping) && atomic_load(&active) == 0)
         pthread_cond_wait(&wake, &lock);
@@ -434,7 +433,7 @@ static bool
 is_busy(const wm_comm_t *comm, bool *hopeful)
 {
     bool busy = false;
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     for (wm_op_t *op = first; op != NULL; op = op->next)
         if (is_of(op, comm) && !waits_for_match(op)) {
             busy = true;
@@ -462,7 +461,7 @@ wm_engine_drain(const wm_comm_t *comm)
         if (turn > 1000)
             sleep_us(50);
     }
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     for (wm_op_t *op = first; op != NULL; op = op->next)
         if (is_of(op, comm) && waits_for_match(op)
             && op->parts[0] != MPI_REQUEST_NULL)
@@ -483,7 +482,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     (void)comm, (void)key, (void)value, (void)extra;
     void *held = wm_let_go(); // the thread may need it to end
     if (threaded) {
-        pthread_mutex_lock(&lock);
+        wm_lock(&lock);
         atomic_store(&stopping, true);
         pthread_cond_signal(&wake);
         pthread_mutex_unlock(&lock);
@@ -553,7 +552,7 @@ wm_engine_start(wm_error_t *err)
 {
     if (wm_engine_check(err) < 0)
         return WM_ERR_STATE;
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     bool begin = !atomic_load(&started);
     if (begin) {
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,

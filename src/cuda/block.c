@@ -3,12 +3,12 @@
 // No driver call that may wait for the device (freeing memory does) is made
 // with a heap's lock held, so work that a waiting device depends on can go on.
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "cuda/heap.h"
 #include "cuda/driver.h"
+#include "cuda/heap.h"
+#include "cuda/lock.h"
 
 #define SLAB_SIZE ((size_t)16 << 20)
 #define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks stand alone
@@ -152,7 +152,7 @@ static void
 trim(int device, size_t bound)
 {
     memory_t *memory = &memories[device];
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     poll_all_lock_held(memory);
     wm_region_t *regions = wm_heap_spare(&memory->heap, bound, bound > 0);
     pthread_mutex_unlock(&memory->lock);
@@ -166,7 +166,7 @@ wait_pending(int device)
 {
     memory_t *memory = &memories[device];
     int count = 0;
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     for (wm_block_t *b = memory->pending_first; b != NULL; b = b->next) {
         count++;
     }
@@ -175,7 +175,7 @@ wait_pending(int device)
         pending_remove(memory, block);
         pthread_mutex_unlock(&memory->lock);
         wait_for_events(block);
-        pthread_mutex_lock(&memory->lock);
+        wm_lock(&memory->lock);
         if (events_happened(block)) {
             wm_heap_give(&memory->heap, block);
         }
@@ -223,7 +223,7 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
 static wm_block_t *
 take(memory_t *memory, size_t size, bool slab, bool poll_all)
 {
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     if (poll_all) {
         poll_all_lock_held(memory);
     }
@@ -253,7 +253,7 @@ grow(int device, size_t size, bool slab, size_t region_size,
         return status;
     }
     // Added and taken under one lock, or another thread might take it.
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     wm_heap_add(&memory->heap, region);
     memory->driver_calls++;
     *block = wm_heap_take(&memory->heap, size, slab);
@@ -267,7 +267,7 @@ out_of_memory(int device, size_t size, wm_error_t *err)
     memory_t *memory = &memories[device];
     size_t left = 0, total = 0;
     (void)!wm_device_memory(device, &left, &total, NULL);
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     size_t held = memory->heap.bytes;
     size_t used = memory->heap.used_bytes;
     pthread_mutex_unlock(&memory->lock);
@@ -369,7 +369,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     void *held = wm_let_go();
     take_events(block, count, events, devices);
     wm_region_t *regions = NULL;
-    pthread_mutex_lock(&memory->lock);
+    wm_lock(&memory->lock);
     wm_heap_retire(&memory->heap, block);
     if (block->pending_count == 0) {
         wm_heap_give(&memory->heap, block);
@@ -426,7 +426,7 @@ wm_block_stats(wm_memory_stats_t *stats)
 {
     for (int i = 0; i < WM_MAX_DEVICES; i++) {
         memory_t *memory = &memories[i];
-        pthread_mutex_lock(&memory->lock);
+        wm_lock(&memory->lock);
         stats->device_bytes += memory->heap.bytes;
         stats->device_bytes_used += memory->heap.used_bytes;
         stats->blocks += memory->heap.used_blocks;

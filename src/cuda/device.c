@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "cuda/device.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cuda/lock.h"
 #include "cuda/stream.h"
 
 // What is written once under the lock, and read without it once `described`
@@ -128,7 +128,7 @@ wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err)
         if (check_ordinal(ordinal, err) < 0) {
             return err->code;
         }
-        pthread_mutex_lock(&lock);
+        wm_lock(&lock);
         int status = entries[ordinal].described
                          ? 0
                          : describe_lock_held(ordinal, err);
@@ -147,7 +147,7 @@ retain(int ordinal, wm_error_t *err)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     entry_t *entry = &entries[ordinal];
     int status = 0;
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     if (entry->context == NULL) {
         wm_cu.ThreadExchangeStreamCaptureMode(&mode);
         CUcontext context;

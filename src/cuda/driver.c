@@ -4,11 +4,12 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cuda/lock.h"
 
 wm_driver_t wm_cu;
 
@@ -159,7 +160,7 @@ wm_driver_load(wm_error_t *err)
         return 0;
     }
     if (now == UNLOADED) {
-        pthread_mutex_lock(&lock);
+        wm_lock(&lock);
         now = atomic_load(&state);
         if (now == UNLOADED) {
             const char *log = getenv("WARPMPI_LOG");
@@ -184,30 +185,6 @@ wm_driver_available(void)
 {
     int now = atomic_load_explicit(&state, memory_order_acquire);
     return (now == LOADED || wm_driver_load(NULL) == 0) && device_count > 0;
-}
-
-static void *(*let_go)(void);
-static void (*take_back)(void *held);
-
-void
-wm_driver_set_holder(void *(*letting_go)(void), void (*taking_back)(void *))
-{
-    let_go = letting_go;
-    take_back = taking_back;
-}
-
-void *
-wm_let_go(void)
-{
-    return let_go != NULL ? let_go() : NULL;
-}
-
-void
-wm_take_back(void *held)
-{
-    if (held != NULL) {
-        take_back(held);
-    }
 }
 
 int

@@ -33,18 +33,6 @@ wm_driver_load(wm_error_t *err);
 bool
 wm_driver_available(void);
 
-// What a caller may hold whose floor is not known here (Python's GIL), and
-// must not while the device is waited for: others may need it to go on.
-// wm_let_go gives what wm_take_back is to have; set once, before any use.
-void
-wm_driver_set_holder(void *(*let_go)(void), void (*take_back)(void *held));
-
-void *
-wm_let_go(void);
-
-void
-wm_take_back(void *held);
-
 // The driver's version as CUDA gives it (13000 is 13.0), 0 without one.
 int
 wm_driver_version(void);

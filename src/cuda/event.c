@@ -2,8 +2,9 @@
 #define _GNU_SOURCE
 #include "cuda/event.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
+
+#include "cuda/lock.h"
 
 // Events given back, last in first out. More than fit are destroyed.
 #define POOL_ROOM 1024
@@ -72,7 +73,7 @@ wm_event_acquire(int device, CUevent *event, wm_error_t *err)
     }
     pool_t *pool = &pools[device];
     CUevent found = NULL;
-    pthread_mutex_lock(&pool->lock);
+    wm_lock(&pool->lock);
     if (pool->count > 0) {
         found = pool->events[--pool->count];
     }
@@ -91,7 +92,7 @@ wm_event_release(int device, CUevent event)
         return;
     }
     pool_t *pool = &pools[device];
-    pthread_mutex_lock(&pool->lock);
+    wm_lock(&pool->lock);
     bool kept = pool->count < POOL_ROOM;
     if (kept) {
         pool->events[pool->count++] = event;

@@ -3,10 +3,10 @@
 // chunks of one size each, since the driver pins whole pages and takes long;
 // larger ones are their own allocation, and kept when freed up to a bound.
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/lock.h"
 #include "cuda/memory.h"
 #include "cuda/driver.h"
 
@@ -211,7 +211,7 @@ grow(int class, void **ptr, wm_error_t *err)
     char *made;
     int status = driver_alloc(size, (void **)&made, err);
     if (status == WM_ERR_MEMORY) {
-        pthread_mutex_lock(&lock);
+        wm_lock(&lock);
         node_t *spare = spare_lock_held(0);
         pthread_mutex_unlock(&lock);
         if (return_nodes(spare)) {
@@ -221,7 +221,7 @@ grow(int class, void **ptr, wm_error_t *err)
     if (status < 0) {
         return status;
     }
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     status = reserve_extent_lock_held(err);
     if (status == 0) {
         extent_t extent = {(uintptr_t)made, size, class};
@@ -257,7 +257,7 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
                             size);
     }
     int class = class_of(size);
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     void *found = pop_lock_held(class);
     pthread_mutex_unlock(&lock);
     if (found != NULL) {
@@ -279,7 +279,7 @@ wm_pinned_free(void *ptr)
     if (ptr == NULL || wm_device_forked()) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     size_t at = extent_above((uintptr_t)ptr);
     if (at == 0
         || (uintptr_t)ptr - extents[at - 1].base >= extents[at - 1].size) {
@@ -306,7 +306,7 @@ wm_pinned_free(void *ptr)
 void
 wm_pinned_stats(wm_memory_stats_t *stats)
 {
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     stats->pinned_bytes += total_bytes;
     stats->pinned_bytes_used += used_bytes;
     stats->pinned_blocks += used_blocks;

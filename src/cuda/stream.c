@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "cuda/stream.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "cuda/event.h"
+#include "cuda/lock.h"
 
 // A pool keeps the streams given back, oldest first. More than fit are
 // destroyed, which the driver does once their work has ended.
@@ -126,7 +126,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
         return status;
     }
     pool_t *pool = &pools[device];
-    pthread_mutex_lock(&pool->lock);
+    wm_lock(&pool->lock);
     CUstream found = find_lock_held(pool);
     pthread_mutex_unlock(&pool->lock);
     wm_device_leave(&scope);
@@ -136,7 +136,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
     }
     status = wm_stream_create(device, POOL_PRIORITY, stream, err);
     if (status < 0) {
-        pthread_mutex_lock(&pool->lock);
+        wm_lock(&pool->lock);
         pool->made--;
         pthread_mutex_unlock(&pool->lock);
     }
@@ -150,7 +150,7 @@ give_back(int device, CUstream stream, bool idle)
         return;
     }
     pool_t *pool = &pools[device];
-    pthread_mutex_lock(&pool->lock);
+    wm_lock(&pool->lock);
     bool kept = pool->count < POOL_ROOM;
     if (kept) {
         pool->entries[pool->count++] = (entry_t){stream, idle};

@@ -44,18 +44,8 @@ array_dealloc(PyObject *self)
 {
     wm_array_object_t *object = (wm_array_object_t *)self;
     PyTypeObject *type = Py_TYPE(self);
-    wm_storage_t *storage = object->array.storage;
     if (object->weakrefs != NULL) {
         PyObject_ClearWeakRefs(self);
-    }
-    bool idle = true;
-    if (storage->block == NULL && atomic_load(&storage->references) == 1) {
-        (void)!wm_order_idle(storage->order, true, &idle, NULL);
-    }
-    if (!idle) {
-        Py_BEGIN_ALLOW_THREADS(void) !wm_order_wait(storage->order, true,
-                                                    NULL);
-        Py_END_ALLOW_THREADS
     }
     // A foreign owner's end must not swallow an exception on its way.
     PyObject *error_type, *error, *traceback;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "python/buffer.h"
 
+#include "cuda/lock.h"
 #include "python/datatype.h"
 #include "python/dlpack.h"
 #include "python/raw.h"
@@ -27,6 +26,7 @@ typedef struct owner {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static owner_t *waiting;
+static bool called; // release_waiting is to come
 
 static void
 release_now(owner_t *owner)
@@ -44,9 +44,10 @@ static int
 release_waiting(void *unused)
 {
     (void)unused;
-    pthread_mutex_lock(&lock);
+    wm_lock(&lock);
     owner_t *list = waiting;
     waiting = NULL;
+    called = false;
     pthread_mutex_unlock(&lock);
     while (list != NULL) {
         owner_t *next = list->next;
@@ -68,13 +69,12 @@ release_owner(void *argument)
         release_now(owner);
         return;
     }
-    pthread_mutex_lock(&lock);
-    bool first = waiting == NULL;
+    wm_lock(&lock);
     owner->next = waiting;
     waiting = owner;
+    if (!called) // fails where too many wait: the next release asks again
+        called = Py_AddPendingCall(release_waiting, NULL) == 0;
     pthread_mutex_unlock(&lock);
-    if (first)
-        Py_AddPendingCall(release_waiting, NULL);
 }
 
 // The parts of a specification; borrowed.

@@ -3,8 +3,9 @@
 
 #include <errno.h>
 
-#include "cuda/memory.h"
 #include "cuda/driver.h"
+#include "cuda/lock.h"
+#include "cuda/memory.h"
 
 #ifndef WM_VERSION
 #define WM_VERSION "0+unknown"
@@ -292,7 +293,7 @@ execute(PyObject *module)
         return -1;
     }
     executed = true;
-    wm_driver_set_holder(let_go, take_back);
+    wm_lock_set_holder(let_go, take_back);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module) < 0) {
             return -1;

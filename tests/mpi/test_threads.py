@@ -373,13 +373,55 @@ PROGRAM_UNDER_A_TOOL = """
 """
 
 
+ARRAYS_UNDER_A_TOOL = """
+    import threading
+    import numpy as np
+    import warpmpi as wm
+    from warpmpi import _core
+
+    device = wm.zeros(64, "u1")
+    pinned = wm.zeros(64, "u1", device="cpu", pinned=True)
+    ended = threading.Event()
+
+    def copy():  # there is always somebody in the driver
+        into = wm.zeros(64, "u1")
+        while not ended.is_set():
+            into.assign(device, blocking=False)
+            into.assign(pinned, blocking=False)
+            freed = wm.full(64, 1, "u1", blocking=False)
+            del freed
+
+    def meet_cuda_1():
+        wm.zeros(4, "u1", device="cuda:1")
+
+    threads = [threading.Thread(target=f) for f in (copy, copy, meet_cuda_1)]
+    for thread in threads:
+        thread.start()
+    other = wm.get_device("cuda:1")
+    for turn in range(40):
+        other.name, other.has_context
+        wm.empty(64, "u1").__cuda_array_interface__
+        device.ptr
+        device.__dlpack__()
+        pinned.numpy()
+        memoryview(pinned)
+        _core._memory_stats()
+    ended.set()
+    for thread in threads:
+        thread.join()
+"""
+
+
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
-def test_tools_that_take_the_gil_in_the_driver(tmp_path):
+@pytest.mark.parametrize(
+    "program",
+    [PROGRAM_UNDER_A_TOOL, ARRAYS_UNDER_A_TOOL],
+    ids=["messages", "arrays"],
+)
+def test_tools_that_take_the_gil_in_the_driver(tmp_path, program):
     """What they wait for waits for nobody who is in the driver.
 
     So compute-sanitizer does, and nsys with its stacks of Python.
     """
-    ranks.run_text(
-        tmp_path, PROGRAM_UNDER_A_TOOL, ranks=1, SIMCUDA_TOOL_US="500"
-    )
+    ranks.run_text(tmp_path, program, ranks=1, SIMCUDA_TOOL_US="500")

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "cuda/lock.h"
+
+#include <stddef.h>
+
+static void *(*let_go)(void);
+static void (*take_back)(void *held);
+
+void
+wm_lock_set_holder(void *(*letting_go)(void), void (*taking_back)(void *))
+{
+    let_go = letting_go;
+    take_back = taking_back;
+}
+
+void *
+wm_let_go(void)
+{
+    return let_go != NULL ? let_go() : NULL;
+}
+
+void
+wm_take_back(void *held)
+{
+    if (held != NULL) {
+        take_back(held);
+    }
+}
+
+// Nor is the lock held while the GIL is waited for, which a process that ends
+// may never give.
+void
+wm_lock(pthread_mutex_t *mutex)
+{
+    while (pthread_mutex_trylock(mutex) != 0) {
+        void *held = wm_let_go();
+        pthread_mutex_lock(mutex);
+        if (held == NULL) {
+            return;
+        }
+        pthread_mutex_unlock(mutex);
+        wm_take_back(held);
+    }
+}
