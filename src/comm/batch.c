@@ -3,7 +3,7 @@
 
 #include "comm/progress.h"
 
-#define ANNOUNCEMENTS 16
+#define ANNOUNCEMENTS 32
 // So many later ones there are when the driver is asked about the others: an
 // event just recorded has not ended for some microseconds, idle as its stream
 // may be.
@@ -104,9 +104,9 @@ ask(wm_op_t *const *ops, int count)
         bool ended = false, newest = true;
         if (ops[i]->after[0].event == NULL)
             continue;
-        for (int k = 0; k < count; ++k)
-            newest &= k == i || ops[k]->after[0].event == NULL
-                      || !wm_op_note_covers(ops[k], ops[i]);
+        for (int k = count - 1; k >= 0 && newest; --k)
+            newest = k == i || ops[k]->after[0].event == NULL
+                     || !wm_op_note_covers(ops[k], ops[i]);
         if (!newest
             || wm_event_done(ops[i]->after[0].device, ops[i]->after[0].event,
                              &ended, NULL)

@@ -23,6 +23,9 @@
 // Rounds without a call of MPI's, which then gets one: a program that waits
 // for our messages is in MPI for its peers, whose own may wait for that.
 #define ROUNDS_WITHOUT_MPI 32
+// Begun without waiting, one after the other: of so many headers MPI has room
+// on the way (Open MPI: 4 KiB), the others it sends when it is called again.
+#define BEGUN_WITHOUT_MPI 8
 // How long is waited at the end for what nobody may ever receive.
 #define DRAIN_US 5000000
 
@@ -233,6 +236,14 @@ wm_engine_add_lock_held(wm_op_t *op)
     last = op;
     atomic_fetch_add(&active, 1);
     atomic_fetch_add(&events, 1);
+}
+
+void
+wm_engine_begun_lock_held(const wm_op_t *op)
+{
+    static unsigned begun;
+    if (!op->blocking && ++begun % BEGUN_WITHOUT_MPI == 0)
+        progress_mpi();
 }
 
 void

@@ -32,6 +32,10 @@ wm_engine_unlock(void);
 void
 wm_engine_add_lock_held(wm_op_t *op);
 
+// A message was begun: MPI is called now and then where many are.
+void
+wm_engine_begun_lock_held(const wm_op_t *op);
+
 // Takes one off that could not begin; the reference passes to the caller.
 void
 wm_engine_remove_lock_held(wm_op_t *op);

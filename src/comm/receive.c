@@ -457,6 +457,7 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     wm_engine_lock();
     wm_op_retain(op); // the engine's
     wm_engine_add_lock_held(op);
+    wm_engine_begun_lock_held(op);
     wm_engine_unlock();
     return 0;
 }

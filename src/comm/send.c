@@ -505,6 +505,7 @@ begin_sending(wm_op_t *op, const wm_envelope_t *envelope, wm_error_t *err)
                      && step(op));
     if (ended)
         wm_engine_remove_lock_held(op);
+    wm_engine_begun_lock_held(op);
     wm_engine_unlock();
     if (ended)
         wm_op_release(op);
