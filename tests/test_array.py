@@ -153,13 +153,13 @@ def test_array_refuses_what_is_no_data(bad):
     ],
 )
 def test_a_bad_shape_is_refused(shape, error):
-    with pytest.raises(error):
+    with pytest.raises(error, match=r"shape|too large|fit"):
         wm.empty(shape, device="cpu")
 
 
 @pytest.mark.parametrize("bad", ["M8[s]", "V8", "O", ">f4", "f16", "nope", 7])
 def test_a_bad_dtype_is_refused(bad):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="dtype: "):
         wm.empty(3, dtype=bad, device="cpu")
 
 
@@ -354,7 +354,7 @@ def test_reshape_of_strided_arrays_is_numpys_or_refused(data):
 
 @pytest.mark.parametrize("new", [(4,), (-1, -1), (5, -1), (-2, -3), (0, -1)])
 def test_reshape_refuses_what_does_not_fit(new):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"shape: .* not one of 6 elements"):
         wm.zeros((2, 3), device="cpu").reshape(new)
 
 
@@ -416,7 +416,7 @@ def test_assign_broadcasts_as_numpy_does(place, there):
         a[...] = source
         assert np.array_equal(b.numpy(), a), shape
     for shape in [(4,), (5, 4), (2, 4, 5), (0,)]:
-        with pytest.raises(ValueError, match="broadcast"):
+        with pytest.raises(ValueError, match=r"broadcast to \(4, 5\)"):
             b.assign(wm.zeros(shape, **options(there)))
 
 
@@ -551,7 +551,7 @@ def test_fill_takes_one_scalar_of_its_type(place):
     assert b.numpy().tolist() == [200] * 5
     b[1:4:2] = 7
     assert b.numpy().tolist() == [200, 7, 200, 7, 200]
-    with pytest.raises(OverflowError):
+    with pytest.raises(OverflowError, match="value: "):
         b.fill_(256)
     with pytest.raises(ValueError, match="scalar"):
         b.fill_([1, 2])

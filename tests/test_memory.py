@@ -73,6 +73,8 @@ def test_calls_are_logged_when_asked_for(program):
     assert "warpmpi: cuMemAlloc(&ptr, size) -> CUDA_SUCCESS" in done.stderr
     quiet = run(program, case, WARPMPI_LOG="")
     assert quiet.stderr == ""
+    unknown = run(program, case, WARPMPI_LOG="mpi")
+    assert unknown.stderr == "warpmpi: WARPMPI_LOG=mpi: use cuda\n"
 
 
 def test_missing_driver_is_told_once_and_for_all(program):

@@ -174,7 +174,8 @@ lay_out(wm_dtype_t dtype, int ndim, const int64_t *shape, wm_array_t *array,
     for (int i = ndim - 1; i >= 0; i--) {
         if (shape[i] < 0) {
             return wm_error_set(err, WM_ERR_VALUE, 0,
-                                "negative extent %lld in dimension %d",
+                                "shape: negative extent %lld in dimension "
+                                "%d",
                                 (long long)shape[i], i);
         }
         array->shape[i] = shape[i];

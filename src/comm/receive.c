@@ -21,7 +21,8 @@
 #include "comm/transport.h"
 #include "cuda/word.h"
 
-#define LOOKS 16 // at words, before it is asked whether the peer lives
+#define LOOKS_FOR_PEER                                                        \
+    16 // at words, before it is asked whether the peer lives
 #define PATIENCE_US 10000
 
 enum {
@@ -327,7 +328,7 @@ advance(wm_op_t *op, wm_error_t *err)
         return 1;
     }
     // What a living peer has posted comes, whoever revoked the communicator.
-    if (code == 0 && op->slot != NULL && ++op->looks % LOOKS == 0
+    if (code == 0 && op->slot != NULL && ++op->looks % LOOKS_FOR_PEER == 0
         && wm_failure_look(op->comm, op->result.source, err) < 0
         && (op->peer->dead || !op->on_stream)
         && (op->peer->dead || op->state != RECEIVE_PUSHED

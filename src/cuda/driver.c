@@ -165,6 +165,9 @@ wm_driver_load(wm_error_t *err)
         if (now == UNLOADED) {
             const char *log = getenv("WARPMPI_LOG");
             atomic_store(&logging, log != NULL && strstr(log, "cuda"));
+            if (log != NULL && *log != '\0' && !atomic_load(&logging)) {
+                fprintf(stderr, "warpmpi: WARPMPI_LOG=%s: use cuda\n", log);
+            }
             now = load(&failure) == 0 ? LOADED : FAILED;
             if (now == FAILED && driver_is_chosen()) {
                 fprintf(stderr, "warpmpi: WARPMPI_CUDA_DRIVER: %s\n",

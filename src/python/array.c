@@ -56,8 +56,8 @@ array_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *
-tuple_of(const int64_t *values, int count)
+PyObject *
+wm_array_tuple(const int64_t *values, int count)
 {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
@@ -76,7 +76,7 @@ get_shape(PyObject *self, void *unused)
 {
     (void)unused;
     const wm_array_t *array = wm_array_of(self);
-    return tuple_of(array->shape, array->ndim);
+    return wm_array_tuple(array->shape, array->ndim);
 }
 
 static PyObject *
@@ -84,7 +84,7 @@ get_strides(PyObject *self, void *unused)
 {
     (void)unused;
     const wm_array_t *array = wm_array_of(self);
-    return tuple_of(array->strides, array->ndim);
+    return wm_array_tuple(array->strides, array->ndim);
 }
 
 static PyObject *

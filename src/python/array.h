@@ -22,6 +22,10 @@ wm_array_object(wm_array_t *array);
 wm_array_t *
 wm_array_of(PyObject *object);
 
+// A shape, or strides, as Python shows them.
+PyObject *
+wm_array_tuple(const int64_t *values, int count);
+
 // A view of the object's storage with its own reference, everything but shape
 // and strides filled, for wm_array_object().
 void
@@ -74,7 +78,8 @@ wm_array_transposed(PyObject *self, void *unused);
 
 // An int or a sequence of ints. 0, or -1 with an exception.
 int
-wm_array_parse_shape(PyObject *object, int *ndim, int64_t *shape);
+wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
+                     int64_t *shape);
 
 // array_make.c: the functions of the module.
 int

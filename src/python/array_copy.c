@@ -245,9 +245,15 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
         strides[i] = repeat ? 0 : src->strides[at < 0 ? 0 : at];
     }
     if (!fits) {
-        PyErr_SetString(PyExc_ValueError,
-                        "assign: the source's shape cannot be broadcast to "
-                        "the array's");
+        PyObject *given = wm_array_tuple(src->shape, src->ndim);
+        PyObject *wanted = wm_array_tuple(dst->shape, dst->ndim);
+        if (given != NULL && wanted != NULL) {
+            PyErr_Format(PyExc_ValueError,
+                         "source: shape %R cannot be broadcast to %R", given,
+                         wanted);
+        }
+        Py_XDECREF(given);
+        Py_XDECREF(wanted);
         return -1;
     }
     memcpy(src->shape, shape, (size_t)dst->ndim * sizeof(int64_t));

@@ -49,12 +49,33 @@ done:
     return result;
 }
 
+// What NumPy said of the value, with the argument's name before it.
+static void
+name_argument(const char *argument)
+{
+    PyObject *const kinds[] = {PyExc_TypeError, PyExc_ValueError,
+                               PyExc_OverflowError};
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (size_t i = 0; i < 3; i++) {
+        if (PyErr_GivenExceptionMatches(type, kinds[i])) {
+            PyErr_Format(kinds[i], "%s: %S", argument, value);
+            Py_DECREF(type);
+            Py_XDECREF(value);
+            Py_XDECREF(trace);
+            return;
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
 int
 wm_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
                         const char *argument, wm_view_t *view)
 {
     PyObject *array = host_array(data, dtype);
     if (array == NULL) {
+        name_argument(argument);
         return -1;
     }
     int status = wm_view_parse(array, false, argument, view);

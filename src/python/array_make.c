@@ -48,7 +48,7 @@ make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
     int device, ndim;
     int64_t extents[WM_MAX_NDIM];
     if (parse_place(device_object, pinned, &device) < 0
-        || wm_array_parse_shape(shape, &ndim, extents) < 0) {
+        || wm_array_parse_shape(shape, "shape", &ndim, extents) < 0) {
         return -1;
     }
     return wm_array_new_nogil(device, pinned, dtype, ndim, extents, array);

@@ -3,30 +3,39 @@
 #include "python/array.h"
 
 int
-wm_array_parse_shape(PyObject *object, int *ndim, int64_t *shape)
+wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
+                     int64_t *shape)
 {
     if (PyIndex_Check(object)) {
         shape[0] = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         *ndim = 1;
         return shape[0] == -1 && PyErr_Occurred() ? -1 : 0;
     }
-    PyObject *fast = PySequence_Fast(
-        object, "shape: expected an int or a tuple of ints");
+    PyObject *fast = PyUnicode_Check(object) ? NULL
+                                             : PySequence_Fast(object, "");
     if (fast == NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: expected an int or a tuple of ints, not %.100s",
+                     argument, Py_TYPE(object)->tp_name);
         return -1;
     }
     int status = 0;
     Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
     if (count > WM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError,
-                     "shape: %zd dimensions, at most %d are supported", count,
-                     WM_MAX_NDIM);
+                     "%s: %zd dimensions, at most %d are supported", argument,
+                     count, WM_MAX_NDIM);
         status = -1;
     }
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(fast, i); // borrowed
         shape[i] = PyNumber_AsSsize_t(item, PyExc_OverflowError);
         if (shape[i] == -1 && PyErr_Occurred()) {
+            if (!PyIndex_Check(item)) {
+                PyErr_Format(PyExc_TypeError,
+                             "%s: expected ints, not %R in dimension %zd",
+                             argument, item, i);
+            }
             status = -1;
         }
     }
@@ -58,13 +67,16 @@ complete_shape(const wm_array_t *array, int ndim, int64_t *shape)
     else {
         wrong |= unknown >= 0;
     }
-    if (wrong || known != count) {
-        PyErr_Format(PyExc_ValueError,
-                     "reshape: %lld elements do not fit the new shape",
-                     (long long)count);
-        return -1;
+    if (!wrong && known == count) {
+        return 0;
     }
-    return 0;
+    PyObject *given = wm_array_tuple(shape, ndim);
+    if (given != NULL) {
+        PyErr_Format(PyExc_ValueError, "shape: %R is not one of %lld elements",
+                     given, (long long)count);
+        Py_DECREF(given);
+    }
+    return -1;
 }
 
 // Strides for the new shape over the same memory: groups of old dimensions
@@ -142,7 +154,7 @@ array_reshape(PyObject *self, PyObject *args)
         shape = PyTuple_GET_ITEM(args, 0); // borrowed
     }
     wm_array_begin_view(self, &view);
-    if (wm_array_parse_shape(shape, &view.ndim, view.shape) < 0
+    if (wm_array_parse_shape(shape, "shape", &view.ndim, view.shape) < 0
         || complete_shape(array, view.ndim, view.shape) < 0) {
         wm_array_clear(&view);
         return NULL;
@@ -203,7 +215,7 @@ array_transpose(PyObject *self, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0 || given == Py_None) {
         return permuted(self, NULL);
     }
-    if (wm_array_parse_shape(given, &count, axes) < 0) {
+    if (wm_array_parse_shape(given, "axes", &count, axes) < 0) {
         return NULL;
     }
     for (int i = 0; i < count; i++) {

@@ -155,6 +155,7 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         return 0;
     }
     if (err.code != 0 && err.code != WM_ERR_PYTHON) {
+        wm_error_context(&err, "dtype");
         wm_raise(&err);
     }
     else {

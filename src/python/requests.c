@@ -124,7 +124,13 @@ take_list(const char *name, const char *second, PyObject *args,
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &requests,
                                      other))
         return NULL;
-    return PySequence_Tuple(requests);
+    PyObject *list = PySequence_Tuple(requests);
+    if (list == NULL && PyErr_ExceptionMatches(PyExc_TypeError)
+        && Py_TYPE(requests)->tp_iter == NULL)
+        PyErr_Format(PyExc_TypeError,
+                     "requests: expected a list of requests, not %.100s",
+                     Py_TYPE(requests)->tp_name);
+    return list;
 }
 
 PyObject *

@@ -58,6 +58,10 @@ configure()
     config.mode = mode == "eager"   ? Mode::EAGER
                   : mode == "delay" ? Mode::DELAY
                                     : Mode::LAZY;
+    if (config.mode == Mode::LAZY && mode != "" && mode != "lazy")
+        fprintf(stderr,
+                "simcuda: SIMCUDA_MODE=%s is none of lazy, delay and eager\n",
+                mode.c_str());
     random_state = config.seed;
 }
 
