@@ -25,11 +25,11 @@ struct wm_line_t {
 #define WM_KERNEL(name, params_t)                                             \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
 // One for groups of so many blocks, of 256 threads at most, which find room on
-// one multiprocessor where there is no more. Only where the device has
+// two multiprocessors where there is no more. Only where the device has
 // clusters: there WM_HAS_GROUPS is set.
 #define WM_KERNEL_OF_GROUPS(name, params_t, blocks)                           \
     extern "C" __global__ void __cluster_dims__(blocks, 1, 1)                 \
-        __launch_bounds__(256, blocks) name(const params_t p)
+        __launch_bounds__(256, (blocks + 1) / 2) name(const params_t p)
 #if __CUDA_ARCH__ >= 900
 #define WM_HAS_GROUPS 1
 #endif

@@ -2,8 +2,18 @@
 #include "kernels/mail.h"
 #include "kernels/kernel.h"
 
-// Lines a thread has under way: in a group there are more threads.
-template <unsigned int blocks> constexpr size_t at_once = blocks > 1 ? 4 : 8;
+// Lines a thread has under way, so that one turn is enough as a rule: in a
+// group there are more threads.
+#define FEW_LINES 2
+template <unsigned int blocks>
+constexpr size_t many_lines = blocks > 1 ? 4 : 8;
+
+template <unsigned int blocks>
+WM_DEVICE bool
+few_suffice(size_t lines)
+{
+    return blocks > 1 && lines <= FEW_LINES * wm_group_threads<blocks>();
+}
 
 #define LOOKS 256 // in vain, before it looks whether to stop
 
@@ -62,13 +72,11 @@ lines_of(const wm_mail_memory_t &memory)
     return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
 }
 
-template <unsigned int blocks, typename unit_t>
+template <unsigned int blocks, typename unit_t, size_t LINES>
 WM_DEVICE void
-write_lines(const wm_mail_post_t &mail)
+write_lines(const wm_mail_post_t &mail, size_t lines)
 {
-    const size_t lines = lines_of(mail.src);
     const size_t step = wm_group_threads<blocks>();
-    constexpr size_t LINES = at_once<blocks>;
     for (size_t i = wm_group_thread<blocks>(); i < lines; i += LINES * step) {
         uint64_t values[LINES];
         WM_UNROLL
@@ -83,6 +91,17 @@ write_lines(const wm_mail_post_t &mail)
     }
 }
 
+template <unsigned int blocks, typename unit_t>
+WM_DEVICE void
+write(const wm_mail_post_t &mail)
+{
+    const size_t lines = lines_of(mail.src);
+    if (few_suffice<blocks>(lines))
+        write_lines<blocks, unit_t, FEW_LINES>(mail, lines);
+    else
+        write_lines<blocks, unit_t, many_lines<blocks>>(mail, lines);
+}
+
 template <unsigned int blocks>
 WM_DEVICE void
 post(const wm_mail_post_t &mail)
@@ -91,16 +110,16 @@ post(const wm_mail_post_t &mail)
     (void)wm_group_begin<blocks>();
     switch (mail.src.unit) {
     case 8:
-        write_lines<blocks, uint64_t>(mail);
+        write<blocks, uint64_t>(mail);
         break;
     case 4:
-        write_lines<blocks, uint32_t>(mail);
+        write<blocks, uint32_t>(mail);
         break;
     case 2:
-        write_lines<blocks, uint16_t>(mail);
+        write<blocks, uint16_t>(mail);
         break;
     default:
-        write_lines<blocks, uint8_t>(mail);
+        write<blocks, uint8_t>(mail);
     }
     if (wm_group_ended<blocks>(false, &any))
         wm_store_system(mail.ready, mail.ready_value);
@@ -137,18 +156,12 @@ read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
     }
 }
 
-// False when this thread's have not come in time.
-template <unsigned int blocks, typename unit_t>
+template <unsigned int blocks, typename unit_t, size_t LINES>
 WM_DEVICE bool
-take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
+take_lines(const wm_mail_fetch_t &mail, size_t lines, uint64_t deadline)
 {
-    const size_t lines = lines_of(mail.dst);
     const size_t step = wm_group_threads<blocks>();
-    constexpr size_t LINES = at_once<blocks>;
-    const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
-                                  ? 0
-                                  : wm_now_ns() + patience_us * (uint64_t)1000;
-    bool come = !wm_group_begin<blocks>();
+    bool come = true;
     for (size_t i = wm_group_thread<blocks>(); i < lines && come;
          i += LINES * step) {
         wm_line_t read[LINES];
@@ -163,19 +176,36 @@ take_lines(const wm_mail_fetch_t &mail, uint32_t patience_us)
     return come;
 }
 
+// False when this thread's have not come in time.
+template <unsigned int blocks, typename unit_t>
+WM_DEVICE bool
+take_in_time(const wm_mail_fetch_t &mail, uint32_t patience_us)
+{
+    const size_t lines = lines_of(mail.dst);
+    const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
+                                  ? 0
+                                  : wm_now_ns() + patience_us * (uint64_t)1000;
+    if (wm_group_begin<blocks>())
+        return false;
+    return few_suffice<blocks>(lines)
+               ? take_lines<blocks, unit_t, FEW_LINES>(mail, lines, deadline)
+               : take_lines<blocks, unit_t, many_lines<blocks>>(mail, lines,
+                                                                deadline);
+}
+
 template <unsigned int blocks>
 WM_DEVICE bool
 take(const wm_mail_fetch_t &mail, uint32_t patience_us)
 {
     switch (mail.dst.unit) {
     case 8:
-        return take_lines<blocks, uint64_t>(mail, patience_us);
+        return take_in_time<blocks, uint64_t>(mail, patience_us);
     case 4:
-        return take_lines<blocks, uint32_t>(mail, patience_us);
+        return take_in_time<blocks, uint32_t>(mail, patience_us);
     case 2:
-        return take_lines<blocks, uint16_t>(mail, patience_us);
+        return take_in_time<blocks, uint16_t>(mail, patience_us);
     default:
-        return take_lines<blocks, uint8_t>(mail, patience_us);
+        return take_in_time<blocks, uint8_t>(mail, patience_us);
     }
 }
 

@@ -15,7 +15,7 @@
 #define WM_MAILS 16
 
 // Of long ones so many blocks take a part each (wm_mail_wide).
-#define WM_MAIL_WIDTH 4
+#define WM_MAIL_WIDTH 8
 
 #define WM_MAIL_NDIM 3 // strided dimensions of the memory
 
