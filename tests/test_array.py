@@ -157,6 +157,26 @@ def test_a_bad_shape_is_refused(shape, error):
         wm.empty(shape, device="cpu")
 
 
+def test_what_a_shape_raises_is_not_hidden():
+    def shape():
+        yield 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wm.empty(shape(), device="cpu")
+
+
+def test_a_shape_that_changes_while_it_is_read():
+    class Clearing:
+        def __index__(self):
+            shape.clear()
+            return 2
+
+    for _ in range(50):
+        shape = [Clearing(), 10**6 + 1, 3]
+        assert wm.empty(shape, device="cpu").shape == (2, 10**6 + 1, 3)
+
+
 @pytest.mark.parametrize("bad", ["M8[s]", "V8", "O", ">f4", "f16", "nope", 7])
 def test_a_bad_dtype_is_refused(bad):
     with pytest.raises(TypeError, match="dtype: "):
@@ -551,8 +571,9 @@ def test_fill_takes_one_scalar_of_its_type(place):
     assert b.numpy().tolist() == [200] * 5
     b[1:4:2] = 7
     assert b.numpy().tolist() == [200, 7, 200, 7, 200]
-    with pytest.raises(OverflowError, match="value: "):
+    with pytest.raises(OverflowError, match="value: ") as raised:
         b.fill_(256)
+    assert isinstance(raised.value.__cause__, OverflowError)
     with pytest.raises(ValueError, match="scalar"):
         b.fill_([1, 2])
     with pytest.raises((TypeError, ValueError)):

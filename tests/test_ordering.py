@@ -758,3 +758,16 @@ def test_order(program, case):
         [program, case], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
+
+
+@simulated
+def test_pinned_memory_waits_for_its_work_where_the_driver_cannot_be_asked():
+    lib = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+    device = wm.zeros(N, "u1", device=GPU)
+    pinned = wm.full(N, 7, "u1", device="cpu", pinned=True)
+    wm.synchronize()
+    device.assign(pinned, blocking=False)
+    lib.simcuda_fail(b"EventQuery", ctypes.c_long(1), 0)
+    del pinned  # its first bytes are the allocator's from now on
+    lib.simcuda_fail(None, ctypes.c_long(0), 0)
+    assert is_all(device, 7)

@@ -126,9 +126,8 @@ free_memory(wm_storage_t *storage)
         wm_block_free(storage->block, count, events, devices);
         return;
     }
-    bool idle = true;
-    (void)!wm_order_idle(storage->order, true, &idle, NULL);
-    if (!idle) {
+    bool idle = false;
+    if (wm_order_idle(storage->order, true, &idle, NULL) < 0 || !idle) {
         void *held = wm_let_go();
         (void)!wm_order_wait(storage->order, true, NULL);
         wm_take_back(held);

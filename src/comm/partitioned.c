@@ -187,6 +187,14 @@ join(wm_partitions_t *partitions, wm_producer_t *producer, wm_error_t *err)
     return code;
 }
 
+static void
+forget_lock_held(wm_partitions_t *partitions)
+{
+    if (partitions->is_behind)
+        wm_stream_release(partitions->device, partitions->behind);
+    partitions->is_behind = false;
+}
+
 static int
 in_turn(wm_partitions_t *partitions, int marked, wm_op_t *gate,
         wm_comm_t *comm, const wm_envelope_t *envelope, wm_buffer_t *buffer,
@@ -209,7 +217,7 @@ in_turn(wm_partitions_t *partitions, int marked, wm_op_t *gate,
     }
     *begun = true;
     code = wm_gate_begin(gate, comm, envelope, buffer, err);
-    wm_partitions_forget(partitions);
+    forget_lock_held(partitions);
     return code;
 }
 
@@ -236,7 +244,7 @@ wm_partitions_ready(wm_partitions_t *partitions, int marked, wm_op_t *gate,
 void
 wm_partitions_forget(wm_partitions_t *partitions)
 {
-    if (partitions->is_behind)
-        wm_stream_release(partitions->device, partitions->behind);
-    partitions->is_behind = false;
+    wm_lock(&partitions->lock);
+    forget_lock_held(partitions);
+    pthread_mutex_unlock(&partitions->lock);
 }

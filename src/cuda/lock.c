@@ -27,8 +27,8 @@ wm_take_back(void *held)
     }
 }
 
-// Nor is the lock held while the GIL is waited for, which a process that ends
-// may never give.
+// Nor is this lock held while the GIL is waited for, which a process that ends
+// may never give; others that the caller has are.
 void
 wm_lock(pthread_mutex_t *mutex)
 {

@@ -19,8 +19,8 @@ wm_let_go(void);
 void
 wm_take_back(void *held);
 
-// How every lock but the engine's is taken. Who must wait for it lets go of
-// the GIL meanwhile, so this may run other Python code.
+// How every lock is taken. Who must wait for it lets go of the GIL meanwhile,
+// so this may run other Python code.
 void
 wm_lock(pthread_mutex_t *mutex);
 

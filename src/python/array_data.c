@@ -49,22 +49,31 @@ done:
     return result;
 }
 
-// What NumPy said of the value, with the argument's name before it.
+// What NumPy said of the value, with the argument's name before it; what a
+// class of the user's said stays as it is.
 static void
 name_argument(const char *argument)
 {
     PyObject *const kinds[] = {PyExc_TypeError, PyExc_ValueError,
                                PyExc_OverflowError};
-    PyObject *type, *value, *trace;
+    PyObject *type, *value, *trace, *named;
     PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
     for (size_t i = 0; i < 3; i++) {
-        if (PyErr_GivenExceptionMatches(type, kinds[i])) {
-            PyErr_Format(kinds[i], "%s: %S", argument, value);
-            Py_DECREF(type);
-            Py_XDECREF(value);
-            Py_XDECREF(trace);
-            return;
+        if (type != kinds[i]) {
+            continue;
         }
+        PyErr_Format(kinds[i], "%s: %S", argument, value);
+        Py_DECREF(type);
+        if (trace != NULL) {
+            PyException_SetTraceback(value, trace);
+            Py_DECREF(trace);
+        }
+        PyErr_Fetch(&type, &named, &trace);
+        PyErr_NormalizeException(&type, &named, &trace);
+        PyException_SetCause(named, value); // which it takes over
+        PyErr_Restore(type, named, trace);
+        return;
     }
     PyErr_Restore(type, value, trace);
 }

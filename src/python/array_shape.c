@@ -11,16 +11,19 @@ wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
         *ndim = 1;
         return shape[0] == -1 && PyErr_Occurred() ? -1 : 0;
     }
-    PyObject *fast = PyUnicode_Check(object) ? NULL
-                                             : PySequence_Fast(object, "");
-    if (fast == NULL) {
+    if (PyUnicode_Check(object)
+        || (Py_TYPE(object)->tp_iter == NULL && !PySequence_Check(object))) {
         PyErr_Format(PyExc_TypeError,
                      "%s: expected an int or a tuple of ints, not %.100s",
                      argument, Py_TYPE(object)->tp_name);
         return -1;
     }
+    PyObject *fast = PySequence_Tuple(object);
+    if (fast == NULL) {
+        return -1;
+    }
     int status = 0;
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    Py_ssize_t count = PyTuple_GET_SIZE(fast);
     if (count > WM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError,
                      "%s: %zd dimensions, at most %d are supported", argument,
@@ -28,7 +31,7 @@ wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
         status = -1;
     }
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(fast, i); // borrowed
+        PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         shape[i] = PyNumber_AsSsize_t(item, PyExc_OverflowError);
         if (shape[i] == -1 && PyErr_Occurred()) {
             if (!PyIndex_Check(item)) {

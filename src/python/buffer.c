@@ -65,7 +65,7 @@ release_owner(void *argument)
         return;
     if (atomic_fetch_sub(&owner->uses, 1) > 1)
         return;
-    if (PyGILState_Check()) {
+    if (wm_python_holds_gil()) {
         release_now(owner);
         return;
     }
@@ -585,16 +585,15 @@ wm_message_on_device(PyObject *object)
     }
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    bool device;
-    if (wm_view_parse(object, false, "buffer", &view) == 0) {
-        device = view.memory.kind == WM_MEMORY_DEVICE
-                 || view.memory.kind == WM_MEMORY_MANAGED;
+    Py_INCREF(object); // asking it may change the list
+    bool parsed = wm_view_parse(object, false, "buffer", &view) == 0;
+    PyErr_Clear();
+    bool device = parsed ? view.memory.kind == WM_MEMORY_DEVICE
+                               || view.memory.kind == WM_MEMORY_MANAGED
+                         : raw_on_device(object);
+    if (parsed)
         wm_view_release(&view);
-    }
-    else {
-        PyErr_Clear();
-        device = raw_on_device(object);
-    }
+    Py_DECREF(object);
     PyErr_Restore(kind, value, trace);
     return device;
 }

@@ -288,10 +288,14 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
                       envelope->rank, envelope->tag, receives, &err)
         < 0)
         return wm_raise(&err);
-    if (wm_message_parse(buf, receives, "buf", &message) < 0)
-        return NULL;
-    return wm_prequest_new(wm_prequest_type(), self, buf, receives, envelope,
-                           &message);
+    // What reads it may change the list.
+    buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
+    PyObject *made = NULL;
+    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0)
+        made = wm_prequest_new(wm_prequest_type(), self, buf, receives,
+                               envelope, &message);
+    Py_XDECREF(buf);
+    return made;
 }
 
 static PyObject *

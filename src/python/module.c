@@ -246,11 +246,24 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+// Not PyGILState_Check(), which is true for all where there has ever been a
+// sub-interpreter.
+bool
+wm_python_holds_gil(void)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    PyThreadState *now = PyThreadState_GetUnchecked();
+#else
+    PyThreadState *now = _PyThreadState_UncheckedGet();
+#endif
+    return now != NULL && now == PyGILState_GetThisThreadState();
+}
+
 static void *
 let_go(void)
 {
-    return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread()
-                                                    : NULL;
+    return Py_IsInitialized() && wm_python_holds_gil() ? PyEval_SaveThread()
+                                                       : NULL;
 }
 
 static void

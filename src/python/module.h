@@ -8,6 +8,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
+
 #include "cuda/error.h"
 
 typedef struct {
@@ -31,6 +33,10 @@ wm_state(void);
 // NULL; WM_ERR_PYTHON leaves the one already set.
 PyObject *
 wm_raise(const wm_error_t *err);
+
+// Whether this thread holds the GIL; any thread, at any time.
+bool
+wm_python_holds_gil(void);
 
 // Each file with types or functions has one of these: adds them to the module
 // and fills its part of the state. 0, or -1 with an exception set.

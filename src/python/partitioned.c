@@ -321,8 +321,11 @@ partitioned_free(PyObject *object, PyObject *unused)
         wm_prequest_fail("another thread is in Pready of this request");
         return NULL;
     }
-    if (!self->base.starting)
+    if (!self->base.starting) {
+        self->base.starting = true; // retire() lets other threads run
         retire(self);
+        self->base.starting = false;
+    }
     return wm_prequest_free(object, unused);
 }
 

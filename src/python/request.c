@@ -10,6 +10,8 @@
 static bool
 interrupted(wm_op_t *op)
 {
+    if (!Py_IsInitialized()) // a thread that outlives it, at the process's end
+        return false;
     PyGILState_STATE state = PyGILState_Ensure();
     bool raised = wm_op_hold(op) && PyErr_CheckSignals() < 0;
     PyGILState_Release(state);

@@ -44,7 +44,7 @@ static int
 read_ints(PyObject *sequence, const char *what, const char *argument,
           int64_t *values, int *count)
 {
-    PyObject *fast = PySequence_Fast(sequence, "");
+    PyObject *fast = PySequence_Tuple(sequence);
     if (fast == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
             return -1;
@@ -54,14 +54,14 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
                             "its %s is no tuple of ints", what);
     }
     int status = 0;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+    Py_ssize_t n = PyTuple_GET_SIZE(fast);
     if (n > WM_MAX_NDIM) {
         status = wm_view_fail(PyExc_ValueError, argument,
                               "%zd dimensions: at most %d are supported", n,
                               WM_MAX_NDIM);
     }
     for (Py_ssize_t i = 0; status == 0 && i < n; i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(fast, i); // borrowed
+        PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         values[i] = PyLong_AsLongLong(item);
         if (values[i] == -1 && PyErr_Occurred()) {
             PyErr_Clear();

@@ -219,7 +219,7 @@ def test_a_collective_with_work_on_its_buffer(comm, kind, size):
 @pytest.mark.parametrize("streams", [1, 3])
 def test_many_sends_in_a_row(comm, streams, size):
     """Which are announced together, the driver asked about them once."""
-    count = 24
+    count = 70  # more than are kept for that
     memories = [make("foreign", size) for _ in range(count)]
     for number, memory in enumerate(memories):
         stream = memories[number % streams].stream

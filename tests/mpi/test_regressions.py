@@ -270,3 +270,21 @@ def test_the_current_context_stays_the_callers(comm):
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_a_list_that_changes_while_it_is_looked_at():
+    class Clearing:
+        @property
+        def __cuda_array_interface__(self):
+            given.clear()
+            return {
+                "shape": (3,),
+                "typestr": "|S7",
+                "data": (1 << 40, False),
+                "version": 3,
+            }
+
+    for _ in range(50):
+        given = [Clearing()]
+        assert _core.is_on_device(given)
+        assert not given

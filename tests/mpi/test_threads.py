@@ -373,6 +373,35 @@ PROGRAM_UNDER_A_TOOL = """
 """
 
 
+AFTER_A_SUBINTERPRETER = """
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    interpreters.destroy(interpreters.create())
+    comm = wm.Comm(MPI.COMM_WORLD)
+    columns = wm.full((400, 4000), 3, "u1")
+    for turn in range(10):
+        into = wm.empty((400, 2000), "u1")
+        requests = [
+            comm.Isend(columns[:, ::2], comm.rank),
+            comm.Irecv(into, comm.rank),
+        ]
+        wm.Request.Waitall(requests)
+        assert (into.numpy() == 3).all()
+"""
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_who_holds_the_gil_is_known_after_a_subinterpreter(tmp_path):
+    """PyGILState_Check() says of all threads that they do, from then on."""
+    ranks.run_text(tmp_path, AFTER_A_SUBINTERPRETER, ranks=1)
+
+
 ARRAYS_UNDER_A_TOOL = """
     import threading
     import numpy as np
