@@ -55,6 +55,19 @@ WINDOW = """
     Fetch_and_op     <origin          >result  target_rank
     Compare_and_swap <origin <compare >result  target_rank
 """
+# Which of them compute with the elements, and must know what these are.
+REDUCTIONS = {
+    "Reduce",
+    "Allreduce",
+    "Reduce_scatter_block",
+    "Reduce_scatter",
+    "Scan",
+    "Exscan",
+    "Accumulate",
+    "Get_accumulate",
+    "Fetch_and_op",
+    "Reduce_local",
+}
 DATATYPE = """
     Pack            <inbuf >outbuf position
     Unpack          <inbuf position >outbuf

@@ -157,7 +157,11 @@ class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
         if not _has_gaps(buf):
             super().Bcast(buf, root)
             return
-        packed = _packed(buf)
+        try:
+            packed = _packed(buf)
+        except (_core.CudaError, MemoryError):
+            self._refuse()  # the others may be in it already
+            raise
         super().Bcast([packed, MPI.BYTE], root)
         if self.rank != root:  # type: ignore[attr-defined]
             with _packing:

@@ -61,6 +61,7 @@ class _Twin:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
         rest = list(value[1:]) if listed else []
+        self.typed = any(isinstance(x, (MPI.Datatype, str)) for x in rest)
         low, runs = 0, None
         if _is_bottom(value):
             low, high, runs = absolute_runs_of(rest, buffer.form, blocks)
@@ -96,6 +97,19 @@ class _Twin:
         )
 
 
+def _check_reduction(name: str, array: _core.Array) -> None:
+    """Refuse elements that MPI would take for mere bytes, and add these."""
+    try:
+        known = MPI.Datatype.fromcode(array.dtype.char)
+    except (KeyError, ValueError):
+        known = MPI.DATATYPE_NULL
+    if known == MPI.DATATYPE_NULL:
+        raise TypeError(
+            f"{name}: MPI has no reduction for {array.dtype.name}; convert "
+            f"to float32 first"
+        )
+
+
 class _Call:
     """One call with at least one array in GPU memory."""
 
@@ -120,6 +134,10 @@ class _Call:
             for buffer, *rest in family.roles(self)
             if _on_device(self.argument(buffer.name), buffer.form)
         ]
+        if row.name in calls.REDUCTIONS:
+            for twin in self.twins:
+                if not twin.typed:
+                    _check_reduction(twin.buffer.name, twin.host)
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]

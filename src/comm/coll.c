@@ -103,25 +103,34 @@ end_close(end_t *end)
 
 // Where one rank failed, all raise: asked before anything is begun, and at the
 // end where a rank stages, since one whose copy fails still takes part.
-// `stages`: whether this rank does, and, afterwards, whether any does.
+// `count`: what all must give the same of. `stages`: whether this rank does,
+// and, afterwards, whether any does.
 static int
-agree(wm_comm_t *comm, int code, bool *stages, wm_error_t *err)
+agree(wm_comm_t *comm, int code, size_t count, bool *stages, wm_error_t *err)
 {
-    int mine[2] = {code < 0 ? comm->rank + 1 : 0, *stages}, any[2] = {0};
+    int64_t mine[4] = {code < 0 ? comm->rank + 1 : 0, *stages, (int64_t)count,
+                       -(int64_t)count};
+    int64_t most[4] = {0};
     wm_error_t later;
     MPI_Request request;
-    int agreed = wait_request(
-        comm,
-        MPI_Iallreduce(mine, any, 2, MPI_INT, MPI_MAX, comm->match, &request),
-        &request, code < 0 ? &later : err);
-    *stages = any[1] != 0;
+    int agreed = wait_request(comm,
+                              MPI_Iallreduce(mine, most, 4, MPI_INT64_T,
+                                             MPI_MAX, comm->match, &request),
+                              &request, code < 0 ? &later : err);
+    *stages = most[1] != 0;
     if (code < 0 || agreed < 0)
         return code < 0 ? code : agreed;
-    return any[0] == 0 ? 0
-                       : wm_error_set(err, WM_ERR_CUDA, 0,
-                                      "rank %d failed in this collective: its "
-                                      "error tells why",
-                                      any[0] - 1);
+    if (most[0] != 0)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "rank %d failed in this collective: its error "
+                            "tells why",
+                            (int)most[0] - 1);
+    if (most[2] != -most[3])
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                            "buf: the ranks give from %lld to %lld bytes or "
+                            "elements, this one %zu: all must give the same",
+                            (long long)-most[3], (long long)most[2], count);
+    return 0;
 }
 
 static char *
@@ -158,7 +167,7 @@ wm_coll_refuse(wm_comm_t *comm)
 {
     wm_error_t ignored;
     bool stages = false;
-    (void)!agree(comm, WM_ERR_CUDA, &stages, &ignored);
+    (void)!agree(comm, WM_ERR_CUDA, 0, &stages, &ignored);
 }
 
 static int
@@ -170,7 +179,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     size_t piece = piece_of(buffer->nbytes);
     int code = end_open(&end, buffer, !sends, piece, err);
     bool stages = end.device;
-    code = agree(comm, code, &stages, err);
+    code = agree(comm, code, buffer->nbytes, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < buffer->nbytes; at += piece) {
         size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
@@ -190,7 +199,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
             code = end_copy(&end, at, length, false, err);
     }
     if (begun && stages)
-        code = agree(comm, code, &stages, err);
+        code = agree(comm, code, 0, &stages, err);
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
@@ -248,7 +257,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                           piece, code == 0 ? err : NULL);
     code = code < 0 ? code : opened;
     bool stages = into.device || from.device;
-    code = agree(comm, code, &stages, err);
+    code = agree(comm, code, size > 0 ? total / size : 0, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
@@ -270,7 +279,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
             code = end_copy(&into, at, length, false, err);
     }
     if (begun && stages)
-        code = agree(comm, code, &stages, err);
+        code = agree(comm, code, 0, &stages, err);
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&from);

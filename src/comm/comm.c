@@ -309,8 +309,7 @@ wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
     if ((tag < 0 || tag > comm->tag_limit)
         && !(receives && tag == MPI_ANY_TAG))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,
-                            "%s=%d is not a tag: use 0 to %d%s",
-                            receives ? "recvtag" : "tag", tag, comm->tag_limit,
-                            receives ? " or ANY_TAG" : "");
+                            "tag=%d is not a tag: use 0 to %d%s", tag,
+                            comm->tag_limit, receives ? " or ANY_TAG" : "");
     return 0;
 }

@@ -41,6 +41,18 @@ wm_arguments(const char *function, const char *const *names, int count,
 }
 
 int
+wm_argument_no_none(PyObject *object, const char *argument, int rank)
+{
+    if (object != Py_None || rank == MPI_PROC_NULL)
+        return 0;
+    PyErr_Format(PyExc_TypeError,
+                 "%s: None is no array: give one, or [None, 0, datatype] for "
+                 "an empty message",
+                 argument);
+    return -1;
+}
+
+int
 wm_argument_int(PyObject *object, const char *argument, int *value)
 {
     if (object == NULL)

@@ -53,6 +53,11 @@ wm_arguments(const char *function, const char *const *names, int count,
              int required, PyObject *const *args, Py_ssize_t given,
              PyObject *keywords, PyObject **values);
 
+// Refuses None as what a message with that rank is in: as for mpi4py, it will
+// do for MPI_PROC_NULL alone. 0, or -1 with an exception.
+int
+wm_argument_no_none(PyObject *object, const char *argument, int rank);
+
 // An int argument; `value` keeps its default where the object is NULL.
 int
 wm_argument_int(PyObject *object, const char *argument, int *value);

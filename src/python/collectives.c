@@ -69,7 +69,8 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return wm_raise(&err);
     }
     bool sends = channel.comm->rank == root;
-    if (wm_message_parse(values[0], !sends, "buf", &message) < 0)
+    if (wm_argument_no_none(values[0], "buf", root) < 0
+        || wm_message_parse(values[0], !sends, "buf", &message) < 0)
         return tell_others(&channel);
     if (message.buffer.pattern != NULL
         && wm_buffer_on_device(&message.buffer)) {
@@ -77,7 +78,7 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         PyErr_SetString(PyExc_ValueError,
                         "buf: GPU memory with gaps is not supported by this "
                         "call; give a contiguous copy (.copy())");
-        return tell_others(&channel);
+        return NULL;
     }
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
@@ -140,6 +141,8 @@ static int
 parse_elements(PyObject *object, bool writable, const char *argument,
                wm_message_t *message)
 {
+    if (wm_argument_no_none(object, argument, 0) < 0)
+        return -1;
     int code = wm_message_parse_typed(object, writable, argument, message);
     if (code == 0 && message->user != NULL) {
         message->size = message->extent;

@@ -4,6 +4,7 @@
 // same calls bound to a stream (comm.on(stream)).
 #include <stdbool.h>
 
+#include "comm/coll.h"
 #include "comm/failure.h"
 #include "comm/progress.h"
 #include "python/channel.h"
@@ -78,7 +79,8 @@ static int
 parse(const wm_channel_t *channel, PyObject *object, const char *argument,
       const wm_envelope_t *envelope, bool receives, wm_message_t *message)
 {
-    if (wm_message_parse(object, receives, argument, message) == 0)
+    if (wm_argument_no_none(object, argument, envelope->rank) == 0
+        && wm_message_parse(object, receives, argument, message) == 0)
         return 0;
     if (!receives)
         wm_channel_tell_receiver(channel, envelope);
@@ -288,6 +290,8 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
                       envelope->rank, envelope->tag, receives, &err)
         < 0)
         return wm_raise(&err);
+    if (wm_argument_no_none(buf, "buf", envelope->rank) < 0)
+        return NULL;
     // What reads it may change the list.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
@@ -413,6 +417,24 @@ comm_revoke(PyObject *self, PyObject *unused)
     return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
 }
 
+PyDoc_STRVAR(comm_refuse_doc,
+             "_refuse($self)\n--\n\n"
+             "Tell the other ranks, who are in a Bcast, or will be, that it\n"
+             "failed here.");
+
+static PyObject *
+comm_refuse(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    wm_channel_t channel;
+    if (wm_channel_get(self, &channel) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_coll_refuse(channel.comm);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(comm_check_running_doc,
              "_check_running()\n--\n\n"
              "Raise RuntimeError where MPI is not running: MPI itself aborts "
@@ -491,6 +513,7 @@ static PyMethodDef comm_methods[] = {
     {"_attach", comm_attach, METH_NOARGS, comm_attach_doc},
     {"_is_attached", comm_is_attached, METH_NOARGS, comm_is_attached_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
+    {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
      comm_check_running_doc},
     {"on", comm_on, METH_O, comm_on_doc},

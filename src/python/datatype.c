@@ -4,6 +4,30 @@
 #include <stdlib.h>
 
 #include "comm/comm.h"
+#include "python/mpi.h"
+
+// What mpi4py takes for NumPy's float16, which no standard of MPI's names.
+static MPI_Datatype
+half_type(void)
+{
+    static MPI_Datatype found;
+    static bool looked;
+    int size = 0;
+    if (looked)
+        return found;
+    found = MPI_DATATYPE_NULL;
+    PyObject *code = PyUnicode_FromString("e");
+    PyObject *type = code != NULL ? wm_mpi_datatype_from_code(code) : NULL;
+    if (type != NULL && wm_mpi_datatype(type, "datatype", &found) == 0
+        && (found == MPI_DATATYPE_NULL
+            || MPI_Type_size(found, &size) != MPI_SUCCESS || size != 2))
+        found = MPI_DATATYPE_NULL;
+    looked = true;
+    PyErr_Clear();
+    Py_XDECREF(code);
+    Py_XDECREF(type);
+    return found;
+}
 
 MPI_Datatype
 wm_datatype_of(wm_dtype_t dtype)
@@ -27,6 +51,8 @@ wm_datatype_of(wm_dtype_t dtype)
         return MPI_UINT32_T;
     case WM_UINT64:
         return MPI_UINT64_T;
+    case WM_FLOAT16:
+        return half_type();
     case WM_FLOAT32:
         return MPI_FLOAT;
     case WM_FLOAT64:

@@ -84,8 +84,9 @@ static int
 look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
 {
     const char *name = exchange->replaces ? "buf" : "sendbuf";
-    if (wm_message_parse(exchange->sendbuf, false, name, &exchange->sent)
-        < 0) {
+    if (wm_argument_no_none(exchange->sendbuf, name, exchange->out.rank) < 0
+        || wm_message_parse(exchange->sendbuf, false, name, &exchange->sent)
+               < 0) {
         wm_channel_tell_receiver(&exchange->channel, &exchange->out);
         return -1;
     }

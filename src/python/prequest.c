@@ -3,6 +3,7 @@
 
 #include "comm/progress.h"
 #include "comm/request.h"
+#include "python/requests.h"
 
 #define AT_ONCE 64 // requests begun without the GIL in one go
 
@@ -234,7 +235,7 @@ prequest_startall(PyObject *type, PyObject *given)
 {
     (void)type;
     // A list of the caller's may change while the GIL is released.
-    PyObject *list = PySequence_Tuple(given);
+    PyObject *list = wm_requests_tuple(given);
     if (list == NULL)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(list);

@@ -110,6 +110,18 @@ wait_for_each(const char *name, bool objects, PyObject *list,
     return result;
 }
 
+PyObject *
+wm_requests_tuple(PyObject *requests)
+{
+    PyObject *list = PySequence_Tuple(requests);
+    if (list == NULL && PyErr_ExceptionMatches(PyExc_TypeError)
+        && Py_TYPE(requests)->tp_iter == NULL)
+        PyErr_Format(PyExc_TypeError,
+                     "requests: expected a list of requests, not %.100s",
+                     Py_TYPE(requests)->tp_name);
+    return list;
+}
+
 // The requests of a call of mpi4py's as a tuple, which the caller's list may
 // not change meanwhile, and its other argument, or None.
 static PyObject *
@@ -124,13 +136,7 @@ take_list(const char *name, const char *second, PyObject *args,
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &requests,
                                      other))
         return NULL;
-    PyObject *list = PySequence_Tuple(requests);
-    if (list == NULL && PyErr_ExceptionMatches(PyExc_TypeError)
-        && Py_TYPE(requests)->tp_iter == NULL)
-        PyErr_Format(PyExc_TypeError,
-                     "requests: expected a list of requests, not %.100s",
-                     Py_TYPE(requests)->tp_name);
-    return list;
+    return wm_requests_tuple(requests);
 }
 
 PyObject *

@@ -18,6 +18,10 @@
 WM_REQUESTS(WM_DECLARE)
 #undef WM_DECLARE
 
+// The requests that were given, as a tuple; NULL with an exception.
+PyObject *
+wm_requests_tuple(PyObject *requests);
+
 // mpi4py's lower-case call of that name on a tuple of requests, whose result
 // has None for the objects of ours. waitany and waitsome may give what testany
 // and testsome do.

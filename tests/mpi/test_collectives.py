@@ -57,14 +57,51 @@ def test_allreduce_dtypes(comm, dtype):
     )
 
 
+def test_half_precision_is_added_as_mpi4py_does(comm):
+    half = np.ones(4, np.float16)
+    stock, ours = np.zeros(4, np.float16), np.zeros(4, np.float16)
+    try:
+        MPI.COMM_SELF.Allreduce(half, stock)
+    except (KeyError, ValueError, TypeError, MPI.Exception):
+        with pytest.raises(TypeError, match="reduction"):
+            comm.Allreduce(half, ours)
+    else:
+        comm.Allreduce(half, ours)
+        assert (ours == comm.size).all()
+
+
 def test_allreduce_refuses_what_mpi_cannot_add(comm):
-    half = np.zeros(4, np.float16)
+    half = wm.zeros(4, "bfloat16", device="cpu")
     with pytest.raises(TypeError, match="reduction"):
         comm.Allreduce(half, half.copy())
+    with pytest.raises(TypeError, match="recvbuf: None is no array"):
+        comm.Allreduce(np.zeros(3), None)
+    with pytest.raises(TypeError, match="buf: None is no array"):
+        comm.Bcast(None)
     with pytest.raises(ValueError, match="equal"):
         comm.Allreduce(np.zeros(3), np.zeros(4))
     with pytest.raises(TypeError, match="element types"):
         comm.Allreduce(np.zeros(2, np.float32), np.zeros(1))
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("size", [10, 5_000_000])
+def test_ranks_that_give_different_counts_all_hear_of_it(comm, kind, size):
+    count = size if comm.rank == 0 else size // 5
+    values = kinds.make(kind, np.ones(count))
+    for call in (
+        lambda: comm.Bcast(values, 0),
+        lambda: comm.Bcast(values, comm.size - 1),
+        lambda: comm.Allreduce(values, kinds.make(kind, np.zeros(count))),
+    ):
+        with pytest.raises(MPI.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    comm.Barrier()
+    same = kinds.make(kind, np.full(3, 1.0 + comm.rank))
+    comm.Bcast(same, 0)
+    assert (kinds.values_of(same) == 1).all()
 
 
 def test_bcast_refuses_an_unknown_root(comm):

@@ -61,6 +61,23 @@ def test_a_copy_to_the_host_fails(comm, fail, nonblocking, name):
     assert (kinds.values_of(into) == expected).all()
 
 
+@pytest.mark.parametrize("culprit", [0, MPI.COMM_WORLD.size - 1])
+def test_a_datatype_of_bcast_cannot_be_packed(comm, fail, culprit):
+    field = kinds.make("device", np.full(24, 1.0 + comm.rank))
+    column = MPI.DOUBLE.Create_vector(4, 1, 6).Commit()
+    comm.Bcast([field, 1, column], 0)  # the kernels are loaded
+    comm.Barrier()
+    if comm.rank == culprit:
+        fail("LaunchKernel")
+    with pytest.raises(wm.CudaError):
+        comm.Bcast([field, 1, column], 0)
+    comm.Barrier()
+    field = kinds.make("device", np.full(24, 1.0 + comm.rank))
+    comm.Bcast([field, 1, column], 0)
+    assert (kinds.values_of(field)[::6] == 1).all()
+    column.Free()
+
+
 def take_pinned(count):
     """All the blocks of a size that are kept for reuse, held."""
     held = []
