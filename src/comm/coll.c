@@ -127,7 +127,7 @@ agree(wm_comm_t *comm, int code, size_t count, bool *stages, wm_error_t *err)
                             (int)most[0] - 1);
     if (most[2] != -most[3])
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                            "buf: the ranks give from %lld to %lld bytes or "
+                            "the ranks give from %lld to %lld bytes or "
                             "elements, this one %zu: all must give the same",
                             (long long)-most[3], (long long)most[2], count);
     return 0;

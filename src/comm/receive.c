@@ -21,8 +21,7 @@
 #include "comm/transport.h"
 #include "cuda/word.h"
 
-#define LOOKS_FOR_PEER                                                        \
-    16 // at words, before it is asked whether the peer lives
+#define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
 #define PATIENCE_US 10000
 
 enum {

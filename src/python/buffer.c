@@ -41,9 +41,8 @@ release_now(owner_t *owner)
 }
 
 static int
-release_waiting(void *unused)
+release_waiting(void *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_lock(&lock);
     owner_t *list = waiting;
     waiting = NULL;
@@ -142,8 +141,10 @@ number(PyObject *object, const char *argument, const char *what,
     Py_ssize_t result = PyNumber_AsSsize_t(object, PyExc_OverflowError);
     if (result == -1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s: the %s is no integer", argument,
-                         what);
+            PyErr_Format(PyExc_TypeError,
+                         "%s: the %s is no integer (a list "
+                         "is [array, count, datatype])",
+                         argument, what);
         return -1;
     }
     if (result < 0) {
