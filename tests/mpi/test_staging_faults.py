@@ -90,7 +90,7 @@ def take_pinned(count):
 
 def test_pinned_memory_cannot_be_had(comm, fail):
     # Of any size: a kept one is given back, and the call tried again.
-    held = [take_pinned(2**k) for k in range(6, 23)]
+    held = [take_pinned(2**k) for k in range(6, 25)]
     mine = kinds.make("device", np.ones(5_000_000))
     into = kinds.make("device", np.zeros(5_000_000))
     comm.Barrier()
