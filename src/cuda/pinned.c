@@ -8,7 +8,6 @@
 
 #include "cuda/lock.h"
 #include "cuda/memory.h"
-#include "cuda/driver.h"
 
 #define CLASS_MIN 8          // 256 bytes
 #define CLASS_CHUNKED_MAX 17 // 128 KiB: larger ones stand alone
