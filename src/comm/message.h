@@ -4,6 +4,8 @@
 #ifndef WM_COMM_MESSAGE_H
 #define WM_COMM_MESSAGE_H
 
+#include <stddef.h>
+
 #include "comm/pattern.h"
 
 #define WM_EAGER_BYTES 4096 // host payloads that ride the header
@@ -35,14 +37,21 @@ typedef struct {
     uint32_t seq;   // tag on the data communicator
     uint64_t nbytes;
     uint32_t chunk; // DATA: bytes a chunk
-    int32_t slot;   // OFFER: in the sender's segment
+    // A synchronous send: 1 + the tag, on the data communicator, of an empty
+    // message that whoever receives this one takes; 0: none.
+    uint32_t token;
+    uint8_t spare[8];
+    // Up to here it goes with every message, the rest with offers and
+    // failures: of short headers more find room on their way to a peer.
+    int32_t slot; // OFFER: in the sender's segment
     uint32_t ready_base, taken_base;
+    int32_t device; // the sender's ordinal
     // OFFER: `pieces` pieces of at most `piece` bytes that take turns in the
     // places of a ring of `ring`; a plain offer is one piece.
     uint64_t piece;
     uint32_t pieces, ring;
-    int32_t device;      // the sender's ordinal
     uint32_t stage_only; // OFFER: a wm_stage_t
+    uint32_t flag;       // OFFER: in a mailbox, under this flag; 0: plain
     uint64_t address;    // in the sender's process
     uint64_t base;       // of the allocation it lies in
     uint64_t size;       // of that allocation
@@ -52,16 +61,23 @@ typedef struct {
         char text[64];
     };
     uint8_t uuid[16]; // of the sender's device
-    uint32_t flag;    // OFFER: in a mailbox, under this flag; 0: plain
-    // A synchronous send: 1 + the tag, on the data communicator, of an empty
-    // message that whoever receives this one takes; 0: none.
-    uint32_t token;
-    uint8_t pushes; // OFFER: the sender can copy it itself
-    uint8_t ramped; // OFFER: its first two pieces are shorter
-    uint8_t unused[14];
+    uint8_t pushes;   // OFFER: the sender can copy it itself
+    uint8_t ramped;   // OFFER: its first two pieces are shorter
+    uint8_t unused[6];
 } wm_header_t;
 
+#define WM_HEADER_SHORT offsetof(wm_header_t, slot)
+
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");
+_Static_assert(WM_HEADER_SHORT == 32, "32 of them go with every message");
+
+// Bytes of a header that go, and after which the payload of EAGER begins.
+size_t
+wm_header_length(const wm_header_t *header);
+
+// Takes a header out of a packet that has come; its length.
+size_t
+wm_header_read(wm_header_t *header, const char *packet);
 
 // Memory to send or to receive into, and who must be waited for. Moved into an
 // operation, which calls release(owner) once when it no longer needs the

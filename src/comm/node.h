@@ -11,7 +11,7 @@
 
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 6u
+#define WM_PROTOCOL 7u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32

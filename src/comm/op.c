@@ -57,33 +57,30 @@ give(spares_t *spares, void *block)
     free(block);
 }
 
-int
-wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err)
-{
-    const size_t size = WM_PACKET_BYTES + WM_STATUS_BYTES;
-    int code = 0;
-    if (pinned)
-        code = wm_pinned_alloc(size, (void **)&op->packet, err);
-    else if ((op->packet = take(&spare_packets, size)) == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    op->packet_pinned = pinned && code == 0;
-    return code;
-}
+#define PACKET_BYTES (WM_PACKET_BYTES + WM_STATUS_BYTES)
 
-bool
-wm_buffer_on_device(const wm_buffer_t *buffer)
+char *
+wm_packet_take(void)
 {
-    return buffer->memory.kind == WM_MEMORY_DEVICE
-           || buffer->memory.kind == WM_MEMORY_MANAGED;
+    return take(&spare_packets, PACKET_BYTES);
 }
 
 void
-wm_buffer_release(wm_buffer_t *buffer)
+wm_packet_give(char *packet)
 {
-    void (*release)(void *owner) = buffer->release;
-    buffer->release = NULL; // first: it may let others run, who come here
-    if (release != NULL)
-        release(buffer->owner);
+    give(&spare_packets, packet);
+}
+
+int
+wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err)
+{
+    int code = 0;
+    if (pinned)
+        code = wm_pinned_alloc(PACKET_BYTES, (void **)&op->packet, err);
+    else if ((op->packet = wm_packet_take()) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    op->packet_pinned = pinned && code == 0;
+    return code;
 }
 
 wm_op_t *
@@ -127,8 +124,31 @@ wm_op_release(wm_op_t *op)
     if (op->packet_pinned)
         wm_pinned_free(op->packet);
     else if (op->packet != NULL)
-        give(&spare_packets, op->packet);
+        wm_packet_give(op->packet);
     give(&spare_ops, op);
+}
+
+// Of all messages that ended as they began; its first reference is nobody's.
+static wm_op_t ended = {
+    .done = 1,
+    .news = 1,
+    .references = 1,
+    .slot_index = -1,
+    .lane = -1,
+    .user_device = -1,
+};
+
+wm_op_t *
+wm_op_ended(void)
+{
+    wm_op_retain(&ended);
+    return &ended;
+}
+
+bool
+wm_op_is_ended(const wm_op_t *op)
+{
+    return op == &ended;
 }
 
 void

@@ -13,6 +13,7 @@
 #include "comm/batch.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
+#include "comm/poke.h"
 #include "cuda/lock.h"
 #include "cuda/word.h"
 
@@ -26,6 +27,11 @@
 // Begun without waiting, one after the other: of so many headers MPI has room
 // on the way (Open MPI: 4 KiB), the others it sends when it is called again.
 #define BEGUN_WITHOUT_MPI 8
+// Operations that wait for MPI alone, found waiting in one round, before the
+// others of that kind are left to a later one: each look is a turn of MPI's.
+#define LOOKS_A_ROUND 8
+// Rounds after which all are looked at, and as many as a quarter of them more.
+#define ROUNDS_FOR_ALL 16
 // How long is waited at the end for what nobody may ever receive.
 #define DRAIN_US 5000000
 
@@ -125,64 +131,56 @@ asks_mpi(const wm_op_t *op)
            || op->parts[2] != MPI_REQUEST_NULL;
 }
 
-// A receive that nobody sends for. To test it is to let MPI see to whatever is
-// under way, the program's own messages, too; probing is not, where something
-// is found.
-static MPI_Comm alone = MPI_COMM_NULL;
-static MPI_Request never = MPI_REQUEST_NULL;
-
-static void
-begin_never(void)
+// Whether all that its step can do is to ask MPI.
+static bool
+asks_mpi_alone(const wm_op_t *op)
 {
-    // Split, not Dup: that would run the program's attribute functions.
-    if (MPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone) != MPI_SUCCESS
-        || MPI_Irecv(NULL, 0, MPI_BYTE, 0, 0, alone, &never) != MPI_SUCCESS)
-        never = MPI_REQUEST_NULL;
+    return asks_mpi(op) && op->slot == NULL && op->staging == NULL;
 }
 
-static void
-end_never(void)
+// Whether it is, or the other waits for it.
+static bool
+is_part_of(const wm_op_t *op, const wm_op_t *other)
 {
-    if (never != MPI_REQUEST_NULL) {
-        MPI_Cancel(&never);
-        MPI_Wait(&never, MPI_STATUS_IGNORE);
-    }
-    if (alone != MPI_COMM_NULL)
-        MPI_Comm_free(&alone);
+    return other != NULL
+           && (op == other || op == other->parts_of[0]
+               || op == other->parts_of[1]);
 }
 
-static void
-progress_mpi(void)
-{
-    int flag;
-    if (never != MPI_REQUEST_NULL)
-        MPI_Test(&never, &flag, MPI_STATUS_IGNORE);
-}
-
-// Steps every operation; returns the list of those to be released, which is
-// done without the lock.
+// Steps the operations, `wanted` among them; returns the list of those to be
+// released, which is done without the lock. Of many that wait for MPI the
+// first are looked at, which come first as a rule, and all of them rarely.
 static wm_op_t *
-step_all_lock_held(void)
+step_lock_held(const wm_op_t *wanted, bool all)
 {
-    static unsigned without_mpi; // rounds
+    static unsigned without_mpi, without_all; // rounds
     wm_op_t *finished = NULL;
     bool asked = false;
+    int looks = 0;
+    if (++without_all > ROUNDS_FOR_ALL + (unsigned)atomic_load(&active) / 4)
+        all = true;
+    without_all = all ? 0 : without_all;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
     wm_batch_flush_due(); // before the steps: an operation may end in its own
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
+        bool alone = asks_mpi_alone(op);
+        if (alone && looks >= LOOKS_A_ROUND && !all && !is_part_of(op, wanted))
+            continue;
         asked |= asks_mpi(op);
         if (op->step(op)) {
             unlink_op(op);
             op->finished = finished;
             finished = op;
         }
+        else
+            looks += alone;
     }
     wm_batch_flush_due();
     without_mpi = asked ? 0 : without_mpi + 1;
     if (without_mpi == ROUNDS_WITHOUT_MPI) {
         without_mpi = 0;
-        progress_mpi();
+        wm_poke_mpi();
     }
     return finished;
 }
@@ -197,14 +195,20 @@ release_all(wm_op_t *op)
     }
 }
 
-void
-wm_engine_poll(void)
+static void
+poll_for(const wm_op_t *wanted)
 {
     if (pthread_mutex_trylock(&lock) != 0)
         return;
-    wm_op_t *finished = step_all_lock_held();
+    wm_op_t *finished = step_lock_held(wanted, background);
     pthread_mutex_unlock(&lock);
     release_all(finished);
+}
+
+void
+wm_engine_poll(void)
+{
+    poll_for(NULL);
 }
 
 void
@@ -243,7 +247,7 @@ wm_engine_begun_lock_held(const wm_op_t *op)
 {
     static unsigned begun;
     if (!op->blocking && ++begun % BEGUN_WITHOUT_MPI == 0)
-        progress_mpi();
+        wm_poke_mpi();
 }
 
 void
@@ -323,7 +327,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
     close_stale();
     atomic_fetch_add(&inside, 1);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
-        wm_engine_poll();
+        poll_for(op);
         if (!crowded && turn % 32 != 0)
             continue;
         int64_t now = wm_engine_now();
@@ -477,7 +481,7 @@ wm_engine_drain(const wm_comm_t *comm)
         if (is_of(op, comm) && waits_for_match(op)
             && op->parts[0] != MPI_REQUEST_NULL)
             MPI_Cancel(&op->parts[0]);
-    wm_op_t *finished = step_all_lock_held(); // tells them so
+    wm_op_t *finished = step_lock_held(NULL, true); // tells them so
     bool empty = true;
     for (wm_op_t *op = first; op != NULL; op = op->next)
         empty &= !is_of(op, comm);
@@ -506,7 +510,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     if (wm_engine_drain(NULL))
         wm_mailbox_free_all();
     wm_engine_lock();
-    end_never();
+    wm_poke_end();
     wm_engine_unlock();
     atomic_store(&finalized, true);
     wm_take_back(held);
@@ -569,7 +573,7 @@ wm_engine_start(wm_error_t *err)
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,
                                NULL);
         MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
-        begin_never();
+        wm_poke_begin();
         wm_memory_set_reclaim(wm_mapping_reclaim);
         start_thread();
         atomic_store(&started, true);

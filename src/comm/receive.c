@@ -59,7 +59,7 @@ static int
 take_eager(wm_op_t *op, wm_error_t *err)
 {
     size_t length = op->header.nbytes;
-    const char *payload = op->packet + sizeof op->header;
+    const char *payload = op->packet + wm_header_length(&op->header);
     if (length > op->buffer.nbytes)
         return 1; // truncated
     int code = wm_unpack_reserve(op, err);
@@ -138,7 +138,7 @@ grow(wm_op_t *op, wm_error_t *err)
 static int
 match(wm_op_t *op, wm_error_t *err)
 {
-    memcpy(&op->header, op->packet, sizeof op->header);
+    wm_header_read(&op->header, op->packet);
     if (op->header.magic != WM_HEADER_MAGIC)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "what came from rank %d is no message of "

@@ -50,8 +50,18 @@ cancel(void *op, int complete)
 }
 
 int
+wm_request_of_ended(MPI_Request *request, wm_error_t *err)
+{
+    return wm_mpi_check(
+        MPI_Isend(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF, request),
+        "MPI_Isend", err);
+}
+
+int
 wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
+    if (wm_op_is_ended(op))
+        return wm_request_of_ended(request, err);
     int code = wm_mpi_check(
         MPI_Grequest_start(query, let_go, cancel, op, &op->request),
         "MPI_Grequest_start", err);

@@ -17,6 +17,10 @@ wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 WM_MUST_CHECK int
 wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 
+// A request that has ended, of an operation that ended as it began; no lock.
+WM_MUST_CHECK int
+wm_request_of_ended(MPI_Request *request, wm_error_t *err);
+
 // What MPI's status tells of an operation that has ended.
 void
 wm_request_status(const wm_op_t *op, MPI_Status *status);

@@ -9,6 +9,7 @@
 #include "comm/buffered.h"
 #include "comm/eager.h"
 #include "comm/failure.h"
+#include "comm/inline.h"
 #include "comm/offer.h"
 #include "comm/p2p.h"
 #include "comm/pack.h"
@@ -219,10 +220,11 @@ try_start(wm_op_t *op, wm_error_t *err)
         return code;
     if ((code = wm_op_packet(op, false, err)) < 0)
         return code;
-    memcpy(op->packet, header, sizeof *header);
+    size_t length = wm_header_length(header);
+    memcpy(op->packet, header, length);
     if (inlined > 0)
-        memcpy(op->packet + sizeof *header, op->buffer.data, inlined);
-    code = send_header(op, (int)(sizeof *header + inlined), err);
+        memcpy(op->packet + length, op->buffer.data, inlined);
+    code = send_header(op, (int)(length + inlined), err);
     if (code < 0)
         return code;
     op->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
@@ -525,6 +527,8 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     }
     if (envelope->buffered)
         return wm_buffered_begin(comm, buffer, envelope, result, err);
+    if (wm_inline_fits(buffer, envelope))
+        return wm_inline_send(comm, buffer, envelope, result, err);
     code = wm_begin_op(comm, buffer, envelope, false, &op, err);
     if (code < 0)
         return code;

@@ -124,7 +124,7 @@ wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
     if (entry == NULL)
         return code;
     wm_header_t header;
-    memcpy(&header, entry->packet, sizeof header);
+    wm_header_read(&header, entry->packet);
     *result = (wm_result_t){
         .source = entry->source,
         .tag = entry->tag,

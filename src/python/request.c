@@ -58,6 +58,8 @@ int
 wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     int code;
+    if (wm_op_is_ended(op))
+        return wm_request_of_ended(request, err);
     if (wm_engine_try_lock()) { // as ever
         code = wm_request_start_lock_held(op, request, err);
         wm_engine_unlock();

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/inline.h"
+
+#include <string.h>
+
+#include "comm/progress.h"
+#include "comm/stats.h"
+
+bool
+wm_inline_fits(const wm_buffer_t *buffer, const wm_envelope_t *envelope)
+{
+    return buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
+           && buffer->pattern == NULL
+           && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
+           && !envelope->synchronous && envelope->stream_device < 0;
+}
+
+static size_t
+pack(const wm_buffer_t *buffer, char *packet)
+{
+    wm_header_t header;
+    memset(&header, 0, WM_HEADER_SHORT);
+    header.magic = WM_HEADER_MAGIC;
+    header.kind = WM_MESSAGE_EAGER;
+    header.nbytes = buffer->nbytes;
+    memcpy(packet, &header, WM_HEADER_SHORT);
+    if (buffer->nbytes > 0)
+        memcpy(packet + WM_HEADER_SHORT, buffer->data, buffer->nbytes);
+    return WM_HEADER_SHORT + buffer->nbytes;
+}
+
+// Sees the packet to its end.
+static wm_op_t *
+follow(wm_comm_t *comm, const wm_envelope_t *envelope, MPI_Request request,
+       char *packet)
+{
+    wm_engine_lock();
+    wm_op_t *op = wm_op_of_request(comm, request);
+    if (op != NULL) {
+        op->rank = envelope->rank;
+        op->tag = envelope->tag;
+        op->peer = comm->peers[op->rank];
+        op->packet = packet;
+    }
+    wm_engine_unlock();
+    return op;
+}
+
+int
+wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
+               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err)
+{
+    MPI_Request request;
+    int sent = 0;
+    size_t nbytes = buffer->nbytes;
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
+                             false, err);
+    char *packet = code == 0 ? wm_packet_take() : NULL;
+    if (code == 0 && packet == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0) {
+        int length = (int)pack(buffer, packet);
+        code = wm_mpi_check(MPI_Isend(packet, length, MPI_BYTE, envelope->rank,
+                                      envelope->tag, comm->match, &request),
+                            "MPI_Isend", err);
+    }
+    wm_buffer_release(buffer);
+    if (code == 0 && MPI_Test(&request, &sent, MPI_STATUS_IGNORE) == 0 && !sent
+        && (*op = follow(comm, envelope, request, packet)) != NULL)
+        packet = NULL; // the operation's
+    else if (code == 0) {
+        if (!sent) // no memory for an operation
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
+        *op = wm_op_ended();
+    }
+    if (packet != NULL)
+        wm_packet_give(packet);
+    if (code < 0)
+        return code;
+    wm_stat_add(WM_STAT_sent_messages, 1);
+    wm_stat_add(WM_STAT_sent_bytes, (int64_t)nbytes);
+    return 0;
+}
