@@ -52,6 +52,7 @@ SOURCES = [
     "src/array/strided.c",
     "src/comm/batch.c",
     "src/comm/buffered.c",
+    "src/comm/check.c",
     "src/comm/coll.c",
     "src/comm/comm.c",
     "src/comm/eager.c",
