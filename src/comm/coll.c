@@ -248,28 +248,33 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
                   MPI_Op op, wm_error_t *err)
 {
-    end_t from, into;
+    end_t from = {0}, into;
+    const end_t *source = send != NULL ? &from : &into;
     size_t total = receive->nbytes;
     size_t piece = total > 0 ? piece_of(total) / size * size : 0;
     piece = total > 0 && piece == 0 ? size : piece; // one large element
     int code = end_open(&into, receive, true, piece, err);
-    int opened = end_open(&from, send != NULL ? send : receive, send == NULL,
-                          piece, code == 0 ? err : NULL);
-    code = code < 0 ? code : opened;
+    if (send != NULL) {
+        int opened = end_open(&from, send, false, piece,
+                              code == 0 ? err : NULL);
+        code = code < 0 ? code : opened;
+    }
     bool stages = into.device || from.device;
     code = agree(comm, code, size > 0 ? total / size : 0, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
         char *output = end_pointer(&into, at);
-        bool in_place = send == NULL && !into.device;
         wm_error_t later;
         MPI_Request request;
         if (code == 0)
-            code = end_copy(&from, at, length, true, err);
+            code = end_copy(source, at, length, true, err);
+        // In place on all ranks or on none, also where only some stage: an MPI
+        // may choose another algorithm for it.
         int told = wait_request(
             comm,
-            MPI_Iallreduce(in_place ? MPI_IN_PLACE : end_pointer(&from, at),
+            MPI_Iallreduce(send != NULL ? end_pointer(&from, at)
+                                        : MPI_IN_PLACE,
                            output, (int)(length / size), type, op, comm->match,
                            &request),
             &request, code < 0 ? &later : err);
