@@ -273,10 +273,9 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         // may choose another algorithm for it.
         int told = wait_request(
             comm,
-            MPI_Iallreduce(send != NULL ? end_pointer(&from, at)
-                                        : MPI_IN_PLACE,
-                           output, (int)(length / size), type, op, comm->match,
-                           &request),
+            MPI_Iallreduce(
+                send != NULL ? end_pointer(&from, at) : MPI_IN_PLACE, output,
+                (int)(length / size), type, op, comm->match, &request),
             &request, code < 0 ? &later : err);
         joins = told == 0;
         code = code < 0 ? code : told;
