@@ -109,6 +109,7 @@ SOURCES = [
     "src/python/prequest.c",
     "src/python/probe.c",
     "src/python/raw.c",
+    "src/python/reduced.c",
     "src/python/request.c",
     "src/python/requests.c",
     "src/python/staged.c",

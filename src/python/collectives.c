@@ -5,6 +5,7 @@
 #include "comm/coll.h"
 #include "python/buffer.h"
 #include "python/channel.h"
+#include "python/reduced.h"
 
 PyDoc_STRVAR(comm_Barrier_doc,
              "Barrier($self, /)\n--\n\n"
@@ -113,14 +114,15 @@ sized(MPI_Datatype type)
 }
 
 static int
-check_reduction(const wm_message_t *send, const wm_message_t *receive)
+check_reduction(const wm_message_t *send, const wm_message_t *receive,
+                PyObject *recvbuf)
 {
-    if (receive->type == MPI_DATATYPE_NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "recvbuf: MPI has no reduction for this element type; "
-                        "convert to float32 first");
+    // Not in words of ours, or not in MPI's: bytes, unless they are given so.
+    bool unknown = receive->type == MPI_DATATYPE_NULL
+                   || (receive->type == MPI_BYTE && receive->datatype == NULL);
+    if (unknown && recvbuf != Py_None
+        && wm_reduced_on_device(recvbuf, "recvbuf") < 0)
         return -1;
-    }
     if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
         PyErr_Format(PyExc_ValueError,
                      "sendbuf has %zu bytes, recvbuf %zu; they must be equal",
@@ -179,7 +181,7 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         wm_message_release(&received);
         return tell_others(&channel);
     }
-    int code = check_reduction(in_place ? NULL : &sent, &received);
+    int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
         Py_BEGIN_ALLOW_THREADS;
         code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
