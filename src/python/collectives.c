@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "comm/coll.h"
+#include "comm/element.h"
 #include "python/buffer.h"
 #include "python/channel.h"
 #include "python/reduced.h"
@@ -90,27 +91,14 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-// C's integers under their other names (Linux, 64 bits), which are those of
-// arrays here.
-static MPI_Datatype
-sized(MPI_Datatype type)
+// Also where both are named differently: long and int64_t.
+static bool
+is_same(MPI_Datatype one, MPI_Datatype other)
 {
-    const MPI_Datatype names[][2] = {
-        {MPI_SHORT, MPI_INT16_T},
-        {MPI_INT, MPI_INT32_T},
-        {MPI_LONG, MPI_INT64_T},
-        {MPI_LONG_LONG, MPI_INT64_T},
-        {MPI_SIGNED_CHAR, MPI_INT8_T},
-        {MPI_UNSIGNED_CHAR, MPI_UINT8_T},
-        {MPI_UNSIGNED_SHORT, MPI_UINT16_T},
-        {MPI_UNSIGNED, MPI_UINT32_T},
-        {MPI_UNSIGNED_LONG, MPI_UINT64_T},
-        {MPI_UNSIGNED_LONG_LONG, MPI_UINT64_T},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-        if (names[i][0] == type)
-            return names[i][1];
-    return type;
+    int64_t number = wm_element_number(one);
+    return one == other
+           || (wm_element_is_known(number)
+               && number == wm_element_number(other));
 }
 
 static int
@@ -129,7 +117,7 @@ check_reduction(const wm_message_t *send, const wm_message_t *receive,
                      send->buffer.nbytes, receive->buffer.nbytes);
         return -1;
     }
-    if (send != NULL && sized(send->type) != sized(receive->type)) {
+    if (send != NULL && !is_same(send->type, receive->type)) {
         PyErr_SetString(PyExc_TypeError,
                         "sendbuf and recvbuf have different element types; "
                         "give both the same");
