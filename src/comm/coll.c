@@ -2,7 +2,9 @@
 #include "comm/coll.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "comm/agree.h"
 #include "comm/element.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
@@ -32,24 +34,16 @@ wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
 int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
-    int freed, any = 0;
-    MPI_Request request;
     wm_engine_lock();
-    freed = wm_export_notify();
+    wm_agree_t agreed = {.values = {wm_export_notify()}};
     wm_engine_unlock();
-    int code = wait_request(comm,
-                            MPI_Iallreduce(&freed, &any, 1, MPI_INT, MPI_MAX,
-                                           comm->match, &request),
-                            &request, err);
+    int code = wm_agree(comm, &agreed, err);
     if (code < 0)
         return code;
     wm_engine_lock();
     wm_mapping_heed_notices(); // or what could not be closed before
     wm_engine_unlock();
-    if (!any)
-        return 0;
-    return wait_request(comm, MPI_Ibarrier(comm->match, &request), &request,
-                        err);
+    return agreed.values[0] != 0 ? wm_agree(comm, &agreed, err) : 0;
 }
 
 // One end of a staged collective: a device buffer's stream and staging.
@@ -102,47 +96,69 @@ end_close(end_t *end)
         wm_pinned_free(end->stage);
 }
 
-// Where one rank failed, all raise: asked before anything is begun, and at the
-// end where a rank stages, since one whose copy fails still takes part.
-// `count`, `type`: what all must give the same of. `stages`: whether this rank
-// does, and, afterwards, whether any does.
+// What the ranks tell each other before anything is begun, and at the end
+// where a rank stages, since one whose copy fails still takes part.
+enum {
+    FAILED, // 1 + a rank that did
+    STAGES,
+    BUSY, // messages are under way, which MPI's blocking calls do not advance
+    COUNT,
+    MINUS_COUNT,
+    TYPE,
+    MINUS_TYPE,
+};
+
+typedef struct {
+    int code;          // of what this rank has done so far
+    size_t count;      // what all must give the same of,
+    int64_t type;      // and this
+    bool stages;       // whether this rank does; afterwards, whether any does
+    bool busy;         // afterwards: whether any rank is
+    wm_agree_t *rides; // NULL, or with the payload
+} agreement_t;
+
+// Where one rank failed, all raise.
 static int
-agree(wm_comm_t *comm, int code, size_t count, int64_t type, bool *stages,
-      wm_error_t *err)
+agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
 {
-    int64_t mine[6] = {code < 0 ? comm->rank + 1 : 0,
-                       *stages,
-                       (int64_t)count,
-                       -(int64_t)count,
-                       type,
-                       -type};
-    int64_t most[6] = {0};
+    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
     wm_error_t later;
-    MPI_Request request;
-    int agreed = wait_request(comm,
-                              MPI_Iallreduce(mine, most, 6, MPI_INT64_T,
-                                             MPI_MAX, comm->match, &request),
-                              &request, code < 0 ? &later : err);
-    *stages = most[1] != 0;
-    if (code < 0 || agreed < 0)
-        return code < 0 ? code : agreed;
-    if (most[0] != 0)
+    int code = agreement->code;
+    int64_t count = (int64_t)agreement->count, type = agreement->type;
+    if (agreed == NULL)
+        agreed = &without;
+    int64_t *most = agreed->values;
+    most[FAILED] = code < 0 ? comm->rank + 1 : 0;
+    most[STAGES] = agreement->stages;
+    most[BUSY] = wm_engine_is_active();
+    most[COUNT] = count;
+    most[MINUS_COUNT] = -count;
+    most[TYPE] = type;
+    most[MINUS_TYPE] = -type;
+    int told = wm_agree(comm, agreed, code < 0 ? &later : err);
+    agreement->stages = most[STAGES] != 0;
+    agreement->busy = most[BUSY] != 0;
+    if (code < 0 || told < 0)
+        return code < 0 ? code : told;
+    if (most[FAILED] != 0)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "rank %d failed in this collective: its error "
                             "tells why",
-                            (int)most[0] - 1);
-    if (most[4] != -most[5])
+                            (int)most[FAILED] - 1);
+    if (most[TYPE] != -most[MINUS_TYPE])
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "the ranks give different element types, %s and "
                             "%s among them, this one %s: all must give the "
                             "same",
-                            wm_element_name(-most[5]),
-                            wm_element_name(most[4]), wm_element_name(type));
-    if (most[2] != -most[3])
+                            wm_element_name(-most[MINUS_TYPE]),
+                            wm_element_name(most[TYPE]),
+                            wm_element_name(type));
+    if (most[COUNT] != -most[MINUS_COUNT])
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                             "the ranks give from %lld to %lld bytes or "
                             "elements, this one %zu: all must give the same",
-                            (long long)-most[3], (long long)most[2], count);
+                            (long long)-most[MINUS_COUNT],
+                            (long long)most[COUNT], agreement->count);
     return 0;
 }
 
@@ -179,8 +195,60 @@ void
 wm_coll_refuse(wm_comm_t *comm)
 {
     wm_error_t ignored;
-    bool stages = false;
-    (void)!agree(comm, WM_ERR_CUDA, 0, 0, &stages, &ignored);
+    agreement_t agreement = {.code = WM_ERR_CUDA};
+    (void)!agree(comm, &agreement, &ignored);
+}
+
+// A short one rides with the agreement.
+static int
+bcast_short(wm_comm_t *comm, const end_t *end, bool sends, agreement_t *agreed,
+            wm_error_t *err)
+{
+    wm_agree_t ride;
+    size_t nbytes = end->buffer->nbytes;
+    ride.nbytes = 0;
+    agreed->rides = &ride;
+    if (agreed->code == 0 && sends)
+        agreed->code = end_copy(end, 0, nbytes, true, err);
+    if (agreed->code == 0 && sends && nbytes > 0) {
+        ride.nbytes = nbytes;
+        memcpy(ride.payload, end_pointer(end, 0), nbytes);
+    }
+    int code = agree(comm, agreed, err);
+    if (code < 0 || sends || nbytes == 0)
+        return code;
+    memcpy(end_pointer(end, 0), ride.payload, nbytes);
+    return end_copy(end, 0, nbytes, false, err);
+}
+
+static int
+bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
+           size_t piece, wm_error_t *err)
+{
+    size_t nbytes = end->buffer->nbytes;
+    bool joins = true, sends = comm->rank == root;
+    int code = 0;
+    for (size_t at = 0; joins && at < nbytes; at += piece) {
+        size_t length = nbytes - at < piece ? nbytes - at : piece;
+        wm_error_t later;
+        MPI_Request request;
+        if (code == 0 && sends)
+            code = end_copy(end, at, length, true, err);
+        char *data = end_pointer(end, at);
+        wm_error_t *where = code < 0 ? &later : err;
+        int told = busy ? wait_request(comm,
+                                       MPI_Ibcast(data, (int)length, MPI_BYTE,
+                                                  root, comm->match, &request),
+                                       &request, where)
+                        : wm_mpi_check(MPI_Bcast(data, (int)length, MPI_BYTE,
+                                                 root, comm->match),
+                                       "MPI_Bcast", where);
+        joins = told == 0;
+        code = code < 0 ? code : told;
+        if (code == 0 && !sends)
+            code = end_copy(end, at, length, false, err);
+    }
+    return code;
 }
 
 static int
@@ -190,29 +258,19 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     end_t end;
     bool sends = comm->rank == root;
     size_t piece = piece_of(buffer->nbytes);
-    int code = end_open(&end, buffer, !sends, piece, err);
-    bool stages = end.device;
-    code = agree(comm, code, buffer->nbytes, 0, &stages, err);
-    bool joins = code == 0, begun = joins;
-    for (size_t at = 0; joins && at < buffer->nbytes; at += piece) {
-        size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
-                                                    : piece;
-        wm_error_t later;
-        MPI_Request request;
-        if (code == 0 && sends)
-            code = end_copy(&end, at, length, true, err);
-        int told = wait_request(comm,
-                                MPI_Ibcast(end_pointer(&end, at), (int)length,
-                                           MPI_BYTE, root, comm->match,
-                                           &request),
-                                &request, code < 0 ? &later : err);
-        joins = told == 0;
-        code = code < 0 ? code : told;
-        if (code == 0 && !sends)
-            code = end_copy(&end, at, length, false, err);
+    agreement_t agreed = {.count = buffer->nbytes};
+    agreed.code = end_open(&end, buffer, !sends, piece, err);
+    agreed.stages = end.device;
+    int code = buffer->nbytes <= WM_AGREE_BYTES
+                   ? bcast_short(comm, &end, sends, &agreed, err)
+                   : agree(comm, &agreed, err);
+    bool begun = code == 0;
+    if (begun && buffer->nbytes > WM_AGREE_BYTES)
+        code = bcast_long(comm, &end, root, agreed.busy, piece, err);
+    if (begun && agreed.stages) {
+        agreement_t last = {.code = code};
+        code = agree(comm, &last, err);
     }
-    if (begun && stages)
-        code = agree(comm, code, 0, 0, &stages, err);
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
@@ -272,9 +330,13 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                               code == 0 ? err : NULL);
         code = code < 0 ? code : opened;
     }
-    bool stages = into.device || from.device;
-    code = agree(comm, code, size > 0 ? total / size : 0,
-                 wm_element_number(type), &stages, err);
+    agreement_t agreed = {
+        .code = code,
+        .count = size > 0 ? total / size : 0,
+        .type = wm_element_number(type),
+        .stages = into.device || from.device,
+    };
+    code = agree(comm, &agreed, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
@@ -285,19 +347,28 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
             code = end_copy(source, at, length, true, err);
         // In place on all ranks or on none, also where only some stage: an MPI
         // may choose another algorithm for it.
-        int told = wait_request(
-            comm,
-            MPI_Iallreduce(
-                send != NULL ? end_pointer(&from, at) : MPI_IN_PLACE, output,
-                (int)(length / size), type, op, comm->match, &request),
-            &request, code < 0 ? &later : err);
+        const void *input = send != NULL ? end_pointer(&from, at)
+                                         : MPI_IN_PLACE;
+        int elements = (int)(length / size);
+        wm_error_t *where = code < 0 ? &later : err;
+        int told = agreed.busy
+                       ? wait_request(comm,
+                                      MPI_Iallreduce(input, output, elements,
+                                                     type, op, comm->match,
+                                                     &request),
+                                      &request, where)
+                       : wm_mpi_check(MPI_Allreduce(input, output, elements,
+                                                    type, op, comm->match),
+                                      "MPI_Allreduce", where);
         joins = told == 0;
         code = code < 0 ? code : told;
         if (code == 0)
             code = end_copy(&into, at, length, false, err);
     }
-    if (begun && stages)
-        code = agree(comm, code, 0, 0, &stages, err);
+    if (begun && agreed.stages) {
+        agreement_t last = {.code = code};
+        code = agree(comm, &last, err);
+    }
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&from);

@@ -276,6 +276,12 @@ wm_engine_release_words(const wm_peer_t *peer)
 }
 
 bool
+wm_engine_is_active(void)
+{
+    return atomic_load(&active) > 0;
+}
+
+bool
 wm_engine_is_on_stream(void)
 {
     const wm_op_t *op = first;

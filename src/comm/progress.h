@@ -45,6 +45,10 @@ wm_engine_remove_lock_held(wm_op_t *op);
 void
 wm_engine_release_words(const wm_peer_t *peer);
 
+// Whether anything is under way; any thread.
+bool
+wm_engine_is_active(void);
+
 // Whether any operation is under way on a stream of the program's, which may
 // be waiting for it. Lock held.
 bool
