@@ -137,6 +137,54 @@ def test_everything_public_is_documented():
     assert not undocumented
 
 
+def public_calls():
+    """Functions, methods and constructors, inherited ones of ours too."""
+    import warpmpi
+
+    for public in warpmpi.__all__:
+        thing = getattr(warpmpi, public)
+        if not inspect.isclass(thing):
+            if callable(thing):
+                yield public, thing
+            continue
+        if not issubclass(thing, Exception):  # the library makes those
+            yield public, thing
+        for attribute in dir(thing):
+            owner = next(
+                (each for each in thing.__mro__ if attribute in vars(each)),
+                type,
+            )
+            ours = owner.__module__.split(".")[0] == "warpmpi"
+            if ours and not attribute.startswith("_"):
+                value = getattr(thing, attribute)
+                if callable(value):
+                    yield f"{public}.{attribute}", value
+
+
+def test_everything_callable_has_a_signature():
+    """What help() and editors show; defaults are values, not names."""
+    unknown = []
+    for public, call in public_calls():
+        try:
+            inspect.signature(call)
+        except ValueError:
+            unknown.append(public)
+    assert not unknown
+
+
+def test_defaults_in_signatures_are_those_of_mpi():
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    for call in (wm.Comm.Recv, wm.StreamComm.Irecv, wm.Message.Probe):
+        parameters = inspect.signature(call).parameters
+        assert parameters["source"].default == MPI.ANY_SOURCE
+        assert parameters["tag"].default == MPI.ANY_TAG
+    parameters = inspect.signature(wm.Prequest.Pready_range).parameters
+    assert list(parameters) == ["self", "partition_low", "partition_high"]
+
+
 def test_all_names_exist_and_once():
     import warpmpi
 

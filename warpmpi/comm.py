@@ -6,13 +6,16 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from . import _core, objects, staging
 from .buffered import BufferedSends
 from .objects import ObjectMessages
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Calls that no communicator of mpi4py's own is handed memory of a GPU by.
 _HOST_ONLY = ("Attach_buffer", "Psend_init", "Precv_init")
@@ -137,7 +140,7 @@ def _packed(buf: Any) -> bytearray:
 class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
     """What every communicator of ours has beside mpi4py's own."""
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> Any:
+    def __new__(cls, comm: MPI.Comm | None = None) -> Self:
         """Make one over the handle of another, or a null one."""
         if comm is not None:
             cls._check_running()
@@ -250,7 +253,13 @@ def _complete(cls: type, base: type) -> type:
     return cls
 
 
-class Comm(_Communicator, MPI.Intracomm):
+if TYPE_CHECKING:
+    from ._makers import CartMakers, InterMakers, IntraMakers
+else:  # _complete() puts them in
+    CartMakers = InterMakers = IntraMakers = _Communicator
+
+
+class Comm(IntraMakers, MPI.Intracomm):
     """An intracommunicator whose messages may be GPU arrays.
 
     ``wm.Comm(MPI.COMM_WORLD)`` is a ``MPI.Intracomm`` over the same handle,
@@ -263,15 +272,15 @@ class Comm(_Communicator, MPI.Intracomm):
     """
 
 
-class Cartcomm(_Communicator, MPI.Cartcomm):
+class Cartcomm(CartMakers, MPI.Cartcomm):
     """A Cartesian communicator whose messages may be GPU arrays."""
 
 
-class Graphcomm(_Communicator, MPI.Graphcomm):
+class Graphcomm(IntraMakers, MPI.Graphcomm):
     """A graph communicator whose messages may be GPU arrays."""
 
 
-class Distgraphcomm(_Communicator, MPI.Distgraphcomm):
+class Distgraphcomm(IntraMakers, MPI.Distgraphcomm):
     """A distributed graph communicator whose messages may be GPU arrays."""
 
 
@@ -279,7 +288,7 @@ class _HostComm(MPI.Intracomm):
     """Of ranks that may not run this package: refuses GPU arrays."""
 
 
-class Intercomm(_Communicator, MPI.Intercomm):
+class Intercomm(InterMakers, MPI.Intercomm):
     """An intercommunicator whose messages may be GPU arrays.
 
     ``Create_intercomm`` of a wm.Comm gives one. After Spawn, Accept, Connect
@@ -288,9 +297,10 @@ class Intercomm(_Communicator, MPI.Intercomm):
     call ``wm.Intercomm(inter)``, collective over both groups.
     """
 
-    def Merge(self, high: bool = False) -> Any:
+    def Merge(self, high: bool = False) -> Comm:
         """Merge both groups into one wm.Comm; collective over both."""
-        return _ours(super().Merge(high))
+        merged: Comm = _ours(super().Merge(high))
+        return merged
 
 
 class _HostIntercomm(MPI.Intercomm):
@@ -354,7 +364,7 @@ class Transport(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-def transport(comm: Comm, rank: int, buffer: Any = None) -> Transport:
+def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
     """Tell which path a message from ``rank`` takes into ``buffer``.
 
     buffer: the array received into; without one, memory of the current
