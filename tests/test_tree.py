@@ -27,6 +27,9 @@ PYTHON = sorted(
     for folder in ("warpmpi", "tests", "examples", "benchmarks", "build_tools")
     for path in (ROOT / folder).rglob("*.py")
 )
+DOCUMENTS = sorted(
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+)
 
 
 def name(path):
@@ -191,6 +194,24 @@ def test_all_names_exist_and_once():
     assert len(set(warpmpi.__all__)) == len(warpmpi.__all__)
     for public in warpmpi.__all__:
         assert hasattr(warpmpi, public), public
+
+
+def anchors(path):
+    """The names that GitHub gives a file's headings."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_of_the_documents_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if not link.startswith("http"):
+            file, _, anchor = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
 
 
 def test_versions_agree():
