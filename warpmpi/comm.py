@@ -17,7 +17,7 @@ from .objects import ObjectMessages
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Calls that no communicator of mpi4py's own is handed memory of a GPU by.
+# Calls of which a communicator of mpi4py's own is never given GPU memory.
 _HOST_ONLY = ("Attach_buffer", "Psend_init", "Precv_init")
 
 _POINT_TO_POINT = """
@@ -97,7 +97,7 @@ def _warn_of_thread_level() -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         warnings.warn(
             "MPI runs below MPI_THREAD_MULTIPLE: MPI.Request.Waitall and "
-            "every other wait of mpi4py's own never ends on requests of a "
+            "the other waits of mpi4py's own never end on requests of a "
             "wm.Comm. Use wm.Request.Waitall, Wait or Test, or request the "
             "thread level before mpi4py.MPI is imported: "
             "mpi4py.rc.thread_level = 'multiple'",
@@ -141,7 +141,7 @@ class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
     """What every communicator of ours has beside mpi4py's own."""
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Self:
-        """Make one over the handle of another, or a null one."""
+        """Wrap the handle of another communicator, or make a null one."""
         if comm is not None:
             cls._check_running()
         return super().__new__(cls, comm)  # type: ignore[call-arg]
@@ -176,7 +176,7 @@ class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
         return (_named, (name,)) if name else super().__reduce__()
 
     def Revoke(self) -> None:
-        """Revoke it: every rank's pending and later calls on it end."""
+        """Revoke it: pending and later calls on it fail on all ranks."""
         super().Revoke()  # type: ignore[misc]
         self._revoke()
 
@@ -262,12 +262,13 @@ else:  # _complete() puts them in
 class Comm(IntraMakers, MPI.Intracomm):
     """An intracommunicator whose messages may be GPU arrays.
 
-    ``wm.Comm(MPI.COMM_WORLD)`` is a ``MPI.Intracomm`` over the same handle,
-    made by all its ranks together. Arrays of CuPy, Warp, PyTorch, JAX, Numba
-    and this package, on any device, and host arrays, in any mix over the
-    ranks. ``Dup``, ``Split``, ``Create_cart`` … give the same kind.
+    ``wm.Comm(MPI.COMM_WORLD)`` is an ``MPI.Intracomm`` over the same handle;
+    all its ranks make it together. It takes arrays of CuPy, Warp, PyTorch,
+    JAX, Numba and this package, on any device, and host arrays; ranks may
+    differ in what they use. ``Dup``, ``Split``, ``Create_cart`` and the like
+    return communicators of the same kind.
 
-    Raises RuntimeError where ranks run different versions of this package or
+    Raises RuntimeError if ranks run different versions of this package, or
     MPI is not running.
     """
 
@@ -291,10 +292,11 @@ class _HostComm(MPI.Intracomm):
 class Intercomm(InterMakers, MPI.Intercomm):
     """An intercommunicator whose messages may be GPU arrays.
 
-    ``Create_intercomm`` of a wm.Comm gives one. After Spawn, Accept, Connect
-    and Join the other program may not run this package, and could not take
-    part in making one: what these give refuses GPU arrays, until both sides
-    call ``wm.Intercomm(inter)``, collective over both groups.
+    ``Create_intercomm`` of a wm.Comm returns one. After Spawn, Accept, Connect
+    and Join the other program may not run this package, and so could not take
+    part in making one: the intercommunicators of these calls refuse GPU
+    arrays until both sides call ``wm.Intercomm(inter)``, which is collective
+    over both groups.
     """
 
     def Merge(self, high: bool = False) -> Comm:
@@ -307,7 +309,7 @@ class _HostIntercomm(MPI.Intercomm):
     """Of a group that may not run this package: refuses GPU arrays."""
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
-        """Merge both groups; the result refuses GPU arrays, too."""
+        """Merge both groups; the result refuses GPU arrays as well."""
         return _HostComm(super().Merge(high))
 
 
@@ -369,14 +371,15 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
 
     buffer: the array received into; without one, memory of the current
     device. Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi')
-    and ``reason``. Which memory the sender has is not known here: into host
-    memory the name is 'mpi', that of a message from host memory, and the
-    reason tells how one from a GPU comes. Raises ValueError for a rank the
-    communicator lacks, TypeError for a communicator that is not a wm.Comm.
+    and ``reason``. The sender's memory is not known here: for a buffer in host
+    memory the name is 'mpi', which is right for a message from host memory,
+    and the reason tells how a message from a GPU comes. Raises ValueError for
+    a rank that the communicator does not have, TypeError for a communicator
+    that is not a wm.Comm.
     """
     if not hasattr(comm, "_transport"):
         kind = type(comm).__name__
         raise TypeError(
-            f"comm: {kind} is not a wm.Comm: make one by wm.Comm(comm)"
+            f"comm: {kind} is not a wm.Comm: make one with wm.Comm(comm)"
         )
     return Transport(*comm._transport(rank, buffer))
