@@ -143,6 +143,7 @@ def lints():
         "ruff format": [ruff, "format", "--check", "."],
         "mypy": [python, "-m", "mypy"],
         "stubtest": [python, "-m", "mypy.stubtest", "warpmpi._core"],
+        "types": [python, "tests/check_types.py"],
         "clang-format": [clang_format, "--dry-run", "-Werror", *sources],
     }
 

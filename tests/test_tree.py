@@ -27,6 +27,9 @@ PYTHON = sorted(
     for folder in ("warpmpi", "tests", "examples", "benchmarks", "build_tools")
     for path in (ROOT / folder).rglob("*.py")
 )
+DOCUMENTS = sorted(
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+)
 
 
 def name(path):
@@ -137,12 +140,78 @@ def test_everything_public_is_documented():
     assert not undocumented
 
 
+def public_calls():
+    """Functions, methods and constructors, inherited ones of ours too."""
+    import warpmpi
+
+    for public in warpmpi.__all__:
+        thing = getattr(warpmpi, public)
+        if not inspect.isclass(thing):
+            if callable(thing):
+                yield public, thing
+            continue
+        if not issubclass(thing, Exception):  # the library makes those
+            yield public, thing
+        for attribute in dir(thing):
+            owner = next(
+                (each for each in thing.__mro__ if attribute in vars(each)),
+                type,
+            )
+            ours = owner.__module__.split(".")[0] == "warpmpi"
+            if ours and not attribute.startswith("_"):
+                value = getattr(thing, attribute)
+                if callable(value):
+                    yield f"{public}.{attribute}", value
+
+
+def test_everything_callable_has_a_signature():
+    """What help() and editors show; defaults are values, not names."""
+    unknown = []
+    for public, call in public_calls():
+        try:
+            inspect.signature(call)
+        except ValueError:
+            unknown.append(public)
+    assert not unknown
+
+
+def test_defaults_in_signatures_are_those_of_mpi():
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    for call in (wm.Comm.Recv, wm.StreamComm.Irecv, wm.Message.Probe):
+        parameters = inspect.signature(call).parameters
+        assert parameters["source"].default == MPI.ANY_SOURCE
+        assert parameters["tag"].default == MPI.ANY_TAG
+    parameters = inspect.signature(wm.Prequest.Pready_range).parameters
+    assert list(parameters) == ["self", "partition_low", "partition_high"]
+
+
 def test_all_names_exist_and_once():
     import warpmpi
 
     assert len(set(warpmpi.__all__)) == len(warpmpi.__all__)
     for public in warpmpi.__all__:
         assert hasattr(warpmpi, public), public
+
+
+def anchors(path):
+    """The names that GitHub gives a file's headings."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_of_the_documents_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if not link.startswith("http"):
+            file, _, anchor = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
 
 
 def test_versions_agree():

@@ -15,8 +15,8 @@ __all__ = ["ScopedDevice", "ScopedStream"]
 class ScopedDevice:
     """Makes a device current on this thread within the ``with`` block.
 
-    ``device=None`` inside the block means this device. The block gets the
-    :class:`Device`. CUDA's own current context is left alone.
+    ``device=None`` inside the block means this device. ``with … as`` gives the
+    :class:`Device`. CUDA's own current context is not changed.
 
     Args:
         device: a device or its name, as :func:`get_device` takes it.
@@ -47,7 +47,7 @@ class ScopedStream:
     """Makes a stream, and its device, current on this thread within the block.
 
     Args:
-        stream: a stream of ours or anyone's; None changes nothing.
+        stream: a wm.Stream or a stream of any library; None changes nothing.
         sync_enter: on entering, the stream waits, on the device, for the work
             of the stream that was current.
         sync_exit: on leaving, the stream that was current waits, on the

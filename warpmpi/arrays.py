@@ -35,7 +35,7 @@ def empty_like(
     """A new contiguous array of the shape of `a`, its elements undefined.
 
     `a` is any array object. The element type, the device and whether host
-    memory is pinned are those of `a` unless given. Raises what empty() and
+    memory is pinned are taken from `a` unless given. Raises what empty() and
     asarray() raise.
     """
     shape, options = _place(a, dtype, device, pinned)
@@ -74,7 +74,7 @@ def full_like(
     pinned: bool | None = None,
     blocking: bool = True,
 ) -> Array:
-    """A new array of the shape of `a`, every element of which is the value.
+    """A new array of the shape of `a`, filled with a value.
 
     The value is converted to the element type; see empty_like().
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Room for buffered sends: what the user attaches, counted.
+"""Buffered sends: how much the attached buffer has room for.
 
-Copies are made in memory of our own, a GPU array's on its GPU; what is
-attached only limits them, as MPI says it does.
+Copies are made in memory of our own, those of GPU arrays on their GPU; the
+attached buffer only limits them, as MPI says it does.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def _size(buf: Any) -> int:
 
 
 class BufferedSends:
-    """Attach_buffer and its fellows of a communicator (MPI 4.1)."""
+    """Attach_buffer and its companions of a communicator (MPI 4.1)."""
 
     def Attach_buffer(self, buf: Any) -> None:
         """Attach a buffer whose size limits this communicator's Bsend.
 
         buf: host memory, or ``MPI.BUFFER_AUTOMATIC`` for no limit. Each
         message takes its bytes and ``MPI.BSEND_OVERHEAD``. Raises
-        MPI.Exception where one is attached.
+        MPI.Exception if one is attached already.
         """
         _core._buffer_attach(self, _size(buf))
         _attached[MPI._handleof(self)] = buf
 
     def Detach_buffer(self) -> Any:
-        """Wait until what was sent has left the buffer, and return it."""
+        """Wait until all messages have left the buffer, and return it."""
         _core._buffer_flush(self).Wait()
         _core._buffer_detach(self)
         return _attached.pop(MPI._handleof(self), None)
 
     def Flush_buffer(self) -> None:
-        """Wait until what was sent has left the buffer."""
+        """Wait until all messages have left the buffer."""
         _core._buffer_flush(self).Wait()
 
     def Iflush_buffer(self) -> _core.Request:
-        """Return a request that ends when what was sent has left."""
+        """Return a request that ends when all messages have left it."""
         return _core._buffer_flush(self)
 
 
@@ -61,7 +61,7 @@ _stock_detach = MPI.Detach_buffer
 def attach_buffer(buf: Any) -> None:
     """Attach a buffer to the process: MPI's own, whose size limits ours.
 
-    Of GPU memory only the size is used: MPI gets as much of the host's.
+    Of GPU memory only the size is used: MPI is given as much host memory.
     """
     size = _size(buf)
     host = bytearray(size) if _core.is_on_device(buf) else buf
@@ -85,7 +85,7 @@ def detach_buffer() -> Any:
 def flush_buffer() -> None:
     """Wait for buffered messages.
 
-    Those of every communicator, until they have left the buffer.
+    Returns when those of every communicator have left the buffer.
     """
     _core._buffer_flush(None).Wait()
     _stock_flush()

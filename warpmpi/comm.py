@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -14,7 +14,10 @@ from . import _core, objects, staging
 from .buffered import BufferedSends
 from .objects import ObjectMessages
 
-# Calls that no communicator of mpi4py's own is handed memory of a GPU by.
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Calls of which a communicator of mpi4py's own is never given GPU memory.
 _HOST_ONLY = ("Attach_buffer", "Psend_init", "Precv_init")
 
 _POINT_TO_POINT = """
@@ -94,7 +97,7 @@ def _warn_of_thread_level() -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         warnings.warn(
             "MPI runs below MPI_THREAD_MULTIPLE: MPI.Request.Waitall and "
-            "every other wait of mpi4py's own never ends on requests of a "
+            "the other waits of mpi4py's own never end on requests of a "
             "wm.Comm. Use wm.Request.Waitall, Wait or Test, or request the "
             "thread level before mpi4py.MPI is imported: "
             "mpi4py.rc.thread_level = 'multiple'",
@@ -137,8 +140,8 @@ def _packed(buf: Any) -> bytearray:
 class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
     """What every communicator of ours has beside mpi4py's own."""
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> Any:
-        """Make one over the handle of another, or a null one."""
+    def __new__(cls, comm: MPI.Comm | None = None) -> Self:
+        """Wrap the handle of another communicator, or make a null one."""
         if comm is not None:
             cls._check_running()
         return super().__new__(cls, comm)  # type: ignore[call-arg]
@@ -173,7 +176,7 @@ class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
         return (_named, (name,)) if name else super().__reduce__()
 
     def Revoke(self) -> None:
-        """Revoke it: every rank's pending and later calls on it end."""
+        """Revoke it: pending and later calls on it fail on all ranks."""
         super().Revoke()  # type: ignore[misc]
         self._revoke()
 
@@ -250,28 +253,35 @@ def _complete(cls: type, base: type) -> type:
     return cls
 
 
-class Comm(_Communicator, MPI.Intracomm):
+if TYPE_CHECKING:
+    from ._makers import CartMakers, InterMakers, IntraMakers
+else:  # _complete() puts them in
+    CartMakers = InterMakers = IntraMakers = _Communicator
+
+
+class Comm(IntraMakers, MPI.Intracomm):
     """An intracommunicator whose messages may be GPU arrays.
 
-    ``wm.Comm(MPI.COMM_WORLD)`` is a ``MPI.Intracomm`` over the same handle,
-    made by all its ranks together. Arrays of CuPy, Warp, PyTorch, JAX, Numba
-    and this package, on any device, and host arrays, in any mix over the
-    ranks. ``Dup``, ``Split``, ``Create_cart`` … give the same kind.
+    ``wm.Comm(MPI.COMM_WORLD)`` is an ``MPI.Intracomm`` over the same handle;
+    all its ranks make it together. It takes arrays of CuPy, Warp, PyTorch,
+    JAX, Numba and this package, on any device, and host arrays; ranks may
+    differ in what they use. ``Dup``, ``Split``, ``Create_cart`` and the like
+    return communicators of the same kind.
 
-    Raises RuntimeError where ranks run different versions of this package or
+    Raises RuntimeError if ranks run different versions of this package, or
     MPI is not running.
     """
 
 
-class Cartcomm(_Communicator, MPI.Cartcomm):
+class Cartcomm(CartMakers, MPI.Cartcomm):
     """A Cartesian communicator whose messages may be GPU arrays."""
 
 
-class Graphcomm(_Communicator, MPI.Graphcomm):
+class Graphcomm(IntraMakers, MPI.Graphcomm):
     """A graph communicator whose messages may be GPU arrays."""
 
 
-class Distgraphcomm(_Communicator, MPI.Distgraphcomm):
+class Distgraphcomm(IntraMakers, MPI.Distgraphcomm):
     """A distributed graph communicator whose messages may be GPU arrays."""
 
 
@@ -279,25 +289,27 @@ class _HostComm(MPI.Intracomm):
     """Of ranks that may not run this package: refuses GPU arrays."""
 
 
-class Intercomm(_Communicator, MPI.Intercomm):
+class Intercomm(InterMakers, MPI.Intercomm):
     """An intercommunicator whose messages may be GPU arrays.
 
-    ``Create_intercomm`` of a wm.Comm gives one. After Spawn, Accept, Connect
-    and Join the other program may not run this package, and could not take
-    part in making one: what these give refuses GPU arrays, until both sides
-    call ``wm.Intercomm(inter)``, collective over both groups.
+    ``Create_intercomm`` of a wm.Comm returns one. After Spawn, Accept, Connect
+    and Join the other program may not run this package, and so could not take
+    part in making one: the intercommunicators of these calls refuse GPU
+    arrays until both sides call ``wm.Intercomm(inter)``, which is collective
+    over both groups.
     """
 
-    def Merge(self, high: bool = False) -> Any:
+    def Merge(self, high: bool = False) -> Comm:
         """Merge both groups into one wm.Comm; collective over both."""
-        return _ours(super().Merge(high))
+        merged: Comm = _ours(super().Merge(high))
+        return merged
 
 
 class _HostIntercomm(MPI.Intercomm):
     """Of a group that may not run this package: refuses GPU arrays."""
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
-        """Merge both groups; the result refuses GPU arrays, too."""
+        """Merge both groups; the result refuses GPU arrays as well."""
         return _HostComm(super().Merge(high))
 
 
@@ -354,19 +366,20 @@ class Transport(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-def transport(comm: Comm, rank: int, buffer: Any = None) -> Transport:
+def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
     """Tell which path a message from ``rank`` takes into ``buffer``.
 
     buffer: the array received into; without one, memory of the current
     device. Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi')
-    and ``reason``. Which memory the sender has is not known here: into host
-    memory the name is 'mpi', that of a message from host memory, and the
-    reason tells how one from a GPU comes. Raises ValueError for a rank the
-    communicator lacks, TypeError for a communicator that is not a wm.Comm.
+    and ``reason``. The sender's memory is not known here: for a buffer in host
+    memory the name is 'mpi', which is right for a message from host memory,
+    and the reason tells how a message from a GPU comes. Raises ValueError for
+    a rank that the communicator does not have, TypeError for a communicator
+    that is not a wm.Comm.
     """
     if not hasattr(comm, "_transport"):
         kind = type(comm).__name__
         raise TypeError(
-            f"comm: {kind} is not a wm.Comm: make one by wm.Comm(comm)"
+            f"comm: {kind} is not a wm.Comm: make one with wm.Comm(comm)"
         )
     return Transport(*comm._transport(rank, buffer))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """GPU arrays inside pickled objects, library by library.
 
-Each library has a function that looks at one of its arrays and, where that is
-in GPU memory, tells what is sent and how a rank makes another one; and that
-maker. Nothing is imported that the program has not.
+Each library has a function that looks at one of its arrays and, if that is in
+GPU memory, tells what is sent and how a rank makes another one; and that
+maker. Nothing is imported that the program has not imported itself.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _describe_warp_type(dtype: Any) -> Any:
         name = (owner.__module__, owner.__qualname__)
         if _find(*name) is not dtype:
             raise TypeError(
-                f"warp.array of the struct {name[1]}, which is not found in "
-                f"{name[0]}: define it at the top of a module"
+                f"warp.array of the struct {name[1]}: {name[0]} has no such "
+                "name; define the struct at the top level of a module"
             )
         return ("struct", *name)
     kind = getattr(dtype, "_wp_generic_type_str_", None)

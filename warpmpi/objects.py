@@ -122,8 +122,8 @@ def _open(parts: list[Any], inner: bytes) -> Any:
     payload = _receiving.payload
     if payload is None:
         raise RuntimeError(
-            "this pickled object has arrays of a GPU, which travel beside "
-            "it: receive it by recv or irecv of a wm.Comm, not by Recv"
+            "this pickled object has GPU arrays, which travel beside it: "
+            "receive it with recv or irecv of a wm.Comm, not with Recv"
         )
     comm, source = payload.comm, payload.source
     arriving: list[_Arriving] = []
@@ -189,20 +189,20 @@ _CALLS: dict[tuple[str, bool], Callable[..., Any]] = {
 class ObjectMessages:
     """The lower-case messages of a communicator: any object, pickled.
 
-    Signatures and meaning are mpi4py's. Arrays of a GPU inside an object
-    travel GPU to GPU and arrive on the current device of their library.
+    Signatures and meaning are mpi4py's. GPU arrays inside an object travel
+    GPU to GPU and arrive on the current device of their library.
     """
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object.
 
-        Raises what pickling it raises, then nothing was sent; and
+        Raises what pickling raises, in which case nothing was sent;
         MPI.Exception (rank, tag), wm.CudaError.
         """
         _send(self, obj, dest, tag, "", True)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send an object, whose bytes count against the attached buffer."""
+        """Send a copy, whose bytes count against the attached buffer."""
         _send(self, obj, dest, tag, "b", True)
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
@@ -215,7 +215,7 @@ class ObjectMessages:
         return request
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> _core.Request:
-        """Begin a buffered send; the wm.Request has ended."""
+        """Begin a buffered send; returns a wm.Request that has ended."""
         request: _core.Request = _send(self, obj, dest, tag, "b", False)
         return request
 
@@ -233,8 +233,8 @@ class ObjectMessages:
     ) -> Any:
         """Receive an object and return it; None from PROC_NULL.
 
-        buf: deprecated by mpi4py: host memory for the bytes of the pickle,
-        or how many there may be. status: count in bytes of the pickle.
+        buf: deprecated by mpi4py; host memory for the bytes of the pickle, or
+        their greatest number. status: its count is in bytes of the pickle.
         Raises what unpickling raises, MPI.Exception, wm.CudaError.
         """
         if buf is not None:
@@ -250,7 +250,7 @@ class ObjectMessages:
         """Begin to receive an object, of any size unless buf limits it.
 
         The object is what wait() or test() of the wm.Request returns, or
-        wm.Request.waitall and its fellows.
+        the lower-case waits and tests of wm.Request.
         """
         return _core._object_ireceive(self, buf, source, tag)
 

@@ -626,11 +626,11 @@ def _window_calls() -> Iterator[tuple[str, Any]]:
 
 
 _NO_WINDOW = (
-    "memory of a GPU cannot be exposed: what other ranks store there does not "
-    "pass through a call of this rank that could stage it; use host memory "
+    "GPU memory cannot be a window: other ranks would write to it without a "
+    "call of this rank that could stage the data; use host memory "
     "(wm.empty(..., device='cpu')), or Send and Recv of a wm.Comm"
 )
-_NO_ATTACH = "MPI copies messages into it itself; attach host memory"
+_NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
 
 
 def _refusing(kind: type, name: str, why: str) -> Any:

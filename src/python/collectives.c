@@ -142,9 +142,10 @@ parse_elements(PyObject *object, bool writable, const char *argument,
 }
 
 PyDoc_STRVAR(comm_Allreduce_doc,
-             "Allreduce($self, /, sendbuf, recvbuf, op=MPI.SUM)\n--\n\n"
-             "Reduce elementwise over all ranks; sendbuf may be MPI.IN_PLACE."
-             "\nGPU arrays go through page-locked host memory.");
+             "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
+             "Reduce elementwise over all ranks, by MPI.SUM unless op is "
+             "given.\n\nsendbuf may be MPI.IN_PLACE. GPU arrays go through "
+             "page-locked host memory.");
 
 static PyObject *
 comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -253,8 +253,8 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 PyDoc_STRVAR(comm_Recv_doc,
-             "Recv($self, /, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, "
-             "status=None)\n--\n\n"
+             "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
              "Receive into an array; the data are there when it returns.\n\n"
              "buf: a writable array on any device or the host,\n"
              "whatever memory the sender's is in. Raises MPI.Exception\n"
@@ -269,8 +269,8 @@ comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 PyDoc_STRVAR(comm_Irecv_doc,
-             "Irecv($self, /, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)"
-             "\n--\n\n"
+             "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
              "Begin to receive into an array; returns a wm.Request.");
 
 static PyObject *
@@ -338,8 +338,8 @@ SEND_INIT(Bsend_init, BUFFERED);
 SEND_DOC(Bsend_init, "Make a wm.Prequest whose sends are buffered.");
 
 PyDoc_STRVAR(comm_Recv_init_doc,
-             "Recv_init($self, /, buf, source=MPI.ANY_SOURCE, "
-             "tag=MPI.ANY_TAG)\n--\n\n"
+             "Recv_init($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
              "Make a wm.Prequest that receives into an array at each Start.");
 
 static PyObject *

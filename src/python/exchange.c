@@ -201,27 +201,29 @@ request(exchange_t *exchange)
 
 const char wm_comm_sendrecv_doc[] = PyDoc_STR(
     "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
-    "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None)\n--\n\n"
+    "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "Send one array and receive another at the same time.");
 EXCHANGE(wm_comm_sendrecv, "Sendrecv", false, true, run)
 
 const char wm_comm_sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
-    "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None)\n--\n\n"
+    "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "Send an array and receive into it: what is sent is a copy, made on the\n"
     "array's own device.");
 EXCHANGE(wm_comm_sendrecv_replace, "Sendrecv_replace", true, true, run)
 
 const char wm_comm_isendrecv_doc[] = PyDoc_STR(
     "Isendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
-    "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG)\n--\n\n"
+    "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send one array and to receive another; returns a wm.Request\n"
     "that ends when both have, with the status of the receive.");
 EXCHANGE(wm_comm_isendrecv, "Isendrecv", false, false, request)
 
 const char wm_comm_isendrecv_replace_doc[] = PyDoc_STR(
     "Isendrecv_replace($self, /, buf, dest, sendtag=0, "
-    "source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG)\n--\n\n"
+    "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send a copy of an array and to receive into it; returns a\n"
     "wm.Request.");
 EXCHANGE(wm_comm_isendrecv_replace, "Isendrecv_replace", true, false, request)

@@ -225,8 +225,8 @@ probe(const char *name, const char *ours, PyObject *const *args,
 }
 
 PyDoc_STRVAR(message_Probe_doc,
-             "Probe(comm, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, "
-             "status=None)\n--\n\n"
+             "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
              "Wait for a message and match it: comm.Mprobe(), of any\n"
              "communicator.");
 
@@ -239,8 +239,8 @@ message_Probe(PyObject *type, PyObject *const *args, Py_ssize_t given,
 }
 
 PyDoc_STRVAR(message_Iprobe_doc,
-             "Iprobe(comm, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, "
-             "status=None)\n--\n\n"
+             "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
              "A matched message that has come, or None: comm.Improbe(), of\n"
              "any communicator.");
 
@@ -297,6 +297,7 @@ static PyMethodDef message_methods[] = {
 };
 
 PyDoc_STRVAR(message_doc,
+             "Message(message=None)\n--\n\n"
              "A matched message of a wm.Comm (Mprobe, Improbe): only its own\n"
              "Recv or Irecv receives it. Dropped, it goes back to its\n"
              "communicator as the first that came.");

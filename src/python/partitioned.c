@@ -535,8 +535,9 @@ wm_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_comm_precv_init_doc[] =
-    "Precv_init($self, /, buf, partitions, source=MPI.ANY_SOURCE, "
-    "tag=MPI.ANY_TAG, info=None)\n--\n\n"
+    "Precv_init($self, /, buf, partitions, "
+    "source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "info=None)\n--\n\n"
     "Make a partitioned receive into an array. source and tag must be named,\n"
     "as MPI has it. Its partitions need not be the sender's. Raises\n"
     "ValueError (partitions), MPI.Exception (source, tag) and what Irecv "

@@ -304,10 +304,6 @@ prequest_bool(PyObject *object)
     return self->comm != NULL || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
 
-PyDoc_STRVAR(not_partitioned_doc,
-             "Of a partitioned request (Psend_init, Precv_init) alone:\n"
-             "MPI.Exception.");
-
 static PyObject *
 not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
 {
@@ -317,10 +313,13 @@ not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
     return NULL;
 }
 
-#define NOT_PARTITIONED(name)                                                 \
+#define NOT_PARTITIONED(name, parameters)                                     \
     {                                                                         \
         name, (PyCFunction)(void (*)(void))not_partitioned,                   \
-            METH_VARARGS | METH_KEYWORDS, not_partitioned_doc                 \
+            METH_VARARGS | METH_KEYWORDS,                                     \
+            PyDoc_STR(name "($self, /, " parameters ")\n--\n\n"               \
+                           "Of a partitioned request (Psend_init, "           \
+                           "Precv_init) alone: raises\nMPI.Exception here.")  \
     }
 
 static PyMethodDef prequest_methods[] = {
@@ -328,14 +327,15 @@ static PyMethodDef prequest_methods[] = {
     {"Startall", prequest_startall, METH_O | METH_CLASS,
      prequest_startall_doc},
     {"Free", wm_prequest_free, METH_NOARGS, prequest_free_doc},
-    NOT_PARTITIONED("Pready"),
-    NOT_PARTITIONED("Pready_range"),
-    NOT_PARTITIONED("Pready_list"),
-    NOT_PARTITIONED("Parrived"),
+    NOT_PARTITIONED("Pready", "partition"),
+    NOT_PARTITIONED("Pready_range", "partition_low, partition_high"),
+    NOT_PARTITIONED("Pready_list", "partitions"),
+    NOT_PARTITIONED("Parrived", "partition"),
     {0},
 };
 
 PyDoc_STRVAR(prequest_doc,
+             "Prequest(request=None)\n--\n\n"
              "A message of a wm.Comm that is begun many times (Send_init,\n"
              "Recv_init): its buffer is looked at once. An MPI.Prequest that\n"
              "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");

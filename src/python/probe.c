@@ -85,8 +85,8 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
 }
 
 const char wm_comm_probe_doc[] = PyDoc_STR(
-    "Probe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
-    "\n--\n\n"
+    "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait until a message could be received; `status` tells of it.\n\n"
     "Returns True. The next receive that matches gets it. Raises\n"
     "MPI.Exception (rank, tag).");
@@ -103,8 +103,8 @@ wm_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_comm_iprobe_doc[] = PyDoc_STR(
-    "Iprobe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
-    "\n--\n\n"
+    "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Whether a message could be received now; `status` tells of it.\n\n"
     "Otherwise as Probe.");
 
@@ -121,8 +121,8 @@ wm_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_comm_mprobe_doc[] = PyDoc_STR(
-    "Mprobe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
-    "\n--\n\n"
+    "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait for a message and match it: only the Recv or Irecv of the\n"
     "wm.Message that is returned receives it. Otherwise as Probe.");
 
@@ -139,8 +139,8 @@ wm_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_comm_improbe_doc[] = PyDoc_STR(
-    "Improbe($self, /, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None)"
-    "\n--\n\n"
+    "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "A message that could be received now, matched, or None. Otherwise as\n"
     "Mprobe.");
 

@@ -257,6 +257,7 @@ static PyMethodDef request_methods[] = {
 
 PyDoc_STRVAR(
     request_doc,
+    "Request(request=None)\n--\n\n"
     "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
     "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in\n"
     "a mix with others.");

@@ -33,6 +33,7 @@ PAIRS = {
     "test_eager",
     "test_exchange",
     "test_faults",
+    "test_guide",
     "test_interrupts",
     "test_large_memory",
     "test_mailboxes",

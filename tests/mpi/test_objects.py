@@ -487,7 +487,7 @@ def test_received_by_other_means(comm):
     comm.Probe(left, 4, status)
     into = bytearray(status.count)
     comm.Recv(into, left, 4)
-    with pytest.raises(RuntimeError, match="by recv or irecv"):
+    with pytest.raises(RuntimeError, match="with recv or irecv"):
         MPI.pickle.loads(into)
     sent.wait()
     text = pickle.dumps(wm.ones(2))  # plain pickling is as ever
@@ -668,7 +668,7 @@ def test_element_types_of_warp():
     class Inside:
         x: warp.float32
 
-    with pytest.raises(TypeError, match="at the top of a module"):
+    with pytest.raises(TypeError, match="at the top level of a module"):
         devicearrays._describe_warp_type(Inside)
     _buffer, finish = devicearrays.make_warp((3, 2), warp.vec3, False)
     assert finish().shape == (3, 2)
