@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, objects, staging
+from . import _core, checking, objects, staging
 from .buffered import BufferedSends
 from .objects import ObjectMessages
 
@@ -327,6 +327,10 @@ for _name in _POINT_TO_POINT:
     setattr(_HostIntercomm, _name, _host_only(MPI.Intercomm, _name))
     setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
 setattr(Intercomm, "Barrier", MPI.Intercomm.Barrier)  # noqa: B010
+if _core._check_wanted():
+    for _cls in (Comm, Cartcomm, Graphcomm, Distgraphcomm, Intercomm):
+        for _name, _call in checking.comm_calls(_cls):
+            setattr(_cls, _name, _call)
 
 _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Cartcomm, Cartcomm),

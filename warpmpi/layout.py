@@ -51,7 +51,7 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
     yield from zip(displs, counts, map(_named, types), strict=True)
 
 
-def _blocks(
+def blocks_of(
     itemsize: int, nbytes: int, rest: list[Any], form: str, count: int
 ) -> Iterator[_Block]:
     """Give the blocks of a buffer as mpi4py reads its specification."""
@@ -148,7 +148,7 @@ def addresses(rest: list[Any], form: str) -> list[int]:
             rest, form = [1, rest[-1]], ""
         return [
             offset + kind.Get_true_extent()[0]
-            for offset, number, kind in _blocks(1, 0, rest, form, count)
+            for offset, number, kind in blocks_of(1, 0, rest, form, count)
             if number and kind is not None
         ]
     except _WRONG:
@@ -165,7 +165,7 @@ def absolute_runs_of(
     """
     runs = [
         run
-        for offset, number, kind in _blocks(1, 0, rest, form, count)
+        for offset, number, kind in blocks_of(1, 0, rest, form, count)
         if kind is not None
         for run in _rows(offset, number, kind)
     ]
@@ -194,7 +194,7 @@ def runs_of(
     argument, for bytes that the buffer does not have.
     """
     try:
-        blocks = list(_blocks(host.itemsize, host.nbytes, rest, form, count))
+        blocks = list(blocks_of(host.itemsize, host.nbytes, rest, form, count))
         if datatype is not None:
             number = host.nbytes // datatype.Get_extent()[1]
             blocks = [(0, number, datatype)]

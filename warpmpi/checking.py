@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""WARPMPI_CHECK: what the ranks say of one collective is compared.
+
+Before a blocking or persistent collective of a communicator every rank tells
+all others what it was asked for, and all raise where that does not fit. The
+nonblocking ones must not wait for each other, and go unchecked.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from mpi4py import MPI
+
+from . import _core, calls
+from .layout import blocks_of
+
+# The communicator's own calls are ours: these are mpi4py's.
+_Iallgather, _Iallgatherv = MPI.Comm.Iallgather, MPI.Comm.Iallgatherv
+_allgather = MPI.Comm.allgather
+
+# Calls in which every rank gives the same number of elements to each.
+_EVEN = "Bcast Gather Scatter Allgather Alltoall".split()
+_OBJECTS = (
+    "bcast gather scatter allgather alltoall reduce allreduce scan exscan"
+)
+
+
+class Block(NamedTuple):
+    """What goes to one rank, or comes from it."""
+
+    element: str | None  # None where it cannot be named
+    number: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Tell count and element type."""
+        if self.element is None:
+            return f"{self.nbytes} bytes"
+        return f"{self.number} of {self.element}"
+
+    def fits(self, other: Block) -> bool:
+        """Whether one may be received as the other."""
+        names = {self.element, other.element}
+        if self.nbytes == other.nbytes == 0:
+            return True
+        if names & {None, "byte", "packed", "uint8"}:
+            return self.nbytes == other.nbytes
+        return self == other
+
+
+Blocks: TypeAlias = "list[Block] | None"  # None: nothing, or not understood
+
+
+class Said(NamedTuple):
+    """What one rank was asked for."""
+
+    call: str
+    root: int | None
+    op: str | None
+    sends: Blocks
+    receives: Blocks
+    in_place: bool
+
+    def __str__(self) -> str:
+        """Tell all of it in a few words."""
+        text = self.call
+        for given, blocks in (
+            ("sending", self.sends),
+            ("receiving", self.receives),
+        ):
+            if blocks:
+                text += f", {given} {_tell(blocks)}"
+        if self.in_place:
+            text += ", in place"
+        if self.op is not None:
+            text += f", op {self.op}"
+        return text if self.root is None else f"{text}, root {self.root}"
+
+
+def _tell(blocks: list[Block]) -> str:
+    if all(block == blocks[0] for block in blocks):
+        each = " each" if len(blocks) > 1 else ""
+        return f"{blocks[0]}{each}"
+    return " and ".join(map(str, blocks[:8])) + " …" * (len(blocks) > 8)
+
+
+def _blocks(value: Any, form: str, ranks: int) -> Blocks:
+    """Describe a buffer: a block, or one for each rank."""
+    if value is None or value is MPI.IN_PLACE:
+        return None
+    listed = isinstance(value, (list, tuple))
+    array, rest = (value[0], list(value[1:])) if listed else (value, [])
+    try:
+        name, itemsize, nbytes = None, 1, 0
+        if array is not None and array is not MPI.BOTTOM:
+            name, itemsize, nbytes = _core._elements(array)
+        found = []
+        for _, count, kind in blocks_of(itemsize, nbytes, rest, form, ranks):
+            of, size, length = name, itemsize, count * itemsize
+            if kind is not None:
+                length = count * kind.Get_size()
+                of, size = _core._element(kind)
+            found.append(Block(of, length // (size or 1), length))
+    except Exception:
+        return None  # the call itself tells what is wrong
+    if form != "n":
+        return found
+    whole = found[0]
+    part = Block(whole.element, whole.number // ranks, whole.nbytes // ranks)
+    return [part] * ranks
+
+
+_OPS = {
+    name: getattr(MPI, name)
+    for name in (
+        *("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR"),
+        *("BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP"),
+    )
+}
+
+
+def _op_name(op: Any) -> str:
+    for name, known in _OPS.items():
+        if op == known:
+            return name
+    return "of the program"
+
+
+def _exchange(comm: Any, said: Said) -> list[Said]:
+    """Tell all ranks; messages go on meanwhile."""
+    mine = pickle.dumps(tuple(said))
+    lengths = [0] * comm.size
+    told = bytearray(8 * comm.size)
+    request = _Iallgather(
+        comm,
+        [len(mine).to_bytes(8, "little"), MPI.BYTE],
+        [told, MPI.BYTE],
+    )
+    _core.Request.Waitall([request])
+    for rank in range(comm.size):
+        lengths[rank] = int.from_bytes(told[8 * rank : 8 * rank + 8], "little")
+    everything = bytearray(sum(lengths))
+    request = _Iallgatherv(
+        comm, [mine, MPI.BYTE], [everything, lengths, None, MPI.BYTE]
+    )
+    _core.Request.Waitall([request])
+    result, at = [], 0
+    for length in lengths:
+        fields = pickle.loads(everything[at : at + length])
+        result.append(Said(*fields))
+        at += length
+    return result
+
+
+def _pairs(all_said: list[Said], name: str) -> Iterator[tuple[int, int]]:
+    """Give who sends to whom in a collective."""
+    ranks = range(len(all_said))
+    root = all_said[0].root or 0
+    if name in ("Gather", "Gatherv"):
+        yield from ((rank, root) for rank in ranks)
+    elif name in ("Scatter", "Scatterv"):
+        yield from ((root, rank) for rank in ranks)
+    else:
+        yield from ((source, dest) for source in ranks for dest in ranks)
+
+
+def _of(blocks: Blocks, rank: int) -> Block | None:
+    if not blocks:
+        return None
+    return blocks[rank] if rank < len(blocks) else blocks[0]
+
+
+def _misfit(all_said: list[Said], name: str) -> str | None:
+    """Tell of the first two ranks whose buffers do not fit each other."""
+    if name == "Bcast" or name in calls.REDUCTIONS:
+        # Of what all ranks give alike. In place that is what they receive.
+        given = [said.sends or said.receives for said in all_said]
+        for rank, blocks in enumerate(given):
+            first = given[0]
+            if first and blocks:
+                one, other = blocks[0], first[0]
+                same = one == other
+                if name == "Bcast" or None in (one.element, other.element):
+                    same = one.fits(other)
+                if not same:
+                    return f"ranks 0 and {rank} differ"
+        return None
+    if name not in _EVEN and name[:-1] not in _EVEN:
+        return None  # of neighbours
+    for source, dest in _pairs(all_said, name):
+        sent = _of(all_said[source].sends, dest)
+        taken = _of(all_said[dest].receives, source)
+        if sent and taken and not sent.fits(taken):
+            return (
+                f"rank {source} sends {sent} to rank {dest}, which receives "
+                f"{taken}"
+            )
+    return None
+
+
+def _judge(all_said: list[Said], name: str) -> None:
+    """Raise TypeError where what the ranks say does not fit."""
+    first = all_said[0]
+    different = None
+    for rank, said in enumerate(all_said):
+        for what in ("call", "root", "op"):
+            if getattr(said, what) != getattr(first, what):
+                different = different or f"ranks 0 and {rank} differ in {what}"
+    if different is None:
+        # The ranks of a scatter or a gather in place are its root alone.
+        rooted = first.root is not None
+        for rank, said in enumerate(all_said):
+            if not rooted and said.in_place != first.in_place:
+                different = (
+                    different or f"ranks 0 and {rank} differ in MPI.IN_PLACE"
+                )
+        different = different or _misfit(all_said, name)
+    if different is None:
+        return
+    ranks_of: dict[str, list[int]] = {}
+    for rank, said in enumerate(all_said):
+        ranks_of.setdefault(str(said), []).append(rank)
+    lines = [
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}"
+        f"{' …' * (len(ranks) > 8)}: {text}"
+        for text, ranks in ranks_of.items()
+    ]
+    raise TypeError(
+        f"WARPMPI_CHECK: {different}. {'; '.join(lines[:8])}"
+        f"{' …' * (len(lines) > 8)}"
+    )
+
+
+def _compare(comm: Any, said: Said, name: str) -> None:
+    if not comm.Is_inter():
+        _judge(_exchange(comm, said), name)
+        return
+    # What each group says, to both; the calls alone are compared.
+    theirs = _allgather(comm, said.call)
+    ours = _allgather(comm, theirs)[0]
+    if len({*ours, *theirs}) > 1:
+        raise TypeError(
+            "WARPMPI_CHECK: the ranks are in different collectives: of one "
+            f"group in {', '.join(ours)}, of the other in {', '.join(theirs)}"
+        )
+
+
+def _say(row: calls.Row, called: str, comm: Any, args: Any) -> Said:
+    """Put in words what a call was asked for."""
+    root = args.get("root", 0) if "root" in row.positions else None
+    values: dict[str, Blocks] = {"<": None, ">": None}
+    inter, size = comm.Is_inter(), comm.size
+    mine = root is None or comm.rank == root
+    for buffer in row.buffers:
+        if inter or (buffer.at_root and not mine):
+            continue
+        value = args.get(buffer.name)
+        role = ">" if buffer.role == "=" else buffer.role
+        form = buffer.form
+        if row.name == "Reduce_scatter_block":
+            form = ""  # the whole of sendbuf
+        values[role] = _blocks(value, form, size)
+    first = args.get("sendbuf")
+    in_place = first is MPI.IN_PLACE
+    if "sendbuf" in row.positions and root is None and first is None:
+        in_place = True
+    if row.name == "Bcast" and mine:
+        values = {"<": values[">"], ">": None}
+    op = None
+    if row.name in calls.REDUCTIONS:
+        op = _op_name(args.get("op", MPI.SUM))
+    return Said(called, root, op, values["<"], values[">"], in_place)
+
+
+# Parameters behind the buffers, in mpi4py's order.
+_MORE = {
+    "Allreduce": ("op",),
+    "Reduce_scatter_block": ("op",),
+    "Reduce_scatter": ("recvcounts", "op"),
+    "Scan": ("op",),
+    "Exscan": ("op",),
+}
+
+
+def _names(row: calls.Row) -> list[str]:
+    names = sorted(row.positions, key=row.positions.__getitem__)
+    return names + [x for x in _MORE.get(row.name, ()) if x not in names]
+
+
+def _checked(method: Any, called: str, row: calls.Row) -> Any:
+    names = _names(row)
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        _compare(self, _say(row, called, self, given), row.name)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+def _of_objects(method: Any, name: str) -> Any:
+    """Make a lower-case collective compare its name, root and op."""
+    reduces = "reduce" in name or "scan" in name
+    rooted = name in ("bcast", "gather", "scatter", "reduce")
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        rest = list(args[1:])
+        op = kwargs.get("op", rest.pop(0) if reduces and rest else MPI.SUM)
+        root = kwargs.get("root", rest[0] if rest else 0)
+        said = Said(
+            name,
+            root if rooted else None,
+            _op_name(op) if reduces else None,
+            None,
+            None,
+            False,
+        )
+        _compare(self, said, name)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+def _barrier(method: Any) -> Any:
+    @functools.wraps(method)
+    def Barrier(self: Any) -> None:
+        _compare(
+            self, Said("Barrier", None, None, None, None, False), "Barrier"
+        )
+        method(self)
+
+    return Barrier
+
+
+def comm_calls(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Give the checked forms of a communicator's collectives."""
+    for row in calls.rows_of(calls.COLLECTIVES):
+        for name in (row.name, row.name + "_init"):
+            if hasattr(cls, name):
+                yield name, _checked(getattr(cls, name), name, row)
+    for name in _OBJECTS.split():
+        if hasattr(cls, name):
+            yield name, _of_objects(getattr(cls, name), name)
+    yield "Barrier", _barrier(getattr(cls, "Barrier"))  # noqa: B009
