@@ -148,8 +148,8 @@ warn_of_lost_object(const wm_request_t *self)
                      "after warpmpi.install() alone; use "
                      "wm.Request.waitall, or the request's wait()",
                      1)
-        < 0)
-        PyErr_WriteUnraisable((PyObject *)self);
+        < 0) // a warning that raises; `self` is nobody's to hold any more
+        PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
     PyErr_Restore(kind, value, trace);
 }
 
