@@ -35,6 +35,7 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         on_stream_t *bound = (on_stream_t *)self;
         channel->stream = bound->stream;
         channel->device = bound->device;
+        channel->owner = bound->stream_object;
         self = bound->comm;
     }
     if (wm_mpi_comm(self, "self", &handle) < 0)
@@ -53,6 +54,13 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         return -1;
     }
     return 0;
+}
+
+void
+wm_channel_keep(const wm_channel_t *channel, wm_message_t *message)
+{
+    if (channel->owner != NULL)
+        wm_message_keep(message, channel->owner);
 }
 
 void
@@ -80,8 +88,10 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
       const wm_envelope_t *envelope, bool receives, wm_message_t *message)
 {
     if (wm_argument_no_none(object, argument, envelope->rank) == 0
-        && wm_message_parse(object, receives, argument, message) == 0)
+        && wm_message_parse(object, receives, argument, message) == 0) {
+        wm_channel_keep(channel, message);
         return 0;
+    }
     if (!receives)
         wm_channel_tell_receiver(channel, envelope);
     return -1;
@@ -295,9 +305,11 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
     // What reads it may change the list.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
-    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0)
+    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0) {
+        wm_channel_keep(channel, &message);
         made = wm_prequest_new(wm_prequest_type(), self, buf, receives,
                                envelope, &message);
+    }
     Py_XDECREF(buf);
     return made;
 }

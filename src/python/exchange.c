@@ -72,8 +72,10 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
     code = wm_buffer_duplicate(&buffer, &exchange->out, copy, &err);
     wm_buffer_release(&buffer);
     Py_END_ALLOW_THREADS;
-    if (code == 0)
+    if (code == 0) {
+        exchange->out.stream_device = -1; // the copy is no stream's
         return 0;
+    }
     wm_raise(&err);
     wm_channel_tell_receiver(&exchange->channel, &exchange->out);
     return -1;
@@ -92,6 +94,7 @@ look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
     }
     if (exchange->replaces)
         return duplicate(exchange, buffer);
+    wm_channel_keep(&exchange->channel, &exchange->sent);
     *buffer = wm_message_take(&exchange->sent);
     return 0;
 }
