@@ -56,31 +56,6 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
     return 0;
 }
 
-void
-wm_channel_keep(const wm_channel_t *channel, wm_message_t *message)
-{
-    if (channel->owner != NULL)
-        wm_message_keep(message, channel->owner);
-}
-
-void
-wm_channel_tell_receiver(const wm_channel_t *channel,
-                         const wm_envelope_t *envelope)
-{
-    PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
-        return;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
-    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    wm_send_failure(channel->comm, envelope, told != NULL ? told : "CUDA");
-    Py_END_ALLOW_THREADS;
-    PyErr_Clear();
-    Py_XDECREF(text);
-    PyErr_Restore(kind, value, trace);
-}
-
 // Parses the buffer. -1 with an exception, after the receiver was told where
 // he may wait.
 static int
@@ -95,16 +70,6 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
     if (!receives)
         wm_channel_tell_receiver(channel, envelope);
     return -1;
-}
-
-int
-wm_channel_begin_unlocked(const wm_channel_t *channel,
-                          const wm_envelope_t *envelope, bool receives,
-                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
-{
-    return receives
-               ? wm_receive_begin(channel->comm, buffer, envelope, op, err)
-               : wm_send_begin(channel->comm, buffer, envelope, op, err);
 }
 
 wm_op_t *
@@ -156,19 +121,6 @@ run(const wm_channel_t *channel, PyObject *object,
         wm_raise(&err);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-wm_envelope_t
-wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
-                    bool blocking)
-{
-    return (wm_envelope_t){
-        .rank = rank,
-        .tag = tag,
-        .blocking = blocking,
-        .stream = channel->stream,
-        .stream_device = channel->device,
-    };
 }
 
 typedef enum {
@@ -475,7 +427,7 @@ PyDoc_STRVAR(comm_on_doc,
 static PyObject *
 comm_on(PyObject *self, PyObject *stream)
 {
-    on_stream_t *bound = PyObject_New(on_stream_t, on_stream_type);
+    on_stream_t *bound = PyObject_GC_New(on_stream_t, on_stream_type);
     if (bound == NULL)
         return NULL;
     bound->comm = Py_NewRef(self);
@@ -492,6 +444,8 @@ comm_on(PyObject *self, PyObject *stream)
     }
     if (code < 0)
         Py_CLEAR(bound);
+    else
+        PyObject_GC_Track(bound);
     return (PyObject *)bound;
 }
 
@@ -555,10 +509,22 @@ on_stream_dealloc(PyObject *object)
 {
     on_stream_t *self = (on_stream_t *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->stream_object);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+// Nothing is cleared: as of a tuple, another object of a cycle is.
+static int
+on_stream_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    on_stream_t *self = (on_stream_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->comm);
+    Py_VISIT(self->stream_object);
+    return 0;
 }
 
 static PyMethodDef on_stream_methods[] = {MESSAGES, {0}};
@@ -569,6 +535,7 @@ PyDoc_STRVAR(on_stream_doc,
 static PyType_Slot on_stream_slots[] = {
     {Py_tp_doc, (void *)on_stream_doc},
     {Py_tp_dealloc, on_stream_dealloc},
+    {Py_tp_traverse, on_stream_traverse},
     {Py_tp_methods, on_stream_methods},
     {0},
 };
@@ -577,7 +544,7 @@ static PyType_Spec on_stream_spec = {
     .name = "warpmpi._core.StreamComm",
     .basicsize = sizeof(on_stream_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
-             | Py_TPFLAGS_IMMUTABLETYPE,
+             | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = on_stream_slots,
 };
 

@@ -55,14 +55,13 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int
+static void
 release(PyObject *object)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
     wm_message_release(&self->message);
     Py_CLEAR(self->array);
     Py_CLEAR(self->comm);
-    return 0;
 }
 
 static int
@@ -71,13 +70,15 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
     wm_prequest_t *self = (wm_prequest_t *)object;
     Py_VISIT(self->array);
     Py_VISIT(self->comm);
-    PyTypeObject *base = Py_TYPE(object);
-    while (base->tp_traverse != prequest_traverse)
-        base = base->tp_base; // a class derived in Python
-    while (base->tp_traverse == prequest_traverse)
-        base = base->tp_base;
-    return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
-                                     : 0;
+    int code = wm_message_traverse(&self->message, visit, arg);
+    return code != 0 ? code : wm_request_traverse(object, visit, arg);
+}
+
+static int
+prequest_clear(PyObject *object)
+{
+    release(object); // a message under way keeps what it uses
+    return wm_request_clear(object);
 }
 
 void
@@ -341,14 +342,10 @@ PyDoc_STRVAR(prequest_doc,
              "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
-    {Py_tp_doc, (void *)prequest_doc},
-    {Py_tp_new, prequest_tp_new},
-    {Py_tp_dealloc, wm_prequest_dealloc},
-    {Py_tp_traverse, prequest_traverse},
-    {Py_tp_clear, release},
-    {Py_tp_methods, prequest_methods},
-    {Py_nb_bool, prequest_bool},
-    {0},
+    {Py_tp_doc, (void *)prequest_doc},    {Py_tp_new, prequest_tp_new},
+    {Py_tp_dealloc, wm_prequest_dealloc}, {Py_tp_traverse, prequest_traverse},
+    {Py_tp_clear, prequest_clear},        {Py_tp_methods, prequest_methods},
+    {Py_nb_bool, prequest_bool},          {0},
 };
 
 static PyType_Spec prequest_spec = {

@@ -5,6 +5,7 @@
 
 #include "comm/progress.h"
 #include "comm/request.h"
+#include "python/owner.h"
 #include "python/requests.h"
 
 static bool
@@ -153,6 +154,41 @@ warn_of_lost_object(const wm_request_t *self)
     PyErr_Restore(kind, value, trace);
 }
 
+// What an operation keeps that has ended, and is nobody else's.
+static int
+traverse_op(const wm_op_t *op, int references, visitproc visit, void *arg)
+{
+    if (!atomic_load(&op->done) || atomic_load(&op->references) != references)
+        return 0;
+    int code = wm_owner_traverse(&op->buffer, visit, arg);
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (op->parts_of[i] != NULL)
+            code = traverse_op(op->parts_of[i], 1, visit, arg);
+    return code;
+}
+
+int
+wm_request_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    wm_request_t *self = (wm_request_t *)object;
+    Py_VISIT(self->payload);
+    int code = wm_message_traverse(&self->message, visit, arg);
+    // MPI's request has a reference, too.
+    if (code == 0 && self->op != NULL)
+        code = traverse_op(self->op, 1 + wm_request_is_active(self), visit,
+                           arg);
+    return code != 0
+               ? code
+               : wm_mpi_traverse(wm_mpi_request_type(), object, visit, arg);
+}
+
+// What a message uses is not let go of: it may be under way.
+int
+wm_request_clear(PyObject *object)
+{
+    return wm_mpi_clear(wm_mpi_request_type(), object);
+}
+
 void
 wm_request_dealloc(PyObject *object)
 {
@@ -263,6 +299,8 @@ static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
     {Py_tp_new, request_new},
     {Py_tp_dealloc, wm_request_dealloc},
+    {Py_tp_traverse, wm_request_traverse},
+    {Py_tp_clear, wm_request_clear},
     {Py_tp_methods, request_methods},
     {0},
 };
@@ -270,7 +308,7 @@ static PyType_Slot request_slots[] = {
 static PyType_Spec request_spec = {
     .name = "warpmpi._core.Request",
     .basicsize = sizeof(wm_request_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = request_slots,
 };
 

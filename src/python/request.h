@@ -49,6 +49,10 @@ wm_request_retire(wm_request_t *self);
 // For types derived from wm.Request.
 void
 wm_request_dealloc(PyObject *object);
+int
+wm_request_traverse(PyObject *object, visitproc visit, void *arg);
+int
+wm_request_clear(PyObject *object);
 
 // Waits for an operation with the GIL released, fills `status` unless NULL,
 // raises what went wrong. 0 or -1.
