@@ -7,6 +7,7 @@
 #include "comm/coll.h"
 #include "comm/failure.h"
 #include "comm/progress.h"
+#include "comm/request.h"
 #include "python/channel.h"
 #include "python/exchange.h"
 #include "python/partitioned.h"
@@ -72,10 +73,11 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
     return -1;
 }
 
-wm_op_t *
-wm_channel_begin(const wm_channel_t *channel, PyObject *object,
-                 const char *argument, const wm_envelope_t *envelope,
-                 bool receives, wm_message_t *message)
+// `requested`: with its MPI request, in the same go without the GIL.
+static wm_op_t *
+begin(const wm_channel_t *channel, PyObject *object, const char *argument,
+      const wm_envelope_t *envelope, bool receives, bool requested,
+      wm_message_t *message)
 {
     wm_error_t err;
     wm_op_t *op = NULL;
@@ -86,6 +88,12 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
     Py_BEGIN_ALLOW_THREADS;
     code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
                                      &err);
+    if (code == 0 && requested) {
+        MPI_Request handle; // the operation knows it
+        code = wm_request_start(op, &handle, &err);
+        if (code < 0)
+            wm_op_release(op); // it ends by itself
+    }
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_message_release(message);
@@ -93,6 +101,15 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
         return NULL;
     }
     return op;
+}
+
+wm_op_t *
+wm_channel_begin(const wm_channel_t *channel, PyObject *object,
+                 const char *argument, const wm_envelope_t *envelope,
+                 bool receives, wm_message_t *message)
+{
+    return begin(channel, object, argument, envelope, receives, false,
+                 message);
 }
 
 // A message from its beginning to its end, without the GIL in one go.
@@ -149,8 +166,8 @@ send(PyObject *self, const char *function, PyObject *const *args,
     envelope.buffered = mode == BUFFERED;
     if (blocking)
         return run(&channel, values[0], &envelope, false, NULL);
-    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope,
-                                   false, &message);
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false, true,
+                        &message);
     return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 
@@ -209,8 +226,8 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
                                                  blocking);
     if (blocking)
         return run(&channel, values[0], &envelope, true, status);
-    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope, true,
-                                   &message);
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, true,
+                        &message);
     return op != NULL ? wm_request_new(op, &message) : NULL;
 }
 

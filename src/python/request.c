@@ -59,40 +59,44 @@ int
 wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     int code;
-    if (wm_engine_try_lock()) { // as ever
-        code = wm_request_start_lock_held(op, request, err);
-        wm_engine_unlock();
-        wm_engine_notify();
-        return code;
-    }
     Py_BEGIN_ALLOW_THREADS;
     code = wm_request_start(op, request, err);
     Py_END_ALLOW_THREADS;
     return code;
 }
 
+void
+wm_python_request_free(MPI_Request request)
+{
+    if (request == MPI_REQUEST_NULL || wm_engine_check(NULL) < 0)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    MPI_Request_free(&request);
+    Py_END_ALLOW_THREADS;
+}
+
 PyObject *
 wm_request_new(wm_op_t *op, wm_message_t *message)
 {
     wm_error_t err;
-    MPI_Request handle;
+    MPI_Request handle = op->has_request ? op->request : MPI_REQUEST_NULL;
     PyTypeObject *type = wm_state()->request_type;
-    PyObject *empty = PyTuple_New(0);
-    wm_request_t *self = empty != NULL
-                             ? (wm_request_t *)type->tp_new(type, empty, NULL)
-                             : NULL;
+    PyObject *empty = NULL;
+    wm_request_t *self = NULL;
+    if (handle == MPI_REQUEST_NULL
+        && wm_python_request_start(op, &handle, &err) < 0)
+        wm_raise(&err);
+    else if ((empty = PyTuple_New(0)) != NULL)
+        self = (wm_request_t *)type->tp_new(type, empty, NULL);
     Py_XDECREF(empty);
     if (self == NULL) {
+        wm_python_request_free(handle);
         wm_op_release(op); // it ends by itself
         wm_message_release(message);
         return NULL;
     }
     self->op = op;
     self->message = *message;
-    if (wm_python_request_start(op, &handle, &err) < 0) {
-        Py_DECREF(self);
-        return wm_raise(&err);
-    }
     self->base.ob_mpi = handle;
     return (PyObject *)self;
 }
@@ -196,14 +200,18 @@ wm_request_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     warn_of_lost_object(self);
+    wm_op_t *op = self->op;
+    self->op = NULL;
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     bool own = self->inactive != MPI_REQUEST_NULL
                && self->inactive != self->base.ob_mpi;
-    if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
-        MPI_Request_free(&self->base.ob_mpi);
-    if (own && wm_engine_check(NULL) == 0)
-        MPI_Request_free(&self->inactive);
+    wm_python_request_free(self->base.ob_mpi);
+    if (own)
+        wm_python_request_free(self->inactive);
+    self->base.ob_mpi = self->inactive = MPI_REQUEST_NULL;
+    if (op != NULL) // last: what it kept goes at once
+        wm_op_release(op);
     wm_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -211,11 +219,43 @@ wm_request_dealloc(PyObject *object)
 void
 wm_request_retire(wm_request_t *self)
 {
+    wm_ended_t ended = wm_request_take_ended(self);
+    wm_python_end_requests(&ended, 1);
+}
+
+wm_ended_t
+wm_request_take_ended(wm_request_t *self)
+{
+    wm_ended_t ended = {.op = self->op, .handle = MPI_REQUEST_NULL};
     if (wm_request_is_active(self)) {
-        int result = MPI_Wait(&self->base.ob_mpi, MPI_STATUS_IGNORE);
-        (void)result; // the operation's own error was raised, or is none
+        ended.handle = self->base.ob_mpi;
+        self->base.ob_mpi = self->inactive;
     }
+    self->op = NULL;
     wm_request_forget(self);
+    return ended;
+}
+
+void
+wm_python_end_requests(wm_ended_t *ended, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; ++i)
+        any |= ended[i].handle != MPI_REQUEST_NULL;
+    if (any) {
+        Py_BEGIN_ALLOW_THREADS;
+        for (int i = 0; i < count; ++i) {
+            if (ended[i].handle == MPI_REQUEST_NULL)
+                continue;
+            // The operation's own error was raised, or is none.
+            int result = MPI_Wait(&ended[i].handle, MPI_STATUS_IGNORE);
+            (void)result;
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    for (int i = 0; i < count; ++i)
+        if (ended[i].op != NULL)
+            wm_op_release(ended[i].op);
 }
 
 PyDoc_STRVAR(request_wait_doc,
