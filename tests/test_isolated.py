@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parent / "isolated"
 RANKS = {
     "arrays.py": 0,
     "communicators.py": 2,
+    "cycles.py": 2,
     "interchange.py": 0,
     "messages.py": 2,
     "requests.py": 2,

@@ -22,10 +22,10 @@ typedef struct wm_storage {
     // or came from elsewhere: others may write it unseen.
     _Atomic bool shared;
     bool readonly;
-    // private to array.c
+    // written by array.c alone
     _Atomic long references;
     wm_block_t *block;
-    void *owner;
+    void *owner; // of foreign memory, else NULL
     void (*release)(void *owner);
 } wm_storage_t;
 

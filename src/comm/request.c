@@ -50,18 +50,13 @@ cancel(void *op, int complete)
 }
 
 int
-wm_request_of_ended(MPI_Request *request, wm_error_t *err)
+wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
-    return wm_mpi_check(
-        MPI_Isend(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF, request),
-        "MPI_Isend", err);
-}
-
-int
-wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err)
-{
-    if (wm_op_is_ended(op))
-        return wm_request_of_ended(request, err);
+    if (wm_op_is_ended(op)) // what MPI has ended as it began it
+        return wm_mpi_check(MPI_Isend(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0,
+                                      MPI_COMM_SELF, request),
+                            "MPI_Isend", err);
+    wm_engine_lock();
     int code = wm_mpi_check(
         MPI_Grequest_start(query, let_go, cancel, op, &op->request),
         "MPI_Grequest_start", err);
@@ -72,14 +67,6 @@ wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err)
         if (atomic_load(&op->done))
             MPI_Grequest_complete(op->request);
     }
-    return code;
-}
-
-int
-wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
-{
-    wm_engine_lock();
-    int code = wm_request_start_lock_held(op, request, err);
     wm_engine_unlock();
     wm_engine_notify();
     return code;

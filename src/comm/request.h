@@ -9,17 +9,9 @@
 #include "comm/op.h"
 
 // Gives the operation an MPI request, which holds a reference of its own until
-// MPI frees it.
+// MPI frees it; one that ended as it began, a request of MPI's that has ended.
 WM_MUST_CHECK int
 wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
-
-// The same for who has the lock, and gives it back, and notifies the engine.
-WM_MUST_CHECK int
-wm_request_start_lock_held(wm_op_t *op, MPI_Request *request, wm_error_t *err);
-
-// A request that has ended, of an operation that ended as it began; no lock.
-WM_MUST_CHECK int
-wm_request_of_ended(MPI_Request *request, wm_error_t *err);
 
 // What MPI's status tells of an operation that has ended.
 void

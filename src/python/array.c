@@ -9,6 +9,7 @@
 
 #include "python/device.h"
 #include "python/dtype.h"
+#include "python/view_parts.h"
 
 wm_array_t *
 wm_array_of(PyObject *object)
@@ -16,18 +17,52 @@ wm_array_of(PyObject *object)
     return &((wm_array_object_t *)object)->array;
 }
 
+// Whether another object's memory, kept by a reference to that.
+static bool
+is_foreign(const wm_array_t *array)
+{
+    const wm_storage_t *storage = array->storage;
+    return storage->owner != NULL
+           && wm_view_object(storage->release, storage->owner) != NULL;
+}
+
 PyObject *
 wm_array_object(wm_array_t *array)
 {
-    wm_array_object_t *self = PyObject_New(wm_array_object_t,
-                                           wm_state()->array_type);
+    wm_array_object_t *self = PyObject_GC_New(wm_array_object_t,
+                                              wm_state()->array_type);
     if (self == NULL) {
         wm_array_clear(array);
         return NULL;
     }
     self->weakrefs = NULL;
+    self->base = NULL;
     wm_array_copy_header(&self->array, array);
+    if (is_foreign(array)) // else no cycle goes through it
+        PyObject_GC_Track(self);
     return (PyObject *)self;
+}
+
+PyObject *
+wm_array_view_object(PyObject *of, wm_array_t *array)
+{
+    wm_array_object_t *self = (wm_array_object_t *)wm_array_object(array);
+    if (self != NULL && is_foreign(&self->array)) {
+        PyObject *base = ((wm_array_object_t *)of)->base;
+        self->base = Py_NewRef(base != NULL ? base : of);
+        wm_storage_release(self->array.storage);
+    }
+    return (PyObject *)self;
+}
+
+void
+wm_array_keep_object(PyObject *object, wm_view_t *view)
+{
+    if (view->array.storage == NULL || !is_foreign(&view->array))
+        return;
+    wm_view_own_object(view, object);
+    wm_storage_release(view->array.storage);
+    view->array.storage = NULL;
 }
 
 void
@@ -44,16 +79,35 @@ array_dealloc(PyObject *self)
 {
     wm_array_object_t *object = (wm_array_object_t *)self;
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     if (object->weakrefs != NULL) {
         PyObject_ClearWeakRefs(self);
     }
     // A foreign owner's end must not swallow an exception on its way.
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
-    wm_array_clear(&object->array);
+    if (object->base == NULL) {
+        wm_array_clear(&object->array);
+    }
+    Py_CLEAR(object->base);
     PyErr_Restore(error_type, error, traceback);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+// The memory's owner is visited by who alone keeps the storage. Nothing is
+// cleared: as of a tuple, another object of the cycle is.
+static int
+array_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    wm_array_object_t *object = (wm_array_object_t *)self;
+    wm_storage_t *storage = object->array.storage;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(object->base);
+    if (object->base == NULL && atomic_load(&storage->references) == 1) {
+        Py_VISIT(wm_view_object(storage->release, storage->owner));
+    }
+    return 0;
 }
 
 PyObject *
@@ -403,6 +457,7 @@ add_methods(const PyMethodDef *more)
 static PyType_Slot slots[] = {
     {Py_tp_doc, (char *)array_doc},
     {Py_tp_dealloc, array_dealloc},
+    {Py_tp_traverse, array_traverse},
     {Py_tp_repr, array_repr},
     {Py_tp_iter, array_iter},
     {Py_tp_getset, getters},
@@ -426,7 +481,7 @@ static PyType_Spec spec = {
     .name = "warpmpi.Array",
     .basicsize = sizeof(wm_array_object_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
-             | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+             | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
 

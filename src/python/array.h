@@ -10,6 +10,9 @@
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
+    // Of a view of another object's memory: the array that has the reference
+    // to the storage, which the collector then sees to be one. Else NULL.
+    PyObject *base;
     wm_array_t array; // storage is never NULL
 } wm_array_object_t;
 
@@ -17,6 +20,15 @@ typedef struct {
 // too; NULL with an exception then.
 PyObject *
 wm_array_object(wm_array_t *array);
+
+// Likewise of a view of another wm.Array's storage.
+PyObject *
+wm_array_view_object(PyObject *of, wm_array_t *array);
+
+// A view that was parsed from `object` keeps that, and not the storage, where
+// it is a wm.Array over another object's memory.
+void
+wm_array_keep_object(PyObject *object, wm_view_t *view);
 
 // The array inside of a wm.Array (borrowed); no check.
 wm_array_t *

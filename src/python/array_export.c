@@ -258,7 +258,7 @@ wm_array_as_numpy(PyObject *self)
     wm_array_copy_header(&view, array);
     wm_storage_retain(view.storage);
     view.dtype = WM_UINT16;
-    words = wm_array_object(&view);
+    words = wm_array_view_object(self, &view);
     host = words != NULL ? as_numpy(words) : NULL;
     result = host != NULL ? PyObject_CallMethod(host, "view", "O", dtype)
                           : NULL;

@@ -176,7 +176,7 @@ wm_array_subscript(PyObject *self, PyObject *key)
     if (index_view(self, key, &view) < 0) {
         return NULL;
     }
-    return wm_array_object(&view);
+    return wm_array_view_object(self, &view);
 }
 
 int

@@ -172,7 +172,7 @@ array_reshape(PyObject *self, PyObject *args)
                         "shape: use .copy().reshape(...)");
         return NULL;
     }
-    return wm_array_object(&view);
+    return wm_array_view_object(self, &view);
 }
 
 static PyObject *
@@ -186,7 +186,7 @@ permuted(PyObject *self, const int64_t *axes)
         view.shape[i] = array->shape[axis];
         view.strides[i] = array->strides[axis];
     }
-    return wm_array_object(&view);
+    return wm_array_view_object(self, &view);
 }
 
 PyObject *

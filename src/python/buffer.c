@@ -1,80 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <stdatomic.h>
-#include <string.h>
-
 #include "python/buffer.h"
 
-#include "cuda/lock.h"
+#include <string.h>
+
+#include "python/array.h"
 #include "python/datatype.h"
 #include "python/dlpack.h"
-#include "python/raw.h"
 #include "python/elements.h"
+#include "python/owner.h"
+#include "python/raw.h"
 #include "python/view.h"
-
-// Memory kept alive by an operation. Operations may end on the progress
-// thread, which must not take the GIL: then it waits here for a thread that
-// holds it.
-typedef struct owner {
-    struct owner *next;
-    _Atomic int uses; // 1, or more of a persistent request's
-    wm_view_t view;
-    bool viewed;
-    Py_buffer raw;         // of an object whose elements have no dtype of ours
-    wm_pattern_t *pattern; // NULL where the bytes are contiguous
-    PyObject *keep;        // let go of with it, or NULL
-} owner_t;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static owner_t *waiting;
-static bool called; // release_waiting is to come
-
-static void
-release_now(owner_t *owner)
-{
-    if (owner->viewed)
-        wm_view_release(&owner->view);
-    if (owner->raw.obj != NULL)
-        PyBuffer_Release(&owner->raw);
-    wm_elements_free(owner->pattern);
-    Py_XDECREF(owner->keep);
-    PyMem_RawFree(owner);
-}
-
-static int
-release_waiting(void *Py_UNUSED(unused))
-{
-    wm_lock(&lock);
-    owner_t *list = waiting;
-    waiting = NULL;
-    called = false;
-    pthread_mutex_unlock(&lock);
-    while (list != NULL) {
-        owner_t *next = list->next;
-        release_now(list);
-        list = next;
-    }
-    return 0;
-}
-
-static void
-release_owner(void *argument)
-{
-    owner_t *owner = argument;
-    if (!Py_IsInitialized()) // the process ends
-        return;
-    if (atomic_fetch_sub(&owner->uses, 1) > 1)
-        return;
-    if (wm_python_holds_gil()) {
-        release_now(owner);
-        return;
-    }
-    wm_lock(&lock);
-    owner->next = waiting;
-    waiting = owner;
-    if (!called) // fails where too many wait: the next release asks again
-        called = Py_AddPendingCall(release_waiting, NULL) == 0;
-    pthread_mutex_unlock(&lock);
-}
 
 // The parts of a specification; borrowed.
 typedef struct {
@@ -179,7 +114,7 @@ claims_device(PyObject *object)
 // (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
 // -1, perhaps with an exception.
 static int
-look_raw(const parts_t *parts, bool writable, owner_t *owner,
+look_raw(const parts_t *parts, bool writable, wm_owner_t *owner,
          wm_message_t *message)
 {
     wm_error_t err;
@@ -199,13 +134,14 @@ look_raw(const parts_t *parts, bool writable, owner_t *owner,
 // The array as memory, else as raw host bytes. What is neither is refused in
 // the words of the first.
 static int
-look(const parts_t *parts, bool writable, const char *argument, owner_t *owner,
-     wm_message_t *message, size_t *length)
+look(const parts_t *parts, bool writable, const char *argument,
+     wm_owner_t *owner, wm_message_t *message, size_t *length)
 {
     wm_buffer_t *buffer = &message->buffer;
     if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
         wm_view_t *view = &owner->view;
         owner->viewed = true;
+        wm_array_keep_object(parts->array, view);
         buffer->data = view->array.data;
         buffer->memory = view->memory;
         buffer->producer = view->producer;
@@ -244,7 +180,7 @@ is_nothing(const parts_t *parts)
 static int
 keep(wm_pattern_t *pattern, wm_message_t *message)
 {
-    owner_t *owner = message->buffer.owner;
+    wm_owner_t *owner = message->buffer.owner;
     message->buffer.pattern = owner->pattern = pattern;
     return pattern == NULL && PyErr_Occurred() ? -1 : 0;
 }
@@ -284,7 +220,7 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
 
 // The type that was given, or found, or that of the array's elements.
 static int
-measure(const parts_t *parts, const char *argument, const owner_t *owner,
+measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
         wm_message_t *message, wm_extent_t *of)
 {
     *of = (wm_extent_t){.size = 1, .high = 1, .extent = 1};
@@ -419,7 +355,7 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
 
 // Whether the array has gaps, and where it lies then. -1 with an exception.
 static int
-look_at_strides(const owner_t *owner, bool flat, const char *argument,
+look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
                 wm_strided_t *strided)
 {
     const wm_array_t *array = &owner->view.array;
@@ -449,8 +385,7 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
         Py_XDECREF(kept);
         return code;
     }
-    if (waiting != NULL)
-        release_waiting(NULL);
+    wm_owner_release_waiting();
     if (split(object, argument, &parts) < 0)
         return -1;
     if (wm_mpi_is_in_place(parts.array)) {
@@ -458,17 +393,12 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
                      "%s: give the array itself, not MPI.IN_PLACE", argument);
         return -1;
     }
-    // Not calloc(), nor what a compiler makes one of: it has no cache.
-    owner_t *owner = PyMem_RawMalloc(sizeof *owner);
-    if (owner == NULL) {
-        PyErr_NoMemory();
+    wm_owner_t *owner = wm_owner_new();
+    if (owner == NULL)
         return -1;
-    }
-    memset(owner, 0, sizeof *owner);
-    atomic_store(&owner->uses, 1);
     *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
     message->buffer.owner = owner;
-    message->buffer.release = release_owner;
+    message->buffer.release = wm_owner_release;
     message->buffer.memory.device = -1;
     size_t length = 0;
     bool nothing = parts.array == Py_None || is_nothing(&parts);
@@ -519,18 +449,17 @@ int
 wm_message_again(PyObject *array, const char *argument,
                  const wm_message_t *message, wm_buffer_t *buffer)
 {
-    owner_t *owner = message->buffer.owner;
+    wm_owner_t *owner = message->buffer.owner;
     wm_producer_t producer = message->buffer.producer;
     bool follows = owner->viewed
                    && (producer.kind != WM_PRODUCER_NONE
                        || wm_buffer_on_device(&message->buffer));
-    if (waiting != NULL)
-        release_waiting(NULL);
+    wm_owner_release_waiting();
     if (follows
         && wm_view_refresh(array, argument, owner->view.array.data, &producer)
                < 0)
         return -1;
-    atomic_fetch_add(&owner->uses, 1);
+    wm_owner_retain(owner);
     *buffer = message->buffer;
     buffer->producer = producer;
     buffer->order = follows ? producer.order : buffer->order;
@@ -540,8 +469,15 @@ wm_message_again(PyObject *array, const char *argument,
 void
 wm_message_keep(wm_message_t *message, PyObject *object)
 {
-    owner_t *owner = message->buffer.owner;
+    wm_owner_t *owner = message->buffer.owner;
     Py_XSETREF(owner->keep, Py_NewRef(object));
+}
+
+int
+wm_message_traverse(const wm_message_t *message, visitproc visit, void *arg)
+{
+    Py_VISIT(message->datatype);
+    return wm_owner_traverse(&message->buffer, visit, arg);
 }
 
 void

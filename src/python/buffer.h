@@ -52,6 +52,10 @@ wm_message_again(PyObject *array, const char *argument,
 void
 wm_message_keep(wm_message_t *message, PyObject *object);
 
+// For the collector: what the message alone keeps.
+int
+wm_message_traverse(const wm_message_t *message, visitproc visit, void *arg);
+
 void
 wm_message_release(wm_message_t *message);
 

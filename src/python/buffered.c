@@ -75,7 +75,8 @@ flush(PyObject *module, PyObject *object)
     Py_BEGIN_ALLOW_THREADS;
     code = wm_room_flush_begin(comm, &op, &err);
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err) : wm_request_new(op, &none);
+    return code < 0 ? wm_raise(&err)
+                    : wm_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
 static PyMethodDef functions[] = {

@@ -13,7 +13,8 @@
 typedef struct {
     wm_comm_t *comm;
     CUstream stream;
-    int device; // -1: no stream
+    int device;      // -1: no stream
+    PyObject *owner; // of the stream, borrowed; NULL: no stream
 } wm_channel_t;
 
 // Of a communicator, or of comm.on(stream). -1 with an exception where it was
@@ -24,6 +25,10 @@ wm_channel_get(PyObject *self, wm_channel_t *channel);
 wm_envelope_t
 wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                     bool blocking);
+
+// The stream lives for as long as the memory of a message on it is in use.
+void
+wm_channel_keep(const wm_channel_t *channel, wm_message_t *message);
 
 // Parses the buffer and begins the message. NULL with an exception; the
 // message is then released.

@@ -7,6 +7,7 @@
 #include "comm/coll.h"
 #include "comm/failure.h"
 #include "comm/progress.h"
+#include "comm/request.h"
 #include "python/channel.h"
 #include "python/exchange.h"
 #include "python/partitioned.h"
@@ -35,6 +36,7 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         on_stream_t *bound = (on_stream_t *)self;
         channel->stream = bound->stream;
         channel->device = bound->device;
+        channel->owner = bound->stream_object;
         self = bound->comm;
     }
     if (wm_mpi_comm(self, "self", &handle) < 0)
@@ -55,24 +57,6 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
     return 0;
 }
 
-void
-wm_channel_tell_receiver(const wm_channel_t *channel,
-                         const wm_envelope_t *envelope)
-{
-    PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
-        return;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
-    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    wm_send_failure(channel->comm, envelope, told != NULL ? told : "CUDA");
-    Py_END_ALLOW_THREADS;
-    PyErr_Clear();
-    Py_XDECREF(text);
-    PyErr_Restore(kind, value, trace);
-}
-
 // Parses the buffer. -1 with an exception, after the receiver was told where
 // he may wait.
 static int
@@ -80,27 +64,21 @@ parse(const wm_channel_t *channel, PyObject *object, const char *argument,
       const wm_envelope_t *envelope, bool receives, wm_message_t *message)
 {
     if (wm_argument_no_none(object, argument, envelope->rank) == 0
-        && wm_message_parse(object, receives, argument, message) == 0)
+        && wm_message_parse(object, receives, argument, message) == 0) {
+        wm_channel_keep(channel, message);
         return 0;
+    }
     if (!receives)
         wm_channel_tell_receiver(channel, envelope);
     return -1;
 }
 
-int
-wm_channel_begin_unlocked(const wm_channel_t *channel,
-                          const wm_envelope_t *envelope, bool receives,
-                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
-{
-    return receives
-               ? wm_receive_begin(channel->comm, buffer, envelope, op, err)
-               : wm_send_begin(channel->comm, buffer, envelope, op, err);
-}
-
-wm_op_t *
-wm_channel_begin(const wm_channel_t *channel, PyObject *object,
-                 const char *argument, const wm_envelope_t *envelope,
-                 bool receives, wm_message_t *message)
+// `request`, unless NULL: gets its MPI request, in the same go without the
+// GIL.
+static wm_op_t *
+begin(const wm_channel_t *channel, PyObject *object, const char *argument,
+      const wm_envelope_t *envelope, bool receives, MPI_Request *request,
+      wm_message_t *message)
 {
     wm_error_t err;
     wm_op_t *op = NULL;
@@ -111,6 +89,11 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
     Py_BEGIN_ALLOW_THREADS;
     code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
                                      &err);
+    if (code == 0 && request != NULL) {
+        code = wm_request_start(op, request, &err);
+        if (code < 0)
+            wm_op_release(op); // it ends by itself
+    }
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_message_release(message);
@@ -118,6 +101,14 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
         return NULL;
     }
     return op;
+}
+
+wm_op_t *
+wm_channel_begin(const wm_channel_t *channel, PyObject *object,
+                 const char *argument, const wm_envelope_t *envelope,
+                 bool receives, wm_message_t *message)
+{
+    return begin(channel, object, argument, envelope, receives, NULL, message);
 }
 
 // A message from its beginning to its end, without the GIL in one go.
@@ -148,19 +139,6 @@ run(const wm_channel_t *channel, PyObject *object,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-wm_envelope_t
-wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
-                    bool blocking)
-{
-    return (wm_envelope_t){
-        .rank = rank,
-        .tag = tag,
-        .blocking = blocking,
-        .stream = channel->stream,
-        .stream_device = channel->device,
-    };
-}
-
 typedef enum {
     STANDARD, // and ready
     SYNCHRONOUS,
@@ -187,9 +165,10 @@ send(PyObject *self, const char *function, PyObject *const *args,
     envelope.buffered = mode == BUFFERED;
     if (blocking)
         return run(&channel, values[0], &envelope, false, NULL);
-    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope,
-                                   false, &message);
-    return op != NULL ? wm_request_new(op, &message) : NULL;
+    MPI_Request request;
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false, &request,
+                        &message);
+    return op != NULL ? wm_request_new(op, request, &message) : NULL;
 }
 
 #define SEND(name, blocking, mode)                                            \
@@ -247,9 +226,10 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
                                                  blocking);
     if (blocking)
         return run(&channel, values[0], &envelope, true, status);
-    wm_op_t *op = wm_channel_begin(&channel, values[0], "buf", &envelope, true,
-                                   &message);
-    return op != NULL ? wm_request_new(op, &message) : NULL;
+    MPI_Request request;
+    wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &request,
+                        &message);
+    return op != NULL ? wm_request_new(op, request, &message) : NULL;
 }
 
 PyDoc_STRVAR(comm_Recv_doc,
@@ -295,9 +275,11 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
     // What reads it may change the list.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
-    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0)
+    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0) {
+        wm_channel_keep(channel, &message);
         made = wm_prequest_new(wm_prequest_type(), self, buf, receives,
                                envelope, &message);
+    }
     Py_XDECREF(buf);
     return made;
 }
@@ -463,7 +445,7 @@ PyDoc_STRVAR(comm_on_doc,
 static PyObject *
 comm_on(PyObject *self, PyObject *stream)
 {
-    on_stream_t *bound = PyObject_New(on_stream_t, on_stream_type);
+    on_stream_t *bound = PyObject_GC_New(on_stream_t, on_stream_type);
     if (bound == NULL)
         return NULL;
     bound->comm = Py_NewRef(self);
@@ -480,6 +462,8 @@ comm_on(PyObject *self, PyObject *stream)
     }
     if (code < 0)
         Py_CLEAR(bound);
+    else
+        PyObject_GC_Track(bound);
     return (PyObject *)bound;
 }
 
@@ -543,10 +527,22 @@ on_stream_dealloc(PyObject *object)
 {
     on_stream_t *self = (on_stream_t *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     Py_XDECREF(self->comm);
     Py_XDECREF(self->stream_object);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+// Nothing is cleared: as of a tuple, another object of a cycle is.
+static int
+on_stream_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    on_stream_t *self = (on_stream_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->comm);
+    Py_VISIT(self->stream_object);
+    return 0;
 }
 
 static PyMethodDef on_stream_methods[] = {MESSAGES, {0}};
@@ -557,6 +553,7 @@ PyDoc_STRVAR(on_stream_doc,
 static PyType_Slot on_stream_slots[] = {
     {Py_tp_doc, (void *)on_stream_doc},
     {Py_tp_dealloc, on_stream_dealloc},
+    {Py_tp_traverse, on_stream_traverse},
     {Py_tp_methods, on_stream_methods},
     {0},
 };
@@ -565,7 +562,7 @@ static PyType_Spec on_stream_spec = {
     .name = "warpmpi._core.StreamComm",
     .basicsize = sizeof(on_stream_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
-             | Py_TPFLAGS_IMMUTABLETYPE,
+             | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = on_stream_slots,
 };
 

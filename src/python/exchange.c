@@ -72,8 +72,10 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
     code = wm_buffer_duplicate(&buffer, &exchange->out, copy, &err);
     wm_buffer_release(&buffer);
     Py_END_ALLOW_THREADS;
-    if (code == 0)
+    if (code == 0) {
+        exchange->out.stream_device = -1; // the copy is no stream's
         return 0;
+    }
     wm_raise(&err);
     wm_channel_tell_receiver(&exchange->channel, &exchange->out);
     return -1;
@@ -92,6 +94,7 @@ look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
     }
     if (exchange->replaces)
         return duplicate(exchange, buffer);
+    wm_channel_keep(&exchange->channel, &exchange->sent);
     *buffer = wm_message_take(&exchange->sent);
     return 0;
 }
@@ -184,7 +187,8 @@ request(exchange_t *exchange)
     Py_BEGIN_ALLOW_THREADS;
     both = wm_pair_begin(receiving, sending);
     Py_END_ALLOW_THREADS;
-    return both != NULL ? wm_request_new(both, &none) : PyErr_NoMemory();
+    return both != NULL ? wm_request_new(both, MPI_REQUEST_NULL, &none)
+                        : PyErr_NoMemory();
 }
 
 #define EXCHANGE(function, name, replaces, blocking, finish)                  \

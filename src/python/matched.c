@@ -87,6 +87,21 @@ message_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+// What was matched is given back to the communicator by the deallocator: that
+// is not cleared.
+static int
+message_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((message_t *)object)->comm);
+    return wm_mpi_traverse(wm_mpi_message_type(), object, visit, arg);
+}
+
+static int
+message_clear(PyObject *object)
+{
+    return wm_mpi_clear(wm_mpi_message_type(), object);
+}
+
 // mpi4py's own method, of its null message or that of PROC_NULL.
 static PyObject *
 call_base(PyObject *self, const char *name, PyObject *const *args,
@@ -177,7 +192,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
     }
     Py_DECREF(comm);
     if (!blocking)
-        return wm_request_new(op, &message);
+        return wm_request_new(op, MPI_REQUEST_NULL, &message);
     int code = wm_python_wait(op, status);
     wm_op_release(op);
     wm_message_release(&message);
@@ -306,6 +321,8 @@ static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},
     {Py_tp_new, message_new},
     {Py_tp_dealloc, message_dealloc},
+    {Py_tp_traverse, message_traverse},
+    {Py_tp_clear, message_clear},
     {Py_tp_methods, message_methods},
     {Py_tp_richcompare, message_richcompare},
     {Py_tp_hash, PyObject_HashNotImplemented},
@@ -316,7 +333,7 @@ static PyType_Slot message_slots[] = {
 static PyType_Spec message_spec = {
     .name = "warpmpi._core.Message",
     .basicsize = sizeof(message_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = message_slots,
 };
 

@@ -62,6 +62,22 @@ keep_methods(void)
     return 0;
 }
 
+int
+wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
+                void *arg)
+{
+    if (!PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE))
+        Py_VISIT(Py_TYPE(object)); // which else the base visits
+    return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
+                                     : 0;
+}
+
+int
+wm_mpi_clear(PyTypeObject *base, PyObject *object)
+{
+    return base->tp_clear != NULL ? base->tp_clear(object) : 0;
+}
+
 PyObject *
 wm_mpi_method(PyTypeObject *type, const char *name)
 {

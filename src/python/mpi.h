@@ -44,6 +44,14 @@ wm_mpi_prequest_type(void);
 PyTypeObject *
 wm_mpi_message_type(void);
 
+// The collector's part of a type of ours that derives from one of mpi4py's,
+// which is static or not as mpi4py was built.
+int
+wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
+                void *arg);
+int
+wm_mpi_clear(PyTypeObject *base, PyObject *object);
+
 // mpi4py's own method of a type of its own, bound where it is a class method:
 // what it was before install() replaced it. NULL with an exception.
 PyObject *

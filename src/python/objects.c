@@ -25,12 +25,23 @@ payload_dealloc(PyObject *object)
 {
     payload_t *self = (payload_t *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     if (self->op != NULL)
         wm_op_release(self->op);
     wm_message_release(&self->message);
     Py_XDECREF(self->comm);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+// Nothing is cleared: as of a tuple, another object of a cycle is.
+static int
+payload_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    payload_t *self = (payload_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->comm);
+    return wm_message_traverse(&self->message, visit, arg);
 }
 
 static Py_ssize_t
@@ -73,16 +84,20 @@ static PyGetSetDef payload_getters[] = {
 PyDoc_STRVAR(payload_doc, "The bytes of an object that has been received.");
 
 static PyType_Slot payload_slots[] = {
-    {Py_tp_doc, (void *)payload_doc},     {Py_tp_dealloc, payload_dealloc},
-    {Py_tp_getset, payload_getters},      {Py_sq_length, payload_length},
-    {Py_bf_getbuffer, payload_getbuffer}, {0},
+    {Py_tp_doc, (void *)payload_doc},
+    {Py_tp_dealloc, payload_dealloc},
+    {Py_tp_traverse, payload_traverse},
+    {Py_tp_getset, payload_getters},
+    {Py_sq_length, payload_length},
+    {Py_bf_getbuffer, payload_getbuffer},
+    {0},
 };
 
 static PyType_Spec payload_spec = {
     .name = "warpmpi._core._Payload",
     .basicsize = sizeof(payload_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
-             | Py_TPFLAGS_IMMUTABLETYPE,
+             | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = payload_slots,
 };
 
@@ -131,7 +146,7 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     bool matched = wm_matched_is_full(target);
     if (!matched && wm_channel_get(target, &channel) < 0)
         return NULL;
-    payload_t *self = PyObject_New(payload_t, payload_type);
+    payload_t *self = PyObject_GC_New(payload_t, payload_type);
     if (self == NULL)
         return NULL;
     self->comm = NULL;
@@ -155,6 +170,8 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     }
     if (code < 0)
         Py_CLEAR(self);
+    else
+        PyObject_GC_Track(self);
     return self;
 }
 
@@ -198,7 +215,7 @@ ireceive(PyObject *module, PyObject *args)
     if (payload == NULL)
         return NULL;
     wm_op_retain(payload->op);
-    PyObject *request = wm_request_new(payload->op, &none);
+    PyObject *request = wm_request_new(payload->op, MPI_REQUEST_NULL, &none);
     if (request != NULL)
         ((wm_request_t *)request)->payload = (PyObject *)payload;
     else

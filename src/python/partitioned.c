@@ -454,6 +454,7 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
         Py_XDECREF(buf);
         return NULL;
     }
+    wm_channel_keep(channel, &message);
     partitioned_t *self = NULL;
     if (envelope->rank != MPI_PROC_NULL
         && check_partitions(&message, partitions) < 0)

@@ -230,7 +230,7 @@ run(sending_t *sending)
         return wm_raise(&err);
     }
     if (!sending->envelope.blocking)
-        return wm_request_new(op, &sending->message);
+        return wm_request_new(op, MPI_REQUEST_NULL, &sending->message);
     wm_op_release(op);
     return Py_NewRef(Py_None);
 }
@@ -308,7 +308,7 @@ part_receive(PyObject *module, PyObject *args)
         return wm_raise(&err);
     }
     if (array != Py_None)
-        return wm_request_new(op, &message);
+        return wm_request_new(op, MPI_REQUEST_NULL, &message);
     wm_op_release(op); // it ends by itself
     wm_engine_notify();
     return Py_NewRef(Py_None);

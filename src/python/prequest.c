@@ -31,9 +31,12 @@ wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
     }
     bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
                   && PySequence_Fast_GET_SIZE(buf) > 0;
-    // The handle that it has while it is inactive.
+    MPI_Request inactive; // the handle that it has while it is inactive
+    Py_BEGIN_ALLOW_THREADS;
     MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF,
-                  &self->request.inactive);
+                  &inactive);
+    Py_END_ALLOW_THREADS;
+    self->request.inactive = inactive;
     self->request.base.ob_mpi = self->request.inactive;
     self->comm = Py_NewRef(comm);
     self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
@@ -55,14 +58,13 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int
+static void
 release(PyObject *object)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
     wm_message_release(&self->message);
     Py_CLEAR(self->array);
     Py_CLEAR(self->comm);
-    return 0;
 }
 
 static int
@@ -71,13 +73,15 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
     wm_prequest_t *self = (wm_prequest_t *)object;
     Py_VISIT(self->array);
     Py_VISIT(self->comm);
-    PyTypeObject *base = Py_TYPE(object);
-    while (base->tp_traverse != prequest_traverse)
-        base = base->tp_base; // a class derived in Python
-    while (base->tp_traverse == prequest_traverse)
-        base = base->tp_base;
-    return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
-                                     : 0;
+    int code = wm_message_traverse(&self->message, visit, arg);
+    return code != 0 ? code : wm_request_traverse(object, visit, arg);
+}
+
+static int
+prequest_clear(PyObject *object)
+{
+    release(object); // a message under way keeps what it uses
+    return wm_request_clear(object);
 }
 
 void
@@ -167,8 +171,9 @@ start(wm_prequest_t **requests, int count)
     wm_channel_t channels[AT_ONCE];
     wm_buffer_t buffers[AT_ONCE];
     wm_op_t *ops[AT_ONCE];
+    MPI_Request handles[AT_ONCE];
     wm_error_t err;
-    int prepared = 0, begun;
+    int prepared = 0, begun, code = 0;
     while (
         prepared < count
         && prepare(requests[prepared], &channels[prepared], &buffers[prepared])
@@ -179,19 +184,22 @@ start(wm_prequest_t **requests, int count)
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, channels, buffers, prepared, ops, &err);
     wm_engine_flush();
+    for (int i = 0; i < begun; ++i) {
+        wm_error_t late;
+        handles[i] = MPI_REQUEST_NULL;
+        if (wm_request_start(ops[i], &handles[i], &late) < 0 && code == 0) {
+            code = -1;
+            err = late;
+        }
+    }
     Py_END_ALLOW_THREADS;
-    int code = 0;
     for (int i = 0; i < prepared; ++i)
         requests[i]->starting = false;
     for (int i = 0; i < begun; ++i) {
         wm_request_t *request = &requests[i]->request;
-        wm_error_t late;
         request->op = ops[i];
-        if (wm_python_request_start(ops[i], &request->base.ob_mpi, &late) < 0
-            && code == 0) {
-            code = -1;
-            err = late;
-        }
+        if (handles[i] != MPI_REQUEST_NULL)
+            request->base.ob_mpi = handles[i];
     }
     if (begun < prepared || code < 0) {
         Py_XDECREF(kind);
@@ -286,14 +294,19 @@ wm_prequest_free(PyObject *object, PyObject *unused)
         wm_prequest_fail("the persistent request is being started");
         return NULL;
     }
-    if (wm_engine_check(NULL) == 0) {
-        if (wm_request_is_active(&self->request))
-            MPI_Request_free(&self->request.base.ob_mpi);
-        MPI_Request_free(&self->request.inactive);
-    }
+    MPI_Request active = wm_request_is_active(&self->request)
+                             ? self->request.base.ob_mpi
+                             : MPI_REQUEST_NULL;
+    MPI_Request inactive = self->request.inactive;
     self->request.inactive = self->request.base.ob_mpi = MPI_REQUEST_NULL;
+    wm_op_t *op = self->request.op;
+    self->request.op = NULL;
     wm_request_forget(&self->request);
     release(object);
+    wm_python_request_free(active);
+    wm_python_request_free(inactive);
+    if (op != NULL) // last: what it kept goes at once
+        wm_op_release(op);
     Py_RETURN_NONE;
 }
 
@@ -341,14 +354,10 @@ PyDoc_STRVAR(prequest_doc,
              "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
-    {Py_tp_doc, (void *)prequest_doc},
-    {Py_tp_new, prequest_tp_new},
-    {Py_tp_dealloc, wm_prequest_dealloc},
-    {Py_tp_traverse, prequest_traverse},
-    {Py_tp_clear, release},
-    {Py_tp_methods, prequest_methods},
-    {Py_nb_bool, prequest_bool},
-    {0},
+    {Py_tp_doc, (void *)prequest_doc},    {Py_tp_new, prequest_tp_new},
+    {Py_tp_dealloc, wm_prequest_dealloc}, {Py_tp_traverse, prequest_traverse},
+    {Py_tp_clear, prequest_clear},        {Py_tp_methods, prequest_methods},
+    {Py_nb_bool, prequest_bool},          {0},
 };
 
 static PyType_Spec prequest_spec = {

@@ -5,6 +5,7 @@
 
 #include "comm/progress.h"
 #include "comm/request.h"
+#include "python/owner.h"
 #include "python/requests.h"
 
 static bool
@@ -58,42 +59,43 @@ int
 wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     int code;
-    if (wm_op_is_ended(op))
-        return wm_request_of_ended(request, err);
-    if (wm_engine_try_lock()) { // as ever
-        code = wm_request_start_lock_held(op, request, err);
-        wm_engine_unlock();
-        wm_engine_notify();
-        return code;
-    }
     Py_BEGIN_ALLOW_THREADS;
     code = wm_request_start(op, request, err);
     Py_END_ALLOW_THREADS;
     return code;
 }
 
+void
+wm_python_request_free(MPI_Request request)
+{
+    if (request == MPI_REQUEST_NULL || wm_engine_check(NULL) < 0)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    MPI_Request_free(&request);
+    Py_END_ALLOW_THREADS;
+}
+
 PyObject *
-wm_request_new(wm_op_t *op, wm_message_t *message)
+wm_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 {
     wm_error_t err;
-    MPI_Request handle;
     PyTypeObject *type = wm_state()->request_type;
-    PyObject *empty = PyTuple_New(0);
-    wm_request_t *self = empty != NULL
-                             ? (wm_request_t *)type->tp_new(type, empty, NULL)
-                             : NULL;
+    PyObject *empty = NULL;
+    wm_request_t *self = NULL;
+    if (handle == MPI_REQUEST_NULL
+        && wm_python_request_start(op, &handle, &err) < 0)
+        wm_raise(&err);
+    else if ((empty = PyTuple_New(0)) != NULL)
+        self = (wm_request_t *)type->tp_new(type, empty, NULL);
     Py_XDECREF(empty);
     if (self == NULL) {
+        wm_python_request_free(handle);
         wm_op_release(op); // it ends by itself
         wm_message_release(message);
         return NULL;
     }
     self->op = op;
     self->message = *message;
-    if (wm_python_request_start(op, &handle, &err) < 0) {
-        Py_DECREF(self);
-        return wm_raise(&err);
-    }
     self->base.ob_mpi = handle;
     return (PyObject *)self;
 }
@@ -150,9 +152,44 @@ warn_of_lost_object(const wm_request_t *self)
                      "after warpmpi.install() alone; use "
                      "wm.Request.waitall, or the request's wait()",
                      1)
-        < 0)
-        PyErr_WriteUnraisable((PyObject *)self);
+        < 0) // a warning that raises; `self` is nobody's to hold any more
+        PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
     PyErr_Restore(kind, value, trace);
+}
+
+// What an operation keeps that has ended, and is nobody else's.
+static int
+traverse_op(const wm_op_t *op, int references, visitproc visit, void *arg)
+{
+    if (!atomic_load(&op->done) || atomic_load(&op->references) != references)
+        return 0;
+    int code = wm_owner_traverse(&op->buffer, visit, arg);
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (op->parts_of[i] != NULL)
+            code = traverse_op(op->parts_of[i], 1, visit, arg);
+    return code;
+}
+
+int
+wm_request_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    wm_request_t *self = (wm_request_t *)object;
+    Py_VISIT(self->payload);
+    int code = wm_message_traverse(&self->message, visit, arg);
+    // MPI's request has a reference, too.
+    if (code == 0 && self->op != NULL)
+        code = traverse_op(self->op, 1 + wm_request_is_active(self), visit,
+                           arg);
+    return code != 0
+               ? code
+               : wm_mpi_traverse(wm_mpi_request_type(), object, visit, arg);
+}
+
+// What a message uses is not let go of: it may be under way.
+int
+wm_request_clear(PyObject *object)
+{
+    return wm_mpi_clear(wm_mpi_request_type(), object);
 }
 
 void
@@ -162,14 +199,18 @@ wm_request_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     warn_of_lost_object(self);
+    wm_op_t *op = self->op;
+    self->op = NULL;
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     bool own = self->inactive != MPI_REQUEST_NULL
                && self->inactive != self->base.ob_mpi;
-    if (self->base.ob_mpi != MPI_REQUEST_NULL && wm_engine_check(NULL) == 0)
-        MPI_Request_free(&self->base.ob_mpi);
-    if (own && wm_engine_check(NULL) == 0)
-        MPI_Request_free(&self->inactive);
+    wm_python_request_free(self->base.ob_mpi);
+    if (own)
+        wm_python_request_free(self->inactive);
+    self->base.ob_mpi = self->inactive = MPI_REQUEST_NULL;
+    if (op != NULL) // last: what it kept goes at once
+        wm_op_release(op);
     wm_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -177,11 +218,43 @@ wm_request_dealloc(PyObject *object)
 void
 wm_request_retire(wm_request_t *self)
 {
+    wm_ended_t ended = wm_request_take_ended(self);
+    wm_python_end_requests(&ended, 1);
+}
+
+wm_ended_t
+wm_request_take_ended(wm_request_t *self)
+{
+    wm_ended_t ended = {.op = self->op, .handle = MPI_REQUEST_NULL};
     if (wm_request_is_active(self)) {
-        int result = MPI_Wait(&self->base.ob_mpi, MPI_STATUS_IGNORE);
-        (void)result; // the operation's own error was raised, or is none
+        ended.handle = self->base.ob_mpi;
+        self->base.ob_mpi = self->inactive;
     }
+    self->op = NULL;
     wm_request_forget(self);
+    return ended;
+}
+
+void
+wm_python_end_requests(wm_ended_t *ended, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; ++i)
+        any |= ended[i].handle != MPI_REQUEST_NULL;
+    if (any) {
+        Py_BEGIN_ALLOW_THREADS;
+        for (int i = 0; i < count; ++i) {
+            if (ended[i].handle == MPI_REQUEST_NULL)
+                continue;
+            // The operation's own error was raised, or is none.
+            int result = MPI_Wait(&ended[i].handle, MPI_STATUS_IGNORE);
+            (void)result;
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    for (int i = 0; i < count; ++i)
+        if (ended[i].op != NULL)
+            wm_op_release(ended[i].op);
 }
 
 PyDoc_STRVAR(request_wait_doc,
@@ -266,6 +339,8 @@ static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
     {Py_tp_new, request_new},
     {Py_tp_dealloc, wm_request_dealloc},
+    {Py_tp_traverse, wm_request_traverse},
+    {Py_tp_clear, wm_request_clear},
     {Py_tp_methods, request_methods},
     {0},
 };
@@ -273,7 +348,7 @@ static PyType_Slot request_slots[] = {
 static PyType_Spec request_spec = {
     .name = "warpmpi._core.Request",
     .basicsize = sizeof(wm_request_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = request_slots,
 };
 

@@ -69,6 +69,8 @@ wait_for_each(const char *name, bool objects, PyObject *list,
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = objects || statuses != Py_None;
+    wm_ended_t gone[AT_ONCE];
+    int taken = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
         wm_op_t *op = op_of(item);
@@ -76,12 +78,16 @@ wait_for_each(const char *name, bool objects, PyObject *list,
             ask_mpi = true;
             continue;
         }
+        if (taken == AT_ONCE) {
+            wm_python_end_requests(gone, taken);
+            taken = 0;
+        }
         wm_op_retain(op);
         int code = wm_python_wait(op, NULL);
         ended = op->done;
         wm_op_release(op);
         if (ended && (code < 0 || statuses == Py_None))
-            wm_request_retire((wm_request_t *)item);
+            gone[taken++] = wm_request_take_ended((wm_request_t *)item);
         if (code == 0)
             continue;
         // As MPI does: the others are waited for, then the first error is
@@ -92,6 +98,9 @@ wait_for_each(const char *name, bool objects, PyObject *list,
             PyErr_Clear();
     }
     PyObject *result = NULL;
+    if (kind == NULL && PyErr_Occurred())
+        PyErr_Fetch(&kind, &value, &trace); // interrupted
+    wm_python_end_requests(gone, taken);
     if (ended && !ask_mpi)
         result = Py_NewRef(Py_True);
     else if (ended) {

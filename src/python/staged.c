@@ -166,7 +166,7 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     code = wm_staged_begin(&buffer, staged, handle, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code == 0 && into == Py_None)
-        return wm_request_new(op, message);
+        return wm_request_new(op, MPI_REQUEST_NULL, message);
     wm_message_release(message);
     if (code < 0)
         return wm_raise(&err);

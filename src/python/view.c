@@ -86,6 +86,14 @@ wm_view_release(wm_view_t *view)
     wm_array_clear(&view->array);
 }
 
+PyObject *
+wm_view_object(void (*release)(void *owner), void *owner)
+{
+    return release == wm_release_object
+               ? owner
+               : wm_view_buffer_object(release, owner);
+}
+
 // Whether the type, or one it derives from, is called so.
 static bool
 derives_from(PyTypeObject *type, const char *name)

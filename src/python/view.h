@@ -31,6 +31,11 @@ wm_view_parse(PyObject *object, bool writable, const char *argument,
 void
 wm_view_release(wm_view_t *view);
 
+// The Python object that `owner`, with its release function, is a reference
+// to; borrowed, NULL where it is something else.
+PyObject *
+wm_view_object(void (*release)(void *owner), void *owner);
+
 // Who must be waited for now, of an array in GPU memory that was parsed
 // before: names the producer anew. 0, or -1 with an exception naming
 // `argument`, also where the array's memory is not what it was.

@@ -41,6 +41,12 @@ release_buffer(void *owner)
     PyGILState_Release(state);
 }
 
+PyObject *
+wm_view_buffer_object(void (*release)(void *owner), void *owner)
+{
+    return release == release_buffer ? ((Py_buffer *)owner)->obj : NULL;
+}
+
 // A signed or unsigned integer type, or a float or complex one, by its size.
 static int
 sized(wm_dtype_t first, Py_ssize_t itemsize, wm_dtype_t *dtype)

@@ -52,6 +52,10 @@ int
 wm_view_parse_buffer(PyObject *object, bool writable, const char *argument,
                      wm_view_t *view);
 
+// Likewise of an owner that is a Py_buffer, else NULL: whose it is (borrowed).
+PyObject *
+wm_view_buffer_object(void (*release)(void *owner), void *owner);
+
 // NumPy's arrays, and those of types derived from them.
 int
 wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,

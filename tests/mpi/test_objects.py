@@ -735,6 +735,32 @@ def test_an_object_that_nobody_took_is_told_of(comm):
     assert requests[0].wait() is None
 
 
+@alone
+def test_the_warning_of_a_lost_object_may_raise(tmp_path):
+    """Nobody can catch it, so it is told of and the program goes on."""
+    program = """
+        import gc, sys, warnings
+        from mpi4py import MPI
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        warnings.simplefilter("error", RuntimeWarning)
+        seen = []
+        sys.unraisablehook = lambda told: seen.append(
+            (told.exc_type, told.object, str(told.exc_value)))
+        for _ in range(20):
+            request = comm.irecv(source=comm.rank)
+            comm.send("lost", comm.rank)
+            MPI.Request.waitall([request])
+            del request
+            gc.collect()
+        assert len(seen) == 20
+        for kind, of, text in seen:
+            assert kind is RuntimeWarning and "wm.Request.waitall" in text
+            assert of is wm.Request
+    """
+    ranks.run_text(tmp_path, program, ranks=1)
+
+
 def test_a_long_wait_leaves_others_running(comm):
     """recv releases the GIL."""
     right, _ = neighbours(comm)

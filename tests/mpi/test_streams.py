@@ -2,7 +2,10 @@
 """comm.on(stream): ordered on the stream, without a synchronisation."""
 
 import ctypes
+import gc
 import os
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -82,6 +85,99 @@ def copy_on(stream, into, source):
             ctypes.c_void_p(stream.cuda_stream),
         )
     assert result == 0, result
+
+
+class OthersStream:
+    """A stream as another package has it, destroyed with its object."""
+
+    def __init__(self):
+        self.own = wm.Stream(wm.get_device())
+
+    def __cuda_stream__(self):
+        return 0, self.own.cuda_stream
+
+
+def begin_irecv(channel, into):
+    return channel.Irecv(into, 0)
+
+
+def begin_recv_init(channel, into):
+    request = channel.Recv_init(into, 0)
+    request.Start()
+    return request
+
+
+def begin_precv_init(channel, into):
+    request = channel.Precv_init(into, 2, 0, 0)
+    request.Start()
+    return request
+
+
+def begin_isendrecv(channel, into):
+    return channel.Isendrecv(wm.ones(10), 0, 1, into, 0, 0)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("dropped", [False, True], ids=["waited", "dropped"])
+@pytest.mark.parametrize(
+    "begin",
+    [begin_irecv, begin_recv_init, begin_precv_init, begin_isendrecv],
+)
+@pytest.mark.parametrize("size", [1000, 9_000_000])
+def test_a_stream_lives_as_long_as_its_messages(comm, begin, dropped, size):
+    """Neither the channel nor the stream need be kept."""
+    kept = lambda: None  # noqa: E731
+    if comm.rank == 1:
+        into = wm.zeros(size, np.uint8, device=wm.get_device())
+        stream = OthersStream()
+        kept = weakref.ref(stream)
+        request = begin(comm.on(stream), into)
+        del stream
+        if dropped:
+            del request
+        gc.collect()
+        assert kept() is not None
+    comm.Barrier()
+    if comm.rank == 0:
+        sent = wm.array(values(size, size), device=wm.get_device())
+        if begin is begin_precv_init:
+            sending = comm.Psend_init(sent, 1, 1, 0)
+            sending.Start()
+            sending.Pready(0)
+            sending.Wait()
+        else:
+            comm.Send(sent, 1)
+        if begin is begin_isendrecv:
+            comm.Recv(wm.zeros(10), 1, 1)
+    if comm.rank == 1:
+        if not dropped:
+            request.Wait()
+            del request
+        end = time.monotonic() + 20
+        while kept() is not None and time.monotonic() < end:
+            time.sleep(0.001)
+            comm.Iprobe()
+        assert kept() is None
+        np.testing.assert_array_equal(into.numpy(), values(size, size))
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_stream_lives_as_long_as_what_it_sends(comm):
+    if comm.rank == 0:
+        stream = OthersStream()
+        kept = weakref.ref(stream)
+        array = wm.array(values(1, 9_000_000), device=wm.get_device())
+        request = comm.on(stream).Issend(array, 1)
+        del stream, request, array
+        gc.collect()
+        assert kept() is not None
+    comm.Barrier()
+    if comm.rank == 1:
+        into = wm.zeros(9_000_000, np.uint8, device=wm.get_device())
+        comm.Recv(into, 0)
+        np.testing.assert_array_equal(into.numpy(), values(1, 9_000_000))
+    comm.Barrier()
 
 
 @pytest.mark.ranks(2)

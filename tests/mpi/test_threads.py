@@ -8,6 +8,7 @@ import select
 import shutil
 import tempfile
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -226,6 +227,56 @@ def test_the_lock_of_python_is_free_while_a_call_waits(comm, name, kind):
         call()
     got = other if later is receive else mine
     assert (kinds.values_of(got) == 7).all()
+
+
+def slow_sum(a, b, datatype):
+    time.sleep(0.001)  # whoever waits for the GIL gets it
+    np.frombuffer(b, np.int64)[:] += np.frombuffer(a, np.int64)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("blocking", [True, False], ids=["wait", "nowait"])
+def test_requests_beside_a_reduction_in_python(comm, world, blocking):
+    """MPI may hold its lock while it waits for the GIL: nobody does both."""
+    own, op = world.Dup(), MPI.Op.Create(slow_sum, commute=True)
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    out, into = np.arange(100), np.zeros(100, np.int64)
+
+    def reduce():
+        total, mine = np.zeros(100, np.int64), np.arange(100)
+        for _ in range(30):
+            if blocking:
+                own.Allreduce(mine, total, op)
+            else:
+                own.Iallreduce(mine, total, op).Wait()
+            assert (total == mine * comm.size).all()
+
+    def exchange():
+        lasting = [
+            comm.Recv_init(into, left, 2),
+            comm.Send_init(out, right, 2),
+        ]
+        for _ in range(60):
+            wm.Request.Waitall(
+                [comm.Irecv(into, left, 1), comm.Isend(out, right, 1)]
+            )
+            comm.Isend(out, right, 1)  # dropped
+            comm.Irecv(into, left, 1).Wait()
+            wm.Prequest.Startall(lasting)
+            MPI.Request.Waitall(lasting)
+            fresh = comm.Send_init(out, right, 3)
+            fresh.Start()
+            comm.Irecv(into, left, 3).Wait()
+            fresh.Free()
+            given = comm.isend("text", right, 4)
+            assert comm.irecv(source=left, tag=4).wait() == "text"
+            given.wait()
+        for request in lasting:
+            request.Free()
+
+    run_threads(lambda number: (reduce, exchange)[number](), 2)
+    op.Free()
+    own.Free()
 
 
 @pytest.mark.ranks(2)
