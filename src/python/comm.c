@@ -49,7 +49,8 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         PyErr_SetString(PyExc_RuntimeError,
                         "this communicator is not attached: make it by "
                         "wm.Comm(comm), on all its ranks, of one that is "
-                        "neither null nor freed");
+                        "neither null nor freed; where another library "
+                        "initialized MPI after install(), call that again");
         return -1;
     }
     return 0;
