@@ -112,10 +112,9 @@ def main() -> None:
     if not hasattr(sys.modules["warpmpi"], "install"):
         del sys.modules["warpmpi"]  # of which nothing was imported
     if arguments[0] == "--version":
+        import warpmpi  # isort: skip
         import mpi4py
         from mpi4py import MPI
-
-        import warpmpi
 
         print(f"warpmpi {warpmpi.__version__}, mpi4py {mpi4py.__version__}")
         print(MPI.Get_library_version().strip(" \n\0"))
