@@ -25,6 +25,7 @@ def _wrapping(call: Callable[..., Any], known: bool) -> Any:
 
     @functools.wraps(call)
     def make(*args: Any, **kwargs: Any) -> Any:
+        _core._refuse_child()
         return _ours(call(*args, **kwargs), known)
 
     return make

@@ -573,7 +573,7 @@ static PyType_Spec on_stream_spec = {
 int
 wm_python_add_comm(PyObject *module)
 {
-    if (wm_mpi_import() < 0)
+    if (wm_python_add_child(module) < 0 || wm_mpi_import() < 0)
         return -1;
     PyObject *bases = PyTuple_Pack(1, wm_state()->collectives_type);
     if (bases == NULL)

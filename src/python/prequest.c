@@ -178,7 +178,8 @@ start(wm_prequest_t **requests, int count)
     PyErr_Fetch(&kind, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, channels, buffers, prepared, ops, &err);
-    wm_engine_flush();
+    if (begun > 0)
+        wm_engine_flush();
     Py_END_ALLOW_THREADS;
     int code = 0;
     for (int i = 0; i < prepared; ++i)
