@@ -83,8 +83,10 @@ if not _is_begun():
         transport,
     )
     from warpmpi.install import install
+    from warpmpi.settings import check_names
 
-    del warpmpi
+    check_names()
+    del check_names, warpmpi
 
 __all__ = [
     "Array",
