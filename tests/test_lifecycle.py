@@ -326,6 +326,37 @@ def test_a_forked_child_cannot_use_mpi(tmp_path, end, number):
     assert told == [status] * number + ["refused"] * number
 
 
+def test_children_forked_while_others_are_at_it(tmp_path):
+    """Another thread, and the progress thread, may hold any lock then."""
+    program = textwrap.dedent(FORKED) + textwrap.dedent(
+        """
+        import threading
+        side, ending = comm.Dup(), []
+
+        def work():
+            into, mine = wm.empty(1000, device=device), array.copy()
+            every = np.zeros(1, "i")
+            while not every[0]:
+                requests = [side.Irecv(into, other), side.Isend(mine, other)]
+                MPI.Request.Waitall(requests)
+                mine_too = np.array([len(ending)], "i")
+                side.Allreduce(mine_too, every, MPI.MIN)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                del lost[:], array
+                os._exit(len(refused([lambda: comm.Send(host, other)])))
+            print(waited(pid), flush=True)
+        ending.append(True)
+        thread.join()
+        """
+    )
+    assert run(tmp_path, program, number=2) == "0\n" * 20
+
+
 def test_a_pool_of_forked_processes(tmp_path):
     printed = run(
         tmp_path,
