@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,293 @@ def test_a_forked_child_is_told_so(tmp_path):
         """,
     )
     assert printed == "0 1000.0\n"
+
+
+# What a child of fork() tries, one after the other, to be refused.
+FORKED = """
+    import gc, os, pickle, sys, time
+    from mpi4py import MPI
+    import numpy as np
+    import warpmpi as wm
+    wm.install()
+    comm = MPI.COMM_WORLD
+    other = comm.size - 1 - comm.rank
+    cuda = wm.is_cuda_available()
+    device = wm.get_device()
+    host, array = np.zeros(100_000), wm.ones(1000, device=device)
+    lost = [comm.Irecv(np.zeros(3), other, 77) for _ in range(3)]
+    persistent = comm.Recv_init(np.zeros(3), other, 78)
+    active = comm.Recv_init(np.zeros(3), other, 79)
+    active.Start()
+    parts = comm.Precv_init(np.zeros(4), 2, other, 5)
+    parts.Start()
+    gate = comm.Psend_init(np.zeros(4), 2, other, 5)
+    gate.Start()
+    plain = MPI.COMM_SELF.Irecv(np.zeros(3), 0, 5)
+
+    def refused(uses):
+        bad = []
+        for number, use in enumerate(uses):
+            try:
+                use()
+            except RuntimeError as error:
+                if not {"forked", "'spawn'"} <= set(str(error).split()):
+                    bad.append((number, repr(error)))
+            except BaseException as error:
+                bad.append((number, repr(error)))
+            else:
+                bad.append((number, "not refused"))
+        return bad
+
+    USES = [
+        lambda: comm.Send(host, other),
+        lambda: comm.Send(array, other),
+        lambda: comm.Recv(host, other),
+        lambda: comm.Isend(host, other),
+        lambda: comm.Sendrecv(host, other, 0, host.copy(), other),
+        lambda: comm.Probe(),
+        lambda: comm.Iprobe(),
+        lambda: comm.Mprobe(),
+        lambda: comm.send({}, other),
+        lambda: comm.recv(source=other),
+        lambda: comm.Barrier(),
+        lambda: comm.Bcast(host),
+        lambda: comm.Allreduce(host, host.copy()),
+        lambda: comm.Allgather(host[:3], np.zeros(3 * comm.size)),
+        lambda: comm.Iallreduce(host, host.copy()),
+        lambda: comm.Dup(),
+        lambda: comm.Split(0),
+        lambda: wm.Comm(MPI.COMM_WORLD),
+        lambda: lost[0].Wait(),
+        lambda: lost[0].Test(),
+        lambda: MPI.Request.Waitall(lost),
+        lambda: MPI.Request.Waitany(lost),
+        lambda: MPI.Request.Testall(lost),
+        lambda: MPI.Request.Waitall([plain]),
+        lambda: wm.Request.waitall(lost),
+        lambda: persistent.Start(),
+        lambda: MPI.Prequest.Startall([persistent]),
+        lambda: active.Wait(),
+        lambda: parts.Parrived(0),
+        lambda: gate.Pready(0),
+        lambda: wm.transport(comm, other),
+        lambda: MPI.Attach_buffer(bytearray(1000)),
+    ]
+    if cuda:
+        USES += [
+            lambda: array.numpy(),
+            lambda: wm.zeros(10, device=device),
+            lambda: wm.synchronize_device(),
+            lambda: pickle.dumps(array),
+            lambda: pickle.loads(PICKLED).numpy(),
+            lambda: pickle.loads(PICKLED).fill_(3),
+            lambda: comm.Send(pickle.loads(PICKLED), other),
+        ]
+        PICKLED = pickle.dumps(array)
+        assert "1." in repr(array)
+
+    def child(end):
+        bad = refused(USES)
+        del lost[:]
+        for name in "persistent active parts gate plain array".split():
+            del globals()[name]
+        gc.collect()
+        assert not cuda or "(1000,)" in repr(pickle.loads(PICKLED))
+        assert wm.ones(3, device="cpu").numpy().sum() == 3
+        wm.stats()
+        for number, what in bad:
+            print("child", number, what, flush=True)
+        if bad:
+            os._exit(9)
+        print("refused", flush=True)
+        end(3)
+
+    def waited(pid):
+        began = time.monotonic()
+        while time.monotonic() - began < 30:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        os.kill(pid, 9)
+        return "hung"
+
+    def exchange():
+        into = np.zeros(100_000)
+        gpu = wm.empty(1000, device=device)
+        for tag in range(3):
+            r = [comm.Irecv(into, other, tag)]
+            r.append(comm.Irecv(gpu, other, 10 + tag))
+            comm.Send(host + 1.0, other, tag)
+            comm.Send(array, other, 10 + tag)
+            MPI.Request.Waitall(r)
+        assert into.all() and gpu.numpy().all()
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("end", ["os._exit", "sys.exit"])
+def test_a_forked_child_cannot_use_mpi(tmp_path, end, number):
+    """It is refused, ends, and its parent goes on."""
+    program = textwrap.dedent(FORKED) + textwrap.dedent(
+        f"""
+        exchange()
+        pid = os.fork()
+        if pid == 0:
+            child({end})
+        print(waited(pid), flush=True)
+        exchange()
+        gate.Pready_range(0, 1)
+        parts.Wait()
+        gate.Wait()
+        comm.Send(np.ones(3), other, 79)
+        active.Wait()
+        for _ in lost:
+            comm.Send(np.ones(3), other, 77)
+        MPI.Request.Waitall(lost)
+        MPI.COMM_SELF.Send(np.ones(3), 0, 5)
+        plain.Wait()
+        """
+    )
+    printed = run(tmp_path, program, number=number)
+    # Python's end is that of MPI, which such a process cannot take part in.
+    status = "1" if end == "sys.exit" else "3"
+    told = sorted(printed.splitlines())
+    assert told == [status] * number + ["refused"] * number
+
+
+def test_children_forked_while_others_are_at_it(tmp_path):
+    """Another thread, and the progress thread, may hold any lock then."""
+    program = textwrap.dedent(FORKED) + textwrap.dedent(
+        """
+        import threading
+        side, ending = comm.Dup(), []
+
+        def work():
+            into, mine = wm.empty(1000, device=device), array.copy()
+            every = np.zeros(1, "i")
+            while not every[0]:
+                requests = [side.Irecv(into, other), side.Isend(mine, other)]
+                MPI.Request.Waitall(requests)
+                mine_too = np.array([len(ending)], "i")
+                side.Allreduce(mine_too, every, MPI.MIN)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                del lost[:], array
+                os._exit(len(refused([lambda: comm.Send(host, other)])))
+            print(waited(pid), flush=True)
+        ending.append(True)
+        thread.join()
+        """
+    )
+    assert run(tmp_path, program, number=2) == "0\n" * 20
+
+
+def test_a_pool_of_forked_processes(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import multiprocessing, os
+        from mpi4py import MPI
+        import numpy as np
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        arrays = [wm.ones(5, device=wm.get_device()), wm.ones(5, device="cpu")]
+        if wm.is_cuda_available():
+            arrays.append(wm.ones(5, device="cpu", pinned=True))
+
+        def total(array):
+            return float(array.numpy().sum()), os.getpid()
+
+        def shape(array):
+            return array.shape, str(array.dtype)
+
+        def whole(index):
+            return arrays[index]
+
+        def device(device):
+            return str(device)
+
+        context = multiprocessing.get_context("fork")
+        with context.Pool(2) as pool:
+            def ask(function, argument):
+                result = pool.apply_async(function, (argument,))
+                try:
+                    return result.get(60)
+                except Exception as error:
+                    return repr(error)
+
+            for array in arrays:
+                assert ask(shape, array) == ((5,), str(array.dtype))
+                got = ask(total, array)
+                if array.device.is_cuda:
+                    assert "forked child" in got, got
+                else:
+                    assert got[0] == 5 and got[1] != os.getpid(), got
+            for index, array in enumerate(arrays):
+                got = ask(whole, index)
+                if array.device.is_cuda:
+                    assert "forked child" in got, got
+                else:
+                    assert got.numpy().sum() == 5
+            assert ask(device, wm.get_device()) == str(wm.get_device())
+        request = comm.Irecv(into := np.zeros(3), comm.rank)
+        comm.Send(np.ones(3), comm.rank)
+        request.Wait()
+        print(into.sum())
+        """,
+    )
+    assert printed == "3.0\n"
+
+
+def test_a_failed_import_can_be_tried_again(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import sys
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name == "mpi4py":
+                    raise ModuleNotFoundError("it is missing", name=name)
+
+        sys.meta_path.insert(0, Absent())
+        for _ in range(2):
+            try:
+                import warpmpi
+            except ImportError as error:
+                print(error)
+        del sys.meta_path[0]
+        from mpi4py import MPI
+        told, MPI.Get_library_version = MPI.Get_library_version, lambda: "Odd"
+        for _ in range(2):
+            try:
+                import warpmpi
+            except ImportError as error:
+                print("mpi4py runs 'Odd'" in str(error))
+        MPI.Get_library_version = told
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        comm.Sendrecv(b"abc", 0, 0, into := bytearray(3), 0)
+        print(into, wm.ones(3).numpy(), isinstance(wm.ones(1), wm.Array))
+        sys.modules.pop("warpmpi._core")
+        sys.modules.pop("warpmpi")
+        try:
+            import warpmpi
+        except ImportError as error:
+            print(error)
+        """,
+    )
+    assert printed.splitlines() == [
+        *["it is missing"] * 2,
+        *["True"] * 2,
+        "bytearray(b'abc') [1. 1. 1.] True",
+        "warpmpi._core can be loaded only once a process",
+    ]
 
 
 @pytest.mark.skipif(

@@ -1,75 +1,92 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
 
-try:
-    import warpmpi._core  # "from … import" would hide what is missing
-except ModuleNotFoundError as error:
-    if error.name != "warpmpi._core":
-        raise
-    raise ImportError(
-        f"warpmpi's C extension is not in {__path__[0]} for this Python: if "
-        "that is the source tree, and warpmpi is installed, run from another "
-        "folder; else build it with `pip install .` or `make build`",
-        name="warpmpi._core",
-    ) from None
+import sys
 
-from warpmpi._core import (
-    Array,
-    CommMethods,
-    CudaError,
-    Device,
-    Event,
-    Message,
-    OutOfMemoryError,
-    Prequest,
-    Request,
-    Stream,
-    StreamComm,
-    __version__,
-    array,
-    asarray,
-    empty,
-    event_from_ipc_handle,
-    from_dlpack,
-    from_numpy,
-    full,
-    get_cuda_device,
-    get_cuda_device_count,
-    get_cuda_devices,
-    get_cuda_driver_version,
-    get_device,
-    get_devices,
-    get_event_elapsed_time,
-    get_preferred_device,
-    get_stream,
-    is_cuda_available,
-    is_device_available,
-    is_on_device,
-    ones,
-    reset_stats,
-    set_device,
-    set_stream,
-    stats,
-    synchronize,
-    synchronize_device,
-    synchronize_event,
-    synchronize_stream,
-    zeros,
-)
-from warpmpi._scopes import ScopedDevice, ScopedStream
-from warpmpi.arrays import empty_like, full_like, ones_like, zeros_like
-from warpmpi.comm import (
-    Cartcomm,
-    Comm,
-    Distgraphcomm,
-    Graphcomm,
-    Intercomm,
-    Transport,
-    transport,
-)
-from warpmpi.install import install
 
-del warpmpi
+def _is_begun() -> bool:
+    """Tell whether this is for `python -m warpmpi`, to find its __main__."""
+    if getattr(sys, "argv", [])[:1] != ["-m"]:
+        return False
+    word = sys.orig_argv[-len(sys.argv)]
+    return word == "warpmpi" or (word[0] == "-" and word.endswith("mwarpmpi"))
+
+
+# Nothing is imported to begin a program, which may want to set mpi4py.rc
+# first: __main__.py imports the package once more, whole.
+if not _is_begun():
+    try:
+        import warpmpi._core  # "from … import" would hide what is missing
+    except ModuleNotFoundError as error:
+        if error.name != "warpmpi._core":
+            raise
+        raise ImportError(
+            f"warpmpi's C extension is not in {__path__[0]} for this Python: "
+            "if that is the source tree, and warpmpi is installed, run from "
+            "another folder; else build it with `pip install .` or `make "
+            "build`",
+            name="warpmpi._core",
+        ) from None
+
+    from warpmpi._core import (
+        Array,
+        CommMethods,
+        CudaError,
+        Device,
+        Event,
+        Message,
+        OutOfMemoryError,
+        Prequest,
+        Request,
+        Stream,
+        StreamComm,
+        __version__,
+        array,
+        asarray,
+        empty,
+        event_from_ipc_handle,
+        from_dlpack,
+        from_numpy,
+        full,
+        get_cuda_device,
+        get_cuda_device_count,
+        get_cuda_devices,
+        get_cuda_driver_version,
+        get_device,
+        get_devices,
+        get_event_elapsed_time,
+        get_preferred_device,
+        get_stream,
+        is_cuda_available,
+        is_device_available,
+        is_on_device,
+        ones,
+        reset_stats,
+        set_device,
+        set_stream,
+        stats,
+        synchronize,
+        synchronize_device,
+        synchronize_event,
+        synchronize_stream,
+        zeros,
+    )
+    from warpmpi._scopes import ScopedDevice, ScopedStream
+    from warpmpi.arrays import empty_like, full_like, ones_like, zeros_like
+    from warpmpi.comm import (
+        Cartcomm,
+        Comm,
+        Distgraphcomm,
+        Graphcomm,
+        Intercomm,
+        Transport,
+        transport,
+    )
+    from warpmpi.install import install
+    from warpmpi.settings import check_names
+
+    check_names()
+    del check_names, warpmpi
 
 __all__ = [
     "Array",

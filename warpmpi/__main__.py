@@ -5,11 +5,13 @@
     mpirun -n 2 python -m warpmpi -m module [argument ...]
     mpirun -n 2 python -m warpmpi -c 'program' [argument ...]
 
-Before the program begins, warpmpi.install() makes MPI.COMM_WORLD and all
-communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
+When the program imports mpi4py.MPI, warpmpi.install() makes MPI.COMM_WORLD and
+all communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
 and Numba, from GPU to GPU, on whatever MPI mpi4py runs; MPI's own requests,
-files and windows learn of them, too. Nothing else changes. An exception that
-nobody catches on one rank ends all ranks, as `python -m mpi4py` does.
+files and windows learn of them, too. Nothing else changes: what the program
+sets in mpi4py.rc before holds, and it may call MPI.Init() and MPI.Finalize()
+itself. An exception that nobody catches on one rank ends all ranks, as
+`python -m mpi4py` does.
 
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, and the GPUs
@@ -18,7 +20,13 @@ Environment: WARPMPI_TRANSPORT=ipc, host or mpi forces how GPU memory travels;
 docs/guide.md tells of the others.
 """
 
+from __future__ import annotations
+
+import importlib.util
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 
 def gpus() -> str:
@@ -36,18 +44,78 @@ def gpus() -> str:
     return "GPUs: none"
 
 
+class Hook:
+    """Installs as soon as the program has imported mpi4py.MPI.
+
+    Not before: it is then that mpi4py reads mpi4py.rc and initializes MPI.
+    """
+
+    def __init__(self) -> None:
+        # The same again, wherever the program's folder has another one.
+        self._package = sys.modules["warpmpi"].__spec__
+        self._asking = False
+        self._mpi: ModuleType | None = None
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Find what others find, and see when it has been executed."""
+        spec = None
+        if name == "warpmpi" and self._package is not None:
+            spec = importlib.util.spec_from_loader(name, self._package.loader)
+        elif name == "mpi4py.MPI" and not self._asking:
+            self._asking = True
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                self._asking = False
+        loader = spec.loader if spec is not None else None
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                self.executed(module)
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def executed(self, module: ModuleType) -> None:
+        """Import this package, which may be under way; then install."""
+        if module.__name__ == "warpmpi":
+            module.install()
+            sys.meta_path.remove(self)
+        else:
+            self._mpi = module
+            import warpmpi  # noqa: F401
+
+    def set_abort_status(self, ending: BaseException) -> None:
+        """Have all ranks end when this one does."""
+        from mpi4py import run
+
+        if self._mpi is not None:  # Python forgets it where we have failed
+            sys.modules.setdefault("mpi4py.MPI", self._mpi)
+        run.set_abort_status(ending)
+
+
 def main() -> None:
-    """Install, then run the program that the command line names."""
+    """Run the program that the command line names."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip())
         sys.exit(0 if arguments else 2)
-    import mpi4py
-    from mpi4py import MPI, run
-
-    import warpmpi
-
+    hook = Hook()
+    if not hasattr(sys.modules["warpmpi"], "install"):
+        del sys.modules["warpmpi"]  # of which nothing was imported
     if arguments[0] == "--version":
+        import warpmpi  # isort: skip
+        import mpi4py
+        from mpi4py import MPI
+
         print(f"warpmpi {warpmpi.__version__}, mpi4py {mpi4py.__version__}")
         print(MPI.Get_library_version().strip(" \n\0"))
         print(gpus())
@@ -59,14 +127,17 @@ def main() -> None:
         )
     if arguments[0] in ("-m", "-c") and len(arguments) < 2:
         sys.exit(f"python -m warpmpi: {arguments[0]} needs an argument")
+    from mpi4py import run
+
+    sys.meta_path.insert(0, hook)
     try:
-        warpmpi.install()
+        if "mpi4py.MPI" in sys.modules:
+            import warpmpi
+
+            warpmpi.install()
         run.run_command_line(arguments)
-    except SystemExit as ending:
-        run.set_abort_status(ending)
-        raise
-    except BaseException as error:
-        run.set_abort_status(error)
+    except BaseException as ending:
+        hook.set_abort_status(ending)
         raise
 
 

@@ -127,6 +127,7 @@ def _alone() -> Comm:
 
 
 def _packed(buf: Any) -> bytearray:
+    _core._refuse_child()  # where another thread may hold the lock for ever
     with _packing:
         status = MPI.Status()
         request = _alone().Isend(buf, 0)
@@ -223,6 +224,7 @@ def _making(base: type, name: str) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _core._refuse_child()
         known = name not in _STRANGE and not isinstance(self, _HostIntercomm)
         return _ours(method(self, *args, **kwargs), known)
 

@@ -14,6 +14,7 @@ from .comm import _MAKERS as _METHODS
 from .comm import CLASS_CALLS, Comm, _Communicator, _known, _making, _ours
 
 _installed = False
+_waiting: list[Any] = []  # communicators that MPI.Init is to attach
 
 # mpi4py's own, which pickle finds here by their names once others have them.
 COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
@@ -24,6 +25,7 @@ def _wrapping(call: Callable[..., Any], known: bool) -> Any:
 
     @functools.wraps(call)
     def make(*args: Any, **kwargs: Any) -> Any:
+        _core._refuse_child()
         return _ours(call(*args, **kwargs), known)
 
     return make
@@ -59,6 +61,35 @@ _MAKERS = {
 }
 
 
+def _attach() -> None:
+    """Attach both, once MPI runs; collective."""
+    for comm in _waiting.copy():
+        comm.__init__(comm)
+        _waiting.remove(comm)
+
+
+def _initializing(call: Callable[..., Any]) -> Any:
+    """Make MPI.Init attach what was made before."""
+
+    @functools.wraps(call)
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        _attach()
+        return result
+
+    return initialize
+
+
+def _make(comm: MPI.Intracomm) -> Any:
+    """Give one of ours, which is attached later where MPI does not run yet."""
+    if MPI.Is_initialized():
+        return Comm(comm)
+    ours: Any = Comm.__new__(Comm)
+    _core._share_handle(ours, comm)
+    _waiting.append(ours)
+    return ours
+
+
 def install() -> None:
     """Make every communicator of this program one that takes GPU arrays.
 
@@ -66,18 +97,22 @@ def install() -> None:
     handles, and with them all that is made from them; calls of mpi4py that
     belong to no communicator (``MPI.Prequest.Startall``, ``MPI.Request``'s
     waits, ``MPI.File``'s reads and writes …) take GPU arrays, and requests of
-    either, too. Collective over COMM_WORLD: all ranks call it, once MPI runs
-    and before the program takes ``MPI.COMM_WORLD`` into variables of its own:
-    what was taken before stays mpi4py's, unprotected. A second call does
-    nothing.
+    either, too. All ranks call it, before the program takes
+    ``MPI.COMM_WORLD`` into variables of its own: what was taken before stays
+    mpi4py's, unprotected. Collective over COMM_WORLD where MPI runs already;
+    else ``MPI.Init`` and ``MPI.Init_thread`` of mpi4py do the rest, and where
+    another library initializes MPI a second call does. Any other second call
+    does nothing.
 
-    Raises RuntimeError where MPI is not running or ranks run different
-    versions of this package.
+    Raises RuntimeError where MPI is finalized or ranks run different versions
+    of this package, which ``MPI.Init`` raises if MPI did not run yet.
     """
     global _installed
     if _installed:
+        if MPI.Is_initialized() and not MPI.Is_finalized():
+            _attach()
         return
-    world, itself = Comm(MPI.COMM_WORLD), Comm(MPI.COMM_SELF)
+    world, itself = _make(MPI.COMM_WORLD), _make(MPI.COMM_SELF)
     for kind, names in _MAKERS.items():
         for name in names:
             if hasattr(kind, name):
@@ -98,6 +133,8 @@ def install() -> None:
     for name, function in buffered.FUNCTIONS.items():
         if hasattr(MPI, name):
             setattr(MPI, name, function)
+    for name in ("Init", "Init_thread"):
+        setattr(MPI, name, _initializing(getattr(MPI, name)))
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010
     setattr(MPI, "COMM_SELF", itself)  # noqa: B010
     _installed = True

@@ -555,6 +555,7 @@ def _staging(
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _core._refuse_child()
         found = False
         for position, buffer in buffers:
             value = (

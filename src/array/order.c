@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "cuda/device.h"
+#include "cuda/driver.h"
 #include "cuda/lock.h"
 
 // Reads remembered at once; one more joins the oldest.
@@ -61,6 +63,13 @@ nothing_pending(wm_order_t *order)
            || atomic_load_explicit(&order->pending, memory_order_acquire) == 0;
 }
 
+// Its locks may be held by threads that a forked child has not.
+static int
+refuse_forked(wm_error_t *err)
+{
+    return wm_device_forked() ? wm_driver_load(err) : 0;
+}
+
 static void
 drop_lock_held(wm_order_t *order, const mark_t *mark)
 {
@@ -95,7 +104,7 @@ drop_all_lock_held(wm_order_t *order)
 void
 wm_order_free(wm_order_t *order)
 {
-    if (order == NULL) {
+    if (order == NULL || wm_device_forked()) {
         return;
     }
     (void)!wm_order_wait(order, true, NULL);
@@ -130,7 +139,10 @@ wm_order_before_read(wm_order_t *order, int device, CUstream stream,
     if (nothing_pending(order)) {
         return 0;
     }
-    int status = 0;
+    int status = refuse_forked(err);
+    if (status < 0) {
+        return status;
+    }
     wm_lock(&order->lock);
     if (order->written) {
         status = follow_mark(&order->write, device, stream, err);
@@ -146,7 +158,10 @@ wm_order_before_write(wm_order_t *order, int device, CUstream stream,
     if (nothing_pending(order)) {
         return 0;
     }
-    int status = 0;
+    int status = refuse_forked(err);
+    if (status < 0) {
+        return status;
+    }
     wm_lock(&order->lock);
     if (order->written) {
         status = follow_mark(&order->write, device, stream, err);
@@ -345,7 +360,10 @@ wm_order_wait(wm_order_t *order, bool to_write, wm_error_t *err)
         return 0;
     }
     mark_t mark;
-    int status = 0;
+    int status = refuse_forked(err);
+    if (status < 0) {
+        return status;
+    }
     wm_lock(&order->waiting);
     while (status == 0 && begin_wait(order, to_write, &mark)) {
         status = wm_event_synchronize(mark.device, mark.event, err);
@@ -395,8 +413,12 @@ wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
         *idle = true;
         return 0;
     }
+    int status = refuse_forked(err);
+    if (status < 0) {
+        return status;
+    }
     wm_lock(&order->lock);
-    int status = idle_lock_held(order, to_write, idle, err);
+    status = idle_lock_held(order, to_write, idle, err);
     pthread_mutex_unlock(&order->lock);
     return status;
 }
@@ -405,7 +427,7 @@ int
 wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
 {
     int count = 0;
-    if (nothing_pending(order)) {
+    if (nothing_pending(order) || wm_device_forked()) {
         return 0;
     }
     wm_lock(&order->lock);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/child.h"
 #include "comm/eager.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
@@ -113,7 +114,7 @@ wm_op_retain(wm_op_t *op)
 void
 wm_op_release(wm_op_t *op)
 {
-    if (atomic_fetch_sub(&op->references, 1) != 1)
+    if (atomic_fetch_sub(&op->references, 1) != 1 || wm_is_child())
         return;
     wm_pack_drop(op);
     wm_buffer_release(&op->buffer);
@@ -522,6 +523,8 @@ int
 wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
 {
     bool told = true;
+    if (wm_child_refuse(err) < 0)
+        return WM_ERR_STATE;
     while (!atomic_load(&op->done) && told) {
         told = wm_engine_wait(&op->news, interrupted, op);
         if (told && !atomic_load(&op->done))

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "comm/batch.h"
+#include "comm/child.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 #include "comm/poke.h"
@@ -198,7 +199,7 @@ release_all(wm_op_t *op)
 static void
 poll_for(const wm_op_t *wanted)
 {
-    if (pthread_mutex_trylock(&lock) != 0)
+    if (wm_is_child() || pthread_mutex_trylock(&lock) != 0)
         return;
     wm_op_t *finished = step_lock_held(wanted, background);
     pthread_mutex_unlock(&lock);
@@ -501,6 +502,8 @@ static int
 finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
+    if (wm_is_child())
+        wm_child_end();
     void *held = wm_let_go(); // the thread may need it to end
     if (threaded) {
         wm_lock(&lock);
@@ -526,6 +529,8 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
 int
 wm_engine_check(wm_error_t *err)
 {
+    if (wm_child_refuse(err) < 0)
+        return WM_ERR_STATE;
     if (atomic_load(&started) && !atomic_load(&finalized))
         return 0;
     int flag = 0;

@@ -424,7 +424,7 @@ wm_memory_set_reclaim(bool (*reclaim)(int device))
 void
 wm_block_stats(wm_memory_stats_t *stats)
 {
-    for (int i = 0; i < WM_MAX_DEVICES; i++) {
+    for (int i = 0; i < WM_MAX_DEVICES && !wm_device_forked(); i++) {
         memory_t *memory = &memories[i];
         wm_lock(&memory->lock);
         stats->device_bytes += memory->heap.bytes;

@@ -513,6 +513,10 @@ wm_device_default(void)
         if (*end == '\0' && rank >= 0) {
             return (int)(rank % count);
         }
+        fprintf(stderr,
+                "warpmpi: %s=%s is no rank on this host, a number from 0: it "
+                "does not choose the device\n",
+                names[i], text);
     }
     return 0;
 }

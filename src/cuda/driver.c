@@ -152,9 +152,9 @@ wm_driver_load(wm_error_t *err)
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (atomic_load_explicit(&forked, memory_order_relaxed)) {
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "CUDA was initialised before this process was "
-                            "forked and cannot be used in it; start "
-                            "processes by spawn or mpirun");
+                            "CUDA cannot be used in a forked child: use "
+                            "multiprocessing's 'spawn' start method, or "
+                            "start ranks by mpirun");
     }
     if (now == LOADED) {
         return 0;

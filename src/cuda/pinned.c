@@ -305,6 +305,9 @@ wm_pinned_free(void *ptr)
 void
 wm_pinned_stats(wm_memory_stats_t *stats)
 {
+    if (wm_device_forked()) {
+        return;
+    }
     wm_lock(&lock);
     stats->pinned_bytes += total_bytes;
     stats->pinned_bytes_used += used_bytes;

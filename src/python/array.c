@@ -307,14 +307,23 @@ array_index(PyObject *self)
     return result;
 }
 
-// Values are shown up to this many.
+// Values are shown up to this many, and not of a GPU's that cannot be read: a
+// forked process of multiprocessing's tells its errors with what it was given.
 #define SHOWN 1000
+
+static bool
+is_shown(const wm_array_t *array)
+{
+    return wm_array_count(array) <= SHOWN
+           && (array->storage->memory.kind != WM_MEMORY_DEVICE
+               || !wm_device_forked());
+}
 
 static PyObject *
 values_text(PyObject *self)
 {
     PyObject *host = NULL, *function = NULL, *text = NULL;
-    if (wm_array_count(wm_array_of(self)) > SHOWN) {
+    if (!is_shown(wm_array_of(self))) {
         PyObject *shape = get_shape(self, NULL);
         text = shape != NULL ? PyUnicode_FromFormat("shape=%R", shape) : NULL;
         Py_XDECREF(shape);
@@ -366,12 +375,13 @@ array_reduce(PyObject *self, PyObject *unused)
     PyObject *result = NULL;
     bool pinned = wm_array_of(self)->storage->memory.kind == WM_MEMORY_PINNED;
     module = PyImport_ImportModule("warpmpi._core");
-    maker = module != NULL ? PyObject_GetAttrString(module, "array") : NULL;
+    maker = module != NULL ? PyObject_GetAttrString(module, "_unpickled")
+                           : NULL;
     host = maker != NULL ? PyObject_CallMethod(self, "numpy", NULL) : NULL;
     device = host != NULL ? get_device(self, NULL) : NULL;
     PyObject *name = device != NULL ? PyObject_Str(device) : NULL;
     if (name != NULL) {
-        result = Py_BuildValue("O(OOOO)", maker, host, Py_None, name,
+        result = Py_BuildValue("O(OOO)", maker, host, name,
                                pinned ? Py_True : Py_False);
     }
     Py_XDECREF(name);

@@ -281,6 +281,62 @@ array(PyObject *module, PyObject *args, PyObject *kwargs)
     return copied_data(data, type, device, pinned, blocking, "data");
 }
 
+// On the GPU, whose memory a forked child of its user's has none of: whoever
+// looks into the array is told why. To raise here is to end a worker of
+// multiprocessing's without a word to who waits for it.
+static PyObject *
+without_memory(const wm_array_t *data, int device)
+{
+    wm_array_t array;
+    wm_error_t err;
+    wm_pointer_t memory = {.kind = WM_MEMORY_DEVICE, .device = device};
+    wm_array_copy_header(&array, data);
+    array.data = NULL;
+    array.readonly = false;
+    int64_t size = wm_dtype_info(array.dtype)->itemsize;
+    for (int i = array.ndim - 1; i >= 0; i--) {
+        array.strides[i] = size;
+        size *= array.shape[i] > 0 ? array.shape[i] : 1;
+    }
+    if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, false, NULL,
+                        NULL, &array.storage, &err)
+        < 0) {
+        return wm_raise(&err);
+    }
+    return wm_array_object(&array);
+}
+
+PyDoc_STRVAR(unpickled_doc, "_unpickled(data, device, pinned, /)\n--\n\n"
+                            "The array that was pickled, on the device of "
+                            "that name.");
+
+static PyObject *
+unpickled(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *place;
+    int pinned, device;
+    wm_view_t view;
+    if (!PyArg_ParseTuple(args, "OOp:_unpickled", &data, &place, &pinned)) {
+        return NULL;
+    }
+    if (!wm_device_forked()) {
+        return copied_data(data, NULL, place, pinned, true, "data");
+    }
+    if (parse_place(place, false, &device) < 0) {
+        return NULL;
+    }
+    if (device < 0) { // page-locked is of no use here
+        return copied_data(data, NULL, place, false, true, "data");
+    }
+    if (wm_array_view_data(data, NULL, "data", &view) < 0) {
+        return NULL;
+    }
+    PyObject *result = without_memory(&view.array, device);
+    wm_view_release(&view);
+    return result;
+}
+
 PyDoc_STRVAR(
     from_numpy_doc,
     "from_numpy(a, device=None, dtype=None, pinned=False, blocking=True)\n"
@@ -427,10 +483,15 @@ done:
     }
 
 static PyMethodDef makers[] = {
-    FUNCTION(empty),       FUNCTION(zeros),
-    FUNCTION(ones),        FUNCTION(full),
-    FUNCTION(array),       FUNCTION(from_numpy),
-    FUNCTION(from_dlpack), {"asarray", asarray, METH_O, asarray_doc},
+    FUNCTION(empty),
+    FUNCTION(zeros),
+    FUNCTION(ones),
+    FUNCTION(full),
+    FUNCTION(array),
+    FUNCTION(from_numpy),
+    FUNCTION(from_dlpack),
+    {"asarray", asarray, METH_O, asarray_doc},
+    {"_unpickled", unpickled, METH_VARARGS, unpickled_doc},
     {NULL, NULL, 0, NULL},
 };
 

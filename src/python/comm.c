@@ -51,7 +51,8 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         PyErr_SetString(PyExc_RuntimeError,
                         "this communicator is not attached: make it by "
                         "wm.Comm(comm), on all its ranks, of one that is "
-                        "neither null nor freed");
+                        "neither null nor freed; where another library "
+                        "initialized MPI after install(), call that again");
         return -1;
     }
     return 0;
@@ -569,7 +570,7 @@ static PyType_Spec on_stream_spec = {
 int
 wm_python_add_comm(PyObject *module)
 {
-    if (wm_mpi_import() < 0)
+    if (wm_python_add_child(module) < 0 || wm_mpi_import() < 0)
         return -1;
     PyObject *bases = PyTuple_Pack(1, wm_state()->collectives_type);
     if (bases == NULL)

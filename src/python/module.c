@@ -307,14 +307,17 @@ execute(PyObject *module)
                         "warpmpi._core can be loaded only once a process");
         return -1;
     }
-    executed = true;
     wm_lock_set_holder(let_go, take_back);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module) < 0) {
             return -1;
         }
     }
-    return PyModule_AddStringConstant(module, "__version__", WM_VERSION);
+    if (PyModule_AddStringConstant(module, "__version__", WM_VERSION) < 0) {
+        return -1;
+    }
+    executed = true; // what failed may be tried again: the cause may be gone
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {

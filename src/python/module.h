@@ -34,6 +34,10 @@ wm_state(void);
 PyObject *
 wm_raise(const wm_error_t *err);
 
+// Nothing of MPI's is asked in a forked child: -1 with a RuntimeError there.
+WM_MUST_CHECK int
+wm_python_refuse_child(void);
+
 // Whether this thread holds the GIL; any thread, at any time.
 bool
 wm_python_holds_gil(void);
@@ -52,6 +56,8 @@ int
 wm_python_add_view(PyObject *module);
 int
 wm_python_add_collectives(PyObject *module);
+int
+wm_python_add_child(PyObject *module); // called by comm
 int
 wm_python_add_comm(PyObject *module);
 int

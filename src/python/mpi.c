@@ -132,6 +132,15 @@ wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
 }
 
 int
+wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
+        return wrong_type(object, argument, "a communicator of mpi4py");
+    ((PyMPICommObject *)object)->ob_mpi = comm;
+    return 0;
+}
+
+int
 wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type)
 {
     if (!PyObject_TypeCheck(object, &PyMPIDatatype_Type))

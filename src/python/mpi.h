@@ -23,6 +23,10 @@ wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
 int
 wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
 
+// Gives a communicator another handle; -1 with a TypeError as above.
+int
+wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm);
+
 // The status to write through; None gives NULL. -1 with a TypeError.
 int
 wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status);

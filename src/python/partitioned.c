@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "comm/child.h"
 #include "comm/partitioned.h"
 #include "comm/progress.h"
 #include "comm/request.h"
@@ -26,6 +27,8 @@ static void
 retire(partitioned_t *self)
 {
     wm_request_t *request = &self->base.request;
+    if (wm_is_child())
+        return;
     if (!self->base.receives && self->partitions.missing > 0
         && wm_engine_check(NULL) == 0 && wm_request_is_active(request)) {
         wm_op_t *gate = request->op;
@@ -150,6 +153,8 @@ check(const partitioned_t *self, bool receives, long partition)
 {
     const wm_prequest_t *base = &self->base;
     wm_error_t err;
+    if (wm_python_refuse_child() < 0)
+        return -1;
     if (base->comm == NULL)
         return wm_prequest_fail("the partitioned request was freed");
     if (base->receives != receives)

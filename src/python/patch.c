@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For install(): a method of one of mpi4py's own types replaced by ours, which
-// Python itself refuses (the types are immutable).
+// For install(): what Python refuses, as mpi4py's types are immutable, and
+// what mpi4py does, as it asks MPI about each handle, before MPI runs, too.
 #include "python/mpi.h"
 
 PyDoc_STRVAR(patch_doc,
@@ -35,7 +35,25 @@ patch(PyObject *module, PyObject *args)
     return former;
 }
 
+PyDoc_STRVAR(share_handle_doc,
+             "_share_handle(ours, theirs, /)\n--\n\n"
+             "Give a communicator the handle of another; MPI need not run.");
+
+static PyObject *
+share_handle(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *ours, *theirs;
+    MPI_Comm handle;
+    if (!PyArg_ParseTuple(args, "OO:_share_handle", &ours, &theirs)
+        || wm_mpi_comm(theirs, "theirs", &handle) < 0
+        || wm_mpi_set_comm(ours, "ours", handle) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_share_handle", share_handle, METH_VARARGS, share_handle_doc},
     {"_patch", patch, METH_VARARGS, patch_doc},
     {0},
 };

@@ -183,7 +183,8 @@ start(wm_prequest_t **requests, int count)
     PyErr_Fetch(&kind, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, channels, buffers, prepared, ops, &err);
-    wm_engine_flush();
+    if (begun > 0)
+        wm_engine_flush();
     for (int i = 0; i < begun; ++i) {
         wm_error_t late;
         handles[i] = MPI_REQUEST_NULL;

@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from mpi4py import MPI
@@ -46,8 +47,6 @@ PROGRAM = """
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_a_script_unchanged(tmp_path, count):
-    import textwrap
-
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PROGRAM))
     printed = ranks.run("-m", "warpmpi", script, "one", "two", ranks=count)
@@ -186,3 +185,161 @@ MPI.COMM_WORLD.Recv(bytearray(1), 0)
 """
     with pytest.raises(AssertionError, match="on purpose"):
         ranks.run("-m", "warpmpi", "-c", program, ranks=2, timeout=60)
+
+
+# What a program says of MPI itself, before it is as PROGRAM's are.
+BEGINNINGS = {
+    "thread level": """
+        import mpi4py
+        mpi4py.rc.thread_level = "serialized"
+        from mpi4py import MPI
+        assert MPI.Query_thread() == MPI.THREAD_SERIALIZED
+    """,
+    "no threads": """
+        import mpi4py
+        mpi4py.rc(threads=False)
+        from mpi4py import MPI
+        assert MPI.Query_thread() == MPI.THREAD_SINGLE
+    """,
+    "its own Init": """
+        import mpi4py
+        mpi4py.rc(initialize=False, finalize=True)
+        from mpi4py import MPI
+        from mpi4py.MPI import Init
+        assert not MPI.Is_initialized()
+        taken = MPI.COMM_WORLD
+        Init()
+        assert taken is MPI.COMM_WORLD
+    """,
+    "its own Init_thread and Finalize": """
+        import mpi4py
+        mpi4py.rc(initialize=False, finalize=False)
+        from mpi4py import MPI
+        level = MPI.Init_thread(MPI.THREAD_FUNNELED)
+        assert level == MPI.Query_thread() == MPI.THREAD_FUNNELED
+        import atexit
+        atexit.register(MPI.Finalize)
+    """,
+    "this package first": """
+        import warpmpi as wm
+        from mpi4py import MPI
+        wm.install()
+    """,
+    "a name of this package first": """
+        from warpmpi import Comm
+        from mpi4py import MPI
+        assert type(MPI.COMM_WORLD) is Comm
+    """,
+}
+EXCHANGE = """
+    import numpy as np
+    comm = MPI.COMM_WORLD
+    assert type(comm).__module__ == "warpmpi.comm", type(comm)
+    into = np.zeros(10000)
+    comm.Sendrecv(np.ones(10000), 1 - comm.rank, 0, into, 1 - comm.rank, 0)
+    assert into.all()
+    request = comm.Irecv(into, 1 - comm.rank)
+    comm.Split(0).Barrier()
+    comm.Send(into, 1 - comm.rank)
+    request.Wait()
+    print("exchanged")
+"""
+
+
+def dedent(*texts):
+    return "".join(map(textwrap.dedent, texts))
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_a_program_says_how_mpi_begins(tmp_path, beginning):
+    script = tmp_path / "script.py"
+    script.write_text(dedent(BEGINNINGS[beginning], EXCHANGE))
+    assert ranks.run("-m", "warpmpi", script) == "exchanged\n" * 2
+
+
+@pytest.mark.parametrize("init", ["Init()", "Init_thread()"])
+def test_install_before_mpi_is_initialised(tmp_path, init):
+    beginning = f"""
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        wm.install()
+        taken = MPI.COMM_WORLD
+        try:
+            taken.Send(bytearray(1), 0)
+        except RuntimeError as error:
+            assert "MPI is not initialized" in str(error)
+        else:
+            raise AssertionError("sent")
+        MPI.{init}
+        assert taken is MPI.COMM_WORLD
+    """
+    script = tmp_path / "script.py"
+    script.write_text(dedent(beginning, EXCHANGE, "MPI.Finalize()"))
+    assert ranks.run(script) == "exchanged\n" * 2
+
+
+def test_another_library_initialises_mpi(tmp_path):
+    beginning = """
+        import ctypes, mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        words = open("/proc/self/maps").read().split()
+        library = next(w for w in words if "/libmpi.so" in w)
+        ctypes.CDLL(library).MPI_Init(None, None)
+        try:
+            MPI.COMM_WORLD.Send(bytearray(1), 0)
+        except RuntimeError as error:
+            assert "install()" in str(error)
+        else:
+            raise AssertionError("sent")
+        wm.install()
+    """
+    script = tmp_path / "script.py"
+    script.write_text(dedent(beginning, EXCHANGE, "MPI.Finalize()"))
+    assert ranks.run(script) == "exchanged\n" * 2
+
+
+def test_after_the_programs_own_finalize(tmp_path):
+    program = """
+        from mpi4py import MPI
+        import numpy as np
+        into = np.zeros(10)
+        lost = MPI.COMM_WORLD.Irecv(into, 0)
+        prequest = MPI.COMM_WORLD.Send_init(into, 0)
+        taken = MPI.COMM_WORLD.Dup()
+        MPI.Finalize()
+        import warpmpi as wm
+        wm.install()
+        assert MPI.Is_finalized()
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(program))
+    ranks.run("-m", "warpmpi", script)
+
+
+def test_a_program_that_has_no_use_for_mpi():
+    program = """
+import sys
+assert "warpmpi" not in sys.modules and "mpi4py.MPI" not in sys.modules
+"""
+    ranks.run("-m", "warpmpi", "-c", program, ranks=0)
+
+
+@pytest.mark.parametrize("first", ["from mpi4py import MPI", "import warpmpi"])
+def test_what_cannot_be_installed_ends_all(first):
+    """Nor does a program go on that takes the import for an optional one."""
+    program = f"""
+try:
+    {first}
+except ImportError:
+    print("goes on")
+"""
+    with pytest.raises(AssertionError) as caught:
+        ranks.run("-m", "warpmpi", "-c", program, WARPMPI_TRANSPORT="pigeon")
+    assert "pigeon" in str(caught.value)
+    assert "goes on" not in str(caught.value)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Environment variables: their names, and values that are none."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import warpmpi as wm
+from warpmpi.settings import NAMES
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = ("src", "warpmpi", "build_tools", "benchmarks", "tests", "examples")
+
+
+def run(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("WARPMPI_TRANSPRT", "TRANSPRT: is WARPMPI_TRANSPORT meant?"),
+        ("WARPMPI_EAGERLIMIT", "EAGERLIMIT: is WARPMPI_EAGER_LIMIT meant?"),
+        ("WARPMPI_ZZZ", "warpmpi knows no environment variable WARPMPI_ZZZ"),
+    ],
+)
+def test_a_variable_that_there_is_not_is_named_once(name, told):
+    code = "import warpmpi, warpmpi.settings, warnings; import warpmpi"
+    _, errors = run(code, **{name: "1"})
+    assert errors.count("RuntimeWarning") == 1
+    assert told in errors
+    assert errors.startswith("<string>:1: ")  # who imports
+
+
+def test_those_that_there_are_are_not_named():
+    given = dict.fromkeys(NAMES - set(os.environ), "")
+    given.pop("WARPMPI_CUDA_DRIVER", None)
+    _, errors = run("import warpmpi", WARPMPI="1", **given)
+    assert errors == ""
+
+
+def test_the_table_has_every_variable_that_is_read():
+    read = re.compile(
+        r"(?:getenv\(|environ(?:\.get\(|\.setdefault\(|\.pop\(|\[)|"
+        r'environment\.get\()\s*"(WARPMPI_\w+)"'
+    )
+    paths = [ROOT / "setup.py"]
+    for place in PLACES:
+        paths += (ROOT / place).rglob("*.[ch]")
+        paths += (ROOT / place).rglob("*.py")
+    found = {name for p in paths for name in read.findall(p.read_text())}
+    assert {"WARPMPI_HOST", "WARPMPI_TEST_GPU", "WARPMPI_WERROR"} <= found
+    assert found <= NAMES
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    assert set(re.findall(r"WARPMPI_[A-Z_]+", guide)) <= NAMES
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("value", ["abc", "-1", "1x"])
+def test_a_local_rank_that_is_none_is_named(value):
+    code = "import warpmpi as wm; wm.get_device(); print(wm.get_device())"
+    name = "OMPI_COMM_WORLD_LOCAL_RANK"
+    printed, errors = run(code, **{name: value})
+    assert errors.count(f"warpmpi: {name}={value} is no rank") == 1
+    assert printed.startswith("cuda:")

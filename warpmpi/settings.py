@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The environment variables that there are, so that others are told of."""
+
+import difflib
+import os
+import warnings
+
+# docs/guide.md tells of those that are read at run time, the top of setup.py
+# of the build's.
+NAMES = frozenset(
+    """
+    WARPMPI_CHECK WARPMPI_CUDA_DRIVER WARPMPI_EAGER_LIMIT WARPMPI_HANG_SECONDS
+    WARPMPI_HOST WARPMPI_LOG WARPMPI_TRANSPORT
+
+    WARPMPI_CUDA WARPMPI_CUDA_ARCHS WARPMPI_SANITIZE WARPMPI_WERROR
+
+    WARPMPI_BENCH_CUDA_AWARE_MPI WARPMPI_TEST_EVERY WARPMPI_TEST_FULL
+    WARPMPI_TEST_GPU WARPMPI_TEST_MPIRUN WARPMPI_TEST_PRODUCERS
+    WARPMPI_TEST_RESULTS WARPMPI_TEST_SEED WARPMPI_TEST_STDERR
+    WARPMPI_TEST_TIMEOUT
+    """.split()
+)
+
+
+def check_names() -> None:
+    """Warn of each variable that looks like ours and is none."""
+    for name in sorted(os.environ):
+        if not name.startswith("WARPMPI_") or name in NAMES:
+            continue
+        near = difflib.get_close_matches(name, sorted(NAMES), 1)
+        meant = f": is {near[0]} meant?" if near else ""
+        warnings.warn(
+            f"warpmpi knows no environment variable {name}{meant}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
