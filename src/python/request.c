@@ -3,6 +3,7 @@
 
 #include "python/request.h"
 
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "comm/request.h"
 #include "python/requests.h"
@@ -211,6 +212,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
+    wm_call = (wm_call_t){.name = "Wait", .type = self->message.type};
     int code = wm_python_wait(op, status);
     bool ended = op->done;
     wm_op_release(op);
