@@ -53,6 +53,7 @@ SOURCES = [
     "src/comm/batch.c",
     "src/comm/buffered.c",
     "src/comm/cause.c",
+    "src/comm/check.c",
     "src/comm/coll.c",
     "src/comm/comm.c",
     "src/comm/drain.c",
