@@ -60,6 +60,7 @@ SOURCES = [
     "src/comm/eager.c",
     "src/comm/failure.c",
     "src/comm/hang.c",
+    "src/comm/leftovers.c",
     "src/comm/mailbox.c",
     "src/comm/mapping.c",
     "src/comm/node.c",

@@ -13,6 +13,7 @@
 #include "comm/batch.h"
 #include "comm/drain.h"
 #include "comm/hang.h"
+#include "comm/leftovers.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 #include "cuda/lock.h"
@@ -466,6 +467,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_engine_unlock();
     if (wm_drain(NULL))
         wm_mailbox_free_all();
+    wm_leftovers_tell();
     wm_engine_lock();
     end_never();
     wm_engine_unlock();

@@ -4,6 +4,7 @@
 #include "python/request.h"
 
 #include "comm/hang.h"
+#include "comm/leftovers.h"
 #include "comm/progress.h"
 #include "comm/request.h"
 #include "python/requests.h"
@@ -161,6 +162,8 @@ wm_request_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     warn_of_lost_object(self);
+    if (wm_request_is_active(self))
+        wm_leftovers_keep(self->op);
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     bool own = self->inactive != MPI_REQUEST_NULL

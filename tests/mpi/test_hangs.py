@@ -369,3 +369,67 @@ def test_a_message_that_nobody_receives_is_named_at_the_end(tmp_path, name):
     lines = [line for line in printed.splitlines() if told in line]
     assert len(lines) == 1, printed
     assert f"{what}, and gives up" in lines[0]
+
+
+LEFT = """
+    if how == "message" and comm.rank == 0:
+        for number in range(13):
+            comm.Send(array[:number], 1, 5)
+    elif how == "request" and comm.rank == 0:
+        kept = comm.Irecv(other, 1, 8)
+        comm.Isend(array[:1], 0, 9)  # dropped at once
+        comm.Recv(other, 0, 9)
+    elif how == "communicator":
+        halo = comm.Dup()
+        halo.Set_name("halo")
+    elif how == "nothing":
+        halo = comm.Split(comm.rank)
+        halo.Isend(array[:1], 0, 9).Wait()
+        halo.Recv(other, 0, 9)
+        wm.Request.Waitall([comm.Isend(array[:9], 1 - comm.rank)])
+        MPI.Request.Waitall([comm.Irecv(other, 1 - comm.rank)])
+        again = comm.Send_init(array[:9], 1 - comm.rank, 4)
+        again.Start()
+        comm.Recv(other, 1 - comm.rank, 4)
+        again.Wait()
+        assert comm.sendrecv(1, 1 - comm.rank) == 1
+        comm.bcast(2)
+        halo.Free()
+"""
+TOLD = {
+    "message": [
+        "rank 1 of MPI_COMM_WORLD (size 2): a message was never received: "
+        f"from rank 0 with tag 5 ({n} bytes)"
+        for n in range(16, 80, 8)
+    ]
+    + ["and 3 more messages were never received"],
+    "request": [
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a receive from rank 1 with tag 8 (8000 bytes)",
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a send to rank 0 with tag 9 (8 bytes)",
+    ],
+    "communicator": [
+        f"rank {n} of halo (size 2): the communicator was never freed"
+        for n in (0, 1)
+    ],
+    "nothing": [],
+}
+LINES = {"message": 11, "request": 2, "communicator": 2, "nothing": 0}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_left_at_the_end_is_listed(tmp_path, name):
+    if name == "nothing" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("MPI.Request.Waitall needs the progress thread")
+    body = f"how = {name!r}\n" + ranks.textwrap.dedent(LEFT)
+    printed = run(tmp_path, body, name, WARPMPI_CHECK="1")
+    assert printed.count("warpmpi:") == LINES[name], printed
+    for told in TOLD[name]:
+        assert f"warpmpi: {told}\n" in printed, printed
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_nothing_is_listed_without_being_asked(tmp_path, name):
+    body = f"how = {name!r}\n" + ranks.textwrap.dedent(LEFT)
+    assert "warpmpi:" not in run(tmp_path, body, name, WARPMPI_CHECK="0")
