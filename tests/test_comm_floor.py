@@ -47,4 +47,4 @@ def test_notices(build, case):
 
 
 def test_host(build):
-    run(build("host", "node"))
+    run(build("host", "node", "check"))

@@ -123,7 +123,9 @@ _packing = threading.Lock()
 @functools.cache
 def _alone() -> Comm:
     """Give a communicator of this process, on which messages are packed."""
-    return Comm(MPI.COMM_SELF.Dup())
+    own = MPI.COMM_SELF.Dup()
+    own.Set_name("warpmpi")  # the program has not to free it
+    return Comm(own)
 
 
 def _packed(buf: Any) -> bytearray:

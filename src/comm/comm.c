@@ -6,14 +6,19 @@
 #include <string.h>
 
 #include "comm/buffered.h"
+#include "comm/drain.h"
 #include "comm/eager.h"
+#include "comm/hang.h"
 #include "comm/partitioned.h"
 #include "comm/progress.h"
 #include "comm/stash.h"
 #include "comm/transport.h"
+#include "comm/watch.h"
 #include "cuda/lock.h"
 
 static int comm_key = MPI_KEYVAL_INVALID;
+static wm_comm_t *attached; // engine lock
+static uint64_t made;       // likewise: tried to
 
 int
 wm_mpi_check(int result, const char *call, wm_error_t *err)
@@ -45,6 +50,44 @@ free_comm(wm_comm_t *comm)
     free(comm);
 }
 
+wm_comm_t *
+wm_comm_all(void)
+{
+    return attached;
+}
+
+static void
+enlist(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    comm->next = attached;
+    attached = comm;
+    wm_engine_unlock();
+}
+
+// What was not drained refers to it for ever.
+static void
+strike(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    wm_comm_t **link = &attached;
+    while (*link != comm)
+        link = &(*link)->next;
+    *link = comm->next;
+    comm->user = MPI_COMM_NULL;
+    wm_engine_unlock();
+}
+
+// The same number on all ranks, who all know rank 0.
+static uint64_t
+identity(const wm_endpoint_t *first)
+{
+    uint64_t id = 14695981039346656037ull + first->made;
+    for (size_t i = 0; i < sizeof first->id; ++i)
+        id = (id ^ first->id[i]) * 1099511628211ull;
+    return id;
+}
+
 // The user freed the handle: all ranks are in the same call.
 static int
 on_delete(MPI_Comm user, int key, void *value, void *extra)
@@ -55,7 +98,9 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
     // What nobody receives still refers to it: rather kept than freed.
     void *held = wm_let_go();
-    if (wm_engine_drain(comm))
+    bool empty = wm_drain(comm);
+    strike(comm);
+    if (empty)
         free_comm(comm);
     wm_take_back(held);
     return MPI_SUCCESS;
@@ -108,8 +153,10 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     wm_error_t setting;
     wm_engine_lock();
     wm_node_describe(&mine);
+    mine.made = made++;
     if (wm_transport_configure(&setting) < 0
-        || wm_eager_configure(&setting) < 0) {
+        || wm_eager_configure(&setting) < 0
+        || wm_hang_configure(&setting) < 0) {
         mine.failed = 1;
         snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
     }
@@ -148,6 +195,7 @@ exchange(wm_comm_t *comm, wm_error_t *err)
             code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     wm_engine_unlock();
+    comm->id = identity(&all[0]);
     free(all);
     // Nobody goes on where one cannot. Of an intercommunicator the first time
     // tells of the other group, the second of this one.
@@ -237,6 +285,10 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
                                   : MPI_Comm_size(user, &comm->size),
                             "MPI_Comm_size", err);
+    wm_engine_lock();
+    (void)!wm_hang_configure(NULL); // what is wrong with it is told to all
+    wm_engine_unlock();
+    wm_watch_t *watch = wm_watch_begin(user);
     // Split, not Dup: the user's attributes are not copied.
     if (code == 0)
         code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
@@ -252,6 +304,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         comm->tag_limit = found ? *limit : 32767;
         code = exchange(comm, err);
     }
+    wm_watch_end(watch);
     if (code == 0)
         code = make_parts(comm, err);
     if (code == 0)
@@ -263,6 +316,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         free_comm(comm);
         return code;
     }
+    enlist(comm);
     *result = comm;
     return 0;
 }

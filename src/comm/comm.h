@@ -16,9 +16,11 @@ typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 
 typedef struct wm_comm {
-    MPI_Comm user;  // borrowed
-    MPI_Comm match; // headers and collectives; errors return
-    MPI_Comm data;  // payloads in chunks; errors return
+    struct wm_comm *next; // of those that are attached; engine lock
+    uint64_t id;          // the same on all ranks of an intracommunicator
+    MPI_Comm user;        // borrowed; null once it was freed
+    MPI_Comm match;       // headers and collectives; errors return
+    MPI_Comm data;        // payloads in chunks; errors return
     int rank;
     int size; // of the ranks that messages go to: an intercommunicator's
               // others
@@ -49,6 +51,10 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 // What is behind a handle, NULL when nothing. Cheap.
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
+
+// All that are attached, linked by next. Engine lock held.
+wm_comm_t *
+wm_comm_all(void);
 
 // The last of the numbers that are drawn.
 int

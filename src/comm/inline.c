@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/check.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 
@@ -12,7 +13,8 @@ wm_inline_fits(const wm_buffer_t *buffer, const wm_envelope_t *envelope)
     return buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
            && buffer->pattern == NULL
            && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
-           && !envelope->synchronous && envelope->stream_device < 0;
+           && !envelope->synchronous && envelope->stream_device < 0
+           && !wm_check_wanted(); // which lists operations
 }
 
 static size_t

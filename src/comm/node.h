@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "comm/account.h"
 #include "cuda/device.h"
 
 #define WM_PROTOCOL 7u
@@ -87,6 +88,7 @@ typedef struct {
     uint64_t magic;
     uint8_t id[16];           // random, one a process
     _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
+    wm_account_t account;
     // Buffer ids whose memory was freed: peers close their mappings.
     _Alignas(64) _Atomic uint64_t notice_count;
     _Atomic uint64_t notices[WM_NOTICES];
@@ -106,6 +108,7 @@ typedef struct {
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
+    uint64_t made; // communicators, before this one
     char version[16];
     char text[176];
 } wm_endpoint_t;

@@ -12,6 +12,9 @@
 
 #include "comm/batch.h"
 #include "comm/child.h"
+#include "comm/drain.h"
+#include "comm/hang.h"
+#include "comm/leftovers.h"
 #include "comm/mailbox.h"
 #include "comm/mapping.h"
 #include "comm/poke.h"
@@ -33,8 +36,6 @@
 #define LOOKS_A_ROUND 8
 // Rounds after which all are looked at, and as many as a quarter of them more.
 #define ROUNDS_FOR_ALL 16
-// How long is waited at the end for what nobody may ever receive.
-#define DRAIN_US 5000000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -213,6 +214,28 @@ wm_engine_poll(void)
 }
 
 void
+wm_engine_step(void)
+{
+    wm_engine_lock();
+    wm_op_t *finished = step_lock_held(NULL, true);
+    wm_engine_unlock();
+    release_all(finished);
+}
+
+wm_op_t *
+wm_engine_first(void)
+{
+    return first;
+}
+
+bool
+wm_engine_is_idle(void)
+{
+    return atomic_load(&inside) == 0
+           && (!threaded || atomic_load(&active) == 0);
+}
+
+void
 wm_engine_turn(unsigned turn)
 {
     atomic_fetch_add(&inside, 1);
@@ -331,6 +354,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
 {
     bool leave = false;
     int64_t asked = 0, began = 0;
+    wm_hang_t hang;
     close_stale();
     atomic_fetch_add(&inside, 1);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
@@ -339,7 +363,8 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
             continue;
         int64_t now = wm_engine_now();
         if (began == 0)
-            began = asked = now;
+            wm_hang_begin(&hang, began = asked = now);
+        wm_hang_look(&hang, op, now);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (crowded && now - began > 500)
@@ -412,6 +437,7 @@ serve(void *unused)
         stepped = atomic_load(&rounds);
         seen = current;
         visited = visit;
+        wm_hang_serve(atomic_load(&inside) > 0);
         int64_t quiet = now - quiet_since;
         if (atomic_load(&active) == 0) {
             if (quiet > 5000)
@@ -433,70 +459,6 @@ serve(void *unused)
     return NULL;
 }
 
-// Whether the operation can only end by what others may never do.
-static bool
-waits_for_match(const wm_op_t *op)
-{
-    if (op->parts_of[0] != NULL) // a receive, or the message of a gate
-        return waits_for_match(op->parts_of[0]);
-    return op->receives && op->header.magic == 0;
-}
-
-// NULL stands for all communicators.
-static bool
-is_of(const wm_op_t *op, const wm_comm_t *comm)
-{
-    return comm == NULL || op->comm == comm || op->comm == comm->parts;
-}
-
-// Whether something on a communicator (NULL: on all) is to be waited for;
-// `hopeful` where who is to receive it still may.
-static bool
-is_busy(const wm_comm_t *comm, bool *hopeful)
-{
-    bool busy = false;
-    wm_lock(&lock);
-    for (wm_op_t *op = first; op != NULL; op = op->next)
-        if (is_of(op, comm) && !waits_for_match(op)) {
-            busy = true;
-            *hopeful |= !op->receives && op->peer != NULL && !op->peer->self
-                        && wm_node_may_receive(op->peer);
-        }
-    pthread_mutex_unlock(&lock);
-    return busy;
-}
-
-bool
-wm_engine_drain(const wm_comm_t *comm)
-{
-    int64_t now = wm_engine_now(), until = now + DRAIN_US;
-    for (unsigned turn = 1; now < until; now = wm_engine_now(), ++turn) {
-        wm_engine_poll();
-        bool hopeful = false;
-        if (!is_busy(comm, &hopeful))
-            break;
-        // To free a communicator all ranks have come, to finalize they have
-        // not.
-        if (hopeful && comm == NULL)
-            until = now + DRAIN_US;
-        sched_yield();
-        if (turn > 1000)
-            sleep_us(50);
-    }
-    wm_lock(&lock);
-    for (wm_op_t *op = first; op != NULL; op = op->next)
-        if (is_of(op, comm) && waits_for_match(op)
-            && op->parts[0] != MPI_REQUEST_NULL)
-            MPI_Cancel(&op->parts[0]);
-    wm_op_t *finished = step_lock_held(NULL, true); // tells them so
-    bool empty = true;
-    for (wm_op_t *op = first; op != NULL; op = op->next)
-        empty &= !is_of(op, comm);
-    pthread_mutex_unlock(&lock);
-    release_all(finished);
-    return empty;
-}
-
 // MPI calls this first thing in MPI_Finalize.
 static int
 finalize(MPI_Comm comm, int key, void *value, void *extra)
@@ -516,8 +478,9 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     if (wm_node_self() != NULL)
         atomic_store(&wm_node_self()->segment->leaving, 1);
     wm_engine_unlock();
-    if (wm_engine_drain(NULL))
+    if (wm_drain(NULL))
         wm_mailbox_free_all();
+    wm_leftovers_tell();
     wm_engine_lock();
     wm_poke_end();
     wm_engine_unlock();

@@ -73,6 +73,19 @@ wm_engine_notify(void);
 void
 wm_engine_poll(void);
 
+// Steps everything once, whoever else is at it.
+void
+wm_engine_step(void);
+
+// The operations under way, linked by next. Lock held.
+wm_op_t *
+wm_engine_first(void);
+
+// Whether nobody waits, and no thread of ours has anything to step. Also for
+// handlers of signals.
+bool
+wm_engine_is_idle(void);
+
 // Microseconds of a clock that never goes back.
 int64_t
 wm_engine_now(void);
@@ -86,15 +99,10 @@ wm_engine_turn(unsigned turn);
 void
 wm_engine_flush(void);
 
-// Ends what can be ended on a communicator (NULL: on all): sends are given
-// some seconds, receives that nobody matched are cancelled. Whether nothing
-// is left.
-bool
-wm_engine_drain(const wm_comm_t *comm);
-
 // Advances everything until *flag is not 0. `interrupted`, unless NULL, is
 // called with the operation every 50 ms or so and ends the wait when it
-// returns true. Returns false where it did.
+// returns true. Returns false where it did. A wait that is long is reported
+// (hang.h).
 bool
 wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
                wm_op_t *op);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/request.h"
 
+#include "comm/leftovers.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
 #include "comm/staged.h"
@@ -37,6 +38,7 @@ query(void *op, MPI_Status *status)
 static int
 let_go(void *op)
 {
+    wm_leftovers_strike(op);
     wm_op_release(op);
     return MPI_SUCCESS;
 }
@@ -64,6 +66,7 @@ wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
         wm_op_retain(op);
         *request = op->request;
         op->has_request = true;
+        wm_leftovers_note(op);
         if (atomic_load(&op->done))
             MPI_Grequest_complete(op->request);
     }

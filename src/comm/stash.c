@@ -133,6 +133,33 @@ wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
     return 0;
 }
 
+int
+wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
+{
+    int count = 0;
+    wm_stashed_t *entry = comm->stash;
+    for (;; entry = entry->next) {
+        if (entry == NULL) {
+            if (count >= most
+                || receive_header(comm, MPI_ANY_SOURCE, MPI_ANY_TAG, &entry,
+                                  NULL)
+                       < 0
+                || entry == NULL)
+                return count;
+            append(comm, entry, false);
+        }
+        wm_header_t header;
+        memcpy(&header, entry->packet, sizeof header);
+        if (count < most)
+            list[count] = (wm_result_t){
+                .source = entry->source,
+                .tag = entry->tag,
+                .nbytes = header.nbytes,
+            };
+        ++count;
+    }
+}
+
 void
 wm_stash_free(wm_comm_t *comm)
 {

@@ -36,6 +36,11 @@ wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry);
 void
 wm_stash_open(wm_op_t *op, wm_stashed_t *entry);
 
+// What has come and no receive that was begun matches, in the order it came:
+// how many, and `most` of them. MPI is asked for as many, which are then here.
+int
+wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most);
+
 void
 wm_stash_free(wm_comm_t *comm);
 

@@ -4,9 +4,22 @@
 
 #include "comm/coll.h"
 #include "comm/element.h"
+#include "comm/hang.h"
 #include "python/buffer.h"
 #include "python/channel.h"
 #include "python/reduced.h"
+
+// What a report of a hang is to call it.
+static void
+enter(const char *name, const wm_message_t *message)
+{
+    wm_call = (wm_call_t){
+        .name = name,
+        .collective = true,
+        .type = message != NULL ? message->type : MPI_DATATYPE_NULL,
+        .nbytes = message != NULL ? message->buffer.nbytes : 0,
+    };
+}
 
 PyDoc_STRVAR(comm_Barrier_doc,
              "Barrier($self, /)\n--\n\n"
@@ -22,6 +35,7 @@ comm_Barrier(PyObject *self, PyObject *unused)
     int code;
     if (wm_channel_get(self, &channel) < 0)
         return NULL;
+    enter("Barrier", NULL);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_barrier(channel.comm, &err);
     Py_END_ALLOW_THREADS;
@@ -37,6 +51,7 @@ tell_others(const wm_channel_t *channel)
     if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
         return NULL;
     PyErr_Fetch(&kind, &value, &trace);
+    enter("a collective", NULL);
     Py_BEGIN_ALLOW_THREADS;
     wm_coll_refuse(channel->comm);
     Py_END_ALLOW_THREADS;
@@ -82,6 +97,7 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
                         "call; give a contiguous copy (.copy())");
         return NULL;
     }
+    enter("Bcast", &message);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
     Py_END_ALLOW_THREADS;
@@ -172,6 +188,7 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     }
     int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
+        enter("Allreduce", &received);
         Py_BEGIN_ALLOW_THREADS;
         code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
                                  &received.buffer, received.type,

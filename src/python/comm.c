@@ -6,6 +6,7 @@
 
 #include "comm/coll.h"
 #include "comm/failure.h"
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "comm/request.h"
 #include "python/channel.h"
@@ -114,7 +115,7 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
 
 // A message from its beginning to its end, without the GIL in one go.
 static PyObject *
-run(const wm_channel_t *channel, PyObject *object,
+run(const wm_channel_t *channel, const char *function, PyObject *object,
     const wm_envelope_t *envelope, bool receives, MPI_Status *status)
 {
     wm_error_t err;
@@ -124,6 +125,7 @@ run(const wm_channel_t *channel, PyObject *object,
     if (parse(channel, object, "buf", envelope, receives, &message) < 0)
         return NULL;
     wm_buffer_t buffer = wm_message_take(&message);
+    wm_call = (wm_call_t){.name = function, .type = message.type};
     Py_BEGIN_ALLOW_THREADS;
     code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
                                      &err);
@@ -165,7 +167,7 @@ send(PyObject *self, const char *function, PyObject *const *args,
     envelope.synchronous = mode == SYNCHRONOUS;
     envelope.buffered = mode == BUFFERED;
     if (blocking)
-        return run(&channel, values[0], &envelope, false, NULL);
+        return run(&channel, function, values[0], &envelope, false, NULL);
     MPI_Request request;
     wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false, &request,
                         &message);
@@ -226,7 +228,7 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
                                                  blocking);
     if (blocking)
-        return run(&channel, values[0], &envelope, true, status);
+        return run(&channel, "Recv", values[0], &envelope, true, status);
     MPI_Request request;
     wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &request,
                         &message);

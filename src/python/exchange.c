@@ -2,6 +2,7 @@
 #include "python/exchange.h"
 
 #include "comm/buffered.h"
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/mpi.h"
@@ -33,6 +34,7 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     wm_error_t err;
     values[6] = NULL;
     *exchange = (exchange_t){.replaces = replaces};
+    wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
     if (wm_arguments(function, replaces ? one : two, 6 + !replaces - !blocking,
                      2, args, given, keywords, values)
             < 0
@@ -155,6 +157,7 @@ run(exchange_t *exchange)
     wm_op_t *receiving = NULL, *sending = NULL;
     int code = begin(exchange, &receiving, &sending);
     if (code == 0) {
+        wm_call.type = exchange->received.type;
         code = wm_python_wait(receiving, exchange->status);
         if (code == 0) { // not interrupted: what was received would be lost
             wm_error_t err;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/matched.h"
 
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/mpi.h"
@@ -193,6 +194,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
     Py_DECREF(comm);
     if (!blocking)
         return wm_request_new(op, MPI_REQUEST_NULL, &message);
+    wm_call = (wm_call_t){.name = name, .type = message.type};
     int code = wm_python_wait(op, status);
     wm_op_release(op);
     wm_message_release(&message);

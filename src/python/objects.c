@@ -3,6 +3,7 @@
 // object, received into memory of their own size.
 #include <stdbool.h>
 
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/matched.h"
@@ -192,6 +193,7 @@ receive(PyObject *module, PyObject *args)
         || wm_mpi_status(given, "status", &status) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, true);
+    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
     if (payload != NULL && wm_python_wait(payload->op, status) < 0)
         Py_CLEAR(payload);
     return (PyObject *)payload;

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "comm/buffered.h"
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/mpi.h"
@@ -213,6 +214,7 @@ run(sending_t *sending)
     wm_op_t *op = NULL;
     int code;
     wm_buffer_t buffer = wm_message_take(&sending->message);
+    wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
     code = prepare_parts(sending, &err);
     if (code < 0) {
@@ -334,6 +336,7 @@ part_wait(PyObject *module, PyObject *object)
     if (op == NULL)
         return Py_NewRef(Py_None);
     wm_op_retain(op);
+    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
     code = wm_op_wait(op, NULL, &err);
     Py_END_ALLOW_THREADS;

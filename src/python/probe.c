@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/probe.h"
 
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/matched.h"
@@ -57,6 +58,7 @@ find(const char *function, bool matched, PyObject *self, PyObject *const *args,
     MPI_Status *status;
     wm_op_t *op = begin(function, matched, self, args, given, keywords,
                         &status);
+    wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
     if (op == NULL || finish(op, wm_python_wait(op, status)) < 0)
         return NULL;
     return op;

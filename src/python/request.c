@@ -3,6 +3,8 @@
 
 #include "python/request.h"
 
+#include "comm/hang.h"
+#include "comm/leftovers.h"
 #include "comm/progress.h"
 #include "comm/request.h"
 #include "python/owner.h"
@@ -199,6 +201,8 @@ wm_request_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     warn_of_lost_object(self);
+    if (wm_request_is_active(self))
+        wm_leftovers_keep(self->op);
     wm_op_t *op = self->op;
     self->op = NULL;
     wm_request_forget(self);
@@ -287,6 +291,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
+    wm_call = (wm_call_t){.name = "Wait", .type = self->message.type};
     int code = wm_python_wait(op, status);
     bool ended = op->done;
     wm_op_release(op);

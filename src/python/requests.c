@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/requests.h"
 
+#include "comm/hang.h"
 #include "comm/progress.h"
 #include "python/request.h"
 
@@ -67,6 +68,7 @@ wait_for_each(const char *name, bool objects, PyObject *list,
               PyObject *statuses)
 {
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    wm_call = (wm_call_t){.name = name, .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = objects || statuses != Py_None;
     wm_ended_t gone[AT_ONCE];
@@ -185,6 +187,20 @@ any_of_ours(PyObject *list)
     return false;
 }
 
+// A reference to the first of ours that has not ended, or NULL.
+static wm_op_t *
+first_under_way(PyObject *list)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
+        wm_op_t *op = op_of(PyTuple_GET_ITEM(list, i));
+        if (op != NULL && !atomic_load(&op->done)) {
+            wm_op_retain(op); // another thread may end the request
+            return op;
+        }
+    }
+    return NULL;
+}
+
 // What looks without waiting: MPI's own, after our messages were advanced.
 static PyObject *
 look_at(const char *name, PyObject *list, PyObject *other)
@@ -226,15 +242,24 @@ wait_for_some(const char *wait, const char *test, PyObject *list,
               PyObject *other)
 {
     PyObject *result;
+    wm_hang_t hang;
     if (!any_of_ours(list))
         return call_stock(wait, list, other);
+    wm_call = (wm_call_t){.name = wait, .type = MPI_DATATYPE_NULL};
     for (unsigned turn = 1;; ++turn) {
         result = call_stock(test, list, other);
         if (result == NULL || is_over(result))
             break;
         Py_DECREF(result);
+        wm_op_t *op = turn % 32 == 0 ? first_under_way(list) : NULL;
         Py_BEGIN_ALLOW_THREADS;
         wm_engine_turn(turn);
+        if (turn == 32)
+            wm_hang_begin(&hang, wm_engine_now());
+        if (op != NULL) {
+            wm_hang_look(&hang, op, wm_engine_now());
+            wm_op_release(op);
+        }
         Py_END_ALLOW_THREADS;
         if (PyErr_CheckSignals() < 0) {
             result = NULL;

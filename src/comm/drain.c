@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/drain.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "comm/hang.h"
+#include "comm/progress.h"
+#include "comm/report.h"
+#include "cuda/lock.h"
+
+// How long is waited at the end for what nobody may ever receive.
+#define DRAIN_US 5000000
+#define AGAIN_US 60000000
+#define TOLD 10 // operations
+
+// Whether the operation can only end by what others may never do.
+static bool
+waits_for_match(const wm_op_t *op)
+{
+    if (op->parts_of[0] != NULL) // a receive, or the message of a gate
+        return waits_for_match(op->parts_of[0]);
+    return wm_report_is_unmatched(op);
+}
+
+// NULL stands for all communicators.
+static bool
+is_of(const wm_op_t *op, const wm_comm_t *comm)
+{
+    return comm == NULL || op->comm == comm || op->comm == comm->parts;
+}
+
+// Whether something on a communicator (NULL: on all) is to be waited for;
+// `hopeful` where who is to receive it still may.
+static bool
+is_busy(const wm_comm_t *comm, bool *hopeful)
+{
+    bool busy = false;
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
+        if (is_of(op, comm) && !waits_for_match(op)) {
+            busy = true;
+            *hopeful |= !op->receives && op->peer != NULL && !op->peer->self
+                        && wm_node_may_receive(op->peer);
+        }
+    wm_engine_unlock();
+    return busy;
+}
+
+// Each in a line of its own: what is still waited for, or was in vain.
+static void
+tell(const wm_comm_t *comm, int64_t waited, bool given_up)
+{
+    const char *call = comm == NULL ? "MPI_Finalize" : "MPI_Comm_free";
+    int count = 0;
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        wm_words_t words = {.length = 0};
+        // Two in one are told by each.
+        if (!is_of(op, comm) || waits_for_match(op) || wm_report_is_call(op)
+            || op->parts_of[0] != NULL || ++count > TOLD)
+            continue;
+        wm_report_rank(&words, op->comm->owner);
+        wm_words_add(&words, ": %s has waited %.0f s ", call,
+                     (double)waited / 1e6);
+        wm_report_awaited(&words, op, MPI_DATATYPE_NULL);
+        wm_words_add(&words, "%s", given_up ? ", and gives up" : "");
+        wm_words_print(&words);
+    }
+    if (count > TOLD) {
+        wm_words_t words = {.length = 0};
+        wm_words_add(&words, "%s has waited for %d more", call, count - TOLD);
+        wm_words_print(&words);
+    }
+    wm_engine_unlock();
+}
+
+bool
+wm_drain(const wm_comm_t *comm)
+{
+    int64_t began = wm_engine_now(), now = began, until = now + DRAIN_US;
+    int64_t limit = wm_hang_limit(), due = limit > 0 ? now + limit : INT64_MAX;
+    bool busy = true;
+    for (unsigned turn = 1; now < until; now = wm_engine_now(), ++turn) {
+        wm_engine_poll();
+        bool hopeful = false;
+        busy = is_busy(comm, &hopeful);
+        if (!busy)
+            break;
+        // To free a communicator all ranks have come, to finalize they have
+        // not.
+        if (hopeful && comm == NULL)
+            until = now + DRAIN_US;
+        if (now >= due) {
+            tell(comm, now - began, false);
+            due = now + AGAIN_US;
+        }
+        sched_yield();
+        if (turn > 1000)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    if (busy)
+        tell(comm, now - began, true);
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
+        if (is_of(op, comm) && waits_for_match(op)
+            && op->parts[0] != MPI_REQUEST_NULL)
+            MPI_Cancel(&op->parts[0]);
+    wm_engine_unlock();
+    wm_engine_step(); // tells them so
+    bool empty = true;
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
+        empty &= !is_of(op, comm);
+    wm_engine_unlock();
+    return empty;
+}

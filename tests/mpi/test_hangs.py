@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who waits for whom is said on stderr, and why where it can be seen."""
+
+import pytest
+from mpi4py import MPI
+
+import ranks
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
+)
+
+SECONDS = "1"
+# Every program ends by itself: what hangs is released after a while.
+BEGIN = """
+    import os, signal, sys, threading, time
+    os.dup2(1, 2)
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    plain = MPI.COMM_WORLD
+    array, other = np.zeros(1000), np.zeros(1000)
+    LATE = 3
+
+    def later(call, *args):
+        thread = threading.Timer(LATE, call, args)
+        thread.start()
+        return thread
+
+    if sys.argv[1] != "wrap":
+        comm = wm.Comm(plain)
+"""
+
+HANGS = {
+    "tags": (
+        """
+        if comm.rank == 0:
+            comm.Isend(array, 1, 5)
+            later(comm.Send, array, 1, 7)
+            comm.Recv(other, 1, 9)
+        else:
+            comm.Recv(other, 0, 7)
+            comm.Recv(other, 0, 5)
+            comm.Send(array, 0, 9)
+        """,
+        (
+            "rank 1 of MPI_COMM_WORLD (size 2): Recv has waited ",
+            " s for a message from rank 0 with tag 7 (8000 bytes, float64); "
+            "1 message has come that it does not match: from rank 0 with "
+            "tag 5 (8000 bytes): do the tags differ?; rank 0: Recv has "
+            "waited ",
+            " s for a message from rank 1 with tag 9 (8000 bytes, float64) "
+            "on MPI_COMM_WORLD",
+        ),
+    ),
+    "source": (
+        """
+        if comm.rank == 2:
+            later(comm.Send, array, 1, 7)
+            time.sleep(LATE)
+        elif comm.rank == 0:
+            comm.Send(array[:1], 1, 7)
+        else:
+            comm.Recv(other, 2, 7)
+            comm.Recv(other, 0, 7)
+        """,
+        (
+            "Recv has waited ",
+            "1 message has come that it does not match: from rank 0 with "
+            "tag 7 (8 bytes): is the source another rank?; rank 2 is in no "
+            "blocking call of warpmpi",
+        ),
+    ),
+    "collective": (
+        """
+        if comm.rank == 0:
+            comm.Barrier()
+        else:
+            later(comm.Send, array, 1, 3)
+            comm.Recv(other, 1, 3)
+            comm.Barrier()
+        """,
+        (
+            "rank 0 of MPI_COMM_WORLD (size 2): Barrier has waited ",
+            " s for the other ranks; rank 1 is in another call: Recv has "
+            "waited ",
+        ),
+    ),
+    "finalize": (
+        """
+        if comm.rank == 0:
+            later(comm.Send, array, 0, 3)
+            comm.Recv(other, MPI.ANY_SOURCE)
+        """,
+        (
+            "Recv has waited ",
+            " s for a message from any rank with any tag (8000 bytes, "
+            "float64); rank 1 is in MPI_Finalize",
+        ),
+    ),
+    "not wrapped": (
+        """
+        if comm.rank == 0:
+            sent = plain.Isend(array, 1, 5)
+            later(comm.Send, array, 1, 5).join()
+            sent.Wait()
+        else:
+            comm.Recv(other, 0, 5)
+            plain.Recv(other, 0, 5)
+        """,
+        (
+            "Recv has waited ",
+            "a message from rank 0 with tag 5 has come that was not sent by "
+            "a wm.Comm: is the communicator wrapped on all ranks?",
+        ),
+    ),
+    "wrap": (
+        """
+        if plain.rank == 1:
+            time.sleep(LATE)
+        wm.Comm(plain)
+        """,
+        (
+            "rank 0 of MPI_COMM_WORLD (size 2): wm.Comm has waited ",
+            " s for the other ranks: is the communicator wrapped on all of "
+            "them?",
+        ),
+    ),
+    "both send": (
+        """
+        peer = 1 - comm.rank
+        thread = later(comm.Recv, other, peer)
+        comm.Ssend(array, peer, 3)
+        thread.join()
+        """,
+        (
+            ": Ssend has waited ",
+            " s for rank 1 to receive a message with tag 3 (8000 bytes, "
+            "float64); rank 1: Ssend has waited ",
+            ": both send first: use Sendrecv or Isend",
+        ),
+    ),
+    "both receive": (
+        """
+        peer = 1 - comm.rank
+        thread = later(comm.Send, array, peer)
+        wm.Request.Waitall([comm.Irecv(other, peer)])
+        thread.join()
+        """,
+        (
+            ": Waitall has waited ",
+            "for a message from rank 1 with any tag (8000 bytes)",
+            ": does each receive before it sends?",
+        ),
+    ),
+    "communicators": (
+        """
+        peer, halo = 1 - comm.rank, comm.Dup()
+        halo.Set_name("halo")
+        mine, its = (halo, comm) if comm.rank == 0 else (comm, halo)
+        thread = later(its.Send, array, peer)
+        mine.Recv(other, peer)
+        thread.join()
+        halo.Free()
+        """,
+        (
+            "rank 1 of MPI_COMM_WORLD (size 2): Recv has waited ",
+            "rank 0: Recv has waited ",
+            " on halo: the communicators differ",
+        ),
+    ),
+    "probe": (
+        """
+        later(comm.Send, array, comm.rank, 4)
+        comm.Mprobe(tag=4).Recv(other)
+        """,
+        (": Mprobe has waited ", "for a message from any rank with tag 4"),
+    ),
+    "objects": (
+        """
+        thread = later(comm.send, 1, 1 - comm.rank, 4)
+        assert comm.recv() == 1
+        thread.join()
+        """,
+        (": recv has waited ", "for a message from any rank with any tag"),
+    ),
+    "any of several": (
+        """
+        thread = later(comm.Send, array, 1 - comm.rank, 4)
+        wm.Request.Waitany([comm.Irecv(other, 1 - comm.rank, 4)])
+        thread.join()
+        """,
+        (": Waitany has waited ", "for a message from rank 0 with tag 4"),
+    ),
+}
+
+
+def run(tmp_path, body, *words, seconds=SECONDS, count=2, **more):
+    return ranks.run_text(
+        tmp_path,
+        # Both are indented, each in its own way.
+        ranks.textwrap.dedent(BEGIN) + ranks.textwrap.dedent(body),
+        *words,
+        ranks=count,
+        WARPMPI_HANG_SECONDS=seconds,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
+    body, told = HANGS[name]
+    printed = run(tmp_path, body, name, count=3 if name == "source" else 2)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
+def test_what_has_come_is_still_received_in_order(tmp_path):
+    """Looking at what does not match takes nothing from any receive."""
+    body = """
+        if comm.rank == 0:
+            sent = [
+                comm.Isend(np.full(1 + 300 * n, n), 1, n % 3) for n in range(9)
+            ]
+            later(comm.Send, array, 1, 7).join()
+            wm.Request.Waitall(sent)
+        else:
+            comm.Recv(other, 0, 7)
+            status, seen = MPI.Status(), []
+            while len(seen) < 9:
+                into = np.full(3000, -1)
+                tag = MPI.ANY_TAG if len(seen) < 6 else 8 - len(seen)
+                comm.Recv(into, 0, tag, status)
+                count = status.Get_count(MPI.INT64_T)
+                assert (into[:count] == into[0]).all()
+                assert count == 1 + 300 * into[0], (count, into[0])
+                seen.append((int(into[0]), status.tag))
+            numbers = [*range(6), 8, 7, 6]
+            assert seen == [(n, n % 3) for n in numbers], seen
+            print("received")
+        """
+    printed = run(tmp_path, body, "order")
+    assert "4 or more messages have come that it does not match" in printed
+    assert "received" in printed
+
+
+@pytest.mark.parametrize("seconds", ["0", "30"])
+def test_nothing_is_said_before_its_time(tmp_path, seconds):
+    printed = run(tmp_path, HANGS["tags"][0], "tags", seconds=seconds)
+    assert "warpmpi:" not in printed
+
+
+def test_a_wait_in_which_something_moves_is_no_hang(tmp_path):
+    body = """
+        if comm.rank == 0:
+            begun = time.monotonic()
+            while time.monotonic() - begun < LATE:
+                time.sleep(0.1)
+                comm.Send(array, 1)
+            comm.Send(array, 1, 1)
+        else:
+            status = MPI.Status()
+            while status.tag != 1:
+                comm.Recv(other, 0, status=status)
+        """
+    assert "has waited" not in run(tmp_path, body, "moves", seconds="2")
+
+
+def test_a_wrong_number_of_seconds_raises_on_all_ranks(tmp_path):
+    body = """
+        try:
+            wm.Comm(plain)
+        except RuntimeError as error:
+            print("refused:", error)
+        """
+    printed = run(tmp_path, body, "wrap", seconds="soon")
+    assert printed.count("refused:") == 2
+    assert "WARPMPI_HANG_SECONDS=soon is no number of seconds" in printed
+
+
+SIGNAL = """
+    how = sys.argv[1]
+    if how == "own":  # set before, or after: the program's own is called
+        signal.signal(signal.SIGUSR1, lambda *_: print("own", flush=True))
+    if how == "wait":
+        thread = threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1))
+        thread.start()
+        threading.Timer(4, comm.Send, (array, comm.rank, 2)).start()
+        comm.Recv(other, comm.rank, 2)
+    else:
+        pending = comm.Irecv(other, 0, 6) if how == "pending" else None
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(1)
+        if pending:
+            comm.Send(array, 0, 6)
+            pending.Wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("wait", "Recv has waited 1"),
+        ("pending", "under way: a receive from rank 0 with tag 6 (8000 "),
+        ("idle", "rank 0 of MPI_COMM_WORLD (size 1) is in no blocking call"),
+    ],
+)
+def test_a_signal_has_it_said_at_once(tmp_path, how, told):
+    if how == "pending" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("needs the progress thread")
+    printed = run(tmp_path, SIGNAL, how, seconds="60", count=1)
+    assert printed.count("warpmpi:") == 1, printed
+    assert told in printed
+
+
+def test_the_signal_stays_the_programs(tmp_path):
+    printed = run(tmp_path, SIGNAL, "own", seconds="60", count=1)
+    assert printed == "own\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "60"])
+def test_the_signal_ends_a_child_as_ever(tmp_path, seconds):
+    body = """
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(20)
+            os._exit(0)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGUSR1)
+        print(os.waitpid(pid, 0)[1] == signal.SIGUSR1)
+        """
+    printed = run(tmp_path, body, "child", seconds=seconds, count=1)
+    assert printed == "True\n"
+
+
+GIVEN_UP = {
+    "finalize": (
+        """
+        sent = wm.zeros(1000, np.float64, device=wm.get_device())
+        if comm.rank == 0:
+            comm.Isend(sent, 1, 3)
+        """,
+        "rank 0 of MPI_COMM_WORLD (size 2): MPI_Finalize has waited ",
+    ),
+    "free": (
+        """
+        sent = wm.zeros(1000, np.float64, device=wm.get_device())
+        halo = comm.Dup()
+        halo.Set_name("halo")
+        if comm.rank == 0:
+            halo.Isend(sent, 1, 3)
+        halo.Free()
+        """,
+        "rank 0 of halo (size 2): MPI_Comm_free has waited ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN_UP)
+def test_a_message_that_nobody_receives_is_named_at_the_end(tmp_path, name):
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body, told = GIVEN_UP[name]
+    printed = run(tmp_path, body, name, seconds="0")
+    what = " s for rank 1 to receive a message with tag 3 (8000 bytes)"
+    lines = [line for line in printed.splitlines() if told in line]
+    assert len(lines) == 1, printed
+    assert f"{what}, and gives up" in lines[0]
+
+
+LEFT = """
+    if how == "message" and comm.rank == 0:
+        for number in range(13):
+            comm.Send(array[:number], 1, 5)
+    elif how == "request" and comm.rank == 0:
+        kept = comm.Irecv(other, 1, 8)
+        comm.Isend(array[:1], 0, 9)  # dropped at once
+        comm.Recv(other, 0, 9)
+    elif how == "communicator":
+        halo = comm.Dup()
+        halo.Set_name("halo")
+    elif how == "nothing":
+        halo = comm.Split(comm.rank)
+        halo.Isend(array[:1], 0, 9).Wait()
+        halo.Recv(other, 0, 9)
+        wm.Request.Waitall([comm.Isend(array[:9], 1 - comm.rank)])
+        MPI.Request.Waitall([comm.Irecv(other, 1 - comm.rank)])
+        again = comm.Send_init(array[:9], 1 - comm.rank, 4)
+        again.Start()
+        comm.Recv(other, 1 - comm.rank, 4)
+        again.Wait()
+        assert comm.sendrecv(1, 1 - comm.rank) == 1
+        comm.bcast(2)
+        halo.Free()
+"""
+TOLD = {
+    "message": [
+        "rank 1 of MPI_COMM_WORLD (size 2): a message was never received: "
+        f"from rank 0 with tag 5 ({n} bytes)"
+        for n in range(16, 80, 8)
+    ]
+    + ["and 3 more messages were never received"],
+    "request": [
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a receive from rank 1 with tag 8 (8000 bytes)",
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a send to rank 0 with tag 9 (8 bytes)",
+    ],
+    "communicator": [
+        f"rank {n} of halo (size 2): the communicator was never freed"
+        for n in (0, 1)
+    ],
+    "nothing": [],
+}
+LINES = {"message": 11, "request": 2, "communicator": 2, "nothing": 0}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_left_at_the_end_is_listed(tmp_path, name):
+    if name == "nothing" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("MPI.Request.Waitall needs the progress thread")
+    body = f"how = {name!r}\n" + ranks.textwrap.dedent(LEFT)
+    printed = run(tmp_path, body, name, WARPMPI_CHECK="1")
+    assert printed.count("warpmpi:") == LINES[name], printed
+    for told in TOLD[name]:
+        assert f"warpmpi: {told}\n" in printed, printed
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_nothing_is_listed_without_being_asked(tmp_path, name):
+    body = f"how = {name!r}\n" + ranks.textwrap.dedent(LEFT)
+    assert "warpmpi:" not in run(tmp_path, body, name, WARPMPI_CHECK="0")
