@@ -47,6 +47,11 @@ def _on_device(value: Any, form: str) -> bool:
     )
 
 
+def _rank(value: Any) -> Any:
+    """Give a rank as mpi4py reads it: floats are truncated."""
+    return int(value) if hasattr(value, "__int__") else value
+
+
 class _Twin:
     """An array in GPU memory and what stands for it in host memory."""
 
@@ -250,7 +255,7 @@ _moved_of_file: dict[int, int] = {}
 def _until_synchronized(call: _Call) -> None:
     call.fetch()
     call.run()
-    rank = call.argument("target_rank")
+    rank = _rank(call.argument("target_rank"))
     _open_of_window.setdefault(MPI._handleof(call.owner), []).append(
         (rank, call)
     )
@@ -265,7 +270,7 @@ def _synchronizing(method: Any, of_rank: bool) -> Any:
         result = method(self, *args, **kwargs)
         if handle not in _open_of_window:
             return result
-        rank = (*args, *kwargs.values())[0] if of_rank else None
+        rank = _rank((*args, *kwargs.values())[0]) if of_rank else None
         calls = _open_of_window.pop(handle)
         left = [item for item in calls if of_rank and item[0] != rank]
         if left:
@@ -498,7 +503,7 @@ class _OfComm(_Family):
         size = comm.Get_remote_size() if across else comm.Get_size()
         itself = MPI.ROOT if inter else comm.Get_rank()
         rooted = "root" in call.row.positions
-        root = call.argument("root", 0) if rooted else None
+        root = _rank(call.argument("root", 0)) if rooted else None
         given = call.args[0] if call.args else call.kwargs.get("sendbuf")
         in_place = given is None or given is MPI.IN_PLACE
         for buffer in call.row.buffers:
@@ -542,7 +547,7 @@ class _OfFile(_Family):
 
 class _OfWindow(_Family):
     def roles(self, call: _Call) -> Iterator[tuple[Buffer, str, int, Any]]:
-        if call.argument("target_rank") != MPI.PROC_NULL:
+        if _rank(call.argument("target_rank")) != MPI.PROC_NULL:
             yield from super().roles(call)
 
 
