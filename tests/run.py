@@ -3,6 +3,7 @@
 
     python tests/run.py [unit] [mpi] [mpi4py] [lint] [--ranks 1 2 4]
         [-- pytest's own]
+    python tests/run.py mpi --ranks 2 -- tests/mpi/test_probe.py -k dropped
 
 unit: everything outside tests/mpi, in one process; mpi: tests/mpi under
 mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
@@ -187,9 +188,10 @@ def main():
     started = time.monotonic()
     done = []
     color = "yes" if sys.stdout.isatty() else "no"  # mpirun hides that
+    named = any(word.startswith("tests/") for word in passed_on)
     common = ["-q", "-p", "no:cacheprovider", f"--color={color}", *passed_on]
     if "unit" in suites:
-        paths = ["tests", "--ignore=tests/mpi"]
+        paths = [] if named else ["tests", "--ignore=tests/mpi"]
         done.append(pytest_suite("unit", 0, [*common, *paths], options.limit))
     if "mpi" in suites:
         # For tests that start ranks of their own.
@@ -198,7 +200,7 @@ def main():
         os.environ.update(environment)
         for ranks in options.ranks:
             title = f"mpi, {ranks} rank{'s' if ranks > 1 else ''}"
-            words = [*common, "tests/mpi"]
+            words = [*common, *([] if named else ["tests/mpi"])]
             done.append(pytest_suite(title, ranks, words, options.limit))
     if "mpi4py" in suites:
         import mpi4py_suite
