@@ -17,7 +17,13 @@ from mpi4py import MPI
 
 from . import _core, calls
 from .calls import Buffer, Row, rows_of
-from .layout import Run, absolute_runs_of, addresses, runs_of
+from .layout import (
+    Run,
+    absolute_runs_of,
+    addresses,
+    recounted,
+    runs_of,
+)
 
 
 class _Memory:
@@ -50,6 +56,13 @@ def _on_device(value: Any, form: str) -> bool:
 def _rank(value: Any) -> Any:
     """Give a rank as mpi4py reads it: floats are truncated."""
     return int(value) if hasattr(value, "__int__") else value
+
+
+def _concerns_us(value: Any, form: str) -> bool:
+    """Tell whether mpi4py must not have the buffer as it is."""
+    if not _is_bottom(value):
+        return _core._concerns_us(value)
+    return _on_device(value, form)
 
 
 class _Twin:
@@ -134,11 +147,15 @@ class _Call:
         self.args = args
         self.kwargs = kwargs
         self.error: Exception | None = None
-        self.twins = [
-            _Twin(self.argument(buffer.name), buffer, *rest)
-            for buffer, *rest in family.roles(self)
-            if _on_device(self.argument(buffer.name), buffer.form)
-        ]
+        self.twins: list[_Twin] = []
+        for buffer, role, blocks, datatype in family.roles(self):
+            value = self.argument(buffer.name)
+            inner, number = _core._inner(value, buffer.name)
+            if inner > 1 and datatype is None:
+                value = recounted(value, inner, number, buffer.form, blocks)
+                self.replace(buffer, value)
+            if _on_device(value, buffer.form):
+                self.twins.append(_Twin(value, buffer, role, blocks, datatype))
         if row.name in calls.REDUCTIONS:
             for twin in self.twins:
                 if not twin.typed:
@@ -149,6 +166,13 @@ class _Call:
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
+
+    def replace(self, buffer: Buffer, value: Any) -> None:
+        at = buffer.position
+        if at < len(self.args):
+            self.args = (*self.args[:at], value, *self.args[at + 1 :])
+        else:
+            self.kwargs = {**self.kwargs, buffer.name: value}
 
     def fetch(self) -> None:
         """Copy what the call reads to the twins; notes what went wrong."""
@@ -576,12 +600,12 @@ def _staging(
                 if position < len(args)
                 else kwargs.get(buffer.name)
             )
-            found = found or _on_device(value, buffer.form)
+            found = found or _concerns_us(value, buffer.form)
         if not found:
             return method(self, *args, **kwargs)
         staged = _Call(family, method, row, self, args, kwargs)
         if not staged.twins:  # none of them matters on this rank
-            return method(self, *args, **kwargs)
+            return method(self, *staged.args, **staged.kwargs)
         return end(staged)
 
     return call
