@@ -43,13 +43,13 @@ def _is_bottom(value: Any) -> bool:
     return listed and len(value) > 0 and value[0] is MPI.BOTTOM
 
 
-def _on_device(value: Any, form: str) -> bool:
+def _on_device(value: Any, buffer: Buffer) -> bool:
     """Tell whether a buffer is GPU memory, also by way of MPI.BOTTOM."""
     if not _is_bottom(value):
         return _core.is_on_device(value)
     return any(
         address > 0 and _core.is_on_device(_Memory(address, 1))
-        for address in addresses(list(value[1:]), form)
+        for address in addresses(list(value[1:]), buffer.form)
     )
 
 
@@ -58,11 +58,20 @@ def _rank(value: Any) -> Any:
     return int(value) if hasattr(value, "__int__") else value
 
 
-def _concerns_us(value: Any, form: str) -> bool:
+def _concerns_us(value: Any, buffer: Buffer) -> bool:
     """Tell whether mpi4py must not have the buffer as it is."""
     if not _is_bottom(value):
         return _core._concerns_us(value)
-    return _on_device(value, form)
+    return _on_device(value, buffer)
+
+
+def _on_device_reduced(value: Any, buffer: Buffer) -> bool:
+    """Tell likewise; refuse elements that MPI would take for mere bytes."""
+    if _is_bottom(value):
+        return _on_device(value, buffer)
+    return _core._is_on_device_reduced(
+        value, buffer.name
+    ) or _core._concerns_us(value)
 
 
 class _Twin:
@@ -79,7 +88,6 @@ class _Twin:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
         rest = list(value[1:]) if listed else []
-        self.typed = any(isinstance(x, (MPI.Datatype, str)) for x in rest)
         low, runs = 0, None
         if _is_bottom(value):
             low, high, runs = absolute_runs_of(rest, buffer.form, blocks)
@@ -115,19 +123,6 @@ class _Twin:
         )
 
 
-def _check_reduction(name: str, array: _core.Array) -> None:
-    """Refuse elements that MPI would take for mere bytes, and add these."""
-    try:
-        known = MPI.Datatype.fromcode(array.dtype.char)
-    except (KeyError, ValueError):
-        known = MPI.DATATYPE_NULL
-    if known == MPI.DATATYPE_NULL:
-        raise TypeError(
-            f"{name}: MPI has no reduction for {array.dtype.name}; convert "
-            f"to float32 first"
-        )
-
-
 class _Call:
     """One call with at least one array in GPU memory."""
 
@@ -154,12 +149,8 @@ class _Call:
             if inner > 1 and datatype is None:
                 value = recounted(value, inner, number, buffer.form, blocks)
                 self.replace(buffer, value)
-            if _on_device(value, buffer.form):
+            if _on_device(value, buffer):
                 self.twins.append(_Twin(value, buffer, role, blocks, datatype))
-        if row.name in calls.REDUCTIONS:
-            for twin in self.twins:
-                if not twin.typed:
-                    _check_reduction(twin.buffer.name, twin.host)
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]
@@ -590,6 +581,8 @@ def _staging(
 ) -> Any:
     """Make a method of mpi4py's take arrays in GPU memory."""
     buffers = [(buffer.position, buffer) for buffer in row.buffers]
+    reduces = row.name in calls.REDUCTIONS
+    look = _on_device_reduced if reduces else _concerns_us
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -600,7 +593,7 @@ def _staging(
                 if position < len(args)
                 else kwargs.get(buffer.name)
             )
-            found = found or _concerns_us(value, buffer.form)
+            found = look(value, buffer) or found
         if not found:
             return method(self, *args, **kwargs)
         staged = _Call(family, method, row, self, args, kwargs)

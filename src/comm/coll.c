@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/element.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
@@ -103,18 +104,23 @@ end_close(end_t *end)
 
 // Where one rank failed, all raise: asked before anything is begun, and at the
 // end where a rank stages, since one whose copy fails still takes part.
-// `count`: what all must give the same of. `stages`: whether this rank does,
-// and, afterwards, whether any does.
+// `count`, `type`: what all must give the same of. `stages`: whether this rank
+// does, and, afterwards, whether any does.
 static int
-agree(wm_comm_t *comm, int code, size_t count, bool *stages, wm_error_t *err)
+agree(wm_comm_t *comm, int code, size_t count, int64_t type, bool *stages,
+      wm_error_t *err)
 {
-    int64_t mine[4] = {code < 0 ? comm->rank + 1 : 0, *stages, (int64_t)count,
-                       -(int64_t)count};
-    int64_t most[4] = {0};
+    int64_t mine[6] = {code < 0 ? comm->rank + 1 : 0,
+                       *stages,
+                       (int64_t)count,
+                       -(int64_t)count,
+                       type,
+                       -type};
+    int64_t most[6] = {0};
     wm_error_t later;
     MPI_Request request;
     int agreed = wait_request(comm,
-                              MPI_Iallreduce(mine, most, 4, MPI_INT64_T,
+                              MPI_Iallreduce(mine, most, 6, MPI_INT64_T,
                                              MPI_MAX, comm->match, &request),
                               &request, code < 0 ? &later : err);
     *stages = most[1] != 0;
@@ -125,6 +131,13 @@ agree(wm_comm_t *comm, int code, size_t count, bool *stages, wm_error_t *err)
                             "rank %d failed in this collective: its error "
                             "tells why",
                             (int)most[0] - 1);
+    if (most[4] != -most[5])
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks give different element types, %s and "
+                            "%s among them, this one %s: all must give the "
+                            "same",
+                            wm_element_name(-most[5]),
+                            wm_element_name(most[4]), wm_element_name(type));
     if (most[2] != -most[3])
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                             "the ranks give from %lld to %lld bytes or "
@@ -167,7 +180,7 @@ wm_coll_refuse(wm_comm_t *comm)
 {
     wm_error_t ignored;
     bool stages = false;
-    (void)!agree(comm, WM_ERR_CUDA, 0, &stages, &ignored);
+    (void)!agree(comm, WM_ERR_CUDA, 0, 0, &stages, &ignored);
 }
 
 static int
@@ -179,7 +192,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     size_t piece = piece_of(buffer->nbytes);
     int code = end_open(&end, buffer, !sends, piece, err);
     bool stages = end.device;
-    code = agree(comm, code, buffer->nbytes, &stages, err);
+    code = agree(comm, code, buffer->nbytes, 0, &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < buffer->nbytes; at += piece) {
         size_t length = buffer->nbytes - at < piece ? buffer->nbytes - at
@@ -199,7 +212,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
             code = end_copy(&end, at, length, false, err);
     }
     if (begun && stages)
-        code = agree(comm, code, 0, &stages, err);
+        code = agree(comm, code, 0, 0, &stages, err);
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
@@ -248,30 +261,35 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
                   MPI_Op op, wm_error_t *err)
 {
-    end_t from, into;
+    end_t from = {0}, into;
+    const end_t *source = send != NULL ? &from : &into;
     size_t total = receive->nbytes;
     size_t piece = total > 0 ? piece_of(total) / size * size : 0;
     piece = total > 0 && piece == 0 ? size : piece; // one large element
     int code = end_open(&into, receive, true, piece, err);
-    int opened = end_open(&from, send != NULL ? send : receive, send == NULL,
-                          piece, code == 0 ? err : NULL);
-    code = code < 0 ? code : opened;
+    if (send != NULL) {
+        int opened = end_open(&from, send, false, piece,
+                              code == 0 ? err : NULL);
+        code = code < 0 ? code : opened;
+    }
     bool stages = into.device || from.device;
-    code = agree(comm, code, size > 0 ? total / size : 0, &stages, err);
+    code = agree(comm, code, size > 0 ? total / size : 0,
+                 wm_element_number(type), &stages, err);
     bool joins = code == 0, begun = joins;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
         char *output = end_pointer(&into, at);
-        bool in_place = send == NULL && !into.device;
         wm_error_t later;
         MPI_Request request;
         if (code == 0)
-            code = end_copy(&from, at, length, true, err);
+            code = end_copy(source, at, length, true, err);
+        // In place on all ranks or on none, also where only some stage: an MPI
+        // may choose another algorithm for it.
         int told = wait_request(
             comm,
-            MPI_Iallreduce(in_place ? MPI_IN_PLACE : end_pointer(&from, at),
-                           output, (int)(length / size), type, op, comm->match,
-                           &request),
+            MPI_Iallreduce(
+                send != NULL ? end_pointer(&from, at) : MPI_IN_PLACE, output,
+                (int)(length / size), type, op, comm->match, &request),
             &request, code < 0 ? &later : err);
         joins = told == 0;
         code = code < 0 ? code : told;
@@ -279,7 +297,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
             code = end_copy(&into, at, length, false, err);
     }
     if (begun && stages)
-        code = agree(comm, code, 0, &stages, err);
+        code = agree(comm, code, 0, 0, &stages, err);
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&from);

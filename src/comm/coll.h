@@ -24,8 +24,8 @@ WM_MUST_CHECK int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err);
 
-// `send` NULL: in place. As many elements, of `size` bytes, of a predefined
-// MPI type on every rank.
+// `send` NULL: in place, on all ranks or on none. As many elements, of `size`
+// bytes, of one MPI type on every rank.
 WM_MUST_CHECK int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,

@@ -138,6 +138,12 @@ exchange(wm_comm_t *comm, wm_error_t *err)
             code = wm_error_set(err, WM_ERR_STATE, 0,
                                 "rank %d cannot take part: %.175s", rank,
                                 endpoint->text);
+        else if (endpoint->checks != mine.checks)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "WARPMPI_CHECK is set on rank %d and not on "
+                                "rank %d: set it on all ranks, or on none",
+                                mine.checks ? comm->rank : rank,
+                                mine.checks ? rank : comm->rank);
         else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
             code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }

@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "comm/check.h"
 #include "cuda/memory.h"
 
 #define SEGMENT_MAGIC 0x77617270006d7069ull // "warp" "mpi"
@@ -114,6 +115,7 @@ wm_node_describe(wm_endpoint_t *endpoint)
     memset(endpoint, 0, sizeof *endpoint);
     endpoint->protocol = WM_PROTOCOL;
     endpoint->pid = getpid();
+    endpoint->checks = wm_check_wanted();
     snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);
     memcpy(endpoint->host, host_identity(), WM_HOST_BYTES);
     if (self == NULL

@@ -100,7 +100,9 @@ typedef struct {
 // What each rank tells all others when a communicator is made.
 typedef struct {
     uint32_t protocol;
-    int32_t failed; // 1: `text` tells why this rank cannot take part
+    uint8_t failed; // 1: `text` tells why this rank cannot take part
+    uint8_t checks; // 1: WARPMPI_CHECK is set
+    uint8_t unused[2];
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;

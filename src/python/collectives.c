@@ -3,8 +3,10 @@
 #include <stdbool.h>
 
 #include "comm/coll.h"
+#include "comm/element.h"
 #include "python/buffer.h"
 #include "python/channel.h"
+#include "python/reduced.h"
 
 PyDoc_STRVAR(comm_Barrier_doc,
              "Barrier($self, /)\n--\n\n"
@@ -89,45 +91,33 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-// C's integers under their other names (Linux, 64 bits), which are those of
-// arrays here.
-static MPI_Datatype
-sized(MPI_Datatype type)
+// Also where both are named differently: long and int64_t.
+static bool
+is_same(MPI_Datatype one, MPI_Datatype other)
 {
-    const MPI_Datatype names[][2] = {
-        {MPI_SHORT, MPI_INT16_T},
-        {MPI_INT, MPI_INT32_T},
-        {MPI_LONG, MPI_INT64_T},
-        {MPI_LONG_LONG, MPI_INT64_T},
-        {MPI_SIGNED_CHAR, MPI_INT8_T},
-        {MPI_UNSIGNED_CHAR, MPI_UINT8_T},
-        {MPI_UNSIGNED_SHORT, MPI_UINT16_T},
-        {MPI_UNSIGNED, MPI_UINT32_T},
-        {MPI_UNSIGNED_LONG, MPI_UINT64_T},
-        {MPI_UNSIGNED_LONG_LONG, MPI_UINT64_T},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-        if (names[i][0] == type)
-            return names[i][1];
-    return type;
+    int64_t number = wm_element_number(one);
+    return one == other
+           || (wm_element_is_known(number)
+               && number == wm_element_number(other));
 }
 
 static int
-check_reduction(const wm_message_t *send, const wm_message_t *receive)
+check_reduction(const wm_message_t *send, const wm_message_t *receive,
+                PyObject *recvbuf)
 {
-    if (receive->type == MPI_DATATYPE_NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "recvbuf: MPI has no reduction for this element type; "
-                        "convert to float32 first");
+    // Not in words of ours, or not in MPI's: bytes, unless they are given so.
+    bool unknown = receive->type == MPI_DATATYPE_NULL
+                   || (receive->type == MPI_BYTE && receive->datatype == NULL);
+    if (unknown && recvbuf != Py_None
+        && wm_reduced_on_device(recvbuf, "recvbuf") < 0)
         return -1;
-    }
     if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
         PyErr_Format(PyExc_ValueError,
                      "sendbuf has %zu bytes, recvbuf %zu; they must be equal",
                      send->buffer.nbytes, receive->buffer.nbytes);
         return -1;
     }
-    if (send != NULL && sized(send->type) != sized(receive->type)) {
+    if (send != NULL && !is_same(send->type, receive->type)) {
         PyErr_SetString(PyExc_TypeError,
                         "sendbuf and recvbuf have different element types; "
                         "give both the same");
@@ -179,7 +169,7 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         wm_message_release(&received);
         return tell_others(&channel);
     }
-    int code = check_reduction(in_place ? NULL : &sent, &received);
+    int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
         Py_BEGIN_ALLOW_THREADS;
         code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,

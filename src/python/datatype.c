@@ -324,6 +324,22 @@ wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
     return accepted;
 }
 
+MPI_Datatype
+wm_datatype_element(MPI_Datatype type)
+{
+    contents_t contents;
+    if (!look_inside(type, &contents))
+        return MPI_DATATYPE_NULL;
+    if (contents.types == 0)
+        return type;
+    MPI_Datatype found = wm_datatype_element(contents.inner[0]);
+    for (size_t i = 1; i < contents.types; ++i)
+        if (wm_datatype_element(contents.inner[i]) != found)
+            found = MPI_DATATYPE_NULL;
+    contents_free(&contents);
+    return found;
+}
+
 bool
 wm_datatype_is_dense(MPI_Datatype type)
 {

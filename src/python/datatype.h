@@ -31,6 +31,11 @@ wm_datatype_measure(MPI_Datatype type, const char *argument,
 bool
 wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
 
+// What a datatype is made of; MPI_DATATYPE_NULL where that is of several
+// types.
+MPI_Datatype
+wm_datatype_element(MPI_Datatype type);
+
 // Whether `accept` takes the place of every block that the type names one for,
 // counted from `base`; of others that of the first byte.
 bool

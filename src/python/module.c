@@ -291,6 +291,8 @@ execute(PyObject *module)
         wm_python_add_matched,
         wm_python_add_buffered,
         wm_python_add_staged,
+        wm_python_add_checked,
+        wm_python_add_reduced,
         wm_python_add_objects,
         wm_python_add_parts,
         wm_python_add_stats,

@@ -57,6 +57,10 @@ wm_python_add_comm(PyObject *module);
 int
 wm_python_add_staged(PyObject *module);
 int
+wm_python_add_checked(PyObject *module);
+int
+wm_python_add_reduced(PyObject *module);
+int
 wm_python_add_stats(PyObject *module);
 int
 wm_python_add_request(PyObject *module);

@@ -174,6 +174,34 @@ wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
     return status;
 }
 
+bool
+wm_raw_is_bytes(PyObject *array)
+{
+    Py_buffer raw;
+    char code[16] = "";
+    if (PyObject_CheckBuffer(array)) {
+        if (PyObject_GetBuffer(array, &raw,
+                               PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+            == 0) {
+            PyBuffer_Release(&raw);
+            return false;
+        }
+        PyErr_Clear();
+    }
+    PyObject *buffer = wm_mpi_buffer(array, true);
+    PyErr_Clear();
+    if (buffer == NULL)
+        return false; // nor does it take the array
+    Py_DECREF(buffer);
+    if (PyObject_HasAttrString(array, "__dlpack__"))
+        dlpack_code(array, code, sizeof code);
+    else
+        interface_code(array, code, sizeof code);
+    PyObject *type = *code != '\0' ? type_of(code) : NULL;
+    Py_XDECREF(type);
+    return type == NULL;
+}
+
 // The class of the exception that mpi4py raises for a message, a new
 // reference; NULL where it takes it. The exception is not kept.
 static PyObject *

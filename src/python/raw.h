@@ -17,6 +17,11 @@ int
 wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
             PyObject **found);
 
+// Whether mpi4py, which is given no datatype, takes an array's elements for
+// bytes as it has no type for them. Of the buffer protocol it has, or raises.
+bool
+wm_raw_is_bytes(PyObject *array);
+
 // With an exception set, of a message that was refused: where mpi4py refuses
 // it too, the exception becomes one of the class that mpi4py raises, with the
 // text it has. Programs that catch mpi4py's catch ours.

@@ -138,3 +138,33 @@ def test_a_column_is_broadcast(comm, kind):
         kinds.values_of(matrix).reshape(6, 8), expected
     )
     column.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [10, 700_000, 3_000_000])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    "types",
+    [("float32", "float64"), ("float32", "int32"), ("int64", "uint64")],
+)
+def test_ranks_that_give_different_types_all_hear_of_it(
+    comm, types, in_place, size
+):
+    dtype = types[comm.rank % 2]
+    kind = kinds.KINDS[comm.rank % len(kinds.KINDS)]
+    mine = kinds.make(kind, np.ones(size, dtype))
+    into = kinds.make(kind, np.ones(size, dtype))
+    with pytest.raises(TypeError) as raised:
+        comm.Allreduce(MPI.IN_PLACE if in_place else mine, into)
+    assert {*types} < {*str(raised.value).replace(",", "").split()}
+    assert f"this one {dtype}" in str(raised.value)
+    comm.Allreduce(kinds.make(kind, np.ones(3, "i8")), np.zeros(3, "i8"))
+
+
+def test_names_of_one_type_may_differ(comm):
+    name = MPI.LONG if comm.rank == 0 else MPI.INT64_T
+    into = np.zeros(3, "i8")
+    comm.Allreduce([np.ones(3, "i8"), name], [into, MPI.INT64_T])
+    assert (into == comm.size).all()
+    with pytest.raises(TypeError, match="element types"):
+        comm.Allreduce([np.ones(3, "i8"), name], [into, MPI.DOUBLE])
