@@ -101,6 +101,7 @@ SOURCES = [
     "src/python/array_make.c",
     "src/python/array_shape.c",
     "src/python/buffer.c",
+    "src/python/buffer_device.c",
     "src/python/buffered.c",
     "src/python/channel.c",
     "src/python/checked.c",

@@ -738,6 +738,17 @@ def test_jax_arrays_are_read_only():
     assert b.numpy().tolist() == [0, 1, 2]
 
 
+def test_a_type_that_is_only_called_like_numpys_is_not_read_as_one():
+    for name in ("numpy.ndarray", "ndarray"):
+        for base in (object, bytes):
+            namesake = type(name, (base,), {"__module__": "numpy"})()
+            with pytest.raises(TypeError, match="not an array"):
+                wm.asarray(object.__new__(type(name, (), {})))
+            assert not wm.is_on_device(namesake)
+    derived = type("numpy.ndarray", (np.ndarray,), {})
+    assert wm.asarray(values(3).view(derived)).numpy().tolist() == [0, 1, 2]
+
+
 # --- ours, seen by others ---------------------------------------------------
 
 

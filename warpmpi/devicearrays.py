@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from . import _core
 
@@ -23,6 +23,10 @@ class Part(NamedTuple):
     make: Callable[..., tuple[Any, Callable[[], Any]]]
     arguments: tuple[Any, ...]
 
+
+# What stands in the pickle itself: a call and its arguments, as of __reduce__.
+Whole: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+Look: TypeAlias = Callable[[Any], Part | Whole | None]
 
 # A maker returns what is received into, and a call that gives the array once
 # the data is there. It allocates on the library's current device.
@@ -108,9 +112,10 @@ class _Bytes:
         }
 
 
-def _warp(array: Any) -> Part | None:
-    if not array.device.is_cuda:
-        return None
+def _warp(array: Any) -> Part | Whole:
+    if not array.device.is_cuda:  # Warp itself cannot pickle it
+        described = _describe_warp_type(array.dtype)
+        return remake_warp, (array.numpy(), described, array.requires_grad)
     dense = array if array.is_contiguous else array.contiguous()
     arguments = (
         array.shape,
@@ -163,6 +168,17 @@ def _warp_type(described: Any) -> Any:
     return _WARP_KINDS[kind](warp.types, *rest)
 
 
+def remake_warp(values: Any, dtype: Any, gradient: bool) -> Any:
+    """Make a warp.array in host memory, with these values."""
+    warp = importlib.import_module("warp")
+    return warp.array(
+        values,
+        dtype=_warp_type(dtype),
+        device="cpu",
+        requires_grad=gradient,
+    )
+
+
 def make_warp(shape: tuple[int, ...], dtype: Any, gradient: bool) -> Made:
     """Make a warp.array on Warp's current device, which may be the CPU."""
     warp = importlib.import_module("warp")
@@ -206,11 +222,11 @@ _LIBRARIES = {
     "numba.cuda.cudadrv.devicearray": ("DeviceNDArray", _numba),
     "jax._src.array": ("ArrayImpl", _jax),
 }
-_known: dict[type, Callable[[Any], Part | None]] = {_core.Array: _array}
+_known: dict[type, Look] = {_core.Array: _array}
 _unseen = dict(_LIBRARIES)
 
 
-def known() -> dict[type, Callable[[Any], Part | None]]:
+def known() -> dict[type, Look]:
     """Return who looks at arrays, by type; no result: pickled as ever."""
     for module in [name for name in _unseen if name in sys.modules]:
         attribute, look = _unseen[module]

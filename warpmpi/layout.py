@@ -33,6 +33,56 @@ def _numbers(value: Any, count: int) -> list[int]:
     return [operator.index(item) for item in value]
 
 
+def _times(value: Any, inner: int) -> Any:
+    """Multiply a count, or all of a sequence of them; None stays."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return tuple(_times(item, inner) for item in value)
+    try:
+        return operator.index(value) * inner
+    except TypeError:
+        return [_times(item, inner) for item in value]
+
+
+def _split(number: int, count: int) -> list[int]:
+    """Share elements out to blocks, as mpi4py does where no counts are."""
+    return [
+        number // count + (number % count > block) for block in range(count)
+    ]
+
+
+def recounted(
+    value: Any, inner: int, number: int, form: str, count: int
+) -> Any:
+    """Give a buffer with counts in the elements that MPI knows.
+
+    inner: how many of these one of the array's is; number: how many the array
+    has of its own; form and count as for runs_of(). What names a datatype
+    counts that, and what mpi4py does not understand is left to it.
+    """
+    listed = isinstance(value, (list, tuple))
+    array, *rest = value if listed else (value,)
+    if any(isinstance(item, (str, MPI.Datatype)) for item in rest):
+        return value
+    if len(rest) > 1 and rest.pop() is not None:
+        return value
+    counts, displs = (*rest, None, None)[:2]
+    if len(rest) < 2 and isinstance(
+        counts, tuple if form == "v" else (tuple, list)
+    ):
+        if len(counts) != 2:
+            return value
+        counts, displs = counts
+    if form == "v" and counts is None:
+        counts = _split(number, count)
+    try:
+        pair = _times(counts, inner), _times(displs, inner)
+    except TypeError:
+        return value
+    return [array, pair] if pair != (None, None) else array
+
+
 def _named(kind: Any) -> Any:
     return MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind
 
@@ -80,11 +130,7 @@ def blocks_of(
         yield offset, number, kind
         return
     if counts is None:
-        number = nbytes // extent
-        counts = [
-            number // count + (number % count > block)
-            for block in range(count)
-        ]
+        counts = _split(nbytes // extent, count)
     counts = _numbers(counts, count)
     if displs is None:
         displs = [0, *accumulate(counts)][:count]

@@ -45,6 +45,8 @@ class _Pickling:
         part = self.known[type(array)](array)
         if part is None:
             return array.__reduce_ex__(self.protocol)
+        if not isinstance(part, devicearrays.Part):
+            return part
         self.parts.append(part)
         return _part, (len(self.parts) - 1,)
 

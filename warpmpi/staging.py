@@ -17,7 +17,13 @@ from mpi4py import MPI
 
 from . import _core, calls
 from .calls import Buffer, Row, rows_of
-from .layout import Run, absolute_runs_of, addresses, runs_of
+from .layout import (
+    Run,
+    absolute_runs_of,
+    addresses,
+    recounted,
+    runs_of,
+)
 
 
 class _Memory:
@@ -47,11 +53,25 @@ def _on_device(value: Any, buffer: Buffer) -> bool:
     )
 
 
+def _rank(value: Any) -> Any:
+    """Give a rank as mpi4py reads it: floats are truncated."""
+    return int(value) if hasattr(value, "__int__") else value
+
+
+def _concerns_us(value: Any, buffer: Buffer) -> bool:
+    """Tell whether mpi4py must not have the buffer as it is."""
+    if not _is_bottom(value):
+        return _core._concerns_us(value)
+    return _on_device(value, buffer)
+
+
 def _on_device_reduced(value: Any, buffer: Buffer) -> bool:
     """Tell likewise; refuse elements that MPI would take for mere bytes."""
     if _is_bottom(value):
         return _on_device(value, buffer)
-    return _core._is_on_device_reduced(value, buffer.name)
+    return _core._is_on_device_reduced(
+        value, buffer.name
+    ) or _core._concerns_us(value)
 
 
 class _Twin:
@@ -122,17 +142,28 @@ class _Call:
         self.args = args
         self.kwargs = kwargs
         self.error: Exception | None = None
-        self.twins = [
-            _Twin(self.argument(buffer.name), buffer, *rest)
-            for buffer, *rest in family.roles(self)
-            if _on_device(self.argument(buffer.name), buffer)
-        ]
+        self.twins: list[_Twin] = []
+        for buffer, role, blocks, datatype in family.roles(self):
+            value = self.argument(buffer.name)
+            inner, number = _core._inner(value, buffer.name)
+            if inner > 1 and datatype is None:
+                value = recounted(value, inner, number, buffer.form, blocks)
+                self.replace(buffer, value)
+            if _on_device(value, buffer):
+                self.twins.append(_Twin(value, buffer, role, blocks, datatype))
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
+
+    def replace(self, buffer: Buffer, value: Any) -> None:
+        at = buffer.position
+        if at < len(self.args):
+            self.args = (*self.args[:at], value, *self.args[at + 1 :])
+        else:
+            self.kwargs = {**self.kwargs, buffer.name: value}
 
     def fetch(self) -> None:
         """Copy what the call reads to the twins; notes what went wrong."""
@@ -239,7 +270,7 @@ _moved_of_file: dict[int, int] = {}
 def _until_synchronized(call: _Call) -> None:
     call.fetch()
     call.run()
-    rank = call.argument("target_rank")
+    rank = _rank(call.argument("target_rank"))
     _open_of_window.setdefault(MPI._handleof(call.owner), []).append(
         (rank, call)
     )
@@ -254,7 +285,7 @@ def _synchronizing(method: Any, of_rank: bool) -> Any:
         result = method(self, *args, **kwargs)
         if handle not in _open_of_window:
             return result
-        rank = (*args, *kwargs.values())[0] if of_rank else None
+        rank = _rank((*args, *kwargs.values())[0]) if of_rank else None
         calls = _open_of_window.pop(handle)
         left = [item for item in calls if of_rank and item[0] != rank]
         if left:
@@ -487,7 +518,7 @@ class _OfComm(_Family):
         size = comm.Get_remote_size() if across else comm.Get_size()
         itself = MPI.ROOT if inter else comm.Get_rank()
         rooted = "root" in call.row.positions
-        root = call.argument("root", 0) if rooted else None
+        root = _rank(call.argument("root", 0)) if rooted else None
         given = call.args[0] if call.args else call.kwargs.get("sendbuf")
         in_place = given is None or given is MPI.IN_PLACE
         for buffer in call.row.buffers:
@@ -531,7 +562,7 @@ class _OfFile(_Family):
 
 class _OfWindow(_Family):
     def roles(self, call: _Call) -> Iterator[tuple[Buffer, str, int, Any]]:
-        if call.argument("target_rank") != MPI.PROC_NULL:
+        if _rank(call.argument("target_rank")) != MPI.PROC_NULL:
             yield from super().roles(call)
 
 
@@ -551,7 +582,7 @@ def _staging(
     """Make a method of mpi4py's take arrays in GPU memory."""
     buffers = [(buffer.position, buffer) for buffer in row.buffers]
     reduces = row.name in calls.REDUCTIONS
-    look = _on_device_reduced if reduces else _on_device
+    look = _on_device_reduced if reduces else _concerns_us
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -568,7 +599,7 @@ def _staging(
             return method(self, *args, **kwargs)
         staged = _Call(family, method, row, self, args, kwargs)
         if not staged.twins:  # none of them matters on this rank
-            return method(self, *args, **kwargs)
+            return method(self, *staged.args, **staged.kwargs)
         return end(staged)
 
     return call

@@ -25,7 +25,7 @@ wm_arguments(const char *function, const char *const *names, int count,
             PyErr_Format(PyExc_TypeError,
                          i == count
                              ? "%s() got an unexpected keyword argument %R"
-                             : "%s() got %R twice",
+                             : "%s() got multiple values for argument %R",
                          function, name);
             return -1;
         }
@@ -33,8 +33,9 @@ wm_arguments(const char *function, const char *const *names, int count,
     }
     for (int i = 0; i < required; ++i)
         if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() misses the argument '%s'",
-                         function, names[i]);
+            PyErr_Format(PyExc_TypeError,
+                         "%s() missing required argument '%s' (pos %d)",
+                         function, names[i], i + 1);
             return -1;
         }
     return 0;
@@ -52,23 +53,42 @@ wm_argument_no_none(PyObject *object, const char *argument, int rank)
     return -1;
 }
 
+// Whatever Python's int() makes one of, but text: as mpi4py has it, floats are
+// truncated. A new reference.
+static PyObject *
+as_int(PyObject *object, const char *argument)
+{
+    const PyNumberMethods *methods = Py_TYPE(object)->tp_as_number;
+    if (PyLong_Check(object))
+        return Py_NewRef(object);
+    if (methods != NULL
+        && (methods->nb_int != NULL || methods->nb_index != NULL)) {
+        PyObject *number = PyNumber_Long(object);
+        if (number != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
+            return number;
+    }
+    PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s", argument,
+                 Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
 int
 wm_argument_int(PyObject *object, const char *argument, int *value)
 {
+    int overflow;
     if (object == NULL)
         return 0;
-    long number = PyLong_AsLong(object);
-    if (number == -1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s",
-                         argument, Py_TYPE(object)->tp_name);
+    PyObject *whole = as_int(object, argument);
+    if (whole == NULL)
+        return -1;
+    long number = PyLong_AsLongAndOverflow(whole, &overflow);
+    if (overflow != 0 || number < INT_MIN || number > INT_MAX) {
+        PyErr_Format(PyExc_OverflowError, "%s=%.50S does not fit an int",
+                     argument, whole);
+        Py_DECREF(whole);
         return -1;
     }
-    if (number < INT_MIN || number > INT_MAX) {
-        PyErr_Format(PyExc_OverflowError, "%s=%ld does not fit an int",
-                     argument, number);
-        return -1;
-    }
+    Py_DECREF(whole);
     *value = (int)number;
     return 0;
 }

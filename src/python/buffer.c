@@ -5,7 +5,6 @@
 
 #include "python/array.h"
 #include "python/datatype.h"
-#include "python/dlpack.h"
 #include "python/elements.h"
 #include "python/owner.h"
 #include "python/raw.h"
@@ -91,25 +90,6 @@ number(PyObject *object, const char *argument, const char *what,
     return 0;
 }
 
-// Whether DLPack's own word for where it is is anything but the host.
-static bool
-claims_device(PyObject *object)
-{
-    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    bool device = false;
-    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
-        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
-        case WM_DL_CPU:
-        case WM_DL_CUDA_HOST:
-            break;
-        default:
-            device = true;
-        }
-    Py_XDECREF(place);
-    PyErr_Clear();
-    return device;
-}
-
 // Raw host bytes, whose MPI type is given or found: what has no dtype of ours
 // (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
 // -1, perhaps with an exception.
@@ -153,7 +133,8 @@ look(const parts_t *parts, bool writable, const char *argument,
     if (!PyErr_ExceptionMatches(PyExc_Exception)
         || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
         || PyErr_ExceptionMatches(wm_state()->cuda_error)
-        || PyErr_ExceptionMatches(PyExc_MemoryError))
+        || PyErr_ExceptionMatches(PyExc_MemoryError)
+        || wm_view_is_peculiar(parts->array)) // bytes say less than it means
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
     int code = look_raw(parts, writable, owner, message);
@@ -218,12 +199,14 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
     return 0;
 }
 
-// The type that was given, or found, or that of the array's elements.
+// The type that was given, or found, or that of the array's elements, `inner`
+// of which are what a count counts.
 static int
 measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
-        wm_message_t *message, wm_extent_t *of)
+        wm_message_t *message, wm_extent_t *of, MPI_Count *inner)
 {
     *of = (wm_extent_t){.size = 1, .high = 1, .extent = 1};
+    *inner = 1;
     if (parts->datatype != NULL)
         message->datatype = PyUnicode_Check(parts->datatype)
                                 ? wm_mpi_datatype_from_code(parts->datatype)
@@ -232,7 +215,10 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
         if (owner->viewed) {
             wm_dtype_t dtype = owner->view.array.dtype;
             message->type = wm_datatype_of(dtype);
-            of->size = of->high = of->extent = wm_dtype_info(dtype)->itemsize;
+            if (parts->count != NULL || parts->displacement != NULL)
+                *inner = wm_view_inner(parts->array, &owner->view.array);
+            of->size = wm_dtype_info(dtype)->itemsize * *inner;
+            of->high = of->extent = of->size;
         }
         return 0;
     }
@@ -257,7 +243,9 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
 {
     Py_ssize_t displacement = 0, count = -1;
     wm_extent_t of;
-    if (measure(parts, argument, message->buffer.owner, message, &of) < 0
+    MPI_Count inner;
+    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
+            < 0
         || number(parts->count, argument, "count", &count) < 0
         || number(parts->displacement, argument, "displacement", &displacement)
                < 0)
@@ -304,9 +292,9 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
         return -1;
     }
     message->buffer.nbytes = (size_t)count * (size_t)of.size;
-    message->size = (size_t)of.size;
-    message->extent = step;
-    message->count = count;
+    message->size = (size_t)(of.size / inner);
+    message->extent = step / (size_t)inner;
+    message->count = count * inner;
     if (strided != NULL) {
         if (wm_elements_slice(strided, &of, displacement, count, argument) < 0)
             return -1;
@@ -329,6 +317,7 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
 {
     Py_ssize_t displacement = 0, count = 0;
     wm_extent_t of;
+    MPI_Count inner;
     if (parts->datatype == NULL || flat) {
         PyErr_Format(PyExc_TypeError,
                      "%s: MPI.BOTTOM %s; give the array itself", argument,
@@ -336,7 +325,8 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
                           : "needs a count and a datatype");
         return -1;
     }
-    if (measure(parts, argument, message->buffer.owner, message, &of) < 0
+    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
+            < 0
         || number(parts->count, argument, "count", &count) < 0
         || number(parts->displacement, argument, "displacement", &displacement)
                < 0)
@@ -418,7 +408,10 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
                  argument, message)
                == 0)
         return 0;
-    wm_raw_judge(object, writable);
+    // mpi4py takes these for something else, if at all.
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)
+        || !wm_view_is_peculiar(parts.array))
+        wm_raw_judge(object, writable);
     wm_message_release(message);
     return -1;
 }
@@ -485,52 +478,4 @@ wm_message_release(wm_message_t *message)
 {
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);
-}
-
-// Of an array whose elements have no dtype of ours. What cannot be read at all
-// is taken for what it claims to be.
-static bool
-raw_on_device(PyObject *array)
-{
-    Py_buffer raw;
-    PyObject *unused;
-    wm_error_t err;
-    wm_pointer_t memory;
-    if (wm_raw_read(array, Py_None, false, &raw, &unused) < 0) {
-        PyErr_Clear();
-        return PyObject_HasAttrString(array, "__cuda_array_interface__")
-               || claims_device(array);
-    }
-    bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
-                  || memory.kind == WM_MEMORY_DEVICE
-                  || memory.kind == WM_MEMORY_MANAGED;
-    PyBuffer_Release(&raw);
-    return device;
-}
-
-bool
-wm_message_on_device(PyObject *object)
-{
-    wm_view_t view;
-    if (object == Py_None || PyLong_Check(object) || is_type(object)
-        || wm_mpi_is_bottom(object) || wm_mpi_is_in_place(object))
-        return false;
-    if (PyList_Check(object) || PyTuple_Check(object)) {
-        if (PySequence_Fast_GET_SIZE(object) == 0)
-            return false;
-        object = PySequence_Fast_GET_ITEM(object, 0);
-    }
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    Py_INCREF(object); // asking it may change the list
-    bool parsed = wm_view_parse(object, false, "buffer", &view) == 0;
-    PyErr_Clear();
-    bool device = parsed ? view.memory.kind == WM_MEMORY_DEVICE
-                               || view.memory.kind == WM_MEMORY_MANAGED
-                         : raw_on_device(object);
-    if (parsed)
-        wm_view_release(&view);
-    Py_DECREF(object);
-    PyErr_Restore(kind, value, trace);
-    return device;
 }

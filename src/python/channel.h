@@ -63,7 +63,9 @@ wm_arguments(const char *function, const char *const *names, int count,
 int
 wm_argument_no_none(PyObject *object, const char *argument, int rank);
 
-// An int argument; `value` keeps its default where the object is NULL.
+// An int argument, or what int() makes one of, but text: floats are truncated,
+// as mpi4py does. `value` keeps its default where the object is NULL. 0, or -1
+// with a TypeError, ValueError (not a number) or OverflowError.
 int
 wm_argument_int(PyObject *object, const char *argument, int *value);
 

@@ -185,11 +185,13 @@ static PyObject *
 receive(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *target, *buf, *given;
+    PyObject *target, *buf, *from, *tagged, *given;
     MPI_Status *status;
     int source, tag;
-    if (!PyArg_ParseTuple(args, "OOiiO:_object_receive", &target, &buf,
-                          &source, &tag, &given)
+    if (!PyArg_ParseTuple(args, "OOOOO:_object_receive", &target, &buf, &from,
+                          &tagged, &given)
+        || wm_argument_int(from, "source", &source) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
         || wm_mpi_status(given, "status", &status) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, true);
@@ -207,11 +209,13 @@ static PyObject *
 ireceive(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *target, *buf;
+    PyObject *target, *buf, *from, *tagged;
     wm_message_t none = {0};
     int source, tag;
-    if (!PyArg_ParseTuple(args, "OOii:_object_ireceive", &target, &buf,
-                          &source, &tag))
+    if (!PyArg_ParseTuple(args, "OOOO:_object_ireceive", &target, &buf, &from,
+                          &tagged)
+        || wm_argument_int(from, "source", &source) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, false);
     if (payload == NULL)

@@ -212,6 +212,17 @@ make_ready(partitioned_t *self, const long *partitions, Py_ssize_t count)
     return code == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
+// For PyArg_Parse: a partition's number.
+static int
+convert(PyObject *object, void *result)
+{
+    int partition = 0;
+    if (wm_argument_int(object, "partition", &partition) < 0)
+        return 0;
+    *(long *)result = partition;
+    return 1;
+}
+
 PyDoc_STRVAR(pready_doc,
              "Pready($self, /, partition)\n--\n\n"
              "A partition of a send is ready: behind the work that is on the\n"
@@ -223,7 +234,7 @@ pready(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"partition", NULL};
     long partition;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "l:Pready", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Pready", names, convert,
                                      &partition))
         return NULL;
     return make_ready((partitioned_t *)object, &partition, 1);
@@ -239,8 +250,8 @@ pready_range(PyObject *object, PyObject *args, PyObject *kwargs)
     static char *names[] = {"partition_low", "partition_high", NULL};
     partitioned_t *self = (partitioned_t *)object;
     long low, high;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ll:Pready_range", names,
-                                     &low, &high)
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&:Pready_range", names,
+                                     convert, &low, convert, &high)
         || check(self, false, low) < 0 || check(self, false, high) < 0)
         return NULL;
     Py_ssize_t count = high >= low ? high - low + 1 : 0;
@@ -293,8 +304,8 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
     static char *names[] = {"partition", NULL};
     partitioned_t *self = (partitioned_t *)object;
     long partition;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "l:Parrived", names,
-                                     &partition)
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Parrived", names,
+                                     convert, &partition)
         || check(self, true, partition) < 0)
         return NULL;
     if (!wm_request_is_active(&self->base.request))

@@ -36,10 +36,11 @@ static PyObject *
 numbers(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *object;
+    PyObject *object, *to;
     wm_channel_t channel;
     int dest, count;
-    if (!PyArg_ParseTuple(args, "Oii:_part_numbers", &object, &dest, &count)
+    if (!PyArg_ParseTuple(args, "OOi:_part_numbers", &object, &to, &count)
+        || wm_argument_int(to, "dest", &dest) < 0
         || wm_channel_get(object, &channel) < 0
         || check_rank(&channel, dest, 0) < 0)
         return NULL;
@@ -248,12 +249,14 @@ static PyObject *
 send(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *comm, *data, *list;
+    PyObject *comm, *data, *to, *tagged, *list;
     const char *mode;
     int dest, tag, blocking;
     sending_t sending = {0};
-    if (!PyArg_ParseTuple(args, "OOiispO!:_object_send", &comm, &data, &dest,
-                          &tag, &mode, &blocking, &PyList_Type, &list)
+    if (!PyArg_ParseTuple(args, "OOOOspO!:_object_send", &comm, &data, &to,
+                          &tagged, &mode, &blocking, &PyList_Type, &list)
+        || wm_argument_int(to, "dest", &dest) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
         || wm_channel_get(comm, &sending.channel) < 0
         || check_rank(&sending.channel, dest, tag) < 0)
         return NULL;

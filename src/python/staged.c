@@ -227,6 +227,60 @@ staged(PyObject *module, PyObject *args)
     return result;
 }
 
+// What a buffer is, or the array in its list; borrowed.
+static PyObject *
+array_of(PyObject *value)
+{
+    bool listed = PyList_Check(value) || PyTuple_Check(value);
+    return listed && PySequence_Fast_GET_SIZE(value) > 0
+               ? PySequence_Fast_GET_ITEM(value, 0)
+               : value;
+}
+
+PyDoc_STRVAR(concerns_doc,
+             "_concerns_us(value, /)\n--\n\n"
+             "Whether MPI must not be given a buffer without a look at it: "
+             "that is,\nmemory of a GPU, an array of Warp, or one with a "
+             "mask.");
+
+static PyObject *
+concerns(PyObject *module, PyObject *value)
+{
+    (void)module;
+    return PyBool_FromLong(wm_view_is_peculiar(array_of(value))
+                           || wm_message_on_device(value));
+}
+
+PyDoc_STRVAR(inner_doc,
+             "_inner(value, name, /)\n--\n\n"
+             "How many elements of MPI's one of a buffer's is, and how many "
+             "the buffer\nhas of its own: (3, n) for Warp's vec3. (1, 0) of "
+             "what MPI counts likewise.\nTypeError, naming `name`, for masked "
+             "arrays and Warp's structs.");
+
+static PyObject *
+inner(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *value;
+    const char *name;
+    wm_view_t view;
+    if (!PyArg_ParseTuple(args, "Os:_inner", &value, &name))
+        return NULL;
+    PyObject *array = Py_NewRef(array_of(value));
+    int64_t each = 1, count = 0;
+    int code = 0;
+    if (wm_view_is_peculiar(array)
+        && (code = wm_view_parse(array, false, name, &view)) == 0) {
+        each = wm_view_inner(array, &view.array);
+        count = each > 1 ? wm_array_count(&view.array) / each : 0;
+        wm_view_release(&view);
+    }
+    Py_DECREF(array);
+    return code < 0 ? NULL
+                    : Py_BuildValue("LL", (long long)each, (long long)count);
+}
+
 PyDoc_STRVAR(count_staged_doc, "_count_staged(collective, /)\n--\n\n"
                                "Count a staged call in stats().");
 
@@ -244,6 +298,8 @@ static PyMethodDef functions[] = {
     {"_stage", stage, METH_VARARGS, stage_doc},
     {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
     {"_staged", staged, METH_VARARGS, staged_doc},
+    {"_concerns_us", concerns, METH_O, concerns_doc},
+    {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},
     {0},
 };

@@ -12,6 +12,7 @@ typedef enum {
     WAY_ASK = 0,  // ask the object what it speaks
     WAY_BUFFER,   // bytes and their like
     WAY_NUMPY,    // the structures of its arrays
+    WAY_MASKED,   // likewise, unless a mask hides some of the elements
     WAY_EXCHANGE, // DLPack's C functions
     WAY_CUPY,     // by its attributes
     WAY_WARP,     // CUDA array interface; the stream is elsewhere
@@ -94,21 +95,6 @@ wm_view_object(void (*release)(void *owner), void *owner)
                : wm_view_buffer_object(release, owner);
 }
 
-// Whether the type, or one it derives from, is called so.
-static bool
-derives_from(PyTypeObject *type, const char *name)
-{
-    PyObject *mro = type->tp_mro; // borrowed
-    for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++) {
-        PyObject *base = PyTuple_GET_ITEM(mro, i); // borrowed
-        if (PyType_Check(base)
-            && strcmp(((PyTypeObject *)base)->tp_name, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // Whether the type is defined in the package (or a module inside of it).
 static bool
 is_of_package(PyTypeObject *type, const char *package)
@@ -137,8 +123,8 @@ classify(slot_t *slot, PyTypeObject *type)
         || type == &PyMemoryView_Type) {
         slot->way = WAY_BUFFER;
     }
-    else if (derives_from(type, "numpy.ndarray")) {
-        slot->way = WAY_NUMPY;
+    else if (wm_view_is_numpy_type(type)) {
+        slot->way = wm_view_is_masked_type(type) ? WAY_MASKED : WAY_NUMPY;
     }
     else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
@@ -297,8 +283,13 @@ parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
         if (status == 0) {
             status = wm_view_parse_array_interface(object, argument, view);
         }
-        return status != 0 ? status
-                           : parse_asking(object, writable, argument, view);
+        if (status == 0) {
+            status = parse_asking(object, writable, argument, view);
+        }
+        if (status < 0) {
+            wm_view_refuse_struct(object, argument);
+        }
+        return status;
     }
     if (writable) {
         return wm_view_fail(
@@ -327,6 +318,11 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     switch (slot->way) {
     case WAY_BUFFER:
         return wm_view_parse_buffer(object, writable, argument, view);
+    case WAY_MASKED:
+        if (wm_view_check_mask(object, argument) < 0) {
+            return -1;
+        }
+        // fall through
     case WAY_NUMPY:
         return wm_view_parse_numpy(object, writable, argument, view);
     case WAY_EXCHANGE:
@@ -362,6 +358,28 @@ wm_view_parse(PyObject *object, bool writable, const char *argument,
     return 0;
 }
 
+int64_t
+wm_view_inner(PyObject *object, const wm_array_t *array)
+{
+    int64_t inner = 1;
+    if (slot_of(Py_TYPE(object))->way == WAY_WARP) {
+        for (int i = wm_view_ndim_warp(object, array); i < array->ndim; i++) {
+            inner *= array->shape[i];
+        }
+    }
+    return inner > 0 ? inner : 1;
+}
+
+bool
+wm_view_is_peculiar(PyObject *object)
+{
+    if (Py_TYPE(object) == wm_state()->array_type) {
+        return false;
+    }
+    way_t way = slot_of(Py_TYPE(object))->way;
+    return way == WAY_WARP || way == WAY_MASKED;
+}
+
 int
 wm_view_refresh(PyObject *object, const char *argument, const char *data,
                 wm_producer_t *producer)
@@ -375,7 +393,8 @@ wm_view_refresh(PyObject *object, const char *argument, const char *data,
                     ? wm_view_stream_warp(object, &producer->stream)
                     : 0;
     }
-    if (known > 0 && wm_device_count() > 1) {
+    if (known > 0 && !wm_stream_is_default(producer->stream)
+        && wm_device_count() > 1) {
         wm_error_t err;
         if (wm_device_of_stream(producer->stream, &producer->device, &err)
             < 0) {

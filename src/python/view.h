@@ -36,6 +36,17 @@ wm_view_release(wm_view_t *view);
 PyObject *
 wm_view_object(void (*release)(void *owner), void *owner);
 
+// How many of the view's elements one of the user's is: of Warp's vectors,
+// matrices, quaternions and transforms so many numbers, else 1.
+int64_t
+wm_view_inner(PyObject *object, const wm_array_t *array);
+
+// Whether MPI would take another array for it than the user means, so that it
+// must not be given the object without a look at it: arrays of Warp, whose
+// elements are several of MPI's, and those with a mask.
+bool
+wm_view_is_peculiar(PyObject *object);
+
 // Who must be waited for now, of an array in GPU memory that was parsed
 // before: names the producer anew. 0, or -1 with an exception naming
 // `argument`, also where the array's memory is not what it was.

@@ -3,6 +3,8 @@
 // their stream elsewhere or are read faster so: docs.cupy.dev/en/stable/
 // reference/ndarray.html,
 // nvidia.github.io/warp/user_guide/interoperability.html.
+#include <stdlib.h>
+
 #include "python/dtype.h"
 #include "python/view_parts.h"
 
@@ -232,6 +234,62 @@ wm_view_stream_warp(PyObject *object, CUstream *stream)
     Py_XDECREF(device);
     PyErr_Clear(); // whatever it was: the whole device is right too
     return known;
+}
+
+int
+wm_view_ndim_warp(PyObject *object, const wm_array_t *array)
+{
+    PyObject *value = PyObject_GetAttrString(object, "ndim");
+    long ndim = value != NULL ? PyLong_AsLong(value) : -1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return ndim >= 0 && ndim <= array->ndim ? (int)ndim : array->ndim;
+}
+
+// The bytes of an element, in the words of an array interface ("|V16"); 0
+// where there are none. No exception.
+static long
+struct_bytes(PyObject *object, const char *name)
+{
+    PyObject *dict = PyObject_GetAttrString(object, name);
+    PyObject *typestr = dict != NULL && PyDict_Check(dict)
+                            ? PyDict_GetItemString(dict, "typestr") // borrowed
+                            : NULL;
+    const char *text = typestr != NULL && PyUnicode_Check(typestr)
+                           ? PyUnicode_AsUTF8(typestr)
+                           : NULL;
+    long bytes = text != NULL && text[0] == '|' && text[1] == 'V'
+                     ? strtol(text + 2, NULL, 10)
+                     : 0;
+    Py_XDECREF(dict);
+    PyErr_Clear();
+    return bytes;
+}
+
+void
+wm_view_refuse_struct(PyObject *object, const char *argument)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    long bytes = struct_bytes(object, "__cuda_array_interface__");
+    if (bytes == 0) {
+        bytes = struct_bytes(object, "__array_interface__");
+    }
+    if (bytes == 0) {
+        PyErr_Restore(type, value, traceback);
+        return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    wm_view_fail(PyExc_TypeError, argument,
+                 "the elements are Warp structs of %ld bytes, which MPI has "
+                 "no type for: give array.view(wp.types.vector(%ld, "
+                 "wp.uint8)), or [array.numpy(), MPI.BYTE] on the host",
+                 bytes, bytes);
 }
 
 // The interface is of version 2, which names no stream.

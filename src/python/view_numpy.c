@@ -112,3 +112,63 @@ wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
     wm_view_own_object(view, object);
     return 1;
 }
+
+// An attribute of a module that the program has imported, else NULL; no
+// exception. A new reference.
+static PyObject *
+imported(const char *module_name, const char *attribute)
+{
+    PyObject *name = PyUnicode_FromString(module_name);
+    PyObject *module = name != NULL ? PyImport_GetModule(name) : NULL;
+    PyObject *value = module != NULL
+                          ? PyObject_GetAttrString(module, attribute)
+                          : NULL;
+    PyErr_Clear();
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return value;
+}
+
+bool
+wm_view_is_numpy_type(PyTypeObject *type)
+{
+    // Of NumPy 2 and 1; the table of its C functions, whose third is the type.
+    PyObject *table = imported("numpy._core._multiarray_umath", "_ARRAY_API");
+    if (table == NULL) {
+        table = imported("numpy.core._multiarray_umath", "_ARRAY_API");
+    }
+    void **functions = table != NULL && PyCapsule_IsValid(table, NULL)
+                           ? PyCapsule_GetPointer(table, NULL)
+                           : NULL;
+    bool result = functions != NULL && PyType_IsSubtype(type, functions[2]);
+    Py_XDECREF(table);
+    return result;
+}
+
+bool
+wm_view_is_masked_type(PyTypeObject *type)
+{
+    PyObject *masked = imported("numpy.ma.core", "MaskedArray");
+    bool result = masked != NULL && PyType_Check(masked)
+                  && PyType_IsSubtype(type, (PyTypeObject *)masked);
+    Py_XDECREF(masked);
+    return result;
+}
+
+int
+wm_view_check_mask(PyObject *object, const char *argument)
+{
+    PyObject *mask = PyObject_GetAttrString(object, "mask");
+    if (mask == NULL) {
+        return -1;
+    }
+    PyObject *none = imported("numpy.ma.core", "nomask");
+    bool masked = mask != none;
+    Py_XDECREF(none);
+    Py_DECREF(mask);
+    return !masked ? 0
+                   : wm_view_fail(PyExc_TypeError, argument,
+                                  "it is a masked array, and a message has no "
+                                  "mask: give array.filled(), or array.data "
+                                  "for all of its values");
+}

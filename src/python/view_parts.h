@@ -30,6 +30,16 @@ wm_view_stream_cupy(CUstream *stream);
 int
 wm_view_stream_warp(PyObject *object, CUstream *stream);
 
+// How many dimensions Warp itself says that its array has, whose elements
+// may have some more.
+int
+wm_view_ndim_warp(PyObject *object, const wm_array_t *array);
+
+// Where a TypeError is set and the elements are a structure of Warp's, it is
+// told so, with the cure.
+void
+wm_view_refuse_struct(PyObject *object, const char *argument);
+
 // __array_interface__: host memory.
 int
 wm_view_parse_array_interface(PyObject *object, const char *argument,
@@ -60,6 +70,19 @@ wm_view_buffer_object(void (*release)(void *owner), void *owner);
 int
 wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view);
+
+// Whether the type is NumPy's own ndarray, or derives from it, and not just
+// called so; no exception.
+bool
+wm_view_is_numpy_type(PyTypeObject *type);
+
+// Whether the type is numpy.ma.MaskedArray, or derives from it; no exception.
+bool
+wm_view_is_masked_type(PyTypeObject *type);
+
+// 0, or -1 with a TypeError where the array has a mask.
+int
+wm_view_check_mask(PyObject *object, const char *argument);
 
 // An attribute, or NULL without an exception where there is none; NULL with
 // one where reading it failed otherwise.

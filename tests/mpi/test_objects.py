@@ -5,8 +5,10 @@ import dataclasses
 import gc
 import pickle
 import signal
+import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -672,6 +674,55 @@ def test_element_types_of_warp():
         devicearrays._describe_warp_type(Inside)
     _buffer, finish = devicearrays.make_warp((3, 2), warp.vec3, False)
     assert finish().shape == (3, 2)
+
+
+class HostWarp:
+    """Like Warp's array in host memory, which Warp itself cannot pickle."""
+
+    class device:  # noqa: N801
+        is_cuda = False
+
+    def __init__(self, data, dtype, device, requires_grad):
+        assert device == "cpu"
+        self.data, self.dtype = data, dtype
+        self.requires_grad = requires_grad
+
+    def numpy(self):
+        return self.data
+
+    def __reduce_ex__(self, protocol):
+        raise AttributeError("Can't pickle local object")
+
+
+def test_arrays_of_warp_in_host_memory(comm, monkeypatch):
+    stand_in = types.ModuleType("warp")
+    stand_in.array = HostWarp
+    monkeypatch.setitem(sys.modules, "warp", stand_in)
+    monkeypatch.setattr(devicearrays, "_unseen", {})
+    monkeypatch.setitem(devicearrays._known, HostWarp, devicearrays._warp)
+    values = np.arange(6.0).reshape(2, 3)
+    made = HostWarp(values, np.float64, "cpu", True)
+    right, left = neighbours(comm)
+    wm.reset_stats()
+    got = comm.sendrecv({"a": made, "b": [made]}, right, 0, None, left)
+    assert wm.stats()["received_messages"] == 1
+    assert got["a"] is got["b"][0]
+    assert got["a"].requires_grad
+    assert got["a"].dtype is np.float64
+    assert np.array_equal(got["a"].numpy(), values)
+
+
+def test_warp_in_host_memory(comm):
+    warp = pytest.importorskip("warp")
+    made = warp.array(
+        np.arange(12.0).reshape(4, 3), dtype=warp.vec3, device="cpu"
+    )
+    right, left = neighbours(comm)
+    for sent in (made, made[::2]):
+        got = comm.sendrecv({"a": sent}, right, 0, None, left)["a"]
+        assert got.dtype is warp.vec3
+        assert not got.device.is_cuda
+        assert np.array_equal(got.numpy(), sent.numpy())
 
 
 @alone
