@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/failure.h"
 #include "comm/progress.h"
 #include "comm/report.h"
 #include "comm/stash.h"
@@ -225,6 +226,18 @@ add_unmatched(wm_words_t *words, const wm_op_t *message)
     return true;
 }
 
+// Whether MPI can be asked about the user's own communicator: of one with a
+// dead rank its answer is an error, which may end the program.
+static bool
+is_whole(wm_comm_t *comm)
+{
+    bool whole = true;
+    wm_failure_release(comm);
+    for (int rank = 0; rank < comm->size; ++rank)
+        whole &= !comm->peers[rank]->dead;
+    return whole && !comm->revoked && comm->user != MPI_COMM_NULL;
+}
+
 // A message that was sent by mpi4py's own communicator of the same ranks:
 // nothing of ours ever receives it. Whether there is one.
 static bool
@@ -233,7 +246,7 @@ add_plain(wm_words_t *words, const wm_op_t *message)
     MPI_Status status;
     int flag = 0;
     MPI_Comm user = message->comm->user;
-    if (user == MPI_COMM_NULL
+    if (!is_whole(message->comm)
         || MPI_Iprobe(message->rank, MPI_ANY_TAG, user, &flag, &status)
                != MPI_SUCCESS
         || !flag)
