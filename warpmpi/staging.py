@@ -15,7 +15,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core, calls
+from . import _core, calls, notes
 from .calls import Buffer, Row, rows_of
 from .layout import Run, absolute_runs_of, addresses, runs_of
 
@@ -563,12 +563,21 @@ def _staging(
                 else kwargs.get(buffer.name)
             )
             found = look(value, buffer) or found
-        if not found:
-            return method(self, *args, **kwargs)
-        staged = _Call(family, method, row, self, args, kwargs)
-        if not staged.twins:  # none of them matters on this rank
-            return method(self, *args, **kwargs)
-        return end(staged)
+        try:
+            if not found:
+                return method(self, *args, **kwargs)
+            staged = _Call(family, method, row, self, args, kwargs)
+            if not staged.twins:  # none of them matters on this rank
+                return method(self, *args, **kwargs)
+            return end(staged)
+        except MPI.Exception as error:
+            if family.collective:
+                root = row.positions.get("root")
+                if root is not None:
+                    given = args[root] if root < len(args) else 0
+                    root = kwargs.get("root", given)
+                notes.add(error, method.__name__, self, root)
+            raise
 
     return call
 
