@@ -122,6 +122,7 @@ SOURCES = [
     "src/python/owner.c",
     "src/python/partitioned.c",
     "src/python/parts.c",
+    "src/python/passing.c",
     "src/python/patch.c",
     "src/python/prequest.c",
     "src/python/probe.c",

@@ -160,6 +160,8 @@ def _pairs(all_said: list[Said], name: str) -> Iterator[tuple[int, int]]:
     """Give who sends to whom in a collective."""
     ranks = range(len(all_said))
     root = all_said[0].root or 0
+    if root not in ranks:
+        return  # the call itself tells
     if name in ("Gather", "Gatherv"):
         yield from ((rank, root) for rank in ranks)
     elif name in ("Scatter", "Scatterv"):

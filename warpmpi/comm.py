@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from . import _core, checking, objects, staging
 from .buffered import BufferedSends
+from .objectcollectives import ObjectCollectives
 from .objects import ObjectMessages
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ def _packed(buf: Any) -> bytearray:
     return packed
 
 
-class _Communicator(BufferedSends, ObjectMessages, _core.CommMethods):
+class _Communicator(
+    BufferedSends, ObjectMessages, ObjectCollectives, _core.CommMethods
+):
     """What every communicator of ours has beside mpi4py's own."""
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Self:

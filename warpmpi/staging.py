@@ -15,7 +15,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core, calls
+from . import _core, calls, notes
 from .calls import Buffer, Row, rows_of
 from .layout import (
     Run,
@@ -580,29 +580,46 @@ def _staging(
     end: Callable[[_Call], Any],
 ) -> Any:
     """Make a method of mpi4py's take arrays in GPU memory."""
-    buffers = [(buffer.position, buffer) for buffer in row.buffers]
     reduces = row.name in calls.REDUCTIONS
     look = _on_device_reduced if reduces else _concerns_us
 
-    @functools.wraps(method)
+    def explain(
+        error: MPI.Exception,
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if family.collective:
+            root = row.positions.get("root")
+            if root is not None:
+                given = args[root] if root < len(args) else 0
+                root = kwargs.get("root", given)
+            notes.add(error, method.__name__, owner, root)
+
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._refuse_child()
         found = False
-        for position, buffer in buffers:
+        for buffer in row.buffers:
             value = (
-                args[position]
-                if position < len(args)
+                args[buffer.position]
+                if buffer.position < len(args)
                 else kwargs.get(buffer.name)
             )
             found = look(value, buffer) or found
-        if not found:
-            return method(self, *args, **kwargs)
-        staged = _Call(family, method, row, self, args, kwargs)
-        if not staged.twins:  # none of them matters on this rank
-            return method(self, *staged.args, **staged.kwargs)
-        return end(staged)
+        try:
+            if not found:
+                return method(self, *args, **kwargs)
+            staged = _Call(family, method, row, self, args, kwargs)
+            if not staged.twins:  # none of them matters on this rank
+                return method(self, *staged.args, **staged.kwargs)
+            return end(staged)
+        except MPI.Exception as error:
+            explain(error, self, args, kwargs)
+            raise
 
-    return call
+    positions = tuple(1 + buffer.position for buffer in row.buffers)
+    passing = _core._Passing(method, call, explain, positions)
+    return functools.update_wrapper(passing, method)
 
 
 def _forms() -> Iterator[tuple[str, Row, _Family, Callable[[_Call], Any]]]:

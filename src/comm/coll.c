@@ -314,6 +314,22 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
                                    : bcast_bytes(comm, buffer, root, err);
 }
 
+// What MPI says of an operation is a bare name.
+static int
+explain(int code, MPI_Datatype type, wm_error_t *err)
+{
+    int class = MPI_SUCCESS;
+    if (code == WM_ERR_MPI)
+        MPI_Error_class(err->detail, &class);
+    if (class == MPI_ERR_OP)
+        wm_error_set(err, WM_ERR_MPI, err->detail,
+                     "Allreduce: op: MPI does not compute this with elements "
+                     "of this type (%s); use an op that it has for them, or "
+                     "convert the elements",
+                     wm_element_name(wm_element_number(type)));
+    return code;
+}
+
 int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
@@ -361,7 +377,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                                                     type, op, comm->match),
                                       "MPI_Allreduce", where);
         joins = told == 0;
-        code = code < 0 ? code : told;
+        code = code < 0 ? code : explain(told, type, err);
         if (code == 0)
             code = end_copy(&into, at, length, false, err);
     }

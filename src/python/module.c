@@ -287,6 +287,7 @@ execute(PyObject *module)
         wm_python_add_request,
         wm_python_add_prequest,
         wm_python_add_partitioned,
+        wm_python_add_passing,
         wm_python_add_patch,
         wm_python_add_matched,
         wm_python_add_buffered,

@@ -75,6 +75,8 @@ wm_python_add_prequest(PyObject *module);
 int
 wm_python_add_partitioned(PyObject *module); // after prequest
 int
+wm_python_add_passing(PyObject *module);
+int
 wm_python_add_patch(PyObject *module);
 int
 wm_python_add_matched(PyObject *module);

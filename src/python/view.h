@@ -47,6 +47,11 @@ wm_view_inner(PyObject *object, const wm_array_t *array);
 bool
 wm_view_is_peculiar(PyObject *object);
 
+// Whether it is an array of NumPy's own, in memory that NumPy allocated, of
+// elements that MPI knows: nobody need look at it before MPI does.
+bool
+wm_view_is_plain(PyObject *object);
+
 // Who must be waited for now, of an array in GPU memory that was parsed
 // before: names the producer anew. 0, or -1 with an exception naming
 // `argument`, also where the array's memory is not what it was.

@@ -129,9 +129,14 @@ imported(const char *module_name, const char *attribute)
     return value;
 }
 
-bool
-wm_view_is_numpy_type(PyTypeObject *type)
+// NumPy's ndarray, NULL while the program has not imported it; no exception.
+static PyTypeObject *
+array_type(void)
 {
+    static PyTypeObject *known; // never freed, as NumPy is not
+    if (known != NULL) {
+        return known;
+    }
     // Of NumPy 2 and 1; the table of its C functions, whose third is the type.
     PyObject *table = imported("numpy._core._multiarray_umath", "_ARRAY_API");
     if (table == NULL) {
@@ -140,9 +145,27 @@ wm_view_is_numpy_type(PyTypeObject *type)
     void **functions = table != NULL && PyCapsule_IsValid(table, NULL)
                            ? PyCapsule_GetPointer(table, NULL)
                            : NULL;
-    bool result = functions != NULL && PyType_IsSubtype(type, functions[2]);
+    if (functions != NULL) {
+        known = (PyTypeObject *)Py_NewRef((PyObject *)functions[2]);
+    }
     Py_XDECREF(table);
-    return result;
+    return known;
+}
+
+bool
+wm_view_is_numpy_type(PyTypeObject *type)
+{
+    PyTypeObject *known = array_type();
+    return known != NULL && PyType_IsSubtype(type, known);
+}
+
+bool
+wm_view_is_plain(PyObject *object)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    wm_dtype_t unused;
+    return Py_TYPE(object) == array_type() && is_malloced(array)
+           && dtype_of_number(PyArray_TYPE(array), &unused);
 }
 
 bool

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""MPI's errors of collectives say in which call, and what was expected."""
+
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="exceptions have no notes"
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def is_told(call, kind, words):
+    with pytest.raises(MPI.Exception) as raised:
+        call()
+    assert raised.value.Get_error_class() == kind
+    (note,) = raised.value.__notes__
+    assert words in note, note
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("form", ["", "I"])
+def test_a_root_that_is_none(comm, kind, form):
+    array = kinds.make(kind, np.zeros(comm.size))
+    name = "Igather" if form else "Gather"
+    words = f"{name}: root={comm.size} is not a rank of this communicator"
+    is_told(
+        lambda: getattr(comm, name)(array, array, root=comm.size),
+        MPI.ERR_ROOT,
+        f"{words}: use 0 to {comm.size - 1}",
+    )
+
+
+@pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
+@pytest.mark.parametrize("name", ["Allreduce", "Scan", "Iallreduce"])
+def test_an_op_that_mpi_does_not_have(comm, kind, name):
+    array, into = (kinds.make(kind, np.zeros(3)) for _ in range(2))
+    is_told(
+        lambda: getattr(comm, name)(array, into, MPI.BAND),
+        MPI.ERR_OP,
+        f"{name}: op: MPI does not compute this with elements of this type",
+    )
+    comm.Barrier()
+
+
+def test_a_datatype_that_is_not_committed(comm):
+    column = MPI.DOUBLE.Create_vector(2, 1, 2)
+    matrix = np.zeros(4)
+    is_told(
+        lambda: comm.Ibcast([matrix, 1, column]),
+        MPI.ERR_TYPE,
+        "Ibcast: a datatype is",
+    )
+    column.Free()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_do_not_fit(comm):
+    array = np.zeros(2 if comm.rank == 0 else 3)
+    if comm.rank == 0:
+        into = np.zeros(2 * comm.size)
+        is_told(
+            lambda: comm.Gather(array, into),
+            MPI.ERR_TRUNCATE,
+            "Gather: a rank sends more than another receives",
+        )
+    else:
+        comm.Gather(array, None)

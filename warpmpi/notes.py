@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is added to the bare names that MPI gives its errors in collectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+_TEXTS = {
+    MPI.ERR_OP: (
+        "op: MPI does not compute this with elements of this type; use an op "
+        "that it has for them (MPI.SUM of numbers, MPI.LAND of bool), or "
+        "convert the elements"
+    ),
+    MPI.ERR_TYPE: (
+        "a datatype is MPI.DATATYPE_NULL, was freed, or Commit() was not "
+        "called"
+    ),
+    MPI.ERR_COUNT: "a count is negative, or does not fit an int of C's",
+    MPI.ERR_TRUNCATE: (
+        "a rank sends more than another receives of it: counts and datatypes "
+        "of all ranks must fit; WARPMPI_CHECK=1 tells which do not"
+    ),
+    MPI.ERR_ARG: (
+        "an argument is out of its range, or a buffer is both sent and "
+        "received into: give MPI.IN_PLACE"
+    ),
+    MPI.ERR_BUFFER: (
+        "a buffer is missing, or both sent and received into: give "
+        "MPI.IN_PLACE"
+    ),
+}
+
+
+def _of_root(comm: Any, root: Any) -> str:
+    if comm.Is_inter():
+        return (
+            f"root={root}: a rank of the other group, MPI.ROOT or "
+            "MPI.PROC_NULL is expected"
+        )
+    return (
+        f"root={root} is not a rank of this communicator: use 0 to "
+        f"{comm.Get_size() - 1}"
+    )
+
+
+def add(error: MPI.Exception, call: str, owner: Any, root: Any) -> None:
+    """Say of an error in which call it came, and what was expected.
+
+    root: what was given, None where the call has none.
+    """
+    kind = error.Get_error_class()
+    text = _TEXTS.get(kind)
+    if root is not None and kind in (MPI.ERR_ROOT, MPI.ERR_RANK):
+        text = _of_root(owner, root)
+    if text is not None and hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(f"{call}: {text}")
