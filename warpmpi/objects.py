@@ -161,6 +161,13 @@ def _load(payload: Any) -> Any:
     outer, _receiving.payload = _receiving.payload, payload
     try:
         return MPI.pickle.loads(data)
+    except Exception as error:
+        if payload.pickled:
+            raise
+        raise TypeError(
+            f"recv met Send: the {len(payload)} bytes from rank "
+            f"{payload.source} are no pickled object; receive them by Recv"
+        ) from error
     finally:
         _receiving.payload = outer
 
@@ -172,20 +179,7 @@ def _send(
     parts: list[Any] = []
     if dest != MPI.PROC_NULL:
         data, parts = _dump(comm, obj, dest)
-    if parts:
-        return _core._object_send(comm, data, dest, tag, mode, blocking, parts)
-    call = _CALLS[mode, blocking]
-    return call(comm, data, dest, tag)
-
-
-_CALLS: dict[tuple[str, bool], Callable[..., Any]] = {
-    ("", True): _Methods.Send,
-    ("s", True): _Methods.Ssend,
-    ("b", True): _Methods.Bsend,
-    ("", False): _Methods.Isend,
-    ("s", False): _Methods.Issend,
-    ("b", False): _Methods.Ibsend,
-}
+    return _core._object_send(comm, data, dest, tag, mode, blocking, parts)
 
 
 class ObjectMessages:

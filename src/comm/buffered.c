@@ -200,6 +200,8 @@ wm_buffer_duplicate(const wm_buffer_t *buffer, const wm_envelope_t *envelope,
         .nbytes = buffer->nbytes,
         .memory = {.device = -1},
         .release = release_copy,
+        .pickled = buffer->pickled,
+        .element = buffer->element,
     };
     wm_buffer_t settled = *buffer;
     int code = wm_settle_producer(&settled, envelope, false, err);

@@ -89,3 +89,12 @@ wm_element_name(int64_t number)
     return wm_element_is_known(number) ? rows[number - 1].name
                                        : "another datatype";
 }
+
+unsigned long long
+wm_element_count(int64_t number, uint64_t nbytes)
+{
+    int size = 0;
+    if (wm_element_is_known(number))
+        MPI_Type_size(rows[number - 1].type, &size);
+    return size > 0 ? nbytes / (unsigned)size : nbytes;
+}

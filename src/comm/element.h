@@ -21,4 +21,8 @@ wm_element_is_known(int64_t number);
 const char *
 wm_element_name(int64_t number);
 
+// How many of them so many bytes are.
+unsigned long long
+wm_element_count(int64_t number, uint64_t nbytes);
+
 #endif

@@ -25,6 +25,8 @@ pack(const wm_buffer_t *buffer, char *packet)
     header.magic = WM_HEADER_MAGIC;
     header.kind = WM_MESSAGE_EAGER;
     header.nbytes = buffer->nbytes;
+    header.pickled = buffer->pickled;
+    header.element = buffer->nbytes > 0 ? buffer->element : 0;
     memcpy(packet, &header, WM_HEADER_SHORT);
     if (buffer->nbytes > 0)
         memcpy(packet + WM_HEADER_SHORT, buffer->data, buffer->nbytes);

@@ -40,7 +40,9 @@ typedef struct {
     // A synchronous send: 1 + the tag, on the data communicator, of an empty
     // message that whoever receives this one takes; 0: none.
     uint32_t token;
-    uint8_t spare[8];
+    uint8_t pickled; // of a lower-case call
+    uint8_t element; // the sender's buffer's
+    uint8_t spare[6];
     // Up to here it goes with every message, the rest with offers and
     // failures: of short headers more find room on their way to a peer.
     int32_t slot; // OFFER: in the sender's segment
@@ -95,6 +97,11 @@ typedef struct {
     // No memory yet: host memory of the size of the message, at most `nbytes`,
     // is allocated when one has matched, and released with the operation.
     bool grows;
+    bool pickled; // the bytes of an object, of a lower-case call
+    bool numbers; // to receive elements of several bytes each: no pickle
+    // With WARPMPI_CHECK, a number of comm/element.h; 0 for what matches any:
+    // bytes, and datatypes of several types.
+    uint8_t element;
 } wm_buffer_t;
 
 // True for device and managed memory: what MPI must never see.

@@ -8,6 +8,7 @@
 
 #include "comm/batch.h"
 #include "comm/eager.h"
+#include "comm/element.h"
 #include "comm/failure.h"
 #include "comm/mapping.h"
 #include "comm/p2p.h"
@@ -60,8 +61,8 @@ take_eager(wm_op_t *op, wm_error_t *err)
 {
     size_t length = op->header.nbytes;
     const char *payload = op->packet + wm_header_length(&op->header);
-    if (length > op->buffer.nbytes)
-        return 1; // truncated
+    if (op->error.code != 0)
+        return 1; // truncated, or refused
     int code = wm_unpack_reserve(op, err);
     if (code < 0)
         return code;
@@ -134,6 +135,30 @@ grow(wm_op_t *op, wm_error_t *err)
     return 0;
 }
 
+// What came is not what the receive is of: it is thrown away.
+static bool
+is_refused(const wm_op_t *op, wm_error_t *err)
+{
+    int sent = op->header.element, element = op->buffer.element;
+    bool pickle = op->header.pickled && op->buffer.numbers;
+    bool differ = sent != 0 && element != 0 && sent != element;
+    if (pickle)
+        wm_error_set(err, WM_ERR_TYPE, 0,
+                     "Recv met send: rank %d sent a pickled object; receive "
+                     "it by recv, or its bytes into a bytearray",
+                     op->result.source);
+    else if (differ)
+        wm_error_set(err, WM_ERR_TYPE, 0,
+                     "rank %d sent %llu of %s, the receive is of %llu of %s; "
+                     "give both the same element type",
+                     op->result.source,
+                     wm_element_count(sent, op->result.nbytes),
+                     wm_element_name(sent),
+                     wm_element_count(element, op->buffer.nbytes),
+                     wm_element_name(element));
+    return pickle || differ;
+}
+
 // The header has come: what now? 1 when the message has ended.
 static int
 match(wm_op_t *op, wm_error_t *err)
@@ -161,6 +186,7 @@ match(wm_op_t *op, wm_error_t *err)
                      op->result.tag, op->buffer.nbytes);
     else if (op->buffer.grows) // what cannot be had is thrown away likewise
         truncated = grow(op, &op->error) < 0;
+    truncated = is_refused(op, &op->error) || truncated;
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)op->header.nbytes);
     if (op->header.kind == WM_MESSAGE_EAGER) {

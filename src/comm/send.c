@@ -195,6 +195,8 @@ try_start(wm_op_t *op, wm_error_t *err)
     int code = 0;
     header->magic = WM_HEADER_MAGIC;
     header->nbytes = nbytes;
+    header->pickled = op->buffer.pickled;
+    header->element = nbytes > 0 ? op->buffer.element : 0;
     op->carried = device && wm_transport_is_carried(op->peer);
     if (op->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(op->comm, op->rank, 1);

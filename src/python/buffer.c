@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "comm/check.h"
+#include "comm/element.h"
 #include "python/array.h"
 #include "python/datatype.h"
 #include "python/elements.h"
@@ -234,6 +236,24 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
     return wm_datatype_measure(message->type, argument, of);
 }
 
+// What the other end's elements are compared with.
+static void
+tell_elements(bool writable, wm_message_t *message)
+{
+    wm_buffer_t *buffer = &message->buffer;
+    MPI_Datatype type = message->type;
+    buffer->numbers = writable && message->size > 1
+                      && (message->datatype == NULL
+                          || wm_element_is_known(wm_element_number(type)));
+    if (!wm_check_wanted() || type == MPI_DATATYPE_NULL)
+        return;
+    if (message->datatype != NULL)
+        type = wm_datatype_element(type);
+    int64_t number = type != MPI_DATATYPE_NULL ? wm_element_number(type) : 0;
+    if (wm_element_is_known(number) && wm_element_count(number, 2) < 2)
+        buffer->element = (uint8_t)number;
+}
+
 // Count, displacement and type: which bytes of the memory they mean.
 // `strided` tells of an array that is not contiguous; `flat` asks for bytes
 // that are, or for what MPI itself can walk.
@@ -295,6 +315,7 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
     message->size = (size_t)(of.size / inner);
     message->extent = step / (size_t)inner;
     message->count = count * inner;
+    tell_elements(writable, message);
     if (strided != NULL) {
         if (wm_elements_slice(strided, &of, displacement, count, argument) < 0)
             return -1;

@@ -76,7 +76,16 @@ payload_get_source(PyObject *object, void *unused)
     return PyLong_FromLong(((payload_t *)object)->op->result.source);
 }
 
+static PyObject *
+payload_get_pickled(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((payload_t *)object)->op->header.pickled);
+}
+
 static PyGetSetDef payload_getters[] = {
+    {"pickled", payload_get_pickled, NULL, "Whether an object was sent.",
+     NULL},
     {"comm", payload_get_comm, NULL, "The communicator it came on.", NULL},
     {"source", payload_get_source, NULL, "The rank it came from.", NULL},
     {0},
@@ -132,6 +141,8 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     if (wm_message_parse(object, true, "buf", message) < 0)
         return -1;
     *buffer = wm_message_take(message);
+    buffer->numbers = false; // whatever it is, a pickle is meant
+    buffer->element = 0;
     return 0;
 }
 

@@ -140,7 +140,8 @@ prepare_parts(sending_t *sending, wm_error_t *err)
 {
     wm_comm_t *comm = sending->channel.comm;
     wm_envelope_t *envelope = &sending->envelope;
-    bool in_place = envelope->blocking && !envelope->buffered
+    bool in_place = sending->count > 0 && envelope->blocking
+                    && !envelope->buffered
                     && comm->peers[envelope->rank]->segment != NULL;
     size_t bytes = 0;
     int code = 0;
@@ -163,6 +164,8 @@ begin_parts(sending_t *sending, wm_error_t *err)
 {
     wm_comm_t *comm = sending->channel.comm->parts;
     int worst = 0;
+    if (sending->count == 0)
+        return 0;
     for (int i = 0; i < sending->count; ++i) {
         part_t *part = &sending->parts[i];
         wm_buffer_t buffer = part->buffer;
@@ -215,6 +218,7 @@ run(sending_t *sending)
     wm_op_t *op = NULL;
     int code;
     wm_buffer_t buffer = wm_message_take(&sending->message);
+    buffer.pickled = true;
     wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
     code = prepare_parts(sending, &err);
@@ -258,7 +262,8 @@ send(PyObject *module, PyObject *args)
         || wm_argument_int(to, "dest", &dest) < 0
         || wm_argument_int(tagged, "tag", &tag) < 0
         || wm_channel_get(comm, &sending.channel) < 0
-        || check_rank(&sending.channel, dest, tag) < 0)
+        || (PyList_GET_SIZE(list) > 0
+            && check_rank(&sending.channel, dest, tag) < 0))
         return NULL;
     sending.envelope = wm_channel_envelope(&sending.channel, dest, tag,
                                            blocking);
