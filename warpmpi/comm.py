@@ -107,6 +107,43 @@ def _warn_of_thread_level() -> None:
         )
 
 
+@functools.cache
+def _guard_stock_calls() -> None:
+    """Teach mpi4py's own calls what is ours, where they would err in silence.
+
+    They read a handle alone: of an inactive wm.Prequest it is one of nothing,
+    of a wm.Comm the user's. What is not ours goes to them as before.
+    """
+    startall, start = MPI.Prequest.Startall, MPI.Prequest.Start
+    create = vars(MPI.Win)["Create"]  # a class method, of derived ones too
+
+    @functools.wraps(startall)
+    def start_all(requests: Any) -> None:
+        requests = list(requests)
+        if any(isinstance(each, _core.Prequest) for each in requests):
+            _core.Prequest.Startall(requests)
+        else:
+            startall(requests)
+
+    @functools.wraps(start)
+    def start_one(self: Any) -> None:
+        if isinstance(self, _core.Prequest):
+            self.Start()  # its own
+        else:
+            start(self)
+
+    @functools.wraps(MPI.Win.Create)
+    def create_window(cls: type, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if any(isinstance(each, _Communicator) for each in given):
+            staging.refuse_window(given)
+        return create.__get__(None, cls)(*args, **kwargs)
+
+    _core._patch(MPI.Prequest, "Startall", staticmethod(start_all))
+    _core._patch(MPI.Prequest, "Start", start_one)
+    _core._patch(MPI.Win, "Create", classmethod(create_window))
+
+
 def _has_gaps(buf: Any) -> bool:
     """Whether it may be GPU memory with a datatype that may have gaps."""
     return (
@@ -155,6 +192,7 @@ class _Communicator(
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
             _warn_of_thread_level()
+            _guard_stock_calls()
             self._attach()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:

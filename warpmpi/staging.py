@@ -682,6 +682,12 @@ _NO_WINDOW = (
 _NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
 
 
+def refuse_window(arguments: tuple[Any, ...]) -> None:
+    """Raise TypeError where memory of a GPU is to be exposed by a window."""
+    if any(map(_core.is_on_device, arguments)):
+        raise TypeError(f"Win.Create: {_NO_WINDOW}")
+
+
 def _refusing(kind: type, name: str, why: str) -> Any:
     method = getattr(kind, name)
     bound = isinstance(vars(kind)[name], classmethod)

@@ -142,18 +142,20 @@ classify(slot_t *slot, PyTypeObject *type)
     }
 }
 
-static const slot_t *
+// A copy: whatever runs Python code may give the slot to another type.
+static slot_t
 slot_of(PyTypeObject *type)
 {
     slot_t *slot = &slots[((uintptr_t)type >> 5) % SLOTS];
-    if (slot->type != type) {
-        slot_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
-        classify(&fresh, type);
-        PyTypeObject *old = slot->type;
-        *slot = fresh;
-        Py_XDECREF(old);
+    if (slot->type == type) {
+        return *slot;
     }
-    return slot;
+    slot_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
+    classify(&fresh, type);
+    PyTypeObject *old = slot->type;
+    *slot = fresh;
+    Py_XDECREF(old);
+    return fresh;
 }
 
 static int
@@ -313,9 +315,9 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     if (Py_TYPE(object) == wm_state()->array_type) {
         return parse_own(object, view);
     }
-    const slot_t *slot = slot_of(Py_TYPE(object));
+    const slot_t slot = slot_of(Py_TYPE(object));
     int status;
-    switch (slot->way) {
+    switch (slot.way) {
     case WAY_BUFFER:
         return wm_view_parse_buffer(object, writable, argument, view);
     case WAY_MASKED:
@@ -326,14 +328,14 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     case WAY_NUMPY:
         return wm_view_parse_numpy(object, writable, argument, view);
     case WAY_EXCHANGE:
-        return parse_exchange(object, slot, argument, view);
+        return parse_exchange(object, &slot, argument, view);
     case WAY_CUPY:
         status = wm_view_parse_cupy(object, argument, view);
         return status != 0 ? status
                            : parse_asking(object, writable, argument, view);
     case WAY_WARP:
     case WAY_JAX:
-        return parse_jax_or_warp(object, slot, writable, argument, view);
+        return parse_jax_or_warp(object, &slot, writable, argument, view);
     case WAY_ASK:
     default:
         return parse_asking(object, writable, argument, view);
@@ -387,7 +389,7 @@ wm_view_refresh(PyObject *object, const char *argument, const char *data,
     wm_view_t view;
     int known = 0;
     if (producer->kind == WM_PRODUCER_STREAM) {
-        way_t way = slot_of(Py_TYPE(object))->way;
+        way_t way = slot_of(Py_TYPE(object)).way;
         known = way == WAY_CUPY ? wm_view_stream_cupy(&producer->stream)
                 : way == WAY_WARP
                     ? wm_view_stream_warp(object, &producer->stream)

@@ -30,11 +30,15 @@ handshake_stream(int device, const char *argument, CUstream *stream)
     }
     handshakes_t *own = &handshakes[device];
     if (own->made < HANDSHAKES) {
-        if (wm_stream_create(device, 0, &own->streams[own->made], &err) < 0) {
+        if (wm_stream_create(device, 0, stream, &err) < 0) {
             return wm_view_raise(argument, &err);
         }
-        *stream = own->streams[own->made++];
-        return 0;
+        // Which may let other threads run, who come here.
+        if (own->made < HANDSHAKES) {
+            own->streams[own->made++] = *stream;
+            return 0;
+        }
+        wm_stream_destroy(device, *stream);
     }
     *stream = own->streams[own->next];
     own->next = (own->next + 1) % HANDSHAKES;

@@ -273,3 +273,54 @@ def test_buffers_live_as_long_as_the_request(comm):
     gc.collect()
     assert sys.getrefcount(buffer) == before
     assert (buffer == 3).all()
+
+
+class Window(MPI.Win):
+    """A window class of a program's own."""
+
+
+@pytest.mark.parametrize("how", ["Startall", "Start"])
+def test_starts_of_mpi4py_start_ours(comm, how):
+    """Without install(), ours alone and beside MPI's own."""
+    out, into = np.ones(5), np.zeros(5)
+    plain_out, plain_into = np.full(5, 2.0), np.zeros(5)
+    requests = [
+        comm.Recv_init(into, comm.rank, 8),
+        MPI.COMM_SELF.Recv_init(plain_into, 0, 8),
+        comm.Send_init(out, comm.rank, 8),
+        MPI.COMM_SELF.Send_init(plain_out, 0, 8),
+    ]
+    for _ in range(2):
+        into[:] = plain_into[:] = 0
+        if how == "Startall":
+            MPI.Prequest.Startall(requests)
+        else:
+            for request in requests:
+                MPI.Prequest.Start(request)
+        MPI.Request.Waitall(requests)
+        assert (into == 1).all() and (plain_into == 2).all()
+    MPI.Prequest.Startall([requests[1], requests[3]])
+    MPI.Request.Waitall([requests[1], requests[3]])
+    with pytest.raises(TypeError):
+        MPI.Prequest.Startall([requests[0], MPI.Request()])
+    for request in requests:
+        request.Free()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_window_over_gpu_memory_is_refused(comm, kind):
+    if kind in kinds.DEVICE_KINDS:
+        memory = kinds.make(kind, np.zeros(4))
+        for give in (
+            lambda: MPI.Win.Create(memory, 8, MPI.INFO_NULL, comm),
+            lambda: Window.Create(memory, comm=comm),
+        ):
+            with pytest.raises(TypeError, match="use host memory"):
+                give()
+        return
+    try:
+        window = Window.Create(np.zeros(4), 8, comm=comm)
+    except (MPI.Exception, NotImplementedError):
+        pytest.skip("this MPI has no windows here")
+    assert type(window) is Window
+    window.Free()

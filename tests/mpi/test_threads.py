@@ -6,16 +6,18 @@ import os
 import random
 import select
 import shutil
+import subprocess
 import tempfile
+import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import kinds
-import ranks
+import ranks  # finds build_tools
+import toolchain
 import warpmpi as wm
 
 THREADS = 8
@@ -229,56 +231,6 @@ def test_the_lock_of_python_is_free_while_a_call_waits(comm, name, kind):
     assert (kinds.values_of(got) == 7).all()
 
 
-def slow_sum(a, b, datatype):
-    time.sleep(0.001)  # whoever waits for the GIL gets it
-    np.frombuffer(b, np.int64)[:] += np.frombuffer(a, np.int64)
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("blocking", [True, False], ids=["wait", "nowait"])
-def test_requests_beside_a_reduction_in_python(comm, world, blocking):
-    """MPI may hold its lock while it waits for the GIL: nobody does both."""
-    own, op = world.Dup(), MPI.Op.Create(slow_sum, commute=True)
-    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    out, into = np.arange(100), np.zeros(100, np.int64)
-
-    def reduce():
-        total, mine = np.zeros(100, np.int64), np.arange(100)
-        for _ in range(30):
-            if blocking:
-                own.Allreduce(mine, total, op)
-            else:
-                own.Iallreduce(mine, total, op).Wait()
-            assert (total == mine * comm.size).all()
-
-    def exchange():
-        lasting = [
-            comm.Recv_init(into, left, 2),
-            comm.Send_init(out, right, 2),
-        ]
-        for _ in range(60):
-            wm.Request.Waitall(
-                [comm.Irecv(into, left, 1), comm.Isend(out, right, 1)]
-            )
-            comm.Isend(out, right, 1)  # dropped
-            comm.Irecv(into, left, 1).Wait()
-            wm.Prequest.Startall(lasting)
-            MPI.Request.Waitall(lasting)
-            fresh = comm.Send_init(out, right, 3)
-            fresh.Start()
-            comm.Irecv(into, left, 3).Wait()
-            fresh.Free()
-            given = comm.isend("text", right, 4)
-            assert comm.irecv(source=left, tag=4).wait() == "text"
-            given.wait()
-        for request in lasting:
-            request.Free()
-
-    run_threads(lambda number: (reduce, exchange)[number](), 2)
-    op.Free()
-    own.Free()
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", ["Barrier", "Bcast", "Allreduce"])
 def test_the_lock_of_python_is_free_in_collectives(comm, world, name):
@@ -451,6 +403,78 @@ AFTER_A_SUBINTERPRETER = """
 def test_who_holds_the_gil_is_known_after_a_subinterpreter(tmp_path):
     """PyGILState_Check() says of all threads that they do, from then on."""
     ranks.run_text(tmp_path, AFTER_A_SUBINTERPRETER, ranks=1)
+
+
+# An MPI that tells of who calls it with the GIL: MPI may hold a lock while a
+# reduction by a Python function waits for that.
+WATCHED_MPI = r"""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <mpi.h>
+    #include <stdio.h>
+    static void look(const char *name)
+    {
+        int (*runs)(void) = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+        int (*holds)(void) = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+        if (runs != NULL && runs() && holds())
+            fprintf(stderr, "%s was called with the GIL\n", name);
+    }
+    #define WATCH(name, arguments, ...)                                     \
+        int MPI_##name arguments                                            \
+        {                                                                   \
+            look(#name);                                                    \
+            return PMPI_##name(__VA_ARGS__);                                \
+        }
+    WATCH(Grequest_start, (MPI_Grequest_query_function * query,
+        MPI_Grequest_free_function *release,
+        MPI_Grequest_cancel_function *cancel, void *state,
+        MPI_Request *request), query, release, cancel, state, request)
+    WATCH(Wait, (MPI_Request * request, MPI_Status *status), request, status)
+    WATCH(Request_free, (MPI_Request * request), request)
+"""
+REQUESTS_OF_ALL_KINDS = """
+    import sys
+    from mpi4py import MPI
+    import numpy as np
+    import warpmpi as wm
+    comm = wm.Comm(MPI.COMM_WORLD)
+    out, into, me = np.arange(100), np.zeros(100, int), comm.rank
+    sys.stderr.write("it begins\\n")
+    sys.stderr.flush()
+    for _ in range(3):
+        wm.Request.Waitall([comm.Irecv(into, me), comm.Isend(out, me)])
+        comm.Isend(out, me)  # dropped
+        comm.Irecv(into, me).Wait()
+        comm.Isendrecv(out, me, 0, into, me, 0).Wait()
+        lasting = [comm.Recv_init(into, me), comm.Send_init(out, me)]
+        wm.Prequest.Startall(lasting)
+        wm.Request.Waitall(lasting)
+        lasting[0].Free()
+        del lasting
+        request = comm.irecv(source=me)
+        comm.isend("text", me).wait()
+        assert request.wait() == "text"
+    assert (into == out).all()
+"""
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+def test_mpi_is_called_without_the_gil(tmp_path):
+    words = toolchain.find_mpicc()
+    source, library = tmp_path / "watched.c", tmp_path / "watched.so"
+    source.write_text(textwrap.dedent(WATCHED_MPI))
+    command = [*words, "-shared", "-fPIC", source, "-o", library, "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    program = f"""
+import os, sys
+if "LD_PRELOAD" not in os.environ:
+    os.environ["LD_PRELOAD"] = {str(library)!r}
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+os.dup2(1, 2)
+""" + textwrap.dedent(REQUESTS_OF_ALL_KINDS)
+    printed = ranks.run_text(tmp_path, program, ranks=1)
+    assert "it begins" in printed
+    assert "with the GIL" not in printed, printed
 
 
 ARRAYS_UNDER_A_TOOL = """
