@@ -364,7 +364,7 @@ int64_t
 wm_view_inner(PyObject *object, const wm_array_t *array)
 {
     int64_t inner = 1;
-    if (slot_of(Py_TYPE(object))->way == WAY_WARP) {
+    if (slot_of(Py_TYPE(object)).way == WAY_WARP) {
         for (int i = wm_view_ndim_warp(object, array); i < array->ndim; i++) {
             inner *= array->shape[i];
         }
@@ -378,7 +378,7 @@ wm_view_is_peculiar(PyObject *object)
     if (Py_TYPE(object) == wm_state()->array_type) {
         return false;
     }
-    way_t way = slot_of(Py_TYPE(object))->way;
+    way_t way = slot_of(Py_TYPE(object)).way;
     return way == WAY_WARP || way == WAY_MASKED;
 }
 
