@@ -30,7 +30,12 @@ def mypy():
 
 def pyright():
     """Likewise of Pyright."""
-    config = {"typeCheckingMode": "standard", "include": [str(FOLDER)]}
+    # It does not see what is installed editable.
+    config = {
+        "typeCheckingMode": "standard",
+        "include": [str(FOLDER)],
+        "extraPaths": [str(FOLDER.parent.parent)],
+    }
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyrightconfig.json").write_text(json.dumps(config))
         words = ["--outputjson", "--pythonpath", sys.executable]

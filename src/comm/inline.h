@@ -12,8 +12,9 @@
 bool
 wm_inline_fits(const wm_buffer_t *buffer, const wm_envelope_t *envelope);
 
-// Sends it; takes over the buffer in every case. *op is wm_op_ended() or, where
-// MPI has no room now, an operation that ends when it has. Errors are MPI's.
+// Sends it; takes over the buffer in every case. *op is wm_op_ended() or,
+// where MPI has no room now, an operation that ends when it has. Errors are
+// MPI's.
 WM_MUST_CHECK int
 wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
                const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
