@@ -113,7 +113,10 @@ def test_in_place_where_memory_differs(comm, name, form, n, on_gpu):
         args, array, expected = case(
             comm, name, n, root, lambda values: kinds.make(kind, values)
         )
-        result = getattr(comm, called)(*args)
+        try:
+            result = getattr(comm, called)(*args)
+        except NotImplementedError:
+            pytest.skip(f"this MPI has no {called}")
         if form == "_init":
             result.Start()
         if form:
