@@ -8,9 +8,11 @@
 #include "comm/stats.h"
 
 bool
-wm_inline_fits(const wm_buffer_t *buffer, const wm_envelope_t *envelope)
+wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope)
 {
-    return buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
+    return !envelope->buffered && !atomic_load(&comm->is_late)
+           && buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
            && buffer->pattern == NULL
            && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
            && !envelope->synchronous && envelope->stream_device < 0
@@ -51,12 +53,11 @@ follow(wm_comm_t *comm, const wm_envelope_t *envelope, MPI_Request request,
 }
 
 int
-wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
+wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err)
 {
     MPI_Request request;
     int sent = 0;
-    size_t nbytes = buffer->nbytes;
     int code = wm_engine_check(err);
     if (code == 0)
         code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
@@ -70,7 +71,6 @@ wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
                                       envelope->tag, comm->match, &request),
                             "MPI_Isend", err);
     }
-    wm_buffer_release(buffer);
     if (code == 0 && MPI_Test(&request, &sent, MPI_STATUS_IGNORE) == 0 && !sent
         && (*op = follow(comm, envelope, request, packet)) != NULL)
         packet = NULL; // the operation's
@@ -83,7 +83,11 @@ wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
         wm_packet_give(packet);
     if (code < 0)
         return code;
+    if (sent)
+        wm_engine_visit();
+    else
+        wm_engine_notify();
     wm_stat_add(WM_STAT_sent_messages, 1);
-    wm_stat_add(WM_STAT_sent_bytes, (int64_t)nbytes);
+    wm_stat_add(WM_STAT_sent_bytes, (int64_t)buffer->nbytes);
     return 0;
 }

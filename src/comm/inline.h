@@ -10,13 +10,14 @@
 
 // Whether the message can go so.
 bool
-wm_inline_fits(const wm_buffer_t *buffer, const wm_envelope_t *envelope);
+wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope);
 
-// Sends it; takes over the buffer in every case. *op is wm_op_ended() or,
-// where MPI has no room now, an operation that ends when it has. Errors are
-// MPI's.
+// Sends it. The buffer stays the caller's, in every case, and is not needed
+// any longer. *op is wm_op_ended() or, where MPI has no room now, an operation
+// that ends when it has. Errors are MPI's.
 WM_MUST_CHECK int
-wm_inline_send(wm_comm_t *comm, wm_buffer_t *buffer,
+wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
 #endif

@@ -244,7 +244,7 @@ wm_engine_turn(unsigned turn)
         sched_yield();
     if (crowded && turn > 50)
         sleep_us(50);
-    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+    wm_engine_visit();
     atomic_fetch_sub(&inside, 1);
 }
 
@@ -331,9 +331,15 @@ wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes)
 }
 
 void
-wm_engine_notify(void)
+wm_engine_visit(void)
 {
     atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+}
+
+void
+wm_engine_notify(void)
+{
+    wm_engine_visit();
     if (atomic_load(&parked))
         pthread_cond_signal(&wake);
 }
@@ -380,7 +386,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
                 break;
         }
     }
-    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+    wm_engine_visit();
     atomic_fetch_sub(&inside, 1);
     return !leave;
 }

@@ -69,6 +69,10 @@ wm_engine_is_sending(const wm_peer_t *peer, uint64_t nbytes);
 void
 wm_engine_notify(void);
 
+// The program is in our code, and needs nothing of the progress thread.
+void
+wm_engine_visit(void);
+
 // Steps everything once, or not at all when another thread is at it.
 void
 wm_engine_poll(void);

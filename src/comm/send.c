@@ -529,8 +529,11 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     }
     if (envelope->buffered)
         return wm_buffered_begin(comm, buffer, envelope, result, err);
-    if (wm_inline_fits(buffer, envelope))
-        return wm_inline_send(comm, buffer, envelope, result, err);
+    if (wm_inline_fits(comm, buffer, envelope)) {
+        code = wm_inline_send(comm, buffer, envelope, result, err);
+        wm_buffer_release(buffer);
+        return code;
+    }
     code = wm_begin_op(comm, buffer, envelope, false, &op, err);
     if (code < 0)
         return code;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/channel.h"
 
+#include "comm/inline.h"
+
 wm_envelope_t
 wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                     bool blocking)
@@ -44,7 +46,11 @@ wm_channel_begin_unlocked(const wm_channel_t *channel,
                           const wm_envelope_t *envelope, bool receives,
                           wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
 {
-    return receives
-               ? wm_receive_begin(channel->comm, buffer, envelope, op, err)
-               : wm_send_begin(channel->comm, buffer, envelope, op, err);
+    wm_comm_t *comm = channel->comm;
+    if (!receives && wm_inline_fits(comm, buffer, envelope))
+        return wm_inline_send(comm, buffer, envelope, op, err);
+    int code = receives ? wm_receive_begin(comm, buffer, envelope, op, err)
+                        : wm_send_begin(comm, buffer, envelope, op, err);
+    buffer->release = NULL; // the operation's
+    return code;
 }

@@ -38,6 +38,9 @@ wm_channel_begin(const wm_channel_t *channel, PyObject *object,
                  bool receives, wm_message_t *message);
 
 // Its second half: begins a message whose buffer was parsed, without the GIL.
+// What the message does not need any longer stays in the buffer, which the
+// caller releases once it has the GIL: to be released without costs more than
+// a short message.
 WM_MUST_CHECK int
 wm_channel_begin_unlocked(const wm_channel_t *channel,
                           const wm_envelope_t *envelope, bool receives,

@@ -97,6 +97,7 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
             wm_op_release(op); // it ends by itself
     }
     Py_END_ALLOW_THREADS;
+    wm_buffer_release(&buffer);
     if (code < 0) {
         wm_message_release(message);
         wm_raise(&err);
@@ -132,6 +133,7 @@ run(const wm_channel_t *channel, const char *function, PyObject *object,
     if (code == 0)
         code = wm_python_wait_unlocked(op, &err);
     Py_END_ALLOW_THREADS;
+    wm_buffer_release(&buffer);
     if (op != NULL) {
         code = wm_python_waited(op, code, &err, status);
         wm_op_release(op);

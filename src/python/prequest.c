@@ -194,8 +194,10 @@ start(wm_prequest_t **requests, int count)
         }
     }
     Py_END_ALLOW_THREADS;
-    for (int i = 0; i < prepared; ++i)
+    for (int i = 0; i < prepared; ++i) {
+        wm_buffer_release(&buffers[i]);
         requests[i]->starting = false;
+    }
     for (int i = 0; i < begun; ++i) {
         wm_request_t *request = &requests[i]->request;
         request->op = ops[i];
