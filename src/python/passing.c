@@ -152,12 +152,12 @@ static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where;
-    int begins;
+    int begins = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!p:_Passing", &method, &other, &explains,
+    if (!PyArg_ParseTuple(args, "OOOO!|p:_Passing", &method, &other, &explains,
                           &PyTuple_Type, &where, &begins))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
@@ -228,7 +228,8 @@ static PyGetSetDef attributes[] = {
 };
 
 PyDoc_STRVAR(passing_doc,
-             "_Passing(method, other, explain, positions, begins, /)\n--\n\n"
+             "_Passing(method, other, explain, positions, begins=False, "
+             "/)\n--\n\n"
              "A method of mpi4py's for plain arrays of NumPy, and another for "
              "all else.\nbegins: it returns a request, which keeps what the "
              "call was given.");
