@@ -235,9 +235,7 @@ def _say_nothing(*_: Any) -> None:
     """Add nothing to an error, which tells all of it."""
 
 
-_passing = _core._Passing(
-    _core.CommMethods.Bcast, _bcast, _say_nothing, (1,), False
-)
+_passing = _core._Passing(_core.CommMethods.Bcast, _bcast, _say_nothing, (1,))
 setattr(  # noqa: B010
     _Communicator,
     "Bcast",
