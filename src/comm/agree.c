@@ -8,8 +8,11 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "comm/failure.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
+
+#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 // In the operation's packet.
 typedef struct {
@@ -74,6 +77,10 @@ advance(wm_op_t *op, wm_error_t *err)
             code = wm_mpi_check(
                 MPI_Test(&op->parts[i], &flag, MPI_STATUS_IGNORE), "MPI_Test",
                 err);
+        // MPI tells of the two ranks alone, and another that has heard of a
+        // dead one has left, and sends nothing.
+        if (code == 0 && !flag && ++op->looks % LOOKS_FOR_DEAD == 0)
+            code = wm_failure_look_at_all(op->comm, err);
         if (code < 0 || !flag)
             return code;
         merge(run);
@@ -81,6 +88,20 @@ advance(wm_op_t *op, wm_error_t *err)
         code = begin_round(op, err);
     }
     return code;
+}
+
+// Ends what MPI does with the packet.
+static void
+give_up(wm_op_t *op)
+{
+    if (op->parts[0] != MPI_REQUEST_NULL) {
+        MPI_Cancel(&op->parts[0]);
+        MPI_Wait(&op->parts[0], MPI_STATUS_IGNORE);
+    }
+    if (op->parts[1] != MPI_REQUEST_NULL) {
+        wm_op_leave(op->comm, &op->parts[1]);
+        op->packet = NULL; // given up: MPI may read it
+    }
 }
 
 static bool
@@ -92,14 +113,7 @@ step(wm_op_t *op)
         return false;
     if (code < 0) {
         wm_op_fail(op, &err);
-        if (op->parts[0] != MPI_REQUEST_NULL) {
-            MPI_Cancel(&op->parts[0]);
-            MPI_Wait(&op->parts[0], MPI_STATUS_IGNORE);
-        }
-        if (op->parts[1] != MPI_REQUEST_NULL) {
-            wm_op_leave(op->comm, &op->parts[1]);
-            op->packet = NULL; // given up: MPI may read it
-        }
+        give_up(op);
     }
     wm_op_complete(op);
     return true;
@@ -124,6 +138,8 @@ wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
             wm_op_retain(op); // the engine's
             wm_engine_add_lock_held(op);
         }
+        else if (code < 0)
+            give_up(op);
         wm_engine_unlock();
         if (code == 0)
             code = wm_op_wait(op, NULL, err);
