@@ -76,7 +76,7 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                             "MPI_Test", err);
     if (code == 0 && !sent
         && (*op = follow(comm, envelope, request, packet)) != NULL)
-        packet = NULL; // the operation's
+        packet = NULL;           // the operation's
     else if (code == 0 && !sent) // no memory for one
         code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
                             err);
