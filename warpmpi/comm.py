@@ -299,8 +299,24 @@ _MAKERS = """
 """.split()
 
 
+# What else a forked child must not begin: its parent shares MPI's memory.
+_NOT_IN_CHILDREN = "Ibarrier reduce allreduce scan exscan Free".split()
+
+
+def _not_in_children(method: Any) -> Any:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _core._refuse_child()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
 def _complete(cls: type, base: type) -> type:
     _guard(cls, base)
+    for name in _NOT_IN_CHILDREN:
+        if hasattr(base, name):
+            setattr(cls, name, _not_in_children(getattr(base, name)))
     for name in _MAKERS:
         if hasattr(base, name):
             setattr(cls, name, _making(base, name))
@@ -383,7 +399,9 @@ _guard(_HostComm, MPI.Intracomm)
 for _name in _POINT_TO_POINT:
     setattr(_HostIntercomm, _name, _host_only(MPI.Intercomm, _name))
     setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
-setattr(Intercomm, "Barrier", MPI.Intercomm.Barrier)  # noqa: B010
+setattr(  # noqa: B010
+    Intercomm, "Barrier", _not_in_children(MPI.Intercomm.Barrier)
+)
 if _core._check_wanted():
     for _cls in (Comm, Cartcomm, Graphcomm, Distgraphcomm, Intercomm):
         for _name, _call in checking.comm_calls(_cls):

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "comm/failure.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
 
@@ -23,6 +24,7 @@ _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 // The others come at once, as a rule: so often they are looked for before
 // there is an operation to wait for.
 #define LOOKS 50
+#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 static void
 copy(wm_agree_t *to, const wm_agree_t *from)
@@ -107,6 +109,10 @@ step(wm_op_t *op)
     wm_error_t err;
     run_t *run = op->buffer.owner;
     int code = advance(op->comm, run, &err);
+    // MPI tells of the two ranks alone, and another that has heard of a dead
+    // one has left, and sends nothing.
+    if (code == 0 && ++op->looks % LOOKS_FOR_DEAD == 0)
+        code = wm_failure_look_at_all(op->comm, &err);
     if (code == 0)
         return false;
     if (code < 0)

@@ -204,8 +204,9 @@ static int
 bcast_short(wm_comm_t *comm, const end_t *end, bool sends, agreement_t *agreed,
             wm_error_t *err)
 {
-    wm_agree_t ride;
+    wm_agree_t ride; // of which no more is sent than is used
     size_t nbytes = end->buffer->nbytes;
+    memset(ride.values, 0, sizeof ride.values);
     ride.nbytes = 0;
     agreed->rides = &ride;
     if (agreed->code == 0 && sends)

@@ -133,3 +133,13 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
 }
 
 #endif
+
+int
+wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = wm_failure_look(comm, 0, err);
+    for (int rank = 1; rank < comm->size && code == 0; ++rank)
+        if (comm->peers[rank]->dead)
+            code = wm_failure_look(comm, rank, err);
+    return code;
+}

@@ -14,6 +14,10 @@
 WM_MUST_CHECK int
 wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err);
 
+// The same of all ranks: of what ends when all have come.
+WM_MUST_CHECK int
+wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err);
+
 // Asks at once, after an error of MPI's.
 void
 wm_failure_release(wm_comm_t *comm);

@@ -94,14 +94,17 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                                       envelope->tag, comm->match, &request),
                             "MPI_Isend", err);
     }
-    if (code == 0 && MPI_Test(&request, &sent, MPI_STATUS_IGNORE) == 0 && !sent
+    if (code == 0) // an error of MPI's may come no sooner: the peer is dead
+        code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
+                            "MPI_Test", err);
+    if (code == 0 && !sent
         && (*op = follow(comm, envelope, request, packet)) != NULL)
-        packet = NULL; // the operation's
-    else if (code == 0) {
-        if (!sent) // no memory for an operation
-            MPI_Wait(&request, MPI_STATUS_IGNORE);
+        packet = NULL;           // the operation's
+    else if (code == 0 && !sent) // no memory for one
+        code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
+                            err);
+    if (code == 0 && packet != NULL)
         *op = wm_op_ended();
-    }
     if (packet != NULL)
         wm_packet_give(packet);
     if (code < 0)

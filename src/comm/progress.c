@@ -198,11 +198,11 @@ release_all(wm_op_t *op)
 }
 
 static void
-poll_for(const wm_op_t *wanted)
+poll_for(const wm_op_t *wanted, bool all)
 {
     if (wm_is_child() || pthread_mutex_trylock(&lock) != 0)
         return;
-    wm_op_t *finished = step_lock_held(wanted, background);
+    wm_op_t *finished = step_lock_held(wanted, all);
     pthread_mutex_unlock(&lock);
     release_all(finished);
 }
@@ -210,7 +210,13 @@ poll_for(const wm_op_t *wanted)
 void
 wm_engine_poll(void)
 {
-    poll_for(NULL);
+    poll_for(NULL, background);
+}
+
+void
+wm_engine_look(const wm_op_t *op)
+{
+    poll_for(op, op == NULL);
 }
 
 void
@@ -364,7 +370,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
     close_stale();
     atomic_fetch_add(&inside, 1);
     for (unsigned turn = 1; !atomic_load(flag); ++turn) {
-        poll_for(op);
+        poll_for(op, false);
         if (!crowded && turn % 32 != 0)
             continue;
         int64_t now = wm_engine_now();

@@ -73,9 +73,15 @@ wm_engine_notify(void);
 void
 wm_engine_visit(void);
 
-// Steps everything once, or not at all when another thread is at it.
+// Steps everything once, or not at all when another thread is at it. Of many
+// operations that wait for MPI some are left to a later call.
 void
 wm_engine_poll(void);
+
+// The same, and an operation is not left, nor what it waits for; NULL: none
+// is. For who asks once, and may not come again for long.
+void
+wm_engine_look(const wm_op_t *op);
 
 // Steps everything once, whoever else is at it.
 void

@@ -152,7 +152,7 @@ wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
             append(comm, entry, false);
         }
         wm_header_t header;
-        memcpy(&header, entry->packet, sizeof header);
+        wm_header_read(&header, entry->packet);
         if (count < most)
             list[count] = (wm_result_t){
                 .source = entry->source,

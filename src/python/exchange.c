@@ -141,9 +141,10 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_send_begin(channel->comm, &buffer, &exchange->out, sending,
-                         &err);
+    code = wm_channel_begin_unlocked(channel, &exchange->out, false, &buffer,
+                                     sending, &err);
     Py_END_ALLOW_THREADS;
+    wm_buffer_release(&buffer);
     if (code == 0)
         return 0;
     wm_raise(&err);

@@ -314,7 +314,7 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
     wm_op_retain(gate);
     if (!atomic_load(&gate->done)) {
         Py_BEGIN_ALLOW_THREADS;
-        wm_engine_poll();
+        wm_engine_look(gate);
         Py_END_ALLOW_THREADS;
     }
     bool done = atomic_load(&gate->done);

@@ -317,7 +317,7 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
     if (wm_request_is_active(self) && !op->done) {
         wm_op_retain(op); // another thread may end the request
         Py_BEGIN_ALLOW_THREADS;
-        wm_engine_poll();
+        wm_engine_look(op);
         Py_END_ALLOW_THREADS;
         bool ended = op->done;
         wm_op_release(op);

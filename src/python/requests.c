@@ -207,7 +207,7 @@ look_at(const char *name, PyObject *list, PyObject *other)
 {
     if (any_of_ours(list)) {
         Py_BEGIN_ALLOW_THREADS;
-        wm_engine_poll();
+        wm_engine_look(NULL);
         Py_END_ALLOW_THREADS;
     }
     return call_stock(name, list, other);

@@ -145,3 +145,52 @@ def test_the_others_hear_of_it_and_go_on(tmp_path, how, kind, size):
         printed
     )
     assert printed.count(f"again True {left}") == left, printed
+
+
+# Those that live stay alive: nobody's end may tell the others.
+OUTLIVED = """
+    import os, signal, sys, time
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    last, array, into = comm.size - 1, np.ones(4), np.zeros(4)
+    calls = {
+        "short send": lambda: comm.Send(array, last, 3),
+        "short isend": lambda: comm.Isend(array, last, 3).Wait(),
+        "barrier": comm.Barrier,
+        "bcast": lambda: comm.Bcast(array, 0),
+        "allreduce": lambda: comm.Allreduce(array, into),
+    }
+    comm.Barrier()
+    if comm.rank == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1)
+    begun = time.monotonic()
+    try:
+        for _ in range(5000):  # of short sends MPI takes some
+            calls[sys.argv[1]]()
+        print("no error", flush=True)
+    except MPI.Exception as error:
+        assert "PROC_FAILED" in error.Get_error_string()
+        print("told", time.monotonic() - begun < 2, flush=True)
+    time.sleep(5)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["short send", "short isend", "barrier", "bcast", "allreduce"]
+)
+def test_all_hear_of_it_while_the_others_live(tmp_path, call):
+    printed = ranks.run_text(
+        tmp_path,
+        OUTLIVED,
+        call,
+        ranks=4,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert printed.count("told True") == 3, printed

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 OURS_AND_STOCK = pytest.mark.parametrize(
@@ -173,3 +174,37 @@ def test_mpis_own_messages_go_on_meanwhile(comm, world, call):
         comm.Recv(array, 0)
     else:
         world.Barrier()
+
+
+# Without a thread of ours beside it: what came is found by who asks once.
+ONE_OF_MANY = """
+    import warnings
+    import mpi4py
+    mpi4py.rc.thread_level = "serialized"
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    warnings.simplefilter("ignore")
+    comm, one = wm.Comm(MPI.COMM_WORLD), np.ones(1)
+    others = [comm.Irecv(np.zeros(1), 0, 1000 + k) for k in range(100)]
+    last = [comm.Irecv(np.zeros(1), 0, 1) for _ in range(3)]
+    receive = comm.Precv_init(np.zeros(4), 2, 0, 3)
+    send = comm.Psend_init(np.ones(4), 2, 0, 3)
+    receive.Start()
+    send.Start()
+    for _ in last:
+        comm.Send(one, 0, 1)
+    send.Pready_range(0, 1)
+    assert last[0].Test()
+    assert wm.Request.Testall(last)
+    assert receive.Parrived(1)
+    for k in range(100):
+        comm.Send(one, 0, 1000 + k)
+    wm.Request.Waitall([*others, receive, send])
+"""
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own rank")
+def test_a_test_looks_at_what_it_is_asked_for(tmp_path):
+    ranks.run_text(tmp_path, ONE_OF_MANY, ranks=1)
