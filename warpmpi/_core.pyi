@@ -637,6 +637,7 @@ class _Passing:
         other: Any,
         explain: Any,
         positions: tuple[int, ...],
+        begins: bool,
         /,
     ) -> _Passing: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -195,25 +195,6 @@ class _Communicator(
             _guard_stock_calls()
             self._attach()
 
-    def Bcast(self, buf: Any, root: int = 0) -> None:
-        """Send root's array to all ranks.
-
-        GPU arrays go through page-locked host memory, those with a derived
-        datatype packed. The counts must agree, the kinds of memory need not.
-        """
-        if not _has_gaps(buf):
-            super().Bcast(buf, root)
-            return
-        try:
-            packed = _packed(buf)
-        except (_core.CudaError, MemoryError):
-            self._refuse()  # the others may be in it already
-            raise
-        super().Bcast([packed, MPI.BYTE], root)
-        if self.rank != root:  # type: ignore[attr-defined]
-            with _packing:
-                _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
-
     def __reduce__(self) -> Any:
         """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
         name = _name_of(self)
@@ -229,6 +210,39 @@ class _Communicator(
         if _name_of(self) is None:
             super().free()  # type: ignore[misc]
 
+
+def _bcast(self: Any, buf: Any, root: int = 0) -> None:
+    """Send root's array to all ranks.
+
+    GPU arrays go through page-locked host memory, those with a derived
+    datatype packed. The counts must agree, the kinds of memory need not.
+    """
+    if not _has_gaps(buf):
+        _core.CommMethods.Bcast(self, buf, root)
+        return
+    try:
+        packed = _packed(buf)
+    except (_core.CudaError, MemoryError):
+        self._refuse()  # the others may be in it already
+        raise
+    _core.CommMethods.Bcast(self, [packed, MPI.BYTE], root)
+    if self.rank != root:
+        with _packing:
+            _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
+
+
+def _say_nothing(*_: Any) -> None:
+    """Add nothing to an error, which tells all of it."""
+
+
+_passing = _core._Passing(
+    _core.CommMethods.Bcast, _bcast, _say_nothing, (1,), False
+)
+setattr(  # noqa: B010
+    _Communicator,
+    "Bcast",
+    functools.update_wrapper(_passing, _core.CommMethods.Bcast),
+)
 
 # Makers whose other group may be another program.
 _STRANGE = ("Spawn", "Spawn_multiple", "Accept", "Connect", "Join")

@@ -618,7 +618,8 @@ def _staging(
             raise
 
     positions = tuple(1 + buffer.position for buffer in row.buffers)
-    passing = _core._Passing(method, call, explain, positions)
+    begins = end in (_by_request, _Prequest)
+    passing = _core._Passing(method, call, explain, positions, begins)
     return functools.update_wrapper(passing, method)
 
 

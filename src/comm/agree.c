@@ -14,13 +14,18 @@
 
 #define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
-// In the operation's packet.
+// In a packet.
 typedef struct {
     wm_agree_t known, heard;
     int distance;
+    MPI_Request requests[2]; // to hear, to tell
 } run_t;
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
+
+// The others come at once, as a rule: so often they are looked for before
+// there is an operation to wait for.
+#define LOOKS 50
 
 static void
 copy(wm_agree_t *to, const wm_agree_t *from)
@@ -28,12 +33,10 @@ copy(wm_agree_t *to, const wm_agree_t *from)
     memcpy(to, from, offsetof(wm_agree_t, payload) + from->nbytes);
 }
 
-// Begins the rounds that are left: 0, 1 when there is none, or an error.
+// 0, 1 when no round is left, or an error.
 static int
-begin_round(wm_op_t *op, wm_error_t *err)
+begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
-    run_t *run = (run_t *)op->packet;
-    wm_comm_t *comm = op->comm;
     if (run->distance >= comm->size)
         return 1;
     int before = (comm->rank - run->distance + comm->size) % comm->size;
@@ -41,12 +44,12 @@ begin_round(wm_op_t *op, wm_error_t *err)
     size_t length = offsetof(wm_agree_t, payload) + run->known.nbytes;
     int code = wm_mpi_check(MPI_Irecv(&run->heard, (int)sizeof run->heard,
                                       MPI_BYTE, before, comm->tag_limit,
-                                      comm->data, &op->parts[0]),
+                                      comm->data, &run->requests[0]),
                             "MPI_Irecv", err);
     if (code == 0)
         code = wm_mpi_check(MPI_Isend(&run->known, (int)length, MPI_BYTE,
                                       after, comm->tag_limit, comm->data,
-                                      &op->parts[1]),
+                                      &run->requests[1]),
                             "MPI_Isend", err);
     return code;
 }
@@ -67,85 +70,93 @@ merge(run_t *run)
 
 // 1 when it is over, 0 when not yet.
 static int
-advance(wm_op_t *op, wm_error_t *err)
+advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
-    run_t *run = (run_t *)op->packet;
     int code = 0;
     while (code == 0) {
         int flag = 1;
         for (int i = 0; i < 2 && flag && code == 0; ++i)
             code = wm_mpi_check(
-                MPI_Test(&op->parts[i], &flag, MPI_STATUS_IGNORE), "MPI_Test",
-                err);
-        // MPI tells of the two ranks alone, and another that has heard of a
-        // dead one has left, and sends nothing.
-        if (code == 0 && !flag && ++op->looks % LOOKS_FOR_DEAD == 0)
-            code = wm_failure_look_at_all(op->comm, err);
+                MPI_Test(&run->requests[i], &flag, MPI_STATUS_IGNORE),
+                "MPI_Test", err);
         if (code < 0 || !flag)
             return code;
         merge(run);
         run->distance *= 2;
-        code = begin_round(op, err);
+        code = begin_round(comm, run, err);
     }
     return code;
 }
 
-// Ends what MPI does with the packet.
-static void
-give_up(wm_op_t *op)
+// Whether MPI needs the packet no longer: it may still be telling.
+static bool
+give_up(wm_comm_t *comm, run_t *run)
 {
-    if (op->parts[0] != MPI_REQUEST_NULL) {
-        MPI_Cancel(&op->parts[0]);
-        MPI_Wait(&op->parts[0], MPI_STATUS_IGNORE);
+    if (run->requests[0] != MPI_REQUEST_NULL) {
+        MPI_Cancel(&run->requests[0]);
+        MPI_Wait(&run->requests[0], MPI_STATUS_IGNORE);
     }
-    if (op->parts[1] != MPI_REQUEST_NULL) {
-        wm_op_leave(op->comm, &op->parts[1]);
-        op->packet = NULL; // given up: MPI may read it
-    }
+    if (run->requests[1] == MPI_REQUEST_NULL)
+        return true;
+    wm_engine_lock();
+    wm_op_leave(comm, &run->requests[1]);
+    wm_engine_unlock();
+    return false;
 }
 
 static bool
 step(wm_op_t *op)
 {
     wm_error_t err;
-    int code = advance(op, &err);
+    run_t *run = op->buffer.owner;
+    int code = advance(op->comm, run, &err);
+    // MPI tells of the two ranks alone, and another that has heard of a dead
+    // one has left, and sends nothing.
+    if (code == 0 && ++op->looks % LOOKS_FOR_DEAD == 0)
+        code = wm_failure_look_at_all(op->comm, &err);
     if (code == 0)
         return false;
-    if (code < 0) {
+    if (code < 0)
         wm_op_fail(op, &err);
-        give_up(op);
-    }
     wm_op_complete(op);
     return true;
+}
+
+// By the engine, which sees to whatever else is under way.
+static int
+wait_for_others(wm_comm_t *comm, run_t *run, wm_error_t *err)
+{
+    wm_buffer_t buffer = {.memory = {.device = -1}, .owner = run};
+    wm_op_t *op = wm_op_new(comm, &buffer);
+    if (op == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    op->step = step;
+    wm_op_retain(op); // the engine's
+    wm_engine_lock();
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    int code = wm_op_wait(op, NULL, err);
+    wm_op_release(op);
+    return code;
 }
 
 int
 wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
 {
-    wm_buffer_t none = {.memory = {.device = -1}};
-    wm_op_t *op = wm_op_new(comm, &none);
-    if (op == NULL)
+    run_t *run = (run_t *)wm_packet_take();
+    if (run == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    int code = wm_op_packet(op, false, err);
-    if (code == 0) {
-        run_t *run = (run_t *)op->packet;
-        run->distance = 1;
-        copy(&run->known, agreed);
-        op->step = step;
-        wm_engine_lock();
-        code = begin_round(op, err);
-        if (code == 0) {
-            wm_op_retain(op); // the engine's
-            wm_engine_add_lock_held(op);
-        }
-        else if (code < 0)
-            give_up(op);
-        wm_engine_unlock();
-        if (code == 0)
-            code = wm_op_wait(op, NULL, err);
-        if (code >= 0)
-            copy(agreed, &run->known);
-    }
-    wm_op_release(op);
+    run->distance = 1;
+    run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
+    copy(&run->known, agreed);
+    int code = begin_round(comm, run, err);
+    for (int i = 0; i < LOOKS && code == 0; ++i)
+        code = advance(comm, run, err);
+    if (code == 0)
+        code = wait_for_others(comm, run, err);
+    if (code >= 0)
+        copy(agreed, &run->known);
+    if (code >= 0 || give_up(comm, run))
+        wm_packet_give((char *)run);
     return code < 0 ? code : 0;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives: nonblocking ones of MPI on a private communicator, waited for
-// in our progress loop. GPU buffers go through page-locked memory in pieces of
-// 16 MiB. What has begun cannot be taken back, so nothing here can be
-// interrupted; where one rank fails, all raise. GIL released by the caller,
-// engine lock not held. The buffers stay the caller's, who releases them.
+// Collectives of MPI on a private communicator, nonblocking and waited for in
+// our progress loop where messages are under way, after all have agreed
+// (agree.h). GPU buffers go through page-locked memory in pieces of 16 MiB.
+// What has begun cannot be taken back, so nothing here can be interrupted;
+// where one rank fails, all raise. GIL released by the caller, engine lock not
+// held. The buffers stay the caller's, who releases them.
 #ifndef WM_COMM_COLL_H
 #define WM_COMM_COLL_H
 

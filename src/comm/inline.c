@@ -7,6 +7,29 @@
 #include "comm/progress.h"
 #include "comm/stats.h"
 
+// Of all messages that ended as they began; its first reference is nobody's.
+static wm_op_t ended = {
+    .done = 1,
+    .news = 1,
+    .references = 1,
+    .slot_index = -1,
+    .lane = -1,
+    .user_device = -1,
+};
+
+wm_op_t *
+wm_op_ended(void)
+{
+    wm_op_retain(&ended);
+    return &ended;
+}
+
+bool
+wm_op_is_ended(const wm_op_t *op)
+{
+    return op == &ended;
+}
+
 bool
 wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
                const wm_envelope_t *envelope)

@@ -8,6 +8,14 @@
 
 #include "comm/p2p.h"
 
+// What stands for a send that ended as it began: one operation for all, never
+// written. A reference for the caller.
+wm_op_t *
+wm_op_ended(void);
+
+bool
+wm_op_is_ended(const wm_op_t *op);
+
 // Whether the message can go so.
 bool
 wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,

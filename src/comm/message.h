@@ -81,6 +81,12 @@ wm_header_length(const wm_header_t *header);
 size_t
 wm_header_read(wm_header_t *header, const char *packet);
 
+// Host memory for a packet, kept for the next; NULL without memory.
+char *
+wm_packet_take(void);
+void
+wm_packet_give(char *packet);
+
 // Memory to send or to receive into, and who must be waited for. Moved into an
 // operation, which calls release(owner) once when it no longer needs the
 // memory, without the engine's lock, on any thread.

@@ -22,7 +22,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #define SPARES 0
 #else
-#define SPARES 64
+#define SPARES 160
 #endif
 
 typedef struct {
@@ -127,29 +127,6 @@ wm_op_release(wm_op_t *op)
     else if (op->packet != NULL)
         wm_packet_give(op->packet);
     give(&spare_ops, op);
-}
-
-// Of all messages that ended as they began; its first reference is nobody's.
-static wm_op_t ended = {
-    .done = 1,
-    .news = 1,
-    .references = 1,
-    .slot_index = -1,
-    .lane = -1,
-    .user_device = -1,
-};
-
-wm_op_t *
-wm_op_ended(void)
-{
-    wm_op_retain(&ended);
-    return &ended;
-}
-
-bool
-wm_op_is_ended(const wm_op_t *op)
-{
-    return op == &ended;
 }
 
 void

@@ -133,20 +133,6 @@ struct wm_op {
 wm_op_t *
 wm_op_new(wm_comm_t *comm, wm_buffer_t *buffer);
 
-// What stands for a send that ended as it began: one operation for all, never
-// written. A reference for the caller.
-wm_op_t *
-wm_op_ended(void);
-
-bool
-wm_op_is_ended(const wm_op_t *op);
-
-// Host memory for a packet, kept for the next; NULL without memory.
-char *
-wm_packet_take(void);
-void
-wm_packet_give(char *packet);
-
 // Gives it a packet, page-locked where a stream is to read or write it.
 WM_MUST_CHECK int
 wm_op_packet(wm_op_t *op, bool pinned, wm_error_t *err);

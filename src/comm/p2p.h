@@ -15,6 +15,7 @@ typedef struct {
                       // for: the caller ends with wm_engine_flush()
     bool eager;       // blocking: of any size, it is copied where the receiver
                       // does not come soon
+    bool requested;   // an MPI request is made in the same go, if it can be
     bool buffered;    // Bsend: of a copy that fits the user's buffer
     wm_stashed_t *matched; // to receive this message: taken over once the
                            // receive has begun

@@ -17,6 +17,7 @@
 #include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/push.h"
+#include "comm/request.h"
 #include "comm/stash.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
@@ -433,22 +434,17 @@ look_at_producer(wm_op_t *op)
 }
 
 static int
-post(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
+post_lock_held(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
 {
-    int code = wm_op_packet(op, wm_buffer_on_device(&op->buffer), err);
-    if (code < 0)
-        return code;
-    wm_engine_lock();
     op->stashed = matched != NULL || wm_stash_take(op);
     if (matched != NULL)
         wm_stash_open(op, matched);
-    if (!op->stashed)
-        code = wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES,
-                                      MPI_BYTE, op->rank, op->tag,
-                                      op->comm->match, &op->parts[0]),
-                            "MPI_Irecv", err);
-    wm_engine_unlock();
-    return code;
+    if (op->stashed)
+        return 0;
+    return wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
+                                  op->rank, op->tag, op->comm->match,
+                                  &op->parts[0]),
+                        "MPI_Irecv", err);
 }
 
 static int
@@ -471,21 +467,30 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     code = wm_settle_producer(&op->buffer, envelope, true, err);
     if (code == 0)
         code = wm_unpack_prepare(op, err);
+    bool device = wm_buffer_on_device(&op->buffer);
     if (code == 0)
-        code = post(op, envelope->matched, err);
+        code = wm_op_packet(op, device, err);
+    if (code == 0) {
+        wm_engine_lock();
+        code = post_lock_held(op, envelope->matched, err);
+        if (code == 0 && device) { // which may take a while
+            wm_engine_unlock();
+            look_at_producer(op);
+            wm_engine_lock();
+        }
+        if (code == 0) {
+            wm_op_retain(op); // the engine's
+            wm_engine_add_lock_held(op);
+            if (envelope->requested) // else it is tried, and told, again
+                (void)!wm_request_start_lock_held(op, NULL);
+        }
+        wm_engine_unlock();
+    }
     if (code < 0) {
         *result = NULL;
         wm_op_release(op);
-        return code;
     }
-    if (wm_buffer_on_device(&op->buffer))
-        look_at_producer(op);
-    wm_engine_lock();
-    wm_op_retain(op); // the engine's
-    wm_engine_add_lock_held(op);
-    wm_engine_begun_lock_held(op);
-    wm_engine_unlock();
-    return 0;
+    return code;
 }
 
 int
@@ -555,14 +560,6 @@ wm_probe_take(wm_op_t *op)
     op->matched = NULL;
     wm_engine_unlock();
     return matched;
-}
-
-void
-wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched)
-{
-    wm_engine_lock();
-    wm_stash_return(comm, matched);
-    wm_engine_unlock();
 }
 
 bool

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/request.h"
 
+#include "comm/inline.h"
 #include "comm/leftovers.h"
 #include "comm/p2p.h"
 #include "comm/progress.h"
@@ -52,6 +53,22 @@ cancel(void *op, int complete)
 }
 
 int
+wm_request_start_lock_held(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_mpi_check(
+        MPI_Grequest_start(query, let_go, cancel, op, &op->request),
+        "MPI_Grequest_start", err);
+    if (code < 0)
+        return code;
+    wm_op_retain(op);
+    op->has_request = true;
+    wm_leftovers_note(op);
+    if (atomic_load(&op->done))
+        MPI_Grequest_complete(op->request);
+    return 0;
+}
+
+int
 wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     if (wm_op_is_ended(op)) // what MPI has ended as it began it
@@ -59,17 +76,9 @@ wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
                                       MPI_COMM_SELF, request),
                             "MPI_Isend", err);
     wm_engine_lock();
-    int code = wm_mpi_check(
-        MPI_Grequest_start(query, let_go, cancel, op, &op->request),
-        "MPI_Grequest_start", err);
-    if (code == 0) {
-        wm_op_retain(op);
+    int code = op->has_request ? 0 : wm_request_start_lock_held(op, err);
+    if (code == 0)
         *request = op->request;
-        op->has_request = true;
-        wm_leftovers_note(op);
-        if (atomic_load(&op->done))
-            MPI_Grequest_complete(op->request);
-    }
     wm_engine_unlock();
     wm_engine_notify();
     return code;

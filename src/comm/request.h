@@ -13,6 +13,10 @@
 WM_MUST_CHECK int
 wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 
+// The same for who has the lock, of one that has not ended: op->request.
+WM_MUST_CHECK int
+wm_request_start_lock_held(wm_op_t *op, wm_error_t *err);
+
 // What MPI's status tells of an operation that has ended.
 void
 wm_request_status(const wm_op_t *op, MPI_Status *status);

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/p2p.h"
+#include "comm/progress.h"
+
 struct wm_stashed {
     wm_stashed_t *next;
     int source, tag;
@@ -168,4 +171,12 @@ wm_stash_free(wm_comm_t *comm)
         free(comm->stash);
         comm->stash = next;
     }
+}
+
+void
+wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched)
+{
+    wm_engine_lock();
+    wm_stash_return(comm, matched);
+    wm_engine_unlock();
 }

@@ -91,7 +91,11 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
     Py_BEGIN_ALLOW_THREADS;
     code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
                                      &err);
-    if (code == 0 && request != NULL) {
+    if (code == 0 && request != NULL && op->has_request) {
+        *request = op->request;
+        wm_engine_notify();
+    }
+    else if (code == 0 && request != NULL) {
         code = wm_request_start(op, request, &err);
         if (code < 0)
             wm_op_release(op); // it ends by itself
@@ -232,6 +236,7 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
     if (blocking)
         return run(&channel, "Recv", values[0], &envelope, true, status);
     MPI_Request request;
+    envelope.requested = true;
     wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &request,
                         &message);
     return op != NULL ? wm_request_new(op, request, &message) : NULL;

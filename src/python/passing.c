@@ -8,6 +8,7 @@
 
 #include "comm/child.h"
 #include "python/mpi.h"
+#include "python/request.h"
 #include "python/view.h"
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     PyObject *explain; // adds to an exception of MPI's
     PyObject *dict;    // name, documentation and signature
     PyObject *where;   // positions of the buffers
+    int begins;        // it makes a request
 } passing_t;
 
 // Whether MPI may have a buffer as it is.
@@ -79,16 +81,70 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
     PyErr_Restore(kind, value, trace);
 }
 
+// Memory is exported meanwhile: nobody can resize it.
+static int
+keep(PyObject *kept, PyObject *value)
+{
+    PyObject *view = PyObject_CheckBuffer(value)
+                         ? PyMemoryView_FromObject(value)
+                         : NULL;
+    if (view == NULL)
+        PyErr_Clear();
+    int code = PyList_Append(kept, view != NULL ? view : value);
+    Py_XDECREF(view);
+    return code;
+}
+
+// What a call was given but its object, or NULL with an exception.
+static PyObject *
+keep_all(PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *kept = PyList_New(0);
+    int code = kept == NULL ? -1 : 0;
+    for (Py_ssize_t i = 1; i < count && code == 0; ++i) {
+        bool listed = PyList_Check(args[i]) || PyTuple_Check(args[i]);
+        PyObject *items = listed ? PySequence_Tuple(args[i]) : NULL;
+        Py_ssize_t length = items != NULL ? PyTuple_GET_SIZE(items) : 0;
+        code = listed ? (items == NULL ? -1 : 0) : keep(kept, args[i]);
+        for (Py_ssize_t j = 0; j < length && code == 0; ++j)
+            code = keep(kept, PyTuple_GET_ITEM(items, j));
+        Py_XDECREF(items);
+    }
+    if (code < 0)
+        Py_CLEAR(kept);
+    return kept;
+}
+
+// mpi4py's requests of reductions and of Iallgatherv do not keep the buffers.
+static void
+hand_over(PyObject *result, PyObject *kept)
+{
+    PyMPIRequestObject *request = (PyMPIRequestObject *)result;
+    if (PyObject_TypeCheck(result, wm_mpi_request_type())
+        && !PyObject_TypeCheck(result, wm_state()->request_type)
+        && request->ob_mpi != MPI_REQUEST_NULL && request->ob_buf == Py_None) {
+        request->ob_buf = Py_NewRef(kept);
+        Py_DECREF(Py_None);
+    }
+}
+
 static PyObject *
 call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 {
     const passing_t *self = (passing_t *)object;
     Py_ssize_t given = PyVectorcall_NARGS(flags);
-    if (!are_plain(self, args, given) || wm_child_refuse(NULL) < 0)
-        return PyObject_Vectorcall(self->other, args, flags, names);
-    PyObject *result = PyObject_Vectorcall(self->method, args, flags, names);
-    if (result == NULL)
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    bool ours = !are_plain(self, args, given) || wm_child_refuse(NULL) < 0;
+    PyObject *kept = NULL;
+    if (self->begins && (kept = keep_all(args, count)) == NULL)
+        return NULL;
+    PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
+                                           args, flags, names);
+    if (result == NULL && !ours)
         explain(self, args, given, names);
+    if (result != NULL && kept != NULL)
+        hand_over(result, kept);
+    Py_XDECREF(kept);
     return result;
 }
 
@@ -96,12 +152,13 @@ static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where;
+    int begins;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!:_Passing", &method, &other, &explains,
-                          &PyTuple_Type, &where))
+    if (!PyArg_ParseTuple(args, "OOOO!p:_Passing", &method, &other, &explains,
+                          &PyTuple_Type, &where, &begins))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -111,6 +168,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->other = Py_NewRef(other);
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
+    self->begins = begins;
     return (PyObject *)self;
 }
 
@@ -170,9 +228,10 @@ static PyGetSetDef attributes[] = {
 };
 
 PyDoc_STRVAR(passing_doc,
-             "_Passing(method, other, explain, positions, /)\n--\n\n"
+             "_Passing(method, other, explain, positions, begins, /)\n--\n\n"
              "A method of mpi4py's for plain arrays of NumPy, and another for "
-             "all else.");
+             "all else.\nbegins: it returns a request, which keeps what the "
+             "call was given.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

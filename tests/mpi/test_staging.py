@@ -2,6 +2,7 @@
 """MPI's own collectives on GPU memory, through twins in host memory."""
 
 import contextlib
+import weakref
 
 import numpy as np
 import pytest
@@ -576,6 +577,68 @@ def test_host_arrays_are_mpi4py_s_own_business(comm):
     request = comm.Iallreduce(np.ones(3), np.zeros(3))
     assert type(request) is MPI.Request
     request.Wait()
+
+
+KEEPING = [
+    *("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block"),
+    *("Allgather", "Allgatherv"),
+]
+
+
+def begun(comm, name, form):
+    """A request over arrays that nobody else has, and what tells of them."""
+    gathers, one = "gather" in name, "block" in name
+    mine = np.ones(comm.size, np.uint8)
+    into = bytearray(comm.size**2 if gathers else 1 if one else comm.size)
+    called = "I" + name.lower() if form == "I" else name + "_init"
+    try:
+        request = getattr(comm, called)(
+            [mine, MPI.UINT8_T], recvbuf=[into, MPI.UINT8_T]
+        )
+    except NotImplementedError:
+        pytest.skip(f"this MPI has no {called}")
+    assert isinstance(request, MPI.Request)
+    assert not isinstance(request, wm.Request)
+    return request, weakref.ref(mine), into
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_requests_of_host_arrays_keep_them(comm, name):
+    """Also those that mpi4py's own do not keep."""
+    request, alive, into = begun(comm, name, "I")
+    assert alive() is not None
+    with pytest.raises(BufferError):
+        into.extend(b"more")
+    MPI.Request.Waitall([request])
+    assert alive() is None
+    into.extend(b"more")
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_persistent_requests_of_host_arrays_keep_them(comm, name):
+    request, alive, into = begun(comm, name, "_init")
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+        assert alive() is not None
+    request.Free()
+    del request
+    assert alive() is None
+    into.extend(b"more")
+
+
+def test_temporaries_are_reduced(comm):
+    requests = [
+        comm.Iallreduce(
+            wm.full(1000, 1.0, device="cpu"), np.zeros(1000), op=MPI.SUM
+        )
+        for _ in range(20)
+    ]
+    total = np.empty(1000)
+    requests.append(comm.Iallreduce(wm.full(1000, 2.0, device="cpu"), total))
+    rubbish = [np.full(1000, np.nan) for _ in range(100)]
+    MPI.Request.Waitall(requests)
+    assert len(rubbish) == 100 and (total == 2.0 * comm.size).all()
 
 
 @needs_gpu
