@@ -173,7 +173,7 @@ def main():
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gpu", action="store_true", help="real GPUs")
     parser.add_argument(
-        "--limit", type=float, default=600, help="seconds for one suite"
+        "--limit", type=float, default=1500, help="seconds for one suite"
     )
     arguments = sys.argv[1:]
     own, passed_on = arguments, []
