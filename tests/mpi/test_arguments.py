@@ -58,9 +58,10 @@ NOUGHTS = [
 def test_whatever_int_takes_is_a_rank_and_a_tag(nought):
     own = wm.Comm(MPI.COMM_SELF)
     sent, into = np.arange(3.0), np.zeros(3)
-    own.Isend(sent, nought, nought).Wait()
+    request = own.Isend(sent, nought, nought)  # to itself: may wait for Recv
     own.Probe(nought, nought)
     own.Recv(into, nought, nought)
+    request.Wait()
     assert into.tolist() == [0, 1, 2]
     own.Sendrecv(sent + 1, nought, nought, into, nought, nought)
     assert into.tolist() == [1, 2, 3]
