@@ -21,8 +21,9 @@ SIZES = [1, 100_000]  # rides the header, or follows it
 def own():
     comm = wm.Comm(MPI.COMM_SELF)
     yield comm
-    comm.isend("still", 0, 9).wait()
+    sending = comm.isend("still", 0, 9)
     assert comm.recv(None, 0, 9) == "still"
+    sending.wait()
 
 
 def receives(own, buffer):
