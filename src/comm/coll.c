@@ -114,6 +114,7 @@ typedef struct {
     int64_t type;      // and this
     bool stages;       // whether this rank does; afterwards, whether any does
     bool busy;         // afterwards: whether any rank is
+    bool begun;        // afterwards: all go on, to the end
     wm_agree_t *rides; // NULL, or with the payload
 } agreement_t;
 
@@ -159,6 +160,7 @@ agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
                             "elements, this one %zu: all must give the same",
                             (long long)-most[MINUS_COUNT],
                             (long long)most[COUNT], agreement->count);
+    agreement->begun = true;
     return 0;
 }
 
@@ -265,10 +267,9 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     int code = buffer->nbytes <= WM_AGREE_BYTES
                    ? bcast_short(comm, &end, sends, &agreed, err)
                    : agree(comm, &agreed, err);
-    bool begun = code == 0;
-    if (begun && buffer->nbytes > WM_AGREE_BYTES)
+    if (agreed.begun && buffer->nbytes > WM_AGREE_BYTES)
         code = bcast_long(comm, &end, root, agreed.busy, piece, err);
-    if (begun && agreed.stages) {
+    if (agreed.begun && agreed.stages) {
         agreement_t last = {.code = code};
         code = agree(comm, &last, err);
     }
