@@ -518,6 +518,7 @@ P2P = {
 }
 COLLECTIVES = {
     "bcast": (Bcast, "device", "device", LARGE),
+    "short_bcast": (Bcast, "device", "device", SMALL),
     "allreduce": (Allreduce, "device", "device", LARGE),
 }
 
