@@ -115,13 +115,21 @@ tell_of_requests(void)
     tell_of_more(count, "requests were never waited for");
 }
 
+// The messages that came for a communicator and nobody received, `list`.
+static wm_result_t list[LISTED];
+
+static int
+look_for_messages(wm_comm_t *comm)
+{
+    return wm_stash_list(comm, list, LISTED);
+}
+
 static void
 tell_of_messages(void)
 {
-    static wm_result_t list[LISTED];
     int count = 0;
     for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
-        int come = wm_stash_list(comm, list, LISTED);
+        int come = look_for_messages(comm);
         for (int i = 0; i < come && i < LISTED && count + i < TOLD; ++i) {
             wm_words_t words = {.length = 0};
             wm_report_rank(&words, comm);
@@ -166,23 +174,36 @@ static bool
 are_peers_at_end(void)
 {
     bool ended = true;
-    wm_engine_lock();
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
         ended &= peer->self || !wm_node_may_receive(peer);
-    wm_engine_unlock();
     return ended;
 }
 
-// Until nobody sends any more.
+// How many messages have come. MPI moves none unless it is asked.
+static int
+count_messages(void)
+{
+    int count = 0;
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next)
+        count += look_for_messages(comm);
+    return count;
+}
+
+// Until nobody sends any more: all are at their end, and nothing came since.
 static void
 wait_for_peers(void)
 {
-    int64_t until = wm_engine_now() + PEERS_US;
-    while (wm_engine_now() < until) {
-        if (are_peers_at_end() && until > wm_engine_now() + QUIET_US)
-            until = wm_engine_now() + QUIET_US;
-        wm_engine_poll();
+    int64_t now = wm_engine_now(), until = now + PEERS_US, since = now;
+    for (int count = -1; now < until && now < since + QUIET_US;) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        wm_engine_poll();
+        now = wm_engine_now();
+        wm_engine_lock();
+        int before = count;
+        count = count_messages();
+        if (!are_peers_at_end() || count != before)
+            since = now;
+        wm_engine_unlock();
     }
 }
 
