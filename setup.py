@@ -86,6 +86,7 @@ SOURCES = [
     "src/comm/staged.c",
     "src/comm/stash.c",
     "src/comm/stats.c",
+    "src/comm/trail.c",
     "src/comm/transport.c",
     "src/comm/transport_host.c",
     "src/comm/transport_ipc.c",

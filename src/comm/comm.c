@@ -322,16 +322,20 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
 }
 
 void
-wm_comm_keep_error(wm_comm_t *comm, int source, int tag, const wm_error_t *err)
+wm_comm_keep_error(wm_comm_t *comm, bool receives, int rank, int tag,
+                   const wm_error_t *err)
 {
     comm = comm->owner;
     if (atomic_load(&comm->is_late))
         return;
     wm_error_set(&comm->late, err->code, err->detail,
-                 "an earlier receive on a stream, of the message from rank %d "
-                 "with tag %d, failed after it had returned, and what it "
-                 "received is not valid: %.300s",
-                 source, tag, err->text);
+                 "an earlier %s rank %d with tag %d, failed after it had "
+                 "returned%s: %.300s",
+                 receives ? "receive on a stream, of the message from"
+                          : "send, of the message to",
+                 rank, tag,
+                 receives ? ", and what it received is not valid" : "",
+                 err->text);
     atomic_store(&comm->is_late, true);
 }
 

@@ -14,6 +14,7 @@
 typedef struct wm_stashed wm_stashed_t;
 typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
+typedef struct wm_trail wm_trail_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
@@ -29,10 +30,11 @@ typedef struct wm_comm {
     uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
     wm_stashed_t *stash; // matched, then put back
     wm_room_t *room;     // attached for buffered sends
+    wm_trail_t *trail;   // packets that MPI still reads; engine lock
     wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then
-    wm_error_t late;           // of a receive that had returned; engine lock
+    wm_error_t late;           // of a call that had returned; engine lock
     _Atomic bool is_late;
     // The arrays inside pickled objects are messages of a communicator of
     // their own, whose headers go on `data` under a number as tag, where no
@@ -74,11 +76,11 @@ WM_MUST_CHECK int
 wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
               bool receives, wm_error_t *err);
 
-// Keeps the error of a receive whose caller has gone on already, on a stream
-// that waited for data that never came, for whoever begins the next message;
-// the first stays. Lock held.
+// Keeps the error of a message whose caller has gone on already (of a receive:
+// on a stream that waited for data that never came) for whoever begins the
+// next one; the first stays. Lock held.
 void
-wm_comm_keep_error(wm_comm_t *comm, int source, int tag,
+wm_comm_keep_error(wm_comm_t *comm, bool receives, int rank, int tag,
                    const wm_error_t *err);
 
 // Raises what was kept, once.

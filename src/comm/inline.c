@@ -6,6 +6,7 @@
 #include "comm/check.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
+#include "comm/trail.h"
 
 // Of all messages that ended as they began; its first reference is nobody's.
 static wm_op_t ended = {
@@ -58,14 +59,18 @@ pack(const wm_buffer_t *buffer, char *packet)
     return WM_HEADER_SHORT + buffer->nbytes;
 }
 
-// Sees the packet to its end.
+// Sees the packet to its end; NULL without memory.
 static wm_op_t *
-follow(wm_comm_t *comm, const wm_envelope_t *envelope, MPI_Request request,
-       char *packet)
+follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+       MPI_Request request, char *packet)
 {
+    wm_op_t *op;
     wm_engine_lock();
-    wm_op_t *op = wm_op_of_request(comm, request);
-    if (op != NULL) {
+    // MPI may have yet to send it.
+    if (wm_engine_is_threaded()
+        && wm_trail_add(comm, envelope, nbytes, request, packet))
+        op = wm_op_ended();
+    else if ((op = wm_op_of_request(comm, request)) != NULL) {
         op->rank = envelope->rank;
         op->tag = envelope->tag;
         op->peer = comm->peers[op->rank];
@@ -98,7 +103,8 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
         code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
                             "MPI_Test", err);
     if (code == 0 && !sent
-        && (*op = follow(comm, envelope, request, packet)) != NULL)
+        && (*op = follow(comm, envelope, buffer->nbytes, request, packet))
+               != NULL)
         packet = NULL;           // the operation's
     else if (code == 0 && !sent) // no memory for one
         code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",

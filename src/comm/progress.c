@@ -235,6 +235,12 @@ wm_engine_first(void)
 }
 
 bool
+wm_engine_is_threaded(void)
+{
+    return threaded;
+}
+
+bool
 wm_engine_is_idle(void)
 {
     return atomic_load(&inside) == 0

@@ -91,6 +91,10 @@ wm_engine_step(void);
 wm_op_t *
 wm_engine_first(void);
 
+// Whether what is under way goes on though nobody is in our code.
+bool
+wm_engine_is_threaded(void);
+
 // Whether nobody waits, and no thread of ours has anything to step. Also for
 // handlers of signals.
 bool

@@ -381,8 +381,8 @@ step(wm_op_t *op)
         return false;
     if (code < 0) {
         if (atomic_load(&op->done)) // on a stream
-            wm_comm_keep_error(op->comm, op->result.source, op->result.tag,
-                               &err);
+            wm_comm_keep_error(op->comm, true, op->result.source,
+                               op->result.tag, &err);
         wm_op_fail(op, &err);
         if (err.code == WM_ERR_MPI)
             wm_failure_release(op->comm); // what our streams may wait for

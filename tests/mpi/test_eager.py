@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Blocking sends up to the eager limit end before they are received."""
 
+import os
 import re
+import signal
+import threading
 import time
 
 import numpy as np
@@ -162,3 +165,38 @@ def test_nothing_is_lost_when_the_sender_ends_first(tmp_path):
             assert (into.numpy() == 7).all()
     """
     run(tmp_path, None, program)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("count", [100, 600])
+def test_short_host_messages_to_a_rank_that_is_stopped(comm, count):
+    """The first return at once; others when MPI has room for them."""
+    if comm.rank > 1 or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return
+    if comm.rank == 1:
+        comm.send(os.getpid(), 0)
+        comm.Recv(np.zeros(1), 0, 1)
+        for number in range(count):
+            into = np.zeros(700, np.int32)
+            comm.Recv(into[: 100 + number], 0, 2)
+            assert (into[: 100 + number] == number).all()
+        return
+    peer = comm.recv(None, 1)
+    time.sleep(0.1)  # it has sent that, and MPI holds no lock of its own
+    requests, out = [], np.zeros(700, np.int32)
+    go_on = threading.Timer(5, os.kill, (peer, signal.SIGCONT))
+    os.kill(peer, signal.SIGSTOP)
+    go_on.start()
+    comm.Isend(np.zeros(1), 1, 1).Wait()
+    for number in range(count):
+        out[:] = number
+        if number < 50:
+            comm.Send(out[: 100 + number], 1, 2)
+        else:
+            message = out[: 100 + number].copy()
+            requests.append(comm.Isend(message, 1, 2))
+    in_time = go_on.is_alive()
+    go_on.cancel()
+    os.kill(peer, signal.SIGCONT)
+    MPI.Request.Waitall(requests)
+    assert in_time
