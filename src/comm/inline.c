@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/check.h"
+#include "comm/failure.h"
 #include "comm/progress.h"
 #include "comm/stats.h"
 #include "comm/trail.h"
@@ -59,25 +60,37 @@ pack(const wm_buffer_t *buffer, char *packet)
     return WM_HEADER_SHORT + buffer->nbytes;
 }
 
-// Sees the packet to its end; NULL without memory.
-static wm_op_t *
+// Sees the packet to its end. That an earlier one met a dead rank is told by
+// the next.
+static int
 follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
-       MPI_Request request, char *packet)
+       MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
 {
-    wm_op_t *op;
+    int code = 0;
+    *op = NULL;
     wm_engine_lock();
     // MPI may have yet to send it.
     if (wm_engine_is_threaded()
-        && wm_trail_add(comm, envelope, nbytes, request, packet))
-        op = wm_op_ended();
-    else if ((op = wm_op_of_request(comm, request)) != NULL) {
-        op->rank = envelope->rank;
-        op->tag = envelope->tag;
-        op->peer = comm->peers[op->rank];
-        op->packet = packet;
+        && wm_trail_add(comm, envelope, nbytes, request, packet)) {
+        if (comm->peers[envelope->rank]->dead)
+            code = wm_failure_look(comm, envelope->rank, err);
+        if (code == 0)
+            *op = wm_op_ended();
+    }
+    else if ((*op = wm_op_of_request(comm, request)) != NULL) {
+        (*op)->rank = envelope->rank;
+        (*op)->tag = envelope->tag;
+        (*op)->peer = comm->peers[envelope->rank];
+        (*op)->packet = packet;
     }
     wm_engine_unlock();
-    return op;
+    if (code < 0 || *op != NULL)
+        return code;
+    code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
+                        err); // there was no memory
+    wm_packet_give(packet);
+    *op = wm_op_ended();
+    return code;
 }
 
 int
@@ -102,14 +115,12 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
     if (code == 0) // an error of MPI's may come no sooner: the peer is dead
         code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
                             "MPI_Test", err);
-    if (code == 0 && !sent
-        && (*op = follow(comm, envelope, buffer->nbytes, request, packet))
-               != NULL)
-        packet = NULL;           // the operation's
-    else if (code == 0 && !sent) // no memory for one
-        code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
-                            err);
-    if (code == 0 && packet != NULL)
+    if (code == 0 && !sent) {
+        code = follow(comm, envelope, buffer->nbytes, request, packet, op,
+                      err);
+        packet = NULL;
+    }
+    else if (code == 0)
         *op = wm_op_ended();
     if (packet != NULL)
         wm_packet_give(packet);

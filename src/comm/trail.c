@@ -28,7 +28,7 @@ at(wm_trail_t *trail, unsigned number)
     return &trail->left[number % PLACES];
 }
 
-// What cannot be delivered to a dead rank is told by whatever comes next.
+// What cannot be delivered to a dead rank the next send to it tells.
 static void
 note_error(wm_comm_t *comm, const left_t *left, const wm_error_t *err)
 {
