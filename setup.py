@@ -77,6 +77,7 @@ SOURCES = [
     "src/comm/payload.c",
     "src/comm/pieces.c",
     "src/comm/poke.c",
+    "src/comm/probing.c",
     "src/comm/progress.c",
     "src/comm/push.c",
     "src/comm/receive.c",

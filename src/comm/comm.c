@@ -41,6 +41,7 @@ free_comm(wm_comm_t *comm)
     }
     free(comm->peers);
     free(comm->sequences);
+    free(comm->orders);
     wm_stash_free(comm);
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
@@ -163,7 +164,9 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     wm_engine_unlock();
     comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
     comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
-    if (all == NULL || comm->peers == NULL || comm->sequences == NULL) {
+    comm->orders = calloc((size_t)comm->size, sizeof *comm->orders);
+    if (all == NULL || comm->peers == NULL || comm->sequences == NULL
+        || comm->orders == NULL) {
         free(all);
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }

@@ -28,6 +28,7 @@ typedef struct wm_comm {
     int tag_limit;
     wm_peer_t **peers;   // by rank
     uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
+    _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash; // matched, then put back
     wm_room_t *room;     // attached for buffered sends
     wm_trail_t *trail;   // packets that MPI still reads; engine lock
@@ -69,6 +70,14 @@ wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count);
 
 uint32_t
 wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count);
+
+// The place of the next header to a rank among all to it; any thread.
+static inline uint32_t
+wm_comm_order(wm_comm_t *comm, int rank)
+{
+    return atomic_fetch_add_explicit(&comm->orders[rank], 1,
+                                     memory_order_relaxed);
+}
 
 // Checks rank (an actual rank, PROC_NULL, or ANY_SOURCE to receive), which the
 // text calls `argument`, and tag; WM_ERR_MPI with MPI_ERR_RANK or MPI_ERR_TAG.

@@ -45,13 +45,14 @@ wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
 }
 
 static size_t
-pack(const wm_buffer_t *buffer, char *packet)
+pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
 {
     wm_header_t header;
     memset(&header, 0, WM_HEADER_SHORT);
     header.magic = WM_HEADER_MAGIC;
     header.kind = WM_MESSAGE_EAGER;
     header.nbytes = buffer->nbytes;
+    header.order = order;
     header.pickled = buffer->pickled;
     header.element = buffer->nbytes > 0 ? buffer->element : 0;
     memcpy(packet, &header, WM_HEADER_SHORT);
@@ -107,7 +108,8 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
     if (code == 0 && packet == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code == 0) {
-        int length = (int)pack(buffer, packet);
+        uint32_t order = wm_comm_order(comm, envelope->rank);
+        int length = (int)pack(buffer, order, packet);
         code = wm_mpi_check(MPI_Isend(packet, length, MPI_BYTE, envelope->rank,
                                       envelope->tag, comm->match, &request),
                             "MPI_Isend", err);

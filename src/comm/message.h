@@ -42,7 +42,8 @@ typedef struct {
     uint32_t token;
     uint8_t pickled; // of a lower-case call
     uint8_t element; // the sender's buffer's
-    uint8_t spare[6];
+    uint8_t spare[2];
+    uint32_t order; // of the messages to this rank on a communicator
     // Up to here it goes with every message, the rest with offers and
     // failures: of short headers more find room on their way to a peer.
     int32_t slot; // OFFER: in the sender's segment

@@ -12,7 +12,7 @@
 #include "comm/account.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 7u
+#define WM_PROTOCOL 8u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32

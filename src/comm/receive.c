@@ -265,6 +265,14 @@ came_after_all(wm_op_t *op, MPI_Status *status)
     return !cancelled;
 }
 
+// Its header is the stash's, but not all there.
+static bool
+is_coming(const wm_op_t *op)
+{
+    return op->receives && op->state == RECEIVE_HEADER && !op->stashed
+           && op->parts[0] == MPI_REQUEST_NULL;
+}
+
 // Looks whether the header has come; 1 when it has, or none will.
 static int
 look_for_header(wm_op_t *op, wm_error_t *err)
@@ -273,6 +281,17 @@ look_for_header(wm_op_t *op, wm_error_t *err)
     MPI_Status status;
     if (op->held)
         return 0;
+    if (is_coming(op) && op->withdrawn) {
+        wm_stash_let_go(op);
+        op->result.cancelled = true;
+        return 1;
+    }
+    if (is_coming(op)) {
+        code = wm_stash_take(op, err);
+        if (code < 0 || code == WM_STASH_COMES)
+            return code < 0 ? code : 0;
+        op->stashed = true;
+    }
     if (!op->stashed) {
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, &status),
                             "MPI_Test", err);
@@ -288,7 +307,7 @@ look_for_header(wm_op_t *op, wm_error_t *err)
         op->result.tag = status.MPI_TAG;
     }
     if (op->withdrawn && !op->result.cancelled)
-        op->result.cancelled = wm_stash_put(op, op->stashed);
+        op->result.cancelled = wm_stash_put(op);
     return 1;
 }
 
@@ -436,10 +455,13 @@ look_at_producer(wm_op_t *op)
 static int
 post_lock_held(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
 {
-    op->stashed = matched != NULL || wm_stash_take(op);
+    int code = WM_STASH_TAKEN;
     if (matched != NULL)
         wm_stash_open(op, matched);
-    if (op->stashed)
+    else if ((code = wm_stash_take(op, err)) < 0)
+        return code;
+    op->stashed = code == WM_STASH_TAKEN;
+    if (code != WM_STASH_NONE)
         return 0;
     return wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
                                   op->rank, op->tag, op->comm->match,
@@ -501,67 +523,6 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     return wm_begin_in_device(begin, comm, buffer, envelope, result, err);
 }
 
-static bool
-step_probe(wm_op_t *op)
-{
-    wm_error_t err;
-    wm_stashed_t *found = NULL;
-    if (op->held)
-        return false;
-    op->result.cancelled = op->withdrawn;
-    if (!op->withdrawn
-        && wm_stash_probe(op->comm, op->rank, op->tag, &found, &op->result,
-                          &err)
-               < 0)
-        wm_op_fail(op, &err);
-    if (found == NULL && !op->withdrawn && op->error.code == 0)
-        return false;
-    if (found != NULL && op->takes_out) {
-        wm_stash_remove(op->comm, found);
-        op->matched = found;
-    }
-    wm_op_complete(op);
-    return true;
-}
-
-int
-wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched,
-               wm_op_t **result, wm_error_t *err)
-{
-    wm_op_t *op;
-    // As many bytes as have come.
-    wm_buffer_t none = {.nbytes = SIZE_MAX, .memory = {.device = -1}};
-    wm_envelope_t envelope = {
-        .rank = rank,
-        .tag = tag,
-        .blocking = true,
-        .stream_device = -1,
-    };
-    int code = wm_begin_op(comm, &none, &envelope, true, &op, err);
-    if (code < 0)
-        return code;
-    *result = op;
-    op->step = step_probe;
-    op->takes_out = matched;
-    wm_engine_lock();
-    if (!atomic_load(&op->done)) {
-        wm_op_retain(op); // the engine's
-        wm_engine_add_lock_held(op);
-    }
-    wm_engine_unlock();
-    return 0;
-}
-
-wm_stashed_t *
-wm_probe_take(wm_op_t *op)
-{
-    wm_engine_lock();
-    wm_stashed_t *matched = op->matched;
-    op->matched = NULL;
-    wm_engine_unlock();
-    return matched;
-}
-
 bool
 wm_op_cancel(wm_op_t *op)
 {
@@ -569,7 +530,7 @@ wm_op_cancel(wm_op_t *op)
     if (op->receives && op->state == RECEIVE_HEADER
         && op->parts[0] != MPI_REQUEST_NULL)
         MPI_Cancel(&op->parts[0]);
-    op->withdrawn = op->blocking;
+    op->withdrawn = op->blocking || is_coming(op);
     op->held = false;
     wm_engine_unlock();
     // MPI ends a cancelled receive locally, cancelled or matched after all.

@@ -66,6 +66,7 @@ send_failure(wm_op_t *op, const wm_error_t *err)
     snprintf(op->header.text, sizeof op->header.text, "%.63s", err->text);
     if (op->packet == NULL && wm_op_packet(op, false, &ignored) < 0)
         return;
+    op->header.order = wm_comm_order(op->comm, op->rank);
     memcpy(op->packet, &op->header, sizeof op->header);
     if (send_header(op, (int)sizeof op->header, &ignored) == 0)
         op->state = SEND_UNDER_WAY;
@@ -223,6 +224,7 @@ try_start(wm_op_t *op, wm_error_t *err)
     if ((code = wm_op_packet(op, false, err)) < 0)
         return code;
     size_t length = wm_header_length(header);
+    header->order = wm_comm_order(op->comm, op->rank);
     memcpy(op->packet, header, length);
     if (inlined > 0)
         memcpy(op->packet + length, op->buffer.data, inlined);

@@ -10,53 +10,170 @@
 struct wm_stashed {
     wm_stashed_t *next;
     int source, tag;
+    uint64_t number;      // grows in the order in which they came
+    MPI_Request request;  // null: it is all here
+    MPI_Count length;     // of header and payload
+    const wm_op_t *taker; // a receive that waits for it
     char packet[WM_PACKET_BYTES];
 };
 
-static void
-append(wm_comm_t *comm, wm_stashed_t *entry, bool first)
+static uint64_t numbers;
+static wm_stashed_t *spare; // looking takes one, and finds nothing as a rule
+
+static wm_stashed_t *
+make(void)
 {
-    wm_stashed_t **link = &comm->stash;
-    while (!first && *link != NULL)
-        link = &(*link)->next;
+    wm_stashed_t *entry = spare != NULL ? spare : malloc(sizeof *entry);
+    spare = NULL;
+    if (entry == NULL)
+        return NULL;
+    entry->request = MPI_REQUEST_NULL;
+    entry->taker = NULL;
+    return entry;
+}
+
+static void
+put_at(wm_stashed_t **link, wm_stashed_t *entry)
+{
     entry->next = *link;
     *link = entry;
 }
 
-// The place of the first that matches; it holds NULL where there is none.
+// The place of the first that matches and is no other receive's; it holds NULL
+// where there is none.
 static wm_stashed_t **
-find(wm_comm_t *comm, int rank, int tag)
+find(wm_comm_t *comm, int rank, int tag, const wm_op_t *taker)
 {
     wm_stashed_t **link = &comm->stash, *entry;
     for (; (entry = *link) != NULL; link = &entry->next)
         if ((rank == MPI_ANY_SOURCE || rank == entry->source)
-            && (tag == MPI_ANY_TAG || tag == entry->tag))
+            && (tag == MPI_ANY_TAG || tag == entry->tag)
+            && (entry->taker == NULL || entry->taker == taker))
             break;
     return link;
 }
 
-bool
-wm_stash_put(wm_op_t *op, bool first)
+// Whether it is here: 1, 0 when it is still coming, or MPI's error, and then
+// it never will.
+static int
+look(wm_stashed_t **link, wm_error_t *err)
 {
-    wm_stashed_t *entry = malloc(sizeof *entry);
+    wm_stashed_t *entry = *link;
+    int flag = 1;
+    if (entry->request == MPI_REQUEST_NULL)
+        return 1;
+    int code = wm_mpi_check(
+        MPI_Test(&entry->request, &flag, MPI_STATUS_IGNORE), "MPI_Test", err);
+    if (code == 0)
+        return flag;
+    *link = entry->next;
+    free(entry);
+    return code;
+}
+
+// Asks MPI for the first message of `rank` (or of anybody), whatever its tag,
+// and appends it. 1 where there was one.
+static int
+pull(wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    MPI_Message message;
+    MPI_Status status;
+    int flag = 0;
+    wm_stashed_t *entry = make(), **end = &comm->stash;
+    if (entry == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = wm_mpi_check(
+        MPI_Improbe(rank, MPI_ANY_TAG, comm->match, &flag, &message, &status),
+        "MPI_Improbe", err);
+    // Its payload may have to wait for the sender.
+    if (code == 0 && flag)
+        code = wm_mpi_check(MPI_Imrecv(entry->packet,
+                                       (int)sizeof entry->packet, MPI_BYTE,
+                                       &message, &entry->request),
+                            "MPI_Imrecv", err);
+    if (code < 0 || !flag) {
+        spare = entry;
+        return code;
+    }
+    entry->source = status.MPI_SOURCE;
+    entry->tag = status.MPI_TAG;
+    entry->number = ++numbers;
+    MPI_Get_elements_x(&status, MPI_BYTE, &entry->length);
+    while (*end != NULL)
+        end = &(*end)->next;
+    put_at(end, entry);
+    return 1;
+}
+
+static uint32_t
+order_of(const char *packet)
+{
+    wm_header_t header;
+    wm_header_read(&header, packet);
+    return header.order;
+}
+
+bool
+wm_stash_put(wm_op_t *op)
+{
+    wm_stashed_t *entry = make(), **link = &op->comm->stash;
     if (entry == NULL)
         return false;
     entry->source = op->result.source;
     entry->tag = op->result.tag;
     memcpy(entry->packet, op->packet, sizeof entry->packet);
-    append(op->comm, entry, first);
+    // MPI may still hold earlier ones with other tags.
+    while (pull(op->comm, entry->source, NULL) > 0)
+        ;
+    uint32_t order = order_of(entry->packet);
+    for (; *link != NULL; link = &(*link)->next) {
+        wm_stashed_t *other = *link;
+        if (other->source != entry->source)
+            continue;
+        (void)!wm_mpi_check(MPI_Wait(&other->request, MPI_STATUS_IGNORE),
+                            "MPI_Wait", NULL);
+        if ((int32_t)(order_of(other->packet) - order) > 0)
+            break;
+    }
+    entry->number = *link != NULL ? (*link)->number : ++numbers;
+    put_at(link, entry);
     return true;
 }
 
-bool
-wm_stash_take(wm_op_t *op)
+void
+wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry)
 {
-    wm_stashed_t **link = find(op->comm, op->rank, op->tag), *entry = *link;
+    wm_stashed_t **link = &comm->stash;
+    while (*link != NULL && (*link)->number < entry->number)
+        link = &(*link)->next;
+    put_at(link, entry);
+}
+
+int
+wm_stash_take(wm_op_t *op, wm_error_t *err)
+{
+    wm_stashed_t **link = find(op->comm, op->rank, op->tag, op);
+    wm_stashed_t *entry = *link;
     if (entry == NULL)
-        return false;
+        return WM_STASH_NONE;
+    int code = look(link, err);
+    if (code < 0)
+        return code;
+    entry->taker = op;
+    if (code == 0)
+        return WM_STASH_COMES;
     *link = entry->next;
     wm_stash_open(op, entry);
-    return true;
+    return WM_STASH_TAKEN;
+}
+
+void
+wm_stash_let_go(const wm_op_t *op)
+{
+    for (wm_stashed_t *entry = op->comm->stash; entry != NULL;
+         entry = entry->next)
+        if (entry->taker == op)
+            entry->taker = NULL;
 }
 
 void
@@ -69,12 +186,6 @@ wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry)
 }
 
 void
-wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry)
-{
-    append(comm, entry, true);
-}
-
-void
 wm_stash_open(wm_op_t *op, wm_stashed_t *entry)
 {
     op->result.source = entry->source;
@@ -83,56 +194,43 @@ wm_stash_open(wm_op_t *op, wm_stashed_t *entry)
     free(entry);
 }
 
-// Asks MPI; *entry is the message that has come, or NULL.
-static int
-receive_header(wm_comm_t *comm, int rank, int tag, wm_stashed_t **entry,
-               wm_error_t *err)
+// Bytes of the payload: of what is still coming it can be no offer's.
+static uint64_t
+nbytes_of(const wm_stashed_t *entry)
 {
-    MPI_Message message;
-    MPI_Status status;
-    int flag = 0;
-    *entry = NULL;
-    int code = wm_mpi_check(
-        MPI_Improbe(rank, tag, comm->match, &flag, &message, &status),
-        "MPI_Improbe", err);
-    if (code < 0 || !flag)
-        return code;
-    wm_stashed_t *made = malloc(sizeof *made);
-    if (made == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    made->source = status.MPI_SOURCE;
-    made->tag = status.MPI_TAG;
-    code = wm_mpi_check(MPI_Mrecv(made->packet, (int)sizeof made->packet,
-                                  MPI_BYTE, &message, MPI_STATUS_IGNORE),
-                        "MPI_Mrecv", err);
-    if (code < 0)
-        free(made);
-    else
-        *entry = made;
-    return code;
+    wm_header_t header;
+    if (entry->request != MPI_REQUEST_NULL)
+        return (uint64_t)entry->length - WM_HEADER_SHORT;
+    wm_header_read(&header, entry->packet);
+    return header.nbytes;
+}
+
+static wm_result_t
+result_of(const wm_stashed_t *entry)
+{
+    return (wm_result_t){
+        .source = entry->source,
+        .tag = entry->tag,
+        .nbytes = nbytes_of(entry),
+    };
 }
 
 int
 wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
                wm_result_t *result, wm_error_t *err)
 {
-    wm_stashed_t *entry = *find(comm, rank, tag);
-    int code = 0;
-    if (entry == NULL) {
-        code = receive_header(comm, rank, tag, &entry, err);
-        if (entry != NULL)
-            append(comm, entry, false);
-    }
-    *found = entry;
-    if (entry == NULL)
+    wm_stashed_t **link;
+    int code = 1;
+    *found = NULL;
+    // All that came before it comes here, too, and so do the next receives.
+    while (*(link = find(comm, rank, tag, NULL)) == NULL && code > 0)
+        code = pull(comm, rank, err);
+    if (*link != NULL)
+        code = look(link, err);
+    if (code <= 0)
         return code;
-    wm_header_t header;
-    wm_header_read(&header, entry->packet);
-    *result = (wm_result_t){
-        .source = entry->source,
-        .tag = entry->tag,
-        .nbytes = header.nbytes,
-    };
+    *found = *link;
+    *result = result_of(*link);
     return 0;
 }
 
@@ -140,25 +238,14 @@ int
 wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
 {
     int count = 0;
-    wm_stashed_t *entry = comm->stash;
-    for (;; entry = entry->next) {
-        if (entry == NULL) {
-            if (count >= most
-                || receive_header(comm, MPI_ANY_SOURCE, MPI_ANY_TAG, &entry,
-                                  NULL)
-                       < 0
-                || entry == NULL)
-                return count;
-            append(comm, entry, false);
-        }
-        wm_header_t header;
-        wm_header_read(&header, entry->packet);
+    for (wm_stashed_t **link = &comm->stash;; link = &(*link)->next) {
+        while (*link != NULL && look(link, NULL) < 0)
+            ;
+        if (*link == NULL
+            && (count >= most || pull(comm, MPI_ANY_SOURCE, NULL) <= 0))
+            return count;
         if (count < most)
-            list[count] = (wm_result_t){
-                .source = entry->source,
-                .tag = entry->tag,
-                .nbytes = header.nbytes,
-            };
+            list[count] = result_of(*link);
         ++count;
     }
 }
@@ -167,9 +254,10 @@ void
 wm_stash_free(wm_comm_t *comm)
 {
     while (comm->stash != NULL) {
-        wm_stashed_t *next = comm->stash->next;
-        free(comm->stash);
-        comm->stash = next;
+        wm_stashed_t *entry = comm->stash;
+        comm->stash = entry->next;
+        if (look(&entry, NULL) > 0) // else MPI may still write it
+            free(entry);
     }
 }
 

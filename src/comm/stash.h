@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages that MPI has matched with a receive that was then interrupted, or
-// with a probe: only their header has been read, and the next receive that
-// matches takes it before MPI is asked. In the order they came. Engine lock
-// held.
+// Messages that were taken from MPI without a receive: by a probe, which alone
+// cannot know their size, or by a receive that was then interrupted. The next
+// receive that matches takes them before MPI is asked. Of each source the
+// stash holds all that came before whatever it holds, in that order, so that
+// what MPI still has is later. Engine lock held.
 #ifndef WM_COMM_STASH_H
 #define WM_COMM_STASH_H
 
 #include "comm/op.h"
 
-// Puts back what op->packet holds, from op->result's source and tag; `first`
-// where it had been taken out of the stash. False when memory is exhausted.
+typedef enum {
+    WM_STASH_NONE = 0, // matches
+    WM_STASH_TAKEN,
+    WM_STASH_COMES, // is the receive's, which asks again
+} wm_stash_t;
+
+// Puts back what op->packet holds, from op->result's source and tag. False
+// when memory is exhausted.
 bool
-wm_stash_put(wm_op_t *op, bool first);
+wm_stash_put(wm_op_t *op);
 
 // Takes the first message that the receive matches into op->packet and
-// op->result; false where there is none.
-bool
-wm_stash_take(wm_op_t *op);
+// op->result: a wm_stash_t, or MPI's error.
+WM_MUST_CHECK int
+wm_stash_take(wm_op_t *op, wm_error_t *err);
+
+// The receive does not want what comes for it.
+void
+wm_stash_let_go(const wm_op_t *op);
 
 // Whether a message from `rank` with `tag` (or the wildcards) has come, in
 // *found (else NULL), and *result: of those here, else of those that MPI
-// holds, and then it is put here.
+// holds, and then it is put here, with all that came before it.
 WM_MUST_CHECK int
 wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
                wm_result_t *result, wm_error_t *err);
 
 // Takes that message out of the stash, for a receive of its own
-// (wm_envelope_t.matched), and puts it back as the first.
+// (wm_envelope_t.matched), and puts it back where it was.
 void
 wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry);
 void

@@ -102,6 +102,31 @@ def test_a_receive_that_is_interrupted(comm, interrupt, name, kind):
         wm.Request.Waitall(requests)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_receive_gives_back_keeps_its_turn(comm, kind):
+    """Messages come at the moment in which the call is interrupted."""
+    requests = []
+    tags = [4, 5, 3, 5]
+
+    def stop(*_):
+        requests.extend(
+            comm.Isend(filled(kind, tag), comm.rank, tag) for tag in tags
+        )
+        raise Stopped
+
+    old = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(Stopped):
+        comm.Recv(filled(kind, 1), comm.rank, 5)
+    signal.signal(signal.SIGALRM, old)
+    for tag in tags:
+        into, status = filled(kind, 0), MPI.Status()
+        comm.Recv(into, comm.rank, MPI.ANY_TAG, status)
+        assert status.tag == tag
+        assert holds(into, tag)
+    wm.Request.Waitall(requests)
+
+
 SENDS = {
     "Send": lambda comm, out: comm.Send(out, comm.rank, 3),
     "Ssend": lambda comm, out: comm.Ssend(out, comm.rank, 3),
