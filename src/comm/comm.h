@@ -26,12 +26,12 @@ typedef struct wm_comm {
     int size; // of the ranks that messages go to: an intercommunicator's
               // others
     int tag_limit;
-    wm_peer_t **peers;   // by rank
-    uint32_t *sequences; // by rank: numbers drawn for what goes on `data`
+    wm_peer_t **peers;        // by rank
+    uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
-    wm_stashed_t *stash; // matched, then put back
-    wm_room_t *room;     // attached for buffered sends
-    wm_trail_t *trail;   // packets that MPI still reads; engine lock
+    wm_stashed_t *stash;      // matched, then put back
+    wm_room_t *room;          // attached for buffered sends
+    wm_trail_t *trail;        // packets that MPI still reads; engine lock
     wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then
