@@ -47,13 +47,19 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         wm_raise(&err);
         return -1;
     }
+    if (handle == MPI_COMM_NULL) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_COMM,
+                     "this communicator is MPI.COMM_NULL, or was freed");
+        wm_raise(&err);
+        return -1;
+    }
     channel->comm = wm_comm_find(handle);
     if (channel->comm == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "this communicator is not attached: make it by "
-                        "wm.Comm(comm), on all its ranks, of one that is "
-                        "neither null nor freed; where another library "
-                        "initialized MPI after install(), call that again");
+                        "wm.Comm(comm), on all its ranks; where another "
+                        "library initialized MPI after install(), call that "
+                        "again");
         return -1;
     }
     return 0;
