@@ -433,19 +433,6 @@ comm_refuse(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(comm_check_running_doc,
-             "_check_running()\n--\n\n"
-             "Raise RuntimeError where MPI is not running: MPI itself aborts "
-             "when it\nis asked about a communicator then.");
-
-static PyObject *
-comm_check_running(PyObject *unused, PyObject *none)
-{
-    (void)unused, (void)none;
-    wm_error_t err;
-    return wm_engine_check(&err) < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
-}
-
 PyDoc_STRVAR(comm_on_doc,
              "on($self, stream, /)\n--\n\n"
              "The same message calls, ordered on a stream.\n\n"
@@ -514,8 +501,6 @@ static PyMethodDef comm_methods[] = {
     {"_is_attached", comm_is_attached, METH_NOARGS, comm_is_attached_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
-    {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
-     comm_check_running_doc},
     {"on", comm_on, METH_O, comm_on_doc},
     {"_transport", (PyCFunction)(void (*)(void))wm_comm_transport,
      METH_FASTCALL, wm_comm_transport_doc},

@@ -153,7 +153,7 @@ check(const partitioned_t *self, bool receives, long partition)
 {
     const wm_prequest_t *base = &self->base;
     wm_error_t err;
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return -1;
     if (base->comm == NULL)
         return wm_prequest_fail("the partitioned request was freed");
