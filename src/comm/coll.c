@@ -145,13 +145,12 @@ compare(const agreement_t *mine, const int64_t *most, wm_error_t *err)
                             wm_element_name(DETAIL_OF(other)),
                             wm_element_name(mine->detail));
     if (most[COUNT] != -most[MINUS_COUNT])
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                            "the ranks give from %lld to %lld %s, this one "
-                            "%zu: all must give the same",
-                            (long long)-most[MINUS_COUNT],
-                            (long long)most[COUNT],
-                            mine->call == BCAST ? "bytes" : "elements",
-                            mine->count);
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+            "the ranks give from %lld to %lld %s, this one "
+            "%zu: all must give the same",
+            (long long)-most[MINUS_COUNT], (long long)most[COUNT],
+            mine->call == BCAST ? "bytes" : "elements", mine->count);
     return 0;
 }
 
