@@ -148,6 +148,7 @@ def test_a_low_thread_level_is_warned_of_once(tmp_path, level):
         return
     warning, place = printed.splitlines()
     assert warning.startswith("RuntimeWarning MPI runs below")
+    assert "without wm.install() MPI.Request.Waitall" in warning
     assert "wm.Request.Waitall" in warning
     assert "thread_level" in warning
     assert place == "program.py"

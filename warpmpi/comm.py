@@ -97,10 +97,12 @@ def _warn_of_thread_level() -> None:
     """Say once what would otherwise be seen as a hang."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         warnings.warn(
-            "MPI runs below MPI_THREAD_MULTIPLE: MPI.Request.Waitall and "
-            "the other waits of mpi4py's own never end on requests of a "
-            "wm.Comm. Use wm.Request.Waitall, Wait or Test, or request the "
-            "thread level before mpi4py.MPI is imported: "
+            "MPI runs below MPI_THREAD_MULTIPLE: a message moves only while "
+            "both of its ranks are in calls of warpmpi, and without "
+            "wm.install() MPI.Request.Waitall and the other waits of "
+            "mpi4py's own never end on requests of a wm.Comm. Use "
+            "wm.Request.Waitall, Wait or Test, or request the thread level "
+            "before mpi4py.MPI is imported: "
             "mpi4py.rc.thread_level = 'multiple'",
             RuntimeWarning,
             stacklevel=3,
