@@ -267,7 +267,9 @@ comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 PyDoc_STRVAR(comm_Irecv_doc,
              "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
              "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
-             "Begin to receive into an array; returns a wm.Request.");
+             "Begin to receive into an array; returns a wm.Request.\n\n"
+             "buf: as for Recv; the data are there when the request's Wait or "
+             "Test\nsays so, which also raises what goes wrong by then.");
 
 static PyObject *
 comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
