@@ -301,8 +301,8 @@ _MAKERS = """
 """.split()
 
 
-# What else neither a forked child must begin, whose parent shares MPI's memory,
-# nor anybody once MPI is finalized.
+# What else nobody must begin once MPI is finalized, nor a forked child, whose
+# parent shares MPI's memory.
 _WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
 
 

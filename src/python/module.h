@@ -34,8 +34,8 @@ wm_state(void);
 PyObject *
 wm_raise(const wm_error_t *err);
 
-// Nothing is asked of MPI where it does not run, nor in a forked child: -1 with
-// a RuntimeError there.
+// Nothing is asked of MPI where it does not run, nor in a forked child: -1
+// with a RuntimeError there.
 WM_MUST_CHECK int
 wm_python_check_running(void);
 
