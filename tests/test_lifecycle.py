@@ -64,6 +64,8 @@ def test_after_mpi_is_finalised(tmp_path):
         request = comm.Irecv(array, 0)
         comm.Send(wm.zeros(3), 0)
         request.Wait()
+        late, host = comm.Isend(array, MPI.PROC_NULL), np.zeros(3)
+        halves = comm.Psend_init(wm.zeros(4), 2, MPI.PROC_NULL)
         MPI.Finalize()
         for use in (
             lambda: comm.Send(array, 0),
@@ -72,6 +74,20 @@ def test_after_mpi_is_finalised(tmp_path):
             lambda: comm.Bcast(array, 0),
             lambda: comm.Allreduce(array, array),
             comm.Barrier,
+            comm.Ibarrier,
+            lambda: comm.Allgather(host, host),
+            lambda: comm.Allgather(array, array),
+            lambda: comm.Iallgather(host, host),
+            lambda: comm.bcast(1),
+            lambda: comm.allreduce(1),
+            comm.Dup,
+            comm.Free,
+            late.Wait,
+            late.Test,
+            lambda: wm.Request.Waitall([late]),
+            lambda: wm.Request.waitall([late]),
+            lambda: halves.Pready(0),
+            lambda: comm.Attach_buffer(bytearray(1000)),
         ):
             try:
                 use()
@@ -132,6 +148,7 @@ def test_a_low_thread_level_is_warned_of_once(tmp_path, level):
         return
     warning, place = printed.splitlines()
     assert warning.startswith("RuntimeWarning MPI runs below")
+    assert "without wm.install() MPI.Request.Waitall" in warning
     assert "wm.Request.Waitall" in warning
     assert "thread_level" in warning
     assert place == "program.py"

@@ -97,10 +97,12 @@ def _warn_of_thread_level() -> None:
     """Say once what would otherwise be seen as a hang."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         warnings.warn(
-            "MPI runs below MPI_THREAD_MULTIPLE: MPI.Request.Waitall and "
-            "the other waits of mpi4py's own never end on requests of a "
-            "wm.Comm. Use wm.Request.Waitall, Wait or Test, or request the "
-            "thread level before mpi4py.MPI is imported: "
+            "MPI runs below MPI_THREAD_MULTIPLE: a message moves only while "
+            "both of its ranks are in calls of warpmpi, and without "
+            "wm.install() MPI.Request.Waitall and the other waits of "
+            "mpi4py's own never end on requests of a wm.Comm. Use "
+            "wm.Request.Waitall, Wait or Test, or request the thread level "
+            "before mpi4py.MPI is imported: "
             "mpi4py.rc.thread_level = 'multiple'",
             RuntimeWarning,
             stacklevel=3,
@@ -167,7 +169,7 @@ def _alone() -> Comm:
 
 
 def _packed(buf: Any) -> bytearray:
-    _core._refuse_child()  # where another thread may hold the lock for ever
+    _core._check_running()  # in a child the lock may be held for ever
     with _packing:
         status = MPI.Status()
         request = _alone().Isend(buf, 0)
@@ -186,7 +188,7 @@ class _Communicator(
     def __new__(cls, comm: MPI.Comm | None = None) -> Self:
         """Wrap the handle of another communicator, or make a null one."""
         if comm is not None:
-            cls._check_running()
+            _core._check_running()
         return super().__new__(cls, comm)  # type: ignore[call-arg]
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
@@ -279,7 +281,7 @@ def _making(base: type, name: str) -> Any:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _core._refuse_child()
+        _core._check_running()
         known = name not in _STRANGE and not isinstance(self, _HostIntercomm)
         return _ours(method(self, *args, **kwargs), known)
 
@@ -299,14 +301,15 @@ _MAKERS = """
 """.split()
 
 
-# What else a forked child must not begin: its parent shares MPI's memory.
-_NOT_IN_CHILDREN = "Ibarrier reduce allreduce scan exscan Free".split()
+# What else nobody must begin once MPI is finalized, nor a forked child, whose
+# parent shares MPI's memory.
+_WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
 
 
-def _not_in_children(method: Any) -> Any:
+def _while_running(method: Any) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _core._refuse_child()
+        _core._check_running()
         return method(self, *args, **kwargs)
 
     return call
@@ -314,9 +317,9 @@ def _not_in_children(method: Any) -> Any:
 
 def _complete(cls: type, base: type) -> type:
     _guard(cls, base)
-    for name in _NOT_IN_CHILDREN:
+    for name in _WHILE_RUNNING:
         if hasattr(base, name):
-            setattr(cls, name, _not_in_children(getattr(base, name)))
+            setattr(cls, name, _while_running(getattr(base, name)))
     for name in _MAKERS:
         if hasattr(base, name):
             setattr(cls, name, _making(base, name))
@@ -400,7 +403,7 @@ for _name in _POINT_TO_POINT:
     setattr(_HostIntercomm, _name, _host_only(MPI.Intercomm, _name))
     setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
 setattr(  # noqa: B010
-    Intercomm, "Barrier", _not_in_children(MPI.Intercomm.Barrier)
+    Intercomm, "Barrier", _while_running(MPI.Intercomm.Barrier)
 )
 if _core._check_wanted():
     for _cls in (Comm, Cartcomm, Graphcomm, Distgraphcomm, Intercomm):

@@ -25,7 +25,7 @@ def _wrapping(call: Callable[..., Any], known: bool) -> Any:
 
     @functools.wraps(call)
     def make(*args: Any, **kwargs: Any) -> Any:
-        _core._refuse_child()
+        _core._check_running()
         return _ours(call(*args, **kwargs), known)
 
     return make

@@ -72,7 +72,7 @@ class ObjectCollectives:
 
     def bcast(self: Any, obj: Any, root: int = 0) -> Any:
         """Broadcast an object; root's is returned on all ranks."""
-        _core._refuse_child()
+        _core._check_running()
         call = super().bcast  # type: ignore[misc]
         try:
             return call(obj, root)
@@ -84,7 +84,7 @@ class ObjectCollectives:
 
     def gather(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Gather objects into a list at root; None elsewhere."""
-        _core._refuse_child()
+        _core._check_running()
         call = super().gather  # type: ignore[misc]
         try:
             return call(sendobj, root)
@@ -95,7 +95,7 @@ class ObjectCollectives:
 
     def scatter(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Scatter a list of root's, an object for each rank."""
-        _core._refuse_child()
+        _core._check_running()
         call = super().scatter  # type: ignore[misc]
         try:
             return call(sendobj, root)
@@ -107,7 +107,7 @@ class ObjectCollectives:
 
     def allgather(self: Any, sendobj: Any) -> Any:
         """Gather objects into a list on all ranks."""
-        _core._refuse_child()
+        _core._check_running()
         call = super().allgather  # type: ignore[misc]
         try:
             return call(sendobj)
@@ -118,7 +118,7 @@ class ObjectCollectives:
 
     def alltoall(self: Any, sendobj: Any) -> Any:
         """Send an object to each rank; returns a list of what came."""
-        _core._refuse_child()
+        _core._check_running()
         call = super().alltoall  # type: ignore[misc]
         try:
             return call(sendobj)

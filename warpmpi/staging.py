@@ -597,7 +597,7 @@ def _staging(
             notes.add(error, method.__name__, owner, root)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _core._refuse_child()
+        _core._check_running()
         found = False
         for buffer in row.buffers:
             value = (

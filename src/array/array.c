@@ -183,8 +183,8 @@ lay_out(wm_dtype_t dtype, int ndim, const int64_t *shape, wm_array_t *array,
         int64_t extent = shape[i] > 0 ? shape[i] : 1;
         if (__builtin_mul_overflow(bytes, extent, &bytes)) {
             return wm_error_set(err, WM_ERR_VALUE, 0,
-                                "the array is too large: its size in bytes "
-                                "exceeds 63 bits");
+                                "shape: the array is too large: its size in "
+                                "bytes exceeds 63 bits");
         }
     }
     array->ndim = ndim;

@@ -42,7 +42,7 @@ int
 wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err)
 {
     size_t length = strnlen(typestr, 8);
-    if (length < 3 || length >= 8 || strchr("<>=|", typestr[0]) == NULL) {
+    if (length < 2 || length >= 8 || strchr("<>=|", typestr[0]) == NULL) {
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "\"%.20s\" is not a typestring: expected one "
                             "such as \"<f4\"",

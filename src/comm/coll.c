@@ -31,21 +31,6 @@ wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
     return code;
 }
 
-int
-wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
-{
-    wm_engine_lock();
-    wm_agree_t agreed = {.values = {wm_export_notify()}};
-    wm_engine_unlock();
-    int code = wm_agree(comm, &agreed, err);
-    if (code < 0)
-        return code;
-    wm_engine_lock();
-    wm_mapping_heed_notices(); // or what could not be closed before
-    wm_engine_unlock();
-    return agreed.values[0] != 0 ? wm_agree(comm, &agreed, err) : 0;
-}
-
 // One end of a staged collective: a device buffer's stream and staging.
 typedef struct {
     const wm_buffer_t *buffer;
@@ -96,6 +81,12 @@ end_close(end_t *end)
         wm_pinned_free(end->stage);
 }
 
+// The collectives that begin by agreeing.
+typedef enum { SOME_CALL, BARRIER, BCAST, ALLREDUCE } call_t;
+
+static const char *const call_names[] = {"another", "Barrier", "Bcast",
+                                         "Allreduce"};
+
 // What the ranks tell each other before anything is begun, and at the end
 // where a rank stages, since one whose copy fails still takes part.
 enum {
@@ -104,19 +95,64 @@ enum {
     BUSY, // messages are under way, which MPI's blocking calls do not advance
     COUNT,
     MINUS_COUNT,
-    TYPE,
-    MINUS_TYPE,
+    KIND, // the call, and below that its detail
+    MINUS_KIND,
+    NOTICES, // to be heeded
 };
+
+// An element's number takes fewer bits, and a rank.
+#define DETAIL_BITS 60
+#define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
+#define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
 
 typedef struct {
     int code;          // of what this rank has done so far
-    size_t count;      // what all must give the same of,
-    int64_t type;      // and this
+    call_t call;       // what all must be in,
+    int64_t detail;    // give the same of: a root, or an element's number,
+    size_t count;      // and this
     bool stages;       // whether this rank does; afterwards, whether any does
+    bool notices;      // likewise: whether any has posted some
     bool busy;         // afterwards: whether any rank is
     bool begun;        // afterwards: all go on, to the end
     wm_agree_t *rides; // NULL, or with the payload
 } agreement_t;
+
+static int
+compare(const agreement_t *mine, const int64_t *most, wm_error_t *err)
+{
+    int64_t one = -most[MINUS_KIND], other = most[KIND];
+    if (one >> DETAIL_BITS != other >> DETAIL_BITS)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks are in different collectives, %s and "
+                            "%s among them, this one in %s: all must make the "
+                            "same calls in the same order",
+                            CALL_NAME_OF(one), CALL_NAME_OF(other),
+                            call_names[mine->call]);
+    if (one != other && mine->call == BCAST)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
+                            "the ranks give different roots, %lld and %lld "
+                            "among them, this one %lld: all must give the "
+                            "same",
+                            (long long)DETAIL_OF(one),
+                            (long long)DETAIL_OF(other),
+                            (long long)mine->detail);
+    if (one != other)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks give different element types, %s and "
+                            "%s among them, this one %s: all must give the "
+                            "same",
+                            wm_element_name(DETAIL_OF(one)),
+                            wm_element_name(DETAIL_OF(other)),
+                            wm_element_name(mine->detail));
+    if (most[COUNT] != -most[MINUS_COUNT])
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+            "the ranks give from %lld to %lld %s, this one "
+            "%zu: all must give the same",
+            (long long)-most[MINUS_COUNT], (long long)most[COUNT],
+            mine->call == BCAST ? "bytes" : "elements", mine->count);
+    return 0;
+}
 
 // Where one rank failed, all raise.
 static int
@@ -125,7 +161,9 @@ agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
     wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
     wm_error_t later;
     int code = agreement->code;
-    int64_t count = (int64_t)agreement->count, type = agreement->type;
+    int64_t count = (int64_t)agreement->count;
+    int64_t kind = ((int64_t)agreement->call << DETAIL_BITS)
+                   | agreement->detail;
     if (agreed == NULL)
         agreed = &without;
     int64_t *most = agreed->values;
@@ -134,11 +172,13 @@ agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
     most[BUSY] = wm_engine_is_active();
     most[COUNT] = count;
     most[MINUS_COUNT] = -count;
-    most[TYPE] = type;
-    most[MINUS_TYPE] = -type;
+    most[KIND] = kind;
+    most[MINUS_KIND] = -kind;
+    most[NOTICES] = agreement->notices;
     int told = wm_agree(comm, agreed, code < 0 ? &later : err);
     agreement->stages = most[STAGES] != 0;
     agreement->busy = most[BUSY] != 0;
+    agreement->notices = most[NOTICES] != 0;
     if (code < 0 || told < 0)
         return code < 0 ? code : told;
     if (most[FAILED] != 0)
@@ -146,22 +186,25 @@ agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
                             "rank %d failed in this collective: its error "
                             "tells why",
                             (int)most[FAILED] - 1);
-    if (most[TYPE] != -most[MINUS_TYPE])
-        return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "the ranks give different element types, %s and "
-                            "%s among them, this one %s: all must give the "
-                            "same",
-                            wm_element_name(-most[MINUS_TYPE]),
-                            wm_element_name(most[TYPE]),
-                            wm_element_name(type));
-    if (most[COUNT] != -most[MINUS_COUNT])
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                            "the ranks give from %lld to %lld bytes or "
-                            "elements, this one %zu: all must give the same",
-                            (long long)-most[MINUS_COUNT],
-                            (long long)most[COUNT], agreement->count);
-    agreement->begun = true;
-    return 0;
+    code = compare(agreement, most, err);
+    agreement->begun = code == 0;
+    return code;
+}
+
+int
+wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
+{
+    agreement_t agreement = {.call = BARRIER}, last = agreement;
+    wm_engine_lock();
+    agreement.notices = wm_export_notify() != 0;
+    wm_engine_unlock();
+    int code = agree(comm, &agreement, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    wm_mapping_heed_notices(); // or what could not be closed before
+    wm_engine_unlock();
+    return agreement.notices ? agree(comm, &last, err) : 0;
 }
 
 static char *
@@ -261,7 +304,11 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     end_t end;
     bool sends = comm->rank == root;
     size_t piece = piece_of(buffer->nbytes);
-    agreement_t agreed = {.count = buffer->nbytes};
+    agreement_t agreed = {
+        .call = BCAST,
+        .detail = root,
+        .count = buffer->nbytes,
+    };
     agreed.code = end_open(&end, buffer, !sends, piece, err);
     agreed.stages = end.device;
     int code = buffer->nbytes <= WM_AGREE_BYTES
@@ -316,13 +363,17 @@ wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
                                    : bcast_bytes(comm, buffer, root, err);
 }
 
-// What MPI says of an operation is a bare name.
+// What MPI says of these is a bare name.
 static int
 explain(int code, MPI_Datatype type, wm_error_t *err)
 {
     int class = MPI_SUCCESS;
     if (code == WM_ERR_MPI)
         MPI_Error_class(err->detail, &class);
+    if (class == MPI_ERR_BUFFER)
+        wm_error_set(err, WM_ERR_MPI, err->detail,
+                     "Allreduce: sendbuf and recvbuf are the same memory, or "
+                     "overlap: give MPI.IN_PLACE as sendbuf, or a copy");
     if (class == MPI_ERR_OP)
         wm_error_set(err, WM_ERR_MPI, err->detail,
                      "Allreduce: op: MPI does not compute this with elements "
@@ -350,8 +401,9 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     }
     agreement_t agreed = {
         .code = code,
+        .call = ALLREDUCE,
+        .detail = wm_element_number(type),
         .count = size > 0 ? total / size : 0,
-        .type = wm_element_number(type),
         .stages = into.device || from.device,
     };
     code = agree(comm, &agreed, err);

@@ -3,8 +3,9 @@
 // our progress loop where messages are under way, after all have agreed
 // (agree.h). GPU buffers go through page-locked memory in pieces of 16 MiB.
 // What has begun cannot be taken back, so nothing here can be interrupted;
-// where one rank fails, all raise. GIL released by the caller, engine lock not
-// held. The buffers stay the caller's, who releases them.
+// where one rank fails, or is in another collective, all raise. GIL released
+// by the caller, engine lock not held. The buffers stay the caller's, who
+// releases them.
 #ifndef WM_COMM_COLL_H
 #define WM_COMM_COLL_H
 

@@ -2,14 +2,25 @@
 // Other shapes of the same memory: reshape, transpose.
 #include "python/array.h"
 
+static int
+extent(PyObject *object, const char *argument, int64_t *value)
+{
+    *value = PyNumber_AsSsize_t(object, PyExc_OverflowError);
+    if (*value != -1 || !PyErr_Occurred())
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_OverflowError, "%s: %.50S does not fit 63 bits",
+                     argument, object);
+    return -1;
+}
+
 int
 wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
                      int64_t *shape)
 {
     if (PyIndex_Check(object)) {
-        shape[0] = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         *ndim = 1;
-        return shape[0] == -1 && PyErr_Occurred() ? -1 : 0;
+        return extent(object, argument, &shape[0]);
     }
     if (PyUnicode_Check(object)
         || (Py_TYPE(object)->tp_iter == NULL && !PySequence_Check(object))) {
@@ -32,8 +43,7 @@ wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
     }
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
-        shape[i] = PyNumber_AsSsize_t(item, PyExc_OverflowError);
-        if (shape[i] == -1 && PyErr_Occurred()) {
+        if (extent(item, argument, &shape[i]) < 0) {
             if (!PyIndex_Check(item)) {
                 PyErr_Format(PyExc_TypeError,
                              "%s: expected ints, not %R in dimension %zd",

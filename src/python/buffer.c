@@ -81,6 +81,10 @@ number(PyObject *object, const char *argument, const char *what,
                          "%s: the %s is no integer (a list "
                          "is [array, count, datatype])",
                          argument, what);
+        else if (PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_Format(PyExc_OverflowError,
+                         "%s: the %s %.50S does not fit 63 bits", argument,
+                         what, object);
         return -1;
     }
     if (result < 0) {

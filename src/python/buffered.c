@@ -13,7 +13,7 @@ comm_of(PyObject *object, wm_comm_t **comm)
 {
     wm_channel_t channel;
     *comm = NULL;
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return -1;
     if (object == Py_None)
         return 0;

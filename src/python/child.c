@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What Python sees of forked children.
+// What Python sees of forked children, and of MPI that does not run.
 #include "comm/child.h"
 
+#include "comm/progress.h"
 #include "python/module.h"
 
 int
-wm_python_refuse_child(void)
+wm_python_check_running(void)
 {
     wm_error_t err;
-    if (wm_child_refuse(&err) == 0)
+    if (wm_engine_check(&err) == 0)
         return 0;
     wm_raise(&err);
     return -1;
 }
 
-PyDoc_STRVAR(refuse_child_doc,
-             "_refuse_child()\n--\n\n"
-             "Raise RuntimeError in a forked child, which must not use MPI.");
+PyDoc_STRVAR(check_running_doc,
+             "_check_running()\n--\n\n"
+             "Raise RuntimeError where MPI does not run, and in a forked "
+             "child: MPI itself\nends the program, or breaks its parent's.");
 
 static PyObject *
-refuse_child(PyObject *module, PyObject *unused)
+check_running(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
-    return wm_python_refuse_child() < 0 ? NULL : Py_NewRef(Py_None);
+    return wm_python_check_running() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
-    {"_refuse_child", refuse_child, METH_NOARGS, refuse_child_doc},
+    {"_check_running", check_running, METH_NOARGS, check_running_doc},
     {0},
 };
 

@@ -63,7 +63,8 @@ PyDoc_STRVAR(comm_Bcast_doc,
              "Bcast($self, /, buf, root=0)\n--\n\n"
              "Send root's array to all ranks; GPU arrays go through "
              "page-locked\nhost memory. The counts must agree, the kinds of "
-             "memory need not.");
+             "memory need not. Raises\non all ranks: MPI.Exception (counts, "
+             "roots), TypeError (another call),\nwm.CudaError.");
 
 static PyObject *
 comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -161,7 +162,9 @@ PyDoc_STRVAR(comm_Allreduce_doc,
              "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
              "Reduce elementwise over all ranks, by MPI.SUM unless op is "
              "given.\n\nsendbuf may be MPI.IN_PLACE. GPU arrays go through "
-             "page-locked host memory.");
+             "page-locked host memory.\nRaises on all ranks: MPI.Exception "
+             "(counts), TypeError (element types,\nanother call), "
+             "wm.CudaError.");
 
 static PyObject *
 comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -47,13 +47,19 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         wm_raise(&err);
         return -1;
     }
+    if (handle == MPI_COMM_NULL) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_COMM,
+                     "this communicator is MPI.COMM_NULL, or was freed");
+        wm_raise(&err);
+        return -1;
+    }
     channel->comm = wm_comm_find(handle);
     if (channel->comm == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "this communicator is not attached: make it by "
-                        "wm.Comm(comm), on all its ranks, of one that is "
-                        "neither null nor freed; where another library "
-                        "initialized MPI after install(), call that again");
+                        "wm.Comm(comm), on all its ranks; where another "
+                        "library initialized MPI after install(), call that "
+                        "again");
         return -1;
     }
     return 0;
@@ -261,7 +267,9 @@ comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 PyDoc_STRVAR(comm_Irecv_doc,
              "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
              "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
-             "Begin to receive into an array; returns a wm.Request.");
+             "Begin to receive into an array; returns a wm.Request.\n\n"
+             "buf: as for Recv; the data are there when the request's Wait or "
+             "Test\nsays so, which also raises what goes wrong by then.");
 
 static PyObject *
 comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -427,19 +435,6 @@ comm_refuse(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(comm_check_running_doc,
-             "_check_running()\n--\n\n"
-             "Raise RuntimeError where MPI is not running: MPI itself aborts "
-             "when it\nis asked about a communicator then.");
-
-static PyObject *
-comm_check_running(PyObject *unused, PyObject *none)
-{
-    (void)unused, (void)none;
-    wm_error_t err;
-    return wm_engine_check(&err) < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
-}
-
 PyDoc_STRVAR(comm_on_doc,
              "on($self, stream, /)\n--\n\n"
              "The same message calls, ordered on a stream.\n\n"
@@ -508,8 +503,6 @@ static PyMethodDef comm_methods[] = {
     {"_is_attached", comm_is_attached, METH_NOARGS, comm_is_attached_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
-    {"_check_running", comm_check_running, METH_NOARGS | METH_STATIC,
-     comm_check_running_doc},
     {"on", comm_on, METH_O, comm_on_doc},
     {"_transport", (PyCFunction)(void (*)(void))wm_comm_transport,
      METH_FASTCALL, wm_comm_transport_doc},

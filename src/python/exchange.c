@@ -211,7 +211,10 @@ const char wm_comm_sendrecv_doc[] = PyDoc_STR(
     "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Send one array and receive another at the same time.");
+    "Send one array and receive another at the same time.\n\n"
+    "recvbuf: has to be given, and not to overlap sendbuf. Ordered and "
+    "raises\n"
+    "as Send and Recv do.");
 EXCHANGE(wm_comm_sendrecv, "Sendrecv", false, true, run)
 
 const char wm_comm_sendrecv_replace_doc[] = PyDoc_STR(

@@ -103,7 +103,7 @@ message_clear(PyObject *object)
     return wm_mpi_clear(wm_mpi_message_type(), object);
 }
 
-// mpi4py's own method, of its null message or that of PROC_NULL.
+// mpi4py's own method, of a null message or that of PROC_NULL.
 static PyObject *
 call_base(PyObject *self, const char *name, PyObject *const *args,
           Py_ssize_t given, PyObject *keywords)
@@ -132,6 +132,20 @@ wm_matched_is_full(PyObject *object)
 }
 
 int
+wm_matched_refuse_null(PyObject *object)
+{
+    const message_t *self = (const message_t *)object;
+    wm_error_t err;
+    if (self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL)
+        return 0;
+    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
+                 "the message has been received already, or was never "
+                 "matched: take one from Mprobe or Improbe");
+    wm_raise(&err);
+    return -1;
+}
+
+int
 wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
                  PyObject **comm, wm_op_t **op)
 {
@@ -141,9 +155,7 @@ wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
     int code;
     if (self->matched == NULL) { // by another thread, meanwhile
         wm_buffer_release(buffer);
-        PyErr_SetString(PyExc_ValueError,
-                        "the message has been received already");
-        return -1;
+        return wm_matched_refuse_null(object);
     }
     if (wm_channel_get(self->comm, &channel) < 0) {
         wm_buffer_release(buffer);
@@ -178,6 +190,8 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
     MPI_Status *status;
     PyObject *comm;
     wm_op_t *op;
+    if (wm_matched_refuse_null(object) < 0)
+        return NULL;
     if (self->matched == NULL)
         return call_base(object, name, args, given, keywords);
     if (wm_arguments(name, names, 1 + blocking, 1, args, given, keywords,

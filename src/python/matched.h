@@ -17,6 +17,11 @@ wm_matched_new(PyObject *comm, wm_op_t *op);
 bool
 wm_matched_is_full(PyObject *message);
 
+// -1 with MPI.Exception where it is a null message, as one that was received
+// is: MPI ends the program that receives it.
+int
+wm_matched_refuse_null(PyObject *message);
+
 // Begins to receive it; takes over `buffer`. *comm is a new reference to its
 // communicator. -1 with an exception: it can be received once more.
 int

@@ -34,9 +34,10 @@ wm_state(void);
 PyObject *
 wm_raise(const wm_error_t *err);
 
-// Nothing of MPI's is asked in a forked child: -1 with a RuntimeError there.
+// Nothing is asked of MPI where it does not run, nor in a forked child: -1
+// with a RuntimeError there.
 WM_MUST_CHECK int
-wm_python_refuse_child(void);
+wm_python_check_running(void);
 
 // Whether this thread holds the GIL; any thread, at any time.
 bool

@@ -255,13 +255,16 @@ payload_of(PyObject *module, PyObject *request)
 }
 
 PyDoc_STRVAR(is_full_doc, "_object_matched(message, /)\n--\n\n"
-                          "Whether a wm.Message is still to be received.");
+                          "Whether a wm.Message is still to be received. "
+                          "Raises\nMPI.Exception for a null one.");
 
 static PyObject *
 is_full(PyObject *module, PyObject *message)
 {
     (void)module;
-    return PyBool_FromLong(wm_matched_is_full(message));
+    return wm_matched_refuse_null(message) < 0
+               ? NULL
+               : PyBool_FromLong(wm_matched_is_full(message));
 }
 
 PyDoc_STRVAR(complete_doc, "_object_requests(name, requests, other, /)\n--\n\n"

@@ -153,7 +153,7 @@ check(const partitioned_t *self, bool receives, long partition)
 {
     const wm_prequest_t *base = &self->base;
     wm_error_t err;
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return -1;
     if (base->comm == NULL)
         return wm_prequest_fail("the partitioned request was freed");
@@ -539,10 +539,11 @@ const char wm_comm_psend_init_doc[] =
     "Make a partitioned send of an array: after Start, the request's Pready\n"
     "tells of each partition that it may be sent, on any thread, and the\n"
     "message goes when the last may. Its elements are parted evenly; a count\n"
-    "in buf is that of one partition. info is not used. Received by "
-    "Precv_init alone, in the order in which both ends\n"
-    "made their requests. Raises ValueError (partitions), MPI.Exception\n"
-    "(dest, tag) and what Isend does.";
+    "in buf is that of one partition. info is not used. Received by\n"
+    "Precv_init alone, in the order in which both ends made their requests.\n"
+    "Raises ValueError (partitions), MPI.Exception (dest, tag) and what "
+    "Isend\n"
+    "does.";
 
 PyObject *
 wm_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,

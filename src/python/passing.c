@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <structmember.h>
 
-#include "comm/child.h"
+#include "comm/progress.h"
 #include "python/mpi.h"
 #include "python/request.h"
 #include "python/view.h"
@@ -134,7 +134,7 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     const passing_t *self = (passing_t *)object;
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    bool ours = !are_plain(self, args, given) || wm_child_refuse(NULL) < 0;
+    bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
     PyObject *kept = NULL;
     if (self->begins && (kept = keep_all(args, count)) == NULL)
         return NULL;

@@ -277,7 +277,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     MPI_Status *status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
         || wm_mpi_status(given, "status", &status) < 0
-        || wm_python_refuse_child() < 0)
+        || wm_python_check_running() < 0)
         return NULL;
     if (!wm_request_is_active(self)) {
         wm_request_forget(self); // waited for by MPI itself, or freed
@@ -312,7 +312,7 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     wm_request_t *self = (wm_request_t *)object;
     wm_op_t *op = self->op;
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return NULL;
     if (wm_request_is_active(self) && !op->done) {
         wm_op_retain(op); // another thread may end the request

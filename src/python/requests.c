@@ -143,7 +143,7 @@ take_list(const char *name, const char *second, PyObject *args,
     char *names[] = {"requests", (char *)second, NULL};
     PyObject *requests;
     *other = Py_None;
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return NULL;
     PyOS_snprintf(format, sizeof format, "O|O:%s", name);
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &requests,
@@ -272,7 +272,7 @@ wait_for_some(const char *wait, const char *test, PyObject *list,
 PyObject *
 wm_requests_objects(const char *name, PyObject *list, PyObject *other)
 {
-    if (wm_python_refuse_child() < 0)
+    if (wm_python_check_running() < 0)
         return NULL;
     if (strcmp(name, "waitall") == 0)
         return wait_for_each(name, true, list, other);

@@ -5,7 +5,10 @@
 PyDoc_STRVAR(stats_doc,
              "stats($module, /)\n--\n\n"
              "Counters of this process since its start or reset_stats(): a "
-             "dict of ints.");
+             "dict of ints.\n\n"
+             "Names that end in _bytes count bytes, those in _messages "
+             "messages; what was\nreceived is counted by its transport, too "
+             "(\"ipc_messages\"). The guide has\na table of all.");
 
 static PyObject *
 stats(PyObject *module, PyObject *unused)

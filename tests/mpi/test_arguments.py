@@ -165,3 +165,39 @@ def test_what_is_missing_or_given_twice_is_named(comm):
         TypeError, match=r"Send\(\) got multiple values for argument 'dest'"
     ):
         comm.Send(array, 0, dest=0)
+
+
+@pytest.mark.parametrize("given", [2**63, -(2**70)])
+def test_a_count_that_does_not_fit_is_named(comm, given):
+    array = np.zeros(3)
+    with pytest.raises(OverflowError, match=f"buf: the count {given} does"):
+        comm.Send([array, given], 0)
+    with pytest.raises(OverflowError, match=f"the displacement {given} does"):
+        comm.Send([array, (1, given), MPI.DOUBLE], 0)
+
+
+@pytest.mark.parametrize("null", ["freed", "none", "COMM_NULL"])
+def test_a_null_communicator_is_mpis_error(comm, null):
+    """As mpi4py's, whose programs may catch it."""
+    if null == "freed":
+        other = comm.Dup()
+        other.Free()
+    else:
+        other = wm.Comm(MPI.COMM_NULL if null == "COMM_NULL" else None)
+    array = np.zeros(3)
+    for call in (
+        lambda: other.Send(array, 0),
+        lambda: other.Irecv(array, 0),
+        lambda: other.Recv_init(array, 0),
+        lambda: other.Bcast(array),
+        lambda: other.send(array, 0),
+        lambda: other.Psend_init(array, 1, 0),
+        other.Barrier,
+        other.Iprobe,
+        other.recv,
+    ):
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_COMM
+        if hasattr(caught.value, "__notes__"):  # Python 3.11
+            assert "or was freed" in caught.value.__notes__[0]

@@ -104,6 +104,49 @@ def test_ranks_that_give_different_counts_all_hear_of_it(comm, kind, size):
     assert (kinds.values_of(same) == 1).all()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("size", [10, 500_000])
+@pytest.mark.parametrize(
+    "names",
+    [("Barrier", "Bcast"), ("Allreduce", "Barrier"), ("Bcast", "Allreduce")],
+)
+def test_ranks_in_different_collectives_all_hear_of_it(
+    comm, kind, size, names
+):
+    values = kinds.make(kind, np.ones(size))
+    calls = {
+        "Barrier": comm.Barrier,
+        "Bcast": lambda: comm.Bcast(values),
+        "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, values),
+    }
+    mine = names[comm.rank % 2]
+    with pytest.raises(TypeError, match="different collectives") as raised:
+        calls[mine]()
+    assert all(name in str(raised.value) for name in names)
+    assert f"this one in {mine}:" in str(raised.value)
+    for call in calls.values():
+        call()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [10, 500_000])
+def test_ranks_that_give_different_roots_all_hear_of_it(comm, size):
+    with pytest.raises(MPI.Exception) as raised:
+        comm.Bcast(np.ones(size), comm.rank)
+    assert raised.value.Get_error_class() == MPI.ERR_ROOT
+    comm.Bcast(np.ones(size), 1)
+
+
+def test_memory_both_sent_and_received_is_explained(comm):
+    values = np.ones(3)
+    try:
+        comm.Allreduce(values, values)  # not every MPI looks
+    except MPI.Exception as error:
+        if hasattr(error, "__notes__"):  # Python 3.11
+            assert "give MPI.IN_PLACE" in error.__notes__[0]
+
+
 def test_bcast_refuses_an_unknown_root(comm):
     with pytest.raises(MPI.Exception):
         comm.Bcast(np.zeros(1), root=comm.size)

@@ -3,6 +3,7 @@
 
 import gc
 import pickle
+import sys
 import threading
 import time
 
@@ -124,6 +125,31 @@ def test_a_bad_buffer_leaves_the_message(comm):
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
     assert not message
     sent.Wait()
+
+
+@pytest.mark.parametrize("call", ["Recv", "Irecv", "recv", "irecv"])
+@pytest.mark.parametrize("received", [True, False])
+def test_a_null_message_cannot_be_received(comm, call, received):
+    """MPI would end the program: it knows no communicator to tell."""
+    message = wm.Message()
+    if received:
+        right, left = neighbours(comm)
+        sent = comm.Isend(np.zeros(3), right)
+        message = comm.Mprobe(left)
+        message.Recv(np.zeros(3))
+        sent.Wait()
+    args = (np.zeros(3),) if call[0].isupper() else ()
+    with pytest.raises(MPI.Exception) as caught:
+        getattr(message, call)(*args)
+    assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    if sys.version_info >= (3, 11):
+        assert "received already" in caught.value.__notes__[0]
+
+
+def test_the_message_of_no_rank_can_be_received_again(comm):
+    message = comm.Mprobe(MPI.PROC_NULL)
+    message.Recv(np.zeros(3))
+    assert wm.Message(MPI.MESSAGE_NO_PROC).recv() is None
 
 
 def test_after_its_communicator_was_freed(world):
