@@ -56,6 +56,9 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "ranks(n): needs at least n ranks (skipped on fewer)"
     )
+    config.addinivalue_line(
+        "markers", "programs: starts programs; left out on more than one rank"
+    )
     config.stash[_reports] = {}
 
 
@@ -92,7 +95,8 @@ def pytest_collection_modifyitems(config, items):
     kept, dropped = [], []
     for item in items:
         pair = item.path.stem in PAIRS and not FULL
-        if pair and _comm.size > 2:
+        most = 2 if pair else _comm.size
+        if _comm.size > (1 if item.get_closest_marker("programs") else most):
             dropped.append(item)
             continue
         for mark in item.iter_markers("ranks"):

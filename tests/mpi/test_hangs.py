@@ -7,9 +7,7 @@ from mpi4py import MPI
 import ranks
 import warpmpi as wm
 
-pytestmark = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
+pytestmark = pytest.mark.programs
 
 SECONDS = "1"
 # Every program ends by itself: what hangs is released after a while.

@@ -35,10 +35,6 @@ gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU, or the simulated driver"
 )
 
-alone = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
-
 
 @pytest.fixture(scope="module")
 def comm(world):
@@ -725,7 +721,7 @@ def test_warp_in_host_memory(comm):
         assert np.array_equal(got.numpy(), sent.numpy())
 
 
-@alone
+@pytest.mark.programs
 def test_a_program_unchanged(tmp_path):
     program = """
         from mpi4py import MPI
@@ -748,7 +744,7 @@ def test_a_program_unchanged(tmp_path):
     ranks.run_text(tmp_path, program, ranks=2)
 
 
-@alone
+@pytest.mark.programs
 def test_ranks_that_share_no_memory(tmp_path):
     """MPI carries the arrays, and nobody waits for who unpickles late."""
     program = """
@@ -786,7 +782,7 @@ def test_an_object_that_nobody_took_is_told_of(comm):
     assert requests[0].wait() is None
 
 
-@alone
+@pytest.mark.programs
 def test_the_warning_of_a_lost_object_may_raise(tmp_path):
     """Nobody can catch it, so it is told of and the program goes on."""
     program = """
