@@ -107,7 +107,8 @@ def wait_for(condition, seconds=5.0):
 
 
 def pattern(size, seed):
-    return ((np.arange(size, dtype=np.uint32) + 7 * seed) % 251).astype("u1")
+    period = ((np.arange(251) + 7 * seed) % 251).astype("u1")
+    return np.resize(period, size)
 
 
 class Scenario:
