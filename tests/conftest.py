@@ -21,6 +21,10 @@ if os.environ.get("WARPMPI_TEST_GPU") != "1" and SIMCUDA.is_file():
     os.environ.setdefault("SIMCUDA_DEVICES", "2")
     os.environ.setdefault("SIMCUDA_MODE", "lazy")
 
+# Nothing of what these test is instrumented.
+if "asan" in os.environ.get("LD_PRELOAD", ""):
+    collect_ignore = ["test_simcuda.py", "test_simcuda_ipc.py", "test_tree.py"]
+
 # JAX would take most of a GPU, which other ranks and libraries are on.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -24,23 +24,32 @@ TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
 FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
 # Only every n-th of a test's parameters: where the same tests run once more.
 EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
-# What these test is between two ranks, and tested by that number of them;
-# a rank and itself take some.
+# What these test is within a rank or between two, and tested by that number
+# of them; a rank and itself take some.
 PAIRS = {
+    "test_arguments",
+    "test_buffered",
     "test_busy_buffers",
     "test_counts",
     "test_datatypes",
     "test_eager",
+    "test_elements",
+    "test_errors",
     "test_exchange",
     "test_faults",
     "test_guide",
     "test_interrupts",
     "test_large_memory",
+    "test_long_kernels",
     "test_mailboxes",
+    "test_matched",
     "test_objects",
     "test_partitioned",
+    "test_persistent",
+    "test_probe",
     "test_push",
     "test_regressions",
+    "test_requests",
     "test_streams",
     "test_strided",
     "test_threads",
