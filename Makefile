@@ -99,13 +99,15 @@ test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 
 	    --build-base build/asan --build-lib build/asan/lib
 	@WARPMPI_TEST_EVERY=5 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(ALL_ARGS)
 
-# From the source distribution, installed as a user does it.
+# From the source distribution, installed as a user does it, but for kernels
+# that were compiled from the same text before.
 MPICH = .venv-mpich
 test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv-mpich
 	@test -e $(MPICH)/.mpich || $(PYTHON) -m venv $(MPICH)
 	@$(MPICH)/bin/python -m pip install --quiet mpich mpi4py numpy
 	@touch $(MPICH)/.mpich
-	@MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
+	@WARPMPI_KERNELS=$(abspath build/kernels) \
+	    MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
 	@WARPMPI_TEST_EVERY=5 MPICC= $(MPICH)/bin/python tests/run.py mpi \

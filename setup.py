@@ -3,7 +3,8 @@
 
 Environment: MPICC, CC, CFLAGS, CUDA_HOME as usual; WARPMPI_CUDA=registry or
 a folder chooses the CUDA toolkit; WARPMPI_CUDA_ARCHS="80 90" restricts the
-kernels' architectures; WARPMPI_WERROR=1 makes warnings errors;
+kernels' architectures, WARPMPI_KERNELS is a folder that keeps them compiled
+for builds of several trees; WARPMPI_WERROR=1 makes warnings errors;
 WARPMPI_SANITIZE=address,undefined instruments.
 """
 
@@ -177,10 +178,7 @@ class BuildCore(build_ext):
         toolchain.check_compilers()
         mpi, cuda = toolchain.find_mpi(), toolchain.find_cuda()
         self._configure(ext, mpi, cuda)
-        image = kernels.build(
-            cuda, KERNELS, _tree("src/kernels/*.h"), self.build_temp
-        )
-        objects = self._compile(ext, [*SOURCES, image])
+        objects = self._compile(ext, SOURCES, cuda)
         ext.sources, ext.extra_objects = [], objects
         self.force = True  # the objects decide what is new, not the sources
         super().build_extension(ext)
@@ -244,7 +242,7 @@ class BuildCore(build_ext):
         key = hashlib.sha256(repr(options).encode()).hexdigest()[:12]
         self.build_temp = os.path.join(self.build_temp, key)
 
-    def _compile(self, ext, sources):
+    def _compile(self, ext, sources, cuda):
         headers = [*_tree("src/**/*.h"), "setup.py"]
         newest = max(os.path.getmtime(path) for path in headers)
 
@@ -263,6 +261,8 @@ class BuildCore(build_ext):
             command = [*self.compiler.compiler_so, *macros, *includes]
             command += ["-c", source, "-o", str(part)]
             command += ext.extra_compile_args
+            if source not in SOURCES:
+                command.append("-fno-lto")  # which knows no symbols of asm
             if source.startswith("src/python/"):
                 # Its feature macros must precede every other header.
                 command += ["-DPY_SSIZE_T_CLEAN=", "-include", "Python.h"]
@@ -271,10 +271,17 @@ class BuildCore(build_ext):
             part.replace(made)
             return str(made)
 
-        # The kernels' image is the largest file: first.
+        def compile_kernels():
+            folder = os.environ.get("WARPMPI_KERNELS", "build/kernels")
+            headers = _tree("src/kernels/*.h")
+            return compile_one(kernels.build(cuda, KERNELS, headers, folder))
+
+        # The kernels take the longest: first.
         workers = self.parallel if isinstance(self.parallel, int) else None
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            return list(pool.map(compile_one, sources[::-1]))[::-1]
+            image = pool.submit(compile_kernels)
+            objects = list(pool.map(compile_one, sources))
+            return [*objects, image.result()]
 
 
 # Sources as a list of names: sdist takes them, the headers go by MANIFEST.in.

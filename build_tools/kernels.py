@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -40,8 +41,6 @@ def architectures(cuda: Cuda) -> list[int]:
 def _options(cuda: Cuda) -> list[str]:
     archs = architectures(cuda)
     options = ["-std=c++17", "-O3", "-lineinfo"]
-    if os.environ.get("WARPMPI_WERROR") == "1":
-        options.append("-Werror=all-warnings")
     for arch in archs:
         options.append(f"-gencode=arch=compute_{arch},code=sm_{arch}")
     # PTX of the lowest, not of the newest: a driver compiles it for every GPU
@@ -53,39 +52,45 @@ def _options(cuda: Cuda) -> list[str]:
 def build(
     cuda: Cuda, sources: list[str], depends: list[str], folder: str
 ) -> str:
-    """Writes kernels_image.c into the folder unless it is up to date.
+    """Compiles them unless the folder has what became of the very same.
 
-    It defines wm_kernels_image, for cuModuleLoadData. Returns its path.
+    Returns the path of a C file that defines wm_kernels_image, for
+    cuModuleLoadData.
     """
     options = _options(cuda)
     digest = hashlib.sha256(repr((options, cuda.version, sources)).encode())
     for path in sorted([*sources, *depends, __file__]):
         digest.update(Path(path).read_bytes())
-    mark = f"// {digest.hexdigest()}\n"
-    image = Path(folder, "kernels_image.c")
-    if image.is_file():
-        with image.open() as file:
-            if file.readline() == mark:
-                return str(image)
-    image.parent.mkdir(parents=True, exist_ok=True)
-    fatbin = _compile(cuda, sources, options, image.parent)
-    temporary = image.with_suffix(".tmp")
-    temporary.write_text(mark + _c_text(fatbin))
-    temporary.replace(image)
+    image = Path(folder, f"kernels_image_{digest.hexdigest()[:16]}.c")
+    fatbin = image.with_suffix(".fatbin")
+    if not fatbin.is_file():
+        fatbin.parent.mkdir(parents=True, exist_ok=True)
+        _compile(cuda, sources, options, fatbin)
+    if not image.is_file():
+        _write_whole(image, _c_text(fatbin))
     return str(image)
 
 
+def _write_whole(path: Path, text: str) -> None:
+    """Another build at the same time sees all of it, or none."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
 def _compile(
-    cuda: Cuda, sources: list[str], options: list[str], folder: Path
-) -> bytes:
+    cuda: Cuda, sources: list[str], options: list[str], fatbin: Path
+) -> None:
     # One translation unit, so that there is one image and no device linker.
-    unit = folder / "kernels.cu"
+    unit = fatbin.with_suffix(f".{os.getpid()}.cu")
     unit.write_text(
         "".join(f'#include "{os.path.abspath(path)}"\n' for path in sources)
     )
-    fatbin = folder / "kernels.fatbin"
+    part = fatbin.with_suffix(f".{os.getpid()}.part")
     command = [cuda.nvcc, "-fatbin", "-Isrc", *options]
-    command += ["--threads=0", "-o", str(fatbin), str(unit)]
+    command += ["--threads=0", "-o", str(part), str(unit)]
+    if os.environ.get("WARPMPI_WERROR") == "1":
+        command.append("-Werror=all-warnings")
     print(" ".join(command), flush=True)
     # Only the registry's wheels need to be told where they are.
     environment = dict(os.environ, CUDA_HOME=cuda.home)
@@ -95,18 +100,26 @@ def _compile(
             f"nvcc ({cuda.nvcc}, release {cuda.version[0]}.{cuda.version[1]})"
             " could not compile the kernels: see its message above"
         )
-    return fatbin.read_bytes()
+    part.replace(fatbin)
+    unit.unlink()
 
 
-def _c_text(fatbin: bytes) -> str:
-    rows = [
-        ",".join(map(str, fatbin[start : start + 20]))
-        for start in range(0, len(fatbin), 20)
+def _c_text(fatbin: Path) -> str:
+    # The assembler takes it as it is: a compiler would take ten seconds, and
+    # half a gigabyte, for an array with these values.
+    path = str(fatbin.resolve()).replace("\\", r"\\").replace('"', r"\"")
+    lines = [
+        ".pushsection .rodata",
+        ".balign 16",
+        ".globl wm_kernels_image",
+        ".hidden wm_kernels_image",
+        ".type wm_kernels_image, %object",
+        "wm_kernels_image:",
+        f'.incbin "{path}"',
+        ".size wm_kernels_image, . - wm_kernels_image",
+        ".popsection",
     ]
     return (
         "// Generated from src/kernels by the build.\n"
-        "extern const unsigned char wm_kernels_image[];\n"
-        "_Alignas(16) const unsigned char wm_kernels_image[] = {\n"
-        + ",\n".join(rows)
-        + "};\n"
+        f"__asm__({json.dumps(chr(10).join(lines))});\n"
     )

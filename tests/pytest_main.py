@@ -2,7 +2,7 @@
 """pytest on one rank, as tests/run.py starts it: `pytest_main.py DIR …`.
 
 Rank 0 prints; each other rank writes DIR/rankN.log. Every rank leaves its
-outcomes in DIR/rankN.json. A program, not `-m pytest`, so that the package
+outcomes in DIR/rankN.jsonl. A program, not `-m pytest`, so that the package
 that is installed is tested, and not the one in the current folder.
 """
 
@@ -29,7 +29,9 @@ def main():
         )
         os.dup2(log, 1)
         os.dup2(log, 2)
-    os.environ["WARPMPI_TEST_RESULTS"] = os.path.join(folder, f"rank{me}.json")
+    os.environ["WARPMPI_TEST_RESULTS"] = os.path.join(
+        folder, f"rank{me}.jsonl"
+    )
     # For what must be said even when pytest, which captures 2, is killed.
     os.environ["WARPMPI_TEST_STDERR"] = str(os.dup(2))
     import pytest

@@ -10,6 +10,11 @@ mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
 (mpi4py_suite.py has the whole); lint: formatters and type checkers, each
 counted as one test. Without a name, all of them. The simulated driver
 serves unless --gpu. Exits with 1 if anything failed or hung.
+
+Two suites run at a time, one of tests/mpi beside one of the others, whose
+words are printed when all have ended. Tests that start programs mostly wait
+for these: they belong to tests/mpi on one rank and are a suite of the others.
+On real GPUs, and where files are named, one comes after the other.
 """
 
 import argparse
@@ -23,6 +28,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,11 +42,14 @@ PYTEST_MAIN = str(ROOT / "tests" / "pytest_main.py")
 LOG_TAIL = 200  # lines of each other rank's log that are shown
 TEXT_TAIL = 30  # lines of a failure that are said once more at the end
 
+_running = set()  # what run() waits for, in all threads
 
-def run(command, limit, environment=None):
+
+def run(command, limit, environment=None, out=None):
     """Runs it in a process group of its own, which ends when it is late.
 
-    Returns the exit status, or None after a hang.
+    out: a file for what it prints. Returns the exit status, or None after a
+    hang.
     """
     env = dict(os.environ, **(environment or {}))
     child = subprocess.Popen(
@@ -47,13 +57,17 @@ def run(command, limit, environment=None):
         cwd=ROOT,
         env=env,
         stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out and subprocess.STDOUT,
         start_new_session=True,
     )
+    _running.add(child)
     try:
         return child.wait(limit)
     except subprocess.TimeoutExpired:
         return None
     finally:
+        _running.discard(child)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if child.poll() is None:
                 kill_group(child, number)
@@ -71,29 +85,31 @@ def wait(child, seconds):
         child.wait(seconds)
 
 
-def pytest_suite(title, ranks, arguments, limit):
+def pytest_suite(title, ranks, arguments, limit, told, out=None):
     """One pytest run on some ranks (0: without mpirun).
 
-    Returns the counts of its outcomes, and its failures in words.
+    told: its environment. Returns the counts of its outcomes, and its
+    failures in words.
     """
-    heading(title)
+    heading(title, out)
     with tempfile.TemporaryDirectory(prefix="warpmpi-test-") as folder:
         words = [sys.executable, PYTEST_MAIN, folder, *arguments]
-        environment = {}
         if ranks:
-            words, environment = mpirun.command(ranks, *words)
-        status = run(words, limit, environment)
+            words, added = mpirun.command(ranks, *words)
+            told = {**told, **added}
+        status = run(words, limit, told, out)
         counts = Counter()
         bad = []
         dead = []
         for rank in range(max(ranks, 1)):
-            path = Path(folder, f"rank{rank}.json")
+            path = Path(folder, f"rank{rank}.jsonl")
             if rank == 0 and path.is_file():
-                kept = json.loads(path.read_text())
-                counts.update(kept["outcomes"].values())
-                for name, text in kept["texts"].items():
-                    lines = text.splitlines()[-TEXT_TAIL:]
-                    bad.append("\n  ".join([f"{title}: {name}", *lines]))
+                for line in path.read_text().splitlines():
+                    name, outcome, text = json.loads(line)
+                    counts[outcome] += 1
+                    if text:
+                        lines = text.splitlines()[-TEXT_TAIL:]
+                        bad.append("\n  ".join([f"{title}: {name}", *lines]))
             current = path.with_suffix(".current")
             if current.is_file():
                 where = current.read_text()
@@ -103,23 +119,23 @@ def pytest_suite(title, ranks, arguments, limit):
         if status != 0 and not dead:
             dead.append(f"exit status {status}")
         if dead or counts["failed"]:
-            show_logs(folder)
+            show_logs(folder, out)
         if dead:
             how = "hung" if status is None else f"ended with {status}"
-            print(f"\n{title}: {how}", *dead, sep="\n  ", flush=True)
+            print(f"\n{title}: {how}", *dead, sep="\n  ", file=out, flush=True)
             counts["failed"] += 1
             bad.append("\n  ".join([f"{title}: {how}", *dead]))
     return counts, bad
 
 
-def show_logs(folder):
+def show_logs(folder, out):
     for log in sorted(Path(folder).glob("rank*.log")):
         lines = log.read_text(errors="replace").splitlines()
-        print(f"\n----- {log.stem}", *lines[-LOG_TAIL:], sep="\n", flush=True)
+        print(f"\n----- {log.stem}", *lines[-LOG_TAIL:], sep="\n", file=out)
 
 
-def heading(title):
-    print(f"\n===== {title}", flush=True)
+def heading(title, out=None):
+    print(f"\n===== {title}", file=out, flush=True)
 
 
 def beside_python(program):
@@ -148,19 +164,42 @@ def lints():
     }
 
 
-def lint_suite():
-    heading("lint")
-    counts, bad = Counter(), []
-    for name, command in lints().items():
-        print(f"{name}:", flush=True)
-        if shutil.which(command[0]) is None:
-            bad.append(f"lint: {command[0]} is not installed")
-        elif run(command, 300) != 0:
-            bad.append(f"lint: {name}")
-        else:
-            counts["passed"] += 1
-    counts["failed"] = len(bad)
-    return counts, bad
+def lint(name, command, out=None):
+    """One of them, which counts as one test."""
+    heading(f"lint: {name}", out)
+    if shutil.which(command[0]) is None:
+        return Counter(failed=1), [f"lint: {command[0]} is not installed"]
+    if run(command, 300, out=out) != 0:
+        return Counter(failed=1), [f"lint: {name}"]
+    return Counter(passed=1), []
+
+
+def in_turn(lane, out=None):
+    """What each suite of a lane returns; it may be emptied meanwhile."""
+    done = []
+    while lane:
+        done.append(lane.pop(0)(out))
+    return done
+
+
+def at_once(first, second):
+    """Two lanes; the first one prints as it goes, the other in the end."""
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        ThreadPoolExecutor() as pool,
+    ):
+        try:
+            beside = pool.submit(in_turn, second, out)
+            done = in_turn(first) + beside.result()
+        except BaseException:
+            second.clear()  # the pool waits for what runs
+            for child in list(_running):
+                kill_group(child, signal.SIGTERM)
+            raise
+        finally:
+            out.seek(0)
+            shutil.copyfileobj(out, sys.stdout)
+    return done
 
 
 def main():
@@ -187,28 +226,41 @@ def main():
     if options.gpu:
         os.environ["WARPMPI_TEST_GPU"] = "1"
     started = time.monotonic()
-    done = []
     color = "yes" if sys.stdout.isatty() else "no"  # mpirun hides that
     named = any(word.startswith("tests/") for word in passed_on)
     common = ["-q", "-p", "no:cacheprovider", f"--color={color}", *passed_on]
+    limit = options.limit
+    messages, others = [], []
+    if "mpi" in suites:
+        paths = [] if named else ["tests/mpi"]
+        # For tests that start ranks of their own.
+        words, told = mpirun.launcher(max(options.ranks))
+        told["WARPMPI_TEST_MPIRUN"] = " ".join(words)
+
+        def mpi(title, ranks, *chosen):
+            words = [*chosen, *common, *paths]
+            title = f"mpi, {title}"
+            return partial(pytest_suite, title, ranks, words, limit, told)
+
+        for ranks in options.ranks:
+            title = f"{ranks} rank{'s' if ranks > 1 else ''}"
+            messages.append(mpi(title, ranks, "-m", "not programs"))
+        if 1 in options.ranks:
+            others.append(mpi("programs", 1, "-m", "programs"))
     if "unit" in suites:
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
-        done.append(pytest_suite("unit", 0, [*common, *paths], options.limit))
-    if "mpi" in suites:
-        # For tests that start ranks of their own.
-        words, environment = mpirun.launcher(max(options.ranks))
-        os.environ["WARPMPI_TEST_MPIRUN"] = " ".join(words)
-        os.environ.update(environment)
-        for ranks in options.ranks:
-            title = f"mpi, {ranks} rank{'s' if ranks > 1 else ''}"
-            words = [*common, *([] if named else ["tests/mpi"])]
-            done.append(pytest_suite(title, ranks, words, options.limit))
+        words = [*common, *paths]
+        others.append(partial(pytest_suite, "unit", 0, words, limit, {}))
     if "mpi4py" in suites:
         import mpi4py_suite
 
-        done.append(mpi4py_suite.chosen())
+        messages.append(lambda out: mpi4py_suite.chosen())
     if "lint" in suites:
-        done.append(lint_suite())
+        others += [partial(lint, *each) for each in lints().items()]
+    if options.gpu or named:
+        done = in_turn(messages + others)
+    else:
+        done = at_once(messages, others) if messages else in_turn(others)
     total = sum((counts for counts, _ in done), Counter())
     for text in (text for _, bad in done for text in bad):
         print(f"\nFAILED {text}", flush=True)

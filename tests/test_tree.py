@@ -214,6 +214,16 @@ def test_links_of_the_documents_lead_somewhere(path):
             assert not anchor or anchor in anchors(target), link
 
 
+def test_the_module_has_the_kernels():
+    """A fat binary, aligned as the driver wants it."""
+    import warpmpi
+
+    image = Path(warpmpi._core.__file__).read_bytes()
+    start = image.find(b"\x50\xed\x55\xba")
+    assert start > 0 and start % 16 == 0
+    assert b"wm_pull" in image[start:]
+
+
 def test_versions_agree():
     import warpmpi
 

@@ -24,23 +24,32 @@ TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
 FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
 # Only every n-th of a test's parameters: where the same tests run once more.
 EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
-# What these test is between two ranks, and tested by that number of them;
-# a rank and itself take some.
+# What these test is within a rank or between two, and tested by that number
+# of them; a rank and itself take some.
 PAIRS = {
+    "test_arguments",
+    "test_buffered",
     "test_busy_buffers",
     "test_counts",
     "test_datatypes",
     "test_eager",
+    "test_elements",
+    "test_errors",
     "test_exchange",
     "test_faults",
     "test_guide",
     "test_interrupts",
     "test_large_memory",
+    "test_long_kernels",
     "test_mailboxes",
+    "test_matched",
     "test_objects",
     "test_partitioned",
+    "test_persistent",
+    "test_probe",
     "test_push",
     "test_regressions",
+    "test_requests",
     "test_streams",
     "test_strided",
     "test_threads",
@@ -55,6 +64,9 @@ _reports = pytest.StashKey()
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "ranks(n): needs at least n ranks (skipped on fewer)"
+    )
+    config.addinivalue_line(
+        "markers", "programs: starts programs; left out on more than one rank"
     )
     config.stash[_reports] = {}
 
@@ -92,7 +104,8 @@ def pytest_collection_modifyitems(config, items):
     kept, dropped = [], []
     for item in items:
         pair = item.path.stem in PAIRS and not FULL
-        if pair and _comm.size > 2:
+        most = 2 if pair else _comm.size
+        if _comm.size > (1 if item.get_closest_marker("programs") else most):
             dropped.append(item)
             continue
         for mark in item.iter_markers("ranks"):

@@ -79,7 +79,7 @@ def test_nobody_is_sent_to_without_a_buffer(comm):
     comm.Bsend(np.zeros(4), MPI.PROC_NULL)
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_a_buffer_of_the_process(tmp_path):
     program = """
         from mpi4py import MPI

@@ -11,9 +11,6 @@ import kinds
 import ranks
 import warpmpi as wm
 
-alone = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
 SIZES = [1, 100_000]  # rides the header, or follows it
 
 
@@ -170,7 +167,7 @@ CHECKED = """
 """
 
 
-@alone
+@pytest.mark.programs
 def test_element_types_are_compared_where_that_is_asked_for(
     tmp_path, monkeypatch
 ):

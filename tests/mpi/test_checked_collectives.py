@@ -2,13 +2,10 @@
 """WARPMPI_CHECK: what the ranks say of one collective is compared."""
 
 import pytest
-from mpi4py import MPI
 
 import ranks
 
-pytestmark = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
+pytestmark = pytest.mark.programs
 
 
 def test_it_is_set_on_all_ranks_or_on_none(tmp_path):

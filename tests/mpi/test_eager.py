@@ -105,8 +105,7 @@ def run(folder, limit, program):
 
 
 needs_gpu = pytest.mark.skipif(
-    not wm.is_cuda_available() or MPI.COMM_WORLD.size > 1,
-    reason="needs a GPU, and starts its own ranks",
+    not wm.is_cuda_available(), reason="needs a GPU"
 )
 
 WAITS = """
@@ -130,6 +129,7 @@ WAITS = """
 """
 
 
+@pytest.mark.programs
 @needs_gpu
 @pytest.mark.parametrize(
     ("limit", "size", "waits"),
@@ -140,6 +140,7 @@ def test_the_limit_is_settable(tmp_path, limit, size, waits):
     assert printed.strip() == str(waits)
 
 
+@pytest.mark.programs
 @needs_gpu
 @pytest.mark.parametrize("limit", ["lots", " -1", "+5", "1k"])
 def test_a_limit_that_is_none(tmp_path, limit):
@@ -148,6 +149,7 @@ def test_a_limit_that_is_none(tmp_path, limit):
         run(tmp_path, limit, WAITS.format(size=1, waits=True))
 
 
+@pytest.mark.programs
 @needs_gpu
 def test_nothing_is_lost_when_the_sender_ends_first(tmp_path):
     """MPI_Finalize of the sender waits as long as the receiver may come."""

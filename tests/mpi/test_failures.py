@@ -12,7 +12,7 @@ import warpmpi as wm
 
 # Open MPI 5 has ULFM built in; others' launchers end all ranks.
 pytestmark = [
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks"),
+    pytest.mark.programs,
     pytest.mark.skipif(
         not MPI.Get_library_version().startswith("Open MPI v5")
         or not (

@@ -2,14 +2,13 @@
 """A kernel of one rank's user ends his context: its peer hears of it."""
 
 import pytest
-from mpi4py import MPI
 
 import ranks
 import warpmpi as wm
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks"),
+    pytest.mark.programs,
 ]
 
 PROGRAM = r"""

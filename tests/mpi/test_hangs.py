@@ -1,31 +1,46 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Who waits for whom is said on stderr, and why where it can be seen."""
 
+import json
+
 import pytest
 from mpi4py import MPI
 
 import ranks
 import warpmpi as wm
 
-pytestmark = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
+pytestmark = pytest.mark.programs
 
 SECONDS = "1"
-# Every program ends by itself: what hangs is released after a while.
+# Every program ends by itself: what hangs is released as soon as all that is
+# to be told has been, in one line of any rank, or after a while.
 BEGIN = """
-    import os, signal, sys, threading, time
-    os.dup2(1, 2)
+    import json, os, signal, sys, threading, time
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    os.dup2(os.open(os.environ["TOLD"], os.O_WRONLY | os.O_APPEND), 2)
     import numpy as np
     from mpi4py import MPI
     import warpmpi as wm
 
     plain = MPI.COMM_WORLD
     array, other = np.zeros(1000), np.zeros(1000)
-    LATE = 3
+    WANTED = json.loads(os.environ["WANTED"])
+    LATE = 20 if WANTED else 1
+
+    def until_told():
+        end, told = time.monotonic() + LATE, False
+        while not told and time.monotonic() < end:
+            time.sleep(0.05)
+            with open(os.environ["TOLD"]) as file:
+                lines = file.readlines() if WANTED else []
+            told = any(all(each in line for each in WANTED) for line in lines)
+
+    def release(call, args):
+        until_told()
+        call(*args)
 
     def later(call, *args):
-        thread = threading.Timer(LATE, call, args)
+        thread = threading.Thread(target=release, args=(call, args))
         thread.start()
         return thread
 
@@ -58,8 +73,7 @@ HANGS = {
     "source": (
         """
         if comm.rank == 2:
-            later(comm.Send, array, 1, 7)
-            time.sleep(LATE)
+            later(comm.Send, array, 1, 7).join()
         elif comm.rank == 0:
             comm.Send(array[:1], 1, 7)
         else:
@@ -119,7 +133,7 @@ HANGS = {
     "wrap": (
         """
         if plain.rank == 1:
-            time.sleep(LATE)
+            until_told()
         wm.Comm(plain)
         """,
         (
@@ -197,22 +211,29 @@ HANGS = {
 }
 
 
-def run(tmp_path, body, *words, seconds=SECONDS, count=2, **more):
-    return ranks.run_text(
+def run(tmp_path, body, *words, wanted=(), seconds=SECONDS, count=2, **more):
+    """What the program printed, and then all that was told on stderr."""
+    told = tmp_path / "told"
+    told.touch()
+    printed = ranks.run_text(
         tmp_path,
         # Both are indented, each in its own way.
         ranks.textwrap.dedent(BEGIN) + ranks.textwrap.dedent(body),
         *words,
         ranks=count,
         WARPMPI_HANG_SECONDS=seconds,
+        TOLD=str(told),
+        WANTED=json.dumps(wanted),
         **more,
     )
+    return printed + told.read_text()
 
 
 @pytest.mark.parametrize("name", HANGS)
 def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     body, told = HANGS[name]
-    printed = run(tmp_path, body, name, count=3 if name == "source" else 2)
+    count = 3 if name == "source" else 2
+    printed = run(tmp_path, body, name, wanted=told, count=count)
     lines = [line for line in printed.splitlines() if "warpmpi: " in line]
     assert any(all(part in line for part in told) for line in lines), printed
 
@@ -241,8 +262,9 @@ def test_what_has_come_is_still_received_in_order(tmp_path):
             assert seen == [(n, n % 3) for n in numbers], seen
             print("received")
         """
-    printed = run(tmp_path, body, "order")
-    assert "4 or more messages have come that it does not match" in printed
+    told = "4 or more messages have come that it does not match"
+    printed = run(tmp_path, body, "order", wanted=[told])
+    assert told in printed
     assert "received" in printed
 
 
@@ -256,7 +278,7 @@ def test_a_wait_in_which_something_moves_is_no_hang(tmp_path):
     body = """
         if comm.rank == 0:
             begun = time.monotonic()
-            while time.monotonic() - begun < LATE:
+            while time.monotonic() - begun < 3:
                 time.sleep(0.1)
                 comm.Send(array, 1)
             comm.Send(array, 1, 1)
@@ -287,7 +309,7 @@ SIGNAL = """
     if how == "wait":
         thread = threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1))
         thread.start()
-        threading.Timer(4, comm.Send, (array, comm.rank, 2)).start()
+        later(comm.Send, array, comm.rank, 2)
         comm.Recv(other, comm.rank, 2)
     else:
         pending = comm.Irecv(other, 0, 6) if how == "pending" else None
@@ -311,7 +333,7 @@ SIGNAL = """
 def test_a_signal_has_it_said_at_once(tmp_path, how, told):
     if how == "pending" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         pytest.skip("needs the progress thread")
-    printed = run(tmp_path, SIGNAL, how, seconds="60", count=1)
+    printed = run(tmp_path, SIGNAL, how, wanted=[told], seconds="60", count=1)
     assert printed.count("warpmpi:") == 1, printed
     assert told in printed
 

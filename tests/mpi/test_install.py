@@ -6,13 +6,10 @@ import sys
 import textwrap
 
 import pytest
-from mpi4py import MPI
 
 import ranks
 
-pytestmark = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1, reason="starts its own ranks"
-)
+pytestmark = pytest.mark.programs
 
 # A program that knows nothing of warpmpi, on arrays of another library.
 PROGRAM = """

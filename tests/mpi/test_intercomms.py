@@ -130,7 +130,7 @@ def test_merging_after_accept_and_connect(comm):
         MPI.Close_port(port)
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_merging_with_a_program_that_has_no_warpmpi(tmp_path):
     program = """
         import sys

@@ -49,7 +49,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("name", list(SETTINGS))

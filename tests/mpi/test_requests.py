@@ -205,6 +205,6 @@ ONE_OF_MANY = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own rank")
+@pytest.mark.programs
 def test_a_test_looks_at_what_it_is_asked_for(tmp_path):
     ranks.run_text(tmp_path, ONE_OF_MANY, ranks=1)

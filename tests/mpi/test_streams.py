@@ -9,7 +9,6 @@ import weakref
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import kinds
 import ranks
@@ -268,7 +267,7 @@ STAGED_AFTER_ALL = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.skipif(
     "WARPMPI_CUDA_DRIVER" not in os.environ,
     reason="needs the simulated driver",

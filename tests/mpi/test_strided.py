@@ -478,10 +478,8 @@ def test_broadcasting_a_column_of_host_memory(comm):
     assert (values == [comm.rank, 0, comm.rank]).all()
 
 
-@pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 1 or kinds.is_real(),
-    reason="starts its own ranks, on the simulated driver",
-)
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_no_room_for_a_group_of_blocks(tmp_path):
     """As on a part of a GPU with few multiprocessors."""
     program = """

@@ -398,7 +398,7 @@ AFTER_A_SUBINTERPRETER = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_who_holds_the_gil_is_known_after_a_subinterpreter(tmp_path):
     """PyGILState_Check() says of all threads that they do, from then on."""
@@ -458,7 +458,7 @@ REQUESTS_OF_ALL_KINDS = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_mpi_is_called_without_the_gil(tmp_path):
     words = toolchain.find_mpicc()
     source, library = tmp_path / "watched.c", tmp_path / "watched.so"
@@ -516,7 +516,7 @@ ARRAYS_UNDER_A_TOOL = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize(
     "program",

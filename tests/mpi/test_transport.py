@@ -165,7 +165,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.parametrize(
     "environment",
     [
@@ -194,7 +194,7 @@ def hosts(folder):
     return [str(script)]
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_hosts_that_share_no_memory(tmp_path):
     printed = ranks.run_text(tmp_path, PROGRAM, wrapper=hosts(tmp_path))
     assert printed.count("host 4 0 0") == 2, printed
@@ -209,7 +209,7 @@ def cuda_aware():
     return ["env", f"LD_PRELOAD={driver}"], {"SIMCUDA_OPEN": "1"}
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_cuda_aware_mpi_carries_device_memory(tmp_path, cuda_aware, asked):
     """Where it is asked to, and between hosts."""
@@ -222,7 +222,7 @@ def test_a_cuda_aware_mpi_carries_device_memory(tmp_path, cuda_aware, asked):
     assert printed.count("mpi 0 0 4 0") == 2, printed
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_messages_by_a_cuda_aware_mpi(tmp_path, cuda_aware):
     wrapper, environment = cuda_aware
     ranks.run(
@@ -246,7 +246,7 @@ def test_messages_by_a_cuda_aware_mpi(tmp_path, cuda_aware):
     )
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 @pytest.mark.parametrize("name", ["self", "IPC", "tcp"])
 def test_no_transport(tmp_path, name):
     text = """
@@ -262,7 +262,7 @@ def test_no_transport(tmp_path, name):
     assert printed.count(told) == 2, printed
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_an_mpi_that_is_not_cuda_aware_is_refused(tmp_path):
     text = """
         from mpi4py import MPI
