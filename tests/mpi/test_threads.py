@@ -515,13 +515,43 @@ ARRAYS_UNDER_A_TOOL = """
         thread.join()
 """
 
+HANDSHAKES_UNDER_A_TOOL = """
+    import ctypes
+    import os
+    import threading
+    import warpmpi as wm
+
+    array, asked = wm.zeros(64, "u1"), []
+    live = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_live
+    before = live(b"streams")
+
+    class Foreign:
+        __dlpack_device__ = array.__dlpack_device__
+
+        def __dlpack__(self, stream, max_version):
+            asked.append(stream)
+            return array.__dlpack__(stream=stream)
+
+    def take():
+        for _ in range(10):
+            assert wm.from_dlpack(Foreign()).ptr == array.ptr
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == 60 and all(asked), asked
+    assert live(b"streams") - before == len(set(asked)), "some are lost"
+"""
+
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize(
     "program",
-    [PROGRAM_UNDER_A_TOOL, ARRAYS_UNDER_A_TOOL],
-    ids=["messages", "arrays"],
+    [PROGRAM_UNDER_A_TOOL, ARRAYS_UNDER_A_TOOL, HANDSHAKES_UNDER_A_TOOL],
+    ids=["messages", "arrays", "handshakes"],
 )
 def test_tools_that_take_the_gil_in_the_driver(tmp_path, program):
     """What they wait for waits for nobody who is in the driver.
