@@ -544,14 +544,44 @@ HANDSHAKES_UNDER_A_TOOL = """
     assert len(asked) == 60 and all(asked), asked
     assert live(b"streams") - before == len(set(asked)), "some are lost"
 """
+INTERFACES_UNDER_A_TOOL = """
+    import ctypes
+    import os
+    import threading
+    os.environ["SIMCUDA_LAZY_US"] = "500000"
+    import warpmpi as wm
+
+    arrays = [wm.zeros(64, "u1") for _ in range(6)]
+    streams = [wm.Stream(wm.get_device()) for _ in arrays]
+    for array, stream in zip(arrays, streams):
+        array.fill_(1, stream=stream)
+    live = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_live
+    before, named = live(b"streams"), []
+
+    def look(array):
+        named.append(array.__cuda_array_interface__["stream"])
+
+    threads = [threading.Thread(target=look, args=[a]) for a in arrays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(named) - {None}) == 1, named
+    assert live(b"streams") == before + 1, "some are lost"
+"""
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize(
     "program",
-    [PROGRAM_UNDER_A_TOOL, ARRAYS_UNDER_A_TOOL, HANDSHAKES_UNDER_A_TOOL],
-    ids=["messages", "arrays", "handshakes"],
+    [
+        PROGRAM_UNDER_A_TOOL,
+        ARRAYS_UNDER_A_TOOL,
+        HANDSHAKES_UNDER_A_TOOL,
+        INTERFACES_UNDER_A_TOOL,
+    ],
+    ids=["messages", "arrays", "handshakes", "interfaces"],
 )
 def test_tools_that_take_the_gil_in_the_driver(tmp_path, program):
     """What they wait for waits for nobody who is in the driver.
