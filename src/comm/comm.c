@@ -57,12 +57,49 @@ wm_comm_all(void)
     return attached;
 }
 
+// Attached ones by their handle, near its place. Written with the engine lock,
+// read without: who asks for a handle does not free it meanwhile.
+#define PLACES 256
+#define NEAR 8
+static struct {
+    _Atomic(MPI_Comm) user;
+    _Atomic(wm_comm_t *) comm;
+} places[PLACES];
+
+static size_t
+place_of(MPI_Comm user, size_t step)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)user * 0x9e3779b97f4a7c15u;
+    return ((size_t)(mixed >> 32) + step) % PLACES;
+}
+
+static wm_comm_t *
+look_near(MPI_Comm user)
+{
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(user, step);
+        wm_comm_t *comm = atomic_load(&places[at].comm);
+        if (comm != NULL && atomic_load(&places[at].user) == user)
+            return comm;
+    }
+    return NULL;
+}
+
+// One that finds no place is found by MPI.
 static void
 enlist(wm_comm_t *comm)
 {
     wm_engine_lock();
     comm->next = attached;
     attached = comm;
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(comm->user, step);
+        if (atomic_load(&places[at].comm) == NULL) {
+            atomic_store(&places[at].user, comm->user);
+            atomic_store(&places[at].comm, comm);
+            break;
+        }
+    }
     wm_engine_unlock();
 }
 
@@ -75,6 +112,11 @@ strike(wm_comm_t *comm)
     while (*link != comm)
         link = &(*link)->next;
     *link = comm->next;
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(comm->user, step);
+        if (atomic_load(&places[at].comm) == comm)
+            atomic_store(&places[at].comm, NULL);
+    }
     comm->user = MPI_COMM_NULL;
     wm_engine_unlock();
 }
@@ -112,10 +154,15 @@ wm_comm_find(MPI_Comm user)
 {
     void *value = NULL;
     int found = 0;
-    if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL
-        || MPI_Comm_get_attr(user, comm_key, &value, &found) != MPI_SUCCESS)
+    if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL)
         return NULL;
-    return found ? value : NULL;
+    wm_comm_t *comm = look_near(user);
+    if (comm != NULL)
+        return comm;
+    void *held = wm_let_go();
+    int result = MPI_Comm_get_attr(user, comm_key, &value, &found);
+    wm_take_back(held);
+    return result == MPI_SUCCESS && found ? value : NULL;
 }
 
 // Offers are answered in the sender's segment: two ranks share memory only

@@ -14,9 +14,17 @@ static int
 export_stream_of(int device, CUstream *stream, wm_error_t *err)
 {
     if (export_streams[device] == NULL) {
-        int status = wm_stream_create(device, 0, &export_streams[device], err);
+        CUstream made;
+        int status = wm_stream_create(device, 0, &made, err);
         if (status < 0) {
             return status;
+        }
+        // A tool in the driver may have let others come here meanwhile.
+        if (export_streams[device] == NULL) {
+            export_streams[device] = made;
+        }
+        else {
+            wm_stream_destroy(device, made);
         }
     }
     *stream = export_streams[device];

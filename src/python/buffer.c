@@ -178,12 +178,13 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
        wm_message_t *message)
 {
     wm_buffer_t *buffer = &message->buffer;
-    wm_strided_t strided = {.data = buffer->data};
-    bool decoded = wm_datatype_decode(message->type, &strided)
-                   && wm_strided_repeat(&strided, message->count, of->extent);
-    if (!flat && decoded)
-        buffer->data = strided.data;
-    if (!flat)
+    if (!flat) {
+        wm_strided_t strided = {.data = buffer->data};
+        bool decoded = wm_datatype_decode(message->type, &strided)
+                       && wm_strided_repeat(&strided, message->count,
+                                            of->extent);
+        if (decoded)
+            buffer->data = strided.data;
         return buffer->nbytes == 0
                    ? 0
                    : keep(decoded ? wm_elements_strided(&strided, writable,
@@ -192,6 +193,7 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
                                                       message->count,
                                                       buffer->data, argument),
                           message);
+    }
     if (wm_datatype_is_dense(message->type))
         return 0;
     if (wm_buffer_on_device(buffer)) {

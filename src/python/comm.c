@@ -141,11 +141,11 @@ run(const wm_channel_t *channel, const char *function, PyObject *object,
     code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
                                      &err);
     if (code == 0)
-        code = wm_python_wait_unlocked(op, &err);
+        code = wm_python_wait_unlocked(op, status, &err);
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
     if (op != NULL) {
-        code = wm_python_waited(op, code, &err, status);
+        code = wm_python_waited(code, &err);
         wm_op_release(op);
     }
     else

@@ -267,6 +267,11 @@ repeat(const contents_t *contents, wm_strided_t *strided)
     }
 }
 
+// MPI may keep its lock while a reduction in Python waits for the GIL, and so
+// is asked of derived types without that. How a type was made and how large it
+// is it says without a lock (MPICH, Open MPI), which is all that is asked of
+// predefined ones.
+
 static bool
 decode_predefined(MPI_Datatype type, wm_strided_t *strided)
 {
@@ -278,24 +283,34 @@ decode_predefined(MPI_Datatype type, wm_strided_t *strided)
     return size > 0 && low == 0 && extent == size;
 }
 
-bool
-wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
+static bool
+decode(MPI_Datatype type, wm_strided_t *strided)
 {
     contents_t contents;
     if (!look_inside(type, &contents))
         return false;
     if (contents.types == 0)
         return decode_predefined(type, strided);
-    bool decoded = contents.types == 1
-                   && wm_datatype_decode(contents.inner[0], strided)
+    bool decoded = contents.types == 1 && decode(contents.inner[0], strided)
                    && repeat(&contents, strided);
     contents_free(&contents);
     return decoded;
 }
 
 bool
-wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
-                   bool (*accept)(MPI_Aint at))
+wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
+{
+    bool decoded;
+    if (is_predefined(type))
+        return decode_predefined(type, strided);
+    Py_BEGIN_ALLOW_THREADS;
+    decoded = decode(type, strided);
+    Py_END_ALLOW_THREADS;
+    return decoded;
+}
+
+static bool
+blocks(MPI_Datatype type, MPI_Aint base, bool (*accept)(MPI_Aint at))
 {
     contents_t contents;
     bool accepted = true;
@@ -313,7 +328,7 @@ wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
         break;
     case MPI_COMBINER_DUP:
     case MPI_COMBINER_RESIZED:
-        accepted = wm_datatype_blocks(contents.inner[0], base, accept);
+        accepted = blocks(contents.inner[0], base, accept);
         break;
     default:
         accepted = accept(base);
@@ -324,19 +339,42 @@ wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
     return accepted;
 }
 
-MPI_Datatype
-wm_datatype_element(MPI_Datatype type)
+bool
+wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
+                   bool (*accept)(MPI_Aint at))
+{
+    bool accepted;
+    Py_BEGIN_ALLOW_THREADS;
+    accepted = blocks(type, base, accept);
+    Py_END_ALLOW_THREADS;
+    return accepted;
+}
+
+static MPI_Datatype
+element(MPI_Datatype type)
 {
     contents_t contents;
     if (!look_inside(type, &contents))
         return MPI_DATATYPE_NULL;
     if (contents.types == 0)
         return type;
-    MPI_Datatype found = wm_datatype_element(contents.inner[0]);
+    MPI_Datatype found = element(contents.inner[0]);
     for (size_t i = 1; i < contents.types; ++i)
-        if (wm_datatype_element(contents.inner[i]) != found)
+        if (element(contents.inner[i]) != found)
             found = MPI_DATATYPE_NULL;
     contents_free(&contents);
+    return found;
+}
+
+MPI_Datatype
+wm_datatype_element(MPI_Datatype type)
+{
+    MPI_Datatype found = type;
+    if (is_predefined(type))
+        return found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = element(type);
+    Py_END_ALLOW_THREADS;
     return found;
 }
 
@@ -351,20 +389,27 @@ wm_datatype_is_dense(MPI_Datatype type)
            && strided.data == &origin && strided.run == extent;
 }
 
+// What MPI says of a datatype only when it is to use it.
+static int
+check_committed(MPI_Datatype type, wm_error_t *err)
+{
+    char none = 0;
+    int position = 0, code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_mpi_check(
+        MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
+        "the datatype cannot be used, call Commit() first", err);
+    Py_END_ALLOW_THREADS;
+    return code;
+}
+
 int
 wm_datatype_measure(MPI_Datatype type, const char *argument,
                     wm_extent_t *extent)
 {
     MPI_Aint low = 0, length = 0;
     wm_error_t err;
-    char none = 0;
-    int position = 0;
-    // What MPI says of a datatype only when it is to use it.
-    if (!is_predefined(type)
-        && wm_mpi_check(
-               MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
-               "the datatype cannot be used, call Commit() first", &err)
-               < 0) {
+    if (!is_predefined(type) && check_committed(type, &err) < 0) {
         wm_error_context(&err, "%s", argument);
         wm_raise(&err);
         return -1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MPI's datatypes, as far as messages of bytes must know them. GIL held.
+// MPI's datatypes, as far as messages of bytes must know them. GIL held; who
+// asks for a derived one lets go of it meanwhile.
 #ifndef WM_PYTHON_DATATYPE_H
 #define WM_PYTHON_DATATYPE_H
 
@@ -37,7 +38,8 @@ MPI_Datatype
 wm_datatype_element(MPI_Datatype type);
 
 // Whether `accept` takes the place of every block that the type names one for,
-// counted from `base`; of others that of the first byte.
+// counted from `base`; of others that of the first byte. It is called without
+// the GIL.
 bool
 wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
                    bool (*accept)(MPI_Aint at));

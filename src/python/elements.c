@@ -75,11 +75,15 @@ wm_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
                   char *data, const char *argument)
 {
     wm_error_t err;
+    int code;
     wm_pattern_t *pattern = pattern_new();
     if (pattern == NULL)
         return NULL;
-    if (wm_mpi_check(MPI_Type_dup(type, &pattern->type), "MPI_Type_dup", &err)
-        < 0) {
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_mpi_check(MPI_Type_dup(type, &pattern->type), "MPI_Type_dup",
+                        &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0) {
         free(pattern);
         wm_error_context(&err, "%s", argument);
         wm_raise(&err);
@@ -172,7 +176,10 @@ void
 wm_elements_free(wm_pattern_t *pattern)
 {
     if (pattern != NULL && pattern->type != MPI_DATATYPE_NULL
-        && wm_engine_check(NULL) == 0)
+        && wm_engine_check(NULL) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
         MPI_Type_free(&pattern->type);
+        Py_END_ALLOW_THREADS;
+    }
     free(pattern);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which bytes of a memory elements mean that have gaps, within them or from
-// one to the next. GIL held.
+// one to the next. GIL held; who asks MPI lets go of it meanwhile.
 #ifndef WM_PYTHON_ELEMENTS_H
 #define WM_PYTHON_ELEMENTS_H
 

@@ -198,7 +198,7 @@ send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
     if (code < 0)
         return code;
     if (blocking)
-        code = wm_python_wait_unlocked(*op, err);
+        code = wm_python_wait_unlocked(*op, NULL, err);
     wm_error_t late;
     int begun = begin_parts(sending, &late);
     if (code == 0 && begun < 0) {
@@ -207,7 +207,7 @@ send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
     }
     for (int i = 0; i < sending->count && code == 0 && blocking; ++i)
         if (!sending->parts[i].copied && sending->parts[i].op != NULL)
-            code = wm_python_wait_unlocked(sending->parts[i].op, err);
+            code = wm_python_wait_unlocked(sending->parts[i].op, NULL, err);
     return code;
 }
 
@@ -348,7 +348,7 @@ part_wait(PyObject *module, PyObject *object)
     Py_BEGIN_ALLOW_THREADS;
     code = wm_op_wait(op, NULL, &err);
     Py_END_ALLOW_THREADS;
-    code = wm_python_waited(op, code, &err, NULL);
+    code = wm_python_waited(code, &err);
     wm_op_release(op);
     wm_request_retire(request);
     return code < 0 ? NULL : Py_NewRef(Py_None);

@@ -3,6 +3,7 @@
 
 #include "comm/hang.h"
 #include "comm/progress.h"
+#include "comm/request.h"
 #include "python/channel.h"
 #include "python/matched.h"
 #include "python/mpi.h"
@@ -80,10 +81,11 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
     wm_engine_poll();
     wm_op_cancel(op); // too late where it was found
     code = wm_op_wait(op, NULL, &err);
-    Py_END_ALLOW_THREADS;
     *found = !op->result.cancelled;
-    code = wm_python_waited(op, code, &err, *found ? status : NULL);
-    return finish(op, code) < 0 ? NULL : op;
+    if (*found && status != NULL)
+        wm_request_status(op, status);
+    Py_END_ALLOW_THREADS;
+    return finish(op, wm_python_waited(code, &err)) < 0 ? NULL : op;
 }
 
 const char wm_comm_probe_doc[] = PyDoc_STR(

@@ -24,24 +24,20 @@ interrupted(wm_op_t *op)
 }
 
 int
-wm_python_wait_unlocked(wm_op_t *op, wm_error_t *err)
+wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 {
-    return wm_op_wait(op, interrupted, err);
+    int code = wm_op_wait(op, interrupted, err);
+    if (status != NULL && code != WM_ERR_PYTHON)
+        wm_request_status(op, status);
+    return code;
 }
 
 int
-wm_python_waited(const wm_op_t *op, int code, wm_error_t *err,
-                 MPI_Status *status)
+wm_python_waited(int code, wm_error_t *err)
 {
-    if (code == WM_ERR_PYTHON)
-        return -1;
-    if (status != NULL)
-        wm_request_status(op, status);
-    if (code < 0) {
+    if (code < 0 && code != WM_ERR_PYTHON)
         wm_raise(err);
-        return -1;
-    }
-    return 0;
+    return code < 0 ? -1 : 0;
 }
 
 int
@@ -49,12 +45,12 @@ wm_python_wait(wm_op_t *op, MPI_Status *status)
 {
     wm_error_t err;
     int code;
-    if (atomic_load(&op->done)) // nothing to wait for
-        return wm_python_waited(op, wm_op_wait(op, NULL, &err), &err, status);
+    if (status == NULL && atomic_load(&op->done)) // nothing to wait for
+        return wm_python_waited(wm_op_wait(op, NULL, &err), &err);
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_python_wait_unlocked(op, &err);
+    code = wm_python_wait_unlocked(op, status, &err);
     Py_END_ALLOW_THREADS;
-    return wm_python_waited(op, code, &err, status);
+    return wm_python_waited(code, &err);
 }
 
 int

@@ -79,10 +79,9 @@ wm_python_wait(wm_op_t *op, MPI_Status *status);
 
 // Its two halves: the waiting, without the GIL, and what it gave, with it.
 WM_MUST_CHECK int
-wm_python_wait_unlocked(wm_op_t *op, wm_error_t *err);
+wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err);
 
 int
-wm_python_waited(const wm_op_t *op, int code, wm_error_t *err,
-                 MPI_Status *status);
+wm_python_waited(int code, wm_error_t *err);
 
 #endif

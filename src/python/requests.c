@@ -34,7 +34,7 @@ wait_for_all(PyObject *list)
         Py_BEGIN_ALLOW_THREADS;
         for (int i = 0; i < taken; ++i) {
             if (code != WM_ERR_PYTHON)
-                code = wm_python_wait_unlocked(ops[i], NULL);
+                code = wm_python_wait_unlocked(ops[i], NULL, NULL);
             wm_op_release(ops[i]);
         }
         Py_END_ALLOW_THREADS;

@@ -20,7 +20,8 @@ typedef enum {
 } way_t;
 
 // A small cache by type; holds on to the types, so that an address is never
-// another type's.
+// another type's. A slot is read, and written, whole: no Python code runs in
+// between, so that the GIL is lock enough.
 #define SLOTS 64
 
 typedef struct {

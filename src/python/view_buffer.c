@@ -3,7 +3,8 @@
 // view_numpy.c leaves to it.
 #include "python/view_parts.h"
 
-// Py_buffers kept for the next views, under the GIL.
+// Py_buffers kept for the next views: taken, and put back once they are
+// released, in steps that run no Python code, so that the GIL is lock enough.
 #define KEPT 64
 
 static Py_buffer *kept[KEPT];

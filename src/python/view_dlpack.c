@@ -33,7 +33,7 @@ handshake_stream(int device, const char *argument, CUstream *stream)
         if (wm_stream_create(device, 0, stream, &err) < 0) {
             return wm_view_raise(argument, &err);
         }
-        // Which may let other threads run, who come here.
+        // Meanwhile others may have come here, and made theirs.
         if (own->made < HANDSHAKES) {
             own->streams[own->made++] = *stream;
             return 0;

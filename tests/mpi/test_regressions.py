@@ -209,8 +209,10 @@ def test_the_sender_hears_why_a_small_receive_failed(comm, fail):
 
 @simulated
 @pytest.mark.parametrize("culprit", [0, 1])
-def test_a_copy_that_fails_raises_on_every_rank(comm, fail, culprit):
-    buffer = kinds.make("device", np.zeros(1000))
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_copy_that_fails_raises_on_every_rank(comm, fail, count, culprit):
+    """Also the last one, of a Bcast so short that it is already over."""
+    buffer = kinds.make("device", np.zeros(count))
     for call in (
         lambda: comm.Bcast(buffer, 0),
         lambda: comm.Allreduce(MPI.IN_PLACE, buffer),
@@ -219,6 +221,7 @@ def test_a_copy_that_fails_raises_on_every_rank(comm, fail, culprit):
             fail("MemcpyAsync")
         with pytest.raises(wm.CudaError):
             call()
+        call()
 
 
 def test_messages_go_on_while_another_thread_keeps_the_gil(comm, world):

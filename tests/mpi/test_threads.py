@@ -431,6 +431,28 @@ WATCHED_MPI = r"""
         MPI_Request *request), query, release, cancel, state, request)
     WATCH(Wait, (MPI_Request * request, MPI_Status *status), request, status)
     WATCH(Request_free, (MPI_Request * request), request)
+    WATCH(Comm_get_attr, (MPI_Comm comm, int key, void *value, int *found),
+        comm, key, value, found)
+    WATCH(Status_set_elements_x, (MPI_Status * status, MPI_Datatype type,
+        MPI_Count count), status, type, count)
+    WATCH(Status_set_cancelled, (MPI_Status * status, int flag), status, flag)
+    WATCH(Type_dup, (MPI_Datatype type, MPI_Datatype *copy), type, copy)
+    WATCH(Type_free, (MPI_Datatype * type), type)
+    WATCH(Type_get_contents, (MPI_Datatype type, int n, int m, int k,
+        int *ints, MPI_Aint *addresses, MPI_Datatype *types),
+        type, n, m, k, ints, addresses, types)
+    WATCH(Pack, (const void *from, int count, MPI_Datatype type, void *to,
+        int size, int *at, MPI_Comm comm),
+        from, count, type, to, size, at, comm)
+    WATCH(Unpack, (const void *from, int size, int *at, void *to, int count,
+        MPI_Datatype type, MPI_Comm comm),
+        from, size, at, to, count, type, comm)
+    #if MPI_VERSION >= 4
+    WATCH(Type_get_contents_c, (MPI_Datatype type, MPI_Count n, MPI_Count m,
+        MPI_Count l, MPI_Count k, int *ints, MPI_Aint *addresses,
+        MPI_Count *counts, MPI_Datatype *types),
+        type, n, m, l, k, ints, addresses, counts, types)
+    #endif
 """
 REQUESTS_OF_ALL_KINDS = """
     import sys
@@ -439,6 +461,11 @@ REQUESTS_OF_ALL_KINDS = """
     import warpmpi as wm
     comm = wm.Comm(MPI.COMM_WORLD)
     out, into, me = np.arange(100), np.zeros(100, int), comm.rank
+    status = MPI.Status()
+    whole = MPI.LONG.Create_contiguous(100).Create_resized(0, 800).Commit()
+    mixed = MPI.BYTE.Create_indexed([1, 2], [1, 2]).Create_resized(0, 4)
+    mixed.Commit()
+    there = MPI.BYTE.Create_hindexed([800], [MPI.Get_address(into)]).Commit()
     sys.stderr.write("it begins\\n")
     sys.stderr.flush()
     for _ in range(3):
@@ -454,6 +481,16 @@ REQUESTS_OF_ALL_KINDS = """
         request = comm.irecv(source=me)
         comm.isend("text", me).wait()
         assert request.wait() == "text"
+        comm.Isend(out, me)
+        comm.Probe(me, status=status)
+        comm.Recv(into, me, status=status)
+        for kind in (whole, mixed):
+            comm.Sendrecv([out, 1, kind], me, 0, [into, 1, kind], me, 0)
+            comm.Bcast([into, 1, kind])
+            sent = comm.Isend([out, 1, kind], me)
+            comm.Iprobe(me, status=status)
+            comm.Irecv([MPI.BOTTOM, 1, there], me).Wait(status)
+            sent.Wait(status)
     assert (into == out).all()
 """
 
@@ -515,13 +552,73 @@ ARRAYS_UNDER_A_TOOL = """
         thread.join()
 """
 
+HANDSHAKES_UNDER_A_TOOL = """
+    import ctypes
+    import os
+    import threading
+    import warpmpi as wm
+
+    array, asked = wm.zeros(64, "u1"), []
+    live = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_live
+    before = live(b"streams")
+
+    class Foreign:
+        __dlpack_device__ = array.__dlpack_device__
+
+        def __dlpack__(self, stream, max_version):
+            asked.append(stream)
+            return array.__dlpack__(stream=stream)
+
+    def take():
+        for _ in range(10):
+            assert wm.from_dlpack(Foreign()).ptr == array.ptr
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == 60 and all(asked), asked
+    assert live(b"streams") - before == len(set(asked)), "some are lost"
+"""
+INTERFACES_UNDER_A_TOOL = """
+    import ctypes
+    import os
+    import threading
+    os.environ["SIMCUDA_LAZY_US"] = "500000"
+    import warpmpi as wm
+
+    arrays = [wm.zeros(64, "u1") for _ in range(6)]
+    streams = [wm.Stream(wm.get_device()) for _ in arrays]
+    for array, stream in zip(arrays, streams):
+        array.fill_(1, stream=stream)
+    live = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_live
+    before, named = live(b"streams"), []
+
+    def look(array):
+        named.append(array.__cuda_array_interface__["stream"])
+
+    threads = [threading.Thread(target=look, args=[a]) for a in arrays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(named) - {None}) == 1, named
+    assert live(b"streams") == before + 1, "some are lost"
+"""
+
 
 @pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize(
     "program",
-    [PROGRAM_UNDER_A_TOOL, ARRAYS_UNDER_A_TOOL],
-    ids=["messages", "arrays"],
+    [
+        PROGRAM_UNDER_A_TOOL,
+        ARRAYS_UNDER_A_TOOL,
+        HANDSHAKES_UNDER_A_TOOL,
+        INTERFACES_UNDER_A_TOOL,
+    ],
+    ids=["messages", "arrays", "handshakes", "interfaces"],
 )
 def test_tools_that_take_the_gil_in_the_driver(tmp_path, program):
     """What they wait for waits for nobody who is in the driver.

@@ -76,7 +76,8 @@ of_python(const char *name)
     return (function_t *)dlsym(RTLD_DEFAULT, name);
 }
 
-// Takes Python's lock, as those do who look at Python's stack.
+// Takes Python's lock, as those do who look at Python's stack, and lets others
+// have it meanwhile, as any code in Python does (CUPTI's callbacks).
 static void
 take_gil()
 {
@@ -86,8 +87,14 @@ take_gil()
                               : of_python<int()>("_Py_IsFinalizing");
     static auto *ensure = of_python<int()>("PyGILState_Ensure");
     static auto *release = of_python<void(int)>("PyGILState_Release");
+    static auto *let_go = of_python<void *()>("PyEval_SaveThread");
+    static auto *take_back = of_python<void(void *)>("PyEval_RestoreThread");
     if (running != nullptr && ending != nullptr && running() && !ending()) {
-        release(ensure());
+        int state = ensure();
+        void *held = let_go();
+        usleep((useconds_t)tool_us / 2);
+        take_back(held);
+        release(state);
     }
 }
 
@@ -129,7 +136,7 @@ count_call(const char *name, bool after_init)
     CUresult code = CUDA_SUCCESS;
     long us;
     if (tool_us > 0 && !child) {
-        usleep((useconds_t)tool_us);
+        usleep((useconds_t)tool_us / 2);
         take_gil();
     }
     {
