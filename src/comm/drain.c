@@ -31,6 +31,15 @@ is_of(const wm_op_t *op, const wm_comm_t *comm)
     return comm == NULL || op->comm == comm || op->comm == comm->parts;
 }
 
+// Likewise, but for what was given up when its communicator was freed.
+static bool
+is_awaited(const wm_op_t *op, const wm_comm_t *comm)
+{
+    return is_of(op, comm) && !waits_for_match(op)
+           && (comm != NULL || op->comm == NULL
+               || op->comm->owner->user != MPI_COMM_NULL);
+}
+
 // Whether something on a communicator (NULL: on all) is to be waited for;
 // `hopeful` where who is to receive it still may.
 static bool
@@ -39,7 +48,7 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
     bool busy = false;
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        if (is_of(op, comm) && !waits_for_match(op)) {
+        if (is_awaited(op, comm)) {
             busy = true;
             *hopeful |= !op->receives && op->peer != NULL && !op->peer->self
                         && wm_node_may_receive(op->peer);
@@ -58,7 +67,7 @@ tell(const wm_comm_t *comm, int64_t waited, bool given_up)
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         wm_words_t words = {.length = 0};
         // Two in one are told by each.
-        if (!is_of(op, comm) || waits_for_match(op) || wm_report_is_call(op)
+        if (!is_awaited(op, comm) || wm_report_is_call(op)
             || op->parts_of[0] != NULL || ++count > TOLD)
             continue;
         wm_report_rank(&words, op->comm->owner);

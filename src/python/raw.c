@@ -96,18 +96,11 @@ dlpack_code(PyObject *array, char *code, size_t size)
 static bool
 interface_code(PyObject *array, char *code, size_t size)
 {
-    PyObject *dict = PyObject_GetAttrString(array, "__cuda_array_interface__");
-    PyObject *typestr = dict != NULL && PyDict_Check(dict)
-                            ? PyDict_GetItemString(dict, "typestr") // borrowed
-                            : NULL;
-    const char *text = typestr != NULL && PyUnicode_Check(typestr)
-                           ? PyUnicode_AsUTF8(typestr)
-                           : NULL;
-    bool native = text != NULL && (*text == '<' || *text == '|');
+    char text[17];
+    wm_view_typestr(array, "__cuda_array_interface__", text, sizeof text);
+    bool native = *text == '<' || *text == '|';
     if (native)
         snprintf(code, size, "%s", text + 1);
-    PyErr_Clear();
-    Py_XDECREF(dict);
     return native;
 }
 

@@ -251,19 +251,9 @@ wm_view_ndim_warp(PyObject *object, const wm_array_t *array)
 static long
 struct_bytes(PyObject *object, const char *name)
 {
-    PyObject *dict = PyObject_GetAttrString(object, name);
-    PyObject *typestr = dict != NULL && PyDict_Check(dict)
-                            ? PyDict_GetItemString(dict, "typestr") // borrowed
-                            : NULL;
-    const char *text = typestr != NULL && PyUnicode_Check(typestr)
-                           ? PyUnicode_AsUTF8(typestr)
-                           : NULL;
-    long bytes = text != NULL && text[0] == '|' && text[1] == 'V'
-                     ? strtol(text + 2, NULL, 10)
-                     : 0;
-    Py_XDECREF(dict);
-    PyErr_Clear();
-    return bytes;
+    char text[32];
+    wm_view_typestr(object, name, text, sizeof text);
+    return text[0] == '|' && text[1] == 'V' ? strtol(text + 2, NULL, 10) : 0;
 }
 
 void

@@ -40,6 +40,11 @@ wm_view_ndim_warp(PyObject *object, const wm_array_t *array);
 void
 wm_view_refuse_struct(PyObject *object, const char *argument);
 
+// The typestr of the array interface of that name, as much as `text` holds;
+// empty where there is none. No exception.
+void
+wm_view_typestr(PyObject *object, const char *name, char *text, size_t size);
+
 // __array_interface__: host memory.
 int
 wm_view_parse_array_interface(PyObject *object, const char *argument,

@@ -391,6 +391,7 @@ def test_a_message_that_nobody_receives_is_named_at_the_end(tmp_path, name):
     lines = [line for line in printed.splitlines() if told in line]
     assert len(lines) == 1, printed
     assert f"{what}, and gives up" in lines[0]
+    assert printed.count("gives up") == 1, printed  # nor waits for it again
 
 
 LEFT = """
