@@ -79,7 +79,8 @@ look_near(MPI_Comm user)
     for (size_t step = 0; step < NEAR; ++step) {
         size_t at = place_of(user, step);
         wm_comm_t *comm = atomic_load(&places[at].comm);
-        if (comm != NULL && atomic_load(&places[at].user) == user)
+        if (comm != NULL && atomic_load(&places[at].user) == user
+            && atomic_load(&places[at].comm) == comm)
             return comm;
     }
     return NULL;
