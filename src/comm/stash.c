@@ -238,16 +238,17 @@ int
 wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
 {
     int count = 0;
-    for (wm_stashed_t **link = &comm->stash;; link = &(*link)->next) {
-        while (*link != NULL && look(link, NULL) < 0)
-            ;
-        if (*link == NULL
-            && (count >= most || pull(comm, MPI_ANY_SOURCE, NULL) <= 0))
-            return count;
+    wm_stashed_t **link = &comm->stash;
+    while (*link != NULL
+           || (count < most && pull(comm, MPI_ANY_SOURCE, NULL) > 0)) {
+        if (look(link, NULL) < 0)
+            continue; // it has gone
         if (count < most)
             list[count] = result_of(*link);
         ++count;
+        link = &(*link)->next;
     }
+    return count;
 }
 
 void
