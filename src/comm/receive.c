@@ -328,6 +328,20 @@ ask_about_producer(wm_op_t *op)
     wm_op_note_ended(op);
 }
 
+// It says so, or it is dead, as another message has found out: then `failed`
+// is ours, and there is no text.
+static int
+sender_failed(const wm_op_t *op, wm_error_t *err)
+{
+    int code = op->peer->dead
+                   ? wm_failure_look(op->comm, op->result.source, err)
+                   : 0;
+    return code < 0 ? code
+                    : wm_error_set(err, WM_ERR_CUDA, 0,
+                                   "the sender, rank %d, failed: %.120s",
+                                   op->result.source, op->slot->error);
+}
+
 static int
 advance(wm_op_t *op, wm_error_t *err)
 {
@@ -381,9 +395,7 @@ advance(wm_op_t *op, wm_error_t *err)
         return WM_ERR_MPI;
     if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op)
         && (op->state != RECEIVE_PUSHED || (code = wm_push_ended(op)) <= 0))
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the sender, rank %d, failed: %.120s",
-                            op->result.source, op->slot->error);
+        return sender_failed(op, err);
     return code;
 }
 
