@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/batch.h"
+#include "comm/bounds.h"
 #include "comm/eager.h"
 #include "comm/element.h"
 #include "comm/failure.h"
@@ -172,6 +173,9 @@ match(wm_op_t *op, wm_error_t *err)
                             op->result.source);
     op->result.nbytes = op->header.nbytes;
     op->peer = op->comm->peers[op->result.source];
+    int code = wm_bounds_check_header(op, err);
+    if (code < 0)
+        return code;
     if (op->header.token != 0)
         take_token(op);
     if (op->header.failed)
@@ -204,13 +208,12 @@ match(wm_op_t *op, wm_error_t *err)
             wm_transport_mpi.count(op);
         return truncated ? 0 : wm_unpack_reserve(op, err);
     }
-    op->slot = &op->peer->segment->slots[op->header.slot];
     if (truncated) { // the sender completes, nothing is taken
         atomic_store(&op->slot->taken,
                      op->header.taken_base + op->header.pieces);
         return 1;
     }
-    int code = wm_unpack_match(op, err);
+    code = wm_unpack_match(op, err);
     op->transport = choose(op);
     op->state = RECEIVE_ACCEPT;
     return code;
