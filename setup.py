@@ -53,6 +53,7 @@ SOURCES = [
     "src/array/strided.c",
     "src/comm/agree.c",
     "src/comm/batch.c",
+    "src/comm/bounds.c",
     "src/comm/buffered.c",
     "src/comm/cause.c",
     "src/comm/check.c",

@@ -620,6 +620,9 @@ def _object_send(
     parts: list[Any],
     /,
 ) -> Any: ...
+def _object_failure(
+    comm: Any, dest: int, tag: int, mode: str, text: str, /
+) -> None: ...
 def _part_numbers(comm: Any, dest: int, count: int, /) -> list[int]: ...
 def _part_receive(
     comm: Any, array: Any, source: int, number: int, /

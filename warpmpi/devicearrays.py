@@ -214,6 +214,12 @@ def make_jax(shape: tuple[int, ...], dtype: Any) -> Made:
     return array, lambda: jax.dlpack.from_dlpack(array)
 
 
+def is_failure(error: Exception) -> bool:
+    """Tell whether CUDA failed or memory ran out, not the caller."""
+    torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+    return isinstance(error, (_core.CudaError, MemoryError, torch))
+
+
 # By the module whose type it is, once the program has imported that.
 _LIBRARIES = {
     "cupy": ("ndarray", _cupy),

@@ -178,7 +178,12 @@ def _send(
     data = b""
     parts: list[Any] = []
     if dest != MPI.PROC_NULL:
-        data, parts = _dump(comm, obj, dest)
+        try:
+            data, parts = _dump(comm, obj, dest)
+        except Exception as error:
+            if devicearrays.is_failure(error):
+                _core._object_failure(comm, dest, tag, mode, str(error))
+            raise
     return _core._object_send(comm, data, dest, tag, mode, blocking, parts)
 
 
@@ -192,7 +197,8 @@ class ObjectMessages:
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object.
 
-        Raises what pickling raises, in which case nothing was sent;
+        Raises what pickling raises, in which case nothing was sent, unless
+        memory ran out or CUDA failed: of these the receiver is told.
         MPI.Exception (rank, tag), wm.CudaError.
         """
         _send(self, obj, dest, tag, "", True)

@@ -271,7 +271,7 @@ send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
     if (room == NULL)
         return none_attached(err);
     int code = wm_buffer_duplicate(buffer, envelope, &copy, err);
-    if (code == WM_ERR_CUDA)
+    if (wm_send_tells(code))
         wm_send_failure(comm, &inner, err->text);
     if (code == 0) {
         code = count_in(room, buffer->nbytes + MPI_BSEND_OVERHEAD, &copy, err);

@@ -10,12 +10,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/check.h"
 #include "cuda/memory.h"
 
-#define SEGMENT_MAGIC 0x77617270006d7069ull // "warp" "mpi"
+#define SEGMENT_NAME "warpmpi"
+#define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc has it
+#define SEGMENT_MAGIC 0x77617270006d7069ull              // "warp" "mpi"
 
 static wm_peer_t *peers;
 static wm_peer_t *self;
@@ -67,7 +70,12 @@ host_identity(void)
 static int
 make_segment(char *text, size_t room)
 {
-    int fd = memfd_create("warpmpi", MFD_CLOEXEC);
+    uint8_t id[sizeof self->id];
+    if (getrandom(id, sizeof id, 0) != sizeof id) {
+        snprintf(text, room, "getrandom: %s", strerror(errno));
+        return -1;
+    }
+    int fd = memfd_create(SEGMENT_NAME, MFD_CLOEXEC);
     if (fd < 0) {
         snprintf(text, room, "memfd_create: %s", strerror(errno));
         return -1;
@@ -95,11 +103,8 @@ make_segment(char *text, size_t room)
     }
     peer->self = peer->same_host = true;
     peer->segment = memory;
-    if (getrandom(peer->id, sizeof peer->id, 0) != sizeof peer->id) {
-        memcpy(peer->id, &(pid_t){getpid()}, sizeof(pid_t));
-        memcpy(peer->id + 8, &memory, sizeof memory);
-    }
-    memcpy(peer->segment->id, peer->id, sizeof peer->id);
+    memcpy(peer->id, id, sizeof peer->id);
+    memcpy(peer->segment->id, id, sizeof id);
     peer->segment->magic = SEGMENT_MAGIC;
     for (int i = 0; i < WM_SLOTS; ++i)
         free_slots[i] = (uint16_t)(WM_SLOTS - 1 - i);
@@ -127,36 +132,71 @@ wm_node_describe(wm_endpoint_t *endpoint)
     memcpy(endpoint->id, self->id, sizeof endpoint->id);
 }
 
-// Opens a peer's segment; that it is the peer's is told by the id in it.
+// Whether a descriptor, opened for its path alone, is of a segment of this
+// user's. Its process may be another than the peer, with a number of its own
+// in another PID namespace: of what belongs to others nothing is opened.
+static bool
+is_segment(int place, const char *path)
+{
+    char target[sizeof SEGMENT_LINK];
+    struct stat facts;
+    ssize_t length = readlink(path, target, sizeof target);
+    return length == (ssize_t)sizeof target - 1
+           && memcmp(target, SEGMENT_LINK, sizeof target - 1) == 0
+           && fstat(place, &facts) == 0 && S_ISREG(facts.st_mode)
+           && facts.st_size == (off_t)WM_SEGMENT_BYTES
+           && facts.st_uid == geteuid();
+}
+
+// Whether the segment is the peer's: it has the random id that he told.
+static bool
+is_of_peer(int fd, const wm_endpoint_t *endpoint)
+{
+    struct {
+        uint64_t magic;
+        uint8_t id[sizeof endpoint->id];
+    } head;
+    _Static_assert(offsetof(wm_segment_t, id) == sizeof head.magic,
+                   "a segment begins so");
+    return pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head
+           && head.magic == SEGMENT_MAGIC
+           && memcmp(head.id, endpoint->id, sizeof head.id) == 0;
+}
+
+// Opens a peer's segment, through what was looked at: its number may serve
+// another file by now.
 static wm_segment_t *
 open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
 {
     char path[64];
+    wm_segment_t *segment = MAP_FAILED;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) {
+    int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
+    if (place < 0)
         snprintf(reason, room, "its shared segment cannot be opened (%s)",
                  strerror(errno));
-        return NULL;
-    }
-    off_t size = lseek(fd, 0, SEEK_END);
-    wm_segment_t *segment = MAP_FAILED;
-    if (size == (off_t)WM_SEGMENT_BYTES)
-        segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_SHARED, fd, 0);
-    close(fd);
-    if (segment == MAP_FAILED) {
-        snprintf(reason, room, "its shared segment cannot be mapped");
-        return NULL;
-    }
-    if (segment->magic != SEGMENT_MAGIC
-        || memcmp(segment->id, endpoint->id, sizeof segment->id) != 0) {
-        munmap(segment, WM_SEGMENT_BYTES);
+    else
         snprintf(reason, room,
                  "its process is not visible here (another PID namespace)");
-        return NULL;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+    if (place >= 0 && is_segment(place, path)) {
+        fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0)
+            snprintf(reason, room, "its shared segment cannot be opened (%s)",
+                     strerror(errno));
     }
-    return segment;
+    if (fd >= 0 && is_of_peer(fd, endpoint)) {
+        segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_SHARED, fd, 0);
+        if (segment == MAP_FAILED)
+            snprintf(reason, room, "its shared segment cannot be mapped (%s)",
+                     strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+    if (place >= 0)
+        close(place);
+    return segment == MAP_FAILED ? NULL : segment;
 }
 
 wm_peer_t *

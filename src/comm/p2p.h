@@ -82,6 +82,12 @@ WM_MUST_CHECK int
 wm_settle_producer(wm_buffer_t *buffer, const wm_envelope_t *envelope,
                    bool to_write, wm_error_t *err);
 
+// Whether the receiver is told of what failed with this code before a message
+// was on its way: CUDA, the system, or memory that could not be had. Of the
+// caller's mistakes nothing is sent.
+bool
+wm_send_tells(int code);
+
 // Instead of a message whose buffer CUDA could not even be asked about: the
 // receiver raises with this text.
 void

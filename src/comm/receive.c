@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/batch.h"
+#include "comm/bounds.h"
 #include "comm/eager.h"
 #include "comm/element.h"
 #include "comm/failure.h"
@@ -172,6 +173,9 @@ match(wm_op_t *op, wm_error_t *err)
                             op->result.source);
     op->result.nbytes = op->header.nbytes;
     op->peer = op->comm->peers[op->result.source];
+    int code = wm_bounds_check_header(op, err);
+    if (code < 0)
+        return code;
     if (op->header.token != 0)
         take_token(op);
     if (op->header.failed)
@@ -204,13 +208,12 @@ match(wm_op_t *op, wm_error_t *err)
             wm_transport_mpi.count(op);
         return truncated ? 0 : wm_unpack_reserve(op, err);
     }
-    op->slot = &op->peer->segment->slots[op->header.slot];
     if (truncated) { // the sender completes, nothing is taken
         atomic_store(&op->slot->taken,
                      op->header.taken_base + op->header.pieces);
         return 1;
     }
-    int code = wm_unpack_match(op, err);
+    code = wm_unpack_match(op, err);
     op->transport = choose(op);
     op->state = RECEIVE_ACCEPT;
     return code;
@@ -328,6 +331,20 @@ ask_about_producer(wm_op_t *op)
     wm_op_note_ended(op);
 }
 
+// It says so, or it is dead, as another message has found out: then `failed`
+// is ours, and there is no text.
+static int
+sender_failed(const wm_op_t *op, wm_error_t *err)
+{
+    int code = op->peer->dead
+                   ? wm_failure_look(op->comm, op->result.source, err)
+                   : 0;
+    return code < 0 ? code
+                    : wm_error_set(err, WM_ERR_CUDA, 0,
+                                   "the sender, rank %d, failed: %.120s",
+                                   op->result.source, op->slot->error);
+}
+
 static int
 advance(wm_op_t *op, wm_error_t *err)
 {
@@ -381,9 +398,7 @@ advance(wm_op_t *op, wm_error_t *err)
         return WM_ERR_MPI;
     if (code == 0 && atomic_load(&op->slot->failed) && holds_slot(op)
         && (op->state != RECEIVE_PUSHED || (code = wm_push_ended(op)) <= 0))
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the sender, rank %d, failed: %.120s",
-                            op->result.source, op->slot->error);
+        return sender_failed(op, err);
     return code;
 }
 

@@ -72,8 +72,8 @@ send_failure(wm_op_t *op, const wm_error_t *err)
         op->state = SEND_UNDER_WAY;
 }
 
-static bool
-is_cuda_error(int code)
+bool
+wm_send_tells(int code)
 {
     return code == WM_ERR_CUDA || code == WM_ERR_MEMORY
            || code == WM_ERR_SYSTEM;
@@ -256,7 +256,7 @@ static int
 start(wm_op_t *op, wm_error_t *err)
 {
     int code = try_start(op, err);
-    if (!is_cuda_error(code))
+    if (!wm_send_tells(code))
         return code;
     wm_op_fail(op, err);
     if (op->opened)

@@ -3,6 +3,7 @@
 // the receiver empties, both at once. Serves wherever a segment is shared;
 // without one (other hosts) the sender never offers, and the payload goes
 // through MPI (payload.c).
+#include "comm/bounds.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/word.h"
@@ -26,16 +27,19 @@ host_accept(wm_op_t *op, wm_error_t *err)
     if (!atomic_load(&slot->staged))
         return 1; // not yet
     bool device = wm_buffer_on_device(&op->buffer);
+    uint32_t lane = slot->lane, piece = slot->piece;
+    int code = wm_bounds_check_lane(op, lane, piece, err);
+    if (code < 0)
+        return code;
     if (device) {
-        int code = wm_node_register(op->peer, true, op->device, err);
+        code = wm_node_register(op->peer, true, op->device, err);
         if (code < 0)
             return code;
     }
     op->pieces = (wm_pieces_t){
-        .remote = wm_lane_pointer(op->peer, (int)slot->lane),
-        .piece = slot->piece,
-        .pieces = (uint32_t)((op->header.nbytes + slot->piece - 1)
-                             / slot->piece),
+        .remote = wm_lane_pointer(op->peer, (int)lane),
+        .piece = piece,
+        .pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece),
         .ring = WM_LANE_PIECES,
         .ready_base = slot->ready_base,
         .taken_base = slot->taken_base,

@@ -28,7 +28,8 @@ wm_channel_tell_receiver(const wm_channel_t *channel,
                          const wm_envelope_t *envelope)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
+    if (!PyErr_ExceptionMatches(wm_state()->cuda_error)
+        && !PyErr_ExceptionMatches(PyExc_MemoryError))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *text = value != NULL ? PyObject_Str(value) : NULL;

@@ -47,8 +47,8 @@ wm_channel_begin_unlocked(const wm_channel_t *channel,
                           wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err);
 
 // After an exception while the buffer of a send was looked at: where CUDA
-// failed, the receiver, who may wait for the message already, is told. The
-// exception stays.
+// failed, or memory could not be had, the receiver, who may wait for the
+// message already, is told. The exception stays.
 void
 wm_channel_tell_receiver(const wm_channel_t *channel,
                          const wm_envelope_t *envelope);

@@ -224,7 +224,7 @@ run(sending_t *sending)
     code = prepare_parts(sending, &err);
     if (code < 0) {
         wm_buffer_release(&buffer);
-        if (code == WM_ERR_CUDA || code == WM_ERR_MEMORY)
+        if (wm_send_tells(code))
             wm_send_failure(sending->channel.comm, &sending->envelope,
                             err.text);
     }
@@ -278,6 +278,32 @@ send(PyObject *module, PyObject *args)
     release_parts(&sending);
     wm_message_release(&sending.message);
     return result;
+}
+
+PyDoc_STRVAR(failure_doc,
+             "_object_failure(comm, dest, tag, mode, text, /)\n--\n\n"
+             "Send why there is no object, for its receiver to raise.");
+
+static PyObject *
+failure(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *comm, *to, *tagged;
+    const char *mode, *text;
+    int dest, tag;
+    wm_channel_t channel;
+    if (!PyArg_ParseTuple(args, "OOOss:_object_failure", &comm, &to, &tagged,
+                          &mode, &text)
+        || wm_argument_int(to, "dest", &dest) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
+        || wm_channel_get(comm, &channel) < 0)
+        return NULL;
+    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag, false);
+    envelope.synchronous = *mode == 's';
+    Py_BEGIN_ALLOW_THREADS;
+    wm_send_failure(channel.comm, &envelope, text);
+    Py_END_ALLOW_THREADS;
+    return Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(part_receive_doc,
@@ -356,6 +382,7 @@ part_wait(PyObject *module, PyObject *object)
 
 static PyMethodDef functions[] = {
     {"_object_send", send, METH_VARARGS, send_doc},
+    {"_object_failure", failure, METH_VARARGS, failure_doc},
     {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
     {"_part_receive", part_receive, METH_VARARGS, part_receive_doc},
     {"_part_wait", part_wait, METH_O, part_wait_doc},

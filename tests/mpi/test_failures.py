@@ -196,3 +196,113 @@ def test_all_hear_of_it_while_the_others_live(tmp_path, call):
         died=True,
     )
     assert printed.count("told True") == 3, printed
+
+
+# Rank 1 dies at the given moment of what it sends; every error that rank 0
+# meets is MPI's.
+KILLED = """
+    import ctypes, os, random, signal, sys, threading, time
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    how, seed, count = sys.argv[1], int(sys.argv[2]), 6
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    arrays = [wm.zeros(500_000, np.uint8) for _ in range(2 * count)]
+    out, into = arrays[:count], arrays[count:]
+    stream, other = wm.Stream(wm.get_device()), 1 - comm.rank
+
+    def block(stream):
+        '''It waits for a word that nobody writes.'''
+        cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+        context, number = ctypes.c_void_p(), ctypes.c_int()
+        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
+        for result in (
+            cuda.cuDeviceGet(ctypes.byref(number), stream.device.ordinal),
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number),
+            cuda.cuCtxPushCurrent_v2(context),
+            cuda.cuStreamWaitValue32_v2(
+                ctypes.c_void_p(stream.cuda_stream),
+                ctypes.c_uint64(word.numpy().ctypes.data),
+                ctypes.c_uint32(1), 0),
+            cuda.cuCtxPopCurrent_v2(ctypes.byref(context)),
+        ):
+            assert result == 0, result
+        return word
+
+    def exchange():
+        begun = [comm.Irecv(into[tag], other, tag) for tag in range(count)]
+        begun += [comm.Isend(out[tag], other, tag) for tag in range(count)]
+        comm.on(stream).Sendrecv(out[0], other, 9, into[0], other, 9)
+        comm.send({"an array": out[0]}, other, 10)
+        comm.recv(source=other, tag=10)
+        for request in begun:
+            request.Wait()
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    wrong, ended = [], 0
+    comm.Sendrecv(out[0], other, 0, into[0], other, 0)
+    comm.Barrier()
+    if how == "random":
+        if comm.rank == 1:
+            after = random.Random(seed).uniform(0, 0.1)
+            threading.Timer(after, die).start()
+        try:
+            while True:
+                exchange()
+        except MPI.Exception as error:
+            ended += 1
+    elif comm.rank == 1:  # its offers are there, but never ready
+        word = block(stream)
+        for array in out:
+            array.fill_(1, stream=stream)
+        begun = [comm.Isend(out[tag], 0, tag) for tag in range(count)]
+        time.sleep(0.5)
+        die()
+    else:
+        begun = []
+        for tag in range(count):
+            begun.append(comm.Irecv(into[tag], 1, tag))
+            for _ in range(3 * tag):  # out of step with each other
+                begun[0].Test()
+        for request in begun:
+            try:
+                request.Wait()
+            except MPI.Exception as error:
+                name = MPI.Get_error_string(error.Get_error_class())
+                ended += "PROC_FAILED" in name
+            except wm.CudaError as error:
+                wrong.append(str(error))
+        assert ended == count, (ended, wrong)
+    print("told", flush=True)
+    os._exit(0)  # where one has died Open MPI's own end hangs now and then
+"""
+
+
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ,
+    reason="needs the simulated driver",
+)
+def test_a_dead_rank_is_told_as_mpi_does_by_all_its_messages(tmp_path):
+    """Also by those of which another message has found it out."""
+    flags = ("--with-ft", "ulfm")
+    printed = ranks.run_text(
+        tmp_path, KILLED, "offered", 0, flags=flags, died=True
+    )
+    assert printed.split() == ["told"], printed
+
+
+@pytest.mark.skipif(
+    os.environ.get("WARPMPI_TEST_FULL") != "1" or not wm.is_cuda_available(),
+    reason="takes long, and needs a GPU",
+)
+@pytest.mark.parametrize("seed", range(30))
+def test_a_rank_that_dies_at_any_moment(tmp_path, seed):
+    flags = ("--with-ft", "ulfm")
+    printed = ranks.run_text(
+        tmp_path, KILLED, "random", seed, flags=flags, died=True
+    )
+    assert printed.split() == ["told"], printed

@@ -623,3 +623,57 @@ def test_faults_of_the_host_transport(tmp_path):
         timeout=300,
         WARPMPI_TRANSPORT="host",
     )
+
+
+# The sender's GPU has no room for a copy of half of the array.
+NO_MEMORY = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    comm.Attach_buffer(bytearray(1 << 24))
+    SIZE = 8_000_000
+    if comm.rank == 0:
+        array = wm.ones(SIZE, np.uint8)
+        begun = comm.Bsend_init(array, 1, 3)
+    else:
+        into = np.zeros(SIZE, np.uint8)
+    calls = {
+        "Bsend": lambda: comm.Bsend(array, 1, 3),
+        "Ibsend": lambda: comm.Ibsend(array, 1, 3).Wait(),
+        "Bsend_init": lambda: (begun.Start(), begun.Wait()),
+        "send": lambda: comm.send([array[::2]], 1, 3),
+        "ssend": lambda: comm.ssend([array[::2]], 1, 3),
+        "isend": lambda: comm.isend([array[::2]], 1, 3).wait(),
+        "bsend": lambda: comm.bsend([array], 1, 3),
+    }
+    for name, call in calls.items():
+        comm.Barrier()
+        try:
+            if comm.rank == 0:
+                call()
+            elif "B" in name:
+                comm.Recv(into, 0, 3)
+            else:
+                comm.recv(source=0, tag=3)
+            print(name, "raised nothing", flush=True)
+        except wm.CudaError as error:
+            if comm.rank == 0:
+                assert isinstance(error, wm.OutOfMemoryError)
+            else:
+                assert "rank 0, failed: allocating" in str(error), error
+            print("told", flush=True)
+    comm.Detach_buffer()
+    # The numbers of what follows are the same on both ends.
+    if comm.rank == 0:
+        comm.send(array[:9], 1, 3)
+    else:
+        assert (comm.recv(source=0, tag=3).numpy() == 1).all()
+"""
+
+
+@pytest.mark.programs
+def test_the_receiver_hears_of_a_copy_that_finds_no_memory(tmp_path):
+    printed = ranks.run_text(tmp_path, NO_MEMORY, SIMCUDA_MEMORY="12000000")
+    assert printed.split() == ["told"] * 14, printed

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Headers and shared words that are damaged: an error, nothing is reached."""
+
+import os
+import struct
+import subprocess
+import textwrap
+
+import pytest
+
+import ranks
+import toolchain
+import warpmpi as wm
+
+pytestmark = pytest.mark.programs
+
+# Stands before MPI, and damages the next header that a rank sends.
+DAMAGE = r"""
+    #include <mpi.h>
+    #include <string.h>
+
+    static int at = -1, bytes;
+    static unsigned long long with;
+
+    void
+    damage(int offset, int length, unsigned long long value)
+    {
+        at = offset;
+        bytes = length;
+        with = value;
+    }
+
+    int
+    MPI_Isend(const void *buffer, int count, MPI_Datatype type, int rank,
+              int tag, MPI_Comm comm, MPI_Request *request)
+    {
+        static const unsigned char magic[] = {0x70, 0x77};
+        if (at >= 0 && count >= 32 && memcmp(buffer, magic, 2) == 0) {
+            memcpy((char *)buffer + at, &with, (size_t)bytes);
+            at = -1;
+        }
+        return PMPI_Isend(buffer, count, type, rank, tag, comm, request);
+    }
+"""
+
+PROGRAM = """
+    import ctypes, os, sys
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    library, kind, size, heard, *damage = sys.argv[1:]
+    comm, size = wm.Comm(MPI.COMM_WORLD), int(size)
+    other = 1 - comm.rank
+    device = wm.get_device() if kind == "device" else "cpu"
+    array = wm.zeros(size, np.uint8, device=device)
+    for _ in range(2):
+        comm.Sendrecv(array, other, recvbuf=array, source=other)
+    comm.Barrier()
+    if comm.rank == 0:
+        ctypes.CDLL(library).damage(
+            *map(int, damage[:2]), ctypes.c_ulonglong(int(damage[2])))
+        sending = comm.Isend(array, 1, 3)
+        if heard == "True":
+            try:
+                sending.Wait()
+            except wm.CudaError as error:
+                assert "rank 1, failed: the header of" in str(error), error
+                print("told", flush=True)
+    else:
+        into = wm.zeros(10 * size, np.uint8, device=device)
+        try:
+            comm.Recv(into, 0, 3)
+        except RuntimeError as error:
+            assert "from rank 0 is damaged" in str(error), error
+            print("told", flush=True)
+    comm.Barrier()
+    for _ in range(2):
+        comm.Sendrecv(array, other, recvbuf=array, source=other)
+    print("again", flush=True)
+    comm.Barrier()
+    os._exit(0)  # a payload that nobody takes has not ended
+"""
+
+# What, kind and size, the member's offset and format, its value, and whether
+# the sender can hear of it.
+CASES = (
+    ("kind", "host", 8, 2, "B", 9, False),
+    ("bytes behind a header", "host", 3000, 8, "Q", 20_000, False),
+    ("a synchronous send's tag", "host", 8, 20, "I", 2**32 - 1, False),
+    ("no chunk", "host", 100_000, 16, "I", 0, False),
+    ("a large chunk", "host", 100_000, 16, "I", 2**32 - 1, False),
+    ("any tag", "host", 100_000, 4, "I", 2**32 - 1, False),
+    ("slot", "device", 100_000, 32, "i", 2048, False),
+    ("negative slot", "device", 100_000, 32, "i", -(2**31), False),
+    ("no piece", "device", 100_000, 56, "I", 0, True),
+    ("pieces", "device", 100_000, 56, "I", 1000, True),
+    ("no ring", "device", 100_000, 60, "I", 0, True),
+    ("bytes a piece", "device", 100_000, 48, "Q", 1, True),
+    ("bytes of a mailbox", "device", 100_000, 68, "I", 1, True),
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damage")
+    source, made = folder / "damage.c", folder / "damage.so"
+    source.write_text(textwrap.dedent(DAMAGE))
+    command = [*toolchain.find_mpicc(), "-shared", "-fPIC", source, "-o", made]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    "kind, size, offset, form, value, heard",
+    [case[1:] for case in CASES],
+    ids=[case[0].replace(" ", "_") for case in CASES],
+)
+def test_a_damaged_header_is_refused(
+    tmp_path, library, kind, size, offset, form, value, heard
+):
+    if kind == "device" and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    packed = struct.pack("=" + form, value)
+    number = int.from_bytes(packed, "little")
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    words = [library, kind, size, heard, offset, len(packed), number]
+    printed = ranks.run_text(
+        tmp_path,
+        PROGRAM,
+        *words,
+        wrapper=("env", f"LD_PRELOAD={preloaded} {library}"),
+        died=True,
+    )
+    told = ["told"] * (1 + heard)
+    assert sorted(printed.split()) == ["again"] * 2 + told, printed
+
+
+# Nobody takes a step but in its own calls: rank 0 has staged when its slot is
+# found, and is damaged before rank 1 looks.
+STAGED = """
+    import mmap, os, sys, time
+    import mpi4py
+    mpi4py.rc.thread_level = "single"
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    place, value = int(sys.argv[1]), int(sys.argv[2])
+    comm = wm.Comm(MPI.COMM_WORLD)
+    array = wm.zeros(1_000_000, np.uint8)
+    PIECE = 131072  # bytes, of an eighth of that
+
+    def segment():
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink("/proc/self/fd/" + name)
+            except FileNotFoundError:
+                continue
+            if target == "/memfd:warpmpi (deleted)":
+                return mmap.mmap(int(name), 0)
+
+    words = np.frombuffer(segment(), np.uint32)
+
+    def slot():
+        '''Where the ring is valid, not failed, the first, of such pieces.'''
+        row = words[: 1 << 19].reshape(-1, 16)
+        found = (row[:, 2] == 1) & (row[:, 3] == 0) & (row[:, 4] == 0)
+        (found,) = np.nonzero(found & (row[:, 5] == PIECE))
+        return row[found[0]] if len(found) else None
+
+    if comm.rank == 0:
+        sending = comm.Isend(array, 1, 3)
+        MPI.COMM_WORLD.Recv(np.zeros(1), 1, 7)
+        while slot() is None:
+            sending.Test()
+        slot()[place] = value
+    else:
+        request = comm.Irecv(array, 0, 3)
+        for _ in range(100):  # until it has answered
+            request.Test()
+            time.sleep(0.002)
+        MPI.COMM_WORLD.Send(np.zeros(1), 0, 7)
+    MPI.COMM_WORLD.Barrier()
+    try:
+        sending.Wait() if comm.rank == 0 else request.Wait()
+    except (wm.CudaError, RuntimeError) as error:
+        assert "the shared segment of rank 0 is damaged" in str(error), error
+        print("told", flush=True)
+    comm.Sendrecv(array, 1 - comm.rank, recvbuf=array, source=1 - comm.rank)
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "place, value",
+    [(4, 4), (4, 2**31), (5, 0), (5, 2**31)],
+    ids=["lane", "large_lane", "no_piece", "large_piece"],
+)
+def test_a_damaged_ring_is_refused(tmp_path, place, value):
+    printed = ranks.run_text(
+        tmp_path, STAGED, place, value, WARPMPI_TRANSPORT="host"
+    )
+    assert printed.split() == ["told"] * 2, printed
