@@ -87,6 +87,7 @@ SOURCES = [
     "src/comm/request.c",
     "src/comm/send.c",
     "src/comm/staged.c",
+    "src/comm/staging.c",
     "src/comm/stash.c",
     "src/comm/stats.c",
     "src/comm/trail.c",

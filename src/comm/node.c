@@ -26,7 +26,6 @@ static int self_fd = -1;
 static bool staging_allocated;
 static uint16_t free_slots[WM_SLOTS];
 static int free_slot_count;
-static bool lane_used[WM_LANES];
 
 // 64-bit FNV-1a, twice with different bases: identity, not security.
 static uint64_t
@@ -277,23 +276,6 @@ void
 wm_slot_release(int slot)
 {
     free_slots[free_slot_count++] = (uint16_t)slot;
-}
-
-int
-wm_lane_acquire(void)
-{
-    for (int i = 0; i < WM_LANES; ++i)
-        if (!lane_used[i]) {
-            lane_used[i] = true;
-            return i;
-        }
-    return -1;
-}
-
-void
-wm_lane_release(int lane)
-{
-    lane_used[lane] = false;
 }
 
 char *

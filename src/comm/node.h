@@ -12,13 +12,14 @@
 #include "comm/account.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 8u
+#define WM_PROTOCOL 9u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
 #define WM_LANES 4                // staging rings a segment
 #define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
+#define WM_LANE_OF_MPI UINT32_MAX // none: chunks on the data communicator
 #define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
 
 // What the receiver answers to an offer.
@@ -62,10 +63,11 @@ typedef struct {
     // What `ready` will be once what the sender's stream has been given has
     // run: until then the sender may fail, and no stream should wait for it.
     _Atomic uint32_t posted;         // of the first piece
-    _Atomic uint32_t staged;         // 1: the ring below is valid
+    _Atomic uint32_t staged;         // 1: what is below is valid
     _Atomic uint32_t failed;         // 1: the sender failed, see error
-    uint32_t lane;                   // staging ring of the sender's
-    uint32_t piece;                  // bytes a piece
+    uint32_t lane;                   // of the sender's, or WM_LANE_OF_MPI
+    uint32_t seq;                    // of MPI's: tag of the chunks
+    uint32_t piece;                  // bytes a piece, or a chunk
     uint32_t ready_base, taken_base; // of the staged pieces
     // written by the receiver's host or stream
     _Alignas(64) _Atomic uint32_t taken; // pieces taken
@@ -166,13 +168,6 @@ wm_slot_acquire(void);
 
 void
 wm_slot_release(int slot);
-
-// A staging ring of our segment, or -1 when all are in use.
-int
-wm_lane_acquire(void);
-
-void
-wm_lane_release(int lane);
 
 char *
 wm_lane_pointer(const wm_peer_t *peer, int lane);

@@ -11,6 +11,7 @@
 #include "comm/p2p.h"
 #include "comm/pack.h"
 #include "comm/progress.h"
+#include "comm/staging.h"
 #include "comm/stats.h"
 #include "cuda/lock.h"
 #include "cuda/word.h"
@@ -302,9 +303,7 @@ wm_op_drop_resources(wm_op_t *op)
     op->staging = NULL;
     free(op->scratch);
     op->scratch = NULL;
-    if (op->lane >= 0)
-        wm_lane_release(op->lane);
-    op->lane = -1;
+    wm_staging_drop(op);
     // A slot or mailbox that a stream of ours may still write is given up.
     if (op->slot_index >= 0 && quiet)
         wm_slot_release(op->slot_index);

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "comm/pieces.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 
@@ -132,6 +133,21 @@ receive_chunk(wm_op_t *op, char *into, uint32_t at, wm_error_t *err)
     return code;
 }
 
+static int
+copy_out(wm_op_t *op, uint32_t at, wm_error_t *err)
+{
+    char *into = chunk_stage(op, at);
+    if (op->box != NULL) { // of one chunk
+        int code = wm_pieces_take_back(op, into, op->pieces.ready_base + 1,
+                                       err);
+        op->pieces.next = code == 0;
+        return code;
+    }
+    return wm_memory_copy(op->device, into,
+                          op->buffer.data + (size_t)at * op->header.chunk,
+                          chunk_length(op, at), op->stream, err);
+}
+
 // chunks[0] counts those copied out of the device, offset those given to MPI
 // (in chunks), chunks[1] those that MPI is done with.
 int
@@ -155,10 +171,7 @@ wm_payload_send(wm_op_t *op, wm_error_t *err)
     if (device && op->chunks[0] == op->offset && op->chunks[0] < total
         && op->chunks[0] < op->chunks[1] + 2) {
         uint32_t at = op->chunks[0];
-        code = wm_memory_copy(op->device, chunk_stage(op, at),
-                              op->buffer.data + (size_t)at * op->header.chunk,
-                              chunk_length(op, at), op->stream, err);
-        if (code < 0)
+        if ((code = copy_out(op, at, err)) < 0)
             return code;
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(op, at));
         ++op->chunks[0];

@@ -479,27 +479,30 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     return 1;
 }
 
-// A piece into the ring or the lane, then `ready`. What has been posted to a
-// mailbox, and is to go through the host after all, comes out of that: its
-// buffer is the user's again, or has gaps.
+int
+wm_pieces_take_back(wm_op_t *op, char *into, uint32_t ready, wm_error_t *err)
+{
+    wm_mail_t mail = {
+        .box = wm_mailbox_pointer(op->box),
+        .user = into,
+        .nbytes = op->header.nbytes,
+        .flag = op->header.flag,
+        .word = &op->slot->ready,
+        .value = ready,
+    };
+    return wm_mail_launch(op->device, NULL, 0, &mail, 1, WM_MAIL_FOR_EVER,
+                          op->stream, err);
+}
+
+// A piece into the ring or the lane, then `ready`.
 static int
 feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
 {
     wm_pieces_t *pieces = &op->pieces;
     char *into = pieces->remote + at % pieces->ring * pieces->piece;
     uint32_t ready = pieces->ready_base + at + 1;
-    if (op->box != NULL) {
-        wm_mail_t mail = {
-            .box = wm_mailbox_pointer(op->box),
-            .user = into,
-            .nbytes = op->header.nbytes,
-            .flag = op->header.flag,
-            .word = &op->slot->ready,
-            .value = ready,
-        };
-        return wm_mail_launch(op->device, NULL, 0, &mail, 1, WM_MAIL_FOR_EVER,
-                              op->stream, err);
-    }
+    if (op->box != NULL)
+        return wm_pieces_take_back(op, into, ready, err);
     int code = wm_memory_copy(op->device, into,
                               op->buffer.data + piece_start(pieces, at),
                               piece_length(op, at), op->stream, err);

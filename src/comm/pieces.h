@@ -27,4 +27,10 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err);
 WM_MUST_CHECK int
 wm_pieces_feed(wm_op_t *op, wm_error_t *err);
 
+// Sender: what has been posted to a mailbox, and is to go through the host
+// after all, comes out of that on the operation's stream, then `ready`: its
+// buffer is the user's again, or has gaps.
+WM_MUST_CHECK int
+wm_pieces_take_back(wm_op_t *op, char *into, uint32_t ready, wm_error_t *err);
+
 #endif

@@ -248,7 +248,7 @@ accept_offer(wm_op_t *op, wm_error_t *err)
     }
     if (code == 0) {
         op->transport->count(op);
-        op->state = RECEIVE_PULL;
+        op->state = op->slot != NULL ? RECEIVE_PULL : RECEIVE_PAYLOAD;
         code = wm_unpack_accept(op, err);
     }
     return code < 0 ? code : 0;
@@ -370,6 +370,8 @@ advance(wm_op_t *op, wm_error_t *err)
         // A user's stream takes what cannot be taken back: asked first.
         wm_eager_claim(op);
         code = atomic_load(&op->slot->failed) ? 0 : accept_offer(op, err);
+        if (op->state == RECEIVE_PAYLOAD)
+            return code;
         if (code < 0 || op->state != RECEIVE_PULL)
             break;
         // fall through

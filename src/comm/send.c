@@ -17,6 +17,7 @@
 #include "comm/pieces.h"
 #include "comm/progress.h"
 #include "comm/push.h"
+#include "comm/staging.h"
 #include "comm/stats.h"
 #include "comm/transport.h"
 #include "cuda/event.h"
@@ -109,10 +110,10 @@ fail(wm_op_t *op, const wm_error_t *err)
     if (op->opened && !(wm_op_posts(op) && atomic_load(&op->done)))
         (void)!wm_stream_synchronize(op->device, op->stream, NULL);
     bool comes = op->slot != NULL && is_on_its_way(op);
-    if (op->slot != NULL && !comes)
-        tell_receiver(op);
-    else if (op->slot == NULL && op->header.kind == WM_MESSAGE_DATA)
+    if (op->header.kind == WM_MESSAGE_DATA)
         wm_payload_abandon(op);
+    else if (op->slot != NULL && !comes)
+        tell_receiver(op);
     op->state = SEND_FAILED;
     // The receiver may be reading the buffer until it has taken all.
     if (!comes || wm_offer_hands_off(op) || op->packed != NULL)
@@ -268,54 +269,6 @@ start(wm_op_t *op, wm_error_t *err)
     return op->state == SEND_UNDER_WAY ? 0 : code;
 }
 
-// The receiver cannot reach our memory: fill a ring in the segment. 1 when
-// begun, 0 when it must wait.
-static int
-begin_staging(wm_op_t *op, wm_error_t *err)
-{
-    wm_pieces_t *pieces = &op->pieces;
-    wm_slot_t *slot = op->slot;
-    // What was promised so far must be there, or its late word would mislead.
-    if (!wm_word_reached(&slot->ready, pieces->ready_base + pieces->next))
-        return 0;
-    int lane = wm_lane_acquire();
-    if (lane < 0)
-        return 0;
-    // Its buffer is no longer ours, or not in one piece.
-    bool keeps_box = wm_op_posts(op) || atomic_load(&op->done)
-                     || wm_pack_by_mail(op) != NULL;
-    op->lane = lane;
-    op->settled = true;      // those who wrote the buffer wrote `ready`
-    op->opened = op->pooled; // a borrowed stream may be gone, or wait
-    if (op->box != NULL && !keeps_box) {
-        wm_mailbox_release(op->box);
-        op->box = NULL;
-    }
-    // Some eighth of the message a piece, so that both copies overlap.
-    uint64_t piece = op->header.nbytes / 8;
-    piece = piece < 131072 ? 131072 : piece;
-    piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
-    uint32_t ready = atomic_load(&slot->ready);
-    *pieces = (wm_pieces_t){
-        .remote = wm_lane_pointer(wm_node_self(), lane),
-        .piece = piece,
-        .pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece),
-        .ring = WM_LANE_PIECES,
-        .ready_base = ready,
-        .taken_base = atomic_load(&slot->taken),
-    };
-    int code = wm_node_register(wm_node_self(), true, op->device, err);
-    if (code < 0)
-        return code;
-    slot->lane = (uint32_t)lane;
-    slot->piece = (uint32_t)piece;
-    slot->ready_base = ready;
-    slot->taken_base = pieces->taken_base;
-    atomic_store(&slot->staged, 1);
-    wm_stat_add(WM_STAT_staged_bytes, (int64_t)op->header.nbytes);
-    return 1;
-}
-
 // A stream of the user's sends: it goes on when the receiver's has taken.
 static int
 follow_receiver(wm_op_t *op, wm_error_t *err)
@@ -353,9 +306,14 @@ step_offer(wm_op_t *op, wm_error_t *err)
     }
     bool stages = op->state == SEND_STAGING || answer == WM_ANSWER_HOST;
     if (op->state == SEND_OFFERED && stages) {
-        if ((code = begin_staging(op, err)) < 0)
+        if ((code = wm_staging_begin(op, err)) < 0)
             return code;
-        op->state = code > 0 ? SEND_STAGING : SEND_OFFERED;
+        if (code == WM_STAGING_BY_MPI) {
+            op->state = SEND_UNDER_WAY;
+            return 0;
+        }
+        if (code == WM_STAGING_BEGUN)
+            op->state = SEND_STAGING;
         code = 0;
     }
     if (op->state == SEND_OFFERED
@@ -421,6 +379,11 @@ heard_of_failure(wm_op_t *op)
         && wm_failure_look(op->comm, op->rank, NULL) < 0 && is_given_up(op))
         return true;
     uint32_t answer = atomic_load(&op->slot->answer);
+    if (wm_staging_is_by_mpi(op))
+        return flag
+               && (answer == WM_ANSWER_ERROR
+                   || wm_word_reached(&op->slot->taken,
+                                      op->pieces.taken_base + 1));
     bool lost = op->looks % LOOKS == 0
                 && !wm_word_reached(&op->slot->ready,
                                     op->pieces.ready_base + op->pieces.next)
@@ -443,14 +406,15 @@ step(wm_op_t *op)
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, MPI_STATUS_IGNORE),
                             "MPI_Test", &err);
     if (code == 0 && op->state == SEND_UNDER_WAY)
-        code = op->header.kind == WM_MESSAGE_DATA ? wm_payload_send(op, &err)
-                                                  : 1;
+        code = wm_staging_is_by_mpi(op)             ? wm_staging_send(op, &err)
+               : op->header.kind == WM_MESSAGE_DATA ? wm_payload_send(op, &err)
+                                                    : 1;
     else if (code == 0 && op->state != SEND_FAILED)
         code = step_offer(op, &err);
     if (op->state == SEND_FAILED)
         code = heard_of_failure(op);
     if (code < 0) {
-        bool heard = op->slot != NULL
+        bool heard = op->slot != NULL && !wm_staging_is_by_mpi(op)
                      && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
         fail(op, &err);
         if (heard) // which our user's stream may wait for

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/staging.h"
+
+#include "comm/failure.h"
+#include "comm/pack.h"
+#include "comm/payload.h"
+#include "comm/progress.h"
+#include "comm/stats.h"
+#include "cuda/word.h"
+
+// For how long nothing is taken out of any lane before others go round them.
+#define STUCK_US 10000
+#define LOOKS 16 // at words, before the clock, or the peer, is looked at
+
+enum { NO_LANE = -1, LANES_STUCK = -2 };
+
+static const wm_slot_t *users[WM_LANES]; // NULL: a free lane
+
+static int
+acquire_lane(const wm_slot_t *slot)
+{
+    static uint32_t seen; // taken out of the lanes, at `since`
+    static int64_t since; // 0: a lane was free
+    static unsigned looks;
+    uint32_t taken = 0;
+    for (int i = 0; i < WM_LANES; ++i) {
+        if (users[i] == NULL) {
+            users[i] = slot;
+            since = 0;
+            return i;
+        }
+        taken += atomic_load(&users[i]->taken);
+    }
+    if (++looks % LOOKS != 0)
+        return NO_LANE;
+    int64_t now = wm_engine_now();
+    if (since == 0 || taken != seen) {
+        seen = taken;
+        since = now;
+    }
+    return now - since < STUCK_US ? NO_LANE : LANES_STUCK;
+}
+
+void
+wm_staging_drop(wm_op_t *op)
+{
+    if (op->lane >= 0)
+        users[op->lane] = NULL;
+    op->lane = -1;
+}
+
+// Some eighth of the message a piece, so that both copies overlap.
+static int
+fill_lane(wm_op_t *op, wm_error_t *err)
+{
+    uint64_t piece = op->header.nbytes / 8;
+    piece = piece < 131072 ? 131072 : piece;
+    piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
+    op->pieces.remote = wm_lane_pointer(wm_node_self(), op->lane);
+    op->pieces.piece = piece;
+    op->pieces.pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece);
+    op->pieces.ring = WM_LANE_PIECES;
+    op->slot->piece = (uint32_t)piece;
+    int code = wm_node_register(wm_node_self(), true, op->device, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)op->header.nbytes);
+    return code;
+}
+
+// The receiver takes the slot's one piece, which is nothing, when it knows.
+static void
+give_to_mpi(wm_op_t *op)
+{
+    op->header.kind = WM_MESSAGE_DATA;
+    op->header.seq = wm_comm_draw_lock_held(op->comm, op->rank, 1);
+    op->header.chunk = wm_payload_chunk(op);
+    op->pieces.pieces = 1;
+    op->slot->seq = op->header.seq;
+    op->slot->piece = op->header.chunk;
+}
+
+int
+wm_staging_begin(wm_op_t *op, wm_error_t *err)
+{
+    wm_slot_t *slot = op->slot;
+    // What was promised so far must be there, or its late word would mislead.
+    if (!wm_word_reached(&slot->ready,
+                         op->pieces.ready_base + op->pieces.next))
+        return WM_STAGING_WAITS;
+    int lane = acquire_lane(slot), code = 0;
+    if (lane == NO_LANE)
+        return WM_STAGING_WAITS;
+    op->lane = lane == LANES_STUCK ? -1 : lane;
+    // Its buffer is no longer ours, or not in one piece.
+    bool keeps_box = wm_op_posts(op) || atomic_load(&op->done)
+                     || wm_pack_by_mail(op) != NULL;
+    op->settled = true;      // those who wrote the buffer wrote `ready`
+    op->opened = op->pooled; // a borrowed stream may be gone, or wait
+    if (op->box != NULL && !keeps_box) {
+        wm_mailbox_release(op->box);
+        op->box = NULL;
+    }
+    op->pieces = (wm_pieces_t){
+        .ready_base = atomic_load(&slot->ready),
+        .taken_base = atomic_load(&slot->taken),
+    };
+    slot->lane = op->lane < 0 ? WM_LANE_OF_MPI : (uint32_t)op->lane;
+    slot->ready_base = op->pieces.ready_base;
+    slot->taken_base = op->pieces.taken_base;
+    if (op->lane < 0)
+        give_to_mpi(op);
+    else
+        code = fill_lane(op, err);
+    if (code < 0)
+        return code;
+    atomic_store(&slot->staged, 1);
+    return op->lane < 0 ? WM_STAGING_BY_MPI : WM_STAGING_BEGUN;
+}
+
+bool
+wm_staging_is_by_mpi(const wm_op_t *op)
+{
+    return op->slot != NULL && op->header.kind == WM_MESSAGE_DATA;
+}
+
+int
+wm_staging_send(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_payload_send(op, err);
+    if (code <= 0
+        || wm_word_reached(&op->slot->taken, op->pieces.taken_base + 1))
+        return code;
+    code = ++op->looks % LOOKS == 0 ? wm_failure_look(op->comm, op->rank, err)
+                                    : 0;
+    if (code == 0 && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the receiver, rank %d, failed: %.120s", op->rank,
+                            op->slot->error);
+    return code;
+}
