@@ -105,10 +105,10 @@ _receiving = _Receiving()
 class _Arriving:
     """An array whose data is on its way."""
 
-    def __init__(self, comm: Any, source: int, part: Any) -> None:
+    def __init__(self, payload: Any, part: Any) -> None:
         make, arguments, number = part
         buffer, self.finish = make(*arguments)
-        self.request: Any = _core._part_receive(comm, buffer, source, number)
+        self.request: Any = _core._part_receive(payload, buffer, number)
         self.array: Any = None
 
     def get(self) -> Any:
@@ -127,14 +127,13 @@ def _open(parts: list[Any], inner: bytes) -> Any:
             "this pickled object has GPU arrays, which travel beside it: "
             "receive it with recv or irecv of a wm.Comm, not with Recv"
         )
-    comm, source = payload.comm, payload.source
     arriving: list[_Arriving] = []
     try:
         for part in parts:
-            arriving.append(_Arriving(comm, source, part))
+            arriving.append(_Arriving(payload, part))
     except BaseException:
         for *_, number in parts[len(arriving) :]:
-            _core._part_receive(comm, None, source, number)
+            _core._part_receive(payload, None, number)
         raise
     outer, _receiving.parts = _receiving.parts, arriving
     try:

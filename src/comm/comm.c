@@ -18,6 +18,7 @@
 
 static int comm_key = MPI_KEYVAL_INVALID;
 static wm_comm_t *attached; // engine lock
+static wm_comm_t *freed;    // likewise: by the user, and still in use
 static uint64_t made;       // likewise: tried to
 
 int
@@ -104,7 +105,43 @@ enlist(wm_comm_t *comm)
     wm_engine_unlock();
 }
 
-// What was not drained refers to it for ever.
+void
+wm_comm_retain(wm_comm_t *comm)
+{
+    atomic_fetch_add(&comm->owner->holders, 1);
+}
+
+void
+wm_comm_release(wm_comm_t *comm)
+{
+    atomic_fetch_sub(&comm->owner->holders, 1);
+}
+
+// Frees those of the freed that nothing refers to any more. MPI_Comm_free asks
+// nothing of other ranks, whose own messages may go on for longer.
+static void
+free_unused(void)
+{
+    wm_comm_t *unused = NULL;
+    wm_engine_lock();
+    for (wm_comm_t **link = &freed, *comm; (comm = *link) != NULL;) {
+        if (atomic_load(&comm->holders) > 0 || wm_drain_is_used(comm)) {
+            link = &comm->next;
+            continue;
+        }
+        *link = comm->next;
+        comm->next = unused;
+        unused = comm;
+    }
+    wm_engine_unlock();
+    while (unused != NULL) {
+        wm_comm_t *next = unused->next;
+        free_comm(unused);
+        unused = next;
+    }
+}
+
+// From now on only what has begun refers to it.
 static void
 strike(wm_comm_t *comm)
 {
@@ -119,6 +156,8 @@ strike(wm_comm_t *comm)
             atomic_store(&places[at].comm, NULL);
     }
     comm->user = MPI_COMM_NULL;
+    comm->next = freed;
+    freed = comm;
     wm_engine_unlock();
 }
 
@@ -140,12 +179,10 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     wm_comm_t *comm = value;
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
-    // What nobody receives still refers to it: rather kept than freed.
     void *held = wm_let_go();
-    bool empty = wm_drain(comm);
+    wm_drain_sends(comm);
     strike(comm);
-    if (empty)
-        free_comm(comm);
+    free_unused();
     wm_take_back(held);
     return MPI_SUCCESS;
 }
@@ -320,6 +357,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
                                 "MPI_Comm_create_keyval", err))
                < 0)
         return code;
+    free_unused();
     comm = calloc(1, sizeof *comm);
     if (comm == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");

@@ -2,8 +2,9 @@
 // Communicators: the user's own handle, two private ones of the same ranks
 // behind it (headers and collectives; payloads that MPI carries, and parts of
 // pickled objects), and who its ranks are. Attached to the user's handle as an
-// MPI attribute, so wrapping twice gives the same one, and freeing the handle
-// frees it.
+// MPI attribute, so wrapping twice gives the same one. Once the handle has
+// been freed, what has begun goes on, and what is behind it goes when nothing
+// refers to it and the next one is made, or freed.
 #ifndef WM_COMM_COMM_H
 #define WM_COMM_COMM_H
 
@@ -35,6 +36,7 @@ typedef struct wm_comm {
     wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then
+    _Atomic int holders;       // see wm_comm_retain
     wm_error_t late;           // of a call that had returned; engine lock
     _Atomic bool is_late;
     // The arrays inside pickled objects are messages of a communicator of
@@ -54,6 +56,14 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 // What is behind a handle, NULL when nothing. Cheap.
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
+
+// For who may begin something on it after the user has freed its handle, until
+// it is released. Any thread.
+void
+wm_comm_retain(wm_comm_t *comm);
+
+void
+wm_comm_release(wm_comm_t *comm);
 
 // All that are attached, linked by next. Engine lock held.
 wm_comm_t *

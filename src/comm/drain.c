@@ -28,7 +28,7 @@ waits_for_match(const wm_op_t *op)
 static bool
 is_of(const wm_op_t *op, const wm_comm_t *comm)
 {
-    return comm == NULL || op->comm == comm || op->comm == comm->parts;
+    return comm == NULL || op->comm == comm;
 }
 
 // Likewise, but for what was given up when its communicator was freed.
@@ -85,8 +85,8 @@ tell(const wm_comm_t *comm, int64_t waited, bool given_up)
     wm_engine_unlock();
 }
 
-bool
-wm_drain(const wm_comm_t *comm)
+static void
+wait_for(const wm_comm_t *comm)
 {
     int64_t began = wm_engine_now(), now = began, until = now + DRAIN_US;
     int64_t limit = wm_hang_limit(), due = limit > 0 ? now + limit : INT64_MAX;
@@ -111,17 +111,35 @@ wm_drain(const wm_comm_t *comm)
     }
     if (busy)
         tell(comm, now - began, true);
+}
+
+bool
+wm_drain_all(void)
+{
+    wait_for(NULL);
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        if (is_of(op, comm) && waits_for_match(op)
-            && op->parts[0] != MPI_REQUEST_NULL)
+        if (waits_for_match(op) && op->parts[0] != MPI_REQUEST_NULL)
             MPI_Cancel(&op->parts[0]);
     wm_engine_unlock();
     wm_engine_step(); // tells them so
-    bool empty = true;
     wm_engine_lock();
-    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        empty &= !is_of(op, comm);
+    bool empty = wm_engine_first() == NULL;
     wm_engine_unlock();
     return empty;
+}
+
+void
+wm_drain_sends(const wm_comm_t *comm)
+{
+    wait_for(comm);
+}
+
+bool
+wm_drain_is_used(const wm_comm_t *comm)
+{
+    const wm_op_t *op = wm_engine_first();
+    while (op != NULL && op->comm != comm && op->comm != comm->parts)
+        op = op->next;
+    return op != NULL;
 }

@@ -6,10 +6,19 @@
 
 #include "comm/comm.h"
 
-// Ends what can be ended on a communicator (NULL: on all): sends are given
-// some seconds, receives that nobody matched are cancelled. Whether nothing
-// is left.
+// Ends all that can be ended: sends are given some seconds, receives that
+// nobody matched are cancelled. Whether nothing is left.
 bool
-wm_drain(const wm_comm_t *comm);
+wm_drain_all(void);
+
+// Gives the sends of a communicator, and what has been matched, some seconds
+// to end; not its receives and parts of objects, which may be waited for
+// later.
+void
+wm_drain_sends(const wm_comm_t *comm);
+
+// Whether anything is under way on a communicator. Lock held.
+bool
+wm_drain_is_used(const wm_comm_t *comm);
 
 #endif

@@ -496,7 +496,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     if (wm_node_self() != NULL)
         atomic_store(&wm_node_self()->segment->leaving, 1);
     wm_engine_unlock();
-    if (wm_drain(NULL))
+    if (wm_drain_all())
         wm_mailbox_free_all();
     wm_leftovers_tell();
     wm_engine_lock();

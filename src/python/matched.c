@@ -147,7 +147,7 @@ wm_matched_refuse_null(PyObject *object)
 
 int
 wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
-                 PyObject **comm, wm_op_t **op)
+                 wm_op_t **op)
 {
     message_t *self = (message_t *)object;
     wm_channel_t channel;
@@ -173,8 +173,7 @@ wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
         wm_raise(&err);
         return -1;
     }
-    *comm = self->comm;
-    self->comm = NULL;
+    Py_CLEAR(self->comm);
     return 0;
 }
 
@@ -188,7 +187,6 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
     PyObject *values[2] = {NULL};
     wm_message_t message;
     MPI_Status *status;
-    PyObject *comm;
     wm_op_t *op;
     if (wm_matched_refuse_null(object) < 0)
         return NULL;
@@ -201,11 +199,10 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
         || wm_message_parse(values[0], true, "buf", &message) < 0)
         return NULL;
     wm_buffer_t buffer = wm_message_take(&message);
-    if (wm_matched_begin(object, &buffer, blocking, &comm, &op) < 0) {
+    if (wm_matched_begin(object, &buffer, blocking, &op) < 0) {
         wm_message_release(&message);
         return NULL;
     }
-    Py_DECREF(comm);
     if (!blocking)
         return wm_request_new(op, MPI_REQUEST_NULL, &message);
     wm_call = (wm_call_t){.name = name, .type = message.type};

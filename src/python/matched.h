@@ -22,10 +22,10 @@ wm_matched_is_full(PyObject *message);
 int
 wm_matched_refuse_null(PyObject *message);
 
-// Begins to receive it; takes over `buffer`. *comm is a new reference to its
-// communicator. -1 with an exception: it can be received once more.
+// Begins to receive it; takes over `buffer`. -1 with an exception: it can be
+// received once more.
 int
 wm_matched_begin(PyObject *message, wm_buffer_t *buffer, bool blocking,
-                 PyObject **comm, wm_op_t **op);
+                 wm_op_t **op);
 
 #endif

@@ -8,14 +8,14 @@
 #include "python/channel.h"
 #include "python/matched.h"
 #include "python/mpi.h"
+#include "python/objects.h"
 #include "python/request.h"
 #include "python/requests.h"
 
 // What has been received, or is being: a buffer of its bytes.
 typedef struct {
     PyObject_HEAD
-    PyObject *comm;
-    wm_op_t *op;
+    wm_op_t *op; // its communicator is retained: the parts come on that
     wm_message_t message; // of a buffer of the user's
 } payload_t;
 
@@ -27,10 +27,11 @@ payload_dealloc(PyObject *object)
     payload_t *self = (payload_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    if (self->op != NULL)
+    if (self->op != NULL) {
+        wm_comm_release(self->op->comm);
         wm_op_release(self->op);
+    }
     wm_message_release(&self->message);
-    Py_XDECREF(self->comm);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -41,7 +42,6 @@ payload_traverse(PyObject *object, visitproc visit, void *arg)
 {
     payload_t *self = (payload_t *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->comm);
     return wm_message_traverse(&self->message, visit, arg);
 }
 
@@ -63,13 +63,6 @@ payload_getbuffer(PyObject *object, Py_buffer *view, int flags)
 }
 
 static PyObject *
-payload_get_comm(PyObject *object, void *unused)
-{
-    (void)unused;
-    return Py_NewRef(((payload_t *)object)->comm);
-}
-
-static PyObject *
 payload_get_source(PyObject *object, void *unused)
 {
     (void)unused;
@@ -86,7 +79,6 @@ payload_get_pickled(PyObject *object, void *unused)
 static PyGetSetDef payload_getters[] = {
     {"pickled", payload_get_pickled, NULL, "Whether an object was sent.",
      NULL},
-    {"comm", payload_get_comm, NULL, "The communicator it came on.", NULL},
     {"source", payload_get_source, NULL, "The rank it came from.", NULL},
     {0},
 };
@@ -161,16 +153,13 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     payload_t *self = PyObject_GC_New(payload_t, payload_type);
     if (self == NULL)
         return NULL;
-    self->comm = NULL;
     self->op = NULL;
     if (!matched && source == MPI_PROC_NULL)
         buf = Py_None;
     int code = look_at_buffer(buf, &self->message, &buffer);
     if (code == 0 && matched)
-        code = wm_matched_begin(target, &buffer, blocking, &self->comm,
-                                &self->op);
+        code = wm_matched_begin(target, &buffer, blocking, &self->op);
     else if (code == 0) {
-        self->comm = Py_NewRef(target);
         wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
                                                      blocking);
         Py_BEGIN_ALLOW_THREADS;
@@ -180,10 +169,12 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
         if (code < 0)
             wm_raise(&err);
     }
-    if (code < 0)
+    if (code < 0) {
         Py_CLEAR(self);
-    else
-        PyObject_GC_Track(self);
+        return NULL;
+    }
+    wm_comm_retain(self->op->comm);
+    PyObject_GC_Track(self);
     return self;
 }
 
@@ -280,6 +271,16 @@ complete(PyObject *module, PyObject *args)
                           &list, &other))
         return NULL;
     return wm_requests_objects(name, list, other);
+}
+
+wm_op_t *
+wm_payload_op(PyObject *object)
+{
+    if (Py_IS_TYPE(object, payload_type))
+        return ((payload_t *)object)->op;
+    PyErr_Format(PyExc_TypeError, "%.200s is no payload",
+                 Py_TYPE(object)->tp_name);
+    return NULL;
 }
 
 static PyMethodDef functions[] = {

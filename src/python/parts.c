@@ -8,6 +8,7 @@
 #include "comm/progress.h"
 #include "python/channel.h"
 #include "python/mpi.h"
+#include "python/objects.h"
 #include "python/request.h"
 
 // Parts above so many bytes wait for the receive of their object to begin.
@@ -306,27 +307,27 @@ failure(PyObject *module, PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(part_receive_doc,
-             "_part_receive(comm, array, source, number, /)\n--\n\n"
-             "Begin to receive a part into an array; None: throw it away.");
+PyDoc_STRVAR(
+    part_receive_doc,
+    "_part_receive(payload, array, number, /)\n--\n\n"
+    "Begin to receive a part of an object into an array; None: throw\n"
+    "it away.");
 
 static PyObject *
 part_receive(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *object, *array;
-    wm_channel_t channel;
     wm_message_t message = {0};
     wm_error_t err;
-    wm_op_t *op;
-    int source, number, code;
-    if (!PyArg_ParseTuple(args, "OOii:_part_receive", &object, &array, &source,
-                          &number)
-        || wm_channel_get(object, &channel) < 0)
+    wm_op_t *op, *of;
+    int number, code;
+    if (!PyArg_ParseTuple(args, "OOi:_part_receive", &object, &array, &number)
+        || (of = wm_payload_op(object)) == NULL)
         return NULL;
     wm_buffer_t buffer = {.memory = {.device = -1}};
     wm_envelope_t envelope = {
-        .rank = source,
+        .rank = of->result.source,
         .tag = number,
         .stream_device = -1,
     };
@@ -336,8 +337,7 @@ part_receive(PyObject *module, PyObject *args)
         buffer = wm_message_take(&message);
     }
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_receive_begin(channel.comm->parts, &buffer, &envelope, &op,
-                            &err);
+    code = wm_receive_begin(of->comm->parts, &buffer, &envelope, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         wm_message_release(&message);

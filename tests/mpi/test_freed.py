@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""MPI_Comm_free: what has begun goes on, and ends as ever."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+def neighbours(comm):
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+def test_all(requests):
+    while not wm.Request.Testall(requests):
+        pass
+
+
+test_all.__test__ = False
+WAITS = {
+    "Wait": lambda requests: [request.Wait() for request in requests],
+    "Waitall": wm.Request.Waitall,
+    "stock": MPI.Request.Waitall,
+    "Testall": test_all,
+}
+
+
+def late(comm, after):
+    """The others are in Free already, or past it."""
+    if after and comm.rank == 0:
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("end", ["Free", "Disconnect"])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_what_has_begun_is_received(comm, kind, after, end):
+    right, left = neighbours(comm)
+    for size, wait in zip((10, 100_000, 800_000, 10), WAITS, strict=True):
+        if wait == "stock" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            continue
+        made = comm.Dup()
+        into = kinds.make(kind, np.zeros(size, np.uint8))
+        out = kinds.make(kind, np.full(size, comm.rank + 1, np.uint8))
+        requests = [made.Irecv(into, left, 3)]
+        late(comm, after)
+        requests.append(made.Isend(out, right, 3))
+        begun = time.monotonic()
+        getattr(made, end)()
+        assert made == MPI.COMM_NULL
+        WAITS[wait](requests)
+        assert time.monotonic() - begun < 4  # nothing was given up
+        assert (kinds.values_of(into) == left + 1).all(), (size, wait)
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_object_is_received(comm, after):
+    right, left = neighbours(comm)
+    array = np.full(100_000, comm.rank)
+    if wm.is_cuda_available():
+        array = kinds.make("device", array)
+    for plain in (True, False):
+        made = comm.Dup()
+        receiving = made.irecv(source=left)
+        late(comm, after)
+        sending = made.isend(comm.rank if plain else [array], right)
+        begun = time.monotonic()
+        made.Free()
+        obj = receiving.wait()
+        sending.wait()
+        assert time.monotonic() - begun < 4
+        if plain:
+            assert obj == left
+        else:
+            assert type(obj[0]) is type(array)
+            assert (kinds.values_of(obj[0]) == left).all()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS[:1] + kinds.KINDS[-1:])
+def test_persistent_requests_end(comm, kind):
+    right, left = neighbours(comm)
+    made = comm.Dup()
+    into = kinds.make(kind, np.zeros(5000))
+    out = kinds.make(kind, np.full(5000, comm.rank + 1.0))
+    requests = [made.Recv_init(into, left, 3), made.Send_init(out, right, 3)]
+    wm.Prequest.Startall(requests)
+    made.Free()
+    wm.Request.Waitall(requests)
+    assert (kinds.values_of(into) == left + 1).all()
+    for request in requests:
+        request.Free()
+
+
+def test_what_nobody_sends_can_be_cancelled(comm):
+    made = comm.Dup()
+    into = np.zeros(3)
+    request = made.Irecv(into, comm.rank, 3)
+    made.Free()
+    assert not request.Test()
+    request.Cancel()
+    status = MPI.Status()
+    request.Wait(status)
+    assert status.Is_cancelled()
+
+
+def test_communicators_with_requests_under_way_go(comm):
+    """MPI has room for some thousands, and has none left where they stay."""
+    right, left = neighbours(comm)
+    into, out = np.zeros(10), np.full(10, 7.0)
+    for _ in range(200):
+        made = comm.Dup()
+        requests = [made.Irecv(into, left), made.Isend(out, right)]
+        made.Free()
+        wm.Request.Waitall(requests)
+    assert (into == 7).all()
+
+
+LEFT = """
+    import os
+
+    import numpy as np
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    os.dup2(1, 2)
+    made = wm.Comm(MPI.COMM_WORLD).Dup()
+    made.Set_name("halo")
+    kept = made.Irecv(np.zeros(1000), 0, 8)
+    ended = made.Irecv(np.zeros(10), made.rank, 9)
+    made.Send(np.ones(10), made.rank, 9)
+    made.Free()
+    ended.Wait()
+"""
+
+
+@pytest.mark.programs
+def test_what_is_left_is_listed(tmp_path):
+    printed = ranks.run_text(
+        tmp_path, LEFT, "left", ranks=2, WARPMPI_CHECK="1"
+    )
+    for rank in range(2):
+        told = (
+            f"warpmpi: rank {rank} of halo (size 2): a request was never "
+            "waited for: a receive from rank 0 with tag 8 (8000 bytes)\n"
+        )
+        assert told in printed, printed
+    assert printed.count("warpmpi:") == 2, printed
