@@ -36,8 +36,7 @@ static bool
 is_awaited(const wm_op_t *op, const wm_comm_t *comm)
 {
     return is_of(op, comm) && !waits_for_match(op)
-           && (comm != NULL || op->comm == NULL
-               || op->comm->owner->user != MPI_COMM_NULL);
+           && (comm != NULL || op->comm == NULL || !op->comm->given_up);
 }
 
 // Whether something on a communicator (NULL: on all) is to be waited for;
@@ -85,7 +84,8 @@ tell(const wm_comm_t *comm, int64_t waited, bool given_up)
     wm_engine_unlock();
 }
 
-static void
+// Whether all has ended.
+static bool
 wait_for(const wm_comm_t *comm)
 {
     int64_t began = wm_engine_now(), now = began, until = now + DRAIN_US;
@@ -111,12 +111,13 @@ wait_for(const wm_comm_t *comm)
     }
     if (busy)
         tell(comm, now - began, true);
+    return !busy;
 }
 
 bool
 wm_drain_all(void)
 {
-    wait_for(NULL);
+    (void)wait_for(NULL);
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
         if (waits_for_match(op) && op->parts[0] != MPI_REQUEST_NULL)
@@ -130,9 +131,12 @@ wm_drain_all(void)
 }
 
 void
-wm_drain_sends(const wm_comm_t *comm)
+wm_drain_sends(wm_comm_t *comm)
 {
-    wait_for(comm);
+    bool ended = wait_for(comm);
+    wm_engine_lock();
+    comm->given_up = !ended;
+    wm_engine_unlock();
 }
 
 bool

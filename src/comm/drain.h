@@ -15,7 +15,7 @@ wm_drain_all(void);
 // to end; not its receives and parts of objects, which may be waited for
 // later.
 void
-wm_drain_sends(const wm_comm_t *comm);
+wm_drain_sends(wm_comm_t *comm);
 
 // Whether anything is under way on a communicator. Lock held.
 bool
