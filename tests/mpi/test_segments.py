@@ -4,6 +4,7 @@
 import pytest
 
 import ranks
+import warpmpi as wm
 
 # Rank 0's segment is made with its first communicator, of itself alone. Then
 # something else gets the number of its file, as another process with the same
@@ -62,10 +63,9 @@ PROGRAM = """
     print(told.name == "host" or told, flush=True)
     if comm.rank == 1:
         print("not visible here" in told.reason or told, flush=True)
-    device = wm.get_device() if wm.is_cuda_available() else "cpu"
     for size in 1000, 1_000_000:
-        out = wm.full(size, 7 + comm.rank, np.uint8, device=device)
-        into = wm.zeros(size, np.uint8, device=device)
+        out = wm.full(size, 7 + comm.rank, np.uint8)
+        into = wm.zeros(size, np.uint8)
         comm.Sendrecv(out, other, recvbuf=into, source=other)
         assert (into.numpy() == 7 + other).all()
     if comm.rank == 0 and how == "fifo":
@@ -76,6 +76,7 @@ PROGRAM = """
 
 
 @pytest.mark.programs
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize("how", ["fifo", "file", "id", "magic", "size"])
 def test_what_is_no_segment_of_the_peer_is_left_alone(tmp_path, how):
     printed = ranks.run_text(tmp_path, PROGRAM, how, tmp_path)
