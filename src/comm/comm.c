@@ -16,7 +16,8 @@
 #include "comm/watch.h"
 #include "cuda/lock.h"
 
-static int comm_key = MPI_KEYVAL_INVALID;
+static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int comm_key = MPI_KEYVAL_INVALID;
 static wm_comm_t *attached; // engine lock
 static wm_comm_t *freed;    // likewise: by the user, and still in use
 static uint64_t made;       // likewise: tried to
@@ -187,6 +188,23 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
+// Once, whichever threads attach first.
+static int
+make_key(wm_error_t *err)
+{
+    int code = 0, key;
+    wm_lock(&key_lock);
+    if (comm_key == MPI_KEYVAL_INVALID) {
+        code = wm_mpi_check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN,
+                                                   on_delete, &key, NULL),
+                            "MPI_Comm_create_keyval", err);
+        if (code == 0)
+            comm_key = key;
+    }
+    pthread_mutex_unlock(&key_lock);
+    return code;
+}
+
 wm_comm_t *
 wm_comm_find(MPI_Comm user)
 {
@@ -350,12 +368,8 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         *result = comm;
         return 0;
     }
-    if (comm_key == MPI_KEYVAL_INVALID
-        && (code = wm_mpi_check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN,
-                                                       on_delete, &comm_key,
-                                                       NULL),
-                                "MPI_Comm_create_keyval", err))
-               < 0)
+    code = make_key(err);
+    if (code < 0)
         return code;
     free_unused();
     comm = calloc(1, sizeof *comm);

@@ -506,6 +506,8 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
         if (told && !atomic_load(&op->done))
             synchronize(op);
     }
+    if (!told && wm_engine_check(err) < 0)
+        return WM_ERR_STATE;
     if (!told) {
         // A receive is taken back and loses no message; what is being sent,
         // or can be waited for again, goes on.

@@ -51,7 +51,7 @@ static _Thread_local bool background; // this is that thread
 static _Atomic bool stopping;
 static _Atomic unsigned rounds; // of stepping everything, ever
 static _Atomic unsigned visits; // grows whenever the program is in our code
-static _Atomic bool started, finalized;
+static _Atomic bool started, ending, finalized;
 static bool plenty;  // of cores: two or more a rank
 static bool crowded; // more ranks than cores: nothing may spin for long
 static int finalize_key = MPI_KEYVAL_INVALID;
@@ -200,9 +200,11 @@ release_all(wm_op_t *op)
 static void
 poll_for(const wm_op_t *wanted, bool all)
 {
+    wm_op_t *finished = NULL;
     if (wm_is_child() || pthread_mutex_trylock(&lock) != 0)
         return;
-    wm_op_t *finished = step_lock_held(wanted, all);
+    if (!atomic_load_explicit(&finalized, memory_order_relaxed))
+        finished = step_lock_held(wanted, all);
     pthread_mutex_unlock(&lock);
     release_all(finished);
 }
@@ -247,6 +249,15 @@ wm_engine_is_idle(void)
            && (!threaded || atomic_load(&active) == 0);
 }
 
+// A thread that outlives the program, in MPI_Finalize and after it, has nobody
+// to return to.
+static void
+stay_if_alone(void)
+{
+    while (atomic_load(&ending) && !wm_holder_is_alive())
+        sleep_us(1000000);
+}
+
 void
 wm_engine_turn(unsigned turn)
 {
@@ -258,6 +269,7 @@ wm_engine_turn(unsigned turn)
         sleep_us(50);
     wm_engine_visit();
     atomic_fetch_sub(&inside, 1);
+    stay_if_alone();
 }
 
 void
@@ -382,7 +394,10 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
         int64_t now = wm_engine_now();
         if (began == 0)
             wm_hang_begin(&hang, began = asked = now);
-        wm_hang_look(&hang, op, now);
+        if ((leave = atomic_load(&finalized)))
+            break;
+        if (!atomic_load(&ending))
+            wm_hang_look(&hang, op, now);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (crowded && now - began > 500)
@@ -400,6 +415,7 @@ wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),
     }
     wm_engine_visit();
     atomic_fetch_sub(&inside, 1);
+    stay_if_alone();
     return !leave;
 }
 
@@ -485,6 +501,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     if (wm_is_child())
         wm_child_end();
     void *held = wm_let_go(); // the thread may need it to end
+    atomic_store(&ending, true);
     if (threaded) {
         wm_lock(&lock);
         atomic_store(&stopping, true);
@@ -501,8 +518,8 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_leftovers_tell();
     wm_engine_lock();
     wm_poke_end();
+    atomic_store(&finalized, true); // nobody steps anything any more
     wm_engine_unlock();
-    atomic_store(&finalized, true);
     wm_take_back(held);
     return MPI_SUCCESS;
 }

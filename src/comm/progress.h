@@ -115,7 +115,8 @@ wm_engine_flush(void);
 
 // Advances everything until *flag is not 0. `interrupted`, unless NULL, is
 // called with the operation every 50 ms or so and ends the wait when it
-// returns true. Returns false where it did. A wait that is long is reported
+// returns true. Returns false where it did, or MPI is finalized, and not at
+// all where the program is not alive then. A wait that is long is reported
 // (hang.h).
 bool
 wm_engine_wait(const _Atomic int *flag, bool (*interrupted)(wm_op_t *op),

@@ -5,12 +5,21 @@
 
 static void *(*let_go)(void);
 static void (*take_back)(void *held);
+static bool (*is_alive)(void);
 
 void
-wm_lock_set_holder(void *(*letting_go)(void), void (*taking_back)(void *))
+wm_lock_set_holder(void *(*letting_go)(void), void (*taking_back)(void *),
+                   bool (*alive)(void))
 {
     let_go = letting_go;
     take_back = taking_back;
+    is_alive = alive;
+}
+
+bool
+wm_holder_is_alive(void)
+{
+    return is_alive == NULL || is_alive();
 }
 
 void *

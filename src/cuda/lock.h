@@ -7,10 +7,17 @@
 #define WM_CUDA_LOCK_H
 
 #include <pthread.h>
+#include <stdbool.h>
 
-// Set once, before any use; until then nothing is held.
+// Set once, before any use; until then nothing is held. `is_alive`: whether
+// the interpreter is, which may end before MPI and threads of the program do.
 void
-wm_lock_set_holder(void *(*let_go)(void), void (*take_back)(void *held));
+wm_lock_set_holder(void *(*let_go)(void), void (*take_back)(void *held),
+                   bool (*is_alive)(void));
+
+// Whether there is a program that a thread of its own can return to.
+bool
+wm_holder_is_alive(void);
 
 // Gives what wm_take_back is to have: NULL where nothing was held.
 void *

@@ -259,6 +259,12 @@ wm_python_holds_gil(void)
     return now != NULL && now == PyGILState_GetThisThreadState();
 }
 
+static bool
+is_alive(void)
+{
+    return Py_IsInitialized();
+}
+
 static void *
 let_go(void)
 {
@@ -308,7 +314,7 @@ execute(PyObject *module)
                         "warpmpi._core can be loaded only once a process");
         return -1;
     }
-    wm_lock_set_holder(let_go, take_back);
+    wm_lock_set_holder(let_go, take_back, is_alive);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module) < 0) {
             return -1;

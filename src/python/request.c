@@ -27,7 +27,7 @@ int
 wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 {
     int code = wm_op_wait(op, interrupted, err);
-    if (status != NULL && code != WM_ERR_PYTHON)
+    if (status != NULL && code != WM_ERR_PYTHON && atomic_load(&op->done))
         wm_request_status(op, status);
     return code;
 }
