@@ -80,6 +80,13 @@ make_segment(char *text, size_t room)
                       MAP_SHARED, fd, 0);
         code = memory == MAP_FAILED ? errno : 0;
     }
+    if (code == EFBIG) { // ulimit -f: words of its own, which no peer opens
+        close(fd);
+        fd = -1;
+        memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        code = memory == MAP_FAILED ? errno : 0;
+    }
     wm_peer_t *peer = code == 0 ? calloc(1, sizeof *peer) : NULL;
     if (peer == NULL) {
         snprintf(text, room,
@@ -89,7 +96,8 @@ make_segment(char *text, size_t room)
                  strerror(code == 0 ? ENOMEM : code));
         if (memory != MAP_FAILED)
             munmap(memory, WM_SEGMENT_BYTES);
-        close(fd);
+        if (fd >= 0)
+            close(fd);
         return -1;
     }
     peer->self = peer->same_host = true;
@@ -131,6 +139,11 @@ static wm_segment_t *
 open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
 {
     char path[64];
+    if (endpoint->fd < 0) {
+        snprintf(reason, room, "it may make no file of %zu MiB (ulimit -f)",
+                 WM_SEGMENT_BYTES >> 20);
+        return NULL;
+    }
     snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
@@ -255,7 +268,7 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     }
     if (!staging || peer->staging_registered)
         return 0;
-    if (peer->self && !staging_allocated) {
+    if (peer->self && self_fd >= 0 && !staging_allocated) {
         int code = posix_fallocate(self_fd, (off_t)WM_CONTROL_BYTES,
                                    (off_t)(WM_LANES * WM_LANE_BYTES));
         if (code != 0)
