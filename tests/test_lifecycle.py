@@ -575,7 +575,7 @@ def test_ranks_of_different_versions(tmp_path):
 
 
 def test_no_room_for_shared_memory(tmp_path):
-    """A limit on the size of files stands for a full /dev/shm."""
+    """A limit on the address space stands for memory that is full."""
     printed = run(
         tmp_path,
         """
@@ -583,7 +583,10 @@ def test_no_room_for_shared_memory(tmp_path):
         from mpi4py import MPI
         import warpmpi as wm
         if MPI.COMM_WORLD.rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+            with open("/proc/self/statm") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            most = used + (32 << 20)  # half of a segment
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         try:
             wm.Comm(MPI.COMM_WORLD)
         except RuntimeError as error:

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "comm/failure.h"
 #include "comm/hang.h"
 #include "comm/progress.h"
 #include "comm/report.h"
@@ -39,6 +40,20 @@ is_awaited(const wm_op_t *op, const wm_comm_t *comm)
            && (comm != NULL || op->comm == NULL || !op->comm->given_up);
 }
 
+// Whether who is to receive it still may. Of a peer without a segment that
+// cannot be seen: it is waited for as MPI waits, unless it is known to be
+// dead.
+static bool
+is_hopeful(wm_op_t *op)
+{
+    wm_peer_t *peer = op->peer;
+    if (op->receives || peer == NULL || peer->self)
+        return false;
+    return peer->segment != NULL
+               ? wm_node_may_receive(peer)
+               : wm_failure_look(op->comm, op->rank, NULL) == 0;
+}
+
 // Whether something on a communicator (NULL: on all) is to be waited for;
 // `hopeful` where who is to receive it still may.
 static bool
@@ -49,8 +64,7 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
         if (is_awaited(op, comm)) {
             busy = true;
-            *hopeful |= !op->receives && op->peer != NULL && !op->peer->self
-                        && wm_node_may_receive(op->peer);
+            *hopeful = *hopeful || is_hopeful(op);
         }
     wm_engine_unlock();
     return busy;

@@ -88,6 +88,13 @@ make_segment(char *text, size_t room)
                       MAP_SHARED, fd, 0);
         code = memory == MAP_FAILED ? errno : 0;
     }
+    if (code == EFBIG) { // ulimit -f: words of its own, which no peer opens
+        close(fd);
+        fd = -1;
+        memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        code = memory == MAP_FAILED ? errno : 0;
+    }
     wm_peer_t *peer = code == 0 ? calloc(1, sizeof *peer) : NULL;
     if (peer == NULL) {
         snprintf(text, room,
@@ -97,7 +104,8 @@ make_segment(char *text, size_t room)
                  strerror(code == 0 ? ENOMEM : code));
         if (memory != MAP_FAILED)
             munmap(memory, WM_SEGMENT_BYTES);
-        close(fd);
+        if (fd >= 0)
+            close(fd);
         return -1;
     }
     peer->self = peer->same_host = true;
@@ -169,6 +177,11 @@ open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
 {
     char path[64];
     wm_segment_t *segment = MAP_FAILED;
+    if (endpoint->fd < 0) {
+        snprintf(reason, room, "it may make no file of %zu MiB (ulimit -f)",
+                 WM_SEGMENT_BYTES >> 20);
+        return NULL;
+    }
     snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
     if (place < 0)
@@ -295,7 +308,7 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     }
     if (!staging || peer->staging_registered)
         return 0;
-    if (peer->self && !staging_allocated) {
+    if (peer->self && self_fd >= 0 && !staging_allocated) {
         int code = posix_fallocate(self_fd, (off_t)WM_CONTROL_BYTES,
                                    (off_t)(WM_LANES * WM_LANE_BYTES));
         if (code != 0)

@@ -169,6 +169,42 @@ def test_nothing_is_lost_when_the_sender_ends_first(tmp_path):
     run(tmp_path, None, program)
 
 
+ENDS_FIRST = {
+    "Bsend": """
+        comm.Attach_buffer(bytearray(5 * size))
+        comm.Bsend(wm.full(size, 7.0, "f4", device="cuda:0"), 1)
+    """,
+    "Isend": "comm.Isend(np.full(size, 7.0, 'f4'), 1)",
+    "send": "comm.send([wm.full(size, 7.0, 'f4', device='cuda:0')], 1)",
+}
+
+
+@pytest.mark.programs
+@needs_gpu
+@pytest.mark.parametrize("how", ENDS_FIRST)
+def test_nothing_is_lost_on_another_host(tmp_path, how):
+    """Whether that receiver is in MPI_Finalize cannot be seen."""
+    program = """
+        import os, sys, textwrap, time
+        from mpi4py import MPI
+        import numpy as np, warpmpi as wm
+        os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+        comm = wm.Comm(MPI.COMM_WORLD)
+        size, how = 6 << 20, sys.argv[1]
+        if comm.rank == 0:
+            exec(textwrap.dedent(sys.argv[2]))
+        else:
+            time.sleep(7)
+            into = wm.zeros(size, "f4", device="cuda:0")
+            if how == "send":
+                into = comm.recv(None, 0)[0]
+            else:
+                comm.Recv(into, 0)
+            assert (into.numpy() == 7).all()
+    """
+    ranks.run_text(tmp_path, program, how, ENDS_FIRST[how], timeout=40)
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("count", [100, 600])
 def test_short_host_messages_to_a_rank_that_is_stopped(comm, count):

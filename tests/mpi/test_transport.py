@@ -350,3 +350,29 @@ def test_the_progress_thread_closes_nothing(comm, ipc):
         assert came
         assert (into.numpy() == 3).all()
     MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.programs
+def test_a_limit_on_the_size_of_files(tmp_path):
+    """Without a shared segment messages go as between hosts."""
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    program = """
+        import resource
+        from mpi4py import MPI
+        import warpmpi as wm
+        kind = resource.RLIMIT_FSIZE
+        before = resource.getrlimit(kind)
+        resource.setrlimit(kind, (10240, before[1]))
+        comm = wm.Comm(MPI.COMM_WORLD)
+        resource.setrlimit(kind, before)  # the simulated driver makes files
+        other = 1 - comm.rank
+        told = wm.transport(comm, other)
+        assert told.name != "ipc" and "ulimit -f" in told.reason, told
+        for peer in (other, comm.rank):
+            out = wm.full(1 << 20, 5.0, device="cuda:0")
+            into = wm.zeros(1 << 20, device="cuda:0")
+            comm.Sendrecv(out, peer, 0, into, peer, 0)
+            assert (into.numpy() == 5).all()
+    """
+    ranks.run_text(tmp_path, program, timeout=40)
