@@ -18,15 +18,19 @@ host_reach(const wm_peer_t *peer, const wm_pointer_t *into,
 }
 
 // The payload goes the way it goes to other hosts: the slot is no more needed.
-static void
-follow_to_mpi(wm_op_t *op)
+static int
+follow_to_mpi(wm_op_t *op, wm_error_t *err)
 {
     wm_slot_t *slot = op->slot;
     op->header.kind = WM_MESSAGE_DATA;
     op->header.seq = slot->seq;
     op->header.chunk = slot->piece;
+    int code = wm_bounds_check_header(op, err);
+    if (code < 0)
+        return code;
     op->slot = NULL;
     atomic_store(&slot->taken, slot->taken_base + 1);
+    return 0;
 }
 
 // Asks the sender to stage. Until it has, there are no pieces.
@@ -38,12 +42,10 @@ host_accept(wm_op_t *op, wm_error_t *err)
         atomic_store(&slot->answer, WM_ANSWER_HOST);
     if (!atomic_load(&slot->staged))
         return 1; // not yet
-    if (slot->lane == WM_LANE_OF_MPI) {
-        follow_to_mpi(op);
-        return 0;
-    }
-    bool device = wm_buffer_on_device(&op->buffer);
     uint32_t lane = slot->lane, piece = slot->piece;
+    if (lane == WM_LANE_OF_MPI)
+        return follow_to_mpi(op, err);
+    bool device = wm_buffer_on_device(&op->buffer);
     int code = wm_bounds_check_lane(op, lane, piece, err);
     if (code < 0)
         return code;

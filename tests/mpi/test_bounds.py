@@ -166,7 +166,7 @@ STAGED = """
         '''Where the ring is valid, not failed, the first, of such pieces.'''
         row = words[: 1 << 19].reshape(-1, 16)
         found = (row[:, 2] == 1) & (row[:, 3] == 0) & (row[:, 4] == 0)
-        (found,) = np.nonzero(found & (row[:, 5] == PIECE))
+        (found,) = np.nonzero(found & (row[:, 6] == PIECE))
         return row[found[0]] if len(found) else None
 
     if comm.rank == 0:
@@ -194,7 +194,7 @@ STAGED = """
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
     "place, value",
-    [(4, 4), (4, 2**31), (5, 0), (5, 2**31)],
+    [(4, 4), (4, 2**31), (6, 0), (6, 2**31)],
     ids=["lane", "large_lane", "no_piece", "large_piece"],
 )
 def test_a_damaged_ring_is_refused(tmp_path, place, value):
