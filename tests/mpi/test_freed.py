@@ -44,7 +44,7 @@ def late(comm, after):
 @pytest.mark.parametrize("end", ["Free", "Disconnect"])
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("kind", kinds.KINDS)
-def test_what_has_begun_is_received(comm, kind, after, end):
+def test_what_has_begun_is_received(comm, kind, after, end, capfd):
     right, left = neighbours(comm)
     for size, wait in zip((10, 100_000, 800_000, 10), WAITS, strict=True):
         if wait == "stock" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -55,16 +55,15 @@ def test_what_has_begun_is_received(comm, kind, after, end):
         requests = [made.Irecv(into, left, 3)]
         late(comm, after)
         requests.append(made.Isend(out, right, 3))
-        begun = time.monotonic()
         getattr(made, end)()
         assert made == MPI.COMM_NULL
         WAITS[wait](requests)
-        assert time.monotonic() - begun < 4  # nothing was given up
+        assert "gives up" not in capfd.readouterr().err
         assert (kinds.values_of(into) == left + 1).all(), (size, wait)
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_an_object_is_received(comm, after):
+def test_an_object_is_received(comm, after, capfd):
     right, left = neighbours(comm)
     array = np.full(100_000, comm.rank)
     if wm.is_cuda_available():
@@ -74,11 +73,10 @@ def test_an_object_is_received(comm, after):
         receiving = made.irecv(source=left)
         late(comm, after)
         sending = made.isend(comm.rank if plain else [array], right)
-        begun = time.monotonic()
         made.Free()
         obj = receiving.wait()
         sending.wait()
-        assert time.monotonic() - begun < 4
+        assert "gives up" not in capfd.readouterr().err
         if plain:
             assert obj == left
         else:
