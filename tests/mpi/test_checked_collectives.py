@@ -127,4 +127,6 @@ def test_what_fits_is_left_alone(tmp_path):
     calls, lines = run(tmp_path, FITTING)
     for call in calls:
         for rank in range(2):
-            assert f"{rank} passed {call}" in lines, lines
+            lacking = f"{rank} NotImplementedError {call} => "
+            passed = f"{rank} passed {call}" in lines
+            assert passed or any(lacking in line for line in lines), lines
