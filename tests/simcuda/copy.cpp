@@ -103,6 +103,7 @@ copy_line(const char *name, uintptr_t dst, uintptr_t src, size_t size,
     if (!call) {
         return call.result;
     }
+    trace("  %zu bytes", size);
     Side to, from;
     to.address = dst;
     from.address = src;

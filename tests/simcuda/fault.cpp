@@ -141,8 +141,10 @@ count_call(const char *name, bool after_init)
     }
     {
         std::lock_guard<std::mutex> guard(fault_mu);
-        Counter &c = counters[plain(name)];
+        std::string called = plain(name);
+        Counter &c = counters[called];
         c.calls++;
+        trace("cu%s", called.c_str());
         any.calls += after_init;
         if (c.calls == c.fail_at) {
             code = c.code;

@@ -231,6 +231,7 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
         || it->second->ctx != call.ctx || stream->ctx != call.ctx) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    trace("  %s", it->second->kernel->name);
     size_t block = (size_t)bx * by * bz;
     size_t blocks = (size_t)gx * gy * gz;
     if (blocks * block == 0 || block > 1024 || gy > 65535 || gz > 65535

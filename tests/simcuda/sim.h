@@ -181,6 +181,12 @@ fault_init();
 bool
 forked();
 
+// --- trace.cpp ----------------------------------------------------------
+
+// Writes down a line while a test asks for it.
+__attribute__((format(printf, 1, 2))) void
+trace(const char *format, ...);
+
 // --- stream.cpp ---------------------------------------------------------
 
 extern std::unordered_map<CUstream, StreamPtr> &streams;
