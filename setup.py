@@ -78,6 +78,7 @@ SOURCES = [
     "src/comm/pattern.c",
     "src/comm/payload.c",
     "src/comm/pieces.c",
+    "src/comm/place.c",
     "src/comm/poke.c",
     "src/comm/probing.c",
     "src/comm/progress.c",

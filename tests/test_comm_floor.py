@@ -43,7 +43,7 @@ def run(*words):
     "case", ["one", "full", "wrapped", "background", "wanted"]
 )
 def test_notices(build, case):
-    run(build("notices", "mapping", "stats"), case)
+    run(build("notices", "mapping", "place", "stats"), case)
 
 
 def test_host(build):

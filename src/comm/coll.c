@@ -196,7 +196,7 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
     agreement_t agreement = {.call = BARRIER}, last = agreement;
     wm_engine_lock();
-    agreement.notices = wm_export_notify() != 0;
+    agreement.notices = wm_place_notify() != 0;
     wm_engine_unlock();
     int code = agree(comm, &agreement, err);
     if (code < 0)

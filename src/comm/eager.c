@@ -86,13 +86,11 @@ publish(wm_op_t *op)
     uint32_t offered = WM_CLAIM_NONE;
     op->unmoved = true;
     wm_block_describe(op->copy, &memory);
-    if (op->header.stage_only == WM_STAGE_NOT && !op->peer->self
-        && wm_export_handle(&memory, &slot->moved.handle, NULL) < 0)
+    const char *copy = wm_block_pointer(op->copy);
+    if (op->header.stage_only != WM_STAGE_NOT || op->peer->self)
+        wm_place_set(copy, &memory, &slot->moved);
+    else if (wm_place_export(copy, &memory, &slot->moved, NULL) < 0)
         return;
-    slot->moved.address = (uintptr_t)wm_block_pointer(op->copy);
-    slot->moved.base = memory.base;
-    slot->moved.size = memory.size;
-    slot->moved.buffer_id = memory.buffer_id;
     if (!atomic_compare_exchange_strong(&slot->claim, &offered,
                                         WM_CLAIM_MOVED))
         return;
@@ -162,11 +160,7 @@ wm_eager_claim(wm_op_t *op)
         || offered != WM_CLAIM_MOVED)
         return;
     op->header.pushes = 0; // its sender has gone on
-    op->header.address = slot->moved.address;
-    op->header.base = slot->moved.base;
-    op->header.size = slot->moved.size;
-    op->header.buffer_id = slot->moved.buffer_id;
-    op->header.handle = slot->moved.handle;
+    op->header.place = slot->moved;
 }
 
 void

@@ -19,15 +19,6 @@ struct wm_mapping {
     void *pointer;
 };
 
-// One allocation of ours whose handle was given out.
-typedef struct {
-    uint64_t buffer_id;
-    uintptr_t base;
-    CUipcMemHandle handle;
-} export_t;
-
-static export_t *exports; // a hash table with linear probing
-static size_t export_room, export_count, export_scan_at = 64;
 static uint64_t clock_now;
 static int stale_count; // mappings that are
 static _Atomic bool closing_wanted;
@@ -99,13 +90,13 @@ make_room(int device, size_t size)
 // What was mapped of the addresses that a new allocation has now is freed, and
 // while it is mapped the driver may refuse to map the new one.
 static void
-close_overlapped(wm_peer_t *peer, const wm_header_t *header)
+close_overlapped(wm_peer_t *peer, const wm_place_t *place)
 {
     for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
         wm_mapping_t *mapping = *link;
-        if (mapping->buffer_id != header->buffer_id
-            && mapping->base < header->base + header->size
-            && header->base < mapping->base + mapping->size)
+        if (mapping->buffer_id != place->buffer_id
+            && mapping->base < place->base + place->size
+            && place->base < mapping->base + mapping->size)
             mark_stale(mapping);
         if (!mapping->stale || mapping->users > 0 || !close_mapping(link))
             link = &mapping->next;
@@ -113,7 +104,7 @@ close_overlapped(wm_peer_t *peer, const wm_header_t *header)
 }
 
 int
-wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
+wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err)
 {
     if (atomic_load(&peer->segment->notice_count) != peer->notices_seen)
@@ -121,7 +112,7 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
     for (wm_mapping_t **link = &peer->mappings; *link != NULL;
          link = &(*link)->next) {
         wm_mapping_t *found = *link;
-        if (found->buffer_id != header->buffer_id || found->device != device)
+        if (found->buffer_id != place->buffer_id || found->device != device)
             continue;
         *link = found->next;
         found->next = peer->mappings;
@@ -139,22 +130,22 @@ wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
     wm_mapping_t *opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    close_overlapped(peer, header);
+    close_overlapped(peer, place);
     if (closes)
-        make_room(device, header->size);
-    int code = wm_memory_map(device, &header->handle, &opened->pointer, err);
+        make_room(device, place->size);
+    int code = wm_memory_map(device, &place->handle, &opened->pointer, err);
     if (code < 0 && !closes)
         atomic_store(&closing_wanted, true);
     if (code == WM_ERR_MEMORY && closes && wm_mapping_flush(-1) > 0)
-        code = wm_memory_map(device, &header->handle, &opened->pointer, err);
+        code = wm_memory_map(device, &place->handle, &opened->pointer, err);
     if (code < 0) {
         free(opened);
         return code;
     }
-    opened->buffer_id = header->buffer_id;
-    opened->base = header->base;
+    opened->buffer_id = place->buffer_id;
+    opened->base = place->base;
     opened->device = device;
-    opened->size = header->size;
+    opened->size = place->size;
     opened->users = 1;
     opened->used = ++clock_now;
     opened->next = peer->mappings;
@@ -180,10 +171,10 @@ wm_mapping_release(wm_mapping_t *mapping)
             }
 }
 
-void *
-wm_mapping_pointer(const wm_mapping_t *mapping)
+char *
+wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
 {
-    return mapping->pointer;
+    return (char *)mapping->pointer + (place->address - place->base);
 }
 
 // Whether the owner told that the memory is freed. A reader that is too late
@@ -278,87 +269,8 @@ wm_mapping_reclaim(int device)
     (void)device;
     if (!wm_engine_try_lock())
         return false;
-    bool any = wm_export_notify();
+    bool any = wm_place_notify();
     any |= wm_mapping_flush(-1) > 0;
     wm_engine_unlock();
-    return any;
-}
-
-static bool
-grow_exports(void)
-{
-    size_t room = export_room > 0 ? 2 * export_room : 256;
-    export_t *table = calloc(room, sizeof *table);
-    if (table == NULL)
-        return false;
-    for (size_t i = 0; i < export_room; ++i) {
-        if (exports[i].buffer_id == 0)
-            continue;
-        size_t at = exports[i].buffer_id % room;
-        while (table[at].buffer_id != 0)
-            at = (at + 1) % room;
-        table[at] = exports[i];
-    }
-    free(exports);
-    exports = table;
-    export_room = room;
-    return true;
-}
-
-int
-wm_export_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
-                 wm_error_t *err)
-{
-    if (2 * (export_count + 1) > export_room && !grow_exports())
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    size_t at = memory->buffer_id % export_room;
-    for (; exports[at].buffer_id != 0; at = (at + 1) % export_room)
-        if (exports[at].buffer_id == memory->buffer_id) {
-            *handle = exports[at].handle;
-            return 0;
-        }
-    int code = wm_memory_export(memory->device, memory->base, handle, err);
-    if (code < 0)
-        return code;
-    exports[at] = (export_t){memory->buffer_id, memory->base, *handle};
-    // Now and then, so that a program without barriers stays bounded too.
-    if (++export_count >= export_scan_at) {
-        wm_export_notify();
-        export_scan_at = 2 * export_count > 64 ? 2 * export_count : 64;
-    }
-    return 0;
-}
-
-bool
-wm_export_notify(void)
-{
-    export_t *old = exports;
-    size_t room = export_room;
-    bool any = false;
-    if (export_count == 0)
-        return false;
-    export_t *kept = calloc(room, sizeof *kept);
-    if (kept == NULL)
-        return false;
-    wm_segment_t *segment = wm_node_self()->segment;
-    export_count = 0;
-    for (size_t i = 0; i < room; ++i) {
-        if (old[i].buffer_id == 0)
-            continue;
-        if (wm_pointer_buffer_id(old[i].base) == old[i].buffer_id) {
-            size_t at = old[i].buffer_id % room;
-            while (kept[at].buffer_id != 0)
-                at = (at + 1) % room;
-            kept[at] = old[i];
-            ++export_count;
-            continue;
-        }
-        uint64_t count = atomic_load(&segment->notice_count);
-        atomic_store(&segment->notices[count % WM_NOTICES], old[i].buffer_id);
-        atomic_store(&segment->notice_count, count + 1);
-        any = true;
-    }
-    exports = kept;
-    free(old);
     return any;
 }

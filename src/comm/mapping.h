@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Peers' allocations mapped here, kept because opening one costs 20 ms, and
-// our own that peers may have mapped. Keyed by buffer id, since an address is
-// reused: a mapping keeps freed memory taken, so its owner posts a notice and
-// peers close. Bounded by bytes; short of memory, all unused ones are closed.
-// Engine lock held, except where told.
+// Peers' allocations mapped here, kept because opening one costs 20 ms. Keyed
+// by buffer id, since an address is reused: a mapping keeps freed memory
+// taken, so its owner gives notice (place.h) and peers close. Bounded by
+// bytes; short of memory, all unused ones are closed. Engine lock held, except
+// where told.
 #ifndef WM_COMM_MAPPING_H
 #define WM_COMM_MAPPING_H
 
-#include "comm/message.h"
 #include "comm/node.h"
 
-// The mapping, for `device`, of the peer's allocation that a header tells of
-// (base, size, buffer_id, handle); in use until wm_mapping_release.
+// The mapping, for `device`, of the peer's allocation that a place lies in; in
+// use until wm_mapping_release.
 WM_MUST_CHECK int
-wm_mapping_open(wm_peer_t *peer, const wm_header_t *header, int device,
+wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
 void
 wm_mapping_release(wm_mapping_t *mapping);
 
-void *
-wm_mapping_pointer(const wm_mapping_t *mapping);
+// The place here.
+char *
+wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);
 
 // Whether the progress thread could not map something, as it closes nothing:
 // what stands in its way is to be closed by a thread of the program's. Without
@@ -41,15 +41,5 @@ wm_mapping_flush(int device);
 // nothing where it is taken; whether it may have freed some.
 bool
 wm_mapping_reclaim(int device);
-
-// The handle by which peers map the allocation that `memory` lies in; that it
-// was given out is remembered until the memory is freed.
-WM_MUST_CHECK int
-wm_export_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
-                 wm_error_t *err);
-
-// Posts notices of what was freed since; whether there was any.
-bool
-wm_export_notify(void);
 
 #endif

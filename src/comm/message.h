@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "comm/pattern.h"
+#include "comm/place.h"
 
 #define WM_EAGER_BYTES 4096 // host payloads that ride the header
 #define WM_CHUNK_BYTES                                                        \
@@ -55,12 +56,8 @@ typedef struct {
     uint32_t pieces, ring;
     uint32_t stage_only; // OFFER: a wm_stage_t
     uint32_t flag;       // OFFER: in a mailbox, under this flag; 0: plain
-    uint64_t address;    // in the sender's process
-    uint64_t base;       // of the allocation it lies in
-    uint64_t size;       // of that allocation
-    uint64_t buffer_id;  // likewise
     union {
-        CUipcMemHandle handle;
+        wm_place_t place; // OFFER
         char text[64];
     };
     uint8_t uuid[16]; // of the sender's device

@@ -10,9 +10,10 @@
 #include <stdatomic.h>
 
 #include "comm/account.h"
+#include "comm/place.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 9u
+#define WM_PROTOCOL 10u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -46,12 +47,6 @@ enum {
     WM_PUSH_WITHDRAWN, // by either, this time: likewise
     WM_PUSH_ENDED,     // all has been copied
 };
-
-// Where memory lies that the other process may map.
-typedef struct {
-    uint64_t address, base, size, buffer_id;
-    CUipcMemHandle handle;
-} wm_place_t;
 
 // One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
 // that a stream still waiting for an earlier message is never misled; the

@@ -22,7 +22,7 @@
 // IPC cannot export, for a user's stream, which need not wait then, and for
 // what has gaps, which is packed on its way into it.
 static int
-prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
+prepare_box(wm_op_t *op, char **into, wm_pointer_t *memory, wm_error_t *err)
 {
     bool streamed = op->user_device == op->device && !op->synchronous;
     if (op->header.nbytes > WM_MAIL_BYTES
@@ -34,13 +34,13 @@ prepare_box(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     if (code < 0 || op->box == NULL)
         return code;
     op->header.flag = wm_mailbox_flag(op->box);
-    op->header.address = (uintptr_t)wm_mailbox_pointer(op->box);
+    *into = wm_mailbox_pointer(op->box);
     return 0;
 }
 
 // An exportable copy, or a ring of its pieces.
 static int
-prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
+prepare_ring(wm_op_t *op, char **into, wm_pointer_t *memory, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
     if (header->nbytes > 2 * RING_PIECE) {
@@ -54,7 +54,7 @@ prepare_ring(wm_op_t *op, wm_pointer_t *memory, wm_error_t *err)
     if (code < 0)
         return code;
     wm_block_describe(op->handoff, memory);
-    header->address = (uintptr_t)wm_block_pointer(op->handoff);
+    *into = wm_block_pointer(op->handoff);
     return 0;
 }
 
@@ -65,19 +65,21 @@ prepare_memory(wm_op_t *op, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
     wm_pointer_t memory;
-    int code = prepare_box(op, &memory, err);
+    char *into;
+    int code = prepare_box(op, &into, &memory, err);
     if (code == 0 && op->box == NULL)
         code = wm_pack_reserve(op, err);
     if (code == 0 && op->packed != NULL) // what the kernels could not pack
-        code = prepare_box(op, &memory, err);
+        code = prepare_box(op, &into, &memory, err);
     if (code == 0 && op->box == NULL && op->buffer.memory.exportable)
-        return wm_export_handle(&op->buffer.memory, &header->handle, err);
+        return wm_place_export(op->buffer.data, &op->buffer.memory,
+                               &header->place, err);
     if (code == 0 && op->box == NULL)
-        code = prepare_ring(op, &memory, err);
+        code = prepare_ring(op, &into, &memory, err);
     if (code == 0)
         code = wm_node_register(wm_node_self(), false, op->device, err);
     if (code == 0)
-        code = wm_export_handle(&memory, &header->handle, err);
+        code = wm_place_export(into, &memory, &header->place, err);
     if (code < 0) {
         if (op->handoff != NULL)
             wm_block_free(op->handoff, 0, NULL, NULL);
@@ -88,12 +90,8 @@ prepare_memory(wm_op_t *op, wm_error_t *err)
         header->flag = 0;
         return code;
     }
-    header->base = memory.base;
-    header->size = memory.size;
-    header->buffer_id = memory.buffer_id;
     op->pieces = (wm_pieces_t){
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
-        .remote = (char *)(uintptr_t)header->address,
+        .remote = into,
         .piece = header->piece,
         .pieces = header->pieces,
         .ring = header->ring,
@@ -211,7 +209,6 @@ int
 wm_offer_prepare(wm_op_t *op, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
-    const wm_pointer_t *memory = &op->buffer.memory;
     const wm_device_t *device;
     int code = wm_device_describe(op->device, &device, err);
     if (code < 0)
@@ -246,9 +243,6 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
     header->pushes = op->blocking && op->user_device < 0 && !op->peer->self
                      && !header->stage_only && op->buffer.pattern == NULL;
     code = wm_pack_reserve(op, err);
-    header->address = (uintptr_t)op->buffer.data;
-    header->base = memory->base;
-    header->size = memory->size;
-    header->buffer_id = memory->buffer_id;
+    wm_place_set(op->buffer.data, &op->buffer.memory, &header->place);
     return code;
 }

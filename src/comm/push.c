@@ -47,12 +47,8 @@ wm_push_ask(wm_op_t *op)
         || op->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(op)
         || !is_free(op)
-        || wm_export_handle(memory, &slot->into.handle, NULL) < 0)
+        || wm_place_export(op->buffer.data, memory, &slot->into, NULL) < 0)
         return false;
-    slot->into.address = (uintptr_t)op->buffer.data;
-    slot->into.base = memory->base;
-    slot->into.size = memory->size;
-    slot->into.buffer_id = memory->buffer_id;
     op->since = 0;
     atomic_store(&slot->push, WM_PUSH_ASKED);
     return true;
@@ -105,19 +101,14 @@ wm_push_ended(wm_op_t *op)
 
 // What the copy needs; where it is not to be had, the receiver copies.
 static bool
-prepare(wm_op_t *op)
+prepare(wm_op_t *op, const wm_place_t *into)
 {
-    const wm_slot_t *slot = op->slot;
+    if (!wm_place_holds(into, op->header.nbytes)) {
+        atomic_store(&op->slot->push, WM_PUSH_REFUSED);
+        return false;
+    }
     wm_error_t err;
-    wm_header_t into = {
-        .address = slot->into.address,
-        .base = slot->into.base,
-        .size = slot->into.size,
-        .buffer_id = slot->into.buffer_id,
-        .handle = slot->into.handle,
-    };
-    int code = wm_mapping_open(op->peer, &into, op->device, &op->mapping,
-                               &err);
+    int code = wm_mapping_open(op->peer, into, op->device, &op->mapping, &err);
     if (code < 0) {
         bool now = code == WM_ERR_MEMORY
                    || err.detail == CUDA_ERROR_ALREADY_MAPPED;
@@ -142,14 +133,15 @@ wm_push_serve(wm_op_t *op, wm_error_t *err)
     if (atomic_load(&slot->push) != WM_PUSH_ASKED
         || !wm_word_reached(&slot->ready, op->pieces.ready_base + 1)
         || !atomic_compare_exchange_strong(&slot->push, &asked,
-                                           WM_PUSH_ACCEPTED)
-        || !prepare(op))
+                                           WM_PUSH_ACCEPTED))
         return 0;
-    char *into = (char *)wm_mapping_pointer(op->mapping)
-                 + (slot->into.address - slot->into.base);
+    wm_place_t into = slot->into;
+    if (!prepare(op, &into))
+        return 0;
     op->idle = false;
-    int code = wm_memory_copy(op->device, into, op->buffer.data,
-                              op->header.nbytes, op->stream, err);
+    int code = wm_memory_copy(op->device, wm_mapping_at(op->mapping, &into),
+                              op->buffer.data, op->header.nbytes, op->stream,
+                              err);
     if (code == 0)
         code = wm_word_write(op->device, op->stream, &slot->push,
                              WM_PUSH_ENDED, err);

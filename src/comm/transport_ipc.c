@@ -47,7 +47,7 @@ self_accept(wm_op_t *op, wm_error_t *err)
     // has opened it to others.
     if (op->device != op->header.device) {
         // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
-        const void *from = (const void *)(uintptr_t)op->header.address;
+        const void *from = (const void *)(uintptr_t)op->header.place.address;
         int code = wm_pointer_describe(from, &memory, err);
         if (code < 0)
             return code;
@@ -58,7 +58,7 @@ self_accept(wm_op_t *op, wm_error_t *err)
                                 op->header.device, op->device);
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
-    set_pieces(op, (char *)(uintptr_t)op->header.address);
+    set_pieces(op, (char *)(uintptr_t)op->header.place.address);
     return 0;
 }
 
@@ -92,8 +92,12 @@ static int
 ipc_accept(wm_op_t *op, wm_error_t *err)
 {
     int device = op->buffer.memory.device;
-    int code = wm_mapping_open(op->peer, &op->header, device, &op->mapping,
-                               err);
+    const wm_header_t *header = &op->header;
+    if (!wm_place_holds(&header->place, header->piece * header->ring))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "an offer that reaches beyond its memory");
+    int code = wm_mapping_open(op->peer, &op->header.place, device,
+                               &op->mapping, err);
     // Not for good where freed memory at its address is still in use here.
     if (code < 0 && code != WM_ERR_MEMORY
         && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED)) {
@@ -105,8 +109,7 @@ ipc_accept(wm_op_t *op, wm_error_t *err)
     }
     if (code < 0)
         return code;
-    set_pieces(op, (char *)wm_mapping_pointer(op->mapping)
-                       + (op->header.address - op->header.base));
+    set_pieces(op, wm_mapping_at(op->mapping, &op->header.place));
     return 0;
 }
 

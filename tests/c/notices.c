@@ -115,9 +115,9 @@ post(uint64_t id)
 static void
 open_mapping(uint64_t id)
 {
-    wm_header_t header = {.buffer_id = id, .base = id, .size = 1};
+    wm_place_t place = {.buffer_id = id, .base = id, .size = 1};
     wm_mapping_t *mapping;
-    int code = wm_mapping_open(&peer, &header, 0, &mapping, NULL);
+    int code = wm_mapping_open(&peer, &place, 0, &mapping, NULL);
     assert(code == 0);
     wm_mapping_release(mapping);
 }
@@ -180,11 +180,11 @@ the_progress_thread_closes_nothing(void)
 static void
 what_it_could_not_map_is_made_room_for(void)
 {
-    wm_header_t header = {.buffer_id = 2, .base = 1, .size = 1};
+    wm_place_t place = {.buffer_id = 2, .base = 1, .size = 1};
     wm_mapping_t *mapping;
     open_mapping(1);
     in_background = refuses = true;
-    assert(wm_mapping_open(&peer, &header, 0, &mapping, NULL) < 0);
+    assert(wm_mapping_open(&peer, &place, 0, &mapping, NULL) < 0);
     assert(wm_mapping_is_closing_wanted() && unmapped == 0);
     in_background = refuses = false;
     assert(wm_mapping_heed_notices() == 1 && unmapped == 1);

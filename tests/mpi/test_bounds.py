@@ -69,8 +69,11 @@ PROGRAM = """
                 print("told", flush=True)
     else:
         into = wm.zeros(10 * size, np.uint8, device=device)
+        before = wm.stats()["host_messages"]
         try:
             comm.Recv(into, 0, 3)
+            assert heard == "None"
+            assert wm.stats()["host_messages"] == before + 1
         except RuntimeError as error:
             assert "from rank 0 is damaged" in str(error), error
             print("told", flush=True)
@@ -83,7 +86,7 @@ PROGRAM = """
 """
 
 # What, kind and size, the member's offset and format, its value, and whether
-# the sender can hear of it.
+# the sender can hear of it; None: it goes through the host instead.
 CASES = (
     ("kind", "host", 8, 2, "B", 9, False),
     ("bytes behind a header", "host", 3000, 8, "Q", 20_000, False),
@@ -98,6 +101,8 @@ CASES = (
     ("no ring", "device", 100_000, 60, "I", 0, True),
     ("bytes a piece", "device", 100_000, 48, "Q", 1, True),
     ("bytes of a mailbox", "device", 100_000, 68, "I", 1, True),
+    ("before its memory", "device", 100_000, 72, "Q", 0, None),
+    ("behind its memory", "device", 100_000, 88, "Q", 99_999, None),
 )
 
 
@@ -132,7 +137,7 @@ def test_a_damaged_header_is_refused(
         wrapper=("env", f"LD_PRELOAD={preloaded} {library}"),
         died=True,
     )
-    told = ["told"] * (1 + heard)
+    told = ["told"] * {None: 0, False: 1, True: 2}[heard]
     assert sorted(printed.split()) == ["again"] * 2 + told, printed
 
 
