@@ -89,6 +89,7 @@ SOURCES = [
     "src/comm/send.c",
     "src/comm/staged.c",
     "src/comm/staging.c",
+    "src/comm/slot.c",
     "src/comm/stash.c",
     "src/comm/stats.c",
     "src/comm/trail.c",

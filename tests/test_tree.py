@@ -112,6 +112,17 @@ def test_locks_are_taken_without_the_gil(path):
         assert "pthread_mutex_lock(" not in path.read_text()
 
 
+@pytest.mark.parametrize(
+    "path", [each for each in SOURCES if each.name != "slot.c"], ids=name
+)
+def test_shared_words_are_written_in_one_file(path):
+    """Streams' writes, too; src/cuda/word.c is how."""
+    text = path.read_text()
+    words = "ready|posted|staged|failed|taken|answer|submitted|claim|push"
+    assert not re.search(rf"atomic_(?!load)\w+\(&[^,;]*->({words})\b", text)
+    assert "cuda" in path.parts or "wm_word_write(" not in text
+
+
 @pytest.mark.parametrize("path", PYTHON, ids=name)
 def test_python_module_says_what_it_is(path):
     tree = ast.parse(path.read_text())

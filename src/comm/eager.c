@@ -82,17 +82,15 @@ static void
 publish(wm_op_t *op)
 {
     wm_pointer_t memory;
-    wm_slot_t *slot = op->slot;
-    uint32_t offered = WM_CLAIM_NONE;
+    wm_place_t place;
     op->unmoved = true;
     wm_block_describe(op->copy, &memory);
     const char *copy = wm_block_pointer(op->copy);
     if (op->header.stage_only != WM_STAGE_NOT || op->peer->self)
-        wm_place_set(copy, &memory, &slot->moved);
-    else if (wm_place_export(copy, &memory, &slot->moved, NULL) < 0)
+        wm_place_set(copy, &memory, &place);
+    else if (wm_place_export(copy, &memory, &place, NULL) < 0)
         return;
-    if (!atomic_compare_exchange_strong(&slot->claim, &offered,
-                                        WM_CLAIM_MOVED))
+    if (!wm_slot_move(op->slot, &place))
         return;
     op->buffer.data = wm_block_pointer(op->copy);
     op->buffer.memory = memory;
@@ -154,13 +152,8 @@ wm_eager_step(wm_op_t *op)
 void
 wm_eager_claim(wm_op_t *op)
 {
-    wm_slot_t *slot = op->slot;
-    uint32_t offered = WM_CLAIM_NONE;
-    if (atomic_compare_exchange_strong(&slot->claim, &offered, WM_CLAIM_TAKEN)
-        || offered != WM_CLAIM_MOVED)
-        return;
-    op->header.pushes = 0; // its sender has gone on
-    op->header.place = slot->moved;
+    if (wm_slot_claim(op->slot, &op->header.place))
+        op->header.pushes = 0; // its sender has gone on
 }
 
 void

@@ -275,14 +275,7 @@ wm_slot_acquire(void)
 {
     if (free_slot_count == 0)
         return -1;
-    int slot = free_slots[--free_slot_count];
-    wm_slot_t *words = &self->segment->slots[slot];
-    atomic_store(&words->staged, 0);
-    atomic_store(&words->failed, 0);
-    atomic_store(&words->claim, WM_CLAIM_NONE);
-    atomic_store(&words->push, WM_PUSH_NOT);
-    atomic_store(&words->answer, WM_ANSWER_NONE);
-    return slot;
+    return free_slots[--free_slot_count];
 }
 
 void

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "comm/account.h"
-#include "comm/place.h"
+#include "comm/slot.h"
 #include "cuda/device.h"
 
 #define WM_PROTOCOL 10u
@@ -20,66 +20,7 @@
 #define WM_LANES 4                // staging rings a segment
 #define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
-#define WM_LANE_OF_MPI UINT32_MAX // none: chunks on the data communicator
 #define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
-
-// What the receiver answers to an offer.
-enum {
-    WM_ANSWER_NONE = 0,
-    WM_ANSWER_HOST,  // cannot reach the memory: stage it
-    WM_ANSWER_ERROR, // see slot->error
-};
-
-// Who has an offer that may still move.
-enum {
-    WM_CLAIM_NONE = 0,
-    WM_CLAIM_TAKEN, // the receiver, where the header says it is
-    WM_CLAIM_MOVED, // nobody, and it is where `moved` says
-    WM_CLAIM_GONE,  // nobody any more: `failed` was set before
-};
-
-// Who copies an offer, where the receiver would rather have the sender do it.
-enum {
-    WM_PUSH_NOT = 0,
-    WM_PUSH_ASKED,     // by the receiver, to where `into` says
-    WM_PUSH_ACCEPTED,  // by the sender
-    WM_PUSH_REFUSED,   // by it, for good: the receiver's to copy
-    WM_PUSH_WITHDRAWN, // by either, this time: likewise
-    WM_PUSH_ENDED,     // all has been copied
-};
-
-// One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
-// that a stream still waiting for an earlier message is never misled; the
-// header tells their values when the offer was made. Sender's and receiver's
-// words lie on different cache lines.
-typedef struct {
-    // written by the sender's host or stream
-    _Alignas(64) _Atomic uint32_t ready; // pieces that can be taken
-    // What `ready` will be once what the sender's stream has been given has
-    // run: until then the sender may fail, and no stream should wait for it.
-    _Atomic uint32_t posted;         // of the first piece
-    _Atomic uint32_t staged;         // 1: what is below is valid
-    _Atomic uint32_t failed;         // 1: the sender failed, see error
-    uint32_t lane;                   // of the sender's, or WM_LANE_OF_MPI
-    uint32_t seq;                    // of MPI's: tag of the chunks
-    uint32_t piece;                  // bytes a piece, or a chunk
-    uint32_t ready_base, taken_base; // of the staged pieces
-    // written by the receiver's host or stream
-    _Alignas(64) _Atomic uint32_t taken; // pieces taken
-    _Atomic uint32_t answer;
-    // What `taken` will be once the receiver's stream has come to it. Says
-    // which message is meant, as it may be written after `taken`, when the
-    // slot serves another.
-    _Atomic uint32_t submitted;
-    // by whoever failed
-    _Alignas(64) char error[128];
-    // by the sender, before it moves an offer that nobody has claimed
-    wm_place_t moved;
-    wm_place_t into; // by the receiver
-    // by both
-    _Atomic uint32_t claim;
-    _Atomic uint32_t push; // by the sender's stream, too
-} wm_slot_t;
 
 typedef struct {
     uint64_t magic;
@@ -156,8 +97,7 @@ wm_node_self(void);
 wm_peer_t *
 wm_node_peers(void); // all, linked by next
 
-// Takes a free slot of our segment, `ready` and `taken` as the last message
-// left them, answer and flags cleared; -1 when all are in use.
+// Takes a free slot of our segment; -1 when all are in use.
 int
 wm_slot_acquire(void);
 

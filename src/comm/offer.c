@@ -112,14 +112,14 @@ wm_offer_hands_off(const wm_op_t *op)
 void
 wm_offer_posted(wm_op_t *op)
 {
-    atomic_store(&op->slot->posted, op->pieces.ready_base + 1);
+    wm_slot_set_posted(op->slot, op->pieces.ready_base + 1);
 }
 
 static void
 ready_now(wm_op_t *op)
 {
     op->pieces.next = 1;
-    atomic_store(&op->slot->ready, op->header.ready_base + 1);
+    wm_slot_set_ready(op->slot, op->header.ready_base + 1);
     wm_offer_posted(op);
 }
 
@@ -148,8 +148,8 @@ promise(wm_op_t *op, wm_error_t *err)
     else if (code == 0 && (pooled || op->user_device >= 0))
         code = wm_producer_before(producer, false, device, stream, err);
     if (code == 0)
-        code = wm_word_write(device, stream, &op->slot->ready,
-                             op->header.ready_base + 1, err);
+        code = wm_slot_enqueue_ready(op->slot, device, stream,
+                                     op->header.ready_base + 1, err);
     if (code == 0) {
         op->pieces.next = 1;
         wm_offer_posted(op);
@@ -210,14 +210,12 @@ wm_offer_prepare(wm_op_t *op, wm_error_t *err)
 {
     wm_header_t *header = &op->header;
     const wm_device_t *device;
+    wm_slot_begin(op->slot, &header->ready_base, &header->taken_base);
     int code = wm_device_describe(op->device, &device, err);
     if (code < 0)
         return code;
     header->kind = WM_MESSAGE_OFFER;
     header->slot = op->slot_index;
-    header->ready_base = atomic_load(&op->slot->ready);
-    header->taken_base = atomic_load(&op->slot->taken);
-    atomic_store(&op->slot->posted, header->ready_base);
     header->piece = header->nbytes;
     header->pieces = header->ring = 1;
     header->device = device->ordinal;

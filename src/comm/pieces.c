@@ -109,7 +109,7 @@ submitted(wm_op_t *op, wm_error_t *err)
     if (code < 0)
         return code;
     op->recorded = true;
-    atomic_store(&op->slot->submitted, op->pieces.taken_base + 1);
+    wm_slot_set_submitted(op->slot, op->pieces.taken_base + 1);
     wm_op_complete(op);
     return 0;
 }
@@ -178,8 +178,8 @@ copy_on_stream(wm_op_t *op, wm_error_t *err)
     if (code == 0)
         code = wm_unpack_enqueue(op, from, device, stream, err);
     if (code == 0)
-        code = wm_word_write(device, stream, &op->slot->taken,
-                             op->pieces.taken_base + 1, err);
+        code = wm_slot_enqueue_taken(op->slot, device, stream,
+                                     op->pieces.taken_base + 1, err);
     return code < 0 ? code : submitted(op, err);
 }
 
@@ -244,7 +244,7 @@ pull_on_host(wm_op_t *op)
         memcpy(op->buffer.data + piece_start(pieces, at),
                pieces->remote + at % pieces->ring * pieces->piece,
                piece_length(op, at));
-        atomic_store(&op->slot->taken, pieces->taken_base + pieces->next);
+        wm_slot_set_taken(op->slot, pieces->taken_base + pieces->next);
     }
     return pieces->next == pieces->pieces;
 }
@@ -361,8 +361,8 @@ submit_piece(wm_op_t *op, wm_error_t *err)
     if (code == 0 && last && !wm_unpack_is_direct(op))
         code = wm_unpack_enqueue(op, op->buffer.data, op->device, stream, err);
     if (code == 0 && (!last || op->signals))
-        code = wm_word_write(op->device, stream, &op->slot->taken,
-                             pieces->taken_base + at + 1, err);
+        code = wm_slot_enqueue_taken(op->slot, op->device, stream,
+                                     pieces->taken_base + at + 1, err);
     return code;
 }
 
@@ -475,7 +475,7 @@ wm_pieces_pull(wm_op_t *op, wm_error_t *err)
     op->idle = true;
     op->peer->copied = false;
     if (!op->signals) // else the slot may serve another message by now
-        atomic_store(&op->slot->taken, pieces->taken_base + pieces->pieces);
+        wm_slot_set_taken(op->slot, pieces->taken_base + pieces->pieces);
     return 1;
 }
 
@@ -507,8 +507,8 @@ feed_piece(wm_op_t *op, uint32_t at, wm_error_t *err)
                               op->buffer.data + piece_start(pieces, at),
                               piece_length(op, at), op->stream, err);
     return code < 0 ? code
-                    : wm_word_write(op->device, op->stream, &op->slot->ready,
-                                    ready, err);
+                    : wm_slot_enqueue_ready(op->slot, op->device, op->stream,
+                                            ready, err);
 }
 
 int

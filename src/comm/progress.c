@@ -312,13 +312,12 @@ wm_engine_release_words(const wm_peer_t *peer)
         if (op->peer != peer || op->slot == NULL)
             continue;
         if (!op->receives)
-            atomic_store(&op->slot->taken,
-                         pieces->taken_base + pieces->pieces);
+            wm_slot_take_for_receiver(op->slot,
+                                      pieces->taken_base + pieces->pieces);
         else {
-            atomic_store(&op->slot->failed, 1);
-            if (op->on_stream
-                && !wm_word_reached(&op->slot->ready, pieces->ready_base + 1))
-                atomic_store(&op->slot->ready, pieces->ready_base + 1);
+            wm_slot_fail_for_sender(op->slot);
+            if (op->on_stream)
+                wm_slot_ready_for_sender(op->slot, pieces->ready_base + 1);
         }
     }
 }

@@ -42,25 +42,23 @@ wm_push_ask(wm_op_t *op)
 {
     const wm_pointer_t *memory = &op->buffer.memory;
     wm_slot_t *slot = op->slot;
+    wm_place_t into;
     if (!op->header.pushes || op->peer->push_refused
         || op->transport != &wm_transport_ipc || op->user_device >= 0
         || op->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(op)
         || !is_free(op)
-        || wm_place_export(op->buffer.data, memory, &slot->into, NULL) < 0)
+        || wm_place_export(op->buffer.data, memory, &into, NULL) < 0)
         return false;
     op->since = 0;
-    atomic_store(&slot->push, WM_PUSH_ASKED);
+    wm_slot_ask_push(slot, &into);
     return true;
 }
 
 bool
 wm_push_withdraw(wm_op_t *op)
 {
-    uint32_t asked = WM_PUSH_ASKED;
-    return atomic_compare_exchange_strong(&op->slot->push, &asked,
-                                          WM_PUSH_WITHDRAWN)
-           || asked == WM_PUSH_WITHDRAWN || asked == WM_PUSH_REFUSED;
+    return wm_slot_withdraw_push(op->slot);
 }
 
 // Whether the sender could have begun long ago: it has left our code, as an
@@ -85,7 +83,7 @@ wm_push_ended(wm_op_t *op)
         op->transport->count(op);
         wm_stat_add(WM_STAT_pushed_messages, 1);
         op->peer->copied = true;
-        atomic_store(&slot->taken, op->header.taken_base + op->header.pieces);
+        wm_slot_set_taken(slot, op->header.taken_base + op->header.pieces);
         return 1;
     case WM_PUSH_ASKED:
         return is_late(op) && wm_push_withdraw(op) ? -1 : 0;
@@ -104,7 +102,7 @@ static bool
 prepare(wm_op_t *op, const wm_place_t *into)
 {
     if (!wm_place_holds(into, op->header.nbytes)) {
-        atomic_store(&op->slot->push, WM_PUSH_REFUSED);
+        wm_slot_refuse_push(op->slot, true);
         return false;
     }
     wm_error_t err;
@@ -112,8 +110,7 @@ prepare(wm_op_t *op, const wm_place_t *into)
     if (code < 0) {
         bool now = code == WM_ERR_MEMORY
                    || err.detail == CUDA_ERROR_ALREADY_MAPPED;
-        atomic_store(&op->slot->push,
-                     now ? WM_PUSH_WITHDRAWN : WM_PUSH_REFUSED);
+        wm_slot_refuse_push(op->slot, !now);
         return false;
     }
     op->settled = true;      // those who wrote the buffer wrote `ready`
@@ -121,7 +118,7 @@ prepare(wm_op_t *op, const wm_place_t *into)
     if (wm_node_register(wm_node_self(), false, op->device, NULL) == 0
         && wm_op_open_stream(op, NULL) == 0)
         return true;
-    atomic_store(&op->slot->push, WM_PUSH_WITHDRAWN);
+    wm_slot_refuse_push(op->slot, false);
     return false;
 }
 
@@ -129,11 +126,9 @@ int
 wm_push_serve(wm_op_t *op, wm_error_t *err)
 {
     wm_slot_t *slot = op->slot;
-    uint32_t asked = WM_PUSH_ASKED;
     if (atomic_load(&slot->push) != WM_PUSH_ASKED
         || !wm_word_reached(&slot->ready, op->pieces.ready_base + 1)
-        || !atomic_compare_exchange_strong(&slot->push, &asked,
-                                           WM_PUSH_ACCEPTED))
+        || !wm_slot_accept_push(slot))
         return 0;
     wm_place_t into = slot->into;
     if (!prepare(op, &into))
@@ -143,8 +138,7 @@ wm_push_serve(wm_op_t *op, wm_error_t *err)
                               op->buffer.data, op->header.nbytes, op->stream,
                               err);
     if (code == 0)
-        code = wm_word_write(op->device, op->stream, &slot->push,
-                             WM_PUSH_ENDED, err);
+        code = wm_slot_enqueue_pushed(slot, op->device, op->stream, err);
     return code < 0 ? code : 1;
 }
 

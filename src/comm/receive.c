@@ -53,8 +53,7 @@ answer_error(wm_op_t *op, const wm_error_t *err)
 {
     if (!holds_slot(op))
         return;
-    snprintf(op->slot->error, sizeof op->slot->error, "%.127s", err->text);
-    atomic_store(&op->slot->answer, WM_ANSWER_ERROR);
+    wm_slot_answer_error(op->slot, err->text);
 }
 
 // The eager payload, or what fits of it, into the buffer; 1 when it is there.
@@ -209,8 +208,7 @@ match(wm_op_t *op, wm_error_t *err)
         return truncated ? 0 : wm_unpack_reserve(op, err);
     }
     if (truncated) { // the sender completes, nothing is taken
-        atomic_store(&op->slot->taken,
-                     op->header.taken_base + op->header.pieces);
+        wm_slot_set_taken(op->slot, op->header.taken_base + op->header.pieces);
         return 1;
     }
     code = wm_unpack_match(op, err);
@@ -425,9 +423,8 @@ step(wm_op_t *op)
         // What takes the data may not be launched yet.
         wm_batch_flush();
         // A stream that waits for a sender who failed waits in vain.
-        if (op->on_stream && atomic_load(&op->slot->failed)
-            && !wm_word_reached(&op->slot->ready, op->pieces.ready_base + 1))
-            atomic_store(&op->slot->ready, op->pieces.ready_base + 1);
+        if (op->on_stream && atomic_load(&op->slot->failed))
+            wm_slot_ready_for_sender(op->slot, op->pieces.ready_base + 1);
         // What our stream was given must not touch the slot any more.
         if ((op->opened || (op->batched && op->stream != NULL))
             && wm_stream_synchronize(op->device, op->stream, NULL) < 0

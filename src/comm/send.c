@@ -93,14 +93,6 @@ is_on_its_way(const wm_op_t *op)
 }
 
 static void
-tell_receiver(wm_op_t *op)
-{
-    snprintf(op->slot->error, sizeof op->slot->error, "%.127s",
-             op->error.text);
-    atomic_store(&op->slot->failed, 1);
-}
-
-static void
 fail(wm_op_t *op, const wm_error_t *err)
 {
     wm_op_fail(op, err);
@@ -113,7 +105,7 @@ fail(wm_op_t *op, const wm_error_t *err)
     if (op->header.kind == WM_MESSAGE_DATA)
         wm_payload_abandon(op);
     else if (op->slot != NULL && !comes)
-        tell_receiver(op);
+        wm_slot_fail(op->slot, op->error.text);
     op->state = SEND_FAILED;
     // The receiver may be reading the buffer until it has taken all.
     if (!comes || wm_offer_hands_off(op) || op->packed != NULL)
@@ -347,16 +339,14 @@ step_offer(wm_op_t *op, wm_error_t *err)
 static bool
 is_given_up(wm_op_t *op)
 {
-    uint32_t nobody = WM_CLAIM_NONE;
     bool given_up = op->peer->dead;
     if (!given_up) {
-        tell_receiver(op);
-        given_up = atomic_compare_exchange_strong(&op->slot->claim, &nobody,
-                                                  WM_CLAIM_GONE);
+        wm_slot_fail(op->slot, op->error.text);
+        given_up = wm_slot_take_back(op->slot);
     }
     if (op->peer->dead) // our user's stream may wait for it
-        atomic_store(&op->slot->taken,
-                     op->pieces.taken_base + op->pieces.pieces);
+        wm_slot_take_for_receiver(op->slot,
+                                  op->pieces.taken_base + op->pieces.pieces);
     if (given_up)
         op->slot_index = -1;
     return given_up;
@@ -389,7 +379,9 @@ heard_of_failure(wm_op_t *op)
                                     op->pieces.ready_base + op->pieces.next)
                 && wm_event_look_for_errors(op->device, NULL) < 0;
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&op->slot->failed))
-        tell_receiver(op); // it waits for what will not come any more
+        wm_slot_fail(
+            op->slot,
+            op->error.text); // it waits for what will not come any more
     return answer == WM_ANSWER_ERROR
            || wm_word_reached(&op->slot->taken,
                               op->pieces.taken_base + op->pieces.pieces);
@@ -418,8 +410,8 @@ step(wm_op_t *op)
                      && atomic_load(&op->slot->answer) == WM_ANSWER_ERROR;
         fail(op, &err);
         if (heard) // which our user's stream may wait for
-            atomic_store(&op->slot->taken,
-                         op->pieces.taken_base + op->pieces.pieces);
+            wm_slot_take_for_receiver(op->slot, op->pieces.taken_base
+                                                    + op->pieces.pieces);
         if (!heard || !flag)
             return false;
         wm_op_drop_resources(op);

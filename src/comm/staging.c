@@ -60,7 +60,6 @@ fill_lane(wm_op_t *op, wm_error_t *err)
     op->pieces.piece = piece;
     op->pieces.pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece);
     op->pieces.ring = WM_LANE_PIECES;
-    op->slot->piece = (uint32_t)piece;
     int code = wm_node_register(wm_node_self(), true, op->device, err);
     if (code == 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)op->header.nbytes);
@@ -75,8 +74,6 @@ give_to_mpi(wm_op_t *op)
     op->header.seq = wm_comm_draw_lock_held(op->comm, op->rank, 1);
     op->header.chunk = wm_payload_chunk(op);
     op->pieces.pieces = 1;
-    op->slot->seq = op->header.seq;
-    op->slot->piece = op->header.chunk;
 }
 
 int
@@ -104,17 +101,22 @@ wm_staging_begin(wm_op_t *op, wm_error_t *err)
         .ready_base = atomic_load(&slot->ready),
         .taken_base = atomic_load(&slot->taken),
     };
-    slot->lane = op->lane < 0 ? WM_LANE_OF_MPI : (uint32_t)op->lane;
-    slot->ready_base = op->pieces.ready_base;
-    slot->taken_base = op->pieces.taken_base;
     if (op->lane < 0)
         give_to_mpi(op);
     else
         code = fill_lane(op, err);
     if (code < 0)
         return code;
-    atomic_store(&slot->staged, 1);
-    return op->lane < 0 ? WM_STAGING_BY_MPI : WM_STAGING_BEGUN;
+    bool by_mpi = op->lane < 0;
+    wm_slot_staging_t staging = {
+        .lane = by_mpi ? WM_LANE_OF_MPI : (uint32_t)op->lane,
+        .seq = by_mpi ? op->header.seq : 0,
+        .piece = by_mpi ? op->header.chunk : (uint32_t)op->pieces.piece,
+        .ready_base = op->pieces.ready_base,
+        .taken_base = op->pieces.taken_base,
+    };
+    wm_slot_stage(slot, &staging);
+    return by_mpi ? WM_STAGING_BY_MPI : WM_STAGING_BEGUN;
 }
 
 bool

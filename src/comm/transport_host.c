@@ -19,17 +19,16 @@ host_reach(const wm_peer_t *peer, const wm_pointer_t *into,
 
 // The payload goes the way it goes to other hosts: the slot is no more needed.
 static int
-follow_to_mpi(wm_op_t *op, wm_error_t *err)
+follow_to_mpi(wm_op_t *op, const wm_slot_staging_t *staging, wm_error_t *err)
 {
-    wm_slot_t *slot = op->slot;
     op->header.kind = WM_MESSAGE_DATA;
-    op->header.seq = slot->seq;
-    op->header.chunk = slot->piece;
+    op->header.seq = staging->seq;
+    op->header.chunk = staging->piece;
     int code = wm_bounds_check_header(op, err);
     if (code < 0)
         return code;
+    wm_slot_set_taken(op->slot, staging->taken_base + 1);
     op->slot = NULL;
-    atomic_store(&slot->taken, slot->taken_base + 1);
     return 0;
 }
 
@@ -38,13 +37,13 @@ static int
 host_accept(wm_op_t *op, wm_error_t *err)
 {
     wm_slot_t *slot = op->slot;
-    if (atomic_load(&slot->answer) != WM_ANSWER_HOST)
-        atomic_store(&slot->answer, WM_ANSWER_HOST);
+    wm_slot_answer_host(slot);
     if (!atomic_load(&slot->staged))
         return 1; // not yet
-    uint32_t lane = slot->lane, piece = slot->piece;
+    wm_slot_staging_t staging = slot->staging;
+    uint32_t lane = staging.lane, piece = staging.piece;
     if (lane == WM_LANE_OF_MPI)
-        return follow_to_mpi(op, err);
+        return follow_to_mpi(op, &staging, err);
     bool device = wm_buffer_on_device(&op->buffer);
     int code = wm_bounds_check_lane(op, lane, piece, err);
     if (code < 0)
@@ -59,8 +58,8 @@ host_accept(wm_op_t *op, wm_error_t *err)
         .piece = piece,
         .pieces = (uint32_t)((op->header.nbytes + piece - 1) / piece),
         .ring = WM_LANE_PIECES,
-        .ready_base = slot->ready_base,
-        .taken_base = slot->taken_base,
+        .ready_base = staging.ready_base,
+        .taken_base = staging.taken_base,
         .on_host = !device,
     };
     return 0;
