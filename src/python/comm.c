@@ -146,7 +146,7 @@ run(const wm_channel_t *channel, const char *function, PyObject *object,
     wm_buffer_release(&buffer);
     if (op != NULL) {
         code = wm_python_waited(code, &err);
-        wm_op_release(op);
+        wm_op_release_told(op);
     }
     else
         wm_raise(&err);

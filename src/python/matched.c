@@ -207,7 +207,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
         return wm_request_new(op, MPI_REQUEST_NULL, &message);
     wm_call = (wm_call_t){.name = name, .type = message.type};
     int code = wm_python_wait(op, status);
-    wm_op_release(op);
+    wm_op_release_told(op);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -29,7 +29,7 @@ payload_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     if (self->op != NULL) {
         wm_comm_release(self->op->comm);
-        wm_op_release(self->op);
+        wm_op_release_told(self->op);
     }
     wm_message_release(&self->message);
     PyObject_GC_Del(self);

@@ -309,7 +309,7 @@ wm_prequest_free(PyObject *object, PyObject *unused)
     wm_python_request_free(active);
     wm_python_request_free(inactive);
     if (op != NULL) // last: what it kept goes at once
-        wm_op_release(op);
+        wm_op_release_told(op);
     Py_RETURN_NONE;
 }
 
