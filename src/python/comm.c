@@ -295,8 +295,8 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
     PyObject *made = NULL;
     if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0) {
         wm_channel_keep(channel, &message);
-        made = wm_prequest_new(wm_prequest_type(), self, buf, receives,
-                               envelope, &message);
+        made = wm_prequest_new(wm_prequest_type(), self, channel, buf,
+                               receives, envelope, &message);
     }
     Py_XDECREF(buf);
     return made;
