@@ -63,6 +63,7 @@ SOURCES = [
     "src/comm/drain.c",
     "src/comm/eager.c",
     "src/comm/element.c",
+    "src/comm/end.c",
     "src/comm/failure.c",
     "src/comm/hang.c",
     "src/comm/inline.c",

@@ -117,7 +117,6 @@ step(wm_op_t *op)
         return false;
     if (code < 0)
         wm_op_fail(op, &err);
-    wm_op_complete(op);
     return true;
 }
 

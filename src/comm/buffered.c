@@ -105,10 +105,7 @@ static bool
 step_flush(wm_op_t *op)
 {
     const wm_room_t *room = op->buffer.owner;
-    if (atomic_load(&room->used) != 0)
-        return false;
-    wm_op_complete(op);
-    return true;
+    return atomic_load(&room->used) == 0;
 }
 
 int
@@ -301,7 +298,7 @@ wm_buffered_begin(wm_comm_t *comm, wm_buffer_t *buffer,
         return code;
     if (!atomic_load(&op->done)) // to PROC_NULL
         code = send_copy(comm, &op->buffer, envelope, err);
-    atomic_store(&op->done, 1);
+    atomic_store(&op->done, WM_DONE_ENDED);
     if (code < 0)
         wm_op_release(op);
     else

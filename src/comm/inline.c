@@ -11,7 +11,7 @@
 
 // Of all messages that ended as they began; its first reference is nobody's.
 static wm_op_t ended = {
-    .done = 1,
+    .done = WM_DONE_TOLD,
     .news = 1,
     .references = 1,
     .slot_index = -1,

@@ -130,24 +130,6 @@ wm_op_release(wm_op_t *op)
     give(&spare_ops, op);
 }
 
-void
-wm_op_complete(wm_op_t *op)
-{
-    if (atomic_load(&op->done))
-        return;
-    atomic_store_explicit(&op->done, 1, memory_order_release);
-    atomic_store(&op->news, 1);
-    if (op->has_request)
-        MPI_Grequest_complete(op->request);
-}
-
-void
-wm_op_fail(wm_op_t *op, const wm_error_t *err)
-{
-    if (op->error.code == 0)
-        op->error = *err;
-}
-
 // Not a default stream for a receive: waiting for the legacy one takes half
 // as long again, and any thread may come to pull, where the per-thread one is
 // another.
@@ -343,7 +325,7 @@ wm_begin_op(wm_comm_t *comm, wm_buffer_t *buffer,
     (*op)->result.tag = envelope->tag;
     if (envelope->rank == MPI_PROC_NULL) {
         (*op)->result.tag = MPI_ANY_TAG;
-        atomic_store(&(*op)->done, 1);
+        atomic_store(&(*op)->done, WM_DONE_TOLD);
     }
     else if (envelope->rank >= 0)
         (*op)->peer = comm->peers[envelope->rank];
@@ -411,10 +393,7 @@ step_request(wm_op_t *op)
                      "MPI_Test", &err)
         < 0)
         wm_op_fail(op, &err);
-    else if (!flag)
-        return false;
-    wm_op_complete(op);
-    return true;
+    return flag || op->error.code != 0;
 }
 
 wm_op_t *
@@ -457,7 +436,6 @@ step_pair(wm_op_t *op)
     op->result = receiving->result;
     op->buffer.nbytes = receiving->buffer.nbytes; // for the status
     op->error = receiving->error.code != 0 ? receiving->error : sending->error;
-    wm_op_complete(op);
     return true;
 }
 

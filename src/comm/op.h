@@ -7,10 +7,10 @@
 #define WM_COMM_OP_H
 
 #include "comm/comm.h"
+#include "comm/end.h"
 #include "comm/mailbox.h"
 #include "comm/message.h"
 
-typedef struct wm_op wm_op_t;
 typedef struct wm_staged wm_staged_t; // staged.h
 typedef struct wm_transport wm_transport_t;
 
@@ -40,11 +40,11 @@ typedef struct {
 struct wm_op {
     wm_op_t *next, *previous; // on the engine's list
     wm_op_t *finished;        // on the list of those to be let go
-    // One step; true when the engine is to let go of the operation. The
-    // caller may have been told the end (wm_op_complete) before that.
+    // One step; true when it has ended: the engine tells the caller, unless he
+    // was told before (wm_op_complete), and lets go of it.
     bool (*step)(wm_op_t *op);
-    int state; // of the step function
-    _Atomic int done;
+    int state;        // of the step function
+    _Atomic int done; // wm_done_t, 0: not yet
     // Wakes the waiting caller: done, or it is to wait for op->stream itself
     // and say so in `synchronized`. Until then the engine leaves it alone.
     _Atomic int news;
@@ -151,15 +151,6 @@ wm_op_leave(wm_comm_t *comm, MPI_Request *request);
 // Gives back a reference; the last releases the buffer. Engine lock not held.
 void
 wm_op_release(wm_op_t *op);
-
-// Tells the caller the end: sets done, completes the MPI request. Lock held.
-void
-wm_op_complete(wm_op_t *op);
-
-// Sets op->error from `err`; the first error stays. Tells nobody: the end is
-// told by wm_op_complete.
-void
-wm_op_fail(wm_op_t *op, const wm_error_t *err);
 
 // Whether the operation is to work on the stream of the buffer's producer.
 bool

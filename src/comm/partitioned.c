@@ -122,7 +122,6 @@ step_gate(wm_op_t *gate)
         gate->result.tag = gate->tag;
     gate->buffer.nbytes = message->buffer.nbytes; // for the status
     gate->error = message->error;
-    wm_op_complete(gate);
     return true;
 }
 

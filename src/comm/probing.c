@@ -24,7 +24,6 @@ step(wm_op_t *op)
         wm_stash_remove(op->comm, found);
         op->matched = found;
     }
-    wm_op_complete(op);
     return true;
 }
 

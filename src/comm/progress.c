@@ -124,6 +124,7 @@ unlink_op(wm_op_t *op)
     op->next = op->previous = NULL;
     atomic_fetch_sub(&active, 1);
     atomic_fetch_add(&events, 1);
+    wm_op_end(op);
 }
 
 static bool

@@ -444,7 +444,6 @@ step(wm_op_t *op)
         }
     }
     wm_op_drop_resources(op);
-    wm_op_complete(op);
     return true;
 }
 

@@ -415,13 +415,11 @@ step(wm_op_t *op)
         if (!heard || !flag)
             return false;
         wm_op_drop_resources(op);
-        wm_op_complete(op);
         return true;
     }
     if (code == 0 || !flag)
         return false;
     wm_op_drop_resources(op);
-    wm_op_complete(op);
     return true;
 }
 

@@ -157,7 +157,6 @@ step(wm_op_t *op)
         return false;
     op->idle = op->error.code == 0; // its stream
     wm_op_drop_resources(op);
-    wm_op_complete(op);
     return true;
 }
 

@@ -77,7 +77,6 @@ step(wm_op_t *op)
     }
     op->comm->trail = NULL;
     op->parts[0] = MPI_REQUEST_NULL;
-    wm_op_complete(op);
     return true;
 }
 

@@ -146,7 +146,7 @@ run(const wm_channel_t *channel, const char *function, PyObject *object,
     wm_buffer_release(&buffer);
     if (op != NULL) {
         code = wm_python_waited(code, &err);
-        wm_op_release(op);
+        wm_op_release_told(op);
     }
     else
         wm_raise(&err);
@@ -295,8 +295,8 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
     PyObject *made = NULL;
     if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0) {
         wm_channel_keep(channel, &message);
-        made = wm_prequest_new(wm_prequest_type(), self, buf, receives,
-                               envelope, &message);
+        made = wm_prequest_new(wm_prequest_type(), self, channel, buf,
+                               receives, envelope, &message);
     }
     Py_XDECREF(buf);
     return made;

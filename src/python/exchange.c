@@ -111,7 +111,7 @@ take_back(wm_op_t *receiving)
     wm_op_cancel(receiving);
     (void)!wm_op_wait(receiving, NULL, NULL);
     Py_END_ALLOW_THREADS;
-    wm_op_release(receiving);
+    wm_op_release_told(receiving);
     PyErr_Restore(kind, value, trace);
 }
 
@@ -168,8 +168,8 @@ run(exchange_t *exchange)
             if (code < 0)
                 wm_raise(&err);
         }
-        wm_op_release(receiving);
-        wm_op_release(sending); // after a failed receive it ends by itself
+        wm_op_release_told(receiving);
+        wm_op_release_told(sending); // or it ends by itself
     }
     wm_message_release(&exchange->received);
     wm_message_release(&exchange->sent);

@@ -10,28 +10,25 @@
 
 typedef struct {
     PyMPIMessageObject base; // null, also while `matched` is not
-    PyObject *comm;
+    PyObject *comm;          // NULL once it has been received
+    wm_channel_t channel;    // whose communicator is retained until then
     wm_stashed_t *matched;
     int source, tag;
 } message_t;
 
 static PyTypeObject *message_type;
 
-// The message goes back to its communicator, unless that is no more.
+// The message goes back to its communicator, while MPI runs.
 static void
-give_back(PyObject *comm, wm_stashed_t *matched)
+give_back(wm_comm_t *comm, wm_stashed_t *matched)
 {
-    PyObject *kind, *value, *trace;
-    wm_channel_t channel;
-    PyErr_Fetch(&kind, &value, &trace);
-    if (wm_channel_get(comm, &channel) == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        wm_matched_return(channel.comm, matched);
-        Py_END_ALLOW_THREADS;
-    }
-    else
+    if (wm_engine_check(NULL) < 0) {
         free(matched);
-    PyErr_Restore(kind, value, trace);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    wm_matched_return(comm, matched);
+    Py_END_ALLOW_THREADS;
 }
 
 PyObject *
@@ -46,9 +43,11 @@ wm_matched_new(PyObject *comm, wm_op_t *op)
     Py_BEGIN_ALLOW_THREADS;
     matched = wm_probe_take(op);
     Py_END_ALLOW_THREADS;
-    if (self == NULL) {
+    wm_channel_t channel;
+    if (self == NULL || wm_channel_get(comm, &channel) < 0) {
+        Py_XDECREF(self);
         if (matched != NULL)
-            give_back(comm, matched);
+            give_back(op->comm, matched);
         return NULL;
     }
     if (matched == NULL) {
@@ -56,6 +55,8 @@ wm_matched_new(PyObject *comm, wm_op_t *op)
         return (PyObject *)self;
     }
     self->comm = Py_NewRef(comm);
+    self->channel = channel;
+    wm_comm_retain(channel.comm);
     self->matched = matched;
     self->source = op->result.source;
     self->tag = op->result.tag;
@@ -74,6 +75,21 @@ message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+void
+wm_matched_let_go(PyObject *object)
+{
+    message_t *self = (message_t *)object;
+    if (self->comm != NULL)
+        wm_comm_release(self->channel.comm);
+    Py_CLEAR(self->comm);
+}
+
+wm_comm_t *
+wm_matched_comm(PyObject *object)
+{
+    return ((message_t *)object)->channel.comm;
+}
+
 static void
 message_dealloc(PyObject *object)
 {
@@ -81,9 +97,9 @@ message_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     if (self->matched != NULL)
-        give_back(self->comm, self->matched);
+        give_back(self->channel.comm, self->matched);
     self->matched = NULL;
-    Py_CLEAR(self->comm);
+    wm_matched_let_go(object);
     wm_mpi_message_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -150,30 +166,24 @@ wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
                  wm_op_t **op)
 {
     message_t *self = (message_t *)object;
-    wm_channel_t channel;
     wm_error_t err;
-    int code;
-    if (self->matched == NULL) { // by another thread, meanwhile
+    int code = wm_python_check_running();
+    if (code < 0 || self->matched == NULL) { // by another thread, meanwhile
         wm_buffer_release(buffer);
-        return wm_matched_refuse_null(object);
+        return code < 0 ? -1 : wm_matched_refuse_null(object);
     }
-    if (wm_channel_get(self->comm, &channel) < 0) {
-        wm_buffer_release(buffer);
-        return -1;
-    }
-    wm_envelope_t envelope = wm_channel_envelope(&channel, self->source,
+    wm_envelope_t envelope = wm_channel_envelope(&self->channel, self->source,
                                                  self->tag, blocking);
     envelope.matched = self->matched;
     self->matched = NULL;
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_receive_begin(channel.comm, buffer, &envelope, op, &err);
+    code = wm_receive_begin(self->channel.comm, buffer, &envelope, op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         self->matched = envelope.matched;
         wm_raise(&err);
         return -1;
     }
-    Py_CLEAR(self->comm);
     return 0;
 }
 
@@ -203,11 +213,15 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
         wm_message_release(&message);
         return NULL;
     }
-    if (!blocking)
-        return wm_request_new(op, MPI_REQUEST_NULL, &message);
+    if (!blocking) {
+        PyObject *request = wm_request_new(op, MPI_REQUEST_NULL, &message);
+        wm_matched_let_go(object);
+        return request;
+    }
     wm_call = (wm_call_t){.name = name, .type = message.type};
     int code = wm_python_wait(op, status);
-    wm_op_release(op);
+    wm_op_release_told(op);
+    wm_matched_let_go(object);
     wm_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -28,4 +28,12 @@ int
 wm_matched_begin(PyObject *message, wm_buffer_t *buffer, bool blocking,
                  wm_op_t **op);
 
+// Its communicator, which is there until the message has been let go of: by
+// who has begun to receive it, and has a hold on the operation's own.
+wm_comm_t *
+wm_matched_comm(PyObject *message);
+
+void
+wm_matched_let_go(PyObject *message);
+
 #endif

@@ -29,7 +29,7 @@ payload_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     if (self->op != NULL) {
         wm_comm_release(self->op->comm);
-        wm_op_release(self->op);
+        wm_op_release_told(self->op);
     }
     wm_message_release(&self->message);
     PyObject_GC_Del(self);
@@ -157,23 +157,27 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     if (!matched && source == MPI_PROC_NULL)
         buf = Py_None;
     int code = look_at_buffer(buf, &self->message, &buffer);
+    // Before what it receives has ended, and nothing else may refer to it.
+    wm_comm_t *comm = matched ? wm_matched_comm(target) : channel.comm;
+    wm_comm_retain(comm);
     if (code == 0 && matched)
         code = wm_matched_begin(target, &buffer, blocking, &self->op);
     else if (code == 0) {
         wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
                                                      blocking);
         Py_BEGIN_ALLOW_THREADS;
-        code = wm_receive_begin(channel.comm, &buffer, &envelope, &self->op,
-                                &err);
+        code = wm_receive_begin(comm, &buffer, &envelope, &self->op, &err);
         Py_END_ALLOW_THREADS;
         if (code < 0)
             wm_raise(&err);
     }
     if (code < 0) {
+        wm_comm_release(comm);
         Py_CLEAR(self);
         return NULL;
     }
-    wm_comm_retain(self->op->comm);
+    if (matched)
+        wm_matched_let_go(target);
     PyObject_GC_Track(self);
     return self;
 }

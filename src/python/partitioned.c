@@ -60,11 +60,11 @@ partitioned_dealloc(PyObject *object)
 
 // A request under way. NULL with an exception.
 static wm_op_t *
-start(partitioned_t *self, const wm_channel_t *channel)
+start(partitioned_t *self)
 {
     wm_prequest_t *base = &self->base;
     wm_error_t err;
-    wm_op_t *gate = wm_gate_new(channel->comm, self->tag, base->receives);
+    wm_op_t *gate = wm_gate_new(base->channel.comm, self->tag, base->receives);
     if (gate == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -87,23 +87,22 @@ partitioned_start(PyObject *object, PyObject *unused)
 {
     partitioned_t *self = (partitioned_t *)object;
     wm_prequest_t *base = &self->base;
-    wm_channel_t channel;
     wm_buffer_t buffer;
     wm_error_t err;
     wm_op_t *gate = NULL;
     int code = 0;
     (void)unused;
-    if (wm_prequest_prepare(base, &channel) < 0)
+    if (wm_prequest_prepare(base) < 0)
         return NULL;
     if (!base->receives || wm_prequest_again(base, &buffer) == 0) {
-        gate = start(self, &channel);
+        gate = start(self);
         if (gate == NULL && base->receives)
             wm_buffer_release(&buffer);
     }
     if (gate != NULL && base->receives) {
         Py_BEGIN_ALLOW_THREADS;
-        code = wm_gate_begin(gate, channel.comm, &base->envelope, &buffer,
-                             &err);
+        code = wm_gate_begin(gate, base->channel.comm, &base->envelope,
+                             &buffer, &err);
         Py_END_ALLOW_THREADS;
     }
     else if (gate != NULL) {
@@ -124,7 +123,6 @@ static int
 mark(partitioned_t *self, int marked, bool *begun)
 {
     const wm_envelope_t *envelope = &self->base.envelope;
-    wm_channel_t channel;
     wm_buffer_t buffer;
     wm_error_t err;
     wm_op_t *gate = self->base.request.op;
@@ -132,12 +130,11 @@ mark(partitioned_t *self, int marked, bool *begun)
     *begun = false;
     wm_op_retain(gate);
     ++self->marks; // what asks the array may be Python code
-    if (wm_channel_get(self->base.comm, &channel) == 0
-        && wm_prequest_again(&self->base, &buffer) == 0) {
+    if (wm_prequest_again(&self->base, &buffer) == 0) {
         Py_BEGIN_ALLOW_THREADS;
         code = wm_partitions_ready(&self->partitions, marked, gate,
-                                   channel.comm, envelope, &buffer, begun,
-                                   &err);
+                                   self->base.channel.comm, envelope, &buffer,
+                                   begun, &err);
         Py_END_ALLOW_THREADS;
         if (code < 0)
             wm_raise(&err);
@@ -476,8 +473,9 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
         && check_partitions(&message, partitions) < 0)
         wm_message_release(&message);
     else
-        self = (partitioned_t *)wm_prequest_new(partitioned_type, comm, buf,
-                                                receives, envelope, &message);
+        self = (partitioned_t *)wm_prequest_new(partitioned_type, comm,
+                                                channel, buf, receives,
+                                                envelope, &message);
     Py_DECREF(buf);
     if (self == NULL)
         return NULL;

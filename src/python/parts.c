@@ -86,7 +86,7 @@ release_parts(sending_t *sending)
         wm_buffer_release(&part->buffer); // nothing where it was taken over
         wm_message_release(&part->message);
         if (part->op != NULL)
-            wm_op_release(part->op); // it ends by itself
+            wm_op_release_told(part->op); // or it ends by itself
     }
     PyMem_Free(sending->parts);
 }
@@ -234,12 +234,12 @@ run(sending_t *sending)
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         if (op != NULL)
-            wm_op_release(op); // it ends by itself
+            wm_op_release_told(op); // or it ends by itself
         return wm_raise(&err);
     }
     if (!sending->envelope.blocking)
         return wm_request_new(op, MPI_REQUEST_NULL, &sending->message);
-    wm_op_release(op);
+    wm_op_release_told(op);
     return Py_NewRef(Py_None);
 }
 

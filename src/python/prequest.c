@@ -16,9 +16,9 @@ wm_prequest_type(void)
 }
 
 PyObject *
-wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
-                bool receives, const wm_envelope_t *envelope,
-                wm_message_t *message)
+wm_prequest_new(PyTypeObject *type, PyObject *comm,
+                const wm_channel_t *channel, PyObject *buf, bool receives,
+                const wm_envelope_t *envelope, wm_message_t *message)
 {
     PyObject *empty = PyTuple_New(0);
     wm_prequest_t *self = empty != NULL ? (wm_prequest_t *)type->tp_new(
@@ -39,6 +39,8 @@ wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
     self->request.inactive = inactive;
     self->request.base.ob_mpi = self->request.inactive;
     self->comm = Py_NewRef(comm);
+    self->channel = *channel;
+    wm_comm_retain(channel->comm);
     self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
     self->message = *message;
     self->envelope = *envelope;
@@ -64,6 +66,8 @@ release(PyObject *object)
     wm_prequest_t *self = (wm_prequest_t *)object;
     wm_message_release(&self->message);
     Py_CLEAR(self->array);
+    if (self->comm != NULL)
+        wm_comm_release(self->channel.comm);
     Py_CLEAR(self->comm);
 }
 
@@ -103,22 +107,20 @@ wm_prequest_fail(const char *text)
 }
 
 int
-wm_prequest_prepare(wm_prequest_t *self, wm_channel_t *channel)
+wm_prequest_prepare(wm_prequest_t *self)
 {
     wm_request_t *request = &self->request;
-    channel->comm = NULL;
     if (self->comm == NULL)
         return wm_prequest_fail("the persistent request is of no "
                                 "communicator, or freed");
     if (self->starting || wm_request_is_active(request))
         return wm_prequest_fail("the persistent request is active: wait for "
                                 "it before it is started again");
+    if (wm_python_check_running() < 0)
+        return -1;
     self->starting = true;
     wm_request_forget(request); // waited for by MPI itself
-    if (wm_channel_get(self->comm, channel) == 0)
-        return 0;
-    self->starting = false;
-    return -1;
+    return 0;
 }
 
 int
@@ -130,9 +132,10 @@ wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
 // Both; the message is the caller's to begin. What asks the array may be
 // Python code: the request is taken first.
 static int
-prepare(wm_prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
+prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
 {
-    if (wm_prequest_prepare(self, channel) < 0)
+    *taken = wm_prequest_prepare(self) == 0;
+    if (!*taken)
         return -1;
     if (wm_prequest_again(self, buffer) == 0)
         return 0;
@@ -143,8 +146,8 @@ prepare(wm_prequest_t *self, wm_channel_t *channel, wm_buffer_t *buffer)
 // Begins prepared messages, without the GIL; returns how many, and the error
 // of the next.
 static int
-begin(wm_prequest_t **requests, const wm_channel_t *channels,
-      wm_buffer_t *buffers, int count, wm_op_t **ops, wm_error_t *err)
+begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
+      wm_error_t *err)
 {
     int last = count - 1; // the last that is sent
     while (last > 0 && requests[last]->receives)
@@ -152,7 +155,7 @@ begin(wm_prequest_t **requests, const wm_channel_t *channels,
     for (int i = 0; i < count; ++i) {
         wm_envelope_t envelope = requests[i]->envelope;
         envelope.more = i < last;
-        int code = wm_channel_begin_unlocked(&channels[i], &envelope,
+        int code = wm_channel_begin_unlocked(&requests[i]->channel, &envelope,
                                              requests[i]->receives,
                                              &buffers[i], &ops[i], err);
         if (code < 0) {
@@ -168,21 +171,19 @@ begin(wm_prequest_t **requests, const wm_channel_t *channels,
 static int
 start(wm_prequest_t **requests, int count)
 {
-    wm_channel_t channels[AT_ONCE];
     wm_buffer_t buffers[AT_ONCE];
     wm_op_t *ops[AT_ONCE];
     MPI_Request handles[AT_ONCE];
     wm_error_t err;
     int prepared = 0, begun, code = 0;
-    while (
-        prepared < count
-        && prepare(requests[prepared], &channels[prepared], &buffers[prepared])
-               == 0)
+    bool taken = true;
+    while (prepared < count
+           && prepare(requests[prepared], &buffers[prepared], &taken) == 0)
         ++prepared;
     PyObject *kind, *value, *trace; // of the one that could not be prepared
     PyErr_Fetch(&kind, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;
-    begun = begin(requests, channels, buffers, prepared, ops, &err);
+    begun = begin(requests, buffers, prepared, ops, &err);
     if (begun > 0)
         wm_engine_flush();
     for (int i = 0; i < begun; ++i) {
@@ -215,8 +216,8 @@ start(wm_prequest_t **requests, int count)
     if (prepared == count)
         return 0;
     // Behind those that were begun: messages do not overtake.
-    if (!requests[prepared]->receives && channels[prepared].comm != NULL)
-        wm_channel_tell_receiver(&channels[prepared],
+    if (!requests[prepared]->receives && taken)
+        wm_channel_tell_receiver(&requests[prepared]->channel,
                                  &requests[prepared]->envelope);
     return -1;
 }
@@ -309,7 +310,7 @@ wm_prequest_free(PyObject *object, PyObject *unused)
     wm_python_request_free(active);
     wm_python_request_free(inactive);
     if (op != NULL) // last: what it kept goes at once
-        wm_op_release(op);
+        wm_op_release_told(op);
     Py_RETURN_NONE;
 }
 

@@ -10,6 +10,7 @@
 typedef struct {
     wm_request_t request; // of the message under way
     PyObject *comm;       // NULL once freed
+    wm_channel_t channel; // whose communicator is retained until then
     PyObject *array;      // without its list
     wm_message_t message; // parsed once
     wm_envelope_t envelope;
@@ -21,17 +22,17 @@ typedef struct {
 // communicator, or comm.on(stream), for the message parsed from `buf` (moved,
 // also on failure). NULL with an exception.
 PyObject *
-wm_prequest_new(PyTypeObject *type, PyObject *comm, PyObject *buf,
-                bool receives, const wm_envelope_t *envelope,
-                wm_message_t *message);
+wm_prequest_new(PyTypeObject *type, PyObject *comm,
+                const wm_channel_t *channel, PyObject *buf, bool receives,
+                const wm_envelope_t *envelope, wm_message_t *message);
 
 PyTypeObject *
 wm_prequest_type(void);
 
-// Begins a Start: the communicator, and an exception where the request is
-// freed or active. On success `starting` is set, for the caller to end it.
+// Begins a Start: an exception where the request is freed or active. On
+// success `starting` is set, for the caller to end it.
 WM_MUST_CHECK int
-wm_prequest_prepare(wm_prequest_t *self, wm_channel_t *channel);
+wm_prequest_prepare(wm_prequest_t *self);
 
 // The message once more, whose producer is asked anew.
 WM_MUST_CHECK int

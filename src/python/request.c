@@ -105,13 +105,22 @@ wm_request_is_active(const wm_request_t *self)
            && self->base.ob_mpi != self->inactive;
 }
 
+// What a payload was received into is that's to give back.
+static void
+let_go_of_op(wm_op_t *op, bool has_buffer)
+{
+    if (op != NULL && has_buffer)
+        wm_op_release_told(op);
+    else if (op != NULL)
+        wm_op_release(op);
+}
+
 void
 wm_request_forget(wm_request_t *self)
 {
     wm_op_t *op = self->op;
     self->op = NULL; // first: to release it may let others run
-    if (op != NULL)
-        wm_op_release(op);
+    let_go_of_op(op, self->payload == NULL);
     if (self->base.ob_mpi == MPI_REQUEST_NULL)
         self->base.ob_mpi = self->inactive;
     wm_message_release(&self->message);
@@ -200,6 +209,7 @@ wm_request_dealloc(PyObject *object)
     if (wm_request_is_active(self))
         wm_leftovers_keep(self->op);
     wm_op_t *op = self->op;
+    bool has_buffer = self->payload == NULL;
     self->op = NULL;
     wm_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
@@ -209,8 +219,7 @@ wm_request_dealloc(PyObject *object)
     if (own)
         wm_python_request_free(self->inactive);
     self->base.ob_mpi = self->inactive = MPI_REQUEST_NULL;
-    if (op != NULL) // last: what it kept goes at once
-        wm_op_release(op);
+    let_go_of_op(op, has_buffer); // last: what it kept goes at once
     wm_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -225,12 +234,15 @@ wm_request_retire(wm_request_t *self)
 wm_ended_t
 wm_request_take_ended(wm_request_t *self)
 {
-    wm_ended_t ended = {.op = self->op, .handle = MPI_REQUEST_NULL};
+    wm_ended_t ended = {.op = NULL, .handle = MPI_REQUEST_NULL};
     if (wm_request_is_active(self)) {
         ended.handle = self->base.ob_mpi;
         self->base.ob_mpi = self->inactive;
     }
-    self->op = NULL;
+    if (self->payload == NULL) {
+        ended.op = self->op;
+        self->op = NULL;
+    }
     wm_request_forget(self);
     return ended;
 }
@@ -254,7 +266,7 @@ wm_python_end_requests(wm_ended_t *ended, int count)
     }
     for (int i = 0; i < count; ++i)
         if (ended[i].op != NULL)
-            wm_op_release(ended[i].op);
+            wm_op_release_told(ended[i].op);
 }
 
 PyDoc_STRVAR(request_wait_doc,

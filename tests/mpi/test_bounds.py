@@ -151,7 +151,7 @@ STAGED = """
     from mpi4py import MPI
     import warpmpi as wm
 
-    place, value = int(sys.argv[1]), int(sys.argv[2])
+    what, *damage = sys.argv[1:]
     comm = wm.Comm(MPI.COMM_WORLD)
     array = wm.zeros(1_000_000, np.uint8)
     PIECE = 131072  # bytes, of an eighth of that
@@ -179,7 +179,9 @@ STAGED = """
         MPI.COMM_WORLD.Recv(np.zeros(1), 1, 7)
         while slot() is None:
             sending.Test()
-        slot()[place] = value
+        row = slot()
+        for place, value in zip(damage[::2], damage[1::2]):
+            row[int(place)] = int(value)
     else:
         request = comm.Irecv(array, 0, 3)
         for _ in range(100):  # until it has answered
@@ -190,7 +192,7 @@ STAGED = """
     try:
         sending.Wait() if comm.rank == 0 else request.Wait()
     except (wm.CudaError, RuntimeError) as error:
-        assert "the shared segment of rank 0 is damaged" in str(error), error
+        assert f"{what} rank 0 is damaged" in str(error), error
         print("told", flush=True)
     comm.Sendrecv(array, 1 - comm.rank, recvbuf=array, source=1 - comm.rank)
 """
@@ -198,12 +200,33 @@ STAGED = """
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
-    "place, value",
+    "damage",
     [(4, 4), (4, 2**31), (6, 0), (6, 2**31)],
     ids=["lane", "large_lane", "no_piece", "large_piece"],
 )
-def test_a_damaged_ring_is_refused(tmp_path, place, value):
+def test_a_damaged_ring_is_refused(tmp_path, damage):
     printed = ranks.run_text(
-        tmp_path, STAGED, place, value, WARPMPI_TRANSPORT="host"
+        tmp_path,
+        STAGED,
+        "the shared segment of",
+        *damage,
+        WARPMPI_TRANSPORT="host",
+    )
+    assert printed.split() == ["told"] * 2, printed
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "damage", [(6, 0), (5, 2**32 - 1)], ids=["no_chunk", "any_tag"]
+)
+def test_damaged_chunks_instead_of_a_ring_are_refused(tmp_path, damage):
+    """The slot says that the payload goes by MPI."""
+    printed = ranks.run_text(
+        tmp_path,
+        STAGED,
+        "the header of a message from",
+        *damage,
+        *(4, 2**32 - 1),
+        WARPMPI_TRANSPORT="host",
     )
     assert printed.split() == ["told"] * 2, printed

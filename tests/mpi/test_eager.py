@@ -174,6 +174,10 @@ ENDS_FIRST = {
         comm.Attach_buffer(bytearray(5 * size))
         comm.Bsend(wm.full(size, 7.0, "f4", device="cuda:0"), 1)
     """,
+    "Bsend of host memory": """
+        comm.Attach_buffer(bytearray(5 * size))
+        comm.Bsend(np.full(size, 7.0, "f4"), 1)
+    """,
     "Isend": "comm.Isend(np.full(size, 7.0, 'f4'), 1)",
     "send": "comm.send([wm.full(size, 7.0, 'f4', device='cuda:0')], 1)",
 }

@@ -99,6 +99,148 @@ def test_persistent_requests_end(comm, kind):
         request.Free()
 
 
+@pytest.mark.parametrize("how", ["Recv", "Irecv"])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("host", 10), ("host", 800_000), ("device", 10), ("device", 800_000)],
+)
+def test_a_matched_message_is_received(comm, kind, size, how):
+    if kind not in kinds.KINDS:
+        pytest.skip("needs a GPU")
+    right, left = neighbours(comm)
+    made = comm.Dup()
+    into = kinds.make(kind, np.zeros(size, np.uint8))
+    out = kinds.make(kind, np.full(size, comm.rank + 1, np.uint8))
+    sending = made.Isend(out, right, 3)
+    message = made.Mprobe(left, 3)
+    made.Free()
+    comm.Dup().Free()  # lets go of what nothing refers to
+    receiving = getattr(message, how)(into)
+    if how == "Irecv":
+        receiving.Wait()
+    sending.Wait()
+    assert (kinds.values_of(into) == left + 1).all()
+
+
+@pytest.mark.parametrize("how", ["recv", "irecv"])
+def test_a_matched_object_is_received(comm, how):
+    right, left = neighbours(comm)
+    array = np.full(100_000, comm.rank)
+    if wm.is_cuda_available():
+        array = kinds.make("device", array)
+    made = comm.Dup()
+    sending = made.isend([array], right)
+    message = made.mprobe(left)
+    made.Free()
+    comm.Dup().Free()
+    obj = message.recv() if how == "recv" else message.irecv().wait()
+    sending.wait()
+    assert type(obj[0]) is type(array)
+    assert (kinds.values_of(obj[0]) == left).all()
+
+
+@pytest.mark.parametrize("forms", [("Send", "Recv"), ("Psend", "Precv")])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_persistent_requests_start_again(comm, kind, forms):
+    right, left = neighbours(comm)
+    for size in (10, 800_000):
+        made = comm.Dup()
+        into = kinds.make(kind, np.zeros(size, np.uint8))
+        out = kinds.make(kind, np.zeros(size, np.uint8))
+        count = [2] if forms[0] == "Psend" else []
+        sending = getattr(made, forms[0] + "_init")(out, *count, right, 3)
+        receiving = getattr(made, forms[1] + "_init")(into, *count, left, 3)
+        made.Free()
+        for turn in range(3):
+            comm.Dup().Free()
+            wm.asarray(out).fill_(10 * turn + comm.rank)
+            if turn == 0:
+                receiving.Start()
+                sending.Start()
+            else:
+                wm.Prequest.Startall([receiving, sending])
+            if count:
+                sending.Pready_range(0, 1)
+            wm.Request.Waitall([receiving, sending])
+            assert (kinds.values_of(into) == 10 * turn + left).all()
+        sending.Free()
+        receiving.Free()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_partitions_become_ready(comm, kind):
+    right, left = neighbours(comm)
+    made = comm.Dup()
+    into = kinds.make(kind, np.zeros(1000, np.uint8))
+    out = kinds.make(kind, np.full(1000, comm.rank + 1, np.uint8))
+    receiving = made.Precv_init(into, 1, left, 3)
+    sending = made.Psend_init(out, 4, right, 3)
+    wm.Prequest.Startall([receiving, sending])
+    sending.Pready(2)
+    made.Free()
+    comm.Dup().Free()
+    sending.Pready_list([0, 3])
+    assert not sending.Test()
+    sending.Pready(1)
+    wm.Request.Waitall([receiving, sending])
+    assert receiving.Parrived(0)
+    assert (kinds.values_of(into) == left + 1).all()
+
+
+def test_a_stream_is_that_of_before(comm):
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    right, left = neighbours(comm)
+    made, stream = comm.Dup(), wm.Stream()
+    into = kinds.make("device", np.zeros(1000, np.uint8))
+    out = kinds.make("device", np.full(1000, comm.rank + 1, np.uint8))
+    on = made.on(stream)
+    requests = [on.Recv_init(into, left, 3), on.Send_init(out, right, 3)]
+    made.Free()
+    wm.Prequest.Startall(requests)
+    wm.Request.Waitall(requests)
+    stream.synchronize()
+    assert (kinds.values_of(into) == left + 1).all()
+
+
+def hold_message(made, other):
+    sending = made.Isend(np.ones(3), other, 3)
+    message = made.Mprobe(other, 3)
+    return sending, message
+
+
+HOLDERS = {
+    "Prequest": lambda made, other: [made.Send_init(np.zeros(3), other)],
+    "Psend_init": lambda made, other: [made.Psend_init(bytes(4), 2, other)],
+    "Message": hold_message,
+    "received": lambda made, other: [
+        each.Recv(np.zeros(3)) if isinstance(each, wm.Message) else each
+        for each in hold_message(made, other)
+    ],
+}
+
+
+def highest_number():
+    """Of some that are made now: those that were freed come again."""
+    made = [MPI.COMM_SELF.Dup() for _ in range(8)]
+    number = max(each.py2f() for each in made)
+    for each in made:
+        each.Free()
+    return number
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_communicators_go_with_the_last_that_holds_them(comm, how):
+    """Each has two others behind it."""
+    before = highest_number()
+    for _ in range(30):
+        made = comm.Dup()
+        held = HOLDERS[how](made, comm.rank)
+        made.Free()
+        del held
+    assert highest_number() < before + 20
+
+
 def test_what_nobody_sends_can_be_cancelled(comm):
     made = comm.Dup()
     into = np.zeros(3)
