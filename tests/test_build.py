@@ -2,6 +2,7 @@
 """The build compiles what changed, and says what it lacks."""
 
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -189,3 +190,12 @@ def test_nothing_is_asked_for_where_a_toolkit_is(
     assert not set(toolchain.CUDA_WHEELS) & set(
         backend.get_requires_for_build_wheel()
     )
+
+
+def test_formatters_of_a_commit_are_those_of_lint():
+    project = (ROOT / "pyproject.toml").read_text()
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    pinned = re.findall(r"\b(?:ruff|clang-format)==[\d.]+", hooks)
+    assert {each.split("==")[0] for each in pinned} == {"ruff", "clang-format"}
+    for each in pinned:
+        assert f'"{each}"' in project
