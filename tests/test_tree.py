@@ -77,6 +77,11 @@ def test_the_build_takes_every_source_ground_floor_first():
     assert floors == sorted(floors)
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_no_private_name_of_python_is_used(path):
+    assert not re.findall(r"\b_Py\w+", path.read_text())
+
+
 @pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
 def test_first_line_of_c_is_the_licence(path):
     with path.open() as file:
