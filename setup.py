@@ -1,165 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds warpmpi._core; everything declarative is in pyproject.toml.
 
-Environment: MPICC, CC, CFLAGS, CUDA_HOME as usual; WARPMPI_CUDA=registry or
-a folder chooses the CUDA toolkit; WARPMPI_CUDA_ARCHS="80 90" restricts the
-kernels' architectures, WARPMPI_KERNELS is a folder that keeps them compiled
-for builds of several trees; WARPMPI_WERROR=1 makes warnings errors;
-WARPMPI_SANITIZE=address,undefined instruments.
+Environment: MPICC, CC, CFLAGS, CUDA_HOME as usual.
+
+WARPMPI_CUDA        which CUDA compiler: a toolkit's folder; `registry`, the
+                    registry's wheels; `installed`, what is there, so that no
+                    registry is asked for one
+WARPMPI_CUDA_ARCHS  what to compile the kernels for: "80 90", or `native`, the
+                    machine's GPUs, and the newest where there is none
+WARPMPI_LINEINFO=1  the kernels know their source lines, for debuggers and
+                    profilers; they take twice the room
+WARPMPI_KERNELS     a folder that keeps compiled kernels, for several trees
+WARPMPI_WERROR=1    warnings are errors
+WARPMPI_SANITIZE    address,undefined and the like instrument the C code
 """
 
 import hashlib
 import os
-import shlex
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, __version__, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "build_tools"))
 
 import kernels  # noqa: E402
+import objects  # noqa: E402
+import sources  # noqa: E402
 import toolchain  # noqa: E402
 
-# Every C file by name, floor by floor, ground floor first: a new file is
-# added here (tests/test_tree.py compares).
-SOURCES = [
-    "src/cuda/block.c",
-    "src/cuda/device.c",
-    "src/cuda/driver.c",
-    "src/cuda/error.c",
-    "src/cuda/event.c",
-    "src/cuda/heap.c",
-    "src/cuda/lock.c",
-    "src/cuda/pinned.c",
-    "src/cuda/pointer.c",
-    "src/cuda/stream.c",
-    "src/cuda/word.c",
-    "src/array/array.c",
-    "src/array/copy.c",
-    "src/array/dtype.c",
-    "src/array/enqueue.c",
-    "src/array/kernels.c",
-    "src/array/layout.c",
-    "src/array/mail.c",
-    "src/array/order.c",
-    "src/array/producer.c",
-    "src/array/pull.c",
-    "src/array/strided.c",
-    "src/comm/agree.c",
-    "src/comm/batch.c",
-    "src/comm/bounds.c",
-    "src/comm/buffered.c",
-    "src/comm/cause.c",
-    "src/comm/check.c",
-    "src/comm/child.c",
-    "src/comm/coll.c",
-    "src/comm/comm.c",
-    "src/comm/drain.c",
-    "src/comm/eager.c",
-    "src/comm/element.c",
-    "src/comm/end.c",
-    "src/comm/failure.c",
-    "src/comm/hang.c",
-    "src/comm/inline.c",
-    "src/comm/leftovers.c",
-    "src/comm/mailbox.c",
-    "src/comm/mapping.c",
-    "src/comm/message.c",
-    "src/comm/node.c",
-    "src/comm/offer.c",
-    "src/comm/op.c",
-    "src/comm/pack.c",
-    "src/comm/partitioned.c",
-    "src/comm/pattern.c",
-    "src/comm/payload.c",
-    "src/comm/pieces.c",
-    "src/comm/place.c",
-    "src/comm/poke.c",
-    "src/comm/probing.c",
-    "src/comm/progress.c",
-    "src/comm/push.c",
-    "src/comm/receive.c",
-    "src/comm/report.c",
-    "src/comm/request.c",
-    "src/comm/send.c",
-    "src/comm/staged.c",
-    "src/comm/staging.c",
-    "src/comm/slot.c",
-    "src/comm/stash.c",
-    "src/comm/stats.c",
-    "src/comm/trail.c",
-    "src/comm/transport.c",
-    "src/comm/transport_host.c",
-    "src/comm/transport_ipc.c",
-    "src/comm/transport_mpi.c",
-    "src/comm/watch.c",
-    "src/python/arguments.c",
-    "src/python/array.c",
-    "src/python/array_copy.c",
-    "src/python/array_data.c",
-    "src/python/array_dlpack.c",
-    "src/python/array_export.c",
-    "src/python/array_index.c",
-    "src/python/array_make.c",
-    "src/python/array_shape.c",
-    "src/python/buffer.c",
-    "src/python/buffer_device.c",
-    "src/python/buffered.c",
-    "src/python/channel.c",
-    "src/python/checked.c",
-    "src/python/child.c",
-    "src/python/collectives.c",
-    "src/python/comm.c",
-    "src/python/datatype.c",
-    "src/python/device.c",
-    "src/python/devices.c",
-    "src/python/dtype.c",
-    "src/python/elements.c",
-    "src/python/event.c",
-    "src/python/exchange.c",
-    "src/python/matched.c",
-    "src/python/module.c",
-    "src/python/mpi.c",
-    "src/python/objects.c",
-    "src/python/owner.c",
-    "src/python/partitioned.c",
-    "src/python/parts.c",
-    "src/python/passing.c",
-    "src/python/patch.c",
-    "src/python/prequest.c",
-    "src/python/probe.c",
-    "src/python/raw.c",
-    "src/python/reduced.c",
-    "src/python/request.c",
-    "src/python/requests.c",
-    "src/python/staged.c",
-    "src/python/stats.c",
-    "src/python/stream.c",
-    "src/python/streams.c",
-    "src/python/transport.c",
-    "src/python/view.c",
-    "src/python/view_buffer.c",
-    "src/python/view_cai.c",
-    "src/python/view_check.c",
-    "src/python/view_dlpack.c",
-    "src/python/view_known.c",
-    "src/python/view_numpy.c",
-]
-KERNELS = [
-    "src/kernels/copy.cu",
-    "src/kernels/mail.cu",
-    "src/kernels/pull.cu",
-]
-
-
-def _tree(pattern):
-    return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
+# What decides how a file is compiled, besides the flags.
+MAKERS = ("setup.py", "build_tools/objects.py")
 
 
 class BuildCore(build_ext):
@@ -173,18 +47,12 @@ class BuildCore(build_ext):
             sys.exit(f"\nwarpmpi: {error}\n")
 
     def build_extension(self, ext):
-        missing = [f for f in SOURCES + KERNELS if not (ROOT / f).is_file()]
-        if missing:
-            raise toolchain.ToolchainError(
-                f"{', '.join(missing)} is listed in setup.py but not there: "
-                "restore it, or take a complete source tree"
-            )
         toolchain.check_python_headers()
         toolchain.check_compilers()
         mpi, cuda = toolchain.find_mpi(), toolchain.find_cuda()
         self._configure(ext, mpi, cuda)
-        objects = self._compile(ext, SOURCES, cuda)
-        ext.sources, ext.extra_objects = [], objects
+        ext.extra_objects = self._compile(ext, cuda)
+        ext.sources = []
         self.force = True  # the objects decide what is new, not the sources
         super().build_extension(ext)
 
@@ -227,7 +95,8 @@ class BuildCore(build_ext):
         for path in system:
             ext.extra_compile_args += ["-isystem", path]
         ext.library_dirs = mpi.library_dirs
-        ext.extra_link_args = ["-pthread", *mpi.link_args]
+        # Looked up at once: where a file was missing, the import fails.
+        ext.extra_link_args = ["-pthread", "-Wl,-z,now", *mpi.link_args]
         if os.environ.get("WARPMPI_WERROR") == "1":
             ext.extra_compile_args.append("-Werror")
         sanitize = os.environ.get("WARPMPI_SANITIZE")
@@ -242,56 +111,58 @@ class BuildCore(build_ext):
             ext.extra_compile_args,
             ext.extra_link_args,
             self.compiler.compiler_so,
+            toolchain.compiler_version(self.compiler.compiler_so),
             sys.version,
+            numpy.__version__,
+            mpi4py.__version__,
+            cuda.version,
         )
         key = hashlib.sha256(repr(options).encode()).hexdigest()[:12]
         self.build_temp = os.path.join(self.build_temp, key)
 
-    def _compile(self, ext, sources, cuda):
-        headers = [*_tree("src/**/*.h"), "setup.py"]
-        newest = max(os.path.getmtime(path) for path in headers)
+    def _compile(self, ext, cuda):
+        words = [*self.compiler.compiler_so]
+        words += [f"-D{key}={value}" for key, value in ext.define_macros]
+        words += [f"-I{path}" for path in ext.include_dirs]
+        words += [f"-I{path}" for path in self.compiler.include_dirs]
+        words += ext.extra_compile_args
 
         def compile_one(source):
-            name = source if source in SOURCES else os.path.basename(source)
-            made = Path(self.build_temp, name).with_suffix(".o")
-            newer = max(newest, os.path.getmtime(source))
-            if made.is_file() and made.stat().st_mtime > newer:
-                return str(made)
-            made.parent.mkdir(parents=True, exist_ok=True)
-            # Renamed when whole, so that an interrupted build leaves none.
-            part = made.with_suffix(f".{os.getpid()}.o")
-            macros = [f"-D{key}={value}" for key, value in ext.define_macros]
-            includes = [f"-I{path}" for path in ext.include_dirs]
-            includes += [f"-I{path}" for path in self.compiler.include_dirs]
-            command = [*self.compiler.compiler_so, *macros, *includes]
-            command += ["-c", source, "-o", str(part)]
-            command += ext.extra_compile_args
-            if source not in SOURCES:
-                command.append("-fno-lto")  # which knows no symbols of asm
+            command = list(words)
             if source.startswith("src/python/"):
                 # Its feature macros must precede every other header.
                 command += ["-DPY_SSIZE_T_CLEAN=", "-include", "Python.h"]
-            if subprocess.call(command) != 0:
-                raise CompileError(f"{shlex.join(command)} failed")
-            part.replace(made)
-            return str(made)
+            return objects.compile_one(
+                self.build_temp, source, command, *MAKERS
+            )
 
         def compile_kernels():
             folder = os.environ.get("WARPMPI_KERNELS", "build/kernels")
-            headers = _tree("src/kernels/*.h")
-            return compile_one(kernels.build(cuda, KERNELS, headers, folder))
+            image = kernels.build(cuda, sources.kernels(ROOT), folder)
+            # -fno-lto: which knows no symbols of asm.
+            return objects.compile_one(
+                self.build_temp, image, [*words, "-fno-lto"], *MAKERS
+            )
 
         # The kernels take the longest: first.
         workers = self.parallel if isinstance(self.parallel, int) else None
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
             image = pool.submit(compile_kernels)
-            objects = list(pool.map(compile_one, sources))
-            return [*objects, image.result()]
+            made = list(pool.map(compile_one, sources.c_files(ROOT)))
+            return [*made, image.result()]
 
 
-# Sources as a list of names: sdist takes them, the headers go by MANIFEST.in.
+if int(__version__.split(".")[0]) < 77:
+    sys.exit(
+        f"warpmpi: setuptools {__version__} cannot read pyproject.toml's "
+        "licence: `pip install --upgrade 'setuptools>=77'`"
+    )
+try:
+    # As names: sdist takes them, the headers go by MANIFEST.in.
+    files = sources.c_files(ROOT)
+except toolchain.ToolchainError as error:
+    sys.exit(f"warpmpi: {error}")
 setup(
-    license="BSD-3-Clause",
-    ext_modules=[Extension("warpmpi._core", SOURCES)],
+    ext_modules=[Extension("warpmpi._core", files)],
     cmdclass={"build_ext": BuildCore},
 )

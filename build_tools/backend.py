@@ -17,8 +17,11 @@ import toolchain
 
 
 def _cuda_requirements() -> list[str]:
-    found = toolchain.find_system_cuda() is not None
-    return [] if found else list(toolchain.CUDA_WHEELS)
+    try:
+        return toolchain.cuda_requirements()
+    except toolchain.ToolchainError as error:
+        # One sentence, not a traceback.
+        sys.exit(f"warpmpi: {error}")
 
 
 def _mpi_requirements() -> list[str]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from toolchain import Cuda, ToolchainError
@@ -19,6 +20,11 @@ ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 def architectures(cuda: Cuda) -> list[int]:
     """Those to compile for: WARPMPI_CUDA_ARCHS, else all that nvcc knows."""
     wanted = os.environ.get("WARPMPI_CUDA_ARCHS", "")
+    if wanted == "native":
+        known = _known_to(cuda)
+        # Of a GPU that this nvcc is too old for, the nearest lower one.
+        here = {max((a for a in known if a <= g), default=g) for g in gpus()}
+        return sorted(here) or known[-1:]
     if wanted:
         words = wanted.replace(",", " ").replace(";", " ").split()
         try:
@@ -26,8 +32,12 @@ def architectures(cuda: Cuda) -> list[int]:
         except ValueError:
             raise ToolchainError(
                 f"WARPMPI_CUDA_ARCHS is {wanted!r}: set it to compute "
-                "capabilities such as `80 90`, or unset it"
+                "capabilities such as `80 90`, to `native`, or unset it"
             ) from None
+    return _known_to(cuda)
+
+
+def _known_to(cuda: Cuda) -> list[int]:
     done = subprocess.run(
         [cuda.nvcc, "--list-gpu-code"],
         stdin=subprocess.DEVNULL,
@@ -38,34 +48,65 @@ def architectures(cuda: Cuda) -> list[int]:
     return [arch for arch in ARCHITECTURES if f"sm_{arch}" in known]
 
 
-def _options(cuda: Cuda) -> list[str]:
+def gpus() -> list[int]:
+    """Compute capabilities of this machine's GPUs; none without a driver."""
+    path = os.environ.get("WARPMPI_CUDA_DRIVER") or "libcuda.so.1"
+    # In a process of its own: drivers have been known to end those.
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK_DRIVER, path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+# 75 and 76: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_ASK_DRIVER = """
+import ctypes, sys
+driver = ctypes.CDLL(sys.argv[1])
+value = ctypes.c_int()
+told = ctypes.byref(value)
+if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(told) == 0:
+    for device in range(value.value):
+        driver.cuDeviceGetAttribute(told, 75, device)
+        major = value.value
+        driver.cuDeviceGetAttribute(told, 76, device)
+        print(10 * major + value.value)
+"""
+
+
+def options(cuda: Cuda) -> list[str]:
+    """What nvcc is told, besides the files."""
     archs = architectures(cuda)
-    options = ["-std=c++17", "-O3", "-lineinfo"]
+    words = ["-std=c++17", "-O3"]
+    if os.environ.get("WARPMPI_LINEINFO") == "1":
+        words.append("-lineinfo")
     for arch in archs:
-        options.append(f"-gencode=arch=compute_{arch},code=sm_{arch}")
+        words.append(f"-gencode=arch=compute_{arch},code=sm_{arch}")
     # PTX of the lowest, not of the newest: a driver compiles it for every GPU
     # from there on that has no code of its own, those between two included.
-    options.append(f"-gencode=arch=compute_{archs[0]},code=compute_{archs[0]}")
-    return options
+    words.append(f"-gencode=arch=compute_{archs[0]},code=compute_{archs[0]}")
+    return words
 
 
-def build(
-    cuda: Cuda, sources: list[str], depends: list[str], folder: str
-) -> str:
+def build(cuda: Cuda, sources: list[str], folder: str) -> str:
     """Compiles them unless the folder has what became of the very same.
 
     Returns the path of a C file that defines wm_kernels_image, for
     cuModuleLoadData.
     """
-    options = _options(cuda)
-    digest = hashlib.sha256(repr((options, cuda.version, sources)).encode())
-    for path in sorted([*sources, *depends, __file__]):
-        digest.update(Path(path).read_bytes())
+    words = options(cuda)
+    digest = hashlib.sha256(repr((words, cuda.version, sources)).encode())
+    headers = {h for s in sources for h in Path(s).parent.glob("*.h")}
+    for path in sorted([*map(Path, sources), *headers, Path(__file__)]):
+        digest.update(path.read_bytes())
     image = Path(folder, f"kernels_image_{digest.hexdigest()[:16]}.c")
     fatbin = image.with_suffix(".fatbin")
     if not fatbin.is_file():
         fatbin.parent.mkdir(parents=True, exist_ok=True)
-        _compile(cuda, sources, options, fatbin)
+        _compile(cuda, sources, words, fatbin)
     if not image.is_file():
         _write_whole(image, _c_text(fatbin))
     return str(image)
@@ -79,7 +120,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _compile(
-    cuda: Cuda, sources: list[str], options: list[str], fatbin: Path
+    cuda: Cuda, sources: list[str], words: list[str], fatbin: Path
 ) -> None:
     # One translation unit, so that there is one image and no device linker.
     unit = fatbin.with_suffix(f".{os.getpid()}.cu")
@@ -87,7 +128,7 @@ def _compile(
         "".join(f'#include "{os.path.abspath(path)}"\n' for path in sources)
     )
     part = fatbin.with_suffix(f".{os.getpid()}.part")
-    command = [cuda.nvcc, "-fatbin", "-Isrc", *options]
+    command = [cuda.nvcc, "-fatbin", "-Isrc", *words]
     command += ["--threads=0", "-o", str(part), str(unit)]
     if os.environ.get("WARPMPI_WERROR") == "1":
         command.append("-Werror=all-warnings")

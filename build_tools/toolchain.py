@@ -198,13 +198,13 @@ def find_system_cuda() -> Cuda | None:
     choice = os.environ.get("WARPMPI_CUDA", "")
     if choice == "registry":
         return None
-    if choice:
+    if choice and choice != "installed":
         cuda = _cuda_at(os.path.join(choice, "bin", "nvcc"))
         if cuda is None:
             raise ToolchainError(
                 f"WARPMPI_CUDA is {choice!r}, which holds no CUDA toolkit "
                 f"of release {CUDA_OLDEST[0]}.{CUDA_OLDEST[1]} or later: set "
-                "it to one, or to `registry`, or unset it"
+                "it to one, to `registry` or `installed`, or unset it"
             )
         return cuda
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
@@ -222,6 +222,12 @@ def find_system_cuda() -> Cuda | None:
 def find_cuda() -> Cuda:
     """The toolkit to build with, from this machine or from the registry."""
     cuda = find_system_cuda() or _cuda_in_registry_wheels()
+    if cuda is None and os.environ.get("WARPMPI_CUDA") == "installed":
+        raise ToolchainError(
+            "No CUDA toolkit (nvcc and headers, 12.0 or later) found, and "
+            "WARPMPI_CUDA=installed asks no registry for a compiler: install "
+            "a toolkit and set CUDA_HOME to it, or unset WARPMPI_CUDA"
+        )
     if cuda is None:
         wheels = " ".join(f"'{wheel}'" for wheel in CUDA_WHEELS)
         raise ToolchainError(
@@ -229,6 +235,23 @@ def find_cuda() -> Cuda:
             f"install one with `pip install {wheels}`, or set CUDA_HOME"
         )
     return cuda
+
+
+def cuda_requirements() -> list[str]:
+    """The wheels to ask a registry for: none where a toolkit is found.
+
+    WARPMPI_CUDA=installed never asks: there must be a toolkit, or the wheels
+    in the environment of the build.
+    """
+    if os.environ.get("WARPMPI_CUDA") == "installed":
+        find_cuda()
+        return []
+    return [] if find_system_cuda() is not None else list(CUDA_WHEELS)
+
+
+def compiler_version(command: list[str]) -> str:
+    """What tells one release of a C compiler from another."""
+    return _output([command[0], "--version"])
 
 
 def check_compilers() -> None:

@@ -927,6 +927,38 @@ def test_foreign_arrays_may_outlive_the_interpreter():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_another_numpy_than_was_built_for_is_refused():
+    """What NumPy's own header checks: a table of another version is none."""
+    code = (
+        "import ctypes, sys, numpy as np, warpmpi as wm\n"
+        "assert wm.asarray(bytearray(8)).nbytes == 8\n"
+        "told = ctypes.CFUNCTYPE(ctypes.c_uint)(lambda: 0x7000000)\n"
+        "table = (ctypes.c_void_p * 400)()\n"
+        "table[0] = ctypes.cast(told, ctypes.c_void_p)\n"
+        "make = ctypes.pythonapi.PyCapsule_New\n"
+        "make.argtypes = [ctypes.c_void_p] * 3\n"
+        "make.restype = ctypes.py_object\n"
+        "core = getattr(np, '_core', None) or np.core\n"
+        "core._multiarray_umath._ARRAY_API = make(table, None, None)\n"
+        "for turn in range(2):\n"
+        "    try:\n"
+        "        wm.asarray(np.zeros(9))\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+        "print(np.zeros(2).sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    *told, last = done.stdout.splitlines()
+    assert last == "0.0"
+    assert [line.partition("another NumPy")[1] for line in told] == [
+        "another NumPy"
+    ] * 2
+    assert "ABI version" in done.stderr
+
+
 @pytest.fixture
 def cupy_like(monkeypatch):
     """Makes objects that have CuPy's attributes, and no array interface."""

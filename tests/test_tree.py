@@ -4,11 +4,16 @@
 import ast
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+
+import sources  # noqa: E402
+
 SRC = ROOT / "src"
 
 # What a floor may include with quotes: itself and the floors below it. The
@@ -42,15 +47,6 @@ def includes(path, pattern):
     )
 
 
-def listed(variable):
-    """A list of names in setup.py, read without running it."""
-    tree = ast.parse((ROOT / "setup.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == variable:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"setup.py has no {variable}")
-
-
 @pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
 def test_floor_includes_only_floors_below(path):
     floor = path.relative_to(SRC).parts[0]
@@ -71,19 +67,19 @@ def test_only_the_upper_floors_know_mpi(path):
         assert not includes(path, r"[<\"]mpi\.h")
 
 
-def test_setup_lists_every_source_and_no_other():
+def test_the_build_takes_every_source_ground_floor_first():
+    """In folders of a floor, too; a file elsewhere is one that is lost."""
     there = [name(path) for path in SOURCES if path.suffix == ".c"]
-    assert sorted(listed("SOURCES")) == there
-    assert sorted(listed("KERNELS")) == [name(path) for path in KERNELS]
+    taken = sources.c_files(ROOT)
+    assert sorted(taken) == there
+    assert sources.kernels(ROOT) == [name(path) for path in KERNELS]
+    floors = [sources.FLOORS.index(Path(f).parts[1]) for f in taken]
+    assert floors == sorted(floors)
 
 
-def test_setup_lists_floor_by_floor_ground_floor_first():
-    order = ["cuda", "array", "comm", "python"]
-    keys = [
-        (order.index(Path(source).parts[1]), source)
-        for source in listed("SOURCES")
-    ]
-    assert keys == sorted(keys)
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_no_private_name_of_python_is_used(path):
+    assert not re.findall(r"\b_Py\w+", path.read_text())
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)

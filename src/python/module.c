@@ -4,7 +4,6 @@
 #include <errno.h>
 
 #include "cuda/driver.h"
-#include "cuda/lock.h"
 #include "cuda/memory.h"
 
 #ifndef WM_VERSION
@@ -246,38 +245,6 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-// Not PyGILState_Check(), which is true for all where there has ever been a
-// sub-interpreter.
-bool
-wm_python_holds_gil(void)
-{
-#if PY_VERSION_HEX >= 0x030d0000
-    PyThreadState *now = PyThreadState_GetUnchecked();
-#else
-    PyThreadState *now = _PyThreadState_UncheckedGet();
-#endif
-    return now != NULL && now == PyGILState_GetThisThreadState();
-}
-
-static bool
-is_alive(void)
-{
-    return Py_IsInitialized();
-}
-
-static void *
-let_go(void)
-{
-    return Py_IsInitialized() && wm_python_holds_gil() ? PyEval_SaveThread()
-                                                       : NULL;
-}
-
-static void
-take_back(void *held)
-{
-    PyEval_RestoreThread(held);
-}
-
 static int
 execute(PyObject *module)
 {
@@ -314,7 +281,9 @@ execute(PyObject *module)
                         "warpmpi._core can be loaded only once a process");
         return -1;
     }
-    wm_lock_set_holder(let_go, take_back, is_alive);
+    if (wm_python_watch_gil() < 0) {
+        return -1;
+    }
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         if (parts[i](module) < 0) {
             return -1;

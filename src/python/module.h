@@ -43,6 +43,11 @@ wm_python_check_running(void);
 bool
 wm_python_holds_gil(void);
 
+// From here on the floors below let go of the GIL where they wait. 0, or -1
+// with an exception.
+WM_MUST_CHECK int
+wm_python_watch_gil(void);
+
 // Each file with types or functions has one of these: adds them to the module
 // and fills its part of the state. 0, or -1 with an exception set.
 int

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "python/array.h"
+#include "python/compat.h"
 #include "python/view_parts.h"
 
 // How objects of a type are read.
@@ -37,11 +38,7 @@ PyObject *
 wm_python_attribute(PyObject *object, PyObject *name)
 {
     PyObject *value = NULL;
-#if PY_VERSION_HEX >= 0x030D0000
     (void)PyObject_GetOptionalAttr(object, name, &value);
-#else
-    (void)_PyObject_LookupAttr(object, name, &value);
-#endif
     return value;
 }
 

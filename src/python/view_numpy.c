@@ -5,13 +5,53 @@
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #include "python/view_parts.h"
 
-#include <string.h>
-
-#include <numpy/ndarraytypes.h>
+#include <numpy/arrayobject.h>
 
 // Of arrays up to so many bytes the driver is not asked whether somebody has
 // registered their memory with it: asking takes longer than copying.
 #define SHORT_BYTES 4096
+
+// An attribute of a module that the program has imported, else NULL; no
+// exception. A new reference.
+static PyObject *
+imported(const char *module_name, const char *attribute)
+{
+    PyObject *name = PyUnicode_FromString(module_name);
+    PyObject *module = name != NULL ? PyImport_GetModule(name) : NULL;
+    PyObject *value = module != NULL
+                          ? PyObject_GetAttrString(module, attribute)
+                          : NULL;
+    PyErr_Clear();
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return value;
+}
+
+static bool has_our_abi; // NumPy, as its own header has checked
+
+// 0, or -1 with an exception, printed as NumPy does it.
+static int
+import_functions(void)
+{
+    import_array1(-1);
+    return 0;
+}
+
+// NumPy's ndarray, NULL while the program has not imported it; no exception.
+static PyTypeObject *
+array_type(void)
+{
+    static PyTypeObject *known; // never freed, as NumPy is not
+    if (known == NULL) {
+        PyObject *type = imported("numpy", "ndarray");
+        if (type != NULL) {
+            has_our_abi = import_functions() == 0;
+            PyErr_Clear();
+            known = (PyTypeObject *)type;
+        }
+    }
+    return known;
+}
 
 // Integers of a kind follow each other by size.
 #define OF_SIZE(first, type)                                                  \
@@ -53,23 +93,12 @@ dtype_of_number(int number, wm_dtype_t *dtype)
 static bool
 is_malloced(PyArrayObject *array)
 {
-    static PyObject *usual; // handler of memory; never freed
     PyObject *base = PyArray_BASE(array);
     if (base != NULL && Py_TYPE(base) == Py_TYPE(array)) {
         array = (PyArrayObject *)base; // NumPy's views are of what owns it
     }
-    PyObject *handler = PyArray_HANDLER(array);
-    if (!(PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA) || handler == NULL) {
-        return false;
-    }
-    if (usual == NULL && PyCapsule_IsValid(handler, "mem_handler")) {
-        const PyDataMem_Handler *known = PyCapsule_GetPointer(handler,
-                                                              "mem_handler");
-        if (strcmp(known->name, "default_allocator") == 0) {
-            usual = Py_NewRef(handler);
-        }
-    }
-    return handler == usual;
+    return (PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA)
+           && PyArray_HANDLER(array) == PyDataMem_DefaultHandler;
 }
 
 // Where the protocol has more to say, it is asked.
@@ -79,9 +108,8 @@ is_plain(PyArrayObject *array, bool writable)
     int flags = PyArray_FLAGS(array);
     // The sign is a private flag: writing gives a warning.
     bool writes = (flags & NPY_ARRAY_WRITEABLE) && flags >= 0;
-    // PyArray_ISNOTSWAPPED needs NumPy's API, from NumPy 2.5 on.
-    return PyArray_ISNBO(PyArray_DESCR(array)->byteorder)
-           && PyArray_NDIM(array) <= WM_MAX_NDIM && (writes || !writable);
+    return PyArray_ISNOTSWAPPED(array) && PyArray_NDIM(array) <= WM_MAX_NDIM
+           && (writes || !writable);
 }
 
 int
@@ -90,6 +118,12 @@ wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
 {
     PyArrayObject *source = (PyArrayObject *)object;
     wm_array_t *array = &view->array;
+    if (!has_our_abi) {
+        return wm_view_fail(PyExc_ImportError, argument,
+                            "warpmpi was built for another NumPy than the one "
+                            "that runs: build warpmpi again where this one is "
+                            "installed");
+    }
     if (!is_plain(source, writable)
         || !dtype_of_number(PyArray_TYPE(source), &array->dtype)) {
         return wm_view_parse_buffer(object, writable, argument, view);
@@ -113,45 +147,6 @@ wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
     return 1;
 }
 
-// An attribute of a module that the program has imported, else NULL; no
-// exception. A new reference.
-static PyObject *
-imported(const char *module_name, const char *attribute)
-{
-    PyObject *name = PyUnicode_FromString(module_name);
-    PyObject *module = name != NULL ? PyImport_GetModule(name) : NULL;
-    PyObject *value = module != NULL
-                          ? PyObject_GetAttrString(module, attribute)
-                          : NULL;
-    PyErr_Clear();
-    Py_XDECREF(module);
-    Py_XDECREF(name);
-    return value;
-}
-
-// NumPy's ndarray, NULL while the program has not imported it; no exception.
-static PyTypeObject *
-array_type(void)
-{
-    static PyTypeObject *known; // never freed, as NumPy is not
-    if (known != NULL) {
-        return known;
-    }
-    // Of NumPy 2 and 1; the table of its C functions, whose third is the type.
-    PyObject *table = imported("numpy._core._multiarray_umath", "_ARRAY_API");
-    if (table == NULL) {
-        table = imported("numpy.core._multiarray_umath", "_ARRAY_API");
-    }
-    void **functions = table != NULL && PyCapsule_IsValid(table, NULL)
-                           ? PyCapsule_GetPointer(table, NULL)
-                           : NULL;
-    if (functions != NULL) {
-        known = (PyTypeObject *)Py_NewRef((PyObject *)functions[2]);
-    }
-    Py_XDECREF(table);
-    return known;
-}
-
 bool
 wm_view_is_numpy_type(PyTypeObject *type)
 {
@@ -164,7 +159,7 @@ wm_view_is_plain(PyObject *object)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     wm_dtype_t unused;
-    return Py_TYPE(object) == array_type() && is_malloced(array)
+    return Py_TYPE(object) == array_type() && has_our_abi && is_malloced(array)
            && dtype_of_number(PyArray_TYPE(array), &unused);
 }
 

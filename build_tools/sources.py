@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the extension is made of: all that lies in its floors' folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolchain import ToolchainError
+
+# Ground floor first; their folders may have folders.
+FLOORS = ("cuda", "array", "comm", "python")
+
+
+def _found(root: Path, folder: str, pattern: str) -> list[str]:
+    # From a letter on: editors keep files of their own beside.
+    paths = (root / "src" / folder).rglob(f"[a-z]{pattern}")
+    names = sorted(path.relative_to(root).as_posix() for path in paths)
+    if not names:
+        raise ToolchainError(
+            f"src/{folder} has no file {pattern}: take a complete source tree"
+        )
+    return names
+
+
+def c_files(root: Path) -> list[str]:
+    """Every C file, relative to the root, floor by floor."""
+    return [name for floor in FLOORS for name in _found(root, floor, "*.c")]
+
+
+def kernels(root: Path) -> list[str]:
+    """Every file of kernels, relative to the root."""
+    return _found(root, "kernels", "*.cu")

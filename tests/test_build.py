@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The build compiles what changed, and says what it lacks."""
+
+import os
+import re
+import shlex
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+
+import backend  # noqa: E402
+import kernels  # noqa: E402
+import objects  # noqa: E402
+import sources  # noqa: E402
+import toolchain  # noqa: E402
+
+CC = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Two sources of one name; one includes a header with a space in it."""
+    for path, text in {
+        "src/comm/a/way.c": '#include "a b.h"\nint a = B;\n',
+        "src/comm/a/a b.h": '#include "c.h"\n#define B C\n',
+        "src/comm/a/c.h": "#define C 1\n",
+        "src/comm/b/way.c": "int b;\n",
+        "maker": "",
+    }.items():
+        Path(tmp_path, path).parent.mkdir(parents=True, exist_ok=True)
+        Path(tmp_path, path).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def compiled():
+    """Which of the two was compiled just now."""
+    result = []
+    for source in ("src/comm/a/way.c", "src/comm/b/way.c"):
+        made = objects.object_of("build", source)
+        before = made.stat().st_ino if made.is_file() else None
+        given = objects.compile_one("build", source, CC, "maker")
+        assert Path(given) == made
+        if made.stat().st_ino != before:
+            result.append(made.parent.name)
+    return result
+
+
+def touch(path, text=None):
+    time.sleep(0.02)  # more than a file's clock ticks
+    Path(path).write_text(Path(path).read_text() if text is None else text)
+
+
+def test_a_header_recompiles_exactly_what_includes_it(tree):
+    assert compiled() == ["a", "b"]
+    assert compiled() == []
+    for header in ("src/comm/a/a b.h", "src/comm/a/c.h"):
+        touch(header)
+        assert compiled() == ["a"]
+        assert compiled() == []
+    touch("src/comm/b/way.c")
+    assert compiled() == ["b"]
+    touch("maker")
+    assert compiled() == ["a", "b"]
+
+
+def test_a_header_that_is_gone_is_no_longer_relied_on(tree):
+    compiled()
+    Path("src/comm/a/c.h").unlink()
+    touch("src/comm/a/a b.h", "#define B 2\n")
+    assert compiled() == ["a"]
+    Path("src/comm/a/a b.h").unlink()
+    with pytest.raises(toolchain.ToolchainError, match=r"way\.c"):
+        compiled()
+
+
+def test_what_is_saved_while_it_is_compiled_is_compiled_again(tree):
+    slow = tree / "cc"
+    slow.write_text(
+        f'#!/bin/sh\n{shlex.join(CC)} "$@" && echo "int b;" >src/comm/b/way.c'
+    )
+    slow.chmod(0o755)
+    source = "src/comm/b/way.c"
+    made = Path(objects.compile_one("build", source, [str(slow)]))
+    assert not objects.is_current(made)
+
+
+def test_a_failed_compilation_leaves_what_was(tree):
+    compiled()
+    before = objects.object_of("build", "src/comm/b/way.c").read_bytes()
+    touch("src/comm/b/way.c", "no C\n")
+    for _ in range(2):
+        with pytest.raises(toolchain.ToolchainError, match="way"):
+            compiled()
+    made = objects.object_of("build", "src/comm/b/way.c")
+    assert made.read_bytes() == before
+
+
+def test_sources_lie_in_any_folder_of_a_floor(tmp_path):
+    for path in (
+        *("cuda/lock.c", "array/lock.c", "comm/way/lock.c", "comm/op.c"),
+        *("python/core/a/b.c", "kernels/copy.cu", "comm/.#op.c", "comm/op.h"),
+    ):
+        Path(tmp_path, "src", path).parent.mkdir(parents=True, exist_ok=True)
+        Path(tmp_path, "src", path).touch()
+    assert sources.c_files(tmp_path) == [
+        *("src/cuda/lock.c", "src/array/lock.c", "src/comm/op.c"),
+        *("src/comm/way/lock.c", "src/python/core/a/b.c"),
+    ]
+    Path(tmp_path, "src/array/lock.c").unlink()
+    with pytest.raises(
+        toolchain.ToolchainError, match=r"src/array .*complete"
+    ):
+        sources.c_files(tmp_path)
+
+
+CUDA = toolchain.find_cuda()
+
+
+def test_lines_of_kernels_are_known_on_request_only(monkeypatch):
+    monkeypatch.delenv("WARPMPI_LINEINFO", raising=False)
+    assert "-lineinfo" not in kernels.options(CUDA)
+    monkeypatch.setenv("WARPMPI_LINEINFO", "1")
+    assert "-lineinfo" in kernels.options(CUDA)
+
+
+def test_native_kernels_are_for_the_gpus_that_are_here(monkeypatch):
+    monkeypatch.setenv("WARPMPI_CUDA_ARCHS", "native")
+    known = [a for a in kernels.ARCHITECTURES if a >= 80]
+    monkeypatch.setattr(kernels, "_known_to", lambda cuda: known)
+    for here, wanted in (
+        ([], known[-1:]),
+        ([90, 80, 90], [80, 90]),
+        ([103, 87], [86, 100]),
+        ([75], [75]),  # for nvcc to say
+    ):
+        monkeypatch.setattr(kernels, "gpus", lambda here=here: here)
+        assert kernels.architectures(CUDA) == wanted
+
+
+def test_the_driver_tells_what_gpus_are_here():
+    import warpmpi as wm
+
+    assert kernels.gpus() == [each.arch for each in wm.get_cuda_devices()]
+
+
+@pytest.fixture
+def no_toolkit(monkeypatch):
+    monkeypatch.setattr(toolchain, "_cuda_at", lambda nvcc: None)
+    monkeypatch.setenv("WARPMPI_CUDA", "")
+    return monkeypatch
+
+
+def test_a_compiler_is_asked_for_where_none_is(no_toolkit):
+    needs = backend.get_requires_for_build_wheel()
+    assert set(toolchain.CUDA_WHEELS) <= set(needs)
+
+
+def test_no_registry_is_asked_where_it_must_not_be(no_toolkit):
+    no_toolkit.setenv("WARPMPI_CUDA", "installed")
+    asked = (
+        backend.get_requires_for_build_wheel,
+        backend.get_requires_for_build_editable,
+        lambda: backend.main([]),
+    )
+    cure = "set CUDA_HOME to it, or unset WARPMPI_CUDA"
+    for ask in asked:
+        with pytest.raises(SystemExit, match=cure):
+            ask()
+    with pytest.raises(toolchain.ToolchainError, match=cure):
+        toolchain.find_cuda()
+
+
+@pytest.mark.parametrize("choice", ["", "installed"])
+def test_nothing_is_asked_for_where_a_toolkit_is(
+    monkeypatch, tmp_path, choice
+):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    found = toolchain.Cuda("nvcc", [], (13, 0), str(tmp_path))
+    monkeypatch.setattr(toolchain, "_cuda_at", lambda nvcc: found)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("WARPMPI_CUDA", choice)
+    assert not set(toolchain.CUDA_WHEELS) & set(
+        backend.get_requires_for_build_wheel()
+    )
+
+
+def test_formatters_of_a_commit_are_those_of_lint():
+    project = (ROOT / "pyproject.toml").read_text()
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    pinned = re.findall(r"\b(?:ruff|clang-format)==[\d.]+", hooks)
+    assert {each.split("==")[0] for each in pinned} == {"ruff", "clang-format"}
+    for each in pinned:
+        assert f'"{each}"' in project
