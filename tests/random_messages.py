@@ -988,6 +988,7 @@ def run(world, argv=()):
         number += 1
         runner.seen = now = time.monotonic()
         if options.seconds:
+            runner.plain.Barrier()  # the copies of one may not have left
             over = world.bcast(now - began > options.seconds)
             if over:
                 break
