@@ -8,15 +8,19 @@ are given by its number. What a rank sends is written by work on a stream that
 is not waited for, and spoilt in the same way as soon as the send has ended;
 what it receives is looked at at once, and with everything around it when the
 batch has ended. A wrong byte is told with its message, and how to see it
-again. Needs MPI_THREAD_MULTIPLE.
+again.
+
+    mpirun -n 2 python tests/random_messages.py --freed --stops
+    mpirun -n 4 python tests/random_messages.py --apart 2
+
+With --freed each batch has communicators of its own, which are freed while
+its messages are under way. Below MPI_THREAD_MULTIPLE nothing is waited for by
+MPI's own calls, as those know nothing of copies.
 """
 
 import argparse
-import faulthandler
-import os
 import random
 import sys
-import threading
 import time
 
 import numpy as np
@@ -24,6 +28,7 @@ from mpi4py import MPI
 
 import random_memory as memory
 import random_plan as plans
+import random_ranks as lives
 import warpmpi as wm
 from random_finish import finish, loop
 
@@ -106,13 +111,12 @@ class Runner:
         self.plan = plans.Plan(
             options.seed, world.size, options.max_bytes, options.inflight
         )
-        ours = wm.Comm(world)
-        self.comm = ours
-        self.pair = ours.Dup(), ours.Split(0, -self.rank)
-        self.ring = ours.Create_cart([world.size], [True])
-        self.objects = ours.Dup()
-        self.plain = world.Dup()
+        self.comm = wm.Comm(world)
+        self.no_thread = MPI.Query_thread() < MPI.THREAD_MULTIPLE
+        self.plain = (self.comm if self.no_thread else world).Dup()
         self.features = set() if options.basic else features(world)
+        if not options.freed:
+            self.make_communicators()
         size = max(4 * options.max_bytes, 1 << 20)
         payload = memory.Payload(
             options.seed, options.max_bytes + memory.GAPS + plans.SPREAD
@@ -124,19 +128,63 @@ class Runner:
         self.where = "the beginning"
         self.seen = time.monotonic()
         self.pending = []
+        self.make_lasting()
+
+    def make_communicators(self):
+        """Those of all batches, or of one; collective."""
+        self.pair = self.comm.Dup(), self.comm.Split(0, -self.rank)
+        self.ring = self.comm.Create_cart([self.world.size], [True])
+        self.objects = self.comm.Dup()
         if "bsend" in self.features:
             for comm in self.pair:
                 comm.Attach_buffer(bytearray(ROOM))
-        self.make_lasting()
+
+    def communicators(self):
+        return [*self.pair, self.ring, self.objects]
+
+    def free_communicators(self, batch):
+        """With all that is under way on them; some of it ends meanwhile."""
+        shared = random.Random(batch.barrier)
+        comms = self.communicators()
+        shared.shuffle(comms)
+        for comm in self.pair * ("bsend" in self.features):
+            if self.local.random() < 0.5:
+                self.pending.append((comm.Iflush_buffer(), lambda status: 0))
+        for comm in comms:
+            if self.local.random() < 0.3:
+                self.local.shuffle(self.pending)
+                cut = self.local.randrange(len(self.pending) + 1)
+                some, self.pending = self.pending[:cut], self.pending[cut:]
+                finish(some, self.local)
+            self.where = f"{self.rank} frees in batch {batch.number}"
+            # MPI's Disconnect waits inside MPI, where nothing of ours moves.
+            if self.no_thread or shared.random() < 0.5:
+                comm.Free()
+            else:
+                self.cancel(batch)  # it waits for what is under way
+                comm.Disconnect()
 
     def close(self):
         """Frees what was made; collective."""
         for request, *_ in self.lasting:
             request.Free()
+        for comm in self.lasting_ring, self.plain:
+            comm.Free()
+        if self.options.freed:
+            return
         for comm in self.pair * ("bsend" in self.features):
             comm.Detach_buffer()
-        for comm in (*self.pair, self.ring, self.objects, self.plain):
+        for comm in self.communicators():
             comm.Free()
+
+    def room(self):
+        """The number of MPI's next communicator: whether some are left."""
+        self.world.allreduce(0)  # for the first MPI makes some of its own
+        self.comm.Dup().Free()  # with which those go that nobody uses
+        made = self.world.Dup()
+        number = made.py2f()
+        made.Free()
+        return number
 
     # Who is who
 
@@ -475,6 +523,81 @@ class Runner:
 
     # The other lanes
 
+    def make_partitioned(self, message, comm):
+        """Both ends' requests meet in the order in which they are made."""
+        bits, size = message.sent, message.size
+        arena, start = self.place(self.out, bits % len(self.out), size)
+        count = self.partitions(size, bits >> 8)
+        request = comm.Psend_init(
+            arena.buffer(start, size), count, message.dest, message.tag
+        )
+        request.Start()
+        arena.write(start, size, message.offset)  # the last may, until ready
+
+        def sent(status):
+            request.Free()
+            if self.local.random() < 0.6:
+                self.spoil(arena, start, size)
+
+        self.pending.append((request, sent))
+        unready = list(range(count))
+        self.local.shuffle(unready)
+        self.unready.append((request, unready))
+
+    def partitions(self, size, bits):
+        """How many of one size a message has."""
+        count = 1 + bits % 8
+        while size % count:
+            count -= 1
+        return count
+
+    def await_partitioned(self, batch, receive, comm):
+        message, size = receive.message, receive.message.size
+        arena, start = self.place(
+            self.into, receive.bits % len(self.into), size
+        )
+        landing = Landing(receive, arena, start, None, False)
+        self.landings.append(landing)
+        request = comm.Precv_init(
+            arena.buffer(start, size),
+            self.partitions(size, receive.bits >> 8),
+            message.source,
+            message.tag,
+        )
+        request.Start()
+
+        def landed(status):
+            self.land(batch, comm, landing, status)
+            request.Free()
+
+        self.pending.append((request, landed))
+
+    def make_ready(self):
+        """The partitions of all, each after another's."""
+        while self.unready:
+            request, left = self.local.choice(self.unready)
+            request.Pready(left.pop())
+            if not left:
+                self.unready.remove((request, left))
+
+    def both_partitioned(self, batch):
+        """What a rank sends and receives, in the order of their numbers."""
+        steps = []
+        for message in batch.by_lane[plans.PARTITIONED]:
+            if message.source == self.rank:
+                steps.append((self.make_partitioned, message, self.objects))
+            if message.dest == self.rank:
+                receive = plans.Receive(
+                    message,
+                    message.source,
+                    message.tag,
+                    message.size,
+                    message.received,
+                )
+                words = batch, receive, self.objects
+                steps.append((self.await_partitioned, *words))
+        return steps
+
     def send_object(self, message, comm):
         piece = slice(message.offset, message.offset + message.size)
         content = self.payload.host[piece]
@@ -563,7 +686,8 @@ class Runner:
         """Persistent requests that serve in many batches."""
         self.local = random.Random(self.options.seed)
         self.lasting = []
-        size, ring = self.world.size, self.ring
+        size = self.world.size
+        ring = self.lasting_ring = self.comm.Create_cart([size], [True])
         right, left = (self.rank + 1) % size, (self.rank - 1) % size
         for turn, nbytes in enumerate(plans.LASTING_SIZES):
             nbytes = min(nbytes, self.options.max_bytes)
@@ -612,7 +736,7 @@ class Runner:
                     (
                         request,
                         lambda status, landing=landing: self.land(
-                            batch, self.ring, landing, status
+                            batch, self.lasting_ring, landing, status
                         ),
                     )
                 )
@@ -669,17 +793,23 @@ class Runner:
         )
         self.pending, self.alone, self.wild = [], [], []
         self.unknown, self.followed, self.vain = [], [], []
+        self.unready = []
         self.landings = []
         for arena in (*self.out, *self.into):
             arena.used = self.base[id(arena)]
+        if self.options.freed:
+            self.make_communicators()
         self.step(self.first_steps(batch))
         if batch.ready:
             self.where = f"{self.rank}: the barrier before ready sends"
             self.plain.Barrier()
         self.step(self.second_steps(batch))
+        if self.options.freed:
+            self.free_communicators(batch)
         self.where = f"{self.rank} finishes batch {batch.number}"
         self.finish(batch)
-        if "bsend" in self.features and self.local.random() < 0.5:
+        flushes = "bsend" in self.features and not self.options.freed
+        if flushes and self.local.random() < 0.5:
             self.where = f"{self.rank} flushes after {batch.number}"
             for comm in self.pair:
                 comm.Flush_buffer()
@@ -730,6 +860,7 @@ class Runner:
                 for message in self.sends(batch, plans.OBJECT)
             ],
             [(self.post_in_vain, comm) for comm in vain],
+            self.both_partitioned(batch),
         ]
         if batch.by_lane[plans.LASTING]:
             steps.append([(self.start_lasting, batch)])
@@ -757,16 +888,22 @@ class Runner:
             ],
             [(self.turn_ring, batch, turn) for turn in range(3)],
             [(self.nobody, batch, comm) for comm in (posted, awaited)],
+            [(self.make_ready,)],
         ]
 
-    def finish(self, batch):
-        """Everything that was begun, in any order and by any call."""
-        for request in self.vain:
+    def cancel(self, batch):
+        """The receives for which nothing comes."""
+        while self.vain:
+            request = self.vain.pop()
             status = MPI.Status()
             request.Cancel()
             request.Wait(status)
             if not status.Is_cancelled():
                 self.wrong(batch, None, "a receive in vain was not cancelled")
+
+    def finish(self, batch):
+        """Everything that was begun, in any order and by any call."""
+        self.cancel(batch)
         finish(self.pending, self.local)
         for request, _, landing in self.alone:
             try:
@@ -834,29 +971,14 @@ class Runner:
         )
 
 
-def watch(runner, patience):
-    """Ends the program, saying where it was, when a batch takes too long."""
-
-    def look():
-        while True:
-            time.sleep(1)
-            if time.monotonic() - runner.seen > patience:
-                file = int(os.environ.get("WARPMPI_TEST_STDERR", "2"))
-                told = f"rank {runner.rank} hangs: {runner.where}\n"
-                os.write(file, told.encode())
-                faulthandler.dump_traceback(file)
-                time.sleep(10)  # the others tell, too
-                os._exit(70)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
 def run(world, argv=()):
     """The program on a communicator; how many messages and bytes came."""
     options = parse(argv)
     runner = Runner(world, options)
     if options.patience:
-        watch(runner, options.patience)
+        lives.watch(runner, options.patience)
+    stops = options.stops and lives.Stops(f"{options.seed} {runner.rank}")
+    room = runner.room()
     began = told = time.monotonic()
     number, planned = options.first, 0
     while planned < options.messages:
@@ -866,6 +988,7 @@ def run(world, argv=()):
         number += 1
         runner.seen = now = time.monotonic()
         if options.seconds:
+            runner.plain.Barrier()  # the copies of one may not have left
             over = world.bcast(now - began > options.seconds)
             if over:
                 break
@@ -873,10 +996,17 @@ def run(world, argv=()):
             told = now
             print(f"{planned} messages, {now - began:.0f} s", flush=True)
     runner.seen = float("inf")
+    if stops:
+        stopped = world.allreduce(stops.close())
+        if runner.rank == 0:
+            print(f"stopped {stopped} times", flush=True)
     messages = world.allreduce(runner.messages)
     nbytes = world.allreduce(runner.bytes)
     if messages != planned:
         raise Wrong(f"{messages} messages came, {planned} were planned")
+    left = runner.room() - room
+    if left > 0:
+        raise Wrong(f"{left} communicators are left")
     runner.close()
     return messages, nbytes, time.monotonic() - began, runner
 
@@ -890,14 +1020,13 @@ def parse(argv):
     add("--seed", type=int, default=1)
     add("--messages", type=int, default=10_000, help="at least so many")
     add("--max-bytes", type=int, default=4 << 20, help="of a message")
-    add("--seconds", type=float, default=0, help="stop after so many")
+    lives.options(add)
     add("--first", type=int, default=0, help="batch to begin with")
     add("--inflight", type=int, default=BATCHES, help="a rank and batch")
     add("--kinds", nargs="*", help="kinds of memory (default: all there are)")
     add("--peek", type=float, default=0.5, help="part looked at at once")
-    add("--patience", type=float, default=120, help="seconds for a batch")
     add("--basic", action="store_true", help="without calls added later")
-    add("--apart", action="store_true", help="as if each on another host")
+    add("--freed", action="store_true", help="with what is under way")
     add("--verbose", action="store_true")
     options = parser.parse_args(list(argv))
     given = list(argv)
@@ -910,10 +1039,8 @@ def parse(argv):
 
 
 def main():
-    argv = sys.argv[1:]
-    if parse(argv).apart:
-        os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank}"
-    world = MPI.COMM_WORLD
+    world, argv = MPI.COMM_WORLD, sys.argv[1:]
+    lives.place(world.rank, parse(argv).apart)
     messages, nbytes, seconds, runner = run(world, argv)
     if world.rank == 0:
         print(
@@ -926,11 +1053,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+    lives.main(main)

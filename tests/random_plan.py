@@ -9,6 +9,8 @@ awaited  sent by nonblocking calls, all of them begun at first, and received
          by blocking calls and after probes
 plain    as posted, by mpi4py itself on a communicator of its own
 object   as awaited: pickled objects, by the lower-case calls
+partitioned
+         in partitions, that become ready in any order
 ring     all ranks send and receive at once, to neighbours at one distance
 lasting  persistent requests between neighbours, made once
 
@@ -25,11 +27,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-POSTED, AWAITED, PLAIN, OBJECT, RING, LASTING = LANES = (
+POSTED, AWAITED, PLAIN, OBJECT, PARTITIONED, RING, LASTING = LANES = (
     "posted",
     "awaited",
     "plain",
     "object",
+    "partitioned",
     "ring",
     "lasting",
 )
@@ -114,9 +117,9 @@ class Plan:
         )
         columns = (
             draw.choice(
-                (POSTED, AWAITED, PLAIN, OBJECT),
+                (POSTED, AWAITED, PLAIN, OBJECT, PARTITIONED),
                 count,
-                p=(0.46, 0.42, 0.06, 0.06),
+                p=(0.44, 0.41, 0.06, 0.06, 0.03),
             ),
             draw.integers(0, ranks, count),
             draw.integers(0, ranks, count),

@@ -459,6 +459,44 @@ class Request(MPI.Request):
         requests: Sequence[MPI.Request],
         statuses: list[MPI.Status] | None = None,
     ) -> list[int] | None: ...
+    def Get_status(self, status: MPI.Status | None = None) -> bool: ...
+    def get_status(self, status: MPI.Status | None = None) -> bool: ...
+    @classmethod
+    def Get_status_all(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> bool: ...
+    @classmethod
+    def Get_status_any(
+        cls,
+        requests: Sequence[MPI.Request],
+        status: MPI.Status | None = None,
+    ) -> tuple[int, bool]: ...
+    @classmethod
+    def Get_status_some(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> list[int] | None: ...
+    @classmethod
+    def get_status_all(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> bool: ...
+    @classmethod
+    def get_status_any(
+        cls,
+        requests: Sequence[MPI.Request],
+        status: MPI.Status | None = None,
+    ) -> tuple[int, bool]: ...
+    @classmethod
+    def get_status_some(
+        cls,
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> list[int] | None: ...
     # What follows is put in by warpmpi/objects.py.
     def wait(self, status: MPI.Status | None = None) -> Any: ...
     def test(

@@ -430,7 +430,10 @@ CLASS_CALLS: list[tuple[type, str, Any]] = [
         for name in (
             *("Waitall", "Waitany", "Waitsome"),
             *("Testall", "Testany", "Testsome"),
+            *("Get_status_all", "Get_status_any", "Get_status_some"),
+            *("get_status_all", "get_status_any", "get_status_some"),
         )
+        if hasattr(MPI.Request, name)  # some since mpi4py 4.1
     ),
     *staging.class_calls(),
     *objects.CLASS_CALLS,

@@ -481,6 +481,9 @@ def _add_methods() -> None:
         static.__func__.__name__ = name
         ours_of = _core.Request if owner is MPI.Request else _core.Message
         setattr(ours_of, name, static)
+    for kind in ("", "_all", "_any", "_some"):  # there are no objects to give
+        same = vars(_core.Request)[f"Get_status{kind}"]
+        setattr(_core.Request, f"get_status{kind}", same)
 
 
 _add_methods()

@@ -269,6 +269,18 @@ wm_python_end_requests(wm_ended_t *ended, int count)
             wm_op_release_told(ended[i].op);
 }
 
+// mpi4py's own method of that name, on the request and a status or None.
+static PyObject *
+call_stock(const char *name, PyObject *object, PyObject *status)
+{
+    PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
+                           method, object, status, NULL)
+                                      : NULL;
+    Py_XDECREF(method);
+    return result;
+}
+
 PyDoc_STRVAR(request_wait_doc,
              "Wait($self, /, status=None)\n--\n\n"
              "Wait until the message has been sent or received.\n\n"
@@ -289,13 +301,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
         return NULL;
     if (!wm_request_is_active(self)) {
         wm_request_forget(self); // waited for by MPI itself, or freed
-        PyObject *method = wm_mpi_method(wm_mpi_request_type(), "Wait");
-        if (method == NULL)
-            return NULL;
-        PyObject *result = PyObject_CallFunctionObjArgs(method, object, given,
-                                                        NULL);
-        Py_DECREF(method);
-        return result;
+        return call_stock("Wait", object, given);
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
@@ -315,24 +321,48 @@ PyDoc_STRVAR(request_test_doc,
              "Whether the message has been sent or received; advances all\n"
              "messages once. Errors as for Wait.");
 
+// Whether it has ended, or there is nothing of ours to end.
+static bool
+look(wm_request_t *self)
+{
+    wm_op_t *op = self->op;
+    if (!wm_request_is_active(self) || op->done)
+        return true;
+    wm_op_retain(op); // another thread may end the request
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_look(op);
+    Py_END_ALLOW_THREADS;
+    bool ended = op->done;
+    wm_op_release(op);
+    return ended;
+}
+
 static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    wm_request_t *self = (wm_request_t *)object;
-    wm_op_t *op = self->op;
     if (wm_python_check_running() < 0)
         return NULL;
-    if (wm_request_is_active(self) && !op->done) {
-        wm_op_retain(op); // another thread may end the request
-        Py_BEGIN_ALLOW_THREADS;
-        wm_engine_look(op);
-        Py_END_ALLOW_THREADS;
-        bool ended = op->done;
-        wm_op_release(op);
-        if (!ended)
-            Py_RETURN_FALSE;
-    }
+    if (!look((wm_request_t *)object))
+        Py_RETURN_FALSE;
     return request_wait(object, args, kwargs);
+}
+
+PyDoc_STRVAR(request_get_status_doc,
+             "Get_status($self, /, status=None)\n--\n\n"
+             "Whether the message has been sent or received, as Test; the\n"
+             "request stays, to be waited for.");
+
+static PyObject *
+request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"status", NULL};
+    PyObject *given = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Get_status", names,
+                                     &given)
+        || wm_python_check_running() < 0)
+        return NULL;
+    (void)look((wm_request_t *)object);
+    return call_stock("Get_status", object, given);
 }
 
 static PyMethodDef request_methods[] = {
@@ -340,6 +370,8 @@ static PyMethodDef request_methods[] = {
      METH_VARARGS | METH_KEYWORDS, request_wait_doc},
     {"Test", (PyCFunction)(void (*)(void))request_test,
      METH_VARARGS | METH_KEYWORDS, request_test_doc},
+    {"Get_status", (PyCFunction)(void (*)(void))request_get_status,
+     METH_VARARGS | METH_KEYWORDS, request_get_status_doc},
     WM_REQUESTS_METHODS,
     {0},
 };

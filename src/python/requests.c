@@ -338,3 +338,9 @@ LOOK(testany, "Testany", "status",
 LOOK(testall, "Testall", "statuses", "Whether all requests have ended.")
 LOOK(testsome, "Testsome", "statuses",
      "The indices of the requests that have ended.")
+LOOK(get_status_all, "Get_status_all", "statuses",
+     "Whether all requests have ended; they stay, to be waited for.")
+LOOK(get_status_any, "Get_status_any", "status",
+     "Whether one of the requests has ended: (index, flag). It stays.")
+LOOK(get_status_some, "Get_status_some", "statuses",
+     "The indices of the requests that have ended, which stay.")

@@ -9,7 +9,14 @@
 
 #define WM_REQUESTS(X)                                                        \
     X(waitall)                                                                \
-    X(waitany) X(waitsome) X(testall) X(testany) X(testsome)
+    X(waitany)                                                                \
+    X(waitsome)                                                               \
+    X(testall)                                                                \
+    X(testany)                                                                \
+    X(testsome)                                                               \
+    X(get_status_all)                                                         \
+    X(get_status_any)                                                         \
+    X(get_status_some)
 
 #define WM_DECLARE(name)                                                      \
     extern const char wm_requests_##name##_doc[];                             \
@@ -40,6 +47,9 @@ wm_requests_objects(const char *name, PyObject *list, PyObject *other);
         WM_REQUESTS_METHOD("Waitsome", waitsome),                             \
         WM_REQUESTS_METHOD("Testall", testall),                               \
         WM_REQUESTS_METHOD("Testany", testany),                               \
-        WM_REQUESTS_METHOD("Testsome", testsome)
+        WM_REQUESTS_METHOD("Testsome", testsome),                             \
+        WM_REQUESTS_METHOD("Get_status_all", get_status_all),                 \
+        WM_REQUESTS_METHOD("Get_status_any", get_status_any),                 \
+        WM_REQUESTS_METHOD("Get_status_some", get_status_some)
 
 #endif

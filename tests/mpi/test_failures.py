@@ -254,7 +254,8 @@ KILLED = """
             while True:
                 exchange()
         except MPI.Exception as error:
-            ended += 1
+            name = MPI.Get_error_string(error.Get_error_class())
+            assert "PROC_FAILED" in name, error
     elif comm.rank == 1:  # its offers are there, but never ready
         word = block(stream)
         for array in out:

@@ -1,179 +1,56 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which message a receive or a probe gets, by MPI's rules, at random.
 
-Every rank sends to the next one and receives from the one before. A model of
-the two queues that MPI has, of receives begun and of messages that came, says
-what must come out; plain mpi4py shows on the same plan that it is right.
+The same as the program tests/random_order.py, whose model plain mpi4py shows
+to be right. WARPMPI_TEST_SEED gives other plans, WARPMPI_TEST_FULL=1 more.
 """
 
 import os
-import random
 
-import numpy as np
 import pytest
-from mpi4py import MPI
 
 import kinds
+import random_order
+import ranks
 import warpmpi as wm
 
 SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
-TAGS = 4
-SIZES = [1, 900, 1100, 20_000]  # of int32: in the header, behind it, and apart
-LOOKS = ("Probe", "Iprobe", "drop")
-TAKES = ("Recv", "recv_probed", "Mprobe", "Irecv")
-
-
-def matches(wanted, tag):
-    return wanted in (MPI.ANY_TAG, tag)
-
-
-class Plan:
-    """Steps, each (what, tag, number); for those that look, what they find."""
-
-    def __init__(self, seed, count):
-        self.draw = random.Random(seed)
-        self.tags = []  # by message
-        self.sizes = []
-        self.steps = []
-        self.come, self.begun = [], []  # messages; (receive, tag)
-        self.gets = {}  # the message of each receive
-        self.receives = 0
-        for _ in range(count):
-            self.draw.choice([self.send, self.look, self.take])()
-        while self.begun:
-            self.send(self.begun[0][1])
-        while self.come:
-            self.take()
-
-    def send(self, tag=None):
-        if tag in (None, MPI.ANY_TAG):
-            tag = self.draw.randrange(TAGS)
-        message = len(self.tags)
-        self.tags.append(tag)
-        self.sizes.append(self.draw.choice(SIZES))
-        self.steps.append(("send", tag, message))
-        for place, (receive, wanted) in enumerate(self.begun):
-            if matches(wanted, tag):
-                self.gets[receive] = message
-                del self.begun[place]
-                return
-        self.come.append(message)
-
-    def first(self, wanted):
-        return next(m for m in self.come if matches(wanted, self.tags[m]))
-
-    def tag_of_one(self):
-        """Of one that has come, or the wildcard."""
-        tag = self.tags[self.draw.choice(self.come)]
-        return self.draw.choice([tag, MPI.ANY_TAG])
-
-    def look(self):
-        if self.come:
-            tag = self.tag_of_one()
-            what = self.draw.choice(LOOKS)
-            self.steps.append((what, tag, self.first(tag)))
-
-    def take(self):
-        if not self.come:
-            tag = self.draw.choice([MPI.ANY_TAG, *range(TAGS)])
-            self.steps.append(("Irecv", tag, self.receives))
-            self.begun.append((self.receives, tag))
-        else:
-            tag = self.tag_of_one()
-            what = self.draw.choice(TAKES)
-            self.steps.append((what, tag, self.receives))
-            self.gets[self.receives] = self.first(tag)
-            self.come.remove(self.first(tag))
-        self.receives += 1
-
-
-class Run:
-    """A plan, carried out on a communicator."""
-
-    def __init__(self, plan, comm, all_kinds, draw):
-        self.plan, self.comm, self.kinds, self.draw = (
-            plan,
-            comm,
-            all_kinds,
-            draw,
-        )
-        self.right = (comm.rank + 1) % comm.size
-        self.left = (comm.rank - 1) % comm.size
-        self.sent, self.waiting = [], []
-
-    def array(self, size, value):
-        kind = self.draw.choice(self.kinds)
-        return kinds.make(kind, np.full(size, value, np.int32))
-
-    def source(self):
-        return self.draw.choice([self.left, MPI.ANY_SOURCE])
-
-    def check(self, receive, into, status):
-        plan, message = self.plan, self.plan.gets[receive]
-        assert status.Get_source() == self.left
-        assert status.Get_tag() == plan.tags[message]
-        size = plan.sizes[message]
-        assert status.Get_count(MPI.INT32_T) == size
-        assert (kinds.values_of(into)[:size] == message).all()
-
-    def look(self, what, tag, message):
-        status = MPI.Status()
-        source = self.source()
-        if what == "drop" and isinstance(self.comm, wm.Comm):
-            self.comm.Mprobe(source, tag, status)  # it is given back
-        elif what == "Iprobe":
-            while not self.comm.Iprobe(source, tag, status):
-                pass
-        else:
-            self.comm.Probe(source, tag, status)
-        assert status.Get_tag() == self.plan.tags[message]
-        assert status.Get_count(MPI.INT32_T) == self.plan.sizes[message]
-
-    def take(self, what, tag, receive):
-        status, source = MPI.Status(), self.source()
-        into = self.array(max(SIZES), -1)
-        if what == "Irecv":
-            request = self.comm.Irecv(into, source, tag)
-            self.waiting.append((receive, into, request))
-            return
-        if what == "Mprobe":
-            self.comm.Mprobe(source, tag).Recv(into, status)
-        else:
-            if what == "recv_probed":
-                self.comm.Probe(source, tag, status)
-                assert tag in (MPI.ANY_TAG, status.tag)
-                source, tag = status.source, status.tag
-            self.comm.Recv(into, source, tag, status)
-        self.check(receive, into, status)
-
-    def step(self, what, tag, number):
-        if what == "send":
-            out = self.array(self.plan.sizes[number], number)
-            self.sent.append(self.comm.Isend(out, self.right, tag))
-        elif what in LOOKS:
-            self.look(what, tag, number)
-        else:
-            self.take(what, tag, number)
-
-    def all(self):
-        for step in self.plan.steps:
-            self.step(*step)
-        for receive, into, request in self.waiting:
-            status = MPI.Status()
-            request.Wait(status)
-            self.check(receive, into, status)
-        for request in self.sent:
-            request.Wait()
-        assert not self.comm.Iprobe()
+PROGRAM = ranks.ROOT / "tests" / "random_order.py"
 
 
 @pytest.mark.parametrize("whose", ["stock", "host", "all"])
 def test_what_comes_out(world, whose):
-    for turn in range(200 if FULL else 10):
-        seed = f"{SEED} {turn}"
-        comm = world if whose == "stock" else wm.Comm(world)
-        used = kinds.KINDS if whose == "all" else ("host",)
-        own = random.Random(f"{seed} {world.rank}")
-        Run(Plan(seed, 150), comm, used, own).all()
-        world.Barrier()
+    comm = world if whose == "stock" else wm.Comm(world)
+    used = kinds.KINDS if whose == "all" else ("host",)
+    random_order.run(comm, SEED, 0, 200 if FULL else 10, used)
+
+
+SETTINGS = {
+    "two hosts": (["--apart", "2"], {}),
+    "stops": (["--stops"], {}),
+    "by the host": ([], {"WARPMPI_TRANSPORT": "host"}),
+    "no thread": ([], {"MPI4PY_RC_THREAD_LEVEL": "serialized"}),
+}
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_what_comes_out_where(name):
+    if name in ("stops", "by the host") and not FULL:
+        pytest.skip("only with WARPMPI_TEST_FULL=1")
+    words, environment = SETTINGS[name]
+    count = 100 if FULL else 3
+    printed = ranks.run(
+        PROGRAM,
+        *f"--seed {SEED} --plans {count} --patience 60".split(),
+        *words,
+        ranks=4 if name == "two hosts" else 2,
+        timeout=580,
+        PYTHONWARNINGS="ignore",
+        SIMCUDA_LAZY_US="3000",
+        **environment,
+    )
+    assert "every one right" in printed
+    assert ("stopped 0 times" in printed) == (name != "stops"), printed

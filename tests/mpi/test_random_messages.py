@@ -46,6 +46,21 @@ SETTINGS = {
     "by MPI": {"WARPMPI_TRANSPORT": "mpi", "SIMCUDA_OPEN": "1"},
     "one GPU for all": {"SIMCUDA_DEVICES": "1"},
     "apart": {},
+    "two hosts": {},
+    "freed": {},
+    "freed between hosts": {},
+    "stops": {},
+    "no thread": {"MPI4PY_RC_THREAD_LEVEL": "serialized"},
+    "freed without a thread": {"MPI4PY_RC_THREAD_LEVEL": "funneled"},
+}
+LONG = "two hosts", "no thread"  # others have the most of it
+WORDS = {
+    "apart": "--apart",
+    "two hosts": "--apart 2",
+    "freed": "--freed",
+    "freed between hosts": "--freed --apart 2",
+    "stops": "--freed --stops",
+    "freed without a thread": "--freed",
 }
 
 
@@ -54,11 +69,16 @@ SETTINGS = {
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("name", list(SETTINGS))
 def test_random_messages_where(name, number):
-    if number == 4 and name != "lazy" and not FULL:
+    hosts = "--apart 2" in WORDS.get(name, "")
+    if number == 2 and hosts:
+        pytest.skip("both would be on one host")
+    here = name not in LONG and (number == 2 or hosts or name == "lazy")
+    if not here and not FULL:
         pytest.skip("only with WARPMPI_TEST_FULL=1")
     words = f"--seed {SEED + number} --max-bytes 300000 --patience 60".split()
-    words += ["--messages", str(50_000 if FULL else 1500)]
-    words += ["--apart"] * (name == "apart")
+    count = 200 if name == "stops" else 500 if name in WORDS else 1500
+    words += ["--messages", str(33 * count if FULL else count)]
+    words += WORDS.get(name, "").split()
     # The simulated driver says that MPI is CUDA-aware, then.
     preload = "LD_PRELOAD=" + os.environ.get("WARPMPI_CUDA_DRIVER", "")
     printed = ranks.run(
@@ -67,7 +87,10 @@ def test_random_messages_where(name, number):
         ranks=number,
         timeout=580,
         wrapper=["env", preload] * (name == "by MPI"),
+        PYTHONWARNINGS="ignore",
         SIMCUDA_LAZY_US="3000",
         **SETTINGS[name],
     )
     assert "every one right" in printed
+    assert "stopped 0 times" not in printed
+    assert "gives up" not in printed

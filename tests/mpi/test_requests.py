@@ -208,3 +208,56 @@ ONE_OF_MANY = """
 @pytest.mark.programs
 def test_a_test_looks_at_what_it_is_asked_for(tmp_path):
     ranks.run_text(tmp_path, ONE_OF_MANY, ranks=1)
+
+
+# Nobody else advances what is looked at.
+LOOKED_AT = """
+    import sys, time, warnings
+    import mpi4py
+    mpi4py.rc.thread_level = "serialized"
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    warnings.simplefilter("ignore")
+    name, kind, installed = sys.argv[1:]
+    if installed == "installed":
+        wm.install()
+    calls = MPI.Request if installed == "installed" else wm.Request
+    comm = wm.Comm(MPI.COMM_WORLD)
+    device = wm.get_device() if kind == "device" else "cpu"
+    out = wm.full(100_000, 7.0, device=device)
+    into = wm.zeros(100_000, device=device)
+    other, status = 1 - comm.rank, MPI.Status()
+    requests = [comm.Irecv(into, other, 3), comm.Isend(out, other, 3)]
+    look = {
+        "Get_status": lambda: all([r.Get_status() for r in requests]),
+        "all": lambda: calls.Get_status_all(requests),
+        "any": lambda: calls.Get_status_any(requests[:1]) == (0, True),
+        "some": lambda: calls.Get_status_some(requests) == [0, 1],
+    }[name]
+    end = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < end, "nothing moves"
+    assert all(requests)
+    assert requests[0].get_status(status)
+    assert (status.source, status.tag) == (other, 3)
+    assert status.Get_count(MPI.BYTE) == into.nbytes
+    if name != "Get_status":
+        assert calls.get_status_all(requests)
+    wm.Request.Waitall(requests)
+    assert (into.numpy() == 7).all()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("installed", ["installed", "not installed"])
+@pytest.mark.parametrize("name", ["Get_status", "all", "any", "some"])
+def test_a_look_that_leaves_the_request(tmp_path, name, installed):
+    if name != "Get_status":
+        try:
+            MPI.Request.Get_status_all([])
+        except (AttributeError, NotImplementedError):
+            pytest.skip("needs MPI 4.1")
+    kind = "device" if wm.is_cuda_available() else "host"
+    ranks.run_text(tmp_path, LOOKED_AT, name, kind, installed, timeout=50)
