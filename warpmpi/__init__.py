@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
 
-import sys
+import sys as _sys
 
 
 def _is_begun() -> bool:
     """Tell whether this is for `python -m warpmpi`, to find its __main__."""
-    if getattr(sys, "argv", [])[:1] != ["-m"]:
+    if getattr(_sys, "argv", [])[:1] != ["-m"]:
         return False
-    word = sys.orig_argv[-len(sys.argv)]
+    word = _sys.orig_argv[-len(_sys.argv)]
     return word == "warpmpi" or (word[0] == "-" and word.endswith("mwarpmpi"))
 
 
@@ -28,6 +28,7 @@ if not _is_begun():
             name="warpmpi._core",
         ) from None
 
+    from warpmpi._arrays import empty_like, full_like, ones_like, zeros_like
     from warpmpi._core import (
         Array,
         CommMethods,
@@ -71,8 +72,9 @@ if not _is_begun():
         synchronize_stream,
         zeros,
     )
+    from warpmpi._install import install
     from warpmpi._scopes import ScopedDevice, ScopedStream
-    from warpmpi.arrays import empty_like, full_like, ones_like, zeros_like
+    from warpmpi._settings import check_names
     from warpmpi.comm import (
         Cartcomm,
         Comm,
@@ -82,8 +84,6 @@ if not _is_begun():
         Transport,
         transport,
     )
-    from warpmpi.install import install
-    from warpmpi.settings import check_names
 
     check_names()
     del check_names, warpmpi
