@@ -111,8 +111,6 @@ def test_cpu_is_a_device():
     assert cpu is wm.get_device(-1) is wm.get_device(cpu)
     assert cpu.can_access("cpu")
     cpu.synchronize()
-    with pytest.raises(ValueError, match="no streams"):
-        _ = cpu.stream
 
 
 def test_devices_are_listed_cpu_first():
@@ -259,7 +257,7 @@ def test_looking_at_devices_makes_no_context():
     code = """
 for device in wm.get_cuda_devices():
     device.name, device.uuid, device.total_memory, device.can_access("cuda:0")
-wm.get_device(), wm.get_stream(), wm.synchronize()
+wm.get_device(), wm.synchronize()
 print([device.has_context for device in wm.get_cuda_devices()])
 """
     assert "True" not in fresh(code)
@@ -300,7 +298,7 @@ for ident in ("cuda", "cuda:0", 0):
         wm.get_device(ident)
     except ValueError as error:
         print(error)
-for make in (wm.Stream, wm.Event, wm.get_stream):
+for make in (wm.Stream, wm.Event):
     try:
         make()
     except ValueError as error:
@@ -313,7 +311,7 @@ for make in (wm.Stream, wm.Event, wm.get_stream):
         assert "valid devices are 'cpu' (no CUDA driver:" in line
     for line in lines[5:]:
         assert "needs a CUDA device, not 'cpu'" in line
-    assert len(lines) == 8
+    assert len(lines) == 7
 
 
 @needs_cuda
@@ -369,7 +367,6 @@ def test_stream_of_a_device():
         assert stream.__cuda_stream__() == (0, stream.cuda_stream)
         assert stream.is_complete and not stream.is_capturing
         stream.synchronize()
-        wm.synchronize_stream(stream)
         assert stream != wm.Stream(device)
         assert wm.Stream(device, priority=-1).priority == -1
     assert wm.Stream().device is wm.get_device("cuda")
@@ -485,10 +482,8 @@ def test_foreign_stream_is_taken_everywhere(wrap, gate):
     event.record(foreign)
     assert not other.is_complete and not event.is_complete
     gated.open()
-    wm.synchronize_stream(foreign)
     other.synchronize()
-    with wm.ScopedStream(foreign) as scoped:
-        assert scoped == own == wm.get_stream() and wm.get_device() is device
+    assert event.is_complete
 
 
 @needs_cuda
@@ -546,49 +541,10 @@ def test_stream_of_another_device_is_refused():
     stream = wm.Stream("cuda:1")
     with pytest.raises(ValueError, match="cuda:1, not cuda:0"):
         wm.Stream("cuda:0", cuda_stream=stream.cuda_stream)
-    with pytest.raises(ValueError, match="cannot be current"):
-        wm.set_stream(stream, "cuda:0")
     with pytest.raises(ValueError, match="cannot be recorded"):
         wm.Event("cuda:0").record(stream)
     with pytest.raises(ValueError, match="cannot be recorded"):
         stream.record_event(wm.Event("cuda:0"))
-
-
-@needs_cuda
-def test_current_stream_belongs_to_the_thread():
-    device = wm.get_device("cuda")
-    default = wm.get_stream()
-    assert default.cuda_stream == LEGACY and default.device is device
-    stream = wm.Stream()
-    seen = []
-    with wm.ScopedStream(stream) as scoped:
-        assert scoped is stream is wm.get_stream() is device.stream
-        thread = threading.Thread(target=lambda: seen.append(wm.get_stream()))
-        thread.start()
-        thread.join()
-    assert seen == [default]
-    assert wm.get_stream() == default
-    device.stream = stream
-    assert wm.get_stream(device) is stream
-    wm.set_stream(default)
-    with wm.ScopedStream(None) as nothing:
-        assert nothing is None and wm.get_stream() == default
-
-
-@needs_cuda
-@pytest.mark.parametrize("sync_enter", [False, True])
-@pytest.mark.parametrize("sync_exit", [False, True])
-def test_scoped_stream_synchronises_as_asked(gate, sync_enter, sync_exit):
-    outer, inner = wm.Stream(), wm.Stream()
-    with wm.ScopedStream(outer):
-        gated = gate(outer)
-        with wm.ScopedStream(inner, sync_enter, sync_exit):
-            assert inner.is_complete is not sync_enter
-            gated.open()
-            wm.synchronize()
-            gated = gate(inner)
-        assert outer.is_complete is not sync_exit
-        gated.open()
 
 
 @needs_cuda
@@ -644,9 +600,10 @@ def test_event_of_a_device():
         assert event.device is device and event.cuda_event
         assert not event.enable_timing and not event.interprocess
         assert event.is_complete  # never recorded
-        with wm.ScopedDevice(device):
-            event.record()
+        event.record(wm.Stream(device))
         event.synchronize()
+        with pytest.raises(TypeError):
+            event.record()
     with pytest.raises(ValueError, match="CUDA device"):
         wm.Event("cpu")
     with pytest.raises(ValueError, match="both"):
@@ -671,8 +628,9 @@ def test_elapsed_time():
 @needs_cuda
 def test_elapsed_time_on_a_thread_without_a_context():
     start, end = wm.Event(enable_timing=True), wm.Event(enable_timing=True)
-    start.record()
-    end.record()
+    stream = wm.Stream()
+    start.record(stream)
+    end.record(stream)
     seen = []
     thread = threading.Thread(
         target=lambda: seen.append(wm.get_event_elapsed_time(start, end))

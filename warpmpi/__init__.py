@@ -57,23 +57,20 @@ if not _is_begun():
         get_devices,
         get_event_elapsed_time,
         get_preferred_device,
-        get_stream,
         is_cuda_available,
         is_device_available,
         is_on_device,
         ones,
         reset_stats,
         set_device,
-        set_stream,
         stats,
         synchronize,
         synchronize_device,
         synchronize_event,
-        synchronize_stream,
         zeros,
     )
     from warpmpi._install import install
-    from warpmpi._scopes import ScopedDevice, ScopedStream
+    from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
     from warpmpi.comm import (
         Cartcomm,
@@ -123,7 +120,6 @@ __all__ = [
     "Event",
     "OutOfMemoryError",
     "ScopedDevice",
-    "ScopedStream",
     "Stream",
     "__version__",
     "event_from_ipc_handle",
@@ -135,15 +131,12 @@ __all__ = [
     "get_devices",
     "get_event_elapsed_time",
     "get_preferred_device",
-    "get_stream",
     "is_cuda_available",
     "is_device_available",
     "set_device",
-    "set_stream",
     "synchronize",
     "synchronize_device",
     "synchronize_event",
-    "synchronize_stream",
 ]
 
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "python/stream.h"
 #include "python/view.h"
 
 typedef struct {
@@ -262,29 +261,6 @@ get_free_memory(PyObject *self, void *unused)
                                            : PyLong_FromSize_t(left);
 }
 
-static PyObject *
-get_stream(PyObject *self, void *unused)
-{
-    (void)unused;
-    if (is_cpu(self)) {
-        PyErr_SetString(PyExc_ValueError, "the CPU has no streams");
-        return NULL;
-    }
-    return wm_python_current_stream(((device_t *)self)->ordinal);
-}
-
-static int
-set_stream(PyObject *self, PyObject *value, void *unused)
-{
-    (void)unused;
-    if (value == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "cannot delete the stream");
-        return -1;
-    }
-    return wm_python_set_current_stream(value, ((device_t *)self)->ordinal,
-                                        true);
-}
-
 static PyGetSetDef getset[] = {
     {"alias", get_alias, NULL, "Its name: \"cuda:0\", \"cpu\".", NULL},
     {"ordinal", get_ordinal, NULL,
@@ -310,10 +286,6 @@ static PyGetSetDef getset[] = {
      "Whether events can be shared between processes.", NULL},
     {"has_context", get_has_context, NULL,
      "Whether the primary context exists in this process; makes none.", NULL},
-    {"stream", get_stream, set_stream,
-     "The stream current on this thread. Setting another one makes it wait\n"
-     "for the work of the previous one. ValueError for the CPU.",
-     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -364,31 +336,6 @@ device_synchronize(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    set_stream_doc,
-    "set_stream($self, /, stream, sync=True)\n"
-    "--\n"
-    "\n"
-    "Makes `stream` (of this device; wm.Stream or anyone's) the one current "
-    "on\n"
-    "this thread. With `sync` it waits, on the device, for the previous one.");
-
-static PyObject *
-device_set_stream(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"stream", "sync", NULL};
-    PyObject *stream; // borrowed
-    int sync = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p:set_stream", names,
-                                     &stream, &sync)
-        || wm_python_set_current_stream(stream, ((device_t *)self)->ordinal,
-                                        sync)
-               < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 // Pickled by name: on the other side it is that process's device.
 static PyObject *
 device_reduce(PyObject *self, PyObject *unused)
@@ -413,8 +360,6 @@ device_reduce(PyObject *self, PyObject *unused)
 static PyMethodDef methods[] = {
     {"can_access", device_can_access, METH_O, can_access_doc},
     {"synchronize", device_synchronize, METH_NOARGS, synchronize_doc},
-    {"set_stream", (PyCFunction)(void (*)(void))device_set_stream,
-     METH_VARARGS | METH_KEYWORDS, set_stream_doc},
     {"__reduce__", device_reduce, METH_NOARGS, "Pickles by name."},
     {NULL, NULL, 0, NULL},
 };

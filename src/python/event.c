@@ -212,35 +212,22 @@ static PyGetSetDef getset[] = {
 
 PyDoc_STRVAR(
     record_doc,
-    "record($self, /, stream=None)\n"
+    "record($self, /, stream)\n"
     "--\n"
     "\n"
     "Records the event after the work submitted so far to a stream, ours or\n"
-    "anyone's (None: the current one of the event's device). ValueError for "
-    "a\n"
-    "stream of another device.");
+    "anyone's. ValueError for a stream of another device.");
 
 static PyObject *
 event_record(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", NULL};
-    PyObject *stream = Py_None; // borrowed, then owned
+    PyObject *stream; // borrowed
     int device;
     CUstream handle;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:record", names,
-                                     &stream)) {
-        return NULL;
-    }
-    stream = stream == Py_None
-                 ? wm_python_current_stream(((event_t *)self)->device)
-                 : Py_NewRef(stream);
-    int status = -1;
-    if (stream != NULL
-        && wm_stream_from_object(stream, "stream", &device, &handle) == 0) {
-        status = wm_python_event_record(self, device, handle);
-    }
-    Py_XDECREF(stream);
-    if (status < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
+        || wm_stream_from_object(stream, "stream", &device, &handle) < 0
+        || wm_python_event_record(self, device, handle) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
