@@ -45,7 +45,6 @@ if not _is_begun():
         array,
         asarray,
         empty,
-        event_from_ipc_handle,
         from_dlpack,
         from_numpy,
         full,
@@ -55,7 +54,6 @@ if not _is_begun():
         get_cuda_driver_version,
         get_device,
         get_devices,
-        get_event_elapsed_time,
         get_preferred_device,
         is_cuda_available,
         is_device_available,
@@ -66,7 +64,6 @@ if not _is_begun():
         stats,
         synchronize,
         synchronize_device,
-        synchronize_event,
         zeros,
     )
     from warpmpi._install import install
@@ -122,21 +119,18 @@ __all__ = [
     "ScopedDevice",
     "Stream",
     "__version__",
-    "event_from_ipc_handle",
     "get_cuda_device",
     "get_cuda_device_count",
     "get_cuda_devices",
     "get_cuda_driver_version",
     "get_device",
     "get_devices",
-    "get_event_elapsed_time",
     "get_preferred_device",
     "is_cuda_available",
     "is_device_available",
     "set_device",
     "synchronize",
     "synchronize_device",
-    "synchronize_event",
 ]
 
 

@@ -331,7 +331,7 @@ PyDoc_STRVAR(
     "--\n"
     "\n"
     "Records an event after the work submitted so far and returns it; a new\n"
-    "untimed one where none is given. ValueError for another device's event.");
+    "one where none is given. ValueError for another device's event.");
 
 static PyObject *
 stream_record_event(PyObject *self, PyObject *args, PyObject *kwargs)
