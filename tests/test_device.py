@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Devices, streams and events, and which of them are current."""
 
+import ast
 import ctypes
 import gc
 import os
@@ -37,6 +38,27 @@ def fresh(code, **environment):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def contexts_after(code):
+    """Of each device, whether a program of its own has its context then."""
+    return ast.literal_eval(
+        fresh(
+            f"""
+{code}
+import ctypes, os
+path = os.environ.get("WARPMPI_CUDA_DRIVER") or "libcuda.so.1"
+cuda, found = ctypes.CDLL(path), []
+for ordinal in range(wm.get_cuda_device_count()):
+    flags, active = ctypes.c_uint(), ctypes.c_int(-1)
+    assert not cuda.cuDevicePrimaryCtxGetState(
+        ordinal, ctypes.byref(flags), ctypes.byref(active)
+    )
+    found.append(bool(active.value))
+print(found)
+"""
+        )
+    )
 
 
 class Gate:
@@ -99,12 +121,10 @@ def test_cpu_is_a_device():
     cpu = wm.get_device("cpu")
     assert cpu.is_cpu and not cpu.is_cuda
     assert cpu.ordinal == -1 and cpu.alias == str(cpu) == "cpu"
-    assert cpu.uuid is None and cpu.pci_bus_id is None and cpu.arch == 0
+    assert cpu.uuid is None and cpu.pci_bus_id is None
     assert 0 < cpu.free_memory <= cpu.total_memory
-    assert cpu.name == "CPU" and cpu.sm_count == 0
-    assert not cpu.has_context
+    assert cpu.name == "CPU"
     assert cpu is wm.get_device(-1) is wm.get_device(cpu)
-    assert cpu.can_access("cpu")
     cpu.synchronize()
 
 
@@ -157,16 +177,10 @@ def test_no_device_is_a_type_error(ident):
 def test_facts_of_a_cuda_device():
     device = wm.get_cuda_device(0)
     assert device.is_cuda and not device.is_cpu
-    assert device.name and device.arch >= 30 and device.sm_count > 0
+    assert device.name
     assert device.uuid.startswith("GPU-") and len(device.uuid) == 40
     assert device.pci_bus_id.count(":") == 2
     assert 0 < device.free_memory <= device.total_memory
-    assert isinstance(device.is_mempool_supported, bool)
-    assert isinstance(device.is_ipc_supported, bool)
-    assert device.has_context
-    assert device.can_access(device) and device.can_access("cuda:0")
-    assert not device.can_access("cpu")
-    assert not wm.get_device("cpu").can_access(device)
     assert wm.get_cuda_driver_version() >= (12, 0)
     device.synchronize()
 
@@ -175,7 +189,6 @@ def test_facts_of_a_cuda_device():
 def test_devices_differ():
     one, two = wm.get_cuda_devices()[:2]
     assert one != two and hash(one) != hash(two) and one.uuid != two.uuid
-    assert isinstance(one.can_access(two), bool)
 
 
 @needs_cuda
@@ -251,11 +264,10 @@ def test_default_device_is_that_of_the_local_rank(variable):
 def test_looking_at_devices_makes_no_context():
     code = """
 for device in wm.get_cuda_devices():
-    device.name, device.uuid, device.total_memory, device.can_access("cuda:0")
+    device.name, device.uuid, device.total_memory, device.pci_bus_id
 wm.get_device(), wm.synchronize()
-print([device.has_context for device in wm.get_cuda_devices()])
 """
-    assert "True" not in fresh(code)
+    assert True not in contexts_after(code)
 
 
 @needs_two
@@ -264,9 +276,8 @@ def test_using_a_device_makes_no_context_on_another():
 stream = wm.Stream("cuda:1")
 stream.synchronize()
 wm.synchronize()
-print([device.has_context for device in wm.get_cuda_devices()][:2])
 """
-    assert fresh(code) == "[False, True]"
+    assert contexts_after(code)[:2] == [False, True]
 
 
 def test_a_driver_that_was_asked_for_and_is_none_is_told():

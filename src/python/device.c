@@ -179,59 +179,6 @@ get_pci_bus_id(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_arch(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyLong_FromLong(facts != NULL ? facts->arch : 0)
-               : NULL;
-}
-
-static PyObject *
-get_sm_count(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyLong_FromLong(facts != NULL ? facts->multiprocessors : 0)
-               : NULL;
-}
-
-static PyObject *
-get_is_mempool_supported(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyBool_FromLong(facts != NULL && facts->memory_pools)
-               : NULL;
-}
-
-static PyObject *
-get_is_ipc_supported(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyBool_FromLong(facts != NULL && facts->ipc_events)
-               : NULL;
-}
-
-static PyObject *
-get_has_context(PyObject *self, void *unused)
-{
-    (void)unused;
-    bool active = false;
-    wm_error_t err;
-    if (!is_cpu(self)
-        && wm_device_active(((device_t *)self)->ordinal, &active, &err) < 0) {
-        return wm_raise(&err);
-    }
-    return PyBool_FromLong(active);
-}
-
-static PyObject *
 get_total_memory(PyObject *self, void *unused)
 {
     (void)unused;
@@ -273,50 +220,11 @@ static PyGetSetDef getset[] = {
     {"pci_bus_id", get_pci_bus_id, NULL,
      "The PCI address \"domain:bus:device.function\"; None for the CPU.",
      NULL},
-    {"arch", get_arch, NULL,
-     "10 * major + minor of the compute capability; 0 for the CPU.", NULL},
-    {"sm_count", get_sm_count, NULL,
-     "Number of multiprocessors; 0 for the CPU.", NULL},
     {"total_memory", get_total_memory, NULL, "All memory, in bytes.", NULL},
     {"free_memory", get_free_memory, NULL,
      "Free memory in bytes, right now. Makes the device's context.", NULL},
-    {"is_mempool_supported", get_is_mempool_supported, NULL,
-     "Whether the device has stream-ordered memory pools.", NULL},
-    {"is_ipc_supported", get_is_ipc_supported, NULL,
-     "Whether events can be shared between processes.", NULL},
-    {"has_context", get_has_context, NULL,
-     "Whether the primary context exists in this process; makes none.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-PyDoc_STRVAR(
-    can_access_doc,
-    "can_access($self, peer, /)\n"
-    "--\n"
-    "\n"
-    "Whether this device can read and write memory of `peer` (a device or "
-    "its\n"
-    "name) directly. True for itself; False between the CPU and a GPU.");
-
-static PyObject *
-device_can_access(PyObject *self, PyObject *peer)
-{
-    int device = ((device_t *)self)->ordinal;
-    int other;
-    bool can = false;
-    wm_error_t err;
-    if (wm_device_from_object(peer, &other) < 0) {
-        return NULL;
-    }
-    if (device == other) {
-        can = true;
-    }
-    else if (device >= 0 && other >= 0
-             && wm_device_can_access(device, other, &can, &err) < 0) {
-        return wm_raise(&err);
-    }
-    return PyBool_FromLong(can);
-}
 
 PyDoc_STRVAR(synchronize_doc,
              "synchronize($self, /)\n"
@@ -358,7 +266,6 @@ device_reduce(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"can_access", device_can_access, METH_O, can_access_doc},
     {"synchronize", device_synchronize, METH_NOARGS, synchronize_doc},
     {"__reduce__", device_reduce, METH_NOARGS, "Pickles by name."},
     {NULL, NULL, 0, NULL},
