@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Devices, streams and events, and which of them are current."""
 
+import ast
 import ctypes
 import gc
 import os
@@ -21,11 +22,6 @@ needs_cuda = pytest.mark.skipif(
 needs_two = pytest.mark.skipif(
     wm.get_cuda_device_count() < 2, reason="fewer than two CUDA devices"
 )
-needs_ipc_events = pytest.mark.skipif(
-    not wm.is_cuda_available() or not wm.get_cuda_device().is_ipc_supported,
-    reason="no interprocess events",
-)
-
 LEGACY = 1
 NO_DRIVER = {"WARPMPI_CUDA_DRIVER": "/nonexistent/libcuda.so.1"}
 
@@ -42,6 +38,27 @@ def fresh(code, **environment):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def contexts_after(code):
+    """Of each device, whether a program of its own has its context then."""
+    return ast.literal_eval(
+        fresh(
+            f"""
+{code}
+import ctypes, os
+path = os.environ.get("WARPMPI_CUDA_DRIVER") or "libcuda.so.1"
+cuda, found = ctypes.CDLL(path), []
+for ordinal in range(wm.get_cuda_device_count()):
+    flags, active = ctypes.c_uint(), ctypes.c_int(-1)
+    assert not cuda.cuDevicePrimaryCtxGetState(
+        ordinal, ctypes.byref(flags), ctypes.byref(active)
+    )
+    found.append(bool(active.value))
+print(found)
+"""
+        )
+    )
 
 
 class Gate:
@@ -104,15 +121,11 @@ def test_cpu_is_a_device():
     cpu = wm.get_device("cpu")
     assert cpu.is_cpu and not cpu.is_cuda
     assert cpu.ordinal == -1 and cpu.alias == str(cpu) == "cpu"
-    assert cpu.uuid is None and cpu.pci_bus_id is None and cpu.arch == 0
+    assert cpu.uuid is None and cpu.pci_bus_id is None
     assert 0 < cpu.free_memory <= cpu.total_memory
-    assert cpu.name == "CPU" and cpu.sm_count == 0
-    assert not cpu.has_context
+    assert cpu.name == "CPU"
     assert cpu is wm.get_device(-1) is wm.get_device(cpu)
-    assert cpu.can_access("cpu")
     cpu.synchronize()
-    with pytest.raises(ValueError, match="no streams"):
-        _ = cpu.stream
 
 
 def test_devices_are_listed_cpu_first():
@@ -164,16 +177,10 @@ def test_no_device_is_a_type_error(ident):
 def test_facts_of_a_cuda_device():
     device = wm.get_cuda_device(0)
     assert device.is_cuda and not device.is_cpu
-    assert device.name and device.arch >= 30 and device.sm_count > 0
+    assert device.name
     assert device.uuid.startswith("GPU-") and len(device.uuid) == 40
     assert device.pci_bus_id.count(":") == 2
     assert 0 < device.free_memory <= device.total_memory
-    assert isinstance(device.is_mempool_supported, bool)
-    assert isinstance(device.is_ipc_supported, bool)
-    assert device.has_context
-    assert device.can_access(device) and device.can_access("cuda:0")
-    assert not device.can_access("cpu")
-    assert not wm.get_device("cpu").can_access(device)
     assert wm.get_cuda_driver_version() >= (12, 0)
     device.synchronize()
 
@@ -182,7 +189,6 @@ def test_facts_of_a_cuda_device():
 def test_devices_differ():
     one, two = wm.get_cuda_devices()[:2]
     assert one != two and hash(one) != hash(two) and one.uuid != two.uuid
-    assert isinstance(one.can_access(two), bool)
 
 
 @needs_cuda
@@ -258,11 +264,10 @@ def test_default_device_is_that_of_the_local_rank(variable):
 def test_looking_at_devices_makes_no_context():
     code = """
 for device in wm.get_cuda_devices():
-    device.name, device.uuid, device.total_memory, device.can_access("cuda:0")
-wm.get_device(), wm.get_stream(), wm.synchronize()
-print([device.has_context for device in wm.get_cuda_devices()])
+    device.name, device.uuid, device.total_memory, device.pci_bus_id
+wm.get_device(), wm.synchronize()
 """
-    assert "True" not in fresh(code)
+    assert True not in contexts_after(code)
 
 
 @needs_two
@@ -271,9 +276,8 @@ def test_using_a_device_makes_no_context_on_another():
 stream = wm.Stream("cuda:1")
 stream.synchronize()
 wm.synchronize()
-print([device.has_context for device in wm.get_cuda_devices()][:2])
 """
-    assert fresh(code) == "[False, True]"
+    assert contexts_after(code)[:2] == [False, True]
 
 
 def test_a_driver_that_was_asked_for_and_is_none_is_told():
@@ -300,7 +304,7 @@ for ident in ("cuda", "cuda:0", 0):
         wm.get_device(ident)
     except ValueError as error:
         print(error)
-for make in (wm.Stream, wm.Event, wm.get_stream):
+for make in (wm.Stream, wm.Event):
     try:
         make()
     except ValueError as error:
@@ -313,7 +317,7 @@ for make in (wm.Stream, wm.Event, wm.get_stream):
         assert "valid devices are 'cpu' (no CUDA driver:" in line
     for line in lines[5:]:
         assert "needs a CUDA device, not 'cpu'" in line
-    assert len(lines) == 8
+    assert len(lines) == 7
 
 
 @needs_cuda
@@ -347,15 +351,16 @@ def test_exception_classes():
     assert wm.CudaError("x").code is None and wm.CudaError("x").name is None
 
 
-@needs_ipc_events
+@needs_cuda
 def test_cuda_error_tells_call_result_and_arguments():
+    size = 2 * wm.get_device("cuda:0").total_memory
     with pytest.raises(wm.CudaError) as caught:
-        wm.event_from_ipc_handle(bytes(64), "cuda:0")
+        wm.empty(size, "u1", "cuda:0")
     error = caught.value
     assert isinstance(error.code, int) and error.code > 0
     assert error.name.startswith("CUDA_ERROR_")
     assert error.name in str(error)
-    assert "cuIpcOpenEventHandle" in str(error) and "cuda:0" in str(error)
+    assert "cuMemAlloc" in str(error) and "cuda:0" in str(error)
 
 
 # --- streams ------------------------------------------------------------
@@ -369,7 +374,6 @@ def test_stream_of_a_device():
         assert stream.__cuda_stream__() == (0, stream.cuda_stream)
         assert stream.is_complete and not stream.is_capturing
         stream.synchronize()
-        wm.synchronize_stream(stream)
         assert stream != wm.Stream(device)
         assert wm.Stream(device, priority=-1).priority == -1
     assert wm.Stream().device is wm.get_device("cuda")
@@ -419,7 +423,6 @@ def test_stream_waits_for_an_event(gate):
     assert not two.is_complete and not three.is_complete
     gated.open()
     event.synchronize()
-    wm.synchronize_event(event)
     wm.synchronize()
     assert two.is_complete and three.is_complete
     with pytest.raises(TypeError, match="an event is"):
@@ -485,10 +488,8 @@ def test_foreign_stream_is_taken_everywhere(wrap, gate):
     event.record(foreign)
     assert not other.is_complete and not event.is_complete
     gated.open()
-    wm.synchronize_stream(foreign)
     other.synchronize()
-    with wm.ScopedStream(foreign) as scoped:
-        assert scoped == own == wm.get_stream() and wm.get_device() is device
+    assert event.is_complete
 
 
 @needs_cuda
@@ -546,49 +547,10 @@ def test_stream_of_another_device_is_refused():
     stream = wm.Stream("cuda:1")
     with pytest.raises(ValueError, match="cuda:1, not cuda:0"):
         wm.Stream("cuda:0", cuda_stream=stream.cuda_stream)
-    with pytest.raises(ValueError, match="cannot be current"):
-        wm.set_stream(stream, "cuda:0")
     with pytest.raises(ValueError, match="cannot be recorded"):
         wm.Event("cuda:0").record(stream)
     with pytest.raises(ValueError, match="cannot be recorded"):
         stream.record_event(wm.Event("cuda:0"))
-
-
-@needs_cuda
-def test_current_stream_belongs_to_the_thread():
-    device = wm.get_device("cuda")
-    default = wm.get_stream()
-    assert default.cuda_stream == LEGACY and default.device is device
-    stream = wm.Stream()
-    seen = []
-    with wm.ScopedStream(stream) as scoped:
-        assert scoped is stream is wm.get_stream() is device.stream
-        thread = threading.Thread(target=lambda: seen.append(wm.get_stream()))
-        thread.start()
-        thread.join()
-    assert seen == [default]
-    assert wm.get_stream() == default
-    device.stream = stream
-    assert wm.get_stream(device) is stream
-    wm.set_stream(default)
-    with wm.ScopedStream(None) as nothing:
-        assert nothing is None and wm.get_stream() == default
-
-
-@needs_cuda
-@pytest.mark.parametrize("sync_enter", [False, True])
-@pytest.mark.parametrize("sync_exit", [False, True])
-def test_scoped_stream_synchronises_as_asked(gate, sync_enter, sync_exit):
-    outer, inner = wm.Stream(), wm.Stream()
-    with wm.ScopedStream(outer):
-        gated = gate(outer)
-        with wm.ScopedStream(inner, sync_enter, sync_exit):
-            assert inner.is_complete is not sync_enter
-            gated.open()
-            wm.synchronize()
-            gated = gate(inner)
-        assert outer.is_complete is not sync_exit
-        gated.open()
 
 
 @needs_cuda
@@ -642,85 +604,10 @@ def test_event_of_a_device():
     for device in wm.get_cuda_devices():
         event = wm.Event(device)
         assert event.device is device and event.cuda_event
-        assert not event.enable_timing and not event.interprocess
         assert event.is_complete  # never recorded
-        with wm.ScopedDevice(device):
-            event.record()
+        event.record(wm.Stream(device))
         event.synchronize()
+        with pytest.raises(TypeError):
+            event.record()
     with pytest.raises(ValueError, match="CUDA device"):
         wm.Event("cpu")
-    with pytest.raises(ValueError, match="both"):
-        wm.Event(enable_timing=True, interprocess=True)
-
-
-@needs_cuda
-def test_elapsed_time():
-    stream = wm.Stream()
-    start, end = wm.Event(enable_timing=True), wm.Event(enable_timing=True)
-    assert start.enable_timing
-    stream.record_event(start)
-    assert stream.record_event(end) is end
-    assert wm.get_event_elapsed_time(start, end) >= 0
-    assert wm.get_event_elapsed_time(start, end, synchronize=False) >= 0
-    with pytest.raises(ValueError, match="enable_timing"):
-        wm.get_event_elapsed_time(start, wm.Event())
-    with pytest.raises(TypeError, match="end_event must be"):
-        wm.get_event_elapsed_time(start, 3)
-
-
-@needs_cuda
-def test_elapsed_time_on_a_thread_without_a_context():
-    start, end = wm.Event(enable_timing=True), wm.Event(enable_timing=True)
-    start.record()
-    end.record()
-    seen = []
-    thread = threading.Thread(
-        target=lambda: seen.append(wm.get_event_elapsed_time(start, end))
-    )
-    thread.start()
-    thread.join()
-    assert len(seen) == 1 and seen[0] >= 0
-
-
-@needs_ipc_events
-def test_event_shared_with_another_process(gate):
-    stream = wm.Stream("cuda:0")
-    event = wm.Event("cuda:0", interprocess=True)
-    gated = gate(stream)
-    event.record(stream)
-    handle = event.ipc_handle()
-    assert len(handle) == 64
-    code = f"""
-import sys
-event = wm.event_from_ipc_handle({handle!r}, "cuda:0")
-assert event.device == "cuda:0" and event.interprocess
-print(event.is_complete)
-sys.stdout.flush()
-sys.stdin.readline()
-event.synchronize()
-print(event.is_complete)
-"""
-    folder = str(Path(wm.__file__).resolve().parent.parent)
-    with subprocess.Popen(
-        [sys.executable, "-c", "import warpmpi as wm\n" + code],
-        env={**os.environ, "PYTHONPATH": folder},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout.readline() == "False\n"
-        gated.open()
-        child.stdin.write("\n")
-        child.stdin.flush()
-        assert child.stdout.readline() == "True\n"
-    assert child.returncode == 0
-
-
-@needs_cuda
-def test_event_handles_are_checked():
-    with pytest.raises(ValueError, match="interprocess=True"):
-        wm.Event().ipc_handle()
-    with pytest.raises(ValueError, match="64 bytes"):
-        wm.event_from_ipc_handle(b"short")
-    with pytest.raises(TypeError):
-        wm.event_from_ipc_handle("text")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import warpmpi as wm
-from warpmpi.settings import NAMES
+from warpmpi._settings import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("src", "warpmpi", "build_tools", "benchmarks", "tests", "examples")
@@ -37,7 +37,7 @@ def run(code, **environment):
     ],
 )
 def test_a_variable_that_there_is_not_is_named_once(name, told):
-    code = "import warpmpi, warpmpi.settings, warnings; import warpmpi"
+    code = "import warpmpi, warpmpi._settings, warnings; import warpmpi"
     _, errors = run(code, **{name: "1"})
     assert errors.count("RuntimeWarning") == 1
     assert told in errors

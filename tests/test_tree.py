@@ -2,6 +2,7 @@
 """The tree is as the design says: floors, names, licences, documentation."""
 
 import ast
+import importlib.machinery
 import inspect
 import re
 import sys
@@ -239,3 +240,42 @@ def test_versions_agree():
     assert warpmpi.__version__ == version
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert f"## {version}" in changelog
+
+
+def test_the_package_has_no_private_module_under_a_public_name():
+    """`wm.comm` alone is public; the rest begins with an underscore."""
+    import warpmpi
+
+    folder = ROOT / "warpmpi"
+    public = {
+        path.stem
+        for path in folder.iterdir()
+        if (path.suffix == ".py" or (path / "__init__.py").is_file())
+        and not path.name.startswith("_")
+    }
+    assert public == {"comm"}
+    modules = {
+        name
+        for name, value in vars(warpmpi).items()
+        if inspect.ismodule(value) and not name.startswith("_")
+    }
+    assert modules <= {"comm"}
+
+
+def test_install_is_the_function_whatever_is_imported():
+    import warpmpi
+
+    find = importlib.machinery.PathFinder.find_spec
+    assert find("warpmpi._install", warpmpi.__path__)
+    assert not find("warpmpi.install", warpmpi.__path__)
+    assert inspect.isfunction(warpmpi.install)
+
+
+def test_setup_lists_every_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    listed = re.search(r"^packages = (\[.*\])$", text, re.MULTILINE)[1]
+    there = [
+        ".".join(path.relative_to(ROOT).parent.parts)
+        for path in (ROOT / "warpmpi").rglob("__init__.py")
+    ]
+    assert sorted(ast.literal_eval(listed)) == sorted(there)

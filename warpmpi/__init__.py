@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
 
-import sys
+import sys as _sys
 
 
 def _is_begun() -> bool:
     """Tell whether this is for `python -m warpmpi`, to find its __main__."""
-    if getattr(sys, "argv", [])[:1] != ["-m"]:
+    if getattr(_sys, "argv", [])[:1] != ["-m"]:
         return False
-    word = sys.orig_argv[-len(sys.argv)]
+    word = _sys.orig_argv[-len(_sys.argv)]
     return word == "warpmpi" or (word[0] == "-" and word.endswith("mwarpmpi"))
 
 
@@ -28,6 +28,7 @@ if not _is_begun():
             name="warpmpi._core",
         ) from None
 
+    from warpmpi._arrays import empty_like, full_like, ones_like, zeros_like
     from warpmpi._core import (
         Array,
         CommMethods,
@@ -44,7 +45,6 @@ if not _is_begun():
         array,
         asarray,
         empty,
-        event_from_ipc_handle,
         from_dlpack,
         from_numpy,
         full,
@@ -54,25 +54,21 @@ if not _is_begun():
         get_cuda_driver_version,
         get_device,
         get_devices,
-        get_event_elapsed_time,
         get_preferred_device,
-        get_stream,
         is_cuda_available,
         is_device_available,
         is_on_device,
         ones,
         reset_stats,
         set_device,
-        set_stream,
         stats,
         synchronize,
         synchronize_device,
-        synchronize_event,
-        synchronize_stream,
         zeros,
     )
-    from warpmpi._scopes import ScopedDevice, ScopedStream
-    from warpmpi.arrays import empty_like, full_like, ones_like, zeros_like
+    from warpmpi._install import install
+    from warpmpi._scopes import ScopedDevice
+    from warpmpi._settings import check_names
     from warpmpi.comm import (
         Cartcomm,
         Comm,
@@ -82,8 +78,6 @@ if not _is_begun():
         Transport,
         transport,
     )
-    from warpmpi.install import install
-    from warpmpi.settings import check_names
 
     check_names()
     del check_names, warpmpi
@@ -123,27 +117,20 @@ __all__ = [
     "Event",
     "OutOfMemoryError",
     "ScopedDevice",
-    "ScopedStream",
     "Stream",
     "__version__",
-    "event_from_ipc_handle",
     "get_cuda_device",
     "get_cuda_device_count",
     "get_cuda_devices",
     "get_cuda_driver_version",
     "get_device",
     "get_devices",
-    "get_event_elapsed_time",
     "get_preferred_device",
-    "get_stream",
     "is_cuda_available",
     "is_device_available",
     "set_device",
-    "set_stream",
     "synchronize",
     "synchronize_device",
-    "synchronize_event",
-    "synchronize_stream",
 ]
 
 

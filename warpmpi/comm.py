@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, checking, objects, staging
-from .buffered import BufferedSends
-from .objectcollectives import ObjectCollectives
-from .objects import ObjectMessages
+from . import _checking, _core, _staging
+from ._buffered import BufferedSends
+from ._objects import ObjectCollectives, ObjectMessages
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +57,7 @@ def _host_only(base: type, name: str) -> Any:
 
 def _guard(cls: type, base: type) -> None:
     """Put the staged and the refusing forms of base's calls into cls."""
-    calls = staging.comm_calls(base)
+    calls = _staging.comm_calls(base)
     if not issubclass(cls, _Communicator):
         for name in _HOST_ONLY:
             if hasattr(base, name):
@@ -138,7 +137,7 @@ def _guard_stock_calls() -> None:
     def create_window(cls: type, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         if any(isinstance(each, _Communicator) for each in given):
-            staging.refuse_window(given)
+            _staging.refuse_window(given)
         return create.__get__(None, cls)(*args, **kwargs)
 
     _core._patch(MPI.Prequest, "Startall", staticmethod(start_all))
@@ -407,7 +406,7 @@ setattr(  # noqa: B010
 )
 if _core._check_wanted():
     for _cls in (Comm, Cartcomm, Graphcomm, Distgraphcomm, Intercomm):
-        for _name, _call in checking.comm_calls(_cls):
+        for _name, _call in _checking.comm_calls(_cls):
             setattr(_cls, _name, _call)
 
 _KINDS: tuple[tuple[type, type], ...] = (
@@ -417,27 +416,6 @@ _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Intercomm, Intercomm),
     (MPI.Intracomm, Comm),
 )
-
-
-# Calls of mpi4py's that belong to no communicator, for install():
-# (type, name, what takes its place).
-CLASS_CALLS: list[tuple[type, str, Any]] = [
-    (MPI.Prequest, "Startall", staticmethod(_core.Prequest.Startall)),
-    (MPI.Message, "Probe", staticmethod(_core.Message.Probe)),
-    (MPI.Message, "Iprobe", staticmethod(_core.Message.Iprobe)),
-    *(
-        (MPI.Request, name, staticmethod(getattr(_core.Request, name)))
-        for name in (
-            *("Waitall", "Waitany", "Waitsome"),
-            *("Testall", "Testany", "Testsome"),
-            *("Get_status_all", "Get_status_any", "Get_status_some"),
-            *("get_status_all", "get_status_any", "get_status_some"),
-        )
-        if hasattr(MPI.Request, name)  # some since mpi4py 4.1
-    ),
-    *staging.class_calls(),
-    *objects.CLASS_CALLS,
-]
 
 
 class Transport(NamedTuple):

@@ -35,30 +35,9 @@ wm_device_forked(void)
 }
 
 static int
-read_attribute(const wm_device_t *device, CUdevice_attribute attribute,
-               int *value, wm_error_t *err)
-{
-    return WM_CU(err, DeviceGetAttribute, value, attribute, device->handle);
-}
-
-// An attribute that an older driver may not know counts as `unknown` there.
-static bool
-has_attribute(const wm_device_t *device, CUdevice_attribute attribute,
-              bool unknown)
-{
-    int value;
-    if (wm_cu.DeviceGetAttribute(&value, attribute, device->handle)
-        != CUDA_SUCCESS) {
-        return unknown;
-    }
-    return value != 0;
-}
-
-static int
 describe_lock_held(int ordinal, wm_error_t *err)
 {
     wm_device_t *device = &entries[ordinal].facts;
-    int major, minor;
     device->ordinal = ordinal;
     if (WM_CU(err, DeviceGet, &device->handle, ordinal) < 0
         || WM_CU(err, DeviceGetName, device->name, sizeof(device->name),
@@ -70,22 +49,11 @@ describe_lock_held(int ordinal, wm_error_t *err)
         || WM_CU(err, DeviceGetUuid, &device->uuid, device->handle) < 0
         || WM_CU(err, DeviceTotalMem, &device->total_memory, device->handle)
                < 0
-        || read_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                          &major, err)
-               < 0
-        || read_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                          &minor, err)
-               < 0
-        || read_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                          &device->multiprocessors, err)
+        || WM_CU(err, DeviceGetAttribute, &device->multiprocessors,
+                 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->handle)
                < 0) {
         return wm_error_context(err, "describing cuda:%d", ordinal);
     }
-    device->arch = 10 * major + minor;
-    device->ipc_events = has_attribute(
-        device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, true);
-    device->memory_pools = has_attribute(
-        device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, false);
     atomic_store_explicit(&entries[ordinal].described, true,
                           memory_order_release);
     return 0;

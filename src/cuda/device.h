@@ -17,10 +17,7 @@ typedef struct {
     char name[96];
     char pci_bus_id[20];
     CUuuid uuid;
-    int arch; // 90 for compute capability 9.0
     int multiprocessors;
-    bool ipc_events;   // interprocess events are supported
-    bool memory_pools; // cuMemAllocAsync is supported
     size_t total_memory;
 } wm_device_t;
 

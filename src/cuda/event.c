@@ -20,23 +20,8 @@ static pool_t pools[WM_MAX_DEVICES] = {
     [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
-static unsigned int
-flags_of(wm_event_kind_t kind)
-{
-    switch (kind) {
-    case WM_EVENT_TIMED:
-        return CU_EVENT_DEFAULT;
-    case WM_EVENT_INTERPROCESS:
-        return CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    case WM_EVENT_ORDER:
-    default:
-        return CU_EVENT_DISABLE_TIMING;
-    }
-}
-
 int
-wm_event_create(int device, wm_event_kind_t kind, CUevent *event,
-                wm_error_t *err)
+wm_event_create(int device, CUevent *event, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
@@ -44,8 +29,7 @@ wm_event_create(int device, wm_event_kind_t kind, CUevent *event,
         return status;
     }
     CUevent made;
-    unsigned int flags = flags_of(kind);
-    status = WM_CU(err, EventCreate, &made, flags);
+    status = WM_CU(err, EventCreate, &made, CU_EVENT_DISABLE_TIMING);
     wm_device_leave(&scope);
     if (status < 0) {
         return wm_error_context(err, "making an event on cuda:%d", device);
@@ -79,7 +63,7 @@ wm_event_acquire(int device, CUevent *event, wm_error_t *err)
     }
     pthread_mutex_unlock(&pool->lock);
     if (found == NULL) {
-        return wm_event_create(device, WM_EVENT_ORDER, event, err);
+        return wm_event_create(device, event, err);
     }
     *event = found;
     return 0;
@@ -143,7 +127,7 @@ wm_event_look_for_errors(int device, wm_error_t *err)
     int status = 0;
     CUevent none = NULL, event = atomic_load(&pool->unrecorded);
     if (event == NULL) {
-        status = wm_event_create(device, WM_EVENT_ORDER, &event, err);
+        status = wm_event_create(device, &event, err);
         if (status == 0
             && !atomic_compare_exchange_strong(&pool->unrecorded, &none,
                                                event)) {
@@ -168,57 +152,4 @@ wm_event_synchronize(int device, CUevent event, wm_error_t *err)
     status = WM_CU(err, EventSynchronize, event);
     wm_device_leave(&scope);
     return status;
-}
-
-int
-wm_event_elapsed(CUevent start, CUevent end, float *ms, wm_error_t *err)
-{
-    int status = wm_driver_load(err);
-    if (status < 0) {
-        return status;
-    }
-    float value;
-    status = WM_CU(err, EventElapsedTime, &value, start, end);
-    if (status == 0) {
-        *ms = value;
-    }
-    return status;
-}
-
-int
-wm_event_export(int device, CUevent event, CUipcEventHandle *handle,
-                wm_error_t *err)
-{
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
-        return status;
-    }
-    CUipcEventHandle made;
-    status = WM_CU(err, IpcGetEventHandle, &made, event);
-    wm_device_leave(&scope);
-    if (status == 0) {
-        *handle = made;
-    }
-    return status;
-}
-
-int
-wm_event_import(int device, const CUipcEventHandle *handle, CUevent *event,
-                wm_error_t *err)
-{
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
-        return status;
-    }
-    CUevent made;
-    status = WM_CU(err, IpcOpenEventHandle, &made, *handle);
-    wm_device_leave(&scope);
-    if (status < 0) {
-        return wm_error_context(err, "opening a peer's event on cuda:%d",
-                                device);
-    }
-    *event = made;
-    return 0;
 }

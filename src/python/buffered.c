@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/buffered.py is made of: room for buffered sends, counted.
+// What warpmpi/_buffered.py is made of: room for buffered sends, counted.
 #include <stdbool.h>
 
 #include "comm/buffered.h"

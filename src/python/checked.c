@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/checking.py stands on: what the elements of buffers are.
+// What warpmpi/_checking.py stands on: what the elements of buffers are.
 #include "comm/check.h"
 #include "comm/element.h"
 #include "python/buffer.h"

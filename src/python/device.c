@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "python/stream.h"
 #include "python/view.h"
 
 typedef struct {
@@ -180,59 +179,6 @@ get_pci_bus_id(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_arch(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyLong_FromLong(facts != NULL ? facts->arch : 0)
-               : NULL;
-}
-
-static PyObject *
-get_sm_count(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyLong_FromLong(facts != NULL ? facts->multiprocessors : 0)
-               : NULL;
-}
-
-static PyObject *
-get_is_mempool_supported(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyBool_FromLong(facts != NULL && facts->memory_pools)
-               : NULL;
-}
-
-static PyObject *
-get_is_ipc_supported(PyObject *self, void *unused)
-{
-    (void)unused;
-    const wm_device_t *facts = is_cpu(self) ? NULL : facts_of(self);
-    return is_cpu(self) || facts != NULL
-               ? PyBool_FromLong(facts != NULL && facts->ipc_events)
-               : NULL;
-}
-
-static PyObject *
-get_has_context(PyObject *self, void *unused)
-{
-    (void)unused;
-    bool active = false;
-    wm_error_t err;
-    if (!is_cpu(self)
-        && wm_device_active(((device_t *)self)->ordinal, &active, &err) < 0) {
-        return wm_raise(&err);
-    }
-    return PyBool_FromLong(active);
-}
-
-static PyObject *
 get_total_memory(PyObject *self, void *unused)
 {
     (void)unused;
@@ -262,29 +208,6 @@ get_free_memory(PyObject *self, void *unused)
                                            : PyLong_FromSize_t(left);
 }
 
-static PyObject *
-get_stream(PyObject *self, void *unused)
-{
-    (void)unused;
-    if (is_cpu(self)) {
-        PyErr_SetString(PyExc_ValueError, "the CPU has no streams");
-        return NULL;
-    }
-    return wm_python_current_stream(((device_t *)self)->ordinal);
-}
-
-static int
-set_stream(PyObject *self, PyObject *value, void *unused)
-{
-    (void)unused;
-    if (value == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "cannot delete the stream");
-        return -1;
-    }
-    return wm_python_set_current_stream(value, ((device_t *)self)->ordinal,
-                                        true);
-}
-
 static PyGetSetDef getset[] = {
     {"alias", get_alias, NULL, "Its name: \"cuda:0\", \"cpu\".", NULL},
     {"ordinal", get_ordinal, NULL,
@@ -297,54 +220,11 @@ static PyGetSetDef getset[] = {
     {"pci_bus_id", get_pci_bus_id, NULL,
      "The PCI address \"domain:bus:device.function\"; None for the CPU.",
      NULL},
-    {"arch", get_arch, NULL,
-     "10 * major + minor of the compute capability; 0 for the CPU.", NULL},
-    {"sm_count", get_sm_count, NULL,
-     "Number of multiprocessors; 0 for the CPU.", NULL},
     {"total_memory", get_total_memory, NULL, "All memory, in bytes.", NULL},
     {"free_memory", get_free_memory, NULL,
      "Free memory in bytes, right now. Makes the device's context.", NULL},
-    {"is_mempool_supported", get_is_mempool_supported, NULL,
-     "Whether the device has stream-ordered memory pools.", NULL},
-    {"is_ipc_supported", get_is_ipc_supported, NULL,
-     "Whether events can be shared between processes.", NULL},
-    {"has_context", get_has_context, NULL,
-     "Whether the primary context exists in this process; makes none.", NULL},
-    {"stream", get_stream, set_stream,
-     "The stream current on this thread. Setting another one makes it wait\n"
-     "for the work of the previous one. ValueError for the CPU.",
-     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-PyDoc_STRVAR(
-    can_access_doc,
-    "can_access($self, peer, /)\n"
-    "--\n"
-    "\n"
-    "Whether this device can read and write memory of `peer` (a device or "
-    "its\n"
-    "name) directly. True for itself; False between the CPU and a GPU.");
-
-static PyObject *
-device_can_access(PyObject *self, PyObject *peer)
-{
-    int device = ((device_t *)self)->ordinal;
-    int other;
-    bool can = false;
-    wm_error_t err;
-    if (wm_device_from_object(peer, &other) < 0) {
-        return NULL;
-    }
-    if (device == other) {
-        can = true;
-    }
-    else if (device >= 0 && other >= 0
-             && wm_device_can_access(device, other, &can, &err) < 0) {
-        return wm_raise(&err);
-    }
-    return PyBool_FromLong(can);
-}
 
 PyDoc_STRVAR(synchronize_doc,
              "synchronize($self, /)\n"
@@ -359,31 +239,6 @@ device_synchronize(PyObject *self, PyObject *unused)
 {
     (void)unused;
     if (wm_python_synchronize_device(((device_t *)self)->ordinal) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(
-    set_stream_doc,
-    "set_stream($self, /, stream, sync=True)\n"
-    "--\n"
-    "\n"
-    "Makes `stream` (of this device; wm.Stream or anyone's) the one current "
-    "on\n"
-    "this thread. With `sync` it waits, on the device, for the previous one.");
-
-static PyObject *
-device_set_stream(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"stream", "sync", NULL};
-    PyObject *stream; // borrowed
-    int sync = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p:set_stream", names,
-                                     &stream, &sync)
-        || wm_python_set_current_stream(stream, ((device_t *)self)->ordinal,
-                                        sync)
-               < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -411,10 +266,7 @@ device_reduce(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"can_access", device_can_access, METH_O, can_access_doc},
     {"synchronize", device_synchronize, METH_NOARGS, synchronize_doc},
-    {"set_stream", (PyCFunction)(void (*)(void))device_set_stream,
-     METH_VARARGS | METH_KEYWORDS, set_stream_doc},
     {"__reduce__", device_reduce, METH_NOARGS, "Pickles by name."},
     {NULL, NULL, 0, NULL},
 };

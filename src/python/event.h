@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// wm.Event: a CUDA event of ours, or one opened from another process. GIL
-// held.
+// wm.Event: a CUDA event of ours. GIL held.
 #ifndef WM_PYTHON_EVENT_H
 #define WM_PYTHON_EVENT_H
 
@@ -8,7 +7,7 @@
 
 #include "cuda/event.h"
 
-// A new untimed wm.Event of a CUDA device; a new reference, or NULL with an
+// A new wm.Event of a CUDA device; a new reference, or NULL with an
 // exception.
 PyObject *
 wm_python_event(int device);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/objects.py is made of: messages that are the bytes of a pickled
+// What warpmpi/_objects/ is made of: messages that are the bytes of a pickled
 // object, received into memory of their own size.
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/objects.py is made of: an object that is sent with its parts,
+// What warpmpi/_objects/ is made of: an object that is sent with its parts,
 // the arrays of GPU memory inside it, each a message of its own.
 #include <stdbool.h>
 

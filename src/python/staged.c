@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/staging.py stands on: the twin in host memory that MPI is given
+// What warpmpi/_staging/ stands on: the twin in host memory that MPI is given
 // instead of an array in GPU memory, the copies between the two, and requests
 // that end when the twin of what they received was copied back.
 #include <stdlib.h>

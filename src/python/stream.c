@@ -24,17 +24,6 @@ stream_new(PyTypeObject *type, int device)
     return stream;
 }
 
-PyObject *
-wm_python_stream(int device, CUstream handle, PyObject *owner)
-{
-    stream_t *stream = stream_new(wm_state()->stream_type, device);
-    if (stream != NULL) {
-        stream->handle = handle;
-        stream->owner = Py_XNewRef(owner);
-    }
-    return (PyObject *)stream;
-}
-
 int
 wm_python_stream_device(PyObject *stream)
 {
@@ -342,7 +331,7 @@ PyDoc_STRVAR(
     "--\n"
     "\n"
     "Records an event after the work submitted so far and returns it; a new\n"
-    "untimed one where none is given. ValueError for another device's event.");
+    "one where none is given. ValueError for another device's event.");
 
 static PyObject *
 stream_record_event(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -445,8 +434,5 @@ wm_python_add_stream(PyObject *module)
         return -1;
     }
     wm_state()->stream_type = (PyTypeObject *)type;
-    if (PyModule_AddType(module, (PyTypeObject *)type) < 0) {
-        return -1;
-    }
-    return wm_python_add_stream_functions(module);
+    return PyModule_AddType(module, (PyTypeObject *)type);
 }

@@ -138,7 +138,7 @@ def persistent_on_a_stream():
 
 def communicator():
     own = comm.Dup()
-    own.channel = own.on(device.stream)
+    own.channel = own.on(wm.Stream(device))
     own.Free()
     return own
 

@@ -16,6 +16,7 @@ other = 1 - comm.rank
 SIZE = 20_000
 KEPT = wm.ones(SIZE, np.uint8, device=device)
 HOST = np.ones(SIZE, np.uint8)
+STREAM = wm.Stream(device, cuda_stream=None) if device.is_cuda else None
 
 
 def turn(i):
@@ -57,7 +58,7 @@ def turn(i):
     comm.Bcast(into, i % 2)
     comm.Allreduce(KEPT, into, MPI.MAX)
     if device.is_cuda:
-        comm.on(device.stream).Sendrecv(KEPT, other, 7, into, other, 7)
+        comm.on(STREAM).Sendrecv(KEPT, other, 7, into, other, 7)
     comm.Barrier()
 
 

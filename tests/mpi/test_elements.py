@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from warpmpi.comm import CLASS_CALLS
+from warpmpi._install import CLASS_CALLS
 
 CALLS = """
     Reduce Allreduce Reduce_scatter_block Reduce_scatter Scan Exscan

@@ -103,10 +103,9 @@ PROGRAM = r"""
             world.Send(host, 0)
     elif comm.rank == 0:
         try:
-            with wm.ScopedStream(stream):
-                crash(stream)
-                if how in ("plain", "to", "requests", "host"):
-                    array.fill_(1, stream=stream)  # its producer
+            crash(stream)
+            if how in ("plain", "to", "requests", "host"):
+                array.fill_(1, stream=stream)  # its producer
             send(array, 1)
             stream.synchronize()
         except wm.CudaError as raised:

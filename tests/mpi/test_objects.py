@@ -16,7 +16,8 @@ from mpi4py import MPI
 
 import ranks
 import warpmpi as wm
-from warpmpi import _core, devicearrays
+from warpmpi import _core
+from warpmpi._objects import libraries
 
 OBJECTS = [
     None,
@@ -529,8 +530,8 @@ def _make_field(shape, broken=False):
 
 @pytest.fixture
 def table(monkeypatch):
-    part = devicearrays.Part
-    known = devicearrays.known()
+    part = libraries.Part
+    known = libraries.known()
     monkeypatch.setitem(
         known, Field, lambda x: part(x, _make_field, (x.memory.shape,))
     )
@@ -674,17 +675,17 @@ def test_element_types_of_warp():
         warp.types.transformation(warp.float64),
     ]
     for dtype in [warp.float32, warp.bool, warp.vec3, warp.mat33, *local]:
-        described = devicearrays._describe_warp_type(dtype)
+        described = libraries._describe_warp_type(dtype)
         again = pickle.loads(pickle.dumps(described))
-        assert devicearrays._warp_type(again) is dtype
+        assert libraries._warp_type(again) is dtype
 
     @warp.struct
     class Inside:
         x: warp.float32
 
     with pytest.raises(TypeError, match="at the top level of a module"):
-        devicearrays._describe_warp_type(Inside)
-    _buffer, finish = devicearrays.make_warp((3, 2), warp.vec3, False)
+        libraries._describe_warp_type(Inside)
+    _buffer, finish = libraries.make_warp((3, 2), warp.vec3, False)
     assert finish().shape == (3, 2)
 
 
@@ -710,8 +711,8 @@ def test_arrays_of_warp_in_host_memory(comm, monkeypatch):
     stand_in = types.ModuleType("warp")
     stand_in.array = HostWarp
     monkeypatch.setitem(sys.modules, "warp", stand_in)
-    monkeypatch.setattr(devicearrays, "_unseen", {})
-    monkeypatch.setitem(devicearrays._known, HostWarp, devicearrays._warp)
+    monkeypatch.setattr(libraries, "_unseen", {})
+    monkeypatch.setitem(libraries._known, HostWarp, libraries._warp)
     values = np.arange(6.0).reshape(2, 3)
     made = HostWarp(values, np.float64, "cpu", True)
     right, left = neighbours(comm)

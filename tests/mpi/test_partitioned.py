@@ -239,12 +239,11 @@ def test_on_a_stream(comm, ring):
     sending = bound.Psend_init(out, 2, right)
     receiving = bound.Precv_init(into, 2, left, 0)
     for turn in range(3):
-        with wm.ScopedStream(stream):
-            out.fill_(comm.rank + turn)
-            wm.Prequest.Startall([receiving, sending])
-            sending.Pready_list((0, 1))
-            wm.Request.Waitall([receiving, sending])
-            copy = into.copy()
+        out.fill_(comm.rank + turn, stream=stream)
+        wm.Prequest.Startall([receiving, sending])
+        sending.Pready_list((0, 1))
+        wm.Request.Waitall([receiving, sending])
+        copy = into.copy(stream=stream)
         assert (copy.numpy() == left + turn).all()
     sending.Free()
     receiving.Free()

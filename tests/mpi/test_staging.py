@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from warpmpi.comm import CLASS_CALLS
+from warpmpi._install import CLASS_CALLS
 
 needs_gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"

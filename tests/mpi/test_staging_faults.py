@@ -11,7 +11,7 @@ from mpi4py import MPI
 import kinds
 import warpmpi as wm
 from warpmpi import _core
-from warpmpi.comm import CLASS_CALLS
+from warpmpi._install import CLASS_CALLS
 
 pytestmark = pytest.mark.skipif(
     "WARPMPI_CUDA_DRIVER" not in os.environ

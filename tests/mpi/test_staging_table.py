@@ -7,8 +7,10 @@ import re
 import pytest
 from mpi4py import MPI
 
-from warpmpi import calls, staging
-from warpmpi.comm import _HOST_ONLY, _POINT_TO_POINT, CLASS_CALLS
+from warpmpi import _staging
+from warpmpi._install import CLASS_CALLS
+from warpmpi._staging import collectives, table
+from warpmpi.comm import _HOST_ONLY, _POINT_TO_POINT
 
 # Pickled objects, with a buffer for the bytes; and those of a message.
 MESSAGES = {"Recv", "Irecv", "recv", "irecv", "sendrecv", *_POINT_TO_POINT}
@@ -31,7 +33,7 @@ def parameters(method):
 def test_a_call_with_a_buffer_is_in_one_of_the_lists(kind):
     is_comm = issubclass(kind, MPI.Comm)
     lists = [
-        set(staging.comm_calls(kind)) if is_comm else set(),
+        set(_staging.comm_calls(kind)) if is_comm else set(),
         MESSAGES if is_comm else set(),
         set(_HOST_ONLY) if is_comm else set(),
         {name for owner, name, _ in CLASS_CALLS if owner is kind},
@@ -43,7 +45,9 @@ def test_a_call_with_a_buffer_is_in_one_of_the_lists(kind):
 
 
 @pytest.mark.parametrize(
-    "row", [row for _, row, _, _ in staging._forms()], ids=lambda row: row.name
+    "row",
+    [row for _, row, _, _ in collectives._forms()],
+    ids=lambda row: row.name,
 )
 def test_parameters_are_where_the_table_says(row):
     kind = next(kind for kind in KINDS if hasattr(kind, row.name))
@@ -53,16 +57,16 @@ def test_parameters_are_where_the_table_says(row):
 
 
 @pytest.mark.parametrize(
-    ("kind", "table"),
+    ("kind", "rows"),
     [
-        (MPI.File, calls.FILE),
-        (MPI.Win, calls.WINDOW),
-        (MPI.Datatype, calls.DATATYPE),
-        (MPI.Op, calls.OP),
+        (MPI.File, table.FILE),
+        (MPI.Win, table.WINDOW),
+        (MPI.Datatype, table.DATATYPE),
+        (MPI.Op, table.OP),
     ],
 )
-def test_parameters_of_other_calls_are_too(kind, table):
-    for row in calls.rows_of(table):
+def test_parameters_of_other_calls_are_too(kind, rows):
+    for row in table.rows_of(rows):
         names = list(inspect.signature(getattr(kind, row.name)).parameters)
         for name, position in row.positions.items():
             assert names[1 + position] == name

@@ -540,7 +540,7 @@ ARRAYS_UNDER_A_TOOL = """
         thread.start()
     other = wm.get_device("cuda:1")
     for turn in range(40):
-        other.name, other.has_context
+        other.name, other.pci_bus_id
         wm.empty(64, "u1").__cuda_array_interface__
         device.ptr
         device.__dlpack__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What MPI's calls do to their buffers: the table of warpmpi/staging.py."""
+"""What MPI's calls do to their buffers: the table of this package."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
-from ._core import Array
+from .._core import Array
 
 # `rows` rows of `length` bytes, the first at `offset`, each `stride` behind
 # the one before: (offset, length, rows, stride).

@@ -9,9 +9,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core, buffered
+from . import _buffered, _core, _objects, _staging
 from .comm import _MAKERS as _METHODS
-from .comm import CLASS_CALLS, Comm, _Communicator, _known, _making, _ours
+from .comm import Comm, _Communicator, _known, _making, _ours
 
 _installed = False
 _waiting: list[Any] = []  # communicators that MPI.Init is to attach
@@ -52,6 +52,26 @@ def _of_ours(kind: type, name: str) -> Any:
 
     return make
 
+
+# Calls of mpi4py's that belong to no communicator:
+# (type, name, what takes its place).
+CLASS_CALLS: list[tuple[type, str, Any]] = [
+    (MPI.Prequest, "Startall", staticmethod(_core.Prequest.Startall)),
+    (MPI.Message, "Probe", staticmethod(_core.Message.Probe)),
+    (MPI.Message, "Iprobe", staticmethod(_core.Message.Iprobe)),
+    *(
+        (MPI.Request, name, staticmethod(getattr(_core.Request, name)))
+        for name in (
+            *("Waitall", "Waitany", "Waitsome"),
+            *("Testall", "Testany", "Testsome"),
+            *("Get_status_all", "Get_status_any", "Get_status_some"),
+            *("get_status_all", "get_status_any", "get_status_some"),
+        )
+        if hasattr(MPI.Request, name)  # some since mpi4py 4.1
+    ),
+    *_staging.class_calls(),
+    *_objects.CLASS_CALLS,
+]
 
 # Class methods that make communicators without one of ours at hand.
 _MAKERS = {
@@ -130,7 +150,7 @@ def install() -> None:
                 _core._patch(kind, name, _of_ours(kind, name))
     for owner, name, call in CLASS_CALLS:
         _core._patch(owner, name, call)
-    for name, function in buffered.FUNCTIONS.items():
+    for name, function in _buffered.FUNCTIONS.items():
         if hasattr(MPI, name):
             setattr(MPI, name, function)
     for name in ("Init", "Init_thread"):

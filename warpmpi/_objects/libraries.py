@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from . import _core
+from .. import _core
 
 
 class Part(NamedTuple):

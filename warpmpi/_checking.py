@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpi4py import MPI
 
-from . import _core, calls
-from .layout import blocks_of
+from . import _core
+from ._staging import table
+from ._staging.layout import blocks_of
 
 # The communicator's own calls are ours: these are mpi4py's.
 _Iallgather, _Iallgatherv = MPI.Comm.Iallgather, MPI.Comm.Iallgatherv
@@ -178,7 +179,7 @@ def _of(blocks: Blocks, rank: int) -> Block | None:
 
 def _misfit(all_said: list[Said], name: str) -> str | None:
     """Tell of the first two ranks whose buffers do not fit each other."""
-    if name == "Bcast" or name in calls.REDUCTIONS:
+    if name == "Bcast" or name in table.REDUCTIONS:
         # Of what all ranks give alike. In place that is what they receive.
         given = [said.sends or said.receives for said in all_said]
         for rank, blocks in enumerate(given):
@@ -251,7 +252,7 @@ def _compare(comm: Any, said: Said, name: str) -> None:
         )
 
 
-def _say(row: calls.Row, called: str, comm: Any, args: Any) -> Said:
+def _say(row: table.Row, called: str, comm: Any, args: Any) -> Said:
     """Put in words what a call was asked for."""
     root = args.get("root", 0) if "root" in row.positions else None
     values: dict[str, Blocks] = {"<": None, ">": None}
@@ -273,7 +274,7 @@ def _say(row: calls.Row, called: str, comm: Any, args: Any) -> Said:
     if row.name == "Bcast" and mine:
         values = {"<": values[">"], ">": None}
     op = None
-    if row.name in calls.REDUCTIONS:
+    if row.name in table.REDUCTIONS:
         op = _op_name(args.get("op", MPI.SUM))
     return Said(called, root, op, values["<"], values[">"], in_place)
 
@@ -288,12 +289,12 @@ _MORE = {
 }
 
 
-def _names(row: calls.Row) -> list[str]:
+def _names(row: table.Row) -> list[str]:
     names = sorted(row.positions, key=row.positions.__getitem__)
     return names + [x for x in _MORE.get(row.name, ()) if x not in names]
 
 
-def _checked(method: Any, called: str, row: calls.Row) -> Any:
+def _checked(method: Any, called: str, row: table.Row) -> Any:
     names = _names(row)
 
     @functools.wraps(method)
@@ -342,7 +343,7 @@ def _barrier(method: Any) -> Any:
 
 def comm_calls(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Give the checked forms of a communicator's collectives."""
-    for row in calls.rows_of(calls.COLLECTIVES):
+    for row in table.rows_of(table.COLLECTIVES):
         for name in (row.name, row.name + "_init"):
             if hasattr(cls, name):
                 yield name, _checked(getattr(cls, name), name, row)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core
+from .. import _core
 
 
 def _raise(call: str, rank: int, text: str) -> None:

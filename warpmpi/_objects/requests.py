@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lower-case waits and tests, which give what irecv has received.
+
+And the messages that a probe has matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import _core
+from .pickling import load
+
+_Methods = _core.CommMethods
+
+
+# Messages that a probe has matched.
+
+_message_recv, _message_irecv = MPI.Message.recv, MPI.Message.irecv
+
+
+def _recv(self: _core.Message, status: MPI.Status | None = None) -> Any:
+    """Receive this message and return its object."""
+    if not _core._object_matched(self):
+        return _message_recv(self, status)
+    return load(_core._object_receive(self, None, 0, 0, status))
+
+
+def _irecv(self: _core.Message) -> MPI.Request:
+    """Begin to receive this message; the request gives the object."""
+    if not _core._object_matched(self):
+        return _message_irecv(self)
+    return _core._object_ireceive(self, None, 0, 0)
+
+
+# Requests.
+
+
+def _wait(self: Any, status: MPI.Status | None = None) -> Any:
+    """Wait for the end; the object that was received, else None."""
+    payload = _core._object_payload(self)
+    self.Wait(status)
+    return load(payload)
+
+
+def _test(
+    self: Any, status: MPI.Status | None = None
+) -> tuple[bool, Any | None]:
+    """Whether it has ended, and the object that was received, or None."""
+    payload = _core._object_payload(self)
+    ended = self.Test(status)
+    return ended, load(payload) if ended else None
+
+
+class _Requests:
+    """Several requests in one call, and what those of ours receive."""
+
+    def __init__(self, name: str, requests: Any, other: Any) -> None:
+        taken = tuple(requests)
+        self.payloads = [_core._object_payload(each) for each in taken]
+        self.result = _core._object_requests(name, taken, other)
+
+    def fill(self, indices: Any, objects: list[Any]) -> list[Any]:
+        """Put our objects in; all of them are unpickled, also after one fails.
+
+        Raises the first error.
+        """
+        failure: BaseException | None = None
+        for place, index in enumerate(indices):
+            if self.payloads[index] is None:
+                continue
+            try:
+                objects[place] = load(self.payloads[index])
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return objects
+
+
+def _waitall(
+    requests: Sequence[MPI.Request],
+    statuses: list[MPI.Status] | None = None,
+) -> list[Any]:
+    """Wait for all requests, ours and MPI's; their objects, or None."""
+    ended = _Requests("waitall", requests, statuses)
+    return ended.fill(range(len(ended.payloads)), ended.result)
+
+
+def _testall(
+    requests: Sequence[MPI.Request],
+    statuses: list[MPI.Status] | None = None,
+) -> tuple[bool, list[Any] | None]:
+    """Whether all requests have ended, and their objects."""
+    ended = _Requests("testall", requests, statuses)
+    flag, objects = ended.result
+    if flag:
+        ended.fill(range(len(ended.payloads)), objects)
+    return flag, objects
+
+
+def _one(ended: _Requests) -> Any:
+    index, obj = ended.result[0], ended.result[-1]
+    if index != MPI.UNDEFINED:
+        (obj,) = ended.fill([index], [obj])
+    return obj
+
+
+def _waitany(
+    requests: Sequence[MPI.Request], status: MPI.Status | None = None
+) -> tuple[int, Any]:
+    """Wait for one of the requests: (index, object)."""
+    ended = _Requests("waitany", requests, status)
+    return ended.result[0], _one(ended)
+
+
+def _testany(
+    requests: Sequence[MPI.Request], status: MPI.Status | None = None
+) -> tuple[int, bool, Any | None]:
+    """Whether one of the requests has ended: (index, flag, object)."""
+    ended = _Requests("testany", requests, status)
+    return *ended.result[:2], _one(ended)
+
+
+def _some(
+    name: str, requests: Any, statuses: Any
+) -> tuple[list[int] | None, list[Any] | None]:
+    ended = _Requests(name, requests, statuses)
+    indices, objects = ended.result
+    if indices:
+        ended.fill(indices, objects)
+    return indices, objects
+
+
+def _waitsome(
+    requests: Sequence[MPI.Request],
+    statuses: list[MPI.Status] | None = None,
+) -> tuple[list[int] | None, list[Any] | None]:
+    """Wait until some requests have ended: (indices, objects)."""
+    return _some("waitsome", requests, statuses)
+
+
+def _testsome(
+    requests: Sequence[MPI.Request],
+    statuses: list[MPI.Status] | None = None,
+) -> tuple[list[int] | None, list[Any] | None]:
+    """Which requests have ended: (indices, objects)."""
+    return _some("testsome", requests, statuses)
+
+
+def _message_probe(
+    comm: MPI.Comm,
+    source: int = MPI.ANY_SOURCE,
+    tag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Any:
+    """Wait for a message of any communicator and match it."""
+    if isinstance(comm, _Methods):
+        return comm.Mprobe(source, tag, status)
+    return _stock_probe(comm, source, tag, status)
+
+
+def _message_iprobe(
+    comm: MPI.Comm,
+    source: int = MPI.ANY_SOURCE,
+    tag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Any:
+    """Match a message of any communicator that has come, or None."""
+    if isinstance(comm, _Methods):
+        return comm.Improbe(source, tag, status)
+    return _stock_iprobe(comm, source, tag, status)
+
+
+_stock_probe, _stock_iprobe = MPI.Message.probe, MPI.Message.iprobe
+
+_REQUESTS: dict[str, Callable[..., Any]] = {
+    "waitall": _waitall,
+    "waitany": _waitany,
+    "waitsome": _waitsome,
+    "testall": _testall,
+    "testany": _testany,
+    "testsome": _testsome,
+}
+_MESSAGES: dict[str, Callable[..., Any]] = {
+    "probe": _message_probe,
+    "iprobe": _message_iprobe,
+}
+
+# Methods of types written in C, and what install() makes mpi4py's own.
+CLASS_CALLS: list[tuple[type, str, Any]] = [
+    *((MPI.Request, name, staticmethod(f)) for name, f in _REQUESTS.items()),
+    *((MPI.Message, name, staticmethod(f)) for name, f in _MESSAGES.items()),
+]
+
+
+def _add_methods() -> None:
+    ours: list[tuple[type, str, Callable[..., Any]]] = [
+        (_core.Request, "wait", _wait),
+        (_core.Request, "test", _test),
+        (_core.Message, "recv", _recv),
+        (_core.Message, "irecv", _irecv),
+    ]
+    for owner, name, call in ours:
+        call.__name__ = name
+        setattr(owner, name, call)
+    for owner, name, static in CLASS_CALLS:
+        static.__func__.__name__ = name
+        ours_of = _core.Request if owner is MPI.Request else _core.Message
+        setattr(ours_of, name, static)
+    for kind in ("", "_all", "_any", "_some"):  # there are no objects to give
+        same = vars(_core.Request)[f"Get_status{kind}"]
+        setattr(_core.Request, f"get_status{kind}", same)
+
+
+_add_methods()

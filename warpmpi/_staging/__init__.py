@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""MPI's own calls on GPU memory, through twins in page-locked host memory.
+
+Every uppercase call of mpi4py's that is no point-to-point one is in table.py,
+with what it does to its buffers. Where one of these is in GPU memory, MPI is
+given its twin (twins.py): layout.py tells which bytes are copied, call.py how
+a call goes, and the modules named after MPI's classes what is special there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from .call import refusing
+from .collectives import comm_calls
+from .datatypes import datatype_calls
+from .files import file_calls
+from .windows import refuse_window, window_calls
+
+__all__ = ["class_calls", "comm_calls", "refuse_window"]
+
+_NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
+
+
+def class_calls() -> Iterator[tuple[type, str, Any]]:
+    """Give what takes the place of calls that belong to no communicator."""
+    for name, call in file_calls():
+        yield MPI.File, name, call
+    for name, call in window_calls():
+        yield MPI.Win, name, call
+    if hasattr(MPI.Session, "Attach_buffer"):
+        refusal = refusing(MPI.Session, "Attach_buffer", _NO_ATTACH)
+        yield MPI.Session, "Attach_buffer", refusal
+    yield from datatype_calls()

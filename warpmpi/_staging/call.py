@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A call of MPI's whose buffers may be in GPU memory, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import _core
+from . import notes, table
+from .layout import recounted
+from .table import Buffer, Row
+from .twins import Twin, concerns_us, on_device, on_device_reduced
+
+
+def rank_of(value: Any) -> Any:
+    """Give a rank as mpi4py reads it: floats are truncated."""
+    return int(value) if hasattr(value, "__int__") else value
+
+
+class Call:
+    """One call with at least one array in GPU memory."""
+
+    def __init__(
+        self,
+        family: Family,
+        method: Callable[..., Any],
+        row: Row,
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.family = family
+        self.method = method
+        self.row = row
+        self.owner = owner
+        self.args = args
+        self.kwargs = kwargs
+        self.error: Exception | None = None
+        self.twins: list[Twin] = []
+        for buffer, role, blocks, datatype in family.roles(self):
+            value = self.argument(buffer.name)
+            inner, number = _core._inner(value, buffer.name)
+            if inner > 1 and datatype is None:
+                value = recounted(value, inner, number, buffer.form, blocks)
+                self.replace(buffer, value)
+            if on_device(value, buffer):
+                self.twins.append(Twin(value, buffer, role, blocks, datatype))
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        position = self.row.positions[name]
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def replace(self, buffer: Buffer, value: Any) -> None:
+        at = buffer.position
+        if at < len(self.args):
+            self.args = (*self.args[:at], value, *self.args[at + 1 :])
+        else:
+            self.kwargs = {**self.kwargs, buffer.name: value}
+
+    def fetch(self) -> None:
+        """Copy what the call reads to the twins; notes what went wrong."""
+        _core._count_staged(self.family.collective)
+        self.error = None
+        for twin in self.twins:
+            try:
+                if twin.error is not None:
+                    raise twin.error
+                if twin.role != ">":
+                    twin.copy(to_host=True)
+            except (_core.CudaError, MemoryError) as error:
+                self.error = self.error or error
+        if self.error is not None:
+            self.family.failed(self)
+
+    def run(self, method: Callable[..., Any] | None = None) -> Any:
+        """Call mpi4py with the twins in place of the arrays."""
+        args, kwargs = list(self.args), dict(self.kwargs)
+        for twin in self.twins:
+            if twin.buffer.position < len(args):
+                args[twin.buffer.position] = twin.given
+            else:
+                kwargs[twin.buffer.name] = twin.given
+        return (method or self.method)(self.owner, *args, **kwargs)
+
+    def store(self) -> None:
+        """Copy back what the call may have written, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        for twin in self.twins:
+            if twin.role != "<":
+                twin.copy(to_host=False)
+
+    def wrap(self, inner: MPI.Request, into: Any = None) -> Any:
+        """Make the request whose end is that of `inner` and of store()."""
+        if self.error is not None and isinstance(self.owner, MPI.File):
+            inner.Wait()  # who has no request may close the file
+            raise self.error
+        name, array, host, runs = "buf", None, None, []
+        for twin in self.twins:  # one at most is written
+            if twin.role != "<" and self.error is None:
+                name, array = twin.buffer.name, twin.array
+                host, runs = twin.host, twin.runs
+        request = _core._staged(
+            inner, array, host, runs, (self, inner), into, name
+        )
+        if self.error is not None:
+            raise self.error  # the request ends by itself
+        return request
+
+
+def at_once(call: Call) -> Any:
+    """Do it and return what it returns."""
+    call.fetch()
+    result = call.run()
+    call.store()
+    return result
+
+
+def by_request(call: Call) -> Any:
+    """Begin it and return its request."""
+    call.fetch()
+    return call.wrap(call.run())
+
+
+class StagedPrequest(_core.Prequest):
+    """A persistent collective with an array in GPU memory."""
+
+    _call: Call
+    _inner: MPI.Prequest | None
+
+    def __new__(cls, call: Call) -> StagedPrequest:
+        for twin in call.twins:
+            if twin.error is not None:
+                raise twin.error
+        self = super().__new__(cls)
+        self._call = call
+        self._inner = call.run()
+        return self
+
+    def Start(self) -> None:
+        """Begin the call once more, with what its arrays hold then."""
+        if self or self._inner is None:
+            raise MPI.Exception(MPI.ERR_REQUEST)
+        self._call.fetch()
+        self._inner.Start()
+        self._call.wrap(self._inner, self)
+
+    def Free(self) -> None:
+        """Let go of the request, which must not be under way."""
+        if self or self._inner is None:
+            raise MPI.Exception(MPI.ERR_REQUEST)
+        self._inner.Free()
+        self._inner = None
+
+
+class Family:
+    """Calls that have the same rules for which buffers matter."""
+
+    collective = False
+
+    def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
+        """Give the buffers that are looked at, role, blocks and datatype."""
+        for buffer in call.row.buffers:
+            yield buffer, buffer.role, 1, None
+
+    def failed(self, call: Call) -> None:
+        """Raise what went wrong, or prepare to take part nevertheless."""
+        assert call.error is not None
+        raise call.error
+
+
+def staged_call(
+    method: Callable[..., Any],
+    row: Row,
+    family: Family,
+    end: Callable[[Call], Any],
+) -> Any:
+    """Make a method of mpi4py's take arrays in GPU memory."""
+    reduces = row.name in table.REDUCTIONS
+    look = on_device_reduced if reduces else concerns_us
+
+    def explain(
+        error: MPI.Exception,
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if family.collective:
+            root = row.positions.get("root")
+            if root is not None:
+                given = args[root] if root < len(args) else 0
+                root = kwargs.get("root", given)
+            notes.add(error, method.__name__, owner, root)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _core._check_running()
+        found = False
+        for buffer in row.buffers:
+            value = (
+                args[buffer.position]
+                if buffer.position < len(args)
+                else kwargs.get(buffer.name)
+            )
+            found = look(value, buffer) or found
+        try:
+            if not found:
+                return method(self, *args, **kwargs)
+            staged = Call(family, method, row, self, args, kwargs)
+            if not staged.twins:  # none of them matters on this rank
+                return method(self, *staged.args, **staged.kwargs)
+            return end(staged)
+        except MPI.Exception as error:
+            explain(error, self, args, kwargs)
+            raise
+
+    positions = tuple(1 + buffer.position for buffer in row.buffers)
+    begins = end in (by_request, StagedPrequest)
+    passing = _core._Passing(method, call, explain, positions, begins)
+    return functools.update_wrapper(passing, method)
+
+
+def refusing(kind: type, name: str, why: str) -> Any:
+    """Make a method of mpi4py's refuse arrays in GPU memory."""
+    method = getattr(kind, name)
+    bound = isinstance(vars(kind)[name], classmethod)
+    method = getattr(method, "__func__", method)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args[1:], *kwargs.values()):
+            if _core.is_on_device(value):
+                raise TypeError(f"{kind.__name__}.{name}: {why}")
+        return method(*args, **kwargs)
+
+    return classmethod(call) if bound else call

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The collectives of communicators, in all their forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from . import table
+from .call import (
+    Call,
+    Family,
+    StagedPrequest,
+    at_once,
+    by_request,
+    rank_of,
+    staged_call,
+)
+from .table import Buffer, Row, rows_of
+
+
+class _OfComm(Family):
+    """Collectives: the others must not wait for a rank that fails."""
+
+    collective = True
+
+    def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
+        comm = call.owner
+        inter = comm.Is_inter()
+        name = call.row.name
+        across = inter and name != "Reduce_scatter_block"
+        size = comm.Get_remote_size() if across else comm.Get_size()
+        itself = MPI.ROOT if inter else comm.Get_rank()
+        rooted = "root" in call.row.positions
+        root = rank_of(call.argument("root", 0)) if rooted else None
+        given = call.args[0] if call.args else call.kwargs.get("sendbuf")
+        in_place = given is None or given is MPI.IN_PLACE
+        for buffer in call.row.buffers:
+            role = buffer.role
+            if rooted and (
+                (buffer.at_root and root != itself)
+                or (inter and root == MPI.PROC_NULL)
+            ):
+                continue
+            if rooted and root == itself and not buffer.at_root:
+                if len(call.row.buffers) == 1:
+                    role = "<"
+                elif inter:
+                    continue
+            if in_place and role == ">":
+                role = "="
+                if name == "Reduce_scatter_block":
+                    buffer = buffer._replace(form="n")
+            yield buffer, role, size, None
+
+    def failed(self, call: Call) -> None:
+        pass  # with bytes of 255, which are NaN
+
+
+class _OfNeighbours(_OfComm):
+    def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
+        for buffer in call.row.buffers:
+            sends = buffer.role == "<"
+            degree = call.owner.outdegree if sends else call.owner.indegree
+            yield buffer, buffer.role, degree, None
+
+
+def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
+    """Give every collective under all its names."""
+    for row in rows_of(table.COLLECTIVES):
+        near = row.name.startswith("Neighbor")
+        family = _OfNeighbours() if near else _OfComm()
+        name = row.name
+        yield name, row, family, at_once
+        yield "I" + name[0].lower() + name[1:], row, family, by_request
+        yield name + "_init", row, family, StagedPrequest
+    for row in rows_of(table.AGREEMENT):
+        yield row.name, row, _OfComm(), by_request
+
+
+def comm_calls(base: type) -> dict[str, Any]:
+    """Give what takes the place of the calls of a communicator of mpi4py's."""
+    return {
+        name: staged_call(getattr(base, name), row, family, end)
+        for name, row, family, end in _forms()
+        if hasattr(base, name)
+    }

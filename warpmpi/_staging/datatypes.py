@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""MPI.Datatype's packing and MPI.Op's reduction of what one rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from . import table
+from .call import Call, Family, at_once, staged_call
+from .table import Buffer, rows_of
+
+
+def _packing(call: Call) -> int:
+    call.fetch()
+    end: int = call.run()
+    for twin in call.twins:
+        if twin.role != "<":
+            begin = call.argument("position")
+            twin.runs = [(begin, end - begin, 1, 0)]
+    call.store()
+    return end
+
+
+class _OfDatatype(Family):
+    def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
+        for buffer in call.row.buffers:
+            typed = buffer.role != "<" and call.row.name.startswith("Unpack")
+            yield buffer, buffer.role, 1, call.owner if typed else None
+
+
+def datatype_calls() -> Iterator[tuple[type, str, Any]]:
+    """Give what takes the place of these calls."""
+    for row in rows_of(table.OP):
+        call = staged_call(getattr(MPI.Op, row.name), row, Family(), at_once)
+        yield MPI.Op, row.name, call
+    for row in rows_of(table.DATATYPE):
+        method = getattr(MPI.Datatype, row.name)
+        end = _packing if row.name.startswith("Pack") else at_once
+        call = staged_call(method, row, _OfDatatype(), end)
+        yield MPI.Datatype, row.name, call

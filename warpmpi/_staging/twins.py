@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Twins: what stands in page-locked host memory for an array on a GPU.
+
+What a call reads is copied to the twin first, what it may have written is
+copied back when it has ended, and not a byte more.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import _core
+from .layout import Run, absolute_runs_of, addresses, runs_of
+from .table import Buffer
+
+
+class _Memory:
+    """Bytes at an address that a datatype tells, of whoever may write it."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 2,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+
+def _is_bottom(value: Any) -> bool:
+    listed = type(value) in (list, tuple)
+    return listed and len(value) > 0 and value[0] is MPI.BOTTOM
+
+
+def on_device(value: Any, buffer: Buffer) -> bool:
+    """Tell whether a buffer is GPU memory, also by way of MPI.BOTTOM."""
+    if not _is_bottom(value):
+        return _core.is_on_device(value)
+    return any(
+        address > 0 and _core.is_on_device(_Memory(address, 1))
+        for address in addresses(list(value[1:]), buffer.form)
+    )
+
+
+def concerns_us(value: Any, buffer: Buffer) -> bool:
+    """Tell whether mpi4py must not have the buffer as it is."""
+    if not _is_bottom(value):
+        return _core._concerns_us(value)
+    return on_device(value, buffer)
+
+
+def on_device_reduced(value: Any, buffer: Buffer) -> bool:
+    """Tell likewise; refuse elements that MPI would take for mere bytes."""
+    if _is_bottom(value):
+        return on_device(value, buffer)
+    return _core._is_on_device_reduced(
+        value, buffer.name
+    ) or _core._concerns_us(value)
+
+
+class Twin:
+    """An array in GPU memory and what stands for it in host memory."""
+
+    def __init__(
+        self,
+        value: Any,
+        buffer: Buffer,
+        role: str,
+        blocks: int,
+        datatype: MPI.Datatype | None,
+    ) -> None:
+        listed = isinstance(value, (list, tuple))
+        self.array = value[0] if listed else value
+        rest = list(value[1:]) if listed else []
+        low, runs = 0, None
+        if _is_bottom(value):
+            low, high, runs = absolute_runs_of(rest, buffer.form, blocks)
+            self.array = _Memory(low, high - low)
+        self.buffer = buffer
+        self.role = role
+        self.error: Exception | None = None
+        stage = functools.partial(
+            _core._stage, self.array, role != "<", buffer.name
+        )
+        try:
+            self.host = stage()
+        except (_core.CudaError, MemoryError) as error:
+            self.error = error
+            self.host = stage(True)
+        self.given = [self.host, *rest] if listed else self.host
+        if runs is not None:
+            base = MPI.Get_address(self.host) - low
+            self.given[0] = MPI.memory.fromaddress(base, 1)
+        else:
+            runs = runs_of(
+                buffer.name, self.host, rest, buffer.form, blocks, datatype
+            )
+        if runs is None:
+            # Not understood: mpi4py raises, or may write all of it.
+            runs = [(0, self.host.nbytes, 1, 0)]
+            self.role = "<" if role == "<" else "="
+        self.runs: list[Run] = runs
+
+    def copy(self, to_host: bool) -> None:
+        _core._stage_copy(
+            self.array, self.host, self.runs, to_host, self.buffer.name
+        )
