@@ -8,11 +8,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
-PIP = $(PY) -m pip install --quiet --disable-pip-version-check
+# Nothing is compiled to bytecode that may never be imported.
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 SIMCUDA = build/simcuda
 ARGS ?=
 RUN_ARGS ?=
 ALL_ARGS = $(RUN_ARGS) $(if $(ARGS),$(if $(filter --,$(RUN_ARGS)),,--) $(ARGS))
+
+# For this machine's GPUs: what others get, `pip install` compiles for all.
+export WARPMPI_CUDA_ARCHS ?= native
 
 # What a rebuild depends on.
 C_FILES := $(shell find src -type f 2>/dev/null)
@@ -51,8 +55,12 @@ $(VENV)/.build-tools: $(VENV)/.made pyproject.toml build_tools/backend.py
 
 # Editable: the extension is built into warpmpi/, Python files are used from
 # there as they are.
-$(VENV)/.installed: $(VENV)/.build-tools $(C_FILES) $(BUILD_FILES)
-	@echo "building warpmpi"
+$(VENV)/.built: $(VENV)/.build-tools $(C_FILES) $(BUILD_FILES)
+	@$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.built
+	@echo "installing warpmpi into $(VENV)"
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
@@ -68,9 +76,12 @@ build: $(VENV)/.build-tools ## build the extension in place, into warpmpi/
 # --- the demo --------------------------------------------------------------
 
 # Small enough for two cores without a GPU. mpirun hides the terminal.
-DEMO_ARGS ?= -nx 2048 -ny 2048 --progress --plot jacobi.png
+DEMO_ARGS ?= -nx 1024 -ny 1024 --progress --plot jacobi.png
 
-demo: $(VENV)/.installed $(VENV)/.extras-demo ## run the Jacobi example on 2 ranks; makes .venv
+# What is downloaded comes while it is compiled.
+demo: $(VENV)/.build-tools ## run the Jacobi example on 2 ranks; makes .venv
+	@$(MAKE) -s --no-print-directory -j 2 $(VENV)/.built $(VENV)/.extras-demo
+	@$(MAKE) -s --no-print-directory $(VENV)/.installed
 	$(PY) build_tools/mpirun.py -n 2 examples/jacobi.py $(DEMO_ARGS)
 
 # --- tests -------------------------------------------------------------------
@@ -136,7 +147,7 @@ sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
 
 clean: ## remove what was built
 	@rm -rf build dist *.egg-info warpmpi/_core*.so
-	@rm -f $(VENV)/.installed $(VENV)/.extras-*
+	@rm -f $(VENV)/.built $(VENV)/.installed $(VENV)/.extras-*
 	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## and the virtual environments

@@ -40,6 +40,7 @@ class BuildCore(build_ext):
     """Finds the toolchain, compiles in parallel and only what changed."""
 
     def run(self):
+        self.editable = self.inplace  # which setuptools hides meanwhile
         try:
             super().run()
         except toolchain.ToolchainError as error:
@@ -118,7 +119,9 @@ class BuildCore(build_ext):
             cuda.version,
         )
         key = hashlib.sha256(repr(options).encode()).hexdigest()[:12]
-        self.build_temp = os.path.join(self.build_temp, key)
+        # Setuptools builds what is editable in a new folder each time.
+        folder = "build/editable" if self.editable else self.build_temp
+        self.build_temp = os.path.join(folder, key)
 
     def _compile(self, ext, cuda):
         words = [*self.compiler.compiler_so]
@@ -132,24 +135,32 @@ class BuildCore(build_ext):
             if source.startswith("src/python/"):
                 # Its feature macros must precede every other header.
                 command += ["-DPY_SSIZE_T_CLEAN=", "-include", "Python.h"]
-            return objects.compile_one(
-                self.build_temp, source, command, *MAKERS
-            )
+            objects.compile_one(self.build_temp, source, command)
 
         def compile_kernels():
             folder = os.environ.get("WARPMPI_KERNELS", "build/kernels")
             image = kernels.build(cuda, sources.kernels(ROOT), folder)
-            # -fno-lto: which knows no symbols of asm.
-            return objects.compile_one(
-                self.build_temp, image, [*words, "-fno-lto"], *MAKERS
-            )
+            if not objects.is_current(self.build_temp, image, *MAKERS):
+                # -fno-lto: which knows no symbols of asm.
+                command = [*words, "-fno-lto"]
+                objects.compile_one(self.build_temp, image, command)
+            return image
 
+        files = sources.c_files(ROOT)
+        stale = [
+            source
+            for source in files
+            if not objects.is_current(self.build_temp, source, *MAKERS)
+        ]
+        if stale:
+            print(f"compiling {len(stale)} C files", flush=True)
         # The kernels take the longest: first.
         workers = self.parallel if isinstance(self.parallel, int) else None
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
             image = pool.submit(compile_kernels)
-            made = list(pool.map(compile_one, sources.c_files(ROOT)))
-            return [*made, image.result()]
+            list(pool.map(compile_one, stale))
+            files.append(image.result())
+        return [str(objects.object_of(self.build_temp, f)) for f in files]
 
 
 if int(__version__.split(".")[0]) < 77:

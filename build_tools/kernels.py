@@ -132,7 +132,8 @@ def _compile(
     command += ["--threads=0", "-o", str(part), str(unit)]
     if os.environ.get("WARPMPI_WERROR") == "1":
         command.append("-Werror=all-warnings")
-    print(" ".join(command), flush=True)
+    codes = ", ".join(w.rpartition("=")[2] for w in words if "code=" in w)
+    print(f"compiling the kernels ({cuda.nvcc}: {codes})", flush=True)
     # Only the registry's wheels need to be told where they are.
     environment = dict(os.environ, CUDA_HOME=cuda.home)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment)

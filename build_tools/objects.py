@@ -27,19 +27,6 @@ def _depends(listing: Path) -> list[str]:
     return [re.sub(r"\\(.)", r"\1", w).replace("$$", "$") for w in words]
 
 
-def is_current(made: Path, *others: str) -> bool:
-    """Whether nothing that an object was made from is newer than it is.
-
-    others: files that its list does not name.
-    """
-    try:
-        when = made.stat().st_mtime_ns
-        files = [*_depends(made.with_suffix(".d")), *others]
-        return all(os.stat(path).st_mtime_ns < when for path in files)
-    except FileNotFoundError:  # a header that is gone, too
-        return False
-
-
 def object_of(folder: str, source: str) -> Path:
     """Where a source's object lies: named by all of its path."""
     path = Path(source)
@@ -48,13 +35,23 @@ def object_of(folder: str, source: str) -> Path:
     return Path(folder, path).with_suffix(".o")
 
 
-def compile_one(
-    folder: str, source: str, command: list[str], *others: str
-) -> str:
-    """The object of one file, compiled unless it is current."""
+def is_current(folder: str, source: str, *others: str) -> bool:
+    """Whether nothing that an object was made from is newer than it is.
+
+    others: files that its list does not name.
+    """
     made = object_of(folder, source)
-    if is_current(made, *others):
-        return str(made)
+    try:
+        when = made.stat().st_mtime_ns
+        files = [*_depends(made.with_suffix(".d")), *others]
+        return all(os.stat(path).st_mtime_ns < when for path in files)
+    except FileNotFoundError:  # a header that is gone, too
+        return False
+
+
+def compile_one(folder: str, source: str, command: list[str]) -> None:
+    """Makes the object of one file."""
+    made = object_of(folder, source)
     made.parent.mkdir(parents=True, exist_ok=True)
     # Renamed when whole, so that an interrupted build leaves none; as old as
     # its beginning, so that what was saved meanwhile is newer.
@@ -68,4 +65,3 @@ def compile_one(
     os.utime(part, ns=(begun, begun))
     listing.replace(made.with_suffix(".d"))
     part.replace(made)
-    return str(made)

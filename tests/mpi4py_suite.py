@@ -138,13 +138,13 @@ class Job:
             *("-v", *arguments),
         )
 
-    def run(self):
+    def run(self, out=None):
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir(parents=True)
         words, added = self.command()
         limit = self.options.limit * len(self.modules) + GRACE
         added = {**added, **environment(self.backend)}
-        status = run(words, limit, added)
+        status = run(words, limit, added, out)
         for rank in range(self.ranks):
             self.read(rank)
         if status is None:
@@ -202,7 +202,7 @@ def module_of(test):
     return name.removeprefix("test_")
 
 
-def suite(options, folder):
+def suite(options, folder, out=None):
     """Every run that was asked for; counts, and failures in words."""
     total, bad = Counter(), []
     modules = modules_of(folder, options.modules)
@@ -212,12 +212,13 @@ def suite(options, folder):
             heading(
                 f"mpi4py {folder.name.split('-')[-1]}, {backend}, "
                 f"{ranks} rank{'s' if ranks > 1 else ''}"
-                + (", without warpmpi" if options.stock else "")
+                + (", without warpmpi" if options.stock else ""),
+                out,
             )
             groups = [[name] for name in modules]
             for group in [modules] if options.together else groups:
                 job = Job(options, folder, backend, ranks, group)
-                job.run()
+                job.run(out)
                 where = f"{backend}, {ranks} ranks"
                 for name in group:
                     counts, seconds, wrong = job.row(name)
@@ -229,6 +230,7 @@ def suite(options, folder):
                         f"{counts['skipped']:3} skipped "
                         f"{seconds:5.1f} s",
                         *(job.ends[:1] if len(group) == 1 else ()),
+                        file=out,
                         flush=True,
                     )
                     total += counts
@@ -238,18 +240,19 @@ def suite(options, folder):
                     total["failed"] += 1
                     bad += [f"{where}, {job.title}: {e}" for e in job.ends]
     if bad:
-        print("\nfailed (logs: build/mpi4py-suite):", *bad, sep="\n  ")
+        told = "\nfailed (logs: build/mpi4py-suite):"
+        print(told, *bad, sep="\n  ", file=out)
     return total, bad
 
 
-def chosen():
+def chosen(out=None):
     """The part that every test run has; counts, and failures in words."""
     total, bad = Counter(), []
     folder = source(None)
     for backend, modules in CHOSEN.items():
         words = ["--backend", backend, "--ranks", "2", "--together"]
         options = arguments([*words, "--limit", "120", "--modules", *modules])
-        counts, wrong = suite(options, folder)
+        counts, wrong = suite(options, folder, out)
         total += counts
         bad += [f"mpi4py: {text}" for text in wrong]
     return total, bad

@@ -9,6 +9,8 @@ that is installed is tested, and not the one in the current folder.
 import os
 import sys
 
+import pytest
+
 
 def rank():
     """This process's rank as its launcher told it, before MPI starts."""
@@ -16,6 +18,23 @@ def rank():
         if name in os.environ:
             return int(os.environ[name])
     return 0
+
+
+class Parts:
+    """--part K/N: every N-th of the tests, from the K-th on."""
+
+    def pytest_addoption(self, parser):
+        parser.addoption("--part", default="1/1", metavar="K/N")
+
+    # After all that choose among them, on which ranks must agree.
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config, items):
+        which, parts = map(int, config.getoption("--part").split("/"))
+        others = [
+            item for i, item in enumerate(items) if i % parts != which - 1
+        ]
+        items[:] = items[which - 1 :: parts]
+        config.hook.pytest_deselected(items=others)
 
 
 def main():
@@ -34,9 +53,7 @@ def main():
     )
     # For what must be said even when pytest, which captures 2, is killed.
     os.environ["WARPMPI_TEST_STDERR"] = str(os.dup(2))
-    import pytest
-
-    status = pytest.main(arguments)
+    status = pytest.main(arguments, plugins=[Parts()])
     # The outcomes tell; a status would make mpirun report every rank's.
     good = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     return 0 if status in (*good, pytest.ExitCode.NO_TESTS_COLLECTED) else 1

@@ -11,9 +11,9 @@ mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
 counted as one test. Without a name, all of them. The simulated driver
 serves unless --gpu. Exits with 1 if anything failed or hung.
 
-Two suites run at a time, one of tests/mpi beside one of the others, whose
-words are printed when all have ended. Tests that start programs mostly wait
-for these: they belong to tests/mpi on one rank and are a suite of the others.
+Three suites run at a time, the longest first; the words of one lane are
+printed as they come, of the others when all have ended. Tests that start
+programs mostly wait for these: they are suites of their own, on one rank.
 On real GPUs, and where files are named, one comes after the other.
 """
 
@@ -41,6 +41,8 @@ import toolchain  # noqa: E402
 PYTEST_MAIN = str(ROOT / "tests" / "pytest_main.py")
 LOG_TAIL = 200  # lines of each other rank's log that are shown
 TEXT_TAIL = 30  # lines of a failure that are said once more at the end
+LANES = 3  # of two cores: there is always one that waits
+PROGRAMS = 3  # parts of the tests that start programs
 
 _running = set()  # what run() waits for, in all threads
 
@@ -174,31 +176,39 @@ def lint(name, command, out=None):
     return Counter(passed=1), []
 
 
-def in_turn(lane, out=None):
-    """What each suite of a lane returns; it may be emptied meanwhile."""
+def in_turn(suites, out=None):
+    """What each suite returns; others may take from them meanwhile."""
     done = []
-    while lane:
-        done.append(lane.pop(0)(out))
+    with contextlib.suppress(IndexError):
+        while True:
+            done.append(suites.pop(0)(out))
     return done
 
 
-def at_once(first, second):
-    """Two lanes; the first one prints as it goes, the other in the end."""
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as out,
-        ThreadPoolExecutor() as pool,
-    ):
+def at_once(suites):
+    """Several lanes; one prints as it goes, the others in the end."""
+    with contextlib.ExitStack() as stack:
+        outs = [
+            stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            for _ in range(LANES - 1)
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(LANES))
         try:
-            beside = pool.submit(in_turn, second, out)
-            done = in_turn(first) + beside.result()
+            first = suites.pop(0)
+            beside = [pool.submit(in_turn, suites, out) for out in outs]
+            done = [first(None), *in_turn(suites)]
+            for lane in beside:
+                done += lane.result()
         except BaseException:
-            second.clear()  # the pool waits for what runs
+            suites.clear()  # the pool waits for what runs
             for child in list(_running):
                 kill_group(child, signal.SIGTERM)
             raise
         finally:
-            out.seek(0)
-            shutil.copyfileobj(out, sys.stdout)
+            pool.shutdown()
+            for out in outs:
+                out.seek(0)
+                shutil.copyfileobj(out, sys.stdout)
     return done
 
 
@@ -230,37 +240,43 @@ def main():
     named = any(word.startswith("tests/") for word in passed_on)
     common = ["-q", "-p", "no:cacheprovider", f"--color={color}", *passed_on]
     limit = options.limit
-    messages, others = [], []
+    chosen = []  # how long it takes, about, and what runs it
     if "mpi" in suites:
         paths = [] if named else ["tests/mpi"]
         # For tests that start ranks of their own.
         words, told = mpirun.launcher(max(options.ranks))
         told["WARPMPI_TEST_MPIRUN"] = " ".join(words)
 
-        def mpi(title, ranks, *chosen):
-            words = [*chosen, *common, *paths]
+        def mpi(title, ranks, *words):
+            words = [*words, *common, *paths]
             title = f"mpi, {title}"
             return partial(pytest_suite, title, ranks, words, limit, told)
 
         for ranks in options.ranks:
             title = f"{ranks} rank{'s' if ranks > 1 else ''}"
-            messages.append(mpi(title, ranks, "-m", "not programs"))
-        if 1 in options.ranks:
-            others.append(mpi("programs", 1, "-m", "programs"))
+            suite = mpi(title, ranks, "-m", "not programs")
+            chosen.append(({1: 60, 2: 400}.get(ranks, 120), suite))
+        parts = 1 if options.gpu or named else PROGRAMS
+        for part in range(1, parts + 1) if 1 in options.ranks else ():
+            which = f"{part}/{parts}"
+            title = f"programs, part {which}" if parts > 1 else "programs"
+            words = ("-m", "programs", "--part", which)
+            chosen.append((600 / parts, mpi(title, 1, *words)))
     if "unit" in suites:
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
         words = [*common, *paths]
-        others.append(partial(pytest_suite, "unit", 0, words, limit, {}))
+        chosen.append(
+            (140, partial(pytest_suite, "unit", 0, words, limit, {}))
+        )
     if "mpi4py" in suites:
         import mpi4py_suite
 
-        messages.append(lambda out: mpi4py_suite.chosen())
+        chosen.append((50, mpi4py_suite.chosen))
     if "lint" in suites:
-        others += [partial(lint, *each) for each in lints().items()]
-    if options.gpu or named:
-        done = in_turn(messages + others)
-    else:
-        done = at_once(messages, others) if messages else in_turn(others)
+        chosen += [(5, partial(lint, *each)) for each in lints().items()]
+    chosen.sort(key=lambda each: each[0], reverse=True)
+    runs = [run for _, run in chosen]
+    done = in_turn(runs) if options.gpu or named else at_once(runs)
     total = sum((counts for counts, _ in done), Counter())
     for text in (text for _, bad in done for text in bad):
         print(f"\nFAILED {text}", flush=True)

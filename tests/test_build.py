@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The build compiles what changed, and says what it lacks."""
+"""The build compiles what changed, and says what it lacks; suites run once."""
 
+import functools
 import os
 import re
 import shlex
 import sys
 import sysconfig
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "build_tools"))
+sys.path[:0] = [str(ROOT / "build_tools"), str(ROOT / "tests")]
 
 import backend  # noqa: E402
 import kernels  # noqa: E402
 import objects  # noqa: E402
+import pytest_main  # noqa: E402
+import run  # noqa: E402
 import sources  # noqa: E402
 import toolchain  # noqa: E402
 
@@ -43,12 +47,9 @@ def compiled():
     """Which of the two was compiled just now."""
     result = []
     for source in ("src/comm/a/way.c", "src/comm/b/way.c"):
-        made = objects.object_of("build", source)
-        before = made.stat().st_ino if made.is_file() else None
-        given = objects.compile_one("build", source, CC, "maker")
-        assert Path(given) == made
-        if made.stat().st_ino != before:
-            result.append(made.parent.name)
+        if not objects.is_current("build", source, "maker"):
+            objects.compile_one("build", source, CC)
+            result.append(Path(source).parent.name)
     return result
 
 
@@ -87,8 +88,9 @@ def test_what_is_saved_while_it_is_compiled_is_compiled_again(tree):
     )
     slow.chmod(0o755)
     source = "src/comm/b/way.c"
-    made = Path(objects.compile_one("build", source, [str(slow)]))
-    assert not objects.is_current(made)
+    objects.compile_one("build", source, [str(slow)])
+    assert objects.object_of("build", source).is_file()
+    assert not objects.is_current("build", source)
 
 
 def test_a_failed_compilation_leaves_what_was(tree):
@@ -199,3 +201,44 @@ def test_formatters_of_a_commit_are_those_of_lint():
     assert {each.split("==")[0] for each in pinned} == {"ruff", "clang-format"}
     for each in pinned:
         assert f'"{each}"' in project
+
+
+def test_parts_of_a_suite_have_each_test_once():
+    class Config:
+        def getoption(self, name):
+            return part
+
+        hook = types.SimpleNamespace(
+            pytest_deselected=lambda items: left_out.extend(items)
+        )
+
+    for parts in (1, 2, 3):
+        kept = []
+        for which in range(1, parts + 1):
+            items, left_out, part = list(range(20)), [], f"{which}/{parts}"
+            pytest_main.Parts().pytest_collection_modifyitems(Config(), items)
+            assert sorted(items + left_out) == list(range(20))
+            kept += items
+        assert sorted(kept) == list(range(20))
+
+
+def test_suites_in_lanes_all_run_once(capfd):
+    def suite(number, out):
+        print(f"suite {number}", file=out, flush=True)
+        return number
+
+    suites = [functools.partial(suite, n) for n in range(9)]
+    assert sorted(run.at_once(list(suites))) == list(range(9))
+    assert sorted(capfd.readouterr().out.split("\n")) == [
+        "",
+        *(f"suite {n}" for n in range(9)),
+    ]
+
+
+def test_a_suite_that_raises_ends_the_others():
+    def fail(out):
+        raise ZeroDivisionError
+
+    for others in (0, 3):
+        with pytest.raises(ZeroDivisionError):
+            run.at_once([fail, *[lambda out: 1] * others])
