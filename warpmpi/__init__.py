@@ -133,6 +133,11 @@ __all__ = [
     "synchronize_device",
 ]
 
+# Where users find them; help() and pickle tell so, too.
+for _thing in [globals().get(_name) for _name in __all__]:
+    if getattr(_thing, "__module__", "").startswith("warpmpi."):
+        _thing.__module__ = "warpmpi"
+
 
 def __dir__() -> list[str]:
     return sorted(__all__)

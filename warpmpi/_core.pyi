@@ -151,6 +151,9 @@ class Array:
         pinned: bool | None = None,
         stream: StreamLike | None = None,
     ) -> Array: ...
+    def to_device(
+        self, device: DeviceLike, /, *, stream: StreamLike | None = None
+    ) -> Array: ...
     def copy(
         self, blocking: bool | None = None, *, stream: StreamLike | None = None
     ) -> Array: ...
@@ -237,12 +240,17 @@ def array(
 ) -> Array: ...
 def from_numpy(
     a: ArrayLike,
-    device: DeviceLike | None = None,
     dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     pinned: bool = False,
     blocking: bool = True,
 ) -> Array: ...
-def asarray(obj: ArrayLike, /) -> Array: ...
+def asarray(
+    obj: ArrayLike,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    copy: bool | None = None,
+) -> Array: ...
 def from_dlpack(
     x: Any,
     /,
