@@ -667,3 +667,58 @@ def test_readonly_arrays_refuse_writes():
             write()
     assert not b.copy().readonly
     assert not b.numpy().flags.writeable
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_asarray_copies_only_where_it_must(place):
+    a = wm.array([1.0, 2.0, 3.0], **options(place))
+    for same in (
+        wm.asarray(a, "float64"),
+        wm.asarray(a, device=a.device),
+        wm.asarray(a, a.dtype, a.device, False),
+    ):
+        assert same is a
+    copied = wm.asarray(a, copy=True)
+    assert copied.ptr != a.ptr and copied.device is a.device
+    assert copied.dtype == a.dtype and (copied.numpy() == [1, 2, 3]).all()
+    host = wm.asarray(a, device="cpu")
+    assert host.device.is_cpu and (host.numpy() == [1, 2, 3]).all()
+    assert (host is a) == a.device.is_cpu
+    if not a.device.is_cpu:
+        with pytest.raises(ValueError, match="copy"):
+            wm.asarray(a, device="cpu", copy=False)
+
+
+def test_asarray_converts_host_data():
+    a = np.arange(4)
+    for source in (a, wm.asarray(a)):
+        b = wm.asarray(source, dtype="float32")
+        assert b.dtype == np.float32 and (b.numpy() == a).all()
+        assert b.device.is_cpu
+        with pytest.raises(ValueError, match="copy"):
+            wm.asarray(source, "float32", copy=False)
+    with pytest.raises(ValueError, match="unknown device"):
+        wm.asarray(a, device="cuda:99")
+    with pytest.raises(TypeError):
+        wm.asarray(a, "no such type")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_to_device_is_that_of_the_array_api(place):
+    a = wm.array([1, 2], **options(place))
+    assert a.to_device(a.device) is a
+    assert a.to_device("cpu").numpy().tolist() == [1, 2]
+    with pytest.raises(TypeError):
+        a.to_device(device="cpu")
+    if not a.device.is_cpu:
+        stream = wm.Stream(a.device)
+        b = a.to_device("cpu", stream=stream)
+        stream.synchronize()
+        assert b.numpy().tolist() == [1, 2]
+
+
+def test_makers_take_dtype_and_device_in_one_order():
+    a = np.arange(3)
+    for make in (wm.array, wm.from_numpy, wm.asarray):
+        b = make(a, "float32", "cpu")
+        assert b.dtype == np.float32 and b.device.is_cpu

@@ -164,7 +164,6 @@ def test_unknown_device_lists_the_valid_ones(ident):
         wm.get_device(ident)
     for device in wm.get_devices():
         assert f"'{device}'" in str(caught.value)
-    assert not wm.is_device_available(ident)
 
 
 @pytest.mark.parametrize("ident", [1.5, True, b"cpu", [], object()])
@@ -214,11 +213,9 @@ def test_devices_of_other_libraries():
 
 def test_current_device_belongs_to_the_thread():
     default = wm.get_device()
-    assert default is wm.get_preferred_device()
     seen = []
     with wm.ScopedDevice("cpu") as scoped:
         assert scoped is wm.get_device() is wm.get_device("cpu")
-        assert wm.get_preferred_device() is default
         thread = threading.Thread(target=lambda: seen.append(wm.get_device()))
         thread.start()
         thread.join()
@@ -240,10 +237,11 @@ def test_scopes_nest_and_restore_after_an_exception():
 
 @needs_two
 def test_cuda_means_the_current_cuda_device():
+    default = wm.get_device()
     with wm.ScopedDevice("cuda:1"):
         assert wm.get_device("cuda") == "cuda:1" == wm.get_cuda_device()
         with wm.ScopedDevice("cpu"):
-            assert wm.get_device("cuda") is wm.get_preferred_device()
+            assert wm.get_device("cuda") is default
 
 
 @needs_cuda
@@ -372,7 +370,7 @@ def test_stream_of_a_device():
         stream = wm.Stream(device)
         assert stream.device is device and stream.cuda_stream > 2
         assert stream.__cuda_stream__() == (0, stream.cuda_stream)
-        assert stream.is_complete and not stream.is_capturing
+        assert stream.is_complete
         stream.synchronize()
         assert stream != wm.Stream(device)
         assert wm.Stream(device, priority=-1).priority == -1
@@ -488,6 +486,7 @@ def test_foreign_stream_is_taken_everywhere(wrap, gate):
     event.record(foreign)
     assert not other.is_complete and not event.is_complete
     gated.open()
+    view.synchronize()
     other.synchronize()
     assert event.is_complete
 

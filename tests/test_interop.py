@@ -239,7 +239,7 @@ def test_views_keep_their_owner_and_no_longer_than_needed():
     ids=repr,
 )
 def test_the_cuda_array_interface_is_understood(dtype, changes):
-    a = wm.from_numpy(values((3, 4), dtype), GPU)
+    a = wm.from_numpy(values((3, 4), dtype), device=GPU)
     b = wm.asarray(shown(a, **changes))
     assert b.device == a.device
     assert b.dtype == a.dtype
@@ -366,7 +366,7 @@ def test_where_no_stream_is_named_a_handshake_is_tried(version):
                 self.array, version=version, stream=None
             ).__cuda_array_interface__
 
-    a = wm.from_numpy(values(5), GPU)
+    a = wm.from_numpy(values(5), device=GPU)
     both = Both(a)
     assert np.array_equal(wm.array(both).numpy(), values(5))
     assert both.asked[0]["stream"] > 2
@@ -380,7 +380,7 @@ def test_where_no_stream_is_named_a_handshake_is_tried(version):
 @pytest.mark.parametrize("cls", [OnlyDLPack, OldDLPack])
 def test_dlpack_alone_is_enough(cls):
     for where in ("cpu", GPU):
-        a = wm.from_numpy(values((3, 4), "f4"), where)
+        a = wm.from_numpy(values((3, 4), "f4"), device=where)
         foreign = cls(a)
         b = wm.asarray(foreign)
         assert b.ptr == a.ptr
@@ -630,7 +630,7 @@ TorchLike.__dlpack_c_exchange_api__ = _new_capsule(
 
 @pytest.mark.parametrize("where", ["cpu", pytest.param(GPU, marks=needs_gpu)])
 def test_the_exchange_api_is_used(where):
-    a = wm.from_numpy(values((3, 4), "f4"), where)
+    a = wm.from_numpy(values((3, 4), "f4"), device=where)
     TorchLike.streams.clear()
     tensor = TorchLike(a)
     b = wm.asarray(tensor)
@@ -724,7 +724,7 @@ def test_warps_stream_is_found_beside_its_interface():
 
     _in_module("warp._src.types", WarpArray)
     WarpArray.__name__ = "array"
-    a = wm.from_numpy(values(5), GPU)
+    a = wm.from_numpy(values(5), device=GPU)
     interface = shown(a, version=2, stream=KeyError)
     w = WarpArray(a, **interface.__cuda_array_interface__)
     assert np.array_equal(wm.array(w).numpy(), values(5))
@@ -733,7 +733,7 @@ def test_warps_stream_is_found_beside_its_interface():
 
 def test_jax_arrays_are_read_only():
     cls = _in_module("jaxlib._jax", type("ArrayImpl", (OnlyDLPack,), {}))
-    b = wm.asarray(cls(wm.from_numpy(values(3), "cpu")))
+    b = wm.asarray(cls(wm.from_numpy(values(3), device="cpu")))
     assert b.readonly
     assert b.numpy().tolist() == [0, 1, 2]
 
@@ -754,7 +754,7 @@ def test_a_type_that_is_only_called_like_numpys_is_not_read_as_one():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_host_arrays_have_the_buffer_protocol(dtype):
-    a = wm.from_numpy(values((3, 4), dtype), "cpu")
+    a = wm.from_numpy(values((3, 4), dtype), device="cpu")
     m = memoryview(a)
     assert m.shape == (3, 4)
     assert m.strides == a.strides
@@ -810,7 +810,7 @@ def test_the_cuda_array_interface_is_version_3():
 
 
 def test_array_dunder_follows_numpys_rules():
-    a = wm.from_numpy(values(3, "i4"), "cpu")
+    a = wm.from_numpy(values(3, "i4"), device="cpu")
     assert a.__array__().ctypes.data == a.ptr
     assert a.__array__(copy=False).ctypes.data == a.ptr
     assert a.__array__(copy=True).ctypes.data != a.ptr
@@ -824,7 +824,7 @@ def test_array_dunder_follows_numpys_rules():
 
 @pytest.mark.parametrize("where", ["cpu", pytest.param(GPU, marks=needs_gpu)])
 def test_dlpack_device_and_arguments(where):
-    a = wm.from_numpy(values((2, 3), "f4"), where)
+    a = wm.from_numpy(values((2, 3), "f4"), device=where)
     assert a.__dlpack_device__() == ((1, 0) if where == "cpu" else (2, 0))
     name = "dltensor"
     assert f'"{name}"' in repr(a.__dlpack__())
@@ -862,7 +862,7 @@ def test_dlpack_streams_are_checked():
 
 @needs_gpu
 def test_dlpack_copies_to_another_device_unless_told_not_to():
-    a = wm.from_numpy(values((2, 3), "f4"), GPU)
+    a = wm.from_numpy(values((2, 3), "f4"), device=GPU)
 
     class ToHost(OnlyDLPack):
         def __dlpack_device__(self):

@@ -136,7 +136,7 @@ class Shown:
 COMPLETE = {
     "full": lambda d: wm.full(N, 7, "u1", d),
     "ones": lambda d: wm.ones(N, "u1", d),
-    "from_numpy": lambda d: wm.from_numpy(np.full(N, 7, "u1"), d),
+    "from_numpy": lambda d: wm.from_numpy(np.full(N, 7, "u1"), device=d),
     "array": lambda d: wm.array(new(7), device=d),
     "copy": lambda d: new(7, d).copy(),
     "to": lambda d: new(7, "cpu").to(d),
@@ -179,7 +179,7 @@ def test_the_race_between_devices_cannot_be_written():
         for device in OTHERS:
             a = wm.from_numpy(np.array([i])).to(device)
             assert a.numpy().tolist() == [i]
-            b = wm.from_numpy(np.array([i]), GPU, blocking=False)
+            b = wm.from_numpy(np.array([i]), device=GPU, blocking=False)
             c = b.to(OTHERS[-1], blocking=False).to(device, blocking=False)
             assert c.numpy().tolist() == [i]
 
@@ -285,7 +285,7 @@ def test_views_are_ordered_with_their_whole_allocation():
 
 def test_overlapping_copies_are_ordered_too():
     host = (np.arange(N) % 251).astype("u1")
-    a = wm.from_numpy(host, GPU)
+    a = wm.from_numpy(host, device=GPU)
     a.assign(a[::-1], blocking=False)
     a[1:].assign(a[:-1], blocking=False)
     expected = host[::-1].copy()
@@ -424,11 +424,11 @@ def test_pageable_memory_is_written_when_it_returns():
 
 def test_pageable_memory_may_be_changed_when_it_returns():
     host = np.full(N, 7, "u1")
-    a = wm.from_numpy(host, GPU, blocking=False)
+    a = wm.from_numpy(host, device=GPU, blocking=False)
     host.fill(0)
     assert settled(a, 7)
     host = np.full((N, 2), 7, "u1")
-    a = wm.from_numpy(host[:, 1], GPU, blocking=False)
+    a = wm.from_numpy(host[:, 1], device=GPU, blocking=False)
     host.fill(0)
     assert settled(a, 7)
 

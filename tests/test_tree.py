@@ -4,6 +4,7 @@
 import ast
 import importlib.machinery
 import inspect
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -181,6 +182,22 @@ def test_everything_callable_has_a_signature():
         except ValueError:
             unknown.append(public)
     assert not unknown
+
+
+def test_everything_public_is_of_the_package():
+    import warpmpi
+
+    others = {
+        public: thing.__module__
+        for public, thing in vars(warpmpi).items()
+        if public in warpmpi.__all__
+        and callable(thing)
+        and thing.__module__ != "warpmpi"
+    }
+    assert not others
+    for public in ("array", "install", "Comm", "Request"):  # pickled by name
+        thing = getattr(warpmpi, public)
+        assert pickle.loads(pickle.dumps(thing)) is thing
 
 
 def test_defaults_in_signatures_are_those_of_mpi():

@@ -54,9 +54,7 @@ if not _is_begun():
         get_cuda_driver_version,
         get_device,
         get_devices,
-        get_preferred_device,
         is_cuda_available,
-        is_device_available,
         is_on_device,
         ones,
         reset_stats,
@@ -125,13 +123,16 @@ __all__ = [
     "get_cuda_driver_version",
     "get_device",
     "get_devices",
-    "get_preferred_device",
     "is_cuda_available",
-    "is_device_available",
     "set_device",
     "synchronize",
     "synchronize_device",
 ]
+
+# Where users find them; help() and pickle tell so, too.
+for _thing in [globals().get(_name) for _name in __all__]:
+    if getattr(_thing, "__module__", "").startswith("warpmpi."):
+        _thing.__module__ = "warpmpi"
 
 
 def __dir__() -> list[str]:

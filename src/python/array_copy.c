@@ -181,6 +181,33 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 PyDoc_STRVAR(
+    to_device_doc,
+    "to_device($self, device, /, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "The array on another device, as the Python array API standard has it: "
+    "to().");
+
+static PyObject *
+array_to_device(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"", "stream", NULL};
+    PyObject *device, *stream = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:to_device", names,
+                                     &device, &stream)) {
+        return NULL;
+    }
+    PyObject *place = PyTuple_Pack(1, device);
+    PyObject *options = Py_BuildValue("{s:O}", "stream", stream);
+    PyObject *result = place != NULL && options != NULL
+                           ? array_to(self, place, options)
+                           : NULL;
+    Py_XDECREF(place);
+    Py_XDECREF(options);
+    return result;
+}
+
+PyDoc_STRVAR(
     copy_doc,
     "copy($self, blocking=None, *, stream=None)\n"
     "--\n"
@@ -421,6 +448,8 @@ array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
 
 PyMethodDef wm_array_copy_methods[] = {
     {"to", (PyCFunction)(void (*)(void))array_to, WITH_NAMES, to_doc},
+    {"to_device", (PyCFunction)(void (*)(void))array_to_device, WITH_NAMES,
+     to_device_doc},
     {"copy", (PyCFunction)(void (*)(void))array_copy, WITH_NAMES, copy_doc},
     {"numpy", array_numpy, METH_NOARGS, numpy_doc},
     {"assign", (PyCFunction)(void (*)(void))array_assign, WITH_NAMES,

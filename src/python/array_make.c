@@ -339,14 +339,14 @@ unpickled(PyObject *module, PyObject *args)
 
 PyDoc_STRVAR(
     from_numpy_doc,
-    "from_numpy(a, device=None, dtype=None, pinned=False, blocking=True)\n"
+    "from_numpy(a, dtype=None, device=None, pinned=False, blocking=True)\n"
     "--\n"
     "\n"
     "A new contiguous array with a copy of a NumPy array (see asarray() for "
     "a\n"
     "view of one).\n"
     "\n"
-    "device: wm.get_device() unless given. dtype: that of `a` unless given.\n"
+    "dtype: that of `a` unless given. device: wm.get_device() unless given.\n"
     "pinned=True: page-locked host memory. blocking=False: ordered, but maybe "
     "not\n"
     "yet complete when it returns.\n" MAKER_ERRORS);
@@ -355,12 +355,12 @@ static PyObject *
 from_numpy(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"a",      "device",   "dtype",
+    static char *names[] = {"a",      "dtype",    "device",
                             "pinned", "blocking", NULL};
     PyObject *data, *type = NULL, *device = NULL;
     int pinned = 0, blocking = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:from_numpy", names,
-                                     &data, &device, &type, &pinned,
+                                     &data, &type, &device, &pinned,
                                      &blocking)) {
         return NULL;
     }
@@ -380,7 +380,7 @@ object_of_view(wm_view_t *view)
 
 PyDoc_STRVAR(
     asarray_doc,
-    "asarray(obj, /)\n"
+    "asarray(obj, dtype=None, device=None, copy=None)\n"
     "--\n"
     "\n"
     "A view, without a copy, of any array object: CuPy, Warp, PyTorch, JAX, "
@@ -394,13 +394,18 @@ PyDoc_STRVAR(
     "whole\n"
     "device first.\n"
     "\n"
+    "dtype, device: a contiguous copy where these are others than the "
+    "object's; only\n"
+    "host data is converted. copy: True for a copy in any case, False for "
+    "none.\n"
+    "\n"
     "Raises TypeError for any other object or an element type that is not\n"
-    "supported, ValueError where the object describes itself wrongly.");
+    "supported, ValueError where the object describes itself wrongly, for an\n"
+    "unknown device, and for copy=False where a copy is needed.");
 
 static PyObject *
-asarray(PyObject *module, PyObject *object)
+view_of(PyObject *object)
 {
-    (void)module;
     wm_view_t view;
     if (Py_TYPE(object) == wm_state()->array_type) {
         return Py_NewRef(object);
@@ -409,6 +414,60 @@ asarray(PyObject *module, PyObject *object)
         return NULL;
     }
     return object_of_view(&view);
+}
+
+static PyObject *
+asarray(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"obj", "dtype", "device", "copy", NULL};
+    PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
+    wm_dtype_t dtype;
+    int device;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
+                                     &object, &type, &place, &copy)) {
+        return NULL;
+    }
+    PyObject *view = view_of(object);
+    if (view == NULL) {
+        return NULL;
+    }
+    const wm_array_t *array = wm_array_of(view);
+    device = array->storage->memory.device;
+    int own = device;
+    bool other = false;
+    PyObject *result = NULL, *here = NULL;
+    if (type != Py_None) {
+        if (wm_dtype_from_object(type, &dtype) < 0) {
+            goto done;
+        }
+        other = dtype != array->dtype;
+    }
+    if (place != Py_None && wm_device_from_object(place, &device) < 0) {
+        goto done;
+    }
+    int wanted = copy != Py_None ? PyObject_IsTrue(copy) : -1;
+    if (PyErr_Occurred()) {
+        goto done;
+    }
+    other = other || device != own;
+    if (wanted != 1 && !other) {
+        result = Py_NewRef(view);
+    }
+    else if (wanted == 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "copy: another dtype or device needs a copy");
+    }
+    else {
+        here = wm_python_device(device);
+        result = here != NULL ? copied_data(type != Py_None ? object : view,
+                                            type, here, false, true, "obj")
+                              : NULL;
+    }
+done:
+    Py_XDECREF(here);
+    Py_DECREF(view);
+    return result;
 }
 
 static int
@@ -490,7 +549,7 @@ static PyMethodDef makers[] = {
     FUNCTION(array),
     FUNCTION(from_numpy),
     FUNCTION(from_dlpack),
-    {"asarray", asarray, METH_O, asarray_doc},
+    FUNCTION(asarray),
     {"_unpickled", unpickled, METH_VARARGS, unpickled_doc},
     {NULL, NULL, 0, NULL},
 };

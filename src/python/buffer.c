@@ -207,6 +207,17 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
     return 0;
 }
 
+// The type of a code; KeyError, as mpi4py raises, where there is none.
+static PyObject *
+type_of_code(PyObject *code, const char *argument)
+{
+    PyObject *type = wm_mpi_datatype_from_code(code);
+    if (type == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Format(PyExc_KeyError, "%s: MPI has no datatype for the code %R",
+                     argument, code);
+    return type;
+}
+
 // The type that was given, or found, or that of the array's elements, `inner`
 // of which are what a count counts.
 static int
@@ -217,7 +228,7 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
     *inner = 1;
     if (parts->datatype != NULL)
         message->datatype = PyUnicode_Check(parts->datatype)
-                                ? wm_mpi_datatype_from_code(parts->datatype)
+                                ? type_of_code(parts->datatype, argument)
                                 : Py_NewRef(parts->datatype);
     else if (message->datatype == NULL) {
         if (owner->viewed) {
@@ -436,9 +447,10 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
                == 0)
         return 0;
     // mpi4py takes these for something else, if at all.
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)
-        || !wm_view_is_peculiar(parts.array))
-        wm_raw_judge(object, writable);
+    if (!nothing
+        && (!PyErr_ExceptionMatches(PyExc_TypeError)
+            || !wm_view_is_peculiar(parts.array)))
+        wm_raw_judge(parts.array, writable);
     wm_message_release(message);
     return -1;
 }

@@ -519,7 +519,7 @@ static PyType_Slot comm_slots[] = {
 };
 
 static PyType_Spec comm_spec = {
-    .name = "warpmpi._core.CommMethods",
+    .name = "warpmpi.CommMethods",
     .basicsize = sizeof(PyObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = comm_slots,
@@ -562,7 +562,7 @@ static PyType_Slot on_stream_slots[] = {
 };
 
 static PyType_Spec on_stream_spec = {
-    .name = "warpmpi._core.StreamComm",
+    .name = "warpmpi.StreamComm",
     .basicsize = sizeof(on_stream_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
              | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,

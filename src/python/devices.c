@@ -330,22 +330,6 @@ get_cuda_device_count(PyObject *module, PyObject *unused)
     return PyLong_FromLong(count_devices());
 }
 
-PyDoc_STRVAR(
-    get_preferred_device_doc,
-    "get_preferred_device()\n"
-    "--\n"
-    "\n"
-    "The CUDA device of this process's local rank, else the CPU, whatever\n"
-    "device is current.");
-
-static PyObject *
-get_preferred_device(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return wm_python_device(default_device());
-}
-
 PyDoc_STRVAR(is_cuda_available_doc,
              "is_cuda_available()\n"
              "--\n"
@@ -358,27 +342,6 @@ is_cuda_available(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     return PyBool_FromLong(count_devices() > 0);
-}
-
-PyDoc_STRVAR(is_device_available_doc,
-             "is_device_available(ident, /)\n"
-             "--\n"
-             "\n"
-             "Whether get_device(ident) would find a device.");
-
-static PyObject *
-is_device_available(PyObject *module, PyObject *ident)
-{
-    (void)module;
-    int ordinal;
-    if (wm_device_from_object(ident, &ordinal) == 0) {
-        Py_RETURN_TRUE;
-    }
-    if (!PyErr_ExceptionMatches(PyExc_ValueError)) {
-        return NULL;
-    }
-    PyErr_Clear();
-    Py_RETURN_FALSE;
 }
 
 PyDoc_STRVAR(
@@ -485,12 +448,8 @@ static PyMethodDef functions[] = {
      METH_VARARGS | METH_KEYWORDS, get_cuda_device_doc},
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
-    {"get_preferred_device", get_preferred_device, METH_NOARGS,
-     get_preferred_device_doc},
     {"is_cuda_available", is_cuda_available, METH_NOARGS,
      is_cuda_available_doc},
-    {"is_device_available", is_device_available, METH_O,
-     is_device_available_doc},
     {"set_device", set_device, METH_O, set_device_doc},
     {"synchronize_device", KEYWORDS(synchronize_device),
      METH_VARARGS | METH_KEYWORDS, synchronize_device_doc},

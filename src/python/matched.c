@@ -358,7 +358,7 @@ static PyType_Slot message_slots[] = {
 };
 
 static PyType_Spec message_spec = {
-    .name = "warpmpi._core.Message",
+    .name = "warpmpi.Message",
     .basicsize = sizeof(message_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = message_slots,

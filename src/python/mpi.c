@@ -228,16 +228,3 @@ wm_mpi_buffer(PyObject *object, bool readonly)
     Py_XDECREF(type);
     return result;
 }
-
-PyObject *
-wm_mpi_persistent(PyObject *message, bool receive)
-{
-    PyObject *comm = PyMPIComm_New(MPI_COMM_SELF);
-    PyObject *request = comm == NULL
-                            ? NULL
-                            : PyObject_CallMethod(
-                                comm, receive ? "Recv_init" : "Send_init",
-                                "Oii", message, 0, 0);
-    Py_XDECREF(comm);
-    return request;
-}

@@ -70,9 +70,4 @@ wm_mpi_datatype_from_code(PyObject *code);
 PyObject *
 wm_mpi_buffer(PyObject *object, bool readonly);
 
-// mpi4py's own persistent request for a message between this rank and itself;
-// NULL with an exception where mpi4py does not take the message.
-PyObject *
-wm_mpi_persistent(PyObject *message, bool receive);
-
 #endif

@@ -380,7 +380,7 @@ static PyType_Slot slots[] = {
 };
 
 static PyType_Spec spec = {
-    .name = "warpmpi._core.PartitionedRequest",
+    .name = "warpmpi.PartitionedRequest",
     .basicsize = sizeof(partitioned_t),
     .flags = Py_TPFLAGS_DEFAULT, // collected as its base is
     .slots = slots,

@@ -365,7 +365,7 @@ static PyType_Slot prequest_slots[] = {
 };
 
 static PyType_Spec prequest_spec = {
-    .name = "warpmpi._core.Prequest",
+    .name = "warpmpi.Prequest",
     .basicsize = sizeof(wm_prequest_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = prequest_slots,

@@ -195,35 +195,52 @@ wm_raw_is_bytes(PyObject *array)
     return type == NULL;
 }
 
-// The class of the exception that mpi4py raises for a message, a new
+// The class of the exception that mpi4py raises for the elements of an array,
+// as their format or typestr tells them, borrowed; NULL where it takes them.
+static PyObject *
+refusal_of_elements(PyObject *array)
+{
+    Py_buffer raw;
+    char code[16];
+    PyObject *kind = NULL;
+    if (!PyObject_CheckBuffer(array)) {
+        bool shown = PyObject_HasAttrString(array, "__cuda_array_interface__");
+        return shown && !interface_code(array, code, sizeof code)
+                   ? PyExc_BufferError
+                   : NULL;
+    }
+    if (PyObject_GetBuffer(array, &raw, PyBUF_FULL_RO) == 0) {
+        const char *format = raw.format != NULL ? raw.format : "B";
+        PyObject *type = type_of(format + (*format == '@' || *format == '<'));
+        kind = *format == '>' || *format == '!' ? PyExc_BufferError
+               : type == NULL                   ? PyExc_KeyError
+                                                : NULL;
+        Py_XDECREF(type);
+        PyBuffer_Release(&raw);
+    }
+    PyErr_Clear();
+    return kind;
+}
+
+// The class of the exception that mpi4py raises as it reads an array, a new
 // reference; NULL where it takes it. The exception is not kept.
 static PyObject *
-refusal(PyObject *message, bool writable)
+refusal(PyObject *array, bool writable)
 {
-    int running = 0, ended = 0;
-    MPI_Initialized(&running);
-    MPI_Finalized(&ended);
-    if (!running || ended)
-        return NULL;
-    // A persistent request reads the message and does nothing with it.
-    PyObject *request = wm_mpi_persistent(message, writable);
-    PyObject *freed = request != NULL
-                          ? PyObject_CallMethod(request, "Free", NULL)
-                          : NULL;
+    PyObject *buffer = wm_mpi_buffer(array, !writable);
     PyObject *kind = NULL;
-    // One of Python's own: neither MPI's, which has no text, nor a library's.
-    if (request == NULL
+    // One of Python's own, not a library's.
+    if (buffer == NULL
         && !PyType_HasFeature((PyTypeObject *)PyErr_Occurred(),
                               Py_TPFLAGS_HEAPTYPE))
         kind = Py_NewRef(PyErr_Occurred());
     PyErr_Clear();
-    Py_XDECREF(request);
-    Py_XDECREF(freed);
+    Py_XDECREF(buffer);
     return kind;
 }
 
 void
-wm_raw_judge(PyObject *message, bool writable)
+wm_raw_judge(PyObject *array, bool writable)
 {
     PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError)
@@ -231,7 +248,9 @@ wm_raw_judge(PyObject *message, bool writable)
         && !PyErr_ExceptionMatches(PyExc_BufferError))
         return;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *kind = refusal(message, writable);
+    PyObject *kind = refusal(array, writable);
+    if (kind == NULL && PyErr_GivenExceptionMatches(type, PyExc_TypeError))
+        kind = Py_XNewRef(refusal_of_elements(array));
     PyObject *text = kind != NULL && !PyErr_GivenExceptionMatches(type, kind)
                          ? PyObject_Str(value)
                          : NULL;

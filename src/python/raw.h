@@ -22,10 +22,11 @@ wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
 bool
 wm_raw_is_bytes(PyObject *array);
 
-// With an exception set, of a message that was refused: where mpi4py refuses
-// it too, the exception becomes one of the class that mpi4py raises, with the
-// text it has. Programs that catch mpi4py's catch ours.
+// With an exception set, of a message of an array that was refused: where
+// mpi4py cannot read the array either, the exception becomes one of the class
+// that mpi4py raises, with the text it has. Programs that catch mpi4py's catch
+// ours.
 void
-wm_raw_judge(PyObject *message, bool writable);
+wm_raw_judge(PyObject *array, bool writable);
 
 #endif

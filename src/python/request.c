@@ -394,7 +394,7 @@ static PyType_Slot request_slots[] = {
 };
 
 static PyType_Spec request_spec = {
-    .name = "warpmpi._core.Request",
+    .name = "warpmpi.Request",
     .basicsize = sizeof(wm_request_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = request_slots,

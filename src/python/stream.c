@@ -212,21 +212,6 @@ get_is_complete(PyObject *self, void *unused)
     return PyBool_FromLong(idle);
 }
 
-static PyObject *
-get_is_capturing(PyObject *self, void *unused)
-{
-    (void)unused;
-    stream_t *stream = (stream_t *)self;
-    bool capturing;
-    wm_error_t err;
-    if (wm_stream_is_capturing(stream->device, stream->handle, &capturing,
-                               &err)
-        < 0) {
-        return wm_raise(&err);
-    }
-    return PyBool_FromLong(capturing);
-}
-
 static PyGetSetDef getset[] = {
     {"device", get_device, NULL, "The stream's wm.Device.", NULL},
     {"cuda_stream", get_cuda_stream, NULL,
@@ -237,8 +222,6 @@ static PyGetSetDef getset[] = {
      "Whether all work submitted so far has ended. False while the stream\n"
      "is being captured.",
      NULL},
-    {"is_capturing", get_is_capturing, NULL,
-     "Whether a graph is being captured from the stream.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -84,7 +84,7 @@ def test_bad_tag(comm, tag):
         ([np.zeros(3), np.zeros(3)], TypeError, "buf: the count"),
         ([np.zeros(3), 1, 9, MPI.DOUBLE], ValueError, "displacement"),
         ([np.zeros(3), 1, 1, 1, 1], ValueError, "items"),
-        ([np.zeros(3), 1, "no such type"], (KeyError, ValueError), None),
+        ([np.zeros(3), 1, "no such type"], KeyError, "buf: MPI has no"),
         ([np.zeros(3), MPI.DATATYPE_NULL], ValueError, "DATATYPE_NULL"),
     ],
 )

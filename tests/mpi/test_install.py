@@ -47,14 +47,14 @@ def test_a_script_unchanged(tmp_path, count):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PROGRAM))
     printed = ranks.run("-m", "warpmpi", script, "one", "two", ranks=count)
-    assert printed.split("\n")[:-1] == ["warpmpi.comm Comm one two"] * count
+    assert printed.split("\n")[:-1] == ["warpmpi Comm one two"] * count
 
 
 def test_a_module_and_a_command(tmp_path):
     (tmp_path / "program.py").write_text(
         "from mpi4py import MPI\nprint(type(MPI.COMM_WORLD), __name__)\n"
     )
-    wanted = "<class 'warpmpi.comm.Comm'> __main__\n"
+    wanted = "<class 'warpmpi.Comm'> __main__\n"
     path = f"{tmp_path}:{ranks.ROOT}"
     assert (
         ranks.run("-m", "warpmpi", "-m", "program", ranks=1, PYTHONPATH=path)
@@ -231,7 +231,7 @@ BEGINNINGS = {
 EXCHANGE = """
     import numpy as np
     comm = MPI.COMM_WORLD
-    assert type(comm).__module__ == "warpmpi.comm", type(comm)
+    assert type(comm).__module__ == "warpmpi", type(comm)
     into = np.zeros(10000)
     comm.Sendrecv(np.ones(10000), 1 - comm.rank, 0, into, 1 - comm.rank, 0)
     assert into.all()

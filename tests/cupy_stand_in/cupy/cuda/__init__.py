@@ -22,7 +22,7 @@ class Stream:
         return (0, self.ptr)
 
     def synchronize(self):
-        _wm.synchronize_stream(self)
+        _wm.Stream(cuda_stream=self).synchronize()
 
 
 _null = Stream()
