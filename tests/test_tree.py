@@ -6,6 +6,8 @@ import importlib.machinery
 import inspect
 import pickle
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,6 +79,19 @@ def test_the_build_takes_every_source_ground_floor_first():
     assert sources.kernels(ROOT) == [name(path) for path in KERNELS]
     floors = [sources.FLOORS.index(Path(f).parts[1]) for f in taken]
     assert floors == sorted(floors)
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists() or shutil.which("git") is None,
+    reason="no checkout of git",
+)
+def test_git_ignores_no_source():
+    """A folder `core` is not what a crash leaves."""
+    names = [name(path) for path in (*SOURCES, *KERNELS)]
+    command = ["git", "check-ignore", "--no-index", *names]
+    found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert found.stdout.decode().split() == []
+    assert found.returncode == 1  # none; an error is 128
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)

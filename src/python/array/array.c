@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The type wm.Array: what it is made of and its attributes.
+#include "python/array/array.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+
+#include "python/device/device.h"
+#include "python/array/dtype.h"
+#include "python/view/view_parts.h"
+
+wm_array_t *
+wm_array_of(PyObject *object)
+{
+    return &((wm_array_object_t *)object)->array;
+}
+
+// Whether another object's memory, kept by a reference to that.
+static bool
+is_foreign(const wm_array_t *array)
+{
+    const wm_storage_t *storage = array->storage;
+    return storage->owner != NULL
+           && wm_view_object(storage->release, storage->owner) != NULL;
+}
+
+PyObject *
+wm_array_object(wm_array_t *array)
+{
+    wm_array_object_t *self = PyObject_GC_New(wm_array_object_t,
+                                              wm_state()->array_type);
+    if (self == NULL) {
+        wm_array_clear(array);
+        return NULL;
+    }
+    self->weakrefs = NULL;
+    self->base = NULL;
+    wm_array_copy_header(&self->array, array);
+    if (is_foreign(array)) // else no cycle goes through it
+        PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+PyObject *
+wm_array_view_object(PyObject *of, wm_array_t *array)
+{
+    wm_array_object_t *self = (wm_array_object_t *)wm_array_object(array);
+    if (self != NULL && is_foreign(&self->array)) {
+        PyObject *base = ((wm_array_object_t *)of)->base;
+        self->base = Py_NewRef(base != NULL ? base : of);
+        wm_storage_release(self->array.storage);
+    }
+    return (PyObject *)self;
+}
+
+void
+wm_array_keep_object(PyObject *object, wm_view_t *view)
+{
+    if (view->array.storage == NULL || !is_foreign(&view->array))
+        return;
+    wm_view_own_object(view, object);
+    wm_storage_release(view->array.storage);
+    view->array.storage = NULL;
+}
+
+void
+wm_array_begin_view(PyObject *object, wm_array_t *view)
+{
+    const wm_array_t *array = wm_array_of(object);
+    memcpy(view, array, offsetof(wm_array_t, shape));
+    wm_storage_retain(view->storage);
+}
+
+// Memory that goes back to somebody at once is waited for without the GIL.
+static void
+array_dealloc(PyObject *self)
+{
+    wm_array_object_t *object = (wm_array_object_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (object->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
+    // A foreign owner's end must not swallow an exception on its way.
+    PyObject *error_type, *error, *traceback;
+    PyErr_Fetch(&error_type, &error, &traceback);
+    if (object->base == NULL) {
+        wm_array_clear(&object->array);
+    }
+    Py_CLEAR(object->base);
+    PyErr_Restore(error_type, error, traceback);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+// The memory's owner is visited by who alone keeps the storage. Nothing is
+// cleared: as of a tuple, another object of the cycle is.
+static int
+array_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    wm_array_object_t *object = (wm_array_object_t *)self;
+    wm_storage_t *storage = object->array.storage;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(object->base);
+    if (object->base == NULL && atomic_load(&storage->references) == 1) {
+        Py_VISIT(wm_view_object(storage->release, storage->owner));
+    }
+    return 0;
+}
+
+PyObject *
+wm_array_tuple(const int64_t *values, int count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (value == NULL) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, i, value);
+    }
+    return tuple;
+}
+
+static PyObject *
+get_shape(PyObject *self, void *unused)
+{
+    (void)unused;
+    const wm_array_t *array = wm_array_of(self);
+    return wm_array_tuple(array->shape, array->ndim);
+}
+
+static PyObject *
+get_strides(PyObject *self, void *unused)
+{
+    (void)unused;
+    const wm_array_t *array = wm_array_of(self);
+    return wm_array_tuple(array->strides, array->ndim);
+}
+
+static PyObject *
+get_dtype(PyObject *self, void *unused)
+{
+    (void)unused;
+    return wm_python_dtype(wm_array_of(self)->dtype);
+}
+
+static PyObject *
+get_ndim(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(wm_array_of(self)->ndim);
+}
+
+static PyObject *
+get_size(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLongLong(wm_array_count(wm_array_of(self)));
+}
+
+static PyObject *
+get_nbytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(wm_array_nbytes(wm_array_of(self)));
+}
+
+static PyObject *
+get_itemsize(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(wm_dtype_info(wm_array_of(self)->dtype)->itemsize);
+}
+
+static PyObject *
+get_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    return wm_python_device(wm_array_of(self)->storage->memory.device);
+}
+
+// Whoever has the address can do anything with it, at any time from now on.
+static PyObject *
+get_ptr(PyObject *self, void *unused)
+{
+    (void)unused;
+    const wm_array_t *array = wm_array_of(self);
+    atomic_store(&array->storage->shared, true);
+    if (wm_array_wait_nogil(array, true) < 0) {
+        return NULL;
+    }
+    return PyLong_FromVoidPtr(array->data);
+}
+
+static PyObject *
+get_is_contiguous(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(wm_array_is_contiguous(wm_array_of(self)));
+}
+
+static PyObject *
+get_readonly(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(wm_array_of(self)->readonly);
+}
+
+static PyObject *
+get_pinned(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(wm_array_of(self)->storage->memory.kind
+                           == WM_MEMORY_PINNED);
+}
+
+static Py_ssize_t
+array_length(PyObject *self)
+{
+    const wm_array_t *array = wm_array_of(self);
+    if (array->ndim == 0) {
+        PyErr_SetString(PyExc_TypeError, "len() of a 0-d array");
+        return -1;
+    }
+    return (Py_ssize_t)array->shape[0];
+}
+
+static PyObject *
+array_iter(PyObject *self)
+{
+    if (wm_array_of(self)->ndim == 0) {
+        PyErr_SetString(PyExc_TypeError, "iteration over a 0-d array");
+        return NULL;
+    }
+    return PySeqIter_New(self);
+}
+
+PyDoc_STRVAR(item_doc,
+             "item($self)\n"
+             "--\n"
+             "\n"
+             "The only element, as a Python scalar. Waits for the GPU.\n"
+             "\n"
+             "Raises ValueError for an array of any other size than 1.");
+
+static PyObject *
+array_item(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (wm_array_count(wm_array_of(self)) != 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "only an array of one element is a scalar, this one has "
+                     "%lld",
+                     (long long)wm_array_count(wm_array_of(self)));
+        return NULL;
+    }
+    PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
+    PyObject *item = host != NULL ? PyObject_CallMethod(host, "item", NULL)
+                                  : NULL;
+    Py_XDECREF(host);
+    return item;
+}
+
+static int
+array_bool(PyObject *self)
+{
+    PyObject *item = array_item(self, NULL);
+    int result = item != NULL ? PyObject_IsTrue(item) : -1;
+    Py_XDECREF(item);
+    return result;
+}
+
+static PyObject *
+array_int(PyObject *self)
+{
+    PyObject *item = array_item(self, NULL);
+    PyObject *result = item != NULL ? PyNumber_Long(item) : NULL;
+    Py_XDECREF(item);
+    return result;
+}
+
+static PyObject *
+array_float(PyObject *self)
+{
+    PyObject *item = array_item(self, NULL);
+    PyObject *result = item != NULL ? PyNumber_Float(item) : NULL;
+    Py_XDECREF(item);
+    return result;
+}
+
+static PyObject *
+array_index(PyObject *self)
+{
+    // A TypeError tells bytes() and its like to go on to the buffer.
+    if (wm_array_count(wm_array_of(self)) != 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "only an array of one integer is an index");
+        return NULL;
+    }
+    PyObject *item = array_item(self, NULL);
+    PyObject *result = item != NULL ? PyNumber_Index(item) : NULL;
+    Py_XDECREF(item);
+    return result;
+}
+
+// Values are shown up to this many, and not of a GPU's that cannot be read: a
+// forked process of multiprocessing's tells its errors with what it was given.
+#define SHOWN 1000
+
+static bool
+is_shown(const wm_array_t *array)
+{
+    return wm_array_count(array) <= SHOWN
+           && (array->storage->memory.kind != WM_MEMORY_DEVICE
+               || !wm_device_forked());
+}
+
+static PyObject *
+values_text(PyObject *self)
+{
+    PyObject *host = NULL, *function = NULL, *text = NULL;
+    if (!is_shown(wm_array_of(self))) {
+        PyObject *shape = get_shape(self, NULL);
+        text = shape != NULL ? PyUnicode_FromFormat("shape=%R", shape) : NULL;
+        Py_XDECREF(shape);
+        return text;
+    }
+    host = PyObject_CallMethod(self, "numpy", NULL);
+    function = host != NULL ? wm_numpy("array2string") : NULL;
+    if (function != NULL) {
+        PyObject *args = PyTuple_Pack(1, host);
+        PyObject *names = Py_BuildValue("{s:s,s:s}", "separator", ", ",
+                                        "prefix", "array(");
+        if (args != NULL && names != NULL) {
+            text = PyObject_Call(function, args, names);
+        }
+        Py_XDECREF(args);
+        Py_XDECREF(names);
+    }
+    Py_XDECREF(host);
+    Py_XDECREF(function);
+    return text;
+}
+
+static PyObject *
+array_repr(PyObject *self)
+{
+    const wm_array_t *array = wm_array_of(self);
+    PyObject *values = NULL, *device = NULL, *text = NULL;
+    values = values_text(self);
+    device = values != NULL ? get_device(self, NULL) : NULL;
+    if (device != NULL) {
+        const char *pinned = array->storage->memory.kind == WM_MEMORY_PINNED
+                                 ? ", pinned=True"
+                                 : "";
+        text = PyUnicode_FromFormat("array(%U, dtype=%s, device=%S%s)", values,
+                                    wm_dtype_info(array->dtype)->name, device,
+                                    pinned);
+    }
+    Py_XDECREF(values);
+    Py_XDECREF(device);
+    return text;
+}
+
+// Pickled with its values; made again on the device of the same name.
+static PyObject *
+array_reduce(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *module = NULL, *maker = NULL, *host = NULL, *device = NULL;
+    PyObject *result = NULL;
+    bool pinned = wm_array_of(self)->storage->memory.kind == WM_MEMORY_PINNED;
+    module = PyImport_ImportModule("warpmpi._core");
+    maker = module != NULL ? PyObject_GetAttrString(module, "_unpickled")
+                           : NULL;
+    host = maker != NULL ? PyObject_CallMethod(self, "numpy", NULL) : NULL;
+    device = host != NULL ? get_device(self, NULL) : NULL;
+    PyObject *name = device != NULL ? PyObject_Str(device) : NULL;
+    if (name != NULL) {
+        result = Py_BuildValue("O(OOO)", maker, host, name,
+                               pinned ? Py_True : Py_False);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(module);
+    Py_XDECREF(maker);
+    Py_XDECREF(host);
+    Py_XDECREF(device);
+    return result;
+}
+
+static PyGetSetDef getters[] = {
+    {"shape", get_shape, NULL, "The extents, a tuple of ints.", NULL},
+    {"strides", get_strides, NULL,
+     "Bytes from one element to the next in each dimension.", NULL},
+    {"dtype", get_dtype, NULL, "The element type, a numpy.dtype.", NULL},
+    {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
+    {"size", get_size, NULL, "The number of elements.", NULL},
+    {"nbytes", get_nbytes, NULL, "The bytes of all elements.", NULL},
+    {"itemsize", get_itemsize, NULL, "The bytes of an element.", NULL},
+    {"device", get_device, NULL, "The wm.Device whose memory it is.", NULL},
+    {"ptr", get_ptr, NULL,
+     "The address of the first element, an int. Waits for our own pending "
+     "work;\nfrom then on the array counts as one that others write, too.",
+     NULL},
+    {"is_contiguous", get_is_contiguous, NULL,
+     "Whether the elements are dense, in row-major order.", NULL},
+    {"readonly", get_readonly, NULL, "Whether it refuses to be written.",
+     NULL},
+    {"pinned", get_pinned, NULL,
+     "Whether it is page-locked host memory, which GPUs reach.", NULL},
+    {"T", wm_array_transposed, NULL,
+     "A view with the dimensions in reverse order.", NULL},
+    {"__cuda_array_interface__", wm_array_cuda_interface, NULL,
+     "CUDA array interface, version 3; AttributeError on the host.", NULL},
+    {"__array_interface__", wm_array_host_interface, NULL,
+     "NumPy's array interface, version 3; AttributeError on a GPU.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef own_methods[] = {
+    {"item", array_item, METH_NOARGS, item_doc},
+    {"__reduce__", array_reduce, METH_NOARGS, "For pickle."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(wm_array_object_t, weakrefs),
+     READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    array_doc,
+    "A strided array in the memory of a GPU or of the host.\n"
+    "\n"
+    "Made by wm.empty, zeros, ones, full, array, from_numpy, asarray and\n"
+    "from_dlpack. It is a container for communication: computing is done by\n"
+    "CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
+    "__cuda_array_interface__, __dlpack__ or the buffer protocol.\n"
+    "\n"
+    "Indexing by ints, slices, ... and None gives views. Operations on one "
+    "array\n"
+    "are ordered among themselves, on whichever stream or device they run, "
+    "and\n"
+    "are complete when they return unless blocking=False or a stream is "
+    "given.");
+
+#define METHODS 40
+static PyMethodDef methods[METHODS];
+
+static void
+add_methods(const PyMethodDef *more)
+{
+    int count = 0;
+    while (methods[count].ml_name != NULL) {
+        count++;
+    }
+    while (more->ml_name != NULL && count < METHODS - 1) {
+        methods[count++] = *more++;
+    }
+}
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (char *)array_doc},
+    {Py_tp_dealloc, array_dealloc},
+    {Py_tp_traverse, array_traverse},
+    {Py_tp_repr, array_repr},
+    {Py_tp_iter, array_iter},
+    {Py_tp_getset, getters},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_mp_length, array_length},
+    {Py_mp_subscript, wm_array_subscript},
+    {Py_mp_ass_subscript, wm_array_ass_subscript},
+    {Py_sq_length, array_length},
+    {Py_sq_item, wm_array_item_at},
+    {Py_nb_bool, array_bool},
+    {Py_nb_int, array_int},
+    {Py_nb_float, array_float},
+    {Py_nb_index, array_index},
+    {Py_bf_getbuffer, wm_array_get_buffer},
+    {Py_bf_releasebuffer, wm_array_release_buffer},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi.Array",
+    .basicsize = sizeof(wm_array_object_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
+             | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+wm_python_add_array(PyObject *module)
+{
+    add_methods(own_methods);
+    add_methods(wm_array_copy_methods);
+    add_methods(wm_array_shape_methods);
+    add_methods(wm_array_dlpack_methods);
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    wm_state()->array_type = (PyTypeObject *)type;
+    if (PyModule_AddObjectRef(module, "Array", type) < 0) {
+        return -1;
+    }
+    return wm_array_add_makers(module);
+}

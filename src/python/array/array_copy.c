@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What moves data: to, numpy, copy, assign, fill_, zero_.
+#include <string.h>
+
+#include "array/copy.h"
+#include "python/array/array.h"
+
+int
+wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
+                   const int64_t *shape, wm_array_t *array)
+{
+    int status;
+    wm_error_t err;
+    Py_BEGIN_ALLOW_THREADS status = wm_array_new(device, pinned, dtype, ndim,
+                                                 shape, array, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+int
+wm_array_wait_nogil(const wm_array_t *array, bool to_write)
+{
+    int status = 0;
+    bool idle = true;
+    wm_error_t err;
+    wm_order_t *order = array->storage->order;
+    status = wm_order_idle(order, to_write, &idle, &err);
+    if (status == 0 && !idle) {
+        Py_BEGIN_ALLOW_THREADS status = wm_order_wait(order, to_write, &err);
+        Py_END_ALLOW_THREADS
+    }
+    if (status < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+// How an operation is to run: options every mover takes.
+typedef struct {
+    bool blocking;
+    int device; // of the stream, -1 without
+    CUstream stream;
+} how_t;
+
+static const how_t complete = {.blocking = true, .device = -1};
+
+// `blocking` is None (complete, unless a stream is given) or a bool.
+static int
+parse_how(PyObject *blocking, PyObject *stream, how_t *how)
+{
+    *how = complete;
+    if (stream != NULL && stream != Py_None) {
+        if (wm_stream_from_object(stream, "stream", &how->device, &how->stream)
+            < 0) {
+            return -1;
+        }
+        // NULL means a stream of our own, on the floor below.
+        if (how->stream == NULL) {
+            how->stream = CU_STREAM_LEGACY;
+        }
+        how->blocking = false;
+    }
+    if (blocking != NULL && blocking != Py_None) {
+        int truth = PyObject_IsTrue(blocking);
+        if (truth < 0) {
+            return -1;
+        }
+        how->blocking = truth;
+    }
+    return 0;
+}
+
+static int
+copy_nogil(const wm_array_t *dst, const wm_producer_t *dst_producer,
+           const wm_view_t *src, const how_t *how)
+{
+    int status;
+    wm_error_t err;
+    Py_BEGIN_ALLOW_THREADS status = wm_copy_ordered(
+        dst, dst_producer, &src->array, &src->producer, how->device,
+        how->stream, how->blocking, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
+{
+    wm_array_t made;
+    wm_producer_t producer;
+    const wm_array_t *array = &view->array;
+    if (wm_array_new_nogil(device, pinned, array->dtype, array->ndim,
+                           array->shape, &made)
+        < 0) {
+        return NULL;
+    }
+    wm_array_producer(&made, &producer);
+    if (copy_nogil(&made, &producer, view, how) < 0) {
+        wm_array_clear(&made);
+        return NULL;
+    }
+    return wm_array_object(&made);
+}
+
+PyObject *
+wm_array_copy_of(const wm_view_t *view, int device, bool pinned, bool blocking)
+{
+    how_t how = complete;
+    how.blocking = blocking;
+    return copied(view, device, pinned, &how);
+}
+
+static PyObject *
+copied_object(PyObject *self, int device, bool pinned, const how_t *how)
+{
+    wm_view_t view;
+    if (wm_view_parse(self, false, "array", &view) < 0) {
+        return NULL;
+    }
+    PyObject *result = copied(&view, device, pinned, how);
+    wm_view_release(&view);
+    return result;
+}
+
+PyDoc_STRVAR(to_doc,
+             "to($self, device, blocking=None, *, pinned=None, stream=None)\n"
+             "--\n"
+             "\n"
+             "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a "
+             "wm.Device.\n"
+             "The array itself where it is there already, else a contiguous "
+             "copy; with\n"
+             "pinned=True in page-locked host memory.\n"
+             "\n"
+             "Complete when it returns. With blocking=False, or on a stream, "
+             "it is only\n"
+             "ordered: what warpmpi does with both arrays comes after it, "
+             "other libraries\n"
+             "and other streams have to be told.\n"
+             "\n"
+             "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
+
+static PyObject *
+array_to(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"device", "blocking", "pinned", "stream", NULL};
+    PyObject *object, *blocking = NULL, *pinning = NULL, *stream = NULL;
+    how_t how;
+    int device;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$OO:to", names, &object,
+                                     &blocking, &pinning, &stream)
+        || wm_device_from_object(object, &device) < 0
+        || parse_how(blocking, stream, &how) < 0) {
+        return NULL;
+    }
+    const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
+    bool is_pinned = memory->kind == WM_MEMORY_PINNED;
+    int pinned = 0;
+    if (pinning != NULL && pinning != Py_None) {
+        pinned = PyObject_IsTrue(pinning);
+        if (pinned < 0) {
+            return NULL;
+        }
+    }
+    else if (device < 0) {
+        pinned = is_pinned;
+    }
+    if (device == memory->device && (device >= 0 || pinned == is_pinned)) {
+        return Py_NewRef(self);
+    }
+    return copied_object(self, device, pinned, &how);
+}
+
+PyDoc_STRVAR(
+    to_device_doc,
+    "to_device($self, device, /, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "The array on another device, as the Python array API standard has it: "
+    "to().");
+
+static PyObject *
+array_to_device(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"", "stream", NULL};
+    PyObject *device, *stream = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:to_device", names,
+                                     &device, &stream)) {
+        return NULL;
+    }
+    PyObject *place = PyTuple_Pack(1, device);
+    PyObject *options = Py_BuildValue("{s:O}", "stream", stream);
+    PyObject *result = place != NULL && options != NULL
+                           ? array_to(self, place, options)
+                           : NULL;
+    Py_XDECREF(place);
+    Py_XDECREF(options);
+    return result;
+}
+
+PyDoc_STRVAR(
+    copy_doc,
+    "copy($self, blocking=None, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "A contiguous copy in memory of the same kind. See to() for blocking and\n"
+    "stream.");
+
+static PyObject *
+array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"blocking", "stream", NULL};
+    PyObject *blocking = NULL, *stream = NULL;
+    how_t how;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:copy", names,
+                                     &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0) {
+        return NULL;
+    }
+    const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
+    return copied_object(self, memory->device,
+                         memory->kind == WM_MEMORY_PINNED, &how);
+}
+
+PyDoc_STRVAR(numpy_doc, "numpy($self)\n"
+                        "--\n"
+                        "\n"
+                        "The array as a numpy.ndarray: over the same memory "
+                        "on the host, a copy of\n"
+                        "an array of a GPU. Waits for pending work. TypeError "
+                        "for bfloat16 without\n"
+                        "the package ml_dtypes.");
+
+static PyObject *
+array_numpy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (wm_array_of(self)->storage->memory.device < 0) {
+        return wm_array_as_numpy(self);
+    }
+    PyObject *host = copied_object(self, -1, false, &complete);
+    PyObject *result = host != NULL ? wm_array_as_numpy(host) : NULL;
+    Py_XDECREF(host);
+    return result;
+}
+
+// Gives the source the shape of `dst`: dimensions that are missing or of
+// extent 1 repeat.
+static int
+broadcast(wm_array_t *src, const wm_array_t *dst)
+{
+    int64_t shape[WM_MAX_NDIM], strides[WM_MAX_NDIM];
+    int extra = src->ndim - dst->ndim;
+    bool fits = true;
+    for (int i = 0; i < extra; i++) {
+        fits &= src->shape[i] == 1; // as NumPy, leading ones are dropped
+    }
+    for (int i = 0; i < dst->ndim; i++) {
+        int at = i + extra;
+        bool repeat = at < 0 || (src->shape[at] == 1 && dst->shape[i] != 1);
+        fits &= repeat || src->shape[at] == dst->shape[i];
+        shape[i] = dst->shape[i];
+        strides[i] = repeat ? 0 : src->strides[at < 0 ? 0 : at];
+    }
+    if (!fits) {
+        PyObject *given = wm_array_tuple(src->shape, src->ndim);
+        PyObject *wanted = wm_array_tuple(dst->shape, dst->ndim);
+        if (given != NULL && wanted != NULL) {
+            PyErr_Format(PyExc_ValueError,
+                         "source: shape %R cannot be broadcast to %R", given,
+                         wanted);
+        }
+        Py_XDECREF(given);
+        Py_XDECREF(wanted);
+        return -1;
+    }
+    memcpy(src->shape, shape, (size_t)dst->ndim * sizeof(int64_t));
+    memcpy(src->strides, strides, (size_t)dst->ndim * sizeof(int64_t));
+    src->ndim = dst->ndim;
+    return 0;
+}
+
+static int
+check_writable(const wm_array_t *array)
+{
+    if (array->readonly) {
+        PyErr_SetString(PyExc_BufferError,
+                        "the array is read-only: write to a .copy() of it");
+        return -1;
+    }
+    return 0;
+}
+
+// One value in host memory goes along with the launch.
+static int
+fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
+{
+    int status;
+    wm_error_t err;
+    int device = dst->storage->memory.device;
+    if (how->stream != NULL && device >= 0 && how->device != device) {
+        PyErr_Format(PyExc_ValueError,
+                     "stream: it is of cuda:%d, the array of cuda:%d",
+                     how->device, device);
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS status = wm_fill(dst, value, how->stream,
+                                            how->blocking, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+assign(const wm_array_t *dst, PyObject *value, const how_t *how)
+{
+    wm_view_t src;
+    wm_producer_t producer;
+    if (check_writable(dst) < 0
+        || wm_array_view_data(value, &dst->dtype, "source", &src) < 0) {
+        return -1;
+    }
+    int status;
+    if (src.memory.device < 0 && wm_array_count(&src.array) == 1
+        && src.array.ndim <= dst->ndim
+        && src.producer.kind == WM_PRODUCER_NONE) {
+        status = fill_nogil(dst, src.array.data, how);
+    }
+    else {
+        status = broadcast(&src.array, dst);
+        if (status == 0) {
+            wm_array_producer(dst, &producer);
+            status = copy_nogil(dst, &producer, &src, how);
+        }
+    }
+    wm_view_release(&src);
+    return status;
+}
+
+int
+wm_array_assign_object(const wm_array_t *dst, PyObject *value)
+{
+    return assign(dst, value, &complete);
+}
+
+PyDoc_STRVAR(assign_doc,
+             "assign($self, source, blocking=None, *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copies the source into the array: any array object of the same "
+             "element type\n"
+             "on any device, or host data that NumPy can convert; broadcast "
+             "as NumPy does.\n"
+             "See to() for blocking and stream.\n"
+             "\n"
+             "Raises ValueError where the shapes do not fit, TypeError where "
+             "the elements\n"
+             "cannot be converted, BufferError where the array is read-only.");
+
+static PyObject *
+array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"source", "blocking", "stream", NULL};
+    PyObject *source, *blocking = NULL, *stream = NULL;
+    how_t how;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:assign", names,
+                                     &source, &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0
+        || assign(wm_array_of(self), source, &how) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(fill_doc, "fill_($self, value, blocking=None, *, stream=None)\n"
+                       "--\n"
+                       "\n"
+                       "Sets every element to the value, a scalar of the "
+                       "array's type. See to() for\n"
+                       "blocking and stream. Raises ValueError for more than "
+                       "one value, BufferError\n"
+                       "where the array is read-only.");
+
+static PyObject *
+array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"value", "blocking", "stream", NULL};
+    PyObject *value, *blocking = NULL, *stream = NULL;
+    const wm_array_t *array = wm_array_of(self);
+    wm_view_t view;
+    how_t how;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:fill_", names,
+                                     &value, &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0 || check_writable(array) < 0
+        || wm_array_view_host_data(value, &array->dtype, "value", &view) < 0) {
+        return NULL;
+    }
+    int status = -1;
+    if (wm_array_count(&view.array) != 1) {
+        PyErr_SetString(PyExc_ValueError, "value: one scalar is expected");
+    }
+    else {
+        status = fill_nogil(array, view.array.data, &how);
+    }
+    wm_view_release(&view);
+    if (status < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(zero_doc,
+             "zero_($self, blocking=None, *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Sets every element to zero. See to() for blocking and stream.");
+
+static PyObject *
+array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"blocking", "stream", NULL};
+    static const char zero[16];
+    PyObject *blocking = NULL, *stream = NULL;
+    how_t how;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:zero_", names,
+                                     &blocking, &stream)
+        || parse_how(blocking, stream, &how) < 0
+        || check_writable(wm_array_of(self)) < 0
+        || fill_nogil(wm_array_of(self), zero, &how) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
+
+PyMethodDef wm_array_copy_methods[] = {
+    {"to", (PyCFunction)(void (*)(void))array_to, WITH_NAMES, to_doc},
+    {"to_device", (PyCFunction)(void (*)(void))array_to_device, WITH_NAMES,
+     to_device_doc},
+    {"copy", (PyCFunction)(void (*)(void))array_copy, WITH_NAMES, copy_doc},
+    {"numpy", array_numpy, METH_NOARGS, numpy_doc},
+    {"assign", (PyCFunction)(void (*)(void))array_assign, WITH_NAMES,
+     assign_doc},
+    {"fill_", (PyCFunction)(void (*)(void))array_fill, WITH_NAMES, fill_doc},
+    {"zero_", (PyCFunction)(void (*)(void))array_zero, WITH_NAMES, zero_doc},
+    {NULL, NULL, 0, NULL},
+};

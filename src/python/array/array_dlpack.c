@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DLPack, given: __dlpack__ with all its arguments, __dlpack_device__, and
+// __array__.
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "python/array/array.h"
+#include "python/view/dlpack.h"
+#include "python/array/dtype.h"
+
+// A tensor with all it points to. Freed by its deleter, on any thread.
+typedef struct {
+    union {
+        wm_dl_versioned_t versioned;
+        wm_dl_managed_t legacy;
+    } managed;
+    wm_storage_t *storage;
+    int64_t shape[WM_MAX_NDIM];
+    int64_t strides[WM_MAX_NDIM]; // elements
+} export_t;
+
+static void
+export_free(export_t *export)
+{
+    wm_storage_release(export->storage);
+    free(export);
+}
+
+static void
+delete_versioned(wm_dl_versioned_t *tensor)
+{
+    export_free(tensor->context);
+}
+
+static void
+delete_legacy(wm_dl_managed_t *tensor)
+{
+    export_free(tensor->context);
+}
+
+static wm_dl_device_t
+device_of(const wm_array_t *array)
+{
+    int ordinal = array->storage->memory.device;
+    // Pinned memory goes as the host's: not all know how to take it.
+    return ordinal >= 0 ? (wm_dl_device_t){WM_DL_CUDA, ordinal}
+                        : (wm_dl_device_t){WM_DL_CPU, 0};
+}
+
+static int
+tensor_init(export_t *export, const wm_array_t *array, wm_dl_tensor_t *tensor)
+{
+    const wm_dtype_info_t *info = wm_dtype_info(array->dtype);
+    int64_t itemsize = info->itemsize;
+    for (int i = 0; i < array->ndim; i++) {
+        if (array->strides[i] % itemsize != 0) {
+            PyErr_SetString(PyExc_BufferError,
+                            "__dlpack__: strides that are no multiples of "
+                            "the element cannot be said: use .copy()");
+            return -1;
+        }
+        export->shape[i] = array->shape[i];
+        export->strides[i] = array->strides[i] / itemsize;
+    }
+    tensor->data = wm_array_count(array) > 0 ? array->data : NULL;
+    tensor->device = device_of(array);
+    tensor->ndim = array->ndim;
+    tensor->dtype.code = info->dlpack_code;
+    tensor->dtype.bits = info->dlpack_bits;
+    tensor->dtype.lanes = 1;
+    tensor->shape = export->shape;
+    tensor->strides = export->strides;
+    tensor->byte_offset = 0;
+    return 0;
+}
+
+// A capsule that nobody took frees its tensor.
+static void
+free_versioned_capsule(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    }
+}
+
+static void
+free_legacy_capsule(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        delete_legacy(PyCapsule_GetPointer(capsule, "dltensor"));
+    }
+}
+
+static PyObject *
+capsule_of(const wm_array_t *array, bool versioned, bool copied)
+{
+    export_t *export = calloc(1, sizeof(*export));
+    if (export == NULL) {
+        return PyErr_NoMemory();
+    }
+    wm_dl_versioned_t *modern = &export->managed.versioned;
+    wm_dl_managed_t *legacy = &export->managed.legacy;
+    export->storage = wm_storage_retain(array->storage);
+    PyObject *capsule = NULL;
+    if (versioned && tensor_init(export, array, &modern->tensor) == 0) {
+        modern->version = (wm_dl_version_t){WM_DL_MAJOR, WM_DL_MINOR};
+        modern->context = export;
+        modern->deleter = delete_versioned;
+        modern->flags = (array->readonly ? WM_DL_READ_ONLY : 0)
+                        | (copied ? WM_DL_COPIED : 0);
+        capsule = PyCapsule_New(modern, "dltensor_versioned",
+                                free_versioned_capsule);
+    }
+    else if (!versioned && tensor_init(export, array, &legacy->tensor) == 0) {
+        legacy->context = export;
+        legacy->deleter = delete_legacy;
+        capsule = PyCapsule_New(legacy, "dltensor", free_legacy_capsule);
+    }
+    if (capsule == NULL) {
+        export_free(export);
+    }
+    return capsule;
+}
+
+// The consumer's stream is made to wait for all that is pending. -1: it wants
+// no ordering.
+static int
+order_consumer(const wm_array_t *array, PyObject *object)
+{
+    int device = array->storage->memory.device;
+    long long number = 1; // the legacy default stream
+    if (object != Py_None) {
+        number = PyLong_AsLongLong(object);
+        if (number == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    if (number == -1) {
+        return 0;
+    }
+    if (device < 0 && object != Py_None) {
+        PyErr_SetString(PyExc_ValueError,
+                        "stream: an array of the host has none, None is "
+                        "expected");
+        return -1;
+    }
+    if (device < 0) {
+        return wm_array_wait_nogil(array, true);
+    }
+    if (number <= 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "stream: %lld is not -1, 1 (the legacy default stream), "
+                     "2 (the per-thread one) or a handle",
+                     number);
+        return -1;
+    }
+    CUstream ours;
+    CUstream stream = (CUstream)(uintptr_t)number;
+    wm_error_t err;
+    if (wm_array_export_stream(array, &ours) < 0) {
+        return -1;
+    }
+    if (ours != NULL
+        && wm_stream_follow(device, stream, device, ours, &err) < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+// Whether version 1 or later is understood.
+static int
+parse_max_version(PyObject *object, bool *versioned)
+{
+    *versioned = false;
+    if (object == Py_None) {
+        return 0;
+    }
+    long major, minor;
+    if (!PyTuple_Check(object)
+        || !PyArg_ParseTuple(object, "ll", &major, &minor)) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_TypeError,
+                        "max_version: expected None or (major, minor)");
+        return -1;
+    }
+    *versioned = major >= 1;
+    return 0;
+}
+
+// The ordinal that the consumer wants the memory on; where it is without it.
+static int
+parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
+{
+    int type, id;
+    *ordinal = array->storage->memory.device;
+    if (object == Py_None) {
+        return 0;
+    }
+    PyObject *pair = PySequence_Tuple(object);
+    if (pair == NULL || !PyArg_ParseTuple(pair, "ii", &type, &id)) {
+        Py_XDECREF(pair);
+        PyErr_Clear();
+        PyErr_SetString(PyExc_TypeError,
+                        "dl_device: expected None or (type, id)");
+        return -1;
+    }
+    Py_DECREF(pair);
+    if (type == WM_DL_CUDA) {
+        *ordinal = id;
+    }
+    else if (type == WM_DL_CPU
+             || (type == WM_DL_CUDA_HOST
+                 && array->storage->memory.kind == WM_MEMORY_PINNED)) {
+        *ordinal = -1;
+    }
+    else {
+        PyErr_Format(PyExc_BufferError,
+                     "dl_device: device type %d is not supported", type);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+export_copy(PyObject *self, int ordinal, bool versioned)
+{
+    wm_view_t view;
+    if (wm_view_parse(self, false, "array", &view) < 0) {
+        return NULL;
+    }
+    PyObject *copy = wm_array_copy_of(&view, ordinal, false, true);
+    wm_view_release(&view);
+    if (copy == NULL) {
+        return NULL;
+    }
+    atomic_store(&wm_array_of(copy)->storage->shared, true);
+    PyObject *capsule = capsule_of(wm_array_of(copy), versioned, true);
+    Py_DECREF(copy);
+    return capsule;
+}
+
+PyDoc_STRVAR(
+    dlpack_doc,
+    "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
+    "copy=None)\n"
+    "--\n"
+    "\n"
+    "A DLPack capsule over the array's memory, as the Python array API "
+    "standard\n"
+    "has it: of version 1 where max_version allows it, else of version 0.\n"
+    "\n"
+    "stream: the consumer's, which is made to wait for pending work (None or "
+    "1:\n"
+    "the legacy default stream, -1: no waiting). dl_device: another (type, "
+    "id)\n"
+    "gets a copy, unless copy=False.\n"
+    "\n"
+    "Raises BufferError where it cannot be exported so, ValueError for a "
+    "stream\n"
+    "that is none.");
+
+static PyObject *
+array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"stream", "max_version", "dl_device", "copy",
+                            NULL};
+    PyObject *stream = Py_None, *version = Py_None, *device = Py_None;
+    PyObject *copying = Py_None;
+    const wm_array_t *array = wm_array_of(self);
+    bool versioned;
+    int ordinal;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO:__dlpack__", names,
+                                     &stream, &version, &device, &copying)
+        || parse_max_version(version, &versioned) < 0
+        || parse_dl_device(device, array, &ordinal) < 0) {
+        return NULL;
+    }
+    bool elsewhere = ordinal != array->storage->memory.device;
+    int copy = copying == Py_None ? elsewhere : PyObject_IsTrue(copying);
+    if (copy < 0) {
+        return NULL;
+    }
+    if (elsewhere && !copy) {
+        PyErr_SetString(PyExc_BufferError,
+                        "copy: another device needs a copy");
+        return NULL;
+    }
+    if (copy) {
+        return export_copy(self, ordinal, versioned);
+    }
+    if (array->readonly && !versioned) {
+        PyErr_SetString(PyExc_BufferError,
+                        "a read-only array needs DLPack of version 1 "
+                        "(max_version=(1, 0)), or a .copy()");
+        return NULL;
+    }
+    if (order_consumer(array, stream) < 0) {
+        return NULL;
+    }
+    atomic_store(&array->storage->shared, true);
+    return capsule_of(array, versioned, false);
+}
+
+PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n"
+                                "--\n"
+                                "\n"
+                                "The DLPack device as (type, id): (1, 0) for "
+                                "the host, (2, n) for cuda:n.");
+
+static PyObject *
+array_dlpack_device(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    wm_dl_device_t device = device_of(wm_array_of(self));
+    return Py_BuildValue("ii", (int)device.type, (int)device.id);
+}
+
+PyDoc_STRVAR(
+    dunder_array_doc,
+    "__array__($self, dtype=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
+    "where a copy is needed.");
+
+static PyObject *
+array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"dtype", "copy", NULL};
+    PyObject *dtype = Py_None, *copying = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names,
+                                     &dtype, &copying)) {
+        return NULL;
+    }
+    bool device = wm_array_of(self)->storage->memory.device >= 0;
+    if (copying == Py_False && device) {
+        PyErr_SetString(PyExc_ValueError,
+                        "copy: an array of a GPU needs a copy");
+        return NULL;
+    }
+    PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
+    if (host == NULL || (dtype == Py_None && copying != Py_True)
+        || (dtype == Py_None && device)) {
+        return host;
+    }
+    PyObject *result = NULL;
+    PyObject *make = wm_numpy(copying == Py_False ? "asarray" : "array");
+    if (make != NULL && dtype == Py_None) {
+        result = PyObject_CallOneArg(make, host);
+    }
+    else if (make != NULL && copying == Py_True) {
+        result = PyObject_CallFunctionObjArgs(make, host, dtype, NULL);
+    }
+    else if (make != NULL) {
+        PyObject *method = PyObject_GetAttrString(host, "astype");
+        PyObject *given = PyTuple_Pack(1, dtype);
+        PyObject *options = Py_BuildValue("{s:O}", "copy", Py_False);
+        if (method != NULL && given != NULL && options != NULL) {
+            result = PyObject_Call(method, given, options);
+        }
+        Py_XDECREF(method);
+        Py_XDECREF(given);
+        Py_XDECREF(options);
+    }
+    if (result != NULL && copying == Py_False && result != host) {
+        Py_CLEAR(result);
+        PyErr_SetString(PyExc_ValueError, "copy: another dtype needs a copy");
+    }
+    Py_XDECREF(make);
+    Py_DECREF(host);
+    return result;
+}
+
+#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
+
+PyMethodDef wm_array_dlpack_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, WITH_NAMES,
+     dlpack_doc},
+    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, dlpack_device_doc},
+    {"__array__", (PyCFunction)(void (*)(void))array_dunder_array, WITH_NAMES,
+     dunder_array_doc},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Arrays seen by others: the CUDA and NumPy array interfaces, the buffer
+// protocol, NumPy.
+#include <stdatomic.h>
+
+#include "python/array/array.h"
+#include "python/array/dtype.h"
+
+// Streams that stand for pending work in interfaces, one a device: whoever
+// synchronises with it waits for what it was last made to wait for.
+static CUstream export_streams[WM_MAX_DEVICES];
+
+static int
+export_stream_of(int device, CUstream *stream, wm_error_t *err)
+{
+    if (export_streams[device] == NULL) {
+        CUstream made;
+        int status = wm_stream_create(device, 0, &made, err);
+        if (status < 0) {
+            return status;
+        }
+        // A tool in the driver may have let others come here meanwhile.
+        if (export_streams[device] == NULL) {
+            export_streams[device] = made;
+        }
+        else {
+            wm_stream_destroy(device, made);
+        }
+    }
+    *stream = export_streams[device];
+    return 0;
+}
+
+// Whatever others may have pending cannot be named: it is waited for.
+static int
+wait_for_others(const wm_producer_t *producer)
+{
+    int status;
+    wm_error_t err;
+    Py_BEGIN_ALLOW_THREADS status = wm_producer_wait(producer, true, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+int
+wm_array_export_stream(const wm_array_t *array, CUstream *stream)
+{
+    bool idle;
+    wm_error_t err;
+    wm_producer_t producer;
+    wm_order_t *order = array->storage->order;
+    int device = array->storage->memory.device;
+    wm_array_producer(array, &producer);
+    *stream = NULL;
+    if (producer.kind == WM_PRODUCER_DEVICE) {
+        return wait_for_others(&producer);
+    }
+    int status = wm_order_idle(order, true, &idle, &err);
+    if (status == 0 && !idle) {
+        status = export_stream_of(device, stream, &err);
+        if (status == 0) {
+            status = wm_order_before_write(order, device, *stream, &err);
+        }
+    }
+    if (status < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+interface_dict(PyObject *self, bool with_stream, CUstream stream)
+{
+    const wm_array_t *array = wm_array_of(self);
+    const char *typestr = wm_dtype_info(array->dtype)->typestr;
+    PyObject *shape = NULL, *strides = NULL, *named = NULL, *dict = NULL;
+    void *data = wm_array_count(array) > 0 ? array->data : NULL;
+    shape = PyObject_GetAttrString(self, "shape");
+    if (wm_array_is_contiguous(array)) {
+        strides = Py_NewRef(Py_None);
+    }
+    else {
+        strides = PyObject_GetAttrString(self, "strides");
+    }
+    named = stream != NULL ? PyLong_FromVoidPtr(stream) : Py_NewRef(Py_None);
+    PyObject *address = PyLong_FromVoidPtr(data);
+    if (shape == NULL || strides == NULL || named == NULL || address == NULL) {
+        goto done;
+    }
+    dict = Py_BuildValue("{s:O,s:s,s:(OO),s:O,s:i}", "shape", shape, "typestr",
+                         typestr, "data", address,
+                         array->readonly ? Py_True : Py_False, "strides",
+                         strides, "version", 3);
+    if (dict != NULL && with_stream
+        && PyDict_SetItemString(dict, "stream", named) < 0) {
+        Py_CLEAR(dict);
+    }
+done:
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(named);
+    Py_XDECREF(address);
+    return dict;
+}
+
+// hasattr() is how others find out whether an array is on a GPU.
+static PyObject *
+no_interface(const char *why)
+{
+    PyErr_SetString(PyExc_AttributeError, why);
+    return NULL;
+}
+
+PyObject *
+wm_array_cuda_interface(PyObject *self, void *unused)
+{
+    (void)unused;
+    CUstream stream;
+    const wm_array_t *array = wm_array_of(self);
+    if (array->storage->memory.device < 0) {
+        return no_interface("__cuda_array_interface__: this array is on the "
+                            "host");
+    }
+    if (wm_dtype_info(array->dtype)->typestr == NULL) {
+        return no_interface("__cuda_array_interface__ cannot say bfloat16: "
+                            "use DLPack");
+    }
+    if (wm_array_export_stream(array, &stream) < 0) {
+        return NULL;
+    }
+    atomic_store(&array->storage->shared, true);
+    return interface_dict(self, true, stream);
+}
+
+PyObject *
+wm_array_host_interface(PyObject *self, void *unused)
+{
+    (void)unused;
+    const wm_array_t *array = wm_array_of(self);
+    if (array->storage->memory.device >= 0) {
+        return no_interface("__array_interface__: this array is on a GPU, "
+                            "use .numpy() for a copy");
+    }
+    if (wm_dtype_info(array->dtype)->typestr == NULL) {
+        return no_interface("__array_interface__ cannot say bfloat16: use "
+                            ".numpy()");
+    }
+    if (wm_array_wait_nogil(array, true) < 0) {
+        return NULL;
+    }
+    atomic_store(&array->storage->shared, true);
+    return interface_dict(self, false, NULL);
+}
+
+static const char *
+format_of(wm_dtype_t dtype)
+{
+    static const char *const formats[WM_DTYPES] = {
+        [WM_BOOL] = "?",       [WM_INT8] = "b",        [WM_INT16] = "h",
+        [WM_INT32] = "i",      [WM_INT64] = "l",       [WM_UINT8] = "B",
+        [WM_UINT16] = "H",     [WM_UINT32] = "I",      [WM_UINT64] = "L",
+        [WM_FLOAT16] = "e",    [WM_FLOAT32] = "f",     [WM_FLOAT64] = "d",
+        [WM_COMPLEX64] = "Zf", [WM_COMPLEX128] = "Zd",
+    };
+    return formats[dtype];
+}
+
+_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit platform");
+
+// Why the buffer cannot be had as asked for, or NULL.
+static const char *
+refusal(const wm_array_t *array, int flags)
+{
+    if (array->storage->memory.device >= 0) {
+        return "this array is on a GPU: use .numpy() for a copy on the host";
+    }
+    if (format_of(array->dtype) == NULL) {
+        return "the buffer protocol has no bfloat16: use .numpy()";
+    }
+    if ((flags & PyBUF_WRITABLE) != 0 && array->readonly) {
+        return "the array is read-only";
+    }
+    bool c = wm_array_is_contiguous(array);
+    bool f = wm_array_is_f_contiguous(array);
+    bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
+    if ((!strided && !c)
+        || ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !c)
+        || ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !f)
+        || ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !c
+            && !f)) {
+        return "the array is not contiguous as asked for: use .copy()";
+    }
+    return NULL;
+}
+
+// An array never changes its shape, so the buffer points into it.
+int
+wm_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
+{
+    wm_array_t *array = wm_array_of(self);
+    const char *why = refusal(array, flags);
+    buffer->obj = NULL;
+    if (why != NULL) {
+        PyErr_SetString(PyExc_BufferError, why);
+        return -1;
+    }
+    if (wm_array_wait_nogil(array, true) < 0) {
+        return -1;
+    }
+    atomic_store(&array->storage->shared, true);
+    bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
+    bool shaped = (flags & PyBUF_ND) == PyBUF_ND;
+    bool typed = (flags & PyBUF_FORMAT) == PyBUF_FORMAT;
+    buffer->buf = array->data;
+    buffer->len = (Py_ssize_t)wm_array_nbytes(array);
+    buffer->readonly = array->readonly;
+    buffer->itemsize = wm_dtype_info(array->dtype)->itemsize;
+    buffer->format = typed ? (char *)format_of(array->dtype) : NULL;
+    buffer->ndim = array->ndim;
+    buffer->shape = shaped ? (Py_ssize_t *)array->shape : NULL;
+    buffer->strides = strided ? (Py_ssize_t *)array->strides : NULL;
+    buffer->suboffsets = NULL;
+    buffer->internal = NULL;
+    buffer->obj = Py_NewRef(self);
+    return 0;
+}
+
+void
+wm_array_release_buffer(PyObject *self, Py_buffer *buffer)
+{
+    (void)self;
+    (void)buffer;
+}
+
+static PyObject *
+as_numpy(PyObject *self)
+{
+    PyObject *memory = PyMemoryView_FromObject(self);
+    PyObject *asarray = memory != NULL ? wm_numpy("asarray") : NULL;
+    PyObject *result = asarray != NULL ? PyObject_CallOneArg(asarray, memory)
+                                       : NULL;
+    Py_XDECREF(memory);
+    Py_XDECREF(asarray);
+    return result;
+}
+
+// bfloat16 goes as 16-bit words, which NumPy then sees as what they are.
+PyObject *
+wm_array_as_numpy(PyObject *self)
+{
+    const wm_array_t *array = wm_array_of(self);
+    if (array->dtype != WM_BFLOAT16) {
+        return as_numpy(self);
+    }
+    PyObject *dtype = NULL, *words = NULL, *host = NULL, *result = NULL;
+    wm_array_t view;
+    dtype = wm_python_dtype(WM_BFLOAT16);
+    if (dtype == NULL) {
+        return NULL;
+    }
+    wm_array_copy_header(&view, array);
+    wm_storage_retain(view.storage);
+    view.dtype = WM_UINT16;
+    words = wm_array_view_object(self, &view);
+    host = words != NULL ? as_numpy(words) : NULL;
+    result = host != NULL ? PyObject_CallMethod(host, "view", "O", dtype)
+                          : NULL;
+    Py_DECREF(dtype);
+    Py_XDECREF(words);
+    Py_XDECREF(host);
+    return result;
+}

@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How arrays come about: empty, zeros, ones, full, array, from_numpy, asarray,
+// from_dlpack.
+#include <string.h>
+
+#include "array/copy.h"
+#include "python/array/array.h"
+#include "python/device/device.h"
+#include "python/array/dtype.h"
+#include "python/view/view_parts.h"
+
+// Where an array is to be made. Pinned memory is the host's, also where no
+// device is named.
+static int
+parse_place(PyObject *object, int pinned, int *device)
+{
+    if (pinned && (object == NULL || object == Py_None)) {
+        *device = -1;
+        return 0;
+    }
+    if (wm_device_from_object(object != NULL ? object : Py_None, device) < 0) {
+        return -1;
+    }
+    if (pinned && *device >= 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "pinned: memory of cuda:%d cannot be pinned, only "
+                     "device=\"cpu\" can",
+                     *device);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+parse_dtype(PyObject *object, wm_dtype_t *dtype)
+{
+    if (object == NULL || object == Py_None) {
+        *dtype = WM_FLOAT64;
+        return 0;
+    }
+    return wm_dtype_from_object(object, dtype);
+}
+
+static int
+make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
+           int pinned, wm_array_t *array)
+{
+    int device, ndim;
+    int64_t extents[WM_MAX_NDIM];
+    if (parse_place(device_object, pinned, &device) < 0
+        || wm_array_parse_shape(shape, "shape", &ndim, extents) < 0) {
+        return -1;
+    }
+    return wm_array_new_nogil(device, pinned, dtype, ndim, extents, array);
+}
+
+// Sets the new array's elements to a value of its type. Takes over the array.
+static PyObject *
+filled(wm_array_t *array, const void *value, bool blocking)
+{
+    int status;
+    wm_error_t err;
+    Py_BEGIN_ALLOW_THREADS status = wm_fill(array, value, NULL, blocking,
+                                            &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_array_clear(array);
+        return wm_raise(&err);
+    }
+    return wm_array_object(array);
+}
+
+#define MAKER_ARGS                                                            \
+    "shape: an int or a tuple of ints. dtype: float64 unless given. "         \
+    "device:\n"                                                               \
+    "wm.get_device() unless given. pinned=True: page-locked host memory."
+#define MAKER_ERRORS                                                          \
+    "Raises ValueError for a bad shape or device, TypeError for a bad "       \
+    "dtype,\n"                                                                \
+    "wm.OutOfMemoryError."
+
+PyDoc_STRVAR(empty_doc, "empty(shape, dtype=None, device=None, pinned=False)\n"
+                        "--\n"
+                        "\n"
+                        "A new array, its elements undefined.\n"
+                        "\n" MAKER_ARGS "\n" MAKER_ERRORS);
+
+static PyObject *
+empty(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"shape", "dtype", "device", "pinned", NULL};
+    PyObject *shape, *type = NULL, *device = NULL;
+    int pinned = 0;
+    wm_dtype_t dtype;
+    wm_array_t array;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOp:empty", names,
+                                     &shape, &type, &device, &pinned)
+        || parse_dtype(type, &dtype) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        return NULL;
+    }
+    return wm_array_object(&array);
+}
+
+PyDoc_STRVAR(
+    zeros_doc,
+    "zeros(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new array of zeros.\n"
+    "\n" MAKER_ARGS "\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
+
+static PyObject *
+zeros(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"shape",  "dtype",    "device",
+                            "pinned", "blocking", NULL};
+    static const char zero[16];
+    PyObject *shape, *type = NULL, *device = NULL;
+    int pinned = 0, blocking = 1;
+    wm_dtype_t dtype;
+    wm_array_t array;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:zeros", names,
+                                     &shape, &type, &device, &pinned,
+                                     &blocking)
+        || parse_dtype(type, &dtype) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        return NULL;
+    }
+    return filled(&array, zero, blocking);
+}
+
+// The value as one element; `type` NULL or None: whatever NumPy makes of it.
+static int
+parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
+{
+    wm_view_t view;
+    bool given = type != NULL && type != Py_None;
+    if ((given && wm_dtype_from_object(type, dtype) < 0)
+        || wm_array_view_data(value, given ? dtype : NULL, "fill_value", &view)
+               < 0) {
+        return -1;
+    }
+    int status = 0;
+    *dtype = view.array.dtype;
+    if (wm_array_count(&view.array) != 1 || view.memory.device >= 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "fill_value: one scalar on the host is expected");
+        status = -1;
+    }
+    else {
+        memcpy(bytes, view.array.data, wm_dtype_info(*dtype)->itemsize);
+    }
+    wm_view_release(&view);
+    return status;
+}
+
+PyDoc_STRVAR(full_doc, "full(shape, fill_value, dtype=None, device=None, "
+                       "pinned=False, blocking=True)\n"
+                       "--\n"
+                       "\n"
+                       "A new array, every element of which is the value.\n"
+                       "\n"
+                       "shape: an int or a tuple of ints. dtype: NumPy's type "
+                       "of the value unless\n"
+                       "given. device: wm.get_device() unless given. "
+                       "pinned=True: page-locked host\n"
+                       "memory. blocking=False: ordered, but maybe not yet "
+                       "complete when it returns.\n" MAKER_ERRORS);
+
+static PyObject *
+full(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"shape",  "fill_value", "dtype", "device",
+                            "pinned", "blocking",   NULL};
+    PyObject *shape, *value, *type = NULL, *device = NULL;
+    int pinned = 0, blocking = 1;
+    char bytes[16];
+    wm_dtype_t dtype;
+    wm_array_t array;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOpp:full", names,
+                                     &shape, &value, &type, &device, &pinned,
+                                     &blocking)
+        || parse_value(value, type, &dtype, bytes) < 0
+        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        return NULL;
+    }
+    return filled(&array, bytes, blocking);
+}
+
+PyDoc_STRVAR(
+    ones_doc,
+    "ones(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new array of ones.\n"
+    "\n" MAKER_ARGS "\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
+
+static PyObject *
+ones(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"shape",  "dtype",    "device",
+                            "pinned", "blocking", NULL};
+    PyObject *shape, *type = NULL, *device = NULL;
+    int pinned = 0, blocking = 1;
+    char bytes[16];
+    wm_dtype_t dtype;
+    wm_array_t array;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:ones", names,
+                                     &shape, &type, &device, &pinned,
+                                     &blocking)
+        || parse_dtype(type, &dtype) < 0) {
+        return NULL;
+    }
+    PyObject *wanted = wm_python_dtype(dtype);
+    PyObject *one = wanted != NULL ? PyLong_FromLong(1) : NULL;
+    int status = one != NULL ? parse_value(one, wanted, &dtype, bytes) : -1;
+    Py_XDECREF(wanted);
+    Py_XDECREF(one);
+    if (status < 0 || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        return NULL;
+    }
+    return filled(&array, bytes, blocking);
+}
+
+static PyObject *
+copied_data(PyObject *data, PyObject *type, PyObject *device_object,
+            int pinned, int blocking, const char *argument)
+{
+    wm_view_t view;
+    wm_dtype_t dtype;
+    int device;
+    bool given = type != NULL && type != Py_None;
+    if ((given && wm_dtype_from_object(type, &dtype) < 0)
+        || parse_place(device_object, pinned, &device) < 0
+        || wm_array_view_data(data, given ? &dtype : NULL, argument, &view)
+               < 0) {
+        return NULL;
+    }
+    PyObject *result = wm_array_copy_of(&view, device, pinned, blocking);
+    wm_view_release(&view);
+    return result;
+}
+
+PyDoc_STRVAR(
+    array_doc,
+    "array(data, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new contiguous array with a copy of the data: nested lists and "
+    "scalars, or\n"
+    "any array object, of whichever device.\n"
+    "\n"
+    "dtype: that of the data unless given; only host data is converted. "
+    "device:\n"
+    "wm.get_device() unless given. pinned=True: page-locked host memory.\n"
+    "blocking=False: ordered, but maybe not yet complete when it "
+    "returns.\n" MAKER_ERRORS);
+
+static PyObject *
+array(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"data",   "dtype",    "device",
+                            "pinned", "blocking", NULL};
+    PyObject *data, *type = NULL, *device = NULL;
+    int pinned = 0, blocking = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:array", names,
+                                     &data, &type, &device, &pinned,
+                                     &blocking)) {
+        return NULL;
+    }
+    return copied_data(data, type, device, pinned, blocking, "data");
+}
+
+// On the GPU, whose memory a forked child of its user's has none of: whoever
+// looks into the array is told why. To raise here is to end a worker of
+// multiprocessing's without a word to who waits for it.
+static PyObject *
+without_memory(const wm_array_t *data, int device)
+{
+    wm_array_t array;
+    wm_error_t err;
+    wm_pointer_t memory = {.kind = WM_MEMORY_DEVICE, .device = device};
+    wm_array_copy_header(&array, data);
+    array.data = NULL;
+    array.readonly = false;
+    int64_t size = wm_dtype_info(array.dtype)->itemsize;
+    for (int i = array.ndim - 1; i >= 0; i--) {
+        array.strides[i] = size;
+        size *= array.shape[i] > 0 ? array.shape[i] : 1;
+    }
+    if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, false, NULL,
+                        NULL, &array.storage, &err)
+        < 0) {
+        return wm_raise(&err);
+    }
+    return wm_array_object(&array);
+}
+
+PyDoc_STRVAR(unpickled_doc, "_unpickled(data, device, pinned, /)\n--\n\n"
+                            "The array that was pickled, on the device of "
+                            "that name.");
+
+static PyObject *
+unpickled(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *place;
+    int pinned, device;
+    wm_view_t view;
+    if (!PyArg_ParseTuple(args, "OOp:_unpickled", &data, &place, &pinned)) {
+        return NULL;
+    }
+    if (!wm_device_forked()) {
+        return copied_data(data, NULL, place, pinned, true, "data");
+    }
+    if (parse_place(place, false, &device) < 0) {
+        return NULL;
+    }
+    if (device < 0) { // page-locked is of no use here
+        return copied_data(data, NULL, place, false, true, "data");
+    }
+    if (wm_array_view_data(data, NULL, "data", &view) < 0) {
+        return NULL;
+    }
+    PyObject *result = without_memory(&view.array, device);
+    wm_view_release(&view);
+    return result;
+}
+
+PyDoc_STRVAR(
+    from_numpy_doc,
+    "from_numpy(a, dtype=None, device=None, pinned=False, blocking=True)\n"
+    "--\n"
+    "\n"
+    "A new contiguous array with a copy of a NumPy array (see asarray() for "
+    "a\n"
+    "view of one).\n"
+    "\n"
+    "dtype: that of `a` unless given. device: wm.get_device() unless given.\n"
+    "pinned=True: page-locked host memory. blocking=False: ordered, but maybe "
+    "not\n"
+    "yet complete when it returns.\n" MAKER_ERRORS);
+
+static PyObject *
+from_numpy(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"a",      "dtype",    "device",
+                            "pinned", "blocking", NULL};
+    PyObject *data, *type = NULL, *device = NULL;
+    int pinned = 0, blocking = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:from_numpy", names,
+                                     &data, &type, &device, &pinned,
+                                     &blocking)) {
+        return NULL;
+    }
+    return copied_data(data, type, device, pinned, blocking, "a");
+}
+
+static PyObject *
+object_of_view(wm_view_t *view)
+{
+    wm_array_t array;
+    if (wm_view_to_array(view, &array) < 0) {
+        wm_view_release(view);
+        return NULL;
+    }
+    return wm_array_object(&array);
+}
+
+PyDoc_STRVAR(
+    asarray_doc,
+    "asarray(obj, dtype=None, device=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "A view, without a copy, of any array object: CuPy, Warp, PyTorch, JAX, "
+    "Numba\n"
+    "and NumPy arrays, memoryviews, or whatever has "
+    "__cuda_array_interface__,\n"
+    "__dlpack__ or the buffer protocol. A wm.Array is returned itself. The\n"
+    "object is kept alive; read-only objects give read-only arrays.\n"
+    "\n"
+    "Others may write what is viewed: each operation on it waits for its "
+    "whole\n"
+    "device first.\n"
+    "\n"
+    "dtype, device: a contiguous copy where these are others than the "
+    "object's; only\n"
+    "host data is converted. copy: True for a copy in any case, False for "
+    "none.\n"
+    "\n"
+    "Raises TypeError for any other object or an element type that is not\n"
+    "supported, ValueError where the object describes itself wrongly, for an\n"
+    "unknown device, and for copy=False where a copy is needed.");
+
+static PyObject *
+view_of(PyObject *object)
+{
+    wm_view_t view;
+    if (Py_TYPE(object) == wm_state()->array_type) {
+        return Py_NewRef(object);
+    }
+    if (wm_view_parse(object, false, "obj", &view) < 0) {
+        return NULL;
+    }
+    return object_of_view(&view);
+}
+
+static PyObject *
+asarray(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"obj", "dtype", "device", "copy", NULL};
+    PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
+    wm_dtype_t dtype;
+    int device;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
+                                     &object, &type, &place, &copy)) {
+        return NULL;
+    }
+    PyObject *view = view_of(object);
+    if (view == NULL) {
+        return NULL;
+    }
+    const wm_array_t *array = wm_array_of(view);
+    device = array->storage->memory.device;
+    int own = device;
+    bool other = false;
+    PyObject *result = NULL, *here = NULL;
+    if (type != Py_None) {
+        if (wm_dtype_from_object(type, &dtype) < 0) {
+            goto done;
+        }
+        other = dtype != array->dtype;
+    }
+    if (place != Py_None && wm_device_from_object(place, &device) < 0) {
+        goto done;
+    }
+    int wanted = copy != Py_None ? PyObject_IsTrue(copy) : -1;
+    if (PyErr_Occurred()) {
+        goto done;
+    }
+    other = other || device != own;
+    if (wanted != 1 && !other) {
+        result = Py_NewRef(view);
+    }
+    else if (wanted == 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "copy: another dtype or device needs a copy");
+    }
+    else {
+        here = wm_python_device(device);
+        result = here != NULL ? copied_data(type != Py_None ? object : view,
+                                            type, here, false, true, "obj")
+                              : NULL;
+    }
+done:
+    Py_XDECREF(here);
+    Py_DECREF(view);
+    return result;
+}
+
+static int
+view_dlpack(PyObject *object, wm_view_t *view)
+{
+    const wm_dl_exchange_t *api = wm_dl_exchange_of(Py_TYPE(object));
+    if (Py_TYPE(object) == wm_state()->array_type) {
+        return wm_view_parse(object, false, "x", view);
+    }
+    int status = api != NULL ? wm_view_parse_exchange(object, api, "x", view)
+                             : wm_view_parse_dlpack(object, "x", view);
+    if (status == 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "x: %.200s has no __dlpack__: wm.asarray() knows other "
+                     "protocols too",
+                     Py_TYPE(object)->tp_name);
+    }
+    return status > 0 ? 0 : -1;
+}
+
+PyDoc_STRVAR(
+    from_dlpack_doc,
+    "from_dlpack(x, /, *, device=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "A view of an object with __dlpack__, as the Python array API standard "
+    "has\n"
+    "it; a copy where copy=True or where another device is asked for.\n"
+    "\n"
+    "Raises TypeError for an object without __dlpack__, BufferError where it\n"
+    "refuses, ValueError for copy=False and another device.");
+
+static PyObject *
+from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"", "device", "copy", NULL};
+    PyObject *object, *place = NULL, *copy = NULL, *result = NULL;
+    wm_view_t view;
+    int device = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO:from_dlpack", names,
+                                     &object, &place, &copy)
+        || view_dlpack(object, &view) < 0) {
+        return NULL;
+    }
+    bool elsewhere = false;
+    if (place != NULL && place != Py_None) {
+        if (wm_device_from_object(place, &device) < 0) {
+            goto done;
+        }
+        elsewhere = device != view.memory.device;
+    }
+    if (copy == Py_False && elsewhere) {
+        PyErr_SetString(PyExc_ValueError, "copy: another device needs a copy");
+    }
+    else if (copy == Py_True || elsewhere) {
+        device = elsewhere ? device : view.memory.device;
+        result = wm_array_copy_of(&view, device, false, true);
+    }
+    else {
+        return object_of_view(&view);
+    }
+done:
+    wm_view_release(&view);
+    return result;
+}
+
+#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
+#define FUNCTION(name)                                                        \
+    {                                                                         \
+#name, (PyCFunction)(void (*)(void))name, WITH_NAMES, name##_doc      \
+    }
+
+static PyMethodDef makers[] = {
+    FUNCTION(empty),
+    FUNCTION(zeros),
+    FUNCTION(ones),
+    FUNCTION(full),
+    FUNCTION(array),
+    FUNCTION(from_numpy),
+    FUNCTION(from_dlpack),
+    FUNCTION(asarray),
+    {"_unpickled", unpickled, METH_VARARGS, unpickled_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+wm_array_add_makers(PyObject *module)
+{
+    return PyModule_AddFunctions(module, makers);
+}

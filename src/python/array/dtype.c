@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/array/dtype.h"
+
+#include <string.h>
+
+static PyObject *numpy_dtypes[WM_DTYPES]; // made at first use, kept
+
+PyObject *
+wm_numpy(const char *name)
+{
+    static PyObject *numpy;
+    if (numpy == NULL) {
+        numpy = PyImport_ImportModule("numpy");
+        if (numpy == NULL) {
+            return NULL;
+        }
+    }
+    return PyObject_GetAttrString(numpy, name);
+}
+
+static PyObject *
+make_bfloat16(void)
+{
+    PyObject *module = PyImport_ImportModule("ml_dtypes");
+    if (module == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_ImportError)) {
+            PyErr_SetString(PyExc_TypeError,
+                            "NumPy knows bfloat16 by the package ml_dtypes: "
+                            "install it");
+        }
+        return NULL;
+    }
+    PyObject *scalar = PyObject_GetAttrString(module, "bfloat16");
+    Py_DECREF(module);
+    return scalar;
+}
+
+PyObject *
+wm_python_dtype(wm_dtype_t dtype)
+{
+    if (numpy_dtypes[dtype] != NULL) {
+        return Py_NewRef(numpy_dtypes[dtype]);
+    }
+    const wm_dtype_info_t *info = wm_dtype_info(dtype);
+    PyObject *type = NULL, *what = NULL, *made = NULL;
+    what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
+                                 : make_bfloat16();
+    type = what != NULL ? wm_numpy("dtype") : NULL;
+    made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
+    Py_XDECREF(what);
+    Py_XDECREF(type);
+    numpy_dtypes[dtype] = Py_XNewRef(made);
+    return made;
+}
+
+static int
+dtype_of_name(const char *name, wm_dtype_t *dtype)
+{
+    for (int i = 0; i < WM_DTYPES; i++) {
+        if (strcmp(wm_dtype_info((wm_dtype_t)i)->name, name) == 0) {
+            *dtype = (wm_dtype_t)i;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+// The last word of an object's name: warp.float32, torch.bfloat16, "int8".
+static int
+dtype_of_object_name(PyObject *object, wm_dtype_t *dtype)
+{
+    PyObject *name = NULL;
+    int status = -1;
+    if (PyUnicode_Check(object)) {
+        name = Py_NewRef(object);
+    }
+    else {
+        name = PyObject_GetAttrString(object, "__name__");
+        if (name == NULL) {
+            PyErr_Clear();
+            name = PyObject_Str(object);
+        }
+    }
+    const char *text = name != NULL && PyUnicode_Check(name)
+                           ? PyUnicode_AsUTF8(name)
+                           : NULL;
+    if (text != NULL) {
+        const char *dot = strrchr(text, '.');
+        status = dtype_of_name(dot != NULL ? dot + 1 : text, dtype);
+    }
+    PyErr_Clear();
+    Py_XDECREF(name);
+    return status;
+}
+
+static int
+dtype_of_numpy(PyObject *numpy_dtype, wm_dtype_t *dtype, wm_error_t *err)
+{
+    int status = -1;
+    PyObject *name = PyObject_GetAttrString(numpy_dtype, "name");
+    PyObject *str = PyObject_GetAttrString(numpy_dtype, "str");
+    const char *text = name != NULL && str != NULL ? PyUnicode_AsUTF8(str)
+                                                   : NULL;
+    if (text == NULL) {
+        status = wm_error_set(err, WM_ERR_PYTHON, 0, "a Python exception");
+    }
+    else if (PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0) {
+        *dtype = WM_BFLOAT16;
+        status = 0;
+    }
+    else {
+        status = wm_dtype_from_typestr(text, dtype, err);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(str);
+    return status;
+}
+
+int
+wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
+{
+    for (int i = 0; i < WM_DTYPES; i++) {
+        if (object == numpy_dtypes[i]) {
+            *dtype = (wm_dtype_t)i;
+            return 0;
+        }
+    }
+    if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0) {
+        return 0;
+    }
+    PyObject *type = wm_numpy("dtype");
+    if (type == NULL) {
+        return -1;
+    }
+    wm_error_t err = {.code = 0};
+    PyObject *made = PyObject_CallOneArg(type, object);
+    Py_DECREF(type);
+    if (made != NULL) {
+        int status = dtype_of_numpy(made, dtype, &err);
+        Py_DECREF(made);
+        if (status == 0) {
+            Py_XDECREF(wm_python_dtype(*dtype)); // found above the next time
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    else if (!PyErr_ExceptionMatches(PyExc_TypeError)
+             && !PyErr_ExceptionMatches(PyExc_ValueError)
+             && !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
+        return -1; // the latter two are NumPy's for some texts
+    }
+    // Anything unknown is numpy.dtype("O"), or a TypeError.
+    PyErr_Clear();
+    if (dtype_of_object_name(object, dtype) == 0) {
+        return 0;
+    }
+    if (err.code != 0 && err.code != WM_ERR_PYTHON) {
+        wm_error_context(&err, "dtype");
+        wm_raise(&err);
+    }
+    else {
+        PyErr_Format(PyExc_TypeError,
+                     "dtype: %R is no element type: use a NumPy dtype or a "
+                     "name such as \"float32\" or \"bfloat16\"",
+                     object);
+    }
+    return -1;
+}

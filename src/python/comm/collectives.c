@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives that take GPU arrays: a mixin below CommMethods.
+#include <stdbool.h>
+
+#include "comm/coll.h"
+#include "comm/element.h"
+#include "comm/hang.h"
+#include "python/message/specification.h"
+#include "python/message/channel.h"
+#include "python/comm/reduced.h"
+
+// What a report of a hang is to call it.
+static void
+enter(const char *name, const wm_message_t *message)
+{
+    wm_call = (wm_call_t){
+        .name = name,
+        .collective = true,
+        .type = message != NULL ? message->type : MPI_DATATYPE_NULL,
+        .nbytes = message != NULL ? message->buffer.nbytes : 0,
+    };
+}
+
+PyDoc_STRVAR(comm_Barrier_doc,
+             "Barrier($self, /)\n--\n\n"
+             "Wait for all ranks; GPU memory freed before it can be allocated "
+             "after it.");
+
+static PyObject *
+comm_Barrier(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    wm_channel_t channel;
+    wm_error_t err;
+    int code;
+    if (wm_channel_get(self, &channel) < 0)
+        return NULL;
+    enter("Barrier", NULL);
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_coll_barrier(channel.comm, &err);
+    Py_END_ALLOW_THREADS;
+    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+}
+
+// Where CUDA failed while the buffer was looked at, the others may be in the
+// collective already.
+static PyObject *
+tell_others(const wm_channel_t *channel)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
+        return NULL;
+    PyErr_Fetch(&kind, &value, &trace);
+    enter("a collective", NULL);
+    Py_BEGIN_ALLOW_THREADS;
+    wm_coll_refuse(channel->comm);
+    Py_END_ALLOW_THREADS;
+    PyErr_Restore(kind, value, trace);
+    return NULL;
+}
+
+PyDoc_STRVAR(comm_Bcast_doc,
+             "Bcast($self, /, buf, root=0)\n--\n\n"
+             "Send root's array to all ranks; GPU arrays go through "
+             "page-locked\nhost memory. The counts must agree, the kinds of "
+             "memory need not. Raises\non all ranks: MPI.Exception (counts, "
+             "roots), TypeError (another call),\nwm.CudaError.");
+
+static PyObject *
+comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
+           PyObject *keywords)
+{
+    static const char *const names[] = {"buf", "root"};
+    PyObject *values[2];
+    wm_channel_t channel;
+    wm_message_t message;
+    wm_error_t err;
+    int code, root = 0;
+    if (wm_arguments("Bcast", names, 2, 1, args, given, keywords, values) < 0
+        || wm_channel_get(self, &channel) < 0
+        || wm_argument_int(values[1], "root", &root) < 0)
+        return NULL;
+    if (root < 0 || root >= channel.comm->size) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
+                     "root=%d is not a rank of this communicator: use 0 to %d",
+                     root, channel.comm->size - 1);
+        return wm_raise(&err);
+    }
+    bool sends = channel.comm->rank == root;
+    if (wm_argument_no_none(values[0], "buf", root) < 0
+        || wm_message_parse(values[0], !sends, "buf", &message) < 0)
+        return tell_others(&channel);
+    if (message.buffer.pattern != NULL
+        && wm_buffer_on_device(&message.buffer)) {
+        wm_message_release(&message);
+        PyErr_SetString(PyExc_ValueError,
+                        "buf: GPU memory with gaps is not supported by this "
+                        "call; give a contiguous copy (.copy())");
+        return NULL;
+    }
+    enter("Bcast", &message);
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0)
+        wm_raise(&err);
+    wm_message_release(&message);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+// Also where both are named differently: long and int64_t.
+static bool
+is_same(MPI_Datatype one, MPI_Datatype other)
+{
+    int64_t number = wm_element_number(one);
+    return one == other
+           || (wm_element_is_known(number)
+               && number == wm_element_number(other));
+}
+
+static int
+check_reduction(const wm_message_t *send, const wm_message_t *receive,
+                PyObject *recvbuf)
+{
+    // Not in words of ours, or not in MPI's: bytes, unless they are given so.
+    bool unknown = receive->type == MPI_DATATYPE_NULL
+                   || (receive->type == MPI_BYTE && receive->datatype == NULL);
+    if (unknown && recvbuf != Py_None
+        && wm_reduced_on_device(recvbuf, "recvbuf") < 0)
+        return -1;
+    if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
+        PyErr_Format(PyExc_ValueError,
+                     "sendbuf has %zu bytes, recvbuf %zu; they must be equal",
+                     send->buffer.nbytes, receive->buffer.nbytes);
+        return -1;
+    }
+    if (send != NULL && !is_same(send->type, receive->type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "sendbuf and recvbuf have different element types; "
+                        "give both the same");
+        return -1;
+    }
+    return 0;
+}
+
+// Elements with gaps are MPI's to step over.
+static int
+parse_elements(PyObject *object, bool writable, const char *argument,
+               wm_message_t *message)
+{
+    if (wm_argument_no_none(object, argument, 0) < 0)
+        return -1;
+    int code = wm_message_parse_typed(object, writable, argument, message);
+    if (code == 0 && message->user != NULL) {
+        message->size = message->extent;
+        message->buffer.nbytes = (size_t)message->count * message->extent;
+    }
+    return code;
+}
+
+PyDoc_STRVAR(comm_Allreduce_doc,
+             "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
+             "Reduce elementwise over all ranks, by MPI.SUM unless op is "
+             "given.\n\nsendbuf may be MPI.IN_PLACE. GPU arrays go through "
+             "page-locked host memory.\nRaises on all ranks: MPI.Exception "
+             "(counts), TypeError (element types,\nanother call), "
+             "wm.CudaError.");
+
+static PyObject *
+comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
+               PyObject *keywords)
+{
+    static const char *const names[] = {"sendbuf", "recvbuf", "op"};
+    PyObject *values[3];
+    wm_channel_t channel;
+    wm_message_t sent, received;
+    wm_error_t err;
+    MPI_Op op = MPI_SUM;
+    if (wm_arguments("Allreduce", names, 3, 2, args, given, keywords, values)
+            < 0
+        || wm_channel_get(self, &channel) < 0
+        || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
+        return NULL;
+    // As for mpi4py, None is in place, too.
+    bool in_place = values[0] == Py_None || wm_mpi_is_in_place(values[0]);
+    if (parse_elements(values[1], true, "recvbuf", &received) < 0)
+        return tell_others(&channel);
+    if (!in_place && parse_elements(values[0], false, "sendbuf", &sent) < 0) {
+        wm_message_release(&received);
+        return tell_others(&channel);
+    }
+    int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
+    if (code == 0) {
+        enter("Allreduce", &received);
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
+                                 &received.buffer, received.type,
+                                 received.size, op, &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
+    if (!in_place)
+        wm_message_release(&sent);
+    wm_message_release(&received);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+#define FAST(name)                                                            \
+    {                                                                         \
+#name, (PyCFunction)(void (*)(void))comm_##name,                      \
+            METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc                  \
+    }
+
+static PyMethodDef methods[] = {
+    FAST(Bcast),
+    FAST(Allreduce),
+    {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
+    {0},
+};
+
+PyDoc_STRVAR(collectives_doc, "The collectives that take GPU arrays.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)collectives_doc},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi._core._Collectives",
+    .basicsize = sizeof(PyObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = slots,
+};
+
+int
+wm_python_add_collectives(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    wm_state()->collectives_type = (PyTypeObject *)type;
+    return type == NULL ? -1 : 0;
+}

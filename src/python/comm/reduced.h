@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Elements that MPI cannot compute with, and would take for mere bytes. GIL
+// held.
+#ifndef WM_PYTHON_COMM_REDUCED_H
+#define WM_PYTHON_COMM_REDUCED_H
+
+#include "python/core/module.h"
+
+// Whether a buffer of a reduction is GPU memory: 1 or 0; -1 with a TypeError
+// naming `argument` where its elements, whose type is not given, are none of
+// MPI's: bfloat16, float8 and their like, in whatever memory.
+int
+wm_reduced_on_device(PyObject *object, const char *argument);
+
+#endif

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/transport.h"
+
+#include <stdio.h>
+
+#include "comm/progress.h"
+#include "comm/transport.h"
+#include "python/message/specification.h"
+#include "python/message/channel.h"
+#include "python/view/view.h"
+
+const char wm_comm_transport_doc[] = PyDoc_STR(
+    "_transport($self, rank, buffer, /)\n--\n\n"
+    "(name, reason) of the path from a rank into a buffer.");
+
+PyObject *
+wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    wm_channel_t channel;
+    wm_error_t err;
+    int rank;
+    char reason[320] = "";
+    wm_pointer_t into = {.kind = WM_MEMORY_HOST, .device = -1};
+    if (given != 2) {
+        PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
+        return NULL;
+    }
+    if (wm_channel_get(self, &channel) < 0
+        || wm_argument_int(args[0], "rank", &rank) < 0)
+        return NULL;
+    if (rank < 0
+        || wm_comm_check(channel.comm, "rank", rank, 0, false, &err) < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "rank=%d is not a rank of this communicator: use 0 to %d",
+                     rank, channel.comm->size - 1);
+        return NULL;
+    }
+    if (args[1] == Py_None) {
+        int device;
+        if (wm_device_from_object(Py_None, &device) < 0)
+            return NULL;
+        if (device >= 0)
+            into = (wm_pointer_t){.kind = WM_MEMORY_DEVICE, .device = device};
+    }
+    else {
+        wm_message_t message;
+        if (wm_message_parse(args[1], false, "buffer", &message) < 0)
+            return NULL;
+        into = message.buffer.memory;
+        wm_message_release(&message);
+    }
+    bool on_host = into.kind == WM_MEMORY_HOST
+                   || into.kind == WM_MEMORY_PINNED;
+    const char *why;
+    const wm_transport_t *transport;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_lock();
+    transport = wm_transport_choose(channel.comm->peers[rank], &into, &why);
+    snprintf(reason, sizeof reason, "%s", why);
+    wm_engine_unlock();
+    Py_END_ALLOW_THREADS;
+    if (on_host) // who sends what is not known here
+        snprintf(reason, sizeof reason,
+                 "the buffer here is host memory: from host memory MPI "
+                 "carries it, from a GPU it comes by %s (%s)",
+                 transport->name,
+                 transport == &wm_transport_self  ? "one copy"
+                 : transport == &wm_transport_mpi ? "MPI, which takes it"
+                                                  : "page-locked host memory");
+    return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/channel.h"
+
+int
+wm_arguments(const char *function, const char *const *names, int count,
+             int required, PyObject *const *args, Py_ssize_t given,
+             PyObject *keywords, PyObject **values)
+{
+    if (given > count) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most %d arguments (%zd given)", function,
+                     count, given);
+        return -1;
+    }
+    for (int i = 0; i < count; ++i)
+        values[i] = i < given ? args[i] : NULL;
+    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
+    for (Py_ssize_t k = 0; k < named; ++k) {
+        PyObject *name = PyTuple_GET_ITEM(keywords, k);
+        int i = 0;
+        while (i < count
+               && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
+            ++i;
+        if (i == count || values[i] != NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         i == count
+                             ? "%s() got an unexpected keyword argument %R"
+                             : "%s() got multiple values for argument %R",
+                         function, name);
+            return -1;
+        }
+        values[i] = args[given + k];
+    }
+    for (int i = 0; i < required; ++i)
+        if (values[i] == NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         "%s() missing required argument '%s' (pos %d)",
+                         function, names[i], i + 1);
+            return -1;
+        }
+    return 0;
+}
+
+int
+wm_argument_no_none(PyObject *object, const char *argument, int rank)
+{
+    if (object != Py_None || rank == MPI_PROC_NULL)
+        return 0;
+    PyErr_Format(PyExc_TypeError,
+                 "%s: None is no array: give one, or [None, 0, datatype] for "
+                 "an empty message",
+                 argument);
+    return -1;
+}
+
+// Whatever Python's int() makes one of, but text: as mpi4py has it, floats are
+// truncated. A new reference.
+static PyObject *
+as_int(PyObject *object, const char *argument)
+{
+    const PyNumberMethods *methods = Py_TYPE(object)->tp_as_number;
+    if (PyLong_Check(object))
+        return Py_NewRef(object);
+    if (methods != NULL
+        && (methods->nb_int != NULL || methods->nb_index != NULL)) {
+        PyObject *number = PyNumber_Long(object);
+        if (number != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
+            return number;
+    }
+    PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s", argument,
+                 Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
+int
+wm_argument_int(PyObject *object, const char *argument, int *value)
+{
+    int overflow;
+    if (object == NULL)
+        return 0;
+    PyObject *whole = as_int(object, argument);
+    if (whole == NULL)
+        return -1;
+    long number = PyLong_AsLongAndOverflow(whole, &overflow);
+    if (overflow != 0 || number < INT_MIN || number > INT_MAX) {
+        PyErr_Format(PyExc_OverflowError, "%s=%.50S does not fit an int",
+                     argument, whole);
+        Py_DECREF(whole);
+        return -1;
+    }
+    Py_DECREF(whole);
+    *value = (int)number;
+    return 0;
+}

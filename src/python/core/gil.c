@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who holds the GIL, which any thread may ask at any time, by what each
+// Python has to tell it in public.
+#include "python/core/module.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cuda/lock.h"
+
+#if PY_VERSION_HEX >= 0x030D0000
+
+static bool
+is_current(PyThreadState *thread)
+{
+    return PyThreadState_GetUnchecked() == thread;
+}
+
+static int
+watch(void)
+{
+    return 0;
+}
+
+#elif PY_VERSION_HEX >= 0x030C0000
+
+// The thread's own dictionary, NULL without a current state.
+static bool
+is_current(PyThreadState *thread)
+{
+    return PyThreadState_GetDict() != NULL
+           && PyInterpreterState_Get() == PyThreadState_GetInterpreter(thread);
+}
+
+static int
+watch(void)
+{
+    return 0;
+}
+
+#else
+
+// From the first sub-interpreter on PyGILState_Check() is true for all. Then
+// nobody holds it as far as is known: what is kept is released later, and who
+// waits for a lock keeps the GIL.
+static atomic_bool misled;
+
+static bool
+is_current(PyThreadState *thread)
+{
+    (void)thread;
+    return !atomic_load_explicit(&misled, memory_order_relaxed)
+           && PyGILState_Check();
+}
+
+static int
+hear(const char *event, PyObject *arguments, void *unused)
+{
+    (void)arguments;
+    (void)unused;
+    if (strcmp(event, "cpython.PyInterpreterState_New") == 0) {
+        atomic_store(&misled, true);
+    }
+    return 0;
+}
+
+static int
+watch(void)
+{
+    bool before;
+    Py_BEGIN_ALLOW_THREADS;
+    before = PyGILState_Check();
+    Py_END_ALLOW_THREADS;
+    if (before) {
+        atomic_store(&misled, true);
+    }
+    return before ? 0 : PySys_AddAuditHook(hear, NULL);
+}
+
+#endif
+
+bool
+wm_python_holds_gil(void)
+{
+    PyThreadState *thread = PyGILState_GetThisThreadState();
+    return thread != NULL && is_current(thread);
+}
+
+static bool
+is_alive(void)
+{
+    return Py_IsInitialized();
+}
+
+static void *
+let_go(void)
+{
+    return Py_IsInitialized() && wm_python_holds_gil() ? PyEval_SaveThread()
+                                                       : NULL;
+}
+
+static void
+take_back(void *held)
+{
+    PyEval_RestoreThread(held);
+}
+
+int
+wm_python_watch_gil(void)
+{
+    static bool watching; // the import may be tried again
+    if (!watching) {
+        if (watch() < 0) {
+            return -1;
+        }
+        watching = true;
+    }
+    wm_lock_set_holder(let_go, take_back, is_alive);
+    return 0;
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <stdbool.h>
+#include <string.h>
+
+#include "python/core/mpi4py.h"
+
+#include <mpi4py/mpi4py.h>
+
+static PyObject *mpi;      // the module mpi4py.MPI
+static PyObject *in_place; // MPI.IN_PLACE
+static PyObject *bottom;   // MPI.BOTTOM
+static PyObject *methods;  // by type, as they were
+
+// Two MPI libraries in one process crash: better told at import.
+static int
+check_library(void)
+{
+    char ours[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+    int length = 0;
+    MPI_Get_library_version(ours, &length);
+    ours[length] = '\0';
+    PyObject *theirs = PyObject_CallMethod(mpi, "Get_library_version", NULL);
+    if (theirs == NULL)
+        return -1;
+    const char *text = PyUnicode_AsUTF8(theirs);
+    if (text == NULL) {
+        Py_DECREF(theirs);
+        return -1;
+    }
+    size_t end = strlen(text);
+    while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == ' '))
+        --end;
+    bool same = strncmp(text, ours, end) == 0;
+    if (!same)
+        PyErr_Format(PyExc_ImportError,
+                     "warpmpi was built for another MPI than the one mpi4py "
+                     "runs: built with %s for '%.80s', mpi4py runs '%.80s'. "
+                     "Rebuild it with the MPI in use: MPICC=/path/to/mpicc "
+                     "pip install --force-reinstall --no-binary warpmpi "
+                     "warpmpi, or start the program with the mpirun it was "
+                     "built for",
+                     WM_BUILD_MPI, ours, text);
+    Py_DECREF(theirs);
+    return same ? 0 : -1;
+}
+
+static int
+keep_methods(void)
+{
+    PyTypeObject *types[] = {&PyMPIRequest_Type, &PyMPIPrequest_Type,
+                             &PyMPIMessage_Type};
+    methods = PyDict_New();
+    for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+        PyObject *kept = PyDict_Copy(types[i]->tp_dict);
+        int code = methods == NULL || kept == NULL
+                       ? -1
+                       : PyDict_SetItem(methods, (PyObject *)types[i], kept);
+        Py_XDECREF(kept);
+        if (code < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int
+wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
+                void *arg)
+{
+    if (!PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE))
+        Py_VISIT(Py_TYPE(object)); // which else the base visits
+    return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
+                                     : 0;
+}
+
+int
+wm_mpi_clear(PyTypeObject *base, PyObject *object)
+{
+    return base->tp_clear != NULL ? base->tp_clear(object) : 0;
+}
+
+PyObject *
+wm_mpi_method(PyTypeObject *type, const char *name)
+{
+    PyObject *kept = PyDict_GetItemWithError(methods, (PyObject *)type);
+    PyObject *method = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
+    if (method == NULL) {
+        PyErr_Format(PyExc_AttributeError, "%.200s has no method '%s'",
+                     type->tp_name, name);
+        return NULL;
+    }
+    descrgetfunc bind = Py_TYPE(method)->tp_descr_get;
+    return bind != NULL ? bind(method, NULL, (PyObject *)type)
+                        : Py_NewRef(method);
+}
+
+int
+wm_mpi_import(void)
+{
+    if (mpi != NULL)
+        return 0;
+    PyObject *module = PyImport_ImportModule("mpi4py.MPI");
+    if (module == NULL)
+        return -1;
+    mpi = module;
+    wm_state_t *state = wm_state();
+    state->mpi_exception = PyObject_GetAttrString(module, "Exception");
+    in_place = PyObject_GetAttrString(module, "IN_PLACE");
+    bottom = PyObject_GetAttrString(module, "BOTTOM");
+    if (state->mpi_exception == NULL || in_place == NULL || bottom == NULL
+        || check_library() < 0 || import_mpi4py() < 0 || keep_methods() < 0) {
+        Py_CLEAR(mpi);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+wrong_type(PyObject *object, const char *argument, const char *wanted)
+{
+    PyErr_Format(PyExc_TypeError, "%s: expected %s, not %.100s", argument,
+                 wanted, Py_TYPE(object)->tp_name);
+    return -1;
+}
+
+int
+wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
+        return wrong_type(object, argument, "a communicator of mpi4py");
+    *comm = ((PyMPICommObject *)object)->ob_mpi;
+    return 0;
+}
+
+int
+wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
+        return wrong_type(object, argument, "a communicator of mpi4py");
+    ((PyMPICommObject *)object)->ob_mpi = comm;
+    return 0;
+}
+
+int
+wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIDatatype_Type))
+        return wrong_type(object, argument, "an MPI.Datatype");
+    *type = ((PyMPIDatatypeObject *)object)->ob_mpi;
+    return 0;
+}
+
+int
+wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIOp_Type))
+        return wrong_type(object, argument, "an MPI.Op");
+    *op = ((PyMPIOpObject *)object)->ob_mpi;
+    return 0;
+}
+
+int
+wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status)
+{
+    *status = NULL;
+    if (object == NULL || object == Py_None)
+        return 0;
+    if (!PyObject_TypeCheck(object, &PyMPIStatus_Type))
+        return wrong_type(object, argument, "an MPI.Status or None");
+    *status = &((PyMPIStatusObject *)object)->ob_mpi;
+    return 0;
+}
+
+bool
+wm_mpi_is_datatype(PyObject *object)
+{
+    return PyObject_TypeCheck(object, &PyMPIDatatype_Type);
+}
+
+bool
+wm_mpi_is_in_place(PyObject *object)
+{
+    return object == in_place;
+}
+
+bool
+wm_mpi_is_bottom(PyObject *object)
+{
+    return object == bottom;
+}
+
+PyTypeObject *
+wm_mpi_request_type(void)
+{
+    return &PyMPIRequest_Type;
+}
+
+PyTypeObject *
+wm_mpi_prequest_type(void)
+{
+    return &PyMPIPrequest_Type;
+}
+
+PyTypeObject *
+wm_mpi_message_type(void)
+{
+    return &PyMPIMessage_Type;
+}
+
+PyObject *
+wm_mpi_datatype_from_code(PyObject *code)
+{
+    PyObject *type = PyObject_GetAttrString(mpi, "Datatype");
+    if (type == NULL)
+        return NULL;
+    PyObject *result = PyObject_CallMethod(type, "fromcode", "O", code);
+    Py_DECREF(type);
+    return result;
+}
+
+PyObject *
+wm_mpi_buffer(PyObject *object, bool readonly)
+{
+    PyObject *type = PyObject_GetAttrString(mpi, "buffer");
+    PyObject *result = type == NULL
+                           ? NULL
+                           : PyObject_CallMethod(type, "frombuffer", "Oi",
+                                                 object, (int)readonly);
+    Py_XDECREF(type);
+    return result;
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// For install(): what Python refuses, as mpi4py's types are immutable, and
+// what mpi4py does, as it asks MPI about each handle, before MPI runs, too.
+#include "python/core/mpi4py.h"
+
+PyDoc_STRVAR(patch_doc,
+             "_patch(type, name, value, /)\n--\n\n"
+             "Put an attribute into a type of mpi4py's; returns the former "
+             "one.\n\n"
+             "A classmethod or staticmethod comes as its descriptor. Raises\n"
+             "AttributeError where the type itself has no such attribute.");
+
+static PyObject *
+patch(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyTypeObject *type;
+    PyObject *name, *value;
+    if (!PyArg_ParseTuple(args, "O!UO:_patch", &PyType_Type, &type, &name,
+                          &value))
+        return NULL;
+    // Of types that are not Python's own it is the one in the struct.
+    PyObject *former = PyDict_GetItemWithError(type->tp_dict, name);
+    if (former == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_AttributeError, "%.200s has no %R of its own",
+                         type->tp_name, name);
+        return NULL;
+    }
+    Py_INCREF(former);
+    int code = PyDict_SetItem(type->tp_dict, name, value);
+    PyType_Modified(type);
+    if (code < 0)
+        Py_CLEAR(former);
+    return former;
+}
+
+PyDoc_STRVAR(share_handle_doc,
+             "_share_handle(ours, theirs, /)\n--\n\n"
+             "Give a communicator the handle of another; MPI need not run.");
+
+static PyObject *
+share_handle(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *ours, *theirs;
+    MPI_Comm handle;
+    if (!PyArg_ParseTuple(args, "OO:_share_handle", &ours, &theirs)
+        || wm_mpi_comm(theirs, "theirs", &handle) < 0
+        || wm_mpi_set_comm(ours, "ours", handle) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_share_handle", share_handle, METH_VARARGS, share_handle_doc},
+    {"_patch", patch, METH_VARARGS, patch_doc},
+    {0},
+};
+
+int
+wm_python_add_patch(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/stats.h"
+#include "python/message/specification.h"
+
+PyDoc_STRVAR(stats_doc,
+             "stats($module, /)\n--\n\n"
+             "Counters of this process since its start or reset_stats(): a "
+             "dict of ints.\n\n"
+             "Names that end in _bytes count bytes, those in _messages "
+             "messages; what was\nreceived is counted by its transport, too "
+             "(\"ipc_messages\"). The guide has\na table of all.");
+
+static PyObject *
+stats(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    PyObject *result = PyDict_New();
+    for (int i = 0; i < WM_STATS && result != NULL; ++i) {
+        PyObject *value = PyLong_FromLongLong(wm_stat_get(i));
+        if (value == NULL
+            || PyDict_SetItemString(result, wm_stat_name(i), value) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(value);
+    }
+    return result;
+}
+
+PyDoc_STRVAR(reset_stats_doc,
+             "reset_stats($module, /)\n--\n\n"
+             "Set the counters of stats() to 0, except what is open now.");
+
+static PyObject *
+reset_stats(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    wm_stat_reset();
+    return Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(is_on_device_doc,
+             "is_on_device($module, obj, /)\n--\n\n"
+             "Whether an array, or the array in a [array, …] list, is GPU "
+             "memory.");
+
+static PyObject *
+is_on_device(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return PyBool_FromLong(wm_message_on_device(object));
+}
+
+static PyMethodDef functions[] = {
+    {"stats", stats, METH_NOARGS, stats_doc},
+    {"reset_stats", reset_stats, METH_NOARGS, reset_stats_doc},
+    {"is_on_device", is_on_device, METH_O, is_on_device_doc},
+    {0},
+};
+
+int
+wm_python_add_stats(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

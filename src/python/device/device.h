@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// wm.Device: one immutable object a device and one for the CPU, and which is
+// current on a thread. GIL held.
+#ifndef WM_PYTHON_DEVICE_DEVICE_H
+#define WM_PYTHON_DEVICE_DEVICE_H
+
+#include "python/core/module.h"
+
+#include "cuda/device.h"
+
+// The wm.Device of an ordinal (-1: the CPU); a new reference, or NULL with an
+// exception. Unknown ordinals are the caller's mistake: checked elsewhere.
+PyObject *
+wm_python_device(int ordinal);
+
+// Its ordinal.
+int
+wm_python_device_ordinal(PyObject *device);
+
+// The device current on this thread (-1: the CPU). 0, or -1 with an exception.
+int
+wm_python_current_device(int *ordinal);
+
+// Like wm_device_from_object, but ValueError for the CPU: "`what` needs a
+// CUDA device".
+int
+wm_python_cuda_device(PyObject *object, const char *what, int *ordinal);
+
+// Waits for the device without the GIL (at once for -1). 0, or -1 with an
+// exception.
+int
+wm_python_synchronize_device(int ordinal);
+
+// The package's functions on devices; called by wm_python_add_device.
+int
+wm_python_add_device_functions(PyObject *module);
+
+#endif

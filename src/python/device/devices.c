@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which device is meant: names, ordinals, others' device objects, the one
+// current on a thread; and the package's functions on devices.
+#include "python/device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "python/view/view.h"
+
+// The driver, and its start, are looked for without the GIL: that takes long.
+static int
+count_devices(void)
+{
+    int count;
+    Py_BEGIN_ALLOW_THREADS count = wm_device_count();
+    Py_END_ALLOW_THREADS return count;
+}
+
+// The launcher's environment does not change: asked once.
+static int
+default_device(void)
+{
+    static int found = -2;
+    if (found == -2) {
+        (void)count_devices();
+        found = wm_device_default();
+    }
+    return found;
+}
+
+int
+wm_python_current_device(int *ordinal)
+{
+    PyObject *thread = PyThreadState_GetDict(); // borrowed
+    PyObject *key = (PyObject *)wm_state()->device_type;
+    if (thread != NULL) {
+        PyObject *device = PyDict_GetItemWithError(thread, key); // borrowed
+        if (device != NULL) {
+            *ordinal = wm_python_device_ordinal(device);
+            return 0;
+        }
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    *ordinal = default_device();
+    return 0;
+}
+
+// ValueError naming what was given and every valid device.
+static int
+unknown_device(PyObject *given)
+{
+    char valid[WM_MAX_DEVICES * 12 + 600];
+    int count = count_devices();
+    if (count > 0) {
+        size_t used = (size_t)snprintf(valid, sizeof(valid), "'cpu', 'cuda'");
+        for (int i = 0; i < count; i++) {
+            used += (size_t)snprintf(valid + used, sizeof(valid) - used,
+                                     ", 'cuda:%d'", i);
+        }
+    }
+    else {
+        wm_error_t err = {.text = "no CUDA device"};
+        (void)!wm_driver_load(&err);
+        snprintf(valid, sizeof(valid), "'cpu' (%s)", err.text);
+    }
+    PyErr_Format(PyExc_ValueError, "unknown device %R: valid devices are %s",
+                 given, valid);
+    return -1;
+}
+
+static int
+check_ordinal(PyObject *given, long ordinal, int *device)
+{
+    if (ordinal < -1 || (ordinal >= 0 && ordinal >= count_devices())) {
+        return unknown_device(given);
+    }
+    *device = (int)ordinal;
+    return 0;
+}
+
+static int
+device_from_text(PyObject *given, const char *text, int *device)
+{
+    if (strcmp(text, "cpu") == 0) {
+        *device = -1;
+        return 0;
+    }
+    if (strcmp(text, "cuda") == 0) {
+        int current;
+        if (wm_python_current_device(&current) < 0) {
+            return -1;
+        }
+        if (current < 0) {
+            current = default_device();
+        }
+        if (current < 0) {
+            return unknown_device(given);
+        }
+        *device = current;
+        return 0;
+    }
+    if (strncmp(text, "cuda:", 5) == 0 && text[5] >= '0' && text[5] <= '9') {
+        char *end;
+        long ordinal = strtol(text + 5, &end, 10);
+        if (*end == '\0') {
+            return check_ordinal(given, ordinal, device);
+        }
+    }
+    return unknown_device(given);
+}
+
+// Others' devices by what they have: Warp's alias, Torch's type and index,
+// CuPy's id. 1 when it is one, 0 when not, -1 with an exception.
+static int
+device_from_foreign(PyObject *object, int *device)
+{
+    static const char *const names[] = {"alias", "type", "id"};
+    PyObject *value = NULL;
+    int found = 0;
+    for (int i = 0; i < 3 && value == NULL; i++) {
+        value = PyObject_GetAttrString(object, names[i]);
+        if (value == NULL) {
+            PyErr_Clear();
+        }
+        else if (i == 1 && PyUnicode_Check(value)) {
+            // str(torch.device) is "cuda:1", "cuda" or "cpu".
+            Py_SETREF(value, PyObject_Str(object));
+            if (value == NULL) {
+                return -1;
+            }
+        }
+    }
+    if (value != NULL && PyUnicode_Check(value)) {
+        const char *text = PyUnicode_AsUTF8(value);
+        found = text == NULL || device_from_text(object, text, device) < 0 ? -1
+                                                                           : 1;
+    }
+    else if (value != NULL && PyLong_Check(value)) {
+        long ordinal = PyLong_AsLong(value);
+        found = (ordinal == -1 && PyErr_Occurred())
+                        || check_ordinal(object, ordinal, device) < 0
+                    ? -1
+                    : 1;
+    }
+    Py_XDECREF(value);
+    return found;
+}
+
+int
+wm_device_from_object(PyObject *object, int *device)
+{
+    if (object == NULL || object == Py_None) {
+        return wm_python_current_device(device);
+    }
+    if (Py_IS_TYPE(object, wm_state()->device_type)) {
+        *device = wm_python_device_ordinal(object);
+        return 0;
+    }
+    if (PyUnicode_Check(object)) {
+        const char *text = PyUnicode_AsUTF8(object);
+        return text != NULL ? device_from_text(object, text, device) : -1;
+    }
+    if (PyLong_Check(object) && !PyBool_Check(object)) {
+        int overflow;
+        long ordinal = PyLong_AsLongAndOverflow(object, &overflow);
+        return overflow ? unknown_device(object)
+                        : check_ordinal(object, ordinal, device);
+    }
+    int found = device_from_foreign(object, device);
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "a device is a wm.Device, a name such as 'cuda:0', an "
+                     "ordinal or None, not %.200s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    return found < 0 ? -1 : 0;
+}
+
+int
+wm_python_cuda_device(PyObject *object, const char *what, int *ordinal)
+{
+    int device;
+    if (wm_device_from_object(object, &device) < 0) {
+        return -1;
+    }
+    if (device < 0) {
+        PyErr_Format(PyExc_ValueError, "%s needs a CUDA device, not 'cpu'",
+                     what);
+        return -1;
+    }
+    *ordinal = device;
+    return 0;
+}
+
+int
+wm_python_synchronize_device(int ordinal)
+{
+    wm_error_t err;
+    int status = 0;
+    if (ordinal >= 0) {
+        Py_BEGIN_ALLOW_THREADS status = wm_device_synchronize(ordinal, &err);
+        Py_END_ALLOW_THREADS
+    }
+    if (status < 0) {
+        wm_raise(&err);
+    }
+    return status < 0 ? -1 : 0;
+}
+
+PyDoc_STRVAR(
+    get_device_doc,
+    "get_device(ident=None)\n"
+    "--\n"
+    "\n"
+    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA "
+    "device),\n"
+    "\"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's or CuPy's, or\n"
+    "None for the current device of this thread. That is, unless set, the\n"
+    "device of this process's local rank, as the MPI launcher tells it, "
+    "modulo\n"
+    "the number of visible devices, or the CPU where there is none.\n"
+    "\n"
+    "ValueError for an unknown device lists the valid ones.");
+
+static PyObject *
+get_device(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"ident", NULL};
+    PyObject *ident = NULL; // borrowed
+    int ordinal;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_device", names,
+                                     &ident)
+        || wm_device_from_object(ident, &ordinal) < 0) {
+        return NULL;
+    }
+    return wm_python_device(ordinal);
+}
+
+static PyObject *
+device_list(int first)
+{
+    int count = count_devices();
+    PyObject *list = PyList_New(0);
+    for (int i = first; list != NULL && i < count; i++) {
+        PyObject *device = wm_python_device(i);
+        if (device == NULL || PyList_Append(list, device) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(device);
+    }
+    return list;
+}
+
+PyDoc_STRVAR(get_devices_doc, "get_devices()\n"
+                              "--\n"
+                              "\n"
+                              "All devices, the CPU first.");
+
+static PyObject *
+get_devices(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return device_list(-1);
+}
+
+PyDoc_STRVAR(get_cuda_devices_doc,
+             "get_cuda_devices()\n"
+             "--\n"
+             "\n"
+             "The visible CUDA devices in order; empty without a driver.");
+
+static PyObject *
+get_cuda_devices(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return device_list(0);
+}
+
+PyDoc_STRVAR(get_cuda_device_doc, "get_cuda_device(ordinal=None)\n"
+                                  "--\n"
+                                  "\n"
+                                  "The CUDA device of an ordinal; the current "
+                                  "one for None. ValueError where\n"
+                                  "there is none.");
+
+static PyObject *
+get_cuda_device(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"ordinal", NULL};
+    PyObject *given = Py_None; // borrowed
+    int ordinal;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_cuda_device", names,
+                                     &given)) {
+        return NULL;
+    }
+    if (given == Py_None) {
+        PyObject *name = PyUnicode_FromString("cuda");
+        int status = name != NULL ? wm_device_from_object(name, &ordinal) : -1;
+        Py_XDECREF(name);
+        if (status < 0) {
+            return NULL;
+        }
+    }
+    else if (wm_python_cuda_device(given, "get_cuda_device", &ordinal) < 0) {
+        return NULL;
+    }
+    return wm_python_device(ordinal);
+}
+
+PyDoc_STRVAR(get_cuda_device_count_doc,
+             "get_cuda_device_count()\n"
+             "--\n"
+             "\n"
+             "Number of visible CUDA devices; 0 without a driver.");
+
+static PyObject *
+get_cuda_device_count(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(count_devices());
+}
+
+PyDoc_STRVAR(is_cuda_available_doc,
+             "is_cuda_available()\n"
+             "--\n"
+             "\n"
+             "Whether a CUDA driver and a device are there. Never raises.");
+
+static PyObject *
+is_cuda_available(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(count_devices() > 0);
+}
+
+PyDoc_STRVAR(
+    set_device_doc,
+    "set_device(ident, /)\n"
+    "--\n"
+    "\n"
+    "Makes a device current on this thread: what device=None means from now\n"
+    "on. None restores the default. Other threads keep theirs, and CUDA's "
+    "own\n"
+    "current context is left alone.");
+
+static PyObject *
+set_device(PyObject *module, PyObject *ident)
+{
+    (void)module;
+    PyObject *thread = PyThreadState_GetDict(); // borrowed
+    PyObject *key = (PyObject *)wm_state()->device_type;
+    int ordinal;
+    if (thread == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "no thread state");
+        return NULL;
+    }
+    if (ident == Py_None) {
+        if (PyDict_DelItem(thread, key) < 0) {
+            if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
+                return NULL;
+            }
+            PyErr_Clear();
+        }
+        Py_RETURN_NONE;
+    }
+    if (wm_device_from_object(ident, &ordinal) < 0) {
+        return NULL;
+    }
+    PyObject *device = wm_python_device(ordinal);
+    int status = device != NULL ? PyDict_SetItem(thread, key, device) : -1;
+    Py_XDECREF(device);
+    if (status < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(
+    synchronize_device_doc,
+    "synchronize_device(device=None)\n"
+    "--\n"
+    "\n"
+    "Waits for all work on a device (None: the current one); returns at once\n"
+    "for the CPU.");
+
+static PyObject *
+synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"device", NULL};
+    PyObject *device = NULL; // borrowed
+    int ordinal;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:synchronize_device",
+                                     names, &device)
+        || wm_device_from_object(device, &ordinal) < 0
+        || wm_python_synchronize_device(ordinal) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(
+    synchronize_doc,
+    "synchronize()\n"
+    "--\n"
+    "\n"
+    "Waits for all work on every device that this process uses, through\n"
+    "whatever library. Makes no context.");
+
+static PyObject *
+synchronize(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    int count = count_devices();
+    for (int i = 0; i < count; i++) {
+        bool active;
+        wm_error_t err;
+        if (wm_device_active(i, &active, &err) < 0) {
+            return wm_raise(&err);
+        }
+        if (active && wm_python_synchronize_device(i) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef functions[] = {
+    {"get_device", KEYWORDS(get_device), METH_VARARGS | METH_KEYWORDS,
+     get_device_doc},
+    {"get_devices", get_devices, METH_NOARGS, get_devices_doc},
+    {"get_cuda_devices", get_cuda_devices, METH_NOARGS, get_cuda_devices_doc},
+    {"get_cuda_device", KEYWORDS(get_cuda_device),
+     METH_VARARGS | METH_KEYWORDS, get_cuda_device_doc},
+    {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
+     get_cuda_device_count_doc},
+    {"is_cuda_available", is_cuda_available, METH_NOARGS,
+     is_cuda_available_doc},
+    {"set_device", set_device, METH_O, set_device_doc},
+    {"synchronize_device", KEYWORDS(synchronize_device),
+     METH_VARARGS | METH_KEYWORDS, synchronize_device_doc},
+    {"synchronize", synchronize, METH_NOARGS, synchronize_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+wm_python_add_device_functions(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

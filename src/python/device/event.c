@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/device/event.h"
+
+#include "python/device/device.h"
+#include "python/device/stream.h"
+#include "python/view/view.h"
+
+typedef struct {
+    PyObject_HEAD
+    int device;
+    CUevent handle;
+} event_t;
+
+static PyObject *
+event_new(PyTypeObject *type, int device)
+{
+    CUevent handle;
+    wm_error_t err;
+    int status;
+    Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
+        status = wm_event_create(device, &handle, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        return wm_raise(&err);
+    }
+    event_t *event = (event_t *)type->tp_alloc(type, 0);
+    if (event == NULL) {
+        wm_event_destroy(device, handle);
+        return NULL;
+    }
+    event->device = device;
+    event->handle = handle;
+    return (PyObject *)event;
+}
+
+PyObject *
+wm_python_event(int device)
+{
+    return event_new(wm_state()->event_type, device);
+}
+
+static event_t *
+event_checked(PyObject *object, const char *argument)
+{
+    if (!Py_IS_TYPE(object, wm_state()->event_type)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a wm.Event, not %.200s",
+                     argument, Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    return (event_t *)object;
+}
+
+int
+wm_python_event_record(PyObject *object, int device, CUstream stream)
+{
+    wm_error_t err;
+    event_t *event = event_checked(object, "event");
+    if (event == NULL) {
+        return -1;
+    }
+    if (event->device != device) {
+        PyErr_Format(PyExc_ValueError,
+                     "an event of cuda:%d cannot be recorded on a stream of "
+                     "cuda:%d",
+                     event->device, device);
+        return -1;
+    }
+    if (wm_event_record(device, event->handle, stream, &err) < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+int
+wm_python_event_from_object(PyObject *object, const char *argument,
+                            CUevent *event)
+{
+    // Torch's and Warp's name, CuPy's, Numba's.
+    static const char *const names[] = {"cuda_event", "ptr", "handle"};
+    if (Py_IS_TYPE(object, wm_state()->event_type)) {
+        *event = ((event_t *)object)->handle;
+        return 0;
+    }
+    PyObject *value = PyLong_Check(object) ? Py_NewRef(object) : NULL;
+    for (int i = 0; i < 3 && value == NULL; i++) {
+        value = PyObject_GetAttrString(object, names[i]);
+        PyErr_Clear();
+    }
+    void *handle = NULL;
+    if (value != NULL && PyLong_Check(value) && !PyBool_Check(value)) {
+        handle = PyLong_AsVoidPtr(value);
+        PyErr_Clear();
+    }
+    Py_XDECREF(value);
+    if (handle == NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: an event is a wm.Event, a recorded event of CuPy, "
+                     "Torch or Warp, or a handle as an int, not %.200s",
+                     argument, Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    *event = handle;
+    return 0;
+}
+
+static PyObject *
+event_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"device", NULL};
+    PyObject *device = NULL; // borrowed
+    int ordinal;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Event", names, &device)
+        || wm_python_cuda_device(device, "an event", &ordinal) < 0) {
+        return NULL;
+    }
+    return event_new(type, ordinal);
+}
+
+static void
+event_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    event_t *event = (event_t *)self;
+    if (event->handle != NULL) {
+        wm_event_destroy(event->device, event->handle);
+    }
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+event_repr(PyObject *self)
+{
+    event_t *event = (event_t *)self;
+    return PyUnicode_FromFormat("<warpmpi.Event %p on cuda:%d>",
+                                (void *)event->handle, event->device);
+}
+
+static PyObject *
+get_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    return wm_python_device(((event_t *)self)->device);
+}
+
+static PyObject *
+get_cuda_event(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromVoidPtr((void *)((event_t *)self)->handle);
+}
+
+static PyObject *
+get_is_complete(PyObject *self, void *unused)
+{
+    (void)unused;
+    event_t *event = (event_t *)self;
+    bool done;
+    wm_error_t err;
+    if (wm_event_done(event->device, event->handle, &done, &err) < 0) {
+        return wm_raise(&err);
+    }
+    return PyBool_FromLong(done);
+}
+
+static PyGetSetDef getset[] = {
+    {"device", get_device, NULL, "The event's wm.Device.", NULL},
+    {"cuda_event", get_cuda_event, NULL, "The CUevent handle as an int.",
+     NULL},
+    {"is_complete", get_is_complete, NULL,
+     "Whether the work before the last record has ended; True for an event\n"
+     "that was never recorded.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(
+    record_doc,
+    "record($self, /, stream)\n"
+    "--\n"
+    "\n"
+    "Records the event after the work submitted so far to a stream, ours or\n"
+    "anyone's. ValueError for a stream of another device.");
+
+static PyObject *
+event_record(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"stream", NULL};
+    PyObject *stream; // borrowed
+    int device;
+    CUstream handle;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
+        || wm_stream_from_object(stream, "stream", &device, &handle) < 0
+        || wm_python_event_record(self, device, handle) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
+                              "--\n"
+                              "\n"
+                              "Waits on the host for the work before the last "
+                              "record. CudaError tells of\n"
+                              "work that failed.");
+
+static PyObject *
+event_synchronize(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    event_t *event = (event_t *)self;
+    wm_error_t err;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = wm_event_synchronize(event->device,
+                                                         event->handle, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        return wm_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef methods[] = {
+    {"record", KEYWORDS(event_record), METH_VARARGS | METH_KEYWORDS,
+     record_doc},
+    {"synchronize", event_synchronize, METH_NOARGS, synchronize_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    event_doc,
+    "Event(device=None)\n"
+    "--\n"
+    "\n"
+    "An event of a CUDA device (None: the current one): recorded on a "
+    "stream,\n"
+    "waited for by streams of any device, or by the host. It tells no time.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)event_doc},
+    {Py_tp_new, event_tp_new},
+    {Py_tp_dealloc, event_dealloc},
+    {Py_tp_repr, event_repr},
+    {Py_tp_getset, getset},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi.Event",
+    .basicsize = sizeof(event_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+int
+wm_python_add_event(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    wm_state()->event_type = (PyTypeObject *)type;
+    return PyModule_AddType(module, (PyTypeObject *)type);
+}

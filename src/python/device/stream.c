@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/device/stream.h"
+
+#include "python/device/device.h"
+#include "python/device/event.h"
+#include "python/view/view.h"
+
+typedef struct {
+    PyObject_HEAD
+    int device;
+    CUstream handle;
+    bool owned;
+    int priority;
+    PyObject *owner; // of a foreign stream, or NULL
+} stream_t;
+
+static stream_t *
+stream_new(PyTypeObject *type, int device)
+{
+    stream_t *stream = (stream_t *)type->tp_alloc(type, 0);
+    if (stream != NULL) {
+        stream->device = device;
+    }
+    return stream;
+}
+
+int
+wm_python_stream_device(PyObject *stream)
+{
+    return ((stream_t *)stream)->device;
+}
+
+CUstream
+wm_python_stream_handle(PyObject *stream)
+{
+    return ((stream_t *)stream)->handle;
+}
+
+static int
+stream_open(stream_t *self)
+{
+    wm_error_t err;
+    int status;
+    Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
+        status = wm_stream_create(self->device, self->priority, &self->handle,
+                                  &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        wm_raise(&err);
+        return -1;
+    }
+    self->owned = true;
+    return 0;
+}
+
+// Views the stream that `given` is: on `device` (or NULL: its own).
+static int
+stream_view(stream_t *self, PyObject *given, PyObject *device)
+{
+    bool none = given == Py_None;
+    int own = -1;
+    int status = none ? wm_python_cuda_device(device, "a stream", &own)
+                      : wm_stream_from_object(given, "cuda_stream", &own,
+                                              &self->handle);
+    if (status < 0) {
+        return -1;
+    }
+    self->device = own;
+    if (none) {
+        self->handle = CU_STREAM_LEGACY;
+        return 0;
+    }
+    if (device != NULL && device != Py_None) {
+        if (wm_python_cuda_device(device, "a stream", &self->device) < 0) {
+            return -1;
+        }
+        bool anywhere = self->handle == CU_STREAM_LEGACY
+                        || self->handle == CU_STREAM_PER_THREAD;
+        if (own != self->device && !(anywhere && PyLong_Check(given))) {
+            PyErr_Format(PyExc_ValueError,
+                         "cuda_stream belongs to cuda:%d, not cuda:%d", own,
+                         self->device);
+            return -1;
+        }
+    }
+    if (!PyLong_Check(given)) {
+        self->owner = Py_NewRef(given);
+    }
+    return 0;
+}
+
+static PyObject *
+stream_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"device", "priority", "cuda_stream", NULL};
+    PyObject *device = NULL, *given = NULL; // borrowed
+    int priority = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Oi$O:Stream", names,
+                                     &device, &priority, &given)) {
+        return NULL;
+    }
+    stream_t *self = stream_new(type, -1);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->priority = priority;
+    int status;
+    if (given != NULL) {
+        status = stream_view(self, given, device);
+    }
+    else {
+        status = wm_python_cuda_device(device, "a stream", &self->device);
+        if (status == 0) {
+            status = stream_open(self);
+        }
+    }
+    if (status < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int
+stream_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((stream_t *)self)->owner);
+    return 0;
+}
+
+static int
+stream_clear(PyObject *self)
+{
+    Py_CLEAR(((stream_t *)self)->owner);
+    return 0;
+}
+
+static void
+stream_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    stream_t *stream = (stream_t *)self;
+    PyObject_GC_UnTrack(self);
+    if (stream->owned) {
+        // Returns at once; the driver ends the stream after its work.
+        wm_stream_destroy(stream->device, stream->handle);
+    }
+    (void)stream_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+stream_repr(PyObject *self)
+{
+    stream_t *stream = (stream_t *)self;
+    return PyUnicode_FromFormat("<warpmpi.Stream %p on cuda:%d>",
+                                (void *)stream->handle, stream->device);
+}
+
+static Py_hash_t
+stream_hash(PyObject *self)
+{
+    stream_t *stream = (stream_t *)self;
+    Py_hash_t hash = (Py_hash_t)((uintptr_t)stream->handle >> 4)
+                     ^ stream->device;
+    return hash != -1 ? hash : -2;
+}
+
+static PyObject *
+stream_richcompare(PyObject *self, PyObject *other, int op)
+{
+    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, Py_TYPE(self))) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    stream_t *a = (stream_t *)self, *b = (stream_t *)other;
+    bool same = a->device == b->device && a->handle == b->handle;
+    return PyBool_FromLong(same == (op == Py_EQ));
+}
+
+static PyObject *
+get_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    return wm_python_device(((stream_t *)self)->device);
+}
+
+static PyObject *
+get_cuda_stream(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromVoidPtr((void *)((stream_t *)self)->handle);
+}
+
+static PyObject *
+get_priority(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(((stream_t *)self)->priority);
+}
+
+static PyObject *
+get_is_complete(PyObject *self, void *unused)
+{
+    (void)unused;
+    stream_t *stream = (stream_t *)self;
+    bool idle;
+    wm_error_t err;
+    if (wm_stream_idle(stream->device, stream->handle, &idle, &err) < 0) {
+        return wm_raise(&err);
+    }
+    return PyBool_FromLong(idle);
+}
+
+static PyGetSetDef getset[] = {
+    {"device", get_device, NULL, "The stream's wm.Device.", NULL},
+    {"cuda_stream", get_cuda_stream, NULL,
+     "The CUstream handle as an int; 1 is the legacy default stream.", NULL},
+    {"priority", get_priority, NULL,
+     "The priority asked for; lower numbers are served first.", NULL},
+    {"is_complete", get_is_complete, NULL,
+     "Whether all work submitted so far has ended. False while the stream\n"
+     "is being captured.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(cuda_stream_doc, "__cuda_stream__($self, /)\n"
+                              "--\n"
+                              "\n"
+                              "The CUDA stream protocol: (0, handle).");
+
+static PyObject *
+stream_cuda_stream(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_BuildValue("iN", 0, get_cuda_stream(self, NULL));
+}
+
+PyDoc_STRVAR(
+    wait_event_doc,
+    "wait_event($self, event, /)\n"
+    "--\n"
+    "\n"
+    "Work submitted to this stream from now on waits, on the device, for an\n"
+    "event: a wm.Event of any device, one of CuPy, Torch or Warp, or a "
+    "handle.");
+
+static PyObject *
+stream_wait_event(PyObject *self, PyObject *object)
+{
+    stream_t *stream = (stream_t *)self;
+    CUevent event;
+    wm_error_t err;
+    if (wm_python_event_from_object(object, "event", &event) < 0) {
+        return NULL;
+    }
+    if (wm_stream_wait_event(stream->device, stream->handle, event, &err)
+        < 0) {
+        return wm_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(wait_stream_doc,
+             "wait_stream($self, /, other_stream, event=None)\n"
+             "--\n"
+             "\n"
+             "Work submitted to this stream from now on waits, on the device, "
+             "for what\n"
+             "was submitted to `other_stream` (anyone's, of any device) "
+             "before. `event`,\n"
+             "where given, is recorded on the other stream and waited for.");
+
+static PyObject *
+stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"other_stream", "event", NULL};
+    stream_t *stream = (stream_t *)self;
+    PyObject *other, *given = Py_None; // borrowed
+    int device, status;
+    CUstream handle;
+    CUevent event;
+    wm_error_t err;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:wait_stream", names,
+                                     &other, &given)
+        || wm_stream_from_object(other, "other_stream", &device, &handle)
+               < 0) {
+        return NULL;
+    }
+    if (given == Py_None) {
+        status = wm_stream_follow(stream->device, stream->handle, device,
+                                  handle, &err);
+    }
+    else {
+        if (wm_python_event_from_object(given, "event", &event) < 0) {
+            return NULL;
+        }
+        status = wm_event_record(device, event, handle, &err);
+        if (status == 0) {
+            status = wm_stream_wait_event(stream->device, stream->handle,
+                                          event, &err);
+        }
+    }
+    if (status < 0) {
+        return wm_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(
+    record_event_doc,
+    "record_event($self, /, event=None)\n"
+    "--\n"
+    "\n"
+    "Records an event after the work submitted so far and returns it; a new\n"
+    "one where none is given. ValueError for another device's event.");
+
+static PyObject *
+stream_record_event(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"event", NULL};
+    stream_t *stream = (stream_t *)self;
+    PyObject *event = Py_None; // borrowed
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:record_event", names,
+                                     &event)) {
+        return NULL;
+    }
+    event = event == Py_None ? wm_python_event(stream->device)
+                             : Py_NewRef(event);
+    if (event != NULL
+        && wm_python_event_record(event, stream->device, stream->handle) < 0) {
+        Py_CLEAR(event);
+    }
+    return event;
+}
+
+PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
+                              "--\n"
+                              "\n"
+                              "Waits on the host for all work submitted so "
+                              "far. CudaError tells of work\n"
+                              "that failed.");
+
+static PyObject *
+stream_synchronize(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    stream_t *stream = (stream_t *)self;
+    wm_error_t err;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = wm_stream_synchronize(
+        stream->device, stream->handle, &err);
+    Py_END_ALLOW_THREADS if (status < 0)
+    {
+        return wm_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef methods[] = {
+    {"__cuda_stream__", stream_cuda_stream, METH_NOARGS, cuda_stream_doc},
+    {"wait_event", stream_wait_event, METH_O, wait_event_doc},
+    {"wait_stream", KEYWORDS(stream_wait_stream), METH_VARARGS | METH_KEYWORDS,
+     wait_stream_doc},
+    {"record_event", KEYWORDS(stream_record_event),
+     METH_VARARGS | METH_KEYWORDS, record_event_doc},
+    {"synchronize", stream_synchronize, METH_NOARGS, synchronize_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    stream_doc,
+    "Stream(device=None, priority=0, *, cuda_stream=...)\n"
+    "--\n"
+    "\n"
+    "A new non-blocking stream of a CUDA device (None: the current one), with "
+    "a\n"
+    "priority (lower numbers are served first; out of range is clamped); or,\n"
+    "with `cuda_stream`, a view of a stream that somebody else owns: an "
+    "object\n"
+    "with __cuda_stream__, a stream of CuPy, Torch, Warp or Numba (kept "
+    "alive\n"
+    "by the view), a handle as an int, or None for the default stream.\n"
+    "\n"
+    "ValueError where the device is the CPU or not the stream's.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)stream_doc},
+    {Py_tp_new, stream_tp_new},
+    {Py_tp_traverse, stream_traverse},
+    {Py_tp_clear, stream_clear},
+    {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_repr, stream_repr},
+    {Py_tp_hash, stream_hash},
+    {Py_tp_richcompare, stream_richcompare},
+    {Py_tp_getset, getset},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi.Stream",
+    .basicsize = sizeof(stream_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
+             | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+wm_python_add_stream(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    wm_state()->stream_type = (PyTypeObject *)type;
+    return PyModule_AddType(module, (PyTypeObject *)type);
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_buffered.py is made of: room for buffered sends, counted.
+#include <stdbool.h>
+
+#include "comm/buffered.h"
+#include "python/message/channel.h"
+#include "python/core/mpi4py.h"
+#include "python/request/request.h"
+
+// A communicator of ours, or None for the process.
+static int
+comm_of(PyObject *object, wm_comm_t **comm)
+{
+    wm_channel_t channel;
+    *comm = NULL;
+    if (wm_python_check_running() < 0)
+        return -1;
+    if (object == Py_None)
+        return 0;
+    if (wm_channel_get(object, &channel) < 0)
+        return -1;
+    *comm = channel.comm;
+    return 0;
+}
+
+PyDoc_STRVAR(attach_doc,
+             "_buffer_attach(comm, size, /)\n--\n\n"
+             "Attach so many bytes (-1: without limit) to a communicator, or\n"
+             "None for the process. Raises MPI.Exception where some are.");
+
+static PyObject *
+attach(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *object;
+    Py_ssize_t size;
+    wm_comm_t *comm;
+    wm_error_t err;
+    if (!PyArg_ParseTuple(args, "On:_buffer_attach", &object, &size)
+        || comm_of(object, &comm) < 0)
+        return NULL;
+    size_t bytes = size < 0 ? SIZE_MAX : (size_t)size;
+    return wm_room_attach(comm, bytes, &err) < 0 ? wm_raise(&err)
+                                                 : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(detach_doc, "_buffer_detach(comm, /)\n--\n\n"
+                         "Take away what is attached; waits for nothing.");
+
+static PyObject *
+detach(PyObject *module, PyObject *object)
+{
+    (void)module;
+    wm_comm_t *comm;
+    wm_error_t err;
+    if (comm_of(object, &comm) < 0)
+        return NULL;
+    return wm_room_detach(comm, &err) < 0 ? wm_raise(&err)
+                                          : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(flush_doc,
+             "_buffer_flush(comm, /)\n--\n\n"
+             "A wm.Request that ends when no buffered message is left.");
+
+static PyObject *
+flush(PyObject *module, PyObject *object)
+{
+    (void)module;
+    wm_comm_t *comm;
+    wm_op_t *op;
+    wm_error_t err;
+    wm_message_t none = {0};
+    if (comm_of(object, &comm) < 0)
+        return NULL;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_room_flush_begin(comm, &op, &err);
+    Py_END_ALLOW_THREADS;
+    return code < 0 ? wm_raise(&err)
+                    : wm_request_new(op, MPI_REQUEST_NULL, &none);
+}
+
+static PyMethodDef functions[] = {
+    {"_buffer_attach", attach, METH_VARARGS, attach_doc},
+    {"_buffer_detach", detach, METH_O, detach_doc},
+    {"_buffer_flush", flush, METH_O, flush_doc},
+    {0},
+};
+
+int
+wm_python_add_buffered(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/channel.h"
+
+#include "comm/inline.h"
+
+wm_envelope_t
+wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
+                    bool blocking)
+{
+    return (wm_envelope_t){
+        .rank = rank,
+        .tag = tag,
+        .blocking = blocking,
+        .stream = channel->stream,
+        .stream_device = channel->device,
+    };
+}
+
+void
+wm_channel_keep(const wm_channel_t *channel, wm_message_t *message)
+{
+    if (channel->owner != NULL)
+        wm_message_keep(message, channel->owner);
+}
+
+void
+wm_channel_tell_receiver(const wm_channel_t *channel,
+                         const wm_envelope_t *envelope)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_state()->cuda_error)
+        && !PyErr_ExceptionMatches(PyExc_MemoryError))
+        return;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
+    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    wm_send_failure(channel->comm, envelope, told != NULL ? told : "CUDA");
+    Py_END_ALLOW_THREADS;
+    PyErr_Clear();
+    Py_XDECREF(text);
+    PyErr_Restore(kind, value, trace);
+}
+
+int
+wm_channel_begin_unlocked(const wm_channel_t *channel,
+                          const wm_envelope_t *envelope, bool receives,
+                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
+{
+    wm_comm_t *comm = channel->comm;
+    if (!receives && wm_inline_fits(comm, buffer, envelope))
+        return wm_inline_send(comm, buffer, envelope, op, err);
+    int code = receives ? wm_receive_begin(comm, buffer, envelope, op, err)
+                        : wm_send_begin(comm, buffer, envelope, op, err);
+    buffer->release = NULL; // the operation's
+    return code;
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_checking.py stands on: what the elements of buffers are.
+#include "comm/check.h"
+#include "comm/element.h"
+#include "python/message/specification.h"
+#include "python/message/datatype.h"
+#include "python/message/raw.h"
+#include "python/view/view.h"
+
+PyDoc_STRVAR(check_wanted_doc, "_check_wanted()\n--\n\n"
+                               "Whether WARPMPI_CHECK is set.");
+
+static PyObject *
+check_wanted(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyBool_FromLong(wm_check_wanted());
+}
+
+// A name of the type, or None, and how many bytes it has.
+static PyObject *
+tell(MPI_Datatype type)
+{
+    int64_t number = wm_element_number(type);
+    MPI_Count size = 0;
+    MPI_Type_size_x(type, &size);
+    return Py_BuildValue(
+        "zL", wm_element_is_known(number) ? wm_element_name(number) : NULL,
+        (long long)size);
+}
+
+PyDoc_STRVAR(element_doc,
+             "_element(datatype, /)\n--\n\n"
+             "What a datatype is made of: the name of its element type and "
+             "its bytes.\n(None, 0) where it has several, None where it is "
+             "none of MPI's own.");
+
+static PyObject *
+element(PyObject *module, PyObject *object)
+{
+    (void)module;
+    MPI_Datatype type;
+    if (wm_mpi_datatype(object, "datatype", &type) < 0)
+        return NULL;
+    type = type != MPI_DATATYPE_NULL ? wm_datatype_element(type) : type;
+    return type != MPI_DATATYPE_NULL ? tell(type)
+                                     : Py_BuildValue("zi", NULL, 0);
+}
+
+PyDoc_STRVAR(elements_doc,
+             "_elements(array, /)\n--\n\n"
+             "The elements of an array: the name of their type, or None, the "
+             "bytes of\neach and of all. Raises TypeError.");
+
+static PyObject *
+elements(PyObject *module, PyObject *array)
+{
+    (void)module;
+    wm_view_t view;
+    Py_buffer raw;
+    PyObject *found, *told = NULL;
+    MPI_Datatype type = MPI_BYTE;
+    if (wm_view_parse(array, false, "array", &view) == 0) {
+        const wm_dtype_info_t *info = wm_dtype_info(view.array.dtype);
+        told = Py_BuildValue("sin", info->name, (int)info->itemsize,
+                             (Py_ssize_t)wm_array_nbytes(&view.array));
+        wm_view_release(&view);
+        return told;
+    }
+    PyErr_Clear();
+    if (wm_raw_read(array, NULL, false, &raw, &found) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "array: not understood");
+        return NULL;
+    }
+    if (found == NULL || wm_mpi_datatype(found, "array", &type) == 0) {
+        PyObject *pair = tell(type);
+        if (pair != NULL)
+            told = Py_BuildValue("OOn", PyTuple_GET_ITEM(pair, 0),
+                                 PyTuple_GET_ITEM(pair, 1), raw.len);
+        Py_XDECREF(pair);
+    }
+    Py_XDECREF(found);
+    PyBuffer_Release(&raw);
+    return told;
+}
+
+static PyMethodDef functions[] = {
+    {"_check_wanted", check_wanted, METH_NOARGS, check_wanted_doc},
+    {"_element", element, METH_O, element_doc},
+    {"_elements", elements, METH_O, elements_doc},
+    {0},
+};
+
+int
+wm_python_add_checked(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/datatype.h"
+
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "python/core/mpi4py.h"
+
+// What mpi4py takes for NumPy's float16, which no standard of MPI's names.
+static MPI_Datatype
+half_type(void)
+{
+    static MPI_Datatype found;
+    static bool looked;
+    int size = 0;
+    if (looked)
+        return found;
+    found = MPI_DATATYPE_NULL;
+    PyObject *code = PyUnicode_FromString("e");
+    PyObject *type = code != NULL ? wm_mpi_datatype_from_code(code) : NULL;
+    if (type != NULL && wm_mpi_datatype(type, "datatype", &found) == 0
+        && (found == MPI_DATATYPE_NULL
+            || MPI_Type_size(found, &size) != MPI_SUCCESS || size != 2))
+        found = MPI_DATATYPE_NULL;
+    looked = true;
+    PyErr_Clear();
+    Py_XDECREF(code);
+    Py_XDECREF(type);
+    return found;
+}
+
+MPI_Datatype
+wm_datatype_of(wm_dtype_t dtype)
+{
+    switch (dtype) {
+    case WM_BOOL:
+        return MPI_C_BOOL;
+    case WM_INT8:
+        return MPI_INT8_T;
+    case WM_INT16:
+        return MPI_INT16_T;
+    case WM_INT32:
+        return MPI_INT32_T;
+    case WM_INT64:
+        return MPI_INT64_T;
+    case WM_UINT8:
+        return MPI_UINT8_T;
+    case WM_UINT16:
+        return MPI_UINT16_T;
+    case WM_UINT32:
+        return MPI_UINT32_T;
+    case WM_UINT64:
+        return MPI_UINT64_T;
+    case WM_FLOAT16:
+        return half_type();
+    case WM_FLOAT32:
+        return MPI_FLOAT;
+    case WM_FLOAT64:
+        return MPI_DOUBLE;
+    case WM_COMPLEX64:
+        return MPI_C_FLOAT_COMPLEX;
+    case WM_COMPLEX128:
+        return MPI_C_DOUBLE_COMPLEX;
+    default:
+        return MPI_DATATYPE_NULL;
+    }
+}
+
+// How a datatype was made. `numbers` are the counts and then the addresses of
+// its constructor, in their order there.
+typedef struct {
+    int combiner;
+    size_t count, types;
+    MPI_Count *numbers;
+    MPI_Datatype *inner;
+} contents_t;
+
+// Types made with large counts answer only to calls of MPI 4, which tell the
+// addresses among the counts, and integers of subarrays around these.
+#if MPI_VERSION >= 4
+typedef MPI_Count envelope_t[4];
+#else
+typedef int envelope_t[4];
+#endif
+
+static bool
+get_envelope(MPI_Datatype type, envelope_t sizes, int *combiner)
+{
+#if MPI_VERSION >= 4
+    return MPI_Type_get_envelope_c(type, &sizes[0], &sizes[1], &sizes[2],
+                                   &sizes[3], combiner)
+           == MPI_SUCCESS;
+#else
+    sizes[2] = 0;
+    return MPI_Type_get_envelope(type, &sizes[0], &sizes[1], &sizes[3],
+                                 combiner)
+           == MPI_SUCCESS;
+#endif
+}
+
+static bool
+get_contents(MPI_Datatype type, const envelope_t sizes, int *integers,
+             MPI_Aint *addresses, MPI_Count *counts, MPI_Datatype *types)
+{
+#if MPI_VERSION >= 4
+    return MPI_Type_get_contents_c(type, sizes[0], sizes[1], sizes[2],
+                                   sizes[3], integers, addresses, counts,
+                                   types)
+           == MPI_SUCCESS;
+#else
+    (void)counts;
+    return MPI_Type_get_contents(type, sizes[0], sizes[1], sizes[3], integers,
+                                 addresses, types)
+           == MPI_SUCCESS;
+#endif
+}
+
+static bool
+is_predefined(MPI_Datatype type)
+{
+    envelope_t sizes;
+    int combiner;
+    return get_envelope(type, sizes, &combiner) && sizes[3] == 0;
+}
+
+static void
+contents_free(contents_t *contents)
+{
+    for (size_t i = 0; i < contents->types; ++i)
+        if (!is_predefined(contents->inner[i]))
+            MPI_Type_free(&contents->inner[i]);
+    free(contents->inner);
+    free(contents->numbers);
+}
+
+static void
+join_numbers(contents_t *contents, const envelope_t sizes, const int *integers,
+             const MPI_Aint *addresses, const MPI_Count *counts)
+{
+    size_t n = 0;
+    bool around = sizes[2] > 0 && sizes[0] > 1;
+    MPI_Count first = around ? 1 : sizes[0];
+    for (MPI_Count i = 0; i < first; ++i)
+        contents->numbers[n++] = integers[i];
+    for (MPI_Count i = 0; i < (MPI_Count)sizes[2]; ++i)
+        contents->numbers[n++] = counts[i];
+    for (MPI_Count i = first; i < (MPI_Count)sizes[0]; ++i)
+        contents->numbers[n++] = integers[i];
+    for (MPI_Count i = 0; i < (MPI_Count)sizes[1]; ++i)
+        contents->numbers[n++] = addresses[i];
+    contents->count = n;
+}
+
+// False where MPI does not tell. What is told is freed by contents_free().
+static bool
+look_inside(MPI_Datatype type, contents_t *contents)
+{
+    envelope_t sizes;
+    *contents = (contents_t){0};
+    if (!get_envelope(type, sizes, &contents->combiner))
+        return false;
+    if (sizes[3] == 0)
+        return true;
+    size_t total = (size_t)sizes[0] + (size_t)sizes[1] + (size_t)sizes[2];
+    int *integers = calloc((size_t)sizes[0] + 1, sizeof *integers);
+    MPI_Aint *addresses = calloc((size_t)sizes[1] + 1, sizeof *addresses);
+    MPI_Count *counts = calloc((size_t)sizes[2] + 1, sizeof *counts);
+    contents->numbers = calloc(total + 1, sizeof *contents->numbers);
+    contents->inner = calloc((size_t)sizes[3], sizeof *contents->inner);
+    bool told = integers != NULL && addresses != NULL && counts != NULL
+                && contents->numbers != NULL && contents->inner != NULL
+                && get_contents(type, sizes, integers, addresses, counts,
+                                contents->inner);
+    if (told) {
+        contents->types = (size_t)sizes[3];
+        join_numbers(contents, sizes, integers, addresses, counts);
+    }
+    free(integers);
+    free(addresses);
+    free(counts);
+    if (!told)
+        contents_free(contents);
+    return told;
+}
+
+// Blocks of one length, at places that are equally far apart.
+static bool
+repeat_blocks(const MPI_Count *places, MPI_Count count, MPI_Count length,
+              MPI_Count unit, MPI_Aint extent, wm_strided_t *strided)
+{
+    MPI_Count step = count > 1 ? places[1] - places[0] : 0;
+    for (MPI_Count i = 2; i < count; ++i)
+        if (places[i] - places[i - 1] != step)
+            return false;
+    if (count > 0)
+        strided->data += places[0] * unit;
+    return wm_strided_repeat(strided, length, extent)
+           && wm_strided_repeat(strided, count, step * unit);
+}
+
+static bool
+repeat_indexed(const contents_t *contents, MPI_Count unit, MPI_Aint extent,
+               wm_strided_t *strided)
+{
+    const MPI_Count *numbers = contents->numbers;
+    MPI_Count count = numbers[0];
+    for (MPI_Count i = 1; i < count; ++i)
+        if (numbers[1 + i] != numbers[1])
+            return false;
+    return repeat_blocks(numbers + 1 + count, count,
+                         count > 0 ? numbers[1] : 0, unit, extent, strided);
+}
+
+static bool
+repeat_subarray(const contents_t *contents, MPI_Aint extent,
+                wm_strided_t *strided)
+{
+    int ndim = (int)contents->numbers[0];
+    const MPI_Count *sizes = contents->numbers + 1;
+    const MPI_Count *subsizes = sizes + ndim, *starts = subsizes + ndim;
+    bool fortran = starts[ndim] == MPI_ORDER_FORTRAN;
+    MPI_Count stride = extent;
+    for (int i = 0; i < ndim; ++i) { // the fastest first
+        int at = fortran ? i : ndim - 1 - i;
+        strided->data += starts[at] * stride;
+        if (!wm_strided_repeat(strided, subsizes[at], stride))
+            return false;
+        stride *= sizes[at];
+    }
+    return true;
+}
+
+// The type within, as the constructor says.
+static bool
+repeat(const contents_t *contents, wm_strided_t *strided)
+{
+    const MPI_Count *numbers = contents->numbers;
+    MPI_Aint unused, extent;
+    MPI_Type_get_extent(contents->inner[0], &unused, &extent);
+    switch (contents->combiner) {
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
+        return true;
+    case MPI_COMBINER_CONTIGUOUS:
+        return wm_strided_repeat(strided, numbers[0], extent);
+    case MPI_COMBINER_VECTOR:
+        return wm_strided_repeat(strided, numbers[1], extent)
+               && wm_strided_repeat(strided, numbers[0], numbers[2] * extent);
+    case MPI_COMBINER_HVECTOR:
+        return wm_strided_repeat(strided, numbers[1], extent)
+               && wm_strided_repeat(strided, numbers[0], numbers[2]);
+    case MPI_COMBINER_INDEXED_BLOCK:
+        return repeat_blocks(numbers + 2, numbers[0], numbers[1], extent,
+                             extent, strided);
+    case MPI_COMBINER_HINDEXED_BLOCK:
+        return repeat_blocks(numbers + 2, numbers[0], numbers[1], 1, extent,
+                             strided);
+    case MPI_COMBINER_INDEXED:
+        return repeat_indexed(contents, extent, extent, strided);
+    case MPI_COMBINER_HINDEXED:
+    case MPI_COMBINER_STRUCT: // of one type
+        return repeat_indexed(contents, 1, extent, strided);
+    case MPI_COMBINER_SUBARRAY:
+        return repeat_subarray(contents, extent, strided);
+    default:
+        return false;
+    }
+}
+
+// MPI may keep its lock while a reduction in Python waits for the GIL, and so
+// is asked of derived types without that. How a type was made and how large it
+// is it says without a lock (MPICH, Open MPI), which is all that is asked of
+// predefined ones.
+
+static bool
+decode_predefined(MPI_Datatype type, wm_strided_t *strided)
+{
+    MPI_Aint low = 0, extent = 0;
+    MPI_Count size = 0;
+    MPI_Type_get_true_extent(type, &low, &extent);
+    MPI_Type_size_x(type, &size);
+    wm_strided_init(strided, strided->data, size);
+    return size > 0 && low == 0 && extent == size;
+}
+
+static bool
+decode(MPI_Datatype type, wm_strided_t *strided)
+{
+    contents_t contents;
+    if (!look_inside(type, &contents))
+        return false;
+    if (contents.types == 0)
+        return decode_predefined(type, strided);
+    bool decoded = contents.types == 1 && decode(contents.inner[0], strided)
+                   && repeat(&contents, strided);
+    contents_free(&contents);
+    return decoded;
+}
+
+bool
+wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
+{
+    bool decoded;
+    if (is_predefined(type))
+        return decode_predefined(type, strided);
+    Py_BEGIN_ALLOW_THREADS;
+    decoded = decode(type, strided);
+    Py_END_ALLOW_THREADS;
+    return decoded;
+}
+
+static bool
+blocks(MPI_Datatype type, MPI_Aint base, bool (*accept)(MPI_Aint at))
+{
+    contents_t contents;
+    bool accepted = true;
+    if (!look_inside(type, &contents))
+        return false;
+    MPI_Count count = contents.count > 0 ? contents.numbers[0] : 0;
+    const MPI_Count *places = NULL;
+    switch (contents.combiner) {
+    case MPI_COMBINER_HINDEXED:
+    case MPI_COMBINER_STRUCT:
+        places = contents.numbers + 1 + count;
+        break;
+    case MPI_COMBINER_HINDEXED_BLOCK:
+        places = contents.numbers + 2;
+        break;
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
+        accepted = blocks(contents.inner[0], base, accept);
+        break;
+    default:
+        accepted = accept(base);
+    }
+    for (MPI_Count i = 0; places != NULL && i < count && accepted; ++i)
+        accepted = accept(base + (MPI_Aint)places[i]);
+    contents_free(&contents);
+    return accepted;
+}
+
+bool
+wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
+                   bool (*accept)(MPI_Aint at))
+{
+    bool accepted;
+    Py_BEGIN_ALLOW_THREADS;
+    accepted = blocks(type, base, accept);
+    Py_END_ALLOW_THREADS;
+    return accepted;
+}
+
+static MPI_Datatype
+element(MPI_Datatype type)
+{
+    contents_t contents;
+    if (!look_inside(type, &contents))
+        return MPI_DATATYPE_NULL;
+    if (contents.types == 0)
+        return type;
+    MPI_Datatype found = element(contents.inner[0]);
+    for (size_t i = 1; i < contents.types; ++i)
+        if (element(contents.inner[i]) != found)
+            found = MPI_DATATYPE_NULL;
+    contents_free(&contents);
+    return found;
+}
+
+MPI_Datatype
+wm_datatype_element(MPI_Datatype type)
+{
+    MPI_Datatype found = type;
+    if (is_predefined(type))
+        return found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = element(type);
+    Py_END_ALLOW_THREADS;
+    return found;
+}
+
+bool
+wm_datatype_is_dense(MPI_Datatype type)
+{
+    char origin;
+    wm_strided_t strided = {.data = &origin};
+    MPI_Aint low = 0, extent = 0;
+    MPI_Type_get_extent(type, &low, &extent);
+    return wm_datatype_decode(type, &strided) && strided.ndim == 0
+           && strided.data == &origin && strided.run == extent;
+}
+
+// What MPI says of a datatype only when it is to use it.
+static int
+check_committed(MPI_Datatype type, wm_error_t *err)
+{
+    char none = 0;
+    int position = 0, code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_mpi_check(
+        MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
+        "the datatype cannot be used, call Commit() first", err);
+    Py_END_ALLOW_THREADS;
+    return code;
+}
+
+int
+wm_datatype_measure(MPI_Datatype type, const char *argument,
+                    wm_extent_t *extent)
+{
+    MPI_Aint low = 0, length = 0;
+    wm_error_t err;
+    if (!is_predefined(type) && check_committed(type, &err) < 0) {
+        wm_error_context(&err, "%s", argument);
+        wm_raise(&err);
+        return -1;
+    }
+    MPI_Type_get_true_extent(type, &low, &length);
+    extent->low = low;
+    extent->high = low + length;
+    MPI_Type_get_extent(type, &low, &extent->extent);
+    MPI_Type_size_x(type, &extent->size);
+    return 0;
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/elements.h"
+
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "comm/progress.h"
+
+bool
+wm_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
+                size_t length)
+{
+    // In more bits than any product of what was given has.
+    __int128 start = (__int128)first * of->extent;
+    __int128 last = start + (__int128)(count - 1) * of->extent;
+    __int128 low = (last < start ? last : start) + of->low;
+    __int128 high = (last < start ? start : last) + of->high;
+    return count == 0
+           || (low >= 0 && high <= (__int128)length
+               && (__int128)count * of->size <= PY_SSIZE_T_MAX);
+}
+
+int
+wm_elements_slice(wm_strided_t *strided, const wm_extent_t *of,
+                  Py_ssize_t first, Py_ssize_t count, const char *argument)
+{
+    size_t length = wm_strided_nbytes(strided);
+    if (first == 0 && (size_t)count * (size_t)of->size == length)
+        return 0;
+    if (strided->ndim != 1 || strided->run != of->size) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array is not contiguous, so a count or a "
+                     "displacement does not say where its elements are; "
+                     "slice the array instead",
+                     argument);
+        return -1;
+    }
+    strided->data += first * strided->strides[0];
+    strided->shape[0] = count;
+    return 0;
+}
+
+static wm_pattern_t *
+pattern_new(void)
+{
+    wm_pattern_t *pattern = malloc(sizeof *pattern);
+    if (pattern == NULL)
+        PyErr_NoMemory();
+    else
+        pattern->type = MPI_DATATYPE_NULL;
+    return pattern;
+}
+
+wm_pattern_t *
+wm_elements_strided(const wm_strided_t *strided, bool writable,
+                    const char *argument)
+{
+    if (strided->ndim == 0)
+        return NULL;
+    if (writable && wm_strided_repeats(strided)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: elements lie on top of each other (a stride of 0); "
+                     "receive into memory that has room for each",
+                     argument);
+        return NULL;
+    }
+    wm_pattern_t *pattern = pattern_new();
+    if (pattern != NULL)
+        pattern->strided = *strided;
+    return pattern;
+}
+
+wm_pattern_t *
+wm_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
+                  char *data, const char *argument)
+{
+    wm_error_t err;
+    int code;
+    wm_pattern_t *pattern = pattern_new();
+    if (pattern == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_mpi_check(MPI_Type_dup(type, &pattern->type), "MPI_Type_dup",
+                        &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0) {
+        free(pattern);
+        wm_error_context(&err, "%s", argument);
+        wm_raise(&err);
+        return NULL;
+    }
+    MPI_Aint last = (MPI_Aint)(count - 1) * of->extent;
+    pattern->data = data;
+    pattern->size = (size_t)of->size;
+    pattern->extent = of->extent;
+    pattern->low = of->low + (last < 0 ? last : 0);
+    pattern->span = (size_t)(of->high - of->low + (last < 0 ? -last : last));
+    return pattern;
+}
+
+static bool
+is_host(MPI_Aint at)
+{
+    wm_pointer_t memory;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address is what was given
+    return wm_pointer_describe((const void *)at, &memory, NULL) == 0
+           && (memory.kind == WM_MEMORY_HOST
+               || memory.kind == WM_MEMORY_PINNED);
+}
+
+// What memory the addresses of a datatype over MPI.BOTTOM are. Of a GPU it is
+// one allocation's: what MPI packs is copied whole, gaps and all.
+static int
+find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
+            wm_buffer_t *buffer)
+{
+    wm_error_t err;
+    if (wm_pointer_describe(low, &buffer->memory, &err) < 0) {
+        wm_error_context(&err, "%s", argument);
+        wm_raise(&err);
+        return -1;
+    }
+    uintptr_t base = buffer->memory.base, size = buffer->memory.size;
+    bool device = wm_buffer_on_device(buffer);
+    if (device ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
+               : !wm_datatype_blocks(type, (MPI_Aint)buffer->data, is_host)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype's addresses are of several allocations "
+                     "of GPU memory; send each in a message of its own",
+                     argument);
+        return -1;
+    }
+    if (device) // whoever wrote it names no stream
+        buffer->producer = (wm_producer_t){
+            .kind = WM_PRODUCER_DEVICE,
+            .device = buffer->memory.device >= 0 ? buffer->memory.device : 0,
+        };
+    return 0;
+}
+
+int
+wm_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
+                     Py_ssize_t displacement, Py_ssize_t count,
+                     const char *argument, wm_buffer_t *buffer)
+{
+    // In more bits than any product of what was given has.
+    __int128 first = (__int128)displacement * of->extent;
+    __int128 last = first + (__int128)(count - 1) * of->extent;
+    __int128 low = (last < first ? last : first) + of->low;
+    __int128 high = (last < first ? first : last) + of->high;
+    __int128 nbytes = (__int128)count * of->size;
+    if (nbytes > PY_SSIZE_T_MAX || high > PY_SSIZE_T_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %zd elements are beyond all memory", argument,
+                     count);
+        return -1;
+    }
+    buffer->nbytes = (size_t)nbytes;
+    if (nbytes == 0)
+        return 0;
+    if (low <= 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype has no absolute addresses "
+                     "(MPI.Get_address), which MPI.BOTTOM needs",
+                     argument);
+        return -1;
+    }
+    // NOLINTBEGIN(performance-no-int-to-ptr): addresses are what was given
+    buffer->data = (char *)(intptr_t)first;
+    return find_memory((char *)(intptr_t)low, (char *)(intptr_t)high, type,
+                       argument, buffer);
+    // NOLINTEND(performance-no-int-to-ptr)
+}
+
+void
+wm_elements_free(wm_pattern_t *pattern)
+{
+    if (pattern != NULL && pattern->type != MPI_DATATYPE_NULL
+        && wm_engine_check(NULL) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        MPI_Type_free(&pattern->type);
+        Py_END_ALLOW_THREADS;
+    }
+    free(pattern);
+}

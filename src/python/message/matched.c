@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/matched.h"
+
+#include "comm/hang.h"
+#include "comm/progress.h"
+#include "python/message/channel.h"
+#include "python/core/mpi4py.h"
+#include "python/message/probe.h"
+#include "python/request/request.h"
+
+typedef struct {
+    PyMPIMessageObject base; // null, also while `matched` is not
+    PyObject *comm;          // NULL once it has been received
+    wm_channel_t channel;    // whose communicator is retained until then
+    wm_stashed_t *matched;
+    int source, tag;
+} message_t;
+
+static PyTypeObject *message_type;
+
+// The message goes back to its communicator, while MPI runs.
+static void
+give_back(wm_comm_t *comm, wm_stashed_t *matched)
+{
+    if (wm_engine_check(NULL) < 0) {
+        free(matched);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    wm_matched_return(comm, matched);
+    Py_END_ALLOW_THREADS;
+}
+
+PyObject *
+wm_matched_new(PyObject *comm, wm_op_t *op)
+{
+    PyObject *empty = PyTuple_New(0);
+    message_t *self = empty != NULL ? (message_t *)message_type->tp_new(
+                          message_type, empty, NULL)
+                                    : NULL;
+    Py_XDECREF(empty);
+    wm_stashed_t *matched;
+    Py_BEGIN_ALLOW_THREADS;
+    matched = wm_probe_take(op);
+    Py_END_ALLOW_THREADS;
+    wm_channel_t channel;
+    if (self == NULL || wm_channel_get(comm, &channel) < 0) {
+        Py_XDECREF(self);
+        if (matched != NULL)
+            give_back(op->comm, matched);
+        return NULL;
+    }
+    if (matched == NULL) {
+        self->base.ob_mpi = MPI_MESSAGE_NO_PROC;
+        return (PyObject *)self;
+    }
+    self->comm = Py_NewRef(comm);
+    self->channel = channel;
+    wm_comm_retain(channel.comm);
+    self->matched = matched;
+    self->source = op->result.source;
+    self->tag = op->result.tag;
+    return (PyObject *)self;
+}
+
+static PyObject *
+message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    message_t *self = (message_t *)wm_mpi_message_type()->tp_new(type, args,
+                                                                 kwargs);
+    if (self != NULL) {
+        self->comm = NULL;
+        self->matched = NULL;
+    }
+    return (PyObject *)self;
+}
+
+void
+wm_matched_let_go(PyObject *object)
+{
+    message_t *self = (message_t *)object;
+    if (self->comm != NULL)
+        wm_comm_release(self->channel.comm);
+    Py_CLEAR(self->comm);
+}
+
+wm_comm_t *
+wm_matched_comm(PyObject *object)
+{
+    return ((message_t *)object)->channel.comm;
+}
+
+static void
+message_dealloc(PyObject *object)
+{
+    message_t *self = (message_t *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object); // what is let go may run Python code
+    if (self->matched != NULL)
+        give_back(self->channel.comm, self->matched);
+    self->matched = NULL;
+    wm_matched_let_go(object);
+    wm_mpi_message_type()->tp_dealloc(object);
+    Py_DECREF(type);
+}
+
+// What was matched is given back to the communicator by the deallocator: that
+// is not cleared.
+static int
+message_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((message_t *)object)->comm);
+    return wm_mpi_traverse(wm_mpi_message_type(), object, visit, arg);
+}
+
+static int
+message_clear(PyObject *object)
+{
+    return wm_mpi_clear(wm_mpi_message_type(), object);
+}
+
+// mpi4py's own method, of a null message or that of PROC_NULL.
+static PyObject *
+call_base(PyObject *self, const char *name, PyObject *const *args,
+          Py_ssize_t given, PyObject *keywords)
+{
+    PyObject *words[8] = {self};
+    Py_ssize_t count = given
+                       + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
+    PyObject *method = wm_mpi_method(wm_mpi_message_type(), name);
+    if (method == NULL || count > 7) {
+        Py_XDECREF(method);
+        return method == NULL ? NULL : (PyErr_BadArgument(), NULL);
+    }
+    for (Py_ssize_t i = 0; i < count; ++i)
+        words[i + 1] = args[i];
+    PyObject *result = PyObject_Vectorcall(method, words, (size_t)given + 1,
+                                           keywords);
+    Py_DECREF(method);
+    return result;
+}
+
+bool
+wm_matched_is_full(PyObject *object)
+{
+    return PyObject_TypeCheck(object, message_type)
+           && ((message_t *)object)->matched != NULL;
+}
+
+int
+wm_matched_refuse_null(PyObject *object)
+{
+    const message_t *self = (const message_t *)object;
+    wm_error_t err;
+    if (self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL)
+        return 0;
+    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
+                 "the message has been received already, or was never "
+                 "matched: take one from Mprobe or Improbe");
+    wm_raise(&err);
+    return -1;
+}
+
+int
+wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
+                 wm_op_t **op)
+{
+    message_t *self = (message_t *)object;
+    wm_error_t err;
+    int code = wm_python_check_running();
+    if (code < 0 || self->matched == NULL) { // by another thread, meanwhile
+        wm_buffer_release(buffer);
+        return code < 0 ? -1 : wm_matched_refuse_null(object);
+    }
+    wm_envelope_t envelope = wm_channel_envelope(&self->channel, self->source,
+                                                 self->tag, blocking);
+    envelope.matched = self->matched;
+    self->matched = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_receive_begin(self->channel.comm, buffer, &envelope, op, &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0) {
+        self->matched = envelope.matched;
+        wm_raise(&err);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
+        PyObject *keywords, bool blocking)
+{
+    static const char *const names[] = {"buf", "status"};
+    const char *name = blocking ? "Recv" : "Irecv";
+    message_t *self = (message_t *)object;
+    PyObject *values[2] = {NULL};
+    wm_message_t message;
+    MPI_Status *status;
+    wm_op_t *op;
+    if (wm_matched_refuse_null(object) < 0)
+        return NULL;
+    if (self->matched == NULL)
+        return call_base(object, name, args, given, keywords);
+    if (wm_arguments(name, names, 1 + blocking, 1, args, given, keywords,
+                     values)
+            < 0
+        || wm_mpi_status(values[1], "status", &status) < 0
+        || wm_message_parse(values[0], true, "buf", &message) < 0)
+        return NULL;
+    wm_buffer_t buffer = wm_message_take(&message);
+    if (wm_matched_begin(object, &buffer, blocking, &op) < 0) {
+        wm_message_release(&message);
+        return NULL;
+    }
+    if (!blocking) {
+        PyObject *request = wm_request_new(op, MPI_REQUEST_NULL, &message);
+        wm_matched_let_go(object);
+        return request;
+    }
+    wm_call = (wm_call_t){.name = name, .type = message.type};
+    int code = wm_python_wait(op, status);
+    wm_op_release_told(op);
+    wm_matched_let_go(object);
+    wm_message_release(&message);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(message_Recv_doc,
+             "Recv($self, /, buf, status=None)\n--\n\n"
+             "Receive this message into an array, as wm.Comm.Recv does.");
+
+static PyObject *
+message_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+             PyObject *keywords)
+{
+    return receive(self, args, given, keywords, true);
+}
+
+PyDoc_STRVAR(message_Irecv_doc,
+             "Irecv($self, /, buf)\n--\n\n"
+             "Begin to receive this message; returns a wm.Request.");
+
+static PyObject *
+message_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+              PyObject *keywords)
+{
+    return receive(self, args, given, keywords, false);
+}
+
+// Of a communicator of ours its own probe, else mpi4py's.
+static PyObject *
+probe(const char *name, const char *ours, PyObject *const *args,
+      Py_ssize_t given, PyObject *keywords)
+{
+    bool mine = given > 0
+                && PyObject_TypeCheck(args[0], wm_state()->comm_type);
+    PyObject *method = mine ? PyObject_GetAttrString(args[0], ours)
+                            : wm_mpi_method(wm_mpi_message_type(), name);
+    PyObject *result = method == NULL
+                           ? NULL
+                           : PyObject_Vectorcall(method, args + mine,
+                                                 (size_t)(given - mine),
+                                                 keywords);
+    Py_XDECREF(method);
+    return result;
+}
+
+PyDoc_STRVAR(message_Probe_doc,
+             "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+             "Wait for a message and match it: comm.Mprobe(), of any\n"
+             "communicator.");
+
+static PyObject *
+message_Probe(PyObject *type, PyObject *const *args, Py_ssize_t given,
+              PyObject *keywords)
+{
+    (void)type;
+    return probe("Probe", "Mprobe", args, given, keywords);
+}
+
+PyDoc_STRVAR(message_Iprobe_doc,
+             "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
+             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+             "A matched message that has come, or None: comm.Improbe(), of\n"
+             "any communicator.");
+
+static PyObject *
+message_Iprobe(PyObject *type, PyObject *const *args, Py_ssize_t given,
+               PyObject *keywords)
+{
+    (void)type;
+    return probe("Iprobe", "Improbe", args, given, keywords);
+}
+
+static int
+message_bool(PyObject *object)
+{
+    message_t *self = (message_t *)object;
+    return self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL;
+}
+
+static PyObject *
+message_richcompare(PyObject *object, PyObject *other, int how)
+{
+    message_t *self = (message_t *)object;
+    if (self->matched == NULL || (how != Py_EQ && how != Py_NE)
+        || !PyObject_TypeCheck(other, wm_mpi_message_type()))
+        return wm_mpi_message_type()->tp_richcompare(object, other, how);
+    return PyBool_FromLong((object == other) == (how == Py_EQ));
+}
+
+PyDoc_STRVAR(message_reduce_doc, "__reduce__($self, /)\n--\n\n"
+                                 "Pickles null messages alone.");
+
+static PyObject *
+message_reduce(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    if (((message_t *)object)->matched == NULL)
+        return call_base(object, "__reduce__", NULL, 0, NULL);
+    PyErr_SetString(PyExc_ValueError,
+                    "a matched message cannot be pickled: receive it");
+    return NULL;
+}
+
+static PyMethodDef message_methods[] = {
+    {"Recv", (PyCFunction)(void (*)(void))message_Recv,
+     METH_FASTCALL | METH_KEYWORDS, message_Recv_doc},
+    {"Irecv", (PyCFunction)(void (*)(void))message_Irecv,
+     METH_FASTCALL | METH_KEYWORDS, message_Irecv_doc},
+    {"Probe", (PyCFunction)(void (*)(void))message_Probe,
+     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Probe_doc},
+    {"Iprobe", (PyCFunction)(void (*)(void))message_Iprobe,
+     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Iprobe_doc},
+    {"__reduce__", message_reduce, METH_NOARGS, message_reduce_doc},
+    {0},
+};
+
+PyDoc_STRVAR(message_doc,
+             "Message(message=None)\n--\n\n"
+             "A matched message of a wm.Comm (Mprobe, Improbe): only its own\n"
+             "Recv or Irecv receives it. Dropped, it goes back to its\n"
+             "communicator as the first that came.");
+
+static PyType_Slot message_slots[] = {
+    {Py_tp_doc, (void *)message_doc},
+    {Py_tp_new, message_new},
+    {Py_tp_dealloc, message_dealloc},
+    {Py_tp_traverse, message_traverse},
+    {Py_tp_clear, message_clear},
+    {Py_tp_methods, message_methods},
+    {Py_tp_richcompare, message_richcompare},
+    {Py_tp_hash, PyObject_HashNotImplemented},
+    {Py_nb_bool, message_bool},
+    {0},
+};
+
+static PyType_Spec message_spec = {
+    .name = "warpmpi.Message",
+    .basicsize = sizeof(message_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = message_slots,
+};
+
+int
+wm_python_add_matched(PyObject *module)
+{
+    PyObject *bases = PyTuple_Pack(1, wm_mpi_message_type());
+    PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
+                         module, &message_spec, bases)
+                                   : NULL;
+    Py_XDECREF(bases);
+    if (type == NULL)
+        return -1;
+    message_type = (PyTypeObject *)type; // kept
+    return PyModule_AddObjectRef(module, "Message", type);
+}

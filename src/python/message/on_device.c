@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Whether a message is memory of a GPU, asked before anything is made of it.
+#include "python/message/specification.h"
+#include "python/view/dlpack.h"
+#include "python/message/raw.h"
+#include "python/view/view.h"
+
+// Whether DLPack's own word for where it is is anything but the host.
+static bool
+claims_device(PyObject *object)
+{
+    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    bool device = false;
+    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
+        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
+        case WM_DL_CPU:
+        case WM_DL_CUDA_HOST:
+            break;
+        default:
+            device = true;
+        }
+    Py_XDECREF(place);
+    PyErr_Clear();
+    return device;
+}
+
+// Of an array whose elements have no dtype of ours. What cannot be read at all
+// is taken for what it claims to be.
+static bool
+raw_on_device(PyObject *array)
+{
+    Py_buffer raw;
+    PyObject *unused;
+    wm_error_t err;
+    wm_pointer_t memory;
+    if (wm_raw_read(array, Py_None, false, &raw, &unused) < 0) {
+        PyErr_Clear();
+        return PyObject_HasAttrString(array, "__cuda_array_interface__")
+               || claims_device(array);
+    }
+    bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
+                  || memory.kind == WM_MEMORY_DEVICE
+                  || memory.kind == WM_MEMORY_MANAGED;
+    PyBuffer_Release(&raw);
+    return device;
+}
+
+bool
+wm_message_on_device(PyObject *object)
+{
+    wm_view_t view;
+    if (object == Py_None || PyLong_Check(object) || PyUnicode_Check(object)
+        || wm_mpi_is_datatype(object) || wm_mpi_is_bottom(object)
+        || wm_mpi_is_in_place(object))
+        return false;
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        if (PySequence_Fast_GET_SIZE(object) == 0)
+            return false;
+        object = PySequence_Fast_GET_ITEM(object, 0);
+    }
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_INCREF(object); // asking it may change the list
+    bool parsed = wm_view_parse(object, false, "buffer", &view) == 0;
+    PyErr_Clear();
+    bool device = parsed ? view.memory.kind == WM_MEMORY_DEVICE
+                               || view.memory.kind == WM_MEMORY_MANAGED
+                         : raw_on_device(object);
+    if (parsed)
+        wm_view_release(&view);
+    Py_DECREF(object);
+    PyErr_Restore(kind, value, trace);
+    return device;
+}

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/message/specification.h"
+
+#include <string.h>
+
+#include "comm/check.h"
+#include "comm/element.h"
+#include "python/array/array.h"
+#include "python/message/datatype.h"
+#include "python/message/elements.h"
+#include "python/message/owner.h"
+#include "python/message/raw.h"
+#include "python/view/view.h"
+
+// The parts of a specification; borrowed.
+typedef struct {
+    PyObject *array, *count, *displacement, *datatype;
+} parts_t;
+
+static bool
+is_type(PyObject *object)
+{
+    return PyUnicode_Check(object) || wm_mpi_is_datatype(object);
+}
+
+static int
+split(PyObject *object, const char *argument, parts_t *parts)
+{
+    *parts = (parts_t){.array = object};
+    if (!PyList_Check(object) && !PyTuple_Check(object))
+        return 0;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
+    PyObject **items = PySequence_Fast_ITEMS(object);
+    if (length < 1 || length > 4) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: expected [array, count, datatype], not %zd items",
+                     argument, length);
+        return -1;
+    }
+    parts->array = items[0];
+    if (length == 2)
+        *(is_type(items[1]) ? &parts->datatype : &parts->count) = items[1];
+    if (length > 2) {
+        parts->count = items[1];
+        parts->datatype = items[length - 1];
+    }
+    if (length == 4)
+        parts->displacement = items[2];
+    if (parts->count != NULL && PyTuple_Check(parts->count)
+        && PyTuple_GET_SIZE(parts->count) == 2 && length < 4) {
+        parts->displacement = PyTuple_GET_ITEM(parts->count, 1);
+        parts->count = PyTuple_GET_ITEM(parts->count, 0);
+    }
+    if (parts->count == Py_None)
+        parts->count = NULL;
+    if (parts->displacement == Py_None)
+        parts->displacement = NULL;
+    if (parts->datatype == Py_None)
+        parts->datatype = NULL;
+    if (parts->datatype != NULL && !is_type(parts->datatype)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: the datatype must be an MPI.Datatype or a type "
+                     "code, not %.100s (a list is [array, count, datatype]; "
+                     "send() takes any object)",
+                     argument, Py_TYPE(parts->datatype)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+number(PyObject *object, const char *argument, const char *what,
+       Py_ssize_t *value)
+{
+    if (object == NULL)
+        return 0;
+    Py_ssize_t result = PyNumber_AsSsize_t(object, PyExc_OverflowError);
+    if (result == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError,
+                         "%s: the %s is no integer (a list "
+                         "is [array, count, datatype])",
+                         argument, what);
+        else if (PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_Format(PyExc_OverflowError,
+                         "%s: the %s %.50S does not fit 63 bits", argument,
+                         what, object);
+        return -1;
+    }
+    if (result < 0) {
+        PyErr_Format(PyExc_ValueError, "%s: the %s is %zd, must be 0 or more",
+                     argument, what, result);
+        return -1;
+    }
+    *value = result;
+    return 0;
+}
+
+// Raw host bytes, whose MPI type is given or found: what has no dtype of ours
+// (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
+// -1, perhaps with an exception.
+static int
+look_raw(const parts_t *parts, bool writable, wm_owner_t *owner,
+         wm_message_t *message)
+{
+    wm_error_t err;
+    if (wm_raw_read(parts->array, parts->datatype, writable, &owner->raw,
+                    &message->datatype)
+        < 0)
+        return -1;
+    wm_buffer_t *buffer = &message->buffer;
+    if (wm_pointer_describe(owner->raw.buf, &buffer->memory, &err) < 0) {
+        wm_raise(&err);
+        return -1;
+    }
+    buffer->data = owner->raw.buf;
+    return wm_buffer_on_device(buffer) ? -1 : 0;
+}
+
+// The array as memory, else as raw host bytes. What is neither is refused in
+// the words of the first.
+static int
+look(const parts_t *parts, bool writable, const char *argument,
+     wm_owner_t *owner, wm_message_t *message, size_t *length)
+{
+    wm_buffer_t *buffer = &message->buffer;
+    if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
+        wm_view_t *view = &owner->view;
+        owner->viewed = true;
+        wm_array_keep_object(parts->array, view);
+        buffer->data = view->array.data;
+        buffer->memory = view->memory;
+        buffer->producer = view->producer;
+        buffer->order = view->producer.order;
+        *length = wm_array_nbytes(&view->array);
+        return 0;
+    }
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)
+        || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
+        || PyErr_ExceptionMatches(wm_state()->cuda_error)
+        || PyErr_ExceptionMatches(PyExc_MemoryError)
+        || wm_view_is_peculiar(parts->array)) // bytes say less than it means
+        return -1;
+    PyErr_Fetch(&kind, &value, &trace);
+    int code = look_raw(parts, writable, owner, message);
+    if (code < 0 && !PyErr_Occurred()) {
+        PyErr_Restore(kind, value, trace);
+        return -1;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    *length = (size_t)owner->raw.len;
+    return code;
+}
+
+// Whether it is MPI.BOTTOM with nothing at it.
+static bool
+is_nothing(const parts_t *parts)
+{
+    return wm_mpi_is_bottom(parts->array) && parts->datatype != NULL
+           && (parts->count == NULL || PyObject_Not(parts->count) == 1);
+}
+
+// Keeps the pattern; NULL where there is none, or with an exception.
+static int
+keep(wm_pattern_t *pattern, wm_message_t *message)
+{
+    wm_owner_t *owner = message->buffer.owner;
+    message->buffer.pattern = owner->pattern = pattern;
+    return pattern == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+// Where `count` elements of a datatype that was given lie.
+static int
+spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
+       wm_message_t *message)
+{
+    wm_buffer_t *buffer = &message->buffer;
+    if (!flat) {
+        wm_strided_t strided = {.data = buffer->data};
+        bool decoded = wm_datatype_decode(message->type, &strided)
+                       && wm_strided_repeat(&strided, message->count,
+                                            of->extent);
+        if (decoded)
+            buffer->data = strided.data;
+        return buffer->nbytes == 0
+                   ? 0
+                   : keep(decoded ? wm_elements_strided(&strided, writable,
+                                                        argument)
+                                  : wm_elements_typed(message->type, of,
+                                                      message->count,
+                                                      buffer->data, argument),
+                          message);
+    }
+    if (wm_datatype_is_dense(message->type))
+        return 0;
+    if (wm_buffer_on_device(buffer)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: derived datatypes over GPU memory are not "
+                     "supported by this call; give a contiguous copy",
+                     argument);
+        return -1;
+    }
+    message->user = buffer->data;
+    return 0;
+}
+
+// The type of a code; KeyError, as mpi4py raises, where there is none.
+static PyObject *
+type_of_code(PyObject *code, const char *argument)
+{
+    PyObject *type = wm_mpi_datatype_from_code(code);
+    if (type == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Format(PyExc_KeyError, "%s: MPI has no datatype for the code %R",
+                     argument, code);
+    return type;
+}
+
+// The type that was given, or found, or that of the array's elements, `inner`
+// of which are what a count counts.
+static int
+measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
+        wm_message_t *message, wm_extent_t *of, MPI_Count *inner)
+{
+    *of = (wm_extent_t){.size = 1, .high = 1, .extent = 1};
+    *inner = 1;
+    if (parts->datatype != NULL)
+        message->datatype = PyUnicode_Check(parts->datatype)
+                                ? type_of_code(parts->datatype, argument)
+                                : Py_NewRef(parts->datatype);
+    else if (message->datatype == NULL) {
+        if (owner->viewed) {
+            wm_dtype_t dtype = owner->view.array.dtype;
+            message->type = wm_datatype_of(dtype);
+            if (parts->count != NULL || parts->displacement != NULL)
+                *inner = wm_view_inner(parts->array, &owner->view.array);
+            of->size = wm_dtype_info(dtype)->itemsize * *inner;
+            of->high = of->extent = of->size;
+        }
+        return 0;
+    }
+    if (message->datatype == NULL
+        || wm_mpi_datatype(message->datatype, argument, &message->type) < 0)
+        return -1;
+    if (message->type == MPI_DATATYPE_NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed",
+                     argument);
+        return -1;
+    }
+    return wm_datatype_measure(message->type, argument, of);
+}
+
+// What the other end's elements are compared with.
+static void
+tell_elements(bool writable, wm_message_t *message)
+{
+    wm_buffer_t *buffer = &message->buffer;
+    MPI_Datatype type = message->type;
+    buffer->numbers = writable && message->size > 1
+                      && (message->datatype == NULL
+                          || wm_element_is_known(wm_element_number(type)));
+    if (!wm_check_wanted() || type == MPI_DATATYPE_NULL)
+        return;
+    if (message->datatype != NULL)
+        type = wm_datatype_element(type);
+    int64_t number = type != MPI_DATATYPE_NULL ? wm_element_number(type) : 0;
+    if (wm_element_is_known(number) && wm_element_count(number, 2) < 2)
+        buffer->element = (uint8_t)number;
+}
+
+// Count, displacement and type: which bytes of the memory they mean.
+// `strided` tells of an array that is not contiguous; `flat` asks for bytes
+// that are, or for what MPI itself can walk.
+static int
+apply(const parts_t *parts, size_t length, wm_strided_t *strided,
+      bool writable, bool flat, const char *argument, wm_message_t *message)
+{
+    Py_ssize_t displacement = 0, count = -1;
+    wm_extent_t of;
+    MPI_Count inner;
+    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
+            < 0
+        || number(parts->count, argument, "count", &count) < 0
+        || number(parts->displacement, argument, "displacement", &displacement)
+               < 0)
+        return -1;
+    if (strided != NULL
+        && (of.low != 0 || of.high != of.size || of.extent != of.size)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: a datatype with gaps over an array that is not "
+                     "contiguous; give one of them",
+                     argument);
+        return -1;
+    }
+    if (of.extent <= 0 && (displacement > 0 || (count < 0 && length > 0))) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype's extent is %lld, so neither a count "
+                     "nor a displacement tells bytes; give a count, without a "
+                     "displacement",
+                     argument, (long long)of.extent);
+        return -1;
+    }
+    size_t step = of.extent > 0 ? (size_t)of.extent : 1;
+    size_t left = length - (size_t)displacement * step;
+    if (displacement > 0 && (size_t)displacement > length / step) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: displacement %zd is beyond the end of the buffer of "
+                     "%zu bytes",
+                     argument, displacement, length);
+        return -1;
+    }
+    if (count < 0 && left % step != 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %zu bytes are no whole number of elements of "
+                     "%zu bytes; give a count",
+                     argument, left, step);
+        return -1;
+    }
+    if (count < 0)
+        count = (Py_ssize_t)(left / step);
+    if (!wm_elements_fit(&of, displacement, count, length)) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: %zd elements of %zu bytes do not fit the buffer of "
+                     "%zu bytes",
+                     argument, count, step, left);
+        return -1;
+    }
+    message->buffer.nbytes = (size_t)count * (size_t)of.size;
+    message->size = (size_t)(of.size / inner);
+    message->extent = step / (size_t)inner;
+    message->count = count * inner;
+    tell_elements(writable, message);
+    if (strided != NULL) {
+        if (wm_elements_slice(strided, &of, displacement, count, argument) < 0)
+            return -1;
+        message->buffer.data = strided->data;
+        return count == 0
+                   ? 0
+                   : keep(wm_elements_strided(strided, writable, argument),
+                          message);
+    }
+    message->buffer.data += displacement * of.extent;
+    return message->datatype == NULL
+               ? 0
+               : spread(&of, writable, flat, argument, message);
+}
+
+// A datatype with absolute addresses.
+static int
+follow(const parts_t *parts, bool writable, bool flat, const char *argument,
+       wm_message_t *message)
+{
+    Py_ssize_t displacement = 0, count = 0;
+    wm_extent_t of;
+    MPI_Count inner;
+    if (parts->datatype == NULL || flat) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: MPI.BOTTOM %s; give the array itself", argument,
+                     flat ? "is not supported by this call"
+                          : "needs a count and a datatype");
+        return -1;
+    }
+    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
+            < 0
+        || number(parts->count, argument, "count", &count) < 0
+        || number(parts->displacement, argument, "displacement", &displacement)
+               < 0)
+        return -1;
+    if (wm_elements_absolute(&of, message->type, displacement, count, argument,
+                             &message->buffer)
+        < 0)
+        return -1;
+    message->size = (size_t)of.size;
+    message->extent = of.extent > 0 ? (size_t)of.extent : 1;
+    message->count = count;
+    if (message->buffer.nbytes == 0)
+        return 0;
+    return spread(&of, writable, flat, argument, message);
+}
+
+// Whether the array has gaps, and where it lies then. -1 with an exception.
+static int
+look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
+                wm_strided_t *strided)
+{
+    const wm_array_t *array = &owner->view.array;
+    if (!owner->viewed || wm_array_is_contiguous(array)
+        || wm_array_is_f_contiguous(array))
+        return 0;
+    if (!flat && wm_strided_from_array(strided, array))
+        return 1;
+    PyErr_Format(PyExc_ValueError,
+                 "%s: the array is not contiguous, which this call does not "
+                 "support; give a contiguous copy (.copy())",
+                 argument);
+    return -1;
+}
+
+static int
+parse(PyObject *object, bool writable, bool flat, const char *argument,
+      wm_message_t *message)
+{
+    parts_t parts;
+    wm_strided_t strided;
+    if (PyList_Check(object)) { // which code of others may change meanwhile
+        PyObject *kept = PyList_AsTuple(object);
+        int code = kept != NULL
+                       ? parse(kept, writable, flat, argument, message)
+                       : -1;
+        Py_XDECREF(kept);
+        return code;
+    }
+    wm_owner_release_waiting();
+    if (split(object, argument, &parts) < 0)
+        return -1;
+    if (wm_mpi_is_in_place(parts.array)) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: give the array itself, not MPI.IN_PLACE", argument);
+        return -1;
+    }
+    wm_owner_t *owner = wm_owner_new();
+    if (owner == NULL)
+        return -1;
+    *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
+    message->buffer.owner = owner;
+    message->buffer.release = wm_owner_release;
+    message->buffer.memory.device = -1;
+    size_t length = 0;
+    bool nothing = parts.array == Py_None || is_nothing(&parts);
+    if (!nothing && wm_mpi_is_bottom(parts.array)) {
+        if (follow(&parts, writable, flat, argument, message) == 0)
+            return 0;
+        wm_message_release(message);
+        return -1;
+    }
+    int code = nothing
+                   ? 0
+                   : look(&parts, writable, argument, owner, message, &length);
+    int gaps = code < 0 ? -1
+                        : look_at_strides(owner, flat, argument, &strided);
+    if (gaps >= 0
+        && apply(&parts, length, gaps ? &strided : NULL, writable, flat,
+                 argument, message)
+               == 0)
+        return 0;
+    // mpi4py takes these for something else, if at all.
+    if (!nothing
+        && (!PyErr_ExceptionMatches(PyExc_TypeError)
+            || !wm_view_is_peculiar(parts.array)))
+        wm_raw_judge(parts.array, writable);
+    wm_message_release(message);
+    return -1;
+}
+
+int
+wm_message_parse(PyObject *object, bool writable, const char *argument,
+                 wm_message_t *message)
+{
+    return parse(object, writable, false, argument, message);
+}
+
+int
+wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
+                       wm_message_t *message)
+{
+    return parse(object, writable, true, argument, message);
+}
+
+wm_buffer_t
+wm_message_take(wm_message_t *message)
+{
+    wm_buffer_t buffer = message->buffer;
+    message->buffer.release = NULL;
+    return buffer;
+}
+
+int
+wm_message_again(PyObject *array, const char *argument,
+                 const wm_message_t *message, wm_buffer_t *buffer)
+{
+    wm_owner_t *owner = message->buffer.owner;
+    wm_producer_t producer = message->buffer.producer;
+    bool follows = owner->viewed
+                   && (producer.kind != WM_PRODUCER_NONE
+                       || wm_buffer_on_device(&message->buffer));
+    wm_owner_release_waiting();
+    if (follows
+        && wm_view_refresh(array, argument, owner->view.array.data, &producer)
+               < 0)
+        return -1;
+    wm_owner_retain(owner);
+    *buffer = message->buffer;
+    buffer->producer = producer;
+    buffer->order = follows ? producer.order : buffer->order;
+    return 0;
+}
+
+void
+wm_message_keep(wm_message_t *message, PyObject *object)
+{
+    wm_owner_t *owner = message->buffer.owner;
+    Py_XSETREF(owner->keep, Py_NewRef(object));
+}
+
+int
+wm_message_traverse(const wm_message_t *message, visitproc visit, void *arg)
+{
+    Py_VISIT(message->datatype);
+    return wm_owner_traverse(&message->buffer, visit, arg);
+}
+
+void
+wm_message_release(wm_message_t *message)
+{
+    wm_buffer_release(&message->buffer);
+    Py_CLEAR(message->datatype);
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_objects/ is made of: messages that are the bytes of a pickled
+// object, received into memory of their own size.
+#include <stdbool.h>
+
+#include "comm/hang.h"
+#include "comm/progress.h"
+#include "python/message/channel.h"
+#include "python/message/matched.h"
+#include "python/core/mpi4py.h"
+#include "python/objects/objects.h"
+#include "python/request/request.h"
+#include "python/request/requests.h"
+
+// What has been received, or is being: a buffer of its bytes.
+typedef struct {
+    PyObject_HEAD
+    wm_op_t *op; // its communicator is retained: the parts come on that
+    wm_message_t message; // of a buffer of the user's
+} payload_t;
+
+static PyTypeObject *payload_type;
+
+static void
+payload_dealloc(PyObject *object)
+{
+    payload_t *self = (payload_t *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->op != NULL) {
+        wm_comm_release(self->op->comm);
+        wm_op_release_told(self->op);
+    }
+    wm_message_release(&self->message);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+// Nothing is cleared: as of a tuple, another object of a cycle is.
+static int
+payload_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    payload_t *self = (payload_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    return wm_message_traverse(&self->message, visit, arg);
+}
+
+static Py_ssize_t
+payload_length(PyObject *object)
+{
+    const wm_op_t *op = ((payload_t *)object)->op;
+    if (!atomic_load(&op->done) || op->result.cancelled || op->error.code != 0)
+        return 0;
+    return (Py_ssize_t)op->result.nbytes;
+}
+
+static int
+payload_getbuffer(PyObject *object, Py_buffer *view, int flags)
+{
+    payload_t *self = (payload_t *)object;
+    return PyBuffer_FillInfo(view, object, self->op->buffer.data,
+                             payload_length(object), 1, flags);
+}
+
+static PyObject *
+payload_get_source(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(((payload_t *)object)->op->result.source);
+}
+
+static PyObject *
+payload_get_pickled(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((payload_t *)object)->op->header.pickled);
+}
+
+static PyGetSetDef payload_getters[] = {
+    {"pickled", payload_get_pickled, NULL, "Whether an object was sent.",
+     NULL},
+    {"source", payload_get_source, NULL, "The rank it came from.", NULL},
+    {0},
+};
+
+PyDoc_STRVAR(payload_doc, "The bytes of an object that has been received.");
+
+static PyType_Slot payload_slots[] = {
+    {Py_tp_doc, (void *)payload_doc},
+    {Py_tp_dealloc, payload_dealloc},
+    {Py_tp_traverse, payload_traverse},
+    {Py_tp_getset, payload_getters},
+    {Py_sq_length, payload_length},
+    {Py_bf_getbuffer, payload_getbuffer},
+    {0},
+};
+
+static PyType_Spec payload_spec = {
+    .name = "warpmpi._core._Payload",
+    .basicsize = sizeof(payload_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
+             | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = payload_slots,
+};
+
+// Where it is received: memory that grows, at most so many bytes, or the
+// user's own.
+static int
+look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
+{
+    *message = (wm_message_t){0};
+    *buffer = (wm_buffer_t){
+        .nbytes = SIZE_MAX,
+        .memory = {.device = -1},
+        .grows = true,
+    };
+    if (object == Py_None)
+        return 0;
+    if (PyIndex_Check(object)) {
+        Py_ssize_t most = PyNumber_AsSsize_t(object, PyExc_OverflowError);
+        if (most < 0 && !PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "buf=%zd: a size is 0 or more",
+                         most);
+        buffer->nbytes = (size_t)most;
+        return most < 0 ? -1 : 0;
+    }
+    if (wm_message_on_device(object)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "buf: pickled objects are received into host memory: "
+                        "leave it out, or give a bytearray");
+        return -1;
+    }
+    if (wm_message_parse(object, true, "buf", message) < 0)
+        return -1;
+    *buffer = wm_message_take(message);
+    buffer->numbers = false; // whatever it is, a pickle is meant
+    buffer->element = 0;
+    return 0;
+}
+
+// Begins to receive an object on a communicator, or of a matched message.
+// NULL with an exception.
+static payload_t *
+begin_receive(PyObject *target, PyObject *buf, int source, int tag,
+              bool blocking)
+{
+    wm_channel_t channel;
+    wm_buffer_t buffer;
+    wm_error_t err;
+    bool matched = wm_matched_is_full(target);
+    if (!matched && wm_channel_get(target, &channel) < 0)
+        return NULL;
+    payload_t *self = PyObject_GC_New(payload_t, payload_type);
+    if (self == NULL)
+        return NULL;
+    self->op = NULL;
+    if (!matched && source == MPI_PROC_NULL)
+        buf = Py_None;
+    int code = look_at_buffer(buf, &self->message, &buffer);
+    // Before what it receives has ended, and nothing else may refer to it.
+    wm_comm_t *comm = matched ? wm_matched_comm(target) : channel.comm;
+    wm_comm_retain(comm);
+    if (code == 0 && matched)
+        code = wm_matched_begin(target, &buffer, blocking, &self->op);
+    else if (code == 0) {
+        wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
+                                                     blocking);
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_receive_begin(comm, &buffer, &envelope, &self->op, &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
+    if (code < 0) {
+        wm_comm_release(comm);
+        Py_CLEAR(self);
+        return NULL;
+    }
+    if (matched)
+        wm_matched_let_go(target);
+    PyObject_GC_Track(self);
+    return self;
+}
+
+PyDoc_STRVAR(receive_doc,
+             "_object_receive(target, buf, source, tag, status, /)\n--\n\n"
+             "Receive the bytes of an object, on a communicator or of a\n"
+             "wm.Message.");
+
+static PyObject *
+receive(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *target, *buf, *from, *tagged, *given;
+    MPI_Status *status;
+    int source, tag;
+    if (!PyArg_ParseTuple(args, "OOOOO:_object_receive", &target, &buf, &from,
+                          &tagged, &given)
+        || wm_argument_int(from, "source", &source) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
+        || wm_mpi_status(given, "status", &status) < 0)
+        return NULL;
+    payload_t *payload = begin_receive(target, buf, source, tag, true);
+    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
+    if (payload != NULL && wm_python_wait(payload->op, status) < 0)
+        Py_CLEAR(payload);
+    return (PyObject *)payload;
+}
+
+PyDoc_STRVAR(ireceive_doc,
+             "_object_ireceive(target, buf, source, tag, /)\n--\n\n"
+             "Begin to; the wm.Request has a payload.");
+
+static PyObject *
+ireceive(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *target, *buf, *from, *tagged;
+    wm_message_t none = {0};
+    int source, tag;
+    if (!PyArg_ParseTuple(args, "OOOO:_object_ireceive", &target, &buf, &from,
+                          &tagged)
+        || wm_argument_int(from, "source", &source) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0)
+        return NULL;
+    payload_t *payload = begin_receive(target, buf, source, tag, false);
+    if (payload == NULL)
+        return NULL;
+    wm_op_retain(payload->op);
+    PyObject *request = wm_request_new(payload->op, MPI_REQUEST_NULL, &none);
+    if (request != NULL)
+        ((wm_request_t *)request)->payload = (PyObject *)payload;
+    else
+        Py_DECREF(payload);
+    return request;
+}
+
+PyDoc_STRVAR(payload_of_doc,
+             "_object_payload(request, /)\n--\n\n"
+             "What a request receives, to be told once; None of any other.");
+
+static PyObject *
+payload_of(PyObject *module, PyObject *request)
+{
+    (void)module;
+    PyObject *payload = PyObject_TypeCheck(request, wm_state()->request_type)
+                            ? ((wm_request_t *)request)->payload
+                            : NULL;
+    return Py_NewRef(payload != NULL ? payload : Py_None);
+}
+
+PyDoc_STRVAR(is_full_doc, "_object_matched(message, /)\n--\n\n"
+                          "Whether a wm.Message is still to be received. "
+                          "Raises\nMPI.Exception for a null one.");
+
+static PyObject *
+is_full(PyObject *module, PyObject *message)
+{
+    (void)module;
+    return wm_matched_refuse_null(message) < 0
+               ? NULL
+               : PyBool_FromLong(wm_matched_is_full(message));
+}
+
+PyDoc_STRVAR(complete_doc, "_object_requests(name, requests, other, /)\n--\n\n"
+                           "mpi4py's lower-case call on a tuple of requests.");
+
+static PyObject *
+complete(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *name;
+    PyObject *list, *other;
+    if (!PyArg_ParseTuple(args, "sO!O:_object_requests", &name, &PyTuple_Type,
+                          &list, &other))
+        return NULL;
+    return wm_requests_objects(name, list, other);
+}
+
+wm_op_t *
+wm_payload_op(PyObject *object)
+{
+    if (Py_IS_TYPE(object, payload_type))
+        return ((payload_t *)object)->op;
+    PyErr_Format(PyExc_TypeError, "%.200s is no payload",
+                 Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
+static PyMethodDef functions[] = {
+    {"_object_receive", receive, METH_VARARGS, receive_doc},
+    {"_object_ireceive", ireceive, METH_VARARGS, ireceive_doc},
+    {"_object_payload", payload_of, METH_O, payload_of_doc},
+    {"_object_matched", is_full, METH_O, is_full_doc},
+    {"_object_requests", complete, METH_VARARGS, complete_doc},
+    {0},
+};
+
+int
+wm_python_add_objects(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &payload_spec, NULL);
+    if (type == NULL)
+        return -1;
+    payload_type = (PyTypeObject *)type; // kept
+    return PyModule_AddObjectRef(module, "_Payload", type) < 0
+               ? -1
+               : PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_objects/ is made of: an object that is sent with its parts,
+// the arrays of GPU memory inside it, each a message of its own.
+#include <stdbool.h>
+
+#include "comm/buffered.h"
+#include "comm/hang.h"
+#include "comm/progress.h"
+#include "python/message/channel.h"
+#include "python/core/mpi4py.h"
+#include "python/objects/objects.h"
+#include "python/request/request.h"
+
+// Parts above so many bytes wait for the receive of their object to begin.
+#define RENDEZVOUS_BYTES 65536
+
+// Parts go to actual ranks alone.
+static int
+check_rank(const wm_channel_t *channel, int dest, int tag)
+{
+    wm_error_t err;
+    if (wm_comm_check(channel->comm, "dest", dest, tag, false, &err) == 0) {
+        if (dest != MPI_PROC_NULL)
+            return 0;
+        wm_error_set(&err, WM_ERR_VALUE, 0,
+                     "dest: there is nobody to send "
+                     "parts to");
+    }
+    wm_raise(&err);
+    return -1;
+}
+
+PyDoc_STRVAR(numbers_doc, "_part_numbers(comm, dest, count, /)\n--\n\n"
+                          "Numbers for so many parts that go to a rank.");
+
+static PyObject *
+numbers(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *object, *to;
+    wm_channel_t channel;
+    int dest, count;
+    if (!PyArg_ParseTuple(args, "OOi:_part_numbers", &object, &to, &count)
+        || wm_argument_int(to, "dest", &dest) < 0
+        || wm_channel_get(object, &channel) < 0
+        || check_rank(&channel, dest, 0) < 0)
+        return NULL;
+    PyObject *list = PyList_New(count);
+    uint32_t next;
+    Py_BEGIN_ALLOW_THREADS;
+    next = wm_comm_draw(channel.comm, dest, (uint32_t)count);
+    Py_END_ALLOW_THREADS;
+    for (int i = 0; i < count && list != NULL; ++i) {
+        PyObject *number = PyLong_FromLong((long)next);
+        if (number == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, number);
+        next = next == (uint32_t)wm_comm_last_number(channel.comm) ? 0
+                                                                   : next + 1;
+    }
+    return list;
+}
+
+typedef struct {
+    wm_message_t message;
+    wm_buffer_t buffer;
+    bool copied; // nobody waits for it
+    wm_envelope_t envelope;
+    wm_op_t *op;
+} part_t;
+
+typedef struct {
+    wm_channel_t channel;
+    wm_envelope_t envelope; // of the object
+    wm_message_t message;
+    part_t *parts;
+    int count; // of those parsed
+} sending_t;
+
+static void
+release_parts(sending_t *sending)
+{
+    for (int i = 0; i < sending->count; ++i) {
+        part_t *part = &sending->parts[i];
+        wm_buffer_release(&part->buffer); // nothing where it was taken over
+        wm_message_release(&part->message);
+        if (part->op != NULL)
+            wm_op_release_told(part->op); // or it ends by itself
+    }
+    PyMem_Free(sending->parts);
+}
+
+// `list` has a pair (array, number) for each part.
+static int
+parse_parts(sending_t *sending, PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    sending->parts = PyMem_Calloc((size_t)count, sizeof *sending->parts);
+    if (sending->parts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject *array;
+        part_t *part = &sending->parts[i];
+        part->envelope = (wm_envelope_t){
+            .rank = sending->envelope.rank,
+            .more = true,
+            .stream_device = -1,
+        };
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &array,
+                              &part->envelope.tag)
+            || wm_message_parse(array, false, "obj", &part->message) < 0)
+            return -1;
+        part->buffer = wm_message_take(&part->message);
+        ++sending->count;
+    }
+    return 0;
+}
+
+// Of a part that is not waited for a copy is sent.
+static int
+copy_part(part_t *part, wm_error_t *err)
+{
+    wm_buffer_t copy;
+    int code = wm_buffer_duplicate(&part->buffer, &part->envelope, &copy, err);
+    if (code < 0)
+        return code;
+    wm_buffer_release(&part->buffer);
+    part->buffer = copy;
+    part->copied = true;
+    return 0;
+}
+
+// All that can fail before the object is on its way. A blocking send leaves
+// its parts where they are, unless they go through MPI, which would wait for
+// the receiver to unpickle.
+static int
+prepare_parts(sending_t *sending, wm_error_t *err)
+{
+    wm_comm_t *comm = sending->channel.comm;
+    wm_envelope_t *envelope = &sending->envelope;
+    bool in_place = sending->count > 0 && envelope->blocking
+                    && !envelope->buffered
+                    && comm->peers[envelope->rank]->segment != NULL;
+    size_t bytes = 0;
+    int code = 0;
+    for (int i = 0; i < sending->count && code == 0; ++i) {
+        part_t *part = &sending->parts[i];
+        bytes += part->buffer.nbytes;
+        part->envelope.blocking = part->envelope.eager = in_place;
+        code = wm_settle_producer(&part->buffer, &part->envelope, false, err);
+        if (code == 0 && !in_place)
+            code = copy_part(part, err);
+    }
+    if (in_place && bytes > RENDEZVOUS_BYTES)
+        envelope->synchronous = true;
+    return code;
+}
+
+// Once the object is on its way each part is, or what kept it from being.
+static int
+begin_parts(sending_t *sending, wm_error_t *err)
+{
+    wm_comm_t *comm = sending->channel.comm->parts;
+    int worst = 0;
+    if (sending->count == 0)
+        return 0;
+    for (int i = 0; i < sending->count; ++i) {
+        part_t *part = &sending->parts[i];
+        wm_buffer_t buffer = part->buffer;
+        wm_error_t failure;
+        part->buffer.release = NULL;
+        int code = wm_send_begin(comm, &buffer, &part->envelope, &part->op,
+                                 &failure);
+        if (code == 0)
+            continue;
+        part->op = NULL;
+        wm_send_failure(comm, &part->envelope, failure.text);
+        if (worst == 0)
+            *err = failure;
+        worst = worst == 0 ? code : worst;
+    }
+    wm_engine_flush();
+    wm_engine_notify();
+    return worst;
+}
+
+// Without the GIL: the object, then its parts, whatever becomes of the wait
+// for it.
+static int
+send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
+              wm_error_t *err)
+{
+    bool blocking = sending->envelope.blocking;
+    int code = wm_send_begin(sending->channel.comm, buffer, &sending->envelope,
+                             op, err);
+    if (code < 0)
+        return code;
+    if (blocking)
+        code = wm_python_wait_unlocked(*op, NULL, err);
+    wm_error_t late;
+    int begun = begin_parts(sending, &late);
+    if (code == 0 && begun < 0) {
+        *err = late;
+        code = begun;
+    }
+    for (int i = 0; i < sending->count && code == 0 && blocking; ++i)
+        if (!sending->parts[i].copied && sending->parts[i].op != NULL)
+            code = wm_python_wait_unlocked(sending->parts[i].op, NULL, err);
+    return code;
+}
+
+static PyObject *
+run(sending_t *sending)
+{
+    wm_error_t err;
+    wm_op_t *op = NULL;
+    int code;
+    wm_buffer_t buffer = wm_message_take(&sending->message);
+    buffer.pickled = true;
+    wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
+    Py_BEGIN_ALLOW_THREADS;
+    code = prepare_parts(sending, &err);
+    if (code < 0) {
+        wm_buffer_release(&buffer);
+        if (wm_send_tells(code))
+            wm_send_failure(sending->channel.comm, &sending->envelope,
+                            err.text);
+    }
+    else
+        code = send_unlocked(sending, &buffer, &op, &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0) {
+        if (op != NULL)
+            wm_op_release_told(op); // or it ends by itself
+        return wm_raise(&err);
+    }
+    if (!sending->envelope.blocking)
+        return wm_request_new(op, MPI_REQUEST_NULL, &sending->message);
+    wm_op_release_told(op);
+    return Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(send_doc,
+             "_object_send(comm, data, dest, tag, mode, blocking, parts, /)"
+             "\n--\n\n"
+             "Send the bytes of an object and its parts, a list of (array,\n"
+             "number). mode: '' 's' 'b' as in ssend and bsend. None, or a\n"
+             "wm.Request, which is that of the object.");
+
+static PyObject *
+send(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *comm, *data, *to, *tagged, *list;
+    const char *mode;
+    int dest, tag, blocking;
+    sending_t sending = {0};
+    if (!PyArg_ParseTuple(args, "OOOOspO!:_object_send", &comm, &data, &to,
+                          &tagged, &mode, &blocking, &PyList_Type, &list)
+        || wm_argument_int(to, "dest", &dest) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
+        || wm_channel_get(comm, &sending.channel) < 0
+        || (PyList_GET_SIZE(list) > 0
+            && check_rank(&sending.channel, dest, tag) < 0))
+        return NULL;
+    sending.envelope = wm_channel_envelope(&sending.channel, dest, tag,
+                                           blocking);
+    sending.envelope.synchronous = *mode == 's';
+    sending.envelope.buffered = *mode == 'b';
+    PyObject *result = NULL;
+    if (wm_message_parse(data, false, "obj", &sending.message) == 0
+        && parse_parts(&sending, list) == 0)
+        result = run(&sending);
+    else
+        wm_channel_tell_receiver(&sending.channel, &sending.envelope);
+    release_parts(&sending);
+    wm_message_release(&sending.message);
+    return result;
+}
+
+PyDoc_STRVAR(failure_doc,
+             "_object_failure(comm, dest, tag, mode, text, /)\n--\n\n"
+             "Send why there is no object, for its receiver to raise.");
+
+static PyObject *
+failure(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *comm, *to, *tagged;
+    const char *mode, *text;
+    int dest, tag;
+    wm_channel_t channel;
+    if (!PyArg_ParseTuple(args, "OOOss:_object_failure", &comm, &to, &tagged,
+                          &mode, &text)
+        || wm_argument_int(to, "dest", &dest) < 0
+        || wm_argument_int(tagged, "tag", &tag) < 0
+        || wm_channel_get(comm, &channel) < 0)
+        return NULL;
+    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag, false);
+    envelope.synchronous = *mode == 's';
+    Py_BEGIN_ALLOW_THREADS;
+    wm_send_failure(channel.comm, &envelope, text);
+    Py_END_ALLOW_THREADS;
+    return Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(
+    part_receive_doc,
+    "_part_receive(payload, array, number, /)\n--\n\n"
+    "Begin to receive a part of an object into an array; None: throw\n"
+    "it away.");
+
+static PyObject *
+part_receive(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *object, *array;
+    wm_message_t message = {0};
+    wm_error_t err;
+    wm_op_t *op, *of;
+    int number, code;
+    if (!PyArg_ParseTuple(args, "OOi:_part_receive", &object, &array, &number)
+        || (of = wm_payload_op(object)) == NULL)
+        return NULL;
+    wm_buffer_t buffer = {.memory = {.device = -1}};
+    wm_envelope_t envelope = {
+        .rank = of->result.source,
+        .tag = number,
+        .stream_device = -1,
+    };
+    if (array != Py_None) {
+        if (wm_message_parse(array, true, "obj", &message) < 0)
+            return NULL;
+        buffer = wm_message_take(&message);
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_receive_begin(of->comm->parts, &buffer, &envelope, &op, &err);
+    Py_END_ALLOW_THREADS;
+    if (code < 0) {
+        wm_message_release(&message);
+        return wm_raise(&err);
+    }
+    if (array != Py_None)
+        return wm_request_new(op, MPI_REQUEST_NULL, &message);
+    wm_op_release(op); // it ends by itself
+    wm_engine_notify();
+    return Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(part_wait_doc,
+             "_part_wait(request, /)\n--\n\n"
+             "Wait until a part is there; not interrupted, since the object\n"
+             "would be lost.");
+
+static PyObject *
+part_wait(PyObject *module, PyObject *object)
+{
+    (void)module;
+    wm_error_t err;
+    int code;
+    if (!PyObject_TypeCheck(object, wm_state()->request_type)) {
+        PyErr_SetString(PyExc_TypeError, "expected a wm.Request");
+        return NULL;
+    }
+    wm_request_t *request = (wm_request_t *)object;
+    wm_op_t *op = request->op;
+    if (op == NULL)
+        return Py_NewRef(Py_None);
+    wm_op_retain(op);
+    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_op_wait(op, NULL, &err);
+    Py_END_ALLOW_THREADS;
+    code = wm_python_waited(code, &err);
+    wm_op_release(op);
+    wm_request_retire(request);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"_object_send", send, METH_VARARGS, send_doc},
+    {"_object_failure", failure, METH_VARARGS, failure_doc},
+    {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
+    {"_part_receive", part_receive, METH_VARARGS, part_receive_doc},
+    {"_part_wait", part_wait, METH_O, part_wait_doc},
+    {0},
+};
+
+int
+wm_python_add_parts(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

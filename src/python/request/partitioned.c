@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/request/partitioned.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "comm/child.h"
+#include "comm/partitioned.h"
+#include "comm/progress.h"
+#include "comm/request.h"
+#include "python/request/prequest.h"
+
+typedef struct {
+    wm_prequest_t base;
+    int tag;               // the user's; the envelope has the number
+    wm_counted_t *counted; // of which that is, NULL for none
+    int count;             // partitions
+    char *ready;           // of each, whether it is
+    unsigned marks;        // calls under way that mark some
+    wm_partitions_t partitions;
+} partitioned_t;
+
+static PyTypeObject *partitioned_type;
+
+// A request without its message ends, and its number is free again.
+static void
+retire(partitioned_t *self)
+{
+    wm_request_t *request = &self->base.request;
+    if (wm_is_child())
+        return;
+    if (!self->base.receives && self->partitions.missing > 0
+        && wm_engine_check(NULL) == 0 && wm_request_is_active(request)) {
+        wm_op_t *gate = request->op;
+        Py_BEGIN_ALLOW_THREADS;
+        wm_error_t err;
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
+                     "the request was freed before its partitions were ready");
+        wm_gate_fail(gate, &err);
+        Py_END_ALLOW_THREADS;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    wm_partitions_forget(&self->partitions);
+    Py_END_ALLOW_THREADS;
+    if (self->counted != NULL)
+        wm_partitioned_give_back(self->counted, self->base.envelope.tag);
+    self->counted = NULL;
+}
+
+static void
+partitioned_dealloc(PyObject *object)
+{
+    partitioned_t *self = (partitioned_t *)object;
+    PyObject_GC_UnTrack(object);
+    retire(self);
+    PyMem_Free(self->ready);
+    pthread_mutex_destroy(&self->partitions.lock);
+    wm_prequest_dealloc(object);
+}
+
+// A request under way. NULL with an exception.
+static wm_op_t *
+start(partitioned_t *self)
+{
+    wm_prequest_t *base = &self->base;
+    wm_error_t err;
+    wm_op_t *gate = wm_gate_new(base->channel.comm, self->tag, base->receives);
+    if (gate == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (wm_python_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
+        wm_op_release(gate);
+        wm_raise(&err);
+        return NULL;
+    }
+    base->request.op = gate;
+    return gate;
+}
+
+PyDoc_STRVAR(start_doc,
+             "Start($self, /)\n--\n\n"
+             "Begin the message once more: a send with no partition ready.");
+
+static PyObject *
+partitioned_start(PyObject *object, PyObject *unused)
+{
+    partitioned_t *self = (partitioned_t *)object;
+    wm_prequest_t *base = &self->base;
+    wm_buffer_t buffer;
+    wm_error_t err;
+    wm_op_t *gate = NULL;
+    int code = 0;
+    (void)unused;
+    if (wm_prequest_prepare(base) < 0)
+        return NULL;
+    if (!base->receives || wm_prequest_again(base, &buffer) == 0) {
+        gate = start(self);
+        if (gate == NULL && base->receives)
+            wm_buffer_release(&buffer);
+    }
+    if (gate != NULL && base->receives) {
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_gate_begin(gate, base->channel.comm, &base->envelope,
+                             &buffer, &err);
+        Py_END_ALLOW_THREADS;
+    }
+    else if (gate != NULL) {
+        memset(self->ready, 0, (size_t)self->count);
+        self->partitions.missing = self->count;
+    }
+    base->starting = false;
+    if (code < 0) {
+        wm_request_retire(&base->request);
+        return wm_raise(&err);
+    }
+    return gate != NULL ? Py_NewRef(Py_None) : NULL;
+}
+
+// What was marked is ready. -1 with an exception: it is not, unless the
+// message has `begun`, which then could not.
+static int
+mark(partitioned_t *self, int marked, bool *begun)
+{
+    const wm_envelope_t *envelope = &self->base.envelope;
+    wm_buffer_t buffer;
+    wm_error_t err;
+    wm_op_t *gate = self->base.request.op;
+    int code = -1;
+    *begun = false;
+    wm_op_retain(gate);
+    ++self->marks; // what asks the array may be Python code
+    if (wm_prequest_again(&self->base, &buffer) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        code = wm_partitions_ready(&self->partitions, marked, gate,
+                                   self->base.channel.comm, envelope, &buffer,
+                                   begun, &err);
+        Py_END_ALLOW_THREADS;
+        if (code < 0)
+            wm_raise(&err);
+    }
+    --self->marks;
+    wm_op_release(gate);
+    return code < 0 ? -1 : 0;
+}
+
+// Whether it is a partition of an active request of that direction.
+static int
+check(const partitioned_t *self, bool receives, long partition)
+{
+    const wm_prequest_t *base = &self->base;
+    wm_error_t err;
+    if (wm_python_check_running() < 0)
+        return -1;
+    if (base->comm == NULL)
+        return wm_prequest_fail("the partitioned request was freed");
+    if (base->receives != receives)
+        return wm_prequest_fail(receives ? "Parrived is a receive's: ask the "
+                                           "request of Precv_init"
+                                         : "Pready is a send's: give it the "
+                                           "request of Psend_init");
+    if (partition >= 0 && partition < self->count)
+        return 0;
+    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
+                 "partition=%ld is none of this request: use 0 to %d",
+                 partition, self->count - 1);
+    wm_raise(&err);
+    return -1;
+}
+
+// None of them was ready; now all are marked.
+static int
+claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
+{
+    wm_error_t err;
+    if (check(self, false, 0) < 0)
+        return -1;
+    if (!wm_request_is_active(&self->base.request) || self->base.starting)
+        return wm_prequest_fail("the partitioned request is not active: "
+                                "Start() it first");
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        int code = check(self, false, partitions[i]);
+        if (code == 0 && self->ready[partitions[i]]) {
+            wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
+                         "partition=%ld is ready already", partitions[i]);
+            wm_raise(&err);
+            code = -1;
+        }
+        if (code < 0) {
+            while (--i >= 0)
+                self->ready[partitions[i]] = 0;
+            return -1;
+        }
+        self->ready[partitions[i]] = 1;
+    }
+    return 0;
+}
+
+static PyObject *
+make_ready(partitioned_t *self, const long *partitions, Py_ssize_t count)
+{
+    if (claim(self, partitions, count) < 0)
+        return NULL;
+    bool begun = false;
+    int code = count > 0 ? mark(self, (int)count, &begun) : 0;
+    if (code < 0 && !begun)
+        for (Py_ssize_t i = 0; i < count; ++i)
+            self->ready[partitions[i]] = 0;
+    return code == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+// For PyArg_Parse: a partition's number.
+static int
+convert(PyObject *object, void *result)
+{
+    int partition = 0;
+    if (wm_argument_int(object, "partition", &partition) < 0)
+        return 0;
+    *(long *)result = partition;
+    return 1;
+}
+
+PyDoc_STRVAR(pready_doc,
+             "Pready($self, /, partition)\n--\n\n"
+             "A partition of a send is ready: behind the work that is on the\n"
+             "array's stream now. With the last the message begins. Raises\n"
+             "MPI.Exception for one that is ready already, or is none.");
+
+static PyObject *
+pready(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"partition", NULL};
+    long partition;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Pready", names, convert,
+                                     &partition))
+        return NULL;
+    return make_ready((partitioned_t *)object, &partition, 1);
+}
+
+PyDoc_STRVAR(pready_range_doc,
+             "Pready_range($self, /, partition_low, partition_high)\n--\n\n"
+             "All partitions from the one to the other are ready.");
+
+static PyObject *
+pready_range(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"partition_low", "partition_high", NULL};
+    partitioned_t *self = (partitioned_t *)object;
+    long low, high;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&:Pready_range", names,
+                                     convert, &low, convert, &high)
+        || check(self, false, low) < 0 || check(self, false, high) < 0)
+        return NULL;
+    Py_ssize_t count = high >= low ? high - low + 1 : 0;
+    long *all = PyMem_New(long, (size_t)count + 1);
+    if (all == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; ++i)
+        all[i] = low + (long)i;
+    PyObject *result = make_ready(self, all, count);
+    PyMem_Free(all);
+    return result;
+}
+
+PyDoc_STRVAR(pready_list_doc, "Pready_list($self, /, partitions)\n--\n\n"
+                              "All partitions of a list are ready.");
+
+static PyObject *
+pready_list(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"partitions", NULL};
+    PyObject *given, *result = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Pready_list", names,
+                                     &given))
+        return NULL;
+    PyObject *list = PySequence_Tuple(given);
+    if (list == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
+    long *all = PyMem_New(long, (size_t)count + 1);
+    if (all == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); ++i)
+        all[i] = PyLong_AsLong(PyTuple_GET_ITEM(list, i));
+    if (!PyErr_Occurred())
+        result = make_ready((partitioned_t *)object, all, count);
+    PyMem_Free(all);
+    Py_DECREF(list);
+    return result;
+}
+
+PyDoc_STRVAR(parrived_doc,
+             "Parrived($self, /, partition)\n--\n\n"
+             "Whether a partition of a receive has come: all come together.\n"
+             "True where the request is inactive. Raises MPI.Exception, or\n"
+             "what Wait would.");
+
+static PyObject *
+parrived(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"partition", NULL};
+    partitioned_t *self = (partitioned_t *)object;
+    long partition;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Parrived", names,
+                                     convert, &partition)
+        || check(self, true, partition) < 0)
+        return NULL;
+    if (!wm_request_is_active(&self->base.request))
+        Py_RETURN_TRUE;
+    wm_op_t *gate = self->base.request.op;
+    wm_op_retain(gate);
+    if (!atomic_load(&gate->done)) {
+        Py_BEGIN_ALLOW_THREADS;
+        wm_engine_look(gate);
+        Py_END_ALLOW_THREADS;
+    }
+    bool done = atomic_load(&gate->done);
+    wm_error_t err = gate->error;
+    wm_op_release(gate);
+    if (done && err.code != 0)
+        return wm_raise(&err);
+    return PyBool_FromLong(done);
+}
+
+PyDoc_STRVAR(free_doc,
+             "Free($self, /)\n--\n\n"
+             "Let go of the request; a message under way ends by itself.");
+
+static PyObject *
+partitioned_free(PyObject *object, PyObject *unused)
+{
+    partitioned_t *self = (partitioned_t *)object;
+    if (self->marks > 0) {
+        wm_prequest_fail("another thread is in Pready of this request");
+        return NULL;
+    }
+    if (!self->base.starting) {
+        self->base.starting = true; // retire() lets other threads run
+        retire(self);
+        self->base.starting = false;
+    }
+    return wm_prequest_free(object, unused);
+}
+
+static PyObject *
+partitioned_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *self = wm_prequest_type()->tp_new(type, args, kwargs);
+    if (self != NULL)
+        pthread_mutex_init(&((partitioned_t *)self)->partitions.lock, NULL);
+    return self;
+}
+
+#define KEYWORDS(name, function)                                              \
+    {                                                                         \
+        name, (PyCFunction)(void (*)(void))function,                          \
+            METH_VARARGS | METH_KEYWORDS, function##_doc                      \
+    }
+
+static PyMethodDef methods[] = {
+    {"Start", partitioned_start, METH_NOARGS, start_doc},
+    {"Free", partitioned_free, METH_NOARGS, free_doc},
+    KEYWORDS("Pready", pready),
+    KEYWORDS("Pready_range", pready_range),
+    KEYWORDS("Pready_list", pready_list),
+    KEYWORDS("Parrived", parrived),
+    {0},
+};
+
+PyDoc_STRVAR(partitioned_doc,
+             "A message of a wm.Comm in partitions (Psend_init, Precv_init),\n"
+             "which are made ready one by one and sent as one.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)partitioned_doc},
+    {Py_tp_new, partitioned_new},
+    {Py_tp_dealloc, partitioned_dealloc},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi.PartitionedRequest",
+    .basicsize = sizeof(partitioned_t),
+    .flags = Py_TPFLAGS_DEFAULT, // collected as its base is
+    .slots = slots,
+};
+
+int
+wm_python_add_partitioned(PyObject *module)
+{
+    PyObject *bases = PyTuple_Pack(1, wm_prequest_type());
+    PyObject *type = bases != NULL
+                         ? PyType_FromModuleAndSpec(module, &spec, bases)
+                         : NULL;
+    Py_XDECREF(bases);
+    if (type == NULL)
+        return -1;
+    partitioned_type = (PyTypeObject *)type; // kept
+    return PyModule_AddObjectRef(module, "PartitionedRequest", type);
+}
+
+// A count, or (count, displacement), so many times; anything else as it is.
+static PyObject *
+times(PyObject *given, int partitions)
+{
+    if (PyIndex_Check(given)) {
+        PyObject *number = PyLong_FromLong(partitions);
+        PyObject *all = number != NULL ? PyNumber_Multiply(given, number)
+                                       : NULL;
+        Py_XDECREF(number);
+        return all;
+    }
+    if (!PyList_Check(given) && !PyTuple_Check(given))
+        return Py_NewRef(given);
+    PyObject *list = PySequence_List(given), *pair = NULL;
+    if (list != NULL && PyList_GET_SIZE(list) > 0) {
+        PyObject *all = times(PyList_GET_ITEM(list, 0), partitions);
+        if (all == NULL || PyList_SetItem(list, 0, all) < 0)
+            Py_CLEAR(list);
+    }
+    if (list != NULL)
+        pair = PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return pair;
+}
+
+// The count in a message is that of one partition, as in MPI: the message with
+// that of all of them. What is wrong with it is told where it is parsed.
+static PyObject *
+whole(PyObject *buf, int partitions)
+{
+    if (!PyList_Check(buf) && !PyTuple_Check(buf))
+        return Py_NewRef(buf);
+    PyObject *list = PySequence_List(buf);
+    if (list != NULL && PyList_GET_SIZE(list) > 1) {
+        PyObject *all = times(PyList_GET_ITEM(list, 1), partitions);
+        if (all == NULL || PyList_SetItem(list, 1, all) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+// As many elements in each.
+static int
+check_partitions(const wm_message_t *message, int partitions)
+{
+    size_t size = message->size,
+           count = size > 0 ? message->buffer.nbytes / size : 0;
+    if (count % (size_t)partitions == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "buf: %zu elements cannot be parted into %d equal "
+                 "partitions",
+                 count, partitions);
+    return -1;
+}
+
+// An inactive request for arguments that are right.
+static partitioned_t *
+new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
+            int partitions, bool receives, wm_envelope_t *envelope)
+{
+    wm_message_t message;
+    PyObject *buf = whole(given, partitions);
+    if (buf == NULL || wm_message_parse(buf, receives, "buf", &message) < 0) {
+        Py_XDECREF(buf);
+        return NULL;
+    }
+    wm_channel_keep(channel, &message);
+    partitioned_t *self = NULL;
+    if (envelope->rank != MPI_PROC_NULL
+        && check_partitions(&message, partitions) < 0)
+        wm_message_release(&message);
+    else
+        self = (partitioned_t *)wm_prequest_new(partitioned_type, comm,
+                                                channel, buf, receives,
+                                                envelope, &message);
+    Py_DECREF(buf);
+    if (self == NULL)
+        return NULL;
+    self->tag = envelope->tag;
+    self->count = partitions;
+    self->ready = PyMem_Calloc((size_t)partitions, 1);
+    wm_error_t err;
+    if (self->ready == NULL)
+        PyErr_NoMemory();
+    else if (envelope->rank != MPI_PROC_NULL
+             && wm_partitioned_number(channel->comm, envelope->rank, self->tag,
+                                      receives, &self->base.envelope.tag,
+                                      &self->counted, &err)
+                    < 0) {
+        self->counted = NULL;
+        wm_raise(&err);
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    return self;
+}
+
+static PyObject *
+make(const char *function, PyObject *comm, PyObject *const *args,
+     Py_ssize_t given, PyObject *keywords, bool receives)
+{
+    const char *rank_name = receives ? "source" : "dest";
+    const char *const names[] = {
+        "buf", "partitions", rank_name, "tag", "info",
+    };
+    PyObject *values[5];
+    wm_channel_t channel;
+    wm_error_t err;
+    int partitions;
+    // mpi4py's defaults for a receive, which MPI refuses.
+    int rank = MPI_ANY_SOURCE, tag = receives ? MPI_ANY_TAG : 0;
+    if (wm_arguments(function, names, 5, receives ? 2 : 3, args, given,
+                     keywords, values)
+            < 0
+        || wm_channel_get(comm, &channel) < 0
+        || wm_argument_int(values[1], "partitions", &partitions) < 0
+        || wm_argument_int(values[2], rank_name, &rank) < 0
+        || wm_argument_int(values[3], "tag", &tag) < 0)
+        return NULL;
+    if (partitions < 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "partitions=%d: there must be at least one", partitions);
+        return NULL;
+    }
+    if (wm_comm_check(channel.comm, rank_name, rank, tag, false, &err) < 0)
+        return wm_raise(&err);
+    wm_envelope_t envelope = wm_channel_envelope(&channel, rank, tag, false);
+    return (PyObject *)new_request(comm, &channel, values[0], partitions,
+                                   receives, &envelope);
+}
+
+const char wm_comm_psend_init_doc[] =
+    "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
+    "Make a partitioned send of an array: after Start, the request's Pready\n"
+    "tells of each partition that it may be sent, on any thread, and the\n"
+    "message goes when the last may. Its elements are parted evenly; a count\n"
+    "in buf is that of one partition. info is not used. Received by\n"
+    "Precv_init alone, in the order in which both ends made their requests.\n"
+    "Raises ValueError (partitions), MPI.Exception (dest, tag) and what "
+    "Isend\n"
+    "does.";
+
+PyObject *
+wm_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                   PyObject *keywords)
+{
+    return make("Psend_init", self, args, given, keywords, false);
+}
+
+const char wm_comm_precv_init_doc[] =
+    "Precv_init($self, /, buf, partitions, "
+    "source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "info=None)\n--\n\n"
+    "Make a partitioned receive into an array. source and tag must be named,\n"
+    "as MPI has it. Its partitions need not be the sender's. Raises\n"
+    "ValueError (partitions), MPI.Exception (source, tag) and what Irecv "
+    "does.";
+
+PyObject *
+wm_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                   PyObject *keywords)
+{
+    return make("Precv_init", self, args, given, keywords, true);
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/request/prequest.h"
+
+#include "comm/progress.h"
+#include "comm/request.h"
+#include "python/request/requests.h"
+
+#define AT_ONCE 64 // requests begun without the GIL in one go
+
+static PyTypeObject *prequest_type;
+
+PyTypeObject *
+wm_prequest_type(void)
+{
+    return prequest_type;
+}
+
+PyObject *
+wm_prequest_new(PyTypeObject *type, PyObject *comm,
+                const wm_channel_t *channel, PyObject *buf, bool receives,
+                const wm_envelope_t *envelope, wm_message_t *message)
+{
+    PyObject *empty = PyTuple_New(0);
+    wm_prequest_t *self = empty != NULL ? (wm_prequest_t *)type->tp_new(
+                              type, empty, NULL)
+                                        : NULL;
+    Py_XDECREF(empty);
+    if (self == NULL) {
+        wm_message_release(message);
+        return NULL;
+    }
+    bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
+                  && PySequence_Fast_GET_SIZE(buf) > 0;
+    MPI_Request inactive; // the handle that it has while it is inactive
+    Py_BEGIN_ALLOW_THREADS;
+    MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF,
+                  &inactive);
+    Py_END_ALLOW_THREADS;
+    self->request.inactive = inactive;
+    self->request.base.ob_mpi = self->request.inactive;
+    self->comm = Py_NewRef(comm);
+    self->channel = *channel;
+    wm_comm_retain(channel->comm);
+    self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
+    self->message = *message;
+    self->envelope = *envelope;
+    self->receives = receives;
+    return (PyObject *)self;
+}
+
+static PyObject *
+prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    wm_prequest_t *self = (wm_prequest_t *)wm_state()->request_type->tp_new(
+        type, args, kwargs);
+    if (self != NULL) {
+        self->comm = self->array = NULL;
+        self->message = (wm_message_t){0};
+    }
+    return (PyObject *)self;
+}
+
+static void
+release(PyObject *object)
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    wm_message_release(&self->message);
+    Py_CLEAR(self->array);
+    if (self->comm != NULL)
+        wm_comm_release(self->channel.comm);
+    Py_CLEAR(self->comm);
+}
+
+static int
+prequest_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    Py_VISIT(self->array);
+    Py_VISIT(self->comm);
+    int code = wm_message_traverse(&self->message, visit, arg);
+    return code != 0 ? code : wm_request_traverse(object, visit, arg);
+}
+
+static int
+prequest_clear(PyObject *object)
+{
+    release(object); // a message under way keeps what it uses
+    return wm_request_clear(object);
+}
+
+void
+wm_prequest_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    release(object);
+    PyObject_GC_Track(object); // the base untracks it again
+    wm_request_dealloc(object);
+}
+
+int
+wm_prequest_fail(const char *text)
+{
+    wm_error_t err;
+    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST, "%s", text);
+    wm_raise(&err);
+    return -1;
+}
+
+int
+wm_prequest_prepare(wm_prequest_t *self)
+{
+    wm_request_t *request = &self->request;
+    if (self->comm == NULL)
+        return wm_prequest_fail("the persistent request is of no "
+                                "communicator, or freed");
+    if (self->starting || wm_request_is_active(request))
+        return wm_prequest_fail("the persistent request is active: wait for "
+                                "it before it is started again");
+    if (wm_python_check_running() < 0)
+        return -1;
+    self->starting = true;
+    wm_request_forget(request); // waited for by MPI itself
+    return 0;
+}
+
+int
+wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
+{
+    return wm_message_again(self->array, "buf", &self->message, buffer);
+}
+
+// Both; the message is the caller's to begin. What asks the array may be
+// Python code: the request is taken first.
+static int
+prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
+{
+    *taken = wm_prequest_prepare(self) == 0;
+    if (!*taken)
+        return -1;
+    if (wm_prequest_again(self, buffer) == 0)
+        return 0;
+    self->starting = false;
+    return -1;
+}
+
+// Begins prepared messages, without the GIL; returns how many, and the error
+// of the next.
+static int
+begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
+      wm_error_t *err)
+{
+    int last = count - 1; // the last that is sent
+    while (last > 0 && requests[last]->receives)
+        --last;
+    for (int i = 0; i < count; ++i) {
+        wm_envelope_t envelope = requests[i]->envelope;
+        envelope.more = i < last;
+        int code = wm_channel_begin_unlocked(&requests[i]->channel, &envelope,
+                                             requests[i]->receives,
+                                             &buffers[i], &ops[i], err);
+        if (code < 0) {
+            for (int k = i + 1; k < count; ++k)
+                wm_buffer_release(&buffers[k]);
+            return i;
+        }
+    }
+    return count;
+}
+
+// 0, or -1 with an exception: those before the one that failed have begun.
+static int
+start(wm_prequest_t **requests, int count)
+{
+    wm_buffer_t buffers[AT_ONCE];
+    wm_op_t *ops[AT_ONCE];
+    MPI_Request handles[AT_ONCE];
+    wm_error_t err;
+    int prepared = 0, begun, code = 0;
+    bool taken = true;
+    while (prepared < count
+           && prepare(requests[prepared], &buffers[prepared], &taken) == 0)
+        ++prepared;
+    PyObject *kind, *value, *trace; // of the one that could not be prepared
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_BEGIN_ALLOW_THREADS;
+    begun = begin(requests, buffers, prepared, ops, &err);
+    if (begun > 0)
+        wm_engine_flush();
+    for (int i = 0; i < begun; ++i) {
+        wm_error_t late;
+        handles[i] = MPI_REQUEST_NULL;
+        if (wm_request_start(ops[i], &handles[i], &late) < 0 && code == 0) {
+            code = -1;
+            err = late;
+        }
+    }
+    Py_END_ALLOW_THREADS;
+    for (int i = 0; i < prepared; ++i) {
+        wm_buffer_release(&buffers[i]);
+        requests[i]->starting = false;
+    }
+    for (int i = 0; i < begun; ++i) {
+        wm_request_t *request = &requests[i]->request;
+        request->op = ops[i];
+        if (handles[i] != MPI_REQUEST_NULL)
+            request->base.ob_mpi = handles[i];
+    }
+    if (begun < prepared || code < 0) {
+        Py_XDECREF(kind);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        wm_raise(&err);
+        return -1;
+    }
+    PyErr_Restore(kind, value, trace);
+    if (prepared == count)
+        return 0;
+    // Behind those that were begun: messages do not overtake.
+    if (!requests[prepared]->receives && taken)
+        wm_channel_tell_receiver(&requests[prepared]->channel,
+                                 &requests[prepared]->envelope);
+    return -1;
+}
+
+PyDoc_STRVAR(prequest_start_doc,
+             "Start($self, /)\n--\n\n"
+             "Begin the message once more, ordered after the work that is on\n"
+             "the array's stream now. Raises MPI.Exception where it is under\n"
+             "way already, and what Isend or Irecv would.");
+
+static PyObject *
+prequest_start(PyObject *object, PyObject *unused)
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    (void)unused;
+    return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(prequest_startall_doc,
+             "Startall($type, requests, /)\n--\n\n"
+             "Begin the messages of persistent requests together: short ones\n"
+             "share a kernel. Those of MPI's own may be among them. Raises\n"
+             "what Start raises: those before have begun then.");
+
+static PyObject *
+prequest_startall(PyObject *type, PyObject *given)
+{
+    (void)type;
+    // A list of the caller's may change while the GIL is released.
+    PyObject *list = wm_requests_tuple(given);
+    if (list == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
+    int code = 0;
+    for (Py_ssize_t i = 0; i < count && code == 0; ++i)
+        if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i),
+                                wm_mpi_prequest_type())) {
+            PyErr_Format(PyExc_TypeError,
+                         "requests[%zd]: %.200s is no persistent request", i,
+                         Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
+            code = -1;
+        }
+    // Runs of ours together; others, MPI's own and those of collectives
+    // (derived in Python) among them, by their Start.
+    for (Py_ssize_t i = 0, run; i < count && code == 0; i += run) {
+        PyObject **items = ((PyTupleObject *)list)->ob_item + i;
+        for (run = 0; run < AT_ONCE && i + run < count
+                      && Py_TYPE(items[run]) == prequest_type;)
+            ++run;
+        if (run > 0) {
+            code = start((wm_prequest_t **)items, (int)run);
+            continue;
+        }
+        PyObject *none = PyObject_CallMethod(items[0], "Start", NULL);
+        code = none != NULL ? 0 : -1;
+        Py_XDECREF(none);
+        run = 1;
+    }
+    Py_DECREF(list);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(prequest_free_doc,
+             "Free($self, /)\n--\n\n"
+             "Let go of the request; a message under way ends by itself.");
+
+PyObject *
+wm_prequest_free(PyObject *object, PyObject *unused)
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    (void)unused;
+    if (self->comm == NULL) {
+        wm_prequest_fail(
+            "the persistent request is of no communicator, or freed");
+        return NULL;
+    }
+    if (self->starting) {
+        wm_prequest_fail("the persistent request is being started");
+        return NULL;
+    }
+    MPI_Request active = wm_request_is_active(&self->request)
+                             ? self->request.base.ob_mpi
+                             : MPI_REQUEST_NULL;
+    MPI_Request inactive = self->request.inactive;
+    self->request.inactive = self->request.base.ob_mpi = MPI_REQUEST_NULL;
+    wm_op_t *op = self->request.op;
+    self->request.op = NULL;
+    wm_request_forget(&self->request);
+    release(object);
+    wm_python_request_free(active);
+    wm_python_request_free(inactive);
+    if (op != NULL) // last: what it kept goes at once
+        wm_op_release_told(op);
+    Py_RETURN_NONE;
+}
+
+static int
+prequest_bool(PyObject *object)
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    return self->comm != NULL || self->request.base.ob_mpi != MPI_REQUEST_NULL;
+}
+
+static PyObject *
+not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    (void)object, (void)args, (void)kwargs;
+    wm_prequest_fail("the request is not partitioned: Psend_init and "
+                     "Precv_init make those that are");
+    return NULL;
+}
+
+#define NOT_PARTITIONED(name, parameters)                                     \
+    {                                                                         \
+        name, (PyCFunction)(void (*)(void))not_partitioned,                   \
+            METH_VARARGS | METH_KEYWORDS,                                     \
+            PyDoc_STR(name "($self, /, " parameters ")\n--\n\n"               \
+                           "Of a partitioned request (Psend_init, "           \
+                           "Precv_init) alone: raises\nMPI.Exception here.")  \
+    }
+
+static PyMethodDef prequest_methods[] = {
+    {"Start", prequest_start, METH_NOARGS, prequest_start_doc},
+    {"Startall", prequest_startall, METH_O | METH_CLASS,
+     prequest_startall_doc},
+    {"Free", wm_prequest_free, METH_NOARGS, prequest_free_doc},
+    NOT_PARTITIONED("Pready", "partition"),
+    NOT_PARTITIONED("Pready_range", "partition_low, partition_high"),
+    NOT_PARTITIONED("Pready_list", "partitions"),
+    NOT_PARTITIONED("Parrived", "partition"),
+    {0},
+};
+
+PyDoc_STRVAR(prequest_doc,
+             "Prequest(request=None)\n--\n\n"
+             "A message of a wm.Comm that is begun many times (Send_init,\n"
+             "Recv_init): its buffer is looked at once. An MPI.Prequest that\n"
+             "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
+
+static PyType_Slot prequest_slots[] = {
+    {Py_tp_doc, (void *)prequest_doc},    {Py_tp_new, prequest_tp_new},
+    {Py_tp_dealloc, wm_prequest_dealloc}, {Py_tp_traverse, prequest_traverse},
+    {Py_tp_clear, prequest_clear},        {Py_tp_methods, prequest_methods},
+    {Py_nb_bool, prequest_bool},          {0},
+};
+
+static PyType_Spec prequest_spec = {
+    .name = "warpmpi.Prequest",
+    .basicsize = sizeof(wm_prequest_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = prequest_slots,
+};
+
+int
+wm_python_add_prequest(PyObject *module)
+{
+    PyObject *bases = PyTuple_Pack(2, wm_state()->request_type,
+                                   wm_mpi_prequest_type());
+    PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
+                         module, &prequest_spec, bases)
+                                   : NULL;
+    Py_XDECREF(bases);
+    if (type == NULL)
+        return -1;
+    prequest_type = (PyTypeObject *)type; // kept
+    return PyModule_AddObjectRef(module, "Prequest", type);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// wm.Prequest: a message that is begun many times. GIL held.
+#ifndef WM_PYTHON_REQUEST_PREQUEST_H
+#define WM_PYTHON_REQUEST_PREQUEST_H
+
+#include "comm/p2p.h"
+#include "python/message/channel.h"
+#include "python/request/request.h"
+
+typedef struct {
+    wm_request_t request; // of the message under way
+    PyObject *comm;       // NULL once freed
+    wm_channel_t channel; // whose communicator is retained until then
+    PyObject *array;      // without its list
+    wm_message_t message; // parsed once
+    wm_envelope_t envelope;
+    bool receives;
+    bool starting; // it is being begun
+} wm_prequest_t;
+
+// A new inactive request, of wm.Prequest or a `type` derived from it, of a
+// communicator, or comm.on(stream), for the message parsed from `buf` (moved,
+// also on failure). NULL with an exception.
+PyObject *
+wm_prequest_new(PyTypeObject *type, PyObject *comm,
+                const wm_channel_t *channel, PyObject *buf, bool receives,
+                const wm_envelope_t *envelope, wm_message_t *message);
+
+PyTypeObject *
+wm_prequest_type(void);
+
+// Begins a Start: an exception where the request is freed or active. On
+// success `starting` is set, for the caller to end it.
+WM_MUST_CHECK int
+wm_prequest_prepare(wm_prequest_t *self);
+
+// The message once more, whose producer is asked anew.
+WM_MUST_CHECK int
+wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer);
+
+// MPI.Exception of the class MPI.ERR_REQUEST; -1.
+int
+wm_prequest_fail(const char *text);
+
+// For types derived from wm.Prequest.
+void
+wm_prequest_dealloc(PyObject *object);
+
+PyObject *
+wm_prequest_free(PyObject *object, PyObject *unused);
+
+#endif

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/request/requests.h"
+
+#include "comm/hang.h"
+#include "comm/progress.h"
+#include "python/request/request.h"
+
+#define AT_ONCE 64 // requests waited for without the GIL in one go
+
+static wm_op_t *
+op_of(PyObject *item)
+{
+    return PyObject_TypeCheck(item, wm_state()->request_type)
+               ? ((wm_request_t *)item)->op
+               : NULL;
+}
+
+// Waits for those of ours, without the GIL in one go; -1 with the exception
+// that interrupted it. Errors of messages are raised later.
+static int
+wait_for_all(PyObject *list)
+{
+    wm_op_t *ops[AT_ONCE];
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
+    for (Py_ssize_t next = 0; next < count;) {
+        int taken = 0, code = 0;
+        for (; next < count && taken < AT_ONCE; ++next) {
+            wm_op_t *op = op_of(PyTuple_GET_ITEM(list, next));
+            if (op == NULL || atomic_load(&op->done))
+                continue;
+            wm_op_retain(op); // another thread may end the request
+            ops[taken++] = op;
+        }
+        Py_BEGIN_ALLOW_THREADS;
+        for (int i = 0; i < taken; ++i) {
+            if (code != WM_ERR_PYTHON)
+                code = wm_python_wait_unlocked(ops[i], NULL, NULL);
+            wm_op_release(ops[i]);
+        }
+        Py_END_ALLOW_THREADS;
+        if (code == WM_ERR_PYTHON)
+            return -1;
+    }
+    return 0;
+}
+
+// Of those that MPI has waited for.
+static void
+forget_ended(PyObject *list)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
+        PyObject *item = PyTuple_GET_ITEM(list, i);
+        if (PyObject_TypeCheck(item, wm_state()->request_type)
+            && !wm_request_is_active((wm_request_t *)item))
+            wm_request_forget((wm_request_t *)item);
+    }
+}
+
+const char wm_requests_waitall_doc[] = PyDoc_STR(
+    "Waitall($type, requests, /, statuses=None)\n--\n\n"
+    "Wait for all requests, ours and MPI's in any mix. Faster than\n"
+    "MPI.Request.Waitall, which works on ours as well under\n"
+    "MPI_THREAD_MULTIPLE.");
+
+// `name` is MPI's Waitall or, whose result is a list of objects, waitall.
+static PyObject *
+wait_for_each(const char *name, bool objects, PyObject *list,
+              PyObject *statuses)
+{
+    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    wm_call = (wm_call_t){.name = name, .type = MPI_DATATYPE_NULL};
+    bool ended = wait_for_all(list) == 0; // false: interrupted
+    bool ask_mpi = objects || statuses != Py_None;
+    wm_ended_t gone[AT_ONCE];
+    int taken = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
+        PyObject *item = PyTuple_GET_ITEM(list, i);
+        wm_op_t *op = op_of(item);
+        if (op == NULL) {
+            ask_mpi = true;
+            continue;
+        }
+        if (taken == AT_ONCE) {
+            wm_python_end_requests(gone, taken);
+            taken = 0;
+        }
+        wm_op_retain(op);
+        int code = wm_python_wait(op, NULL);
+        ended = op->done;
+        wm_op_release(op);
+        if (ended && (code < 0 || statuses == Py_None))
+            gone[taken++] = wm_request_take_ended((wm_request_t *)item);
+        if (code == 0)
+            continue;
+        // As MPI does: the others are waited for, then the first error is
+        // raised.
+        if (kind == NULL)
+            PyErr_Fetch(&kind, &value, &trace);
+        else
+            PyErr_Clear();
+    }
+    PyObject *result = NULL;
+    if (kind == NULL && PyErr_Occurred())
+        PyErr_Fetch(&kind, &value, &trace); // interrupted
+    wm_python_end_requests(gone, taken);
+    if (ended && !ask_mpi)
+        result = Py_NewRef(Py_True);
+    else if (ended) {
+        PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+        if (method != NULL)
+            result = PyObject_CallFunctionObjArgs(method, list, statuses,
+                                                  NULL);
+        Py_XDECREF(method);
+    }
+    if (result != NULL)
+        forget_ended(list);
+    if (kind != NULL) {
+        Py_CLEAR(result);
+        PyErr_Restore(kind, value, trace);
+    }
+    return result;
+}
+
+PyObject *
+wm_requests_tuple(PyObject *requests)
+{
+    PyObject *list = PySequence_Tuple(requests);
+    if (list == NULL && PyErr_ExceptionMatches(PyExc_TypeError)
+        && Py_TYPE(requests)->tp_iter == NULL)
+        PyErr_Format(PyExc_TypeError,
+                     "requests: expected a list of requests, not %.100s",
+                     Py_TYPE(requests)->tp_name);
+    return list;
+}
+
+// The requests of a call of mpi4py's as a tuple, which the caller's list may
+// not change meanwhile, and its other argument, or None.
+static PyObject *
+take_list(const char *name, const char *second, PyObject *args,
+          PyObject *kwargs, PyObject **other)
+{
+    char format[32];
+    char *names[] = {"requests", (char *)second, NULL};
+    PyObject *requests;
+    *other = Py_None;
+    if (wm_python_check_running() < 0)
+        return NULL;
+    PyOS_snprintf(format, sizeof format, "O|O:%s", name);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &requests,
+                                     other))
+        return NULL;
+    return wm_requests_tuple(requests);
+}
+
+PyObject *
+wm_requests_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type;
+    PyObject *statuses,
+        *list = take_list("Waitall", "statuses", args, kwargs, &statuses);
+    PyObject *result = list != NULL
+                           ? wait_for_each("Waitall", false, list, statuses)
+                           : NULL;
+    Py_XDECREF(list);
+    return result;
+}
+
+static PyObject *
+call_stock(const char *name, PyObject *list, PyObject *other)
+{
+    PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
+                           method, list, other, NULL)
+                                      : NULL;
+    Py_XDECREF(method);
+    if (result != NULL)
+        forget_ended(list);
+    return result;
+}
+
+static bool
+any_of_ours(PyObject *list)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i)
+        if (op_of(PyTuple_GET_ITEM(list, i)) != NULL)
+            return true;
+    return false;
+}
+
+// A reference to the first of ours that has not ended, or NULL.
+static wm_op_t *
+first_under_way(PyObject *list)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
+        wm_op_t *op = op_of(PyTuple_GET_ITEM(list, i));
+        if (op != NULL && !atomic_load(&op->done)) {
+            wm_op_retain(op); // another thread may end the request
+            return op;
+        }
+    }
+    return NULL;
+}
+
+// What looks without waiting: MPI's own, after our messages were advanced.
+static PyObject *
+look_at(const char *name, PyObject *list, PyObject *other)
+{
+    if (any_of_ours(list)) {
+        Py_BEGIN_ALLOW_THREADS;
+        wm_engine_look(NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    return call_stock(name, list, other);
+}
+
+static PyObject *
+look(const char *name, const char *second, PyObject *args, PyObject *kwargs)
+{
+    PyObject *other, *list = take_list(name, second, args, kwargs, &other);
+    PyObject *result = list != NULL ? look_at(name, list, other) : NULL;
+    Py_XDECREF(list);
+    return result;
+}
+
+// Whether a test of MPI's own says that the wait is over.
+static bool
+is_over(PyObject *tested)
+{
+    PyObject *first = tested;
+    if (PyTuple_Check(tested))
+        first = PyTuple_GET_ITEM(tested, 0);
+    if (PyLong_Check(first)) // (index, flag[, object])
+        return PyObject_IsTrue(PyTuple_GET_ITEM(tested, 1)) != 0;
+    // None: no request is active; a list of indices
+    return !PyList_Check(first) || PyList_GET_SIZE(first) > 0;
+}
+
+// Where some are ours MPI is asked again and again, as waiting inside MPI
+// advances nothing of ours.
+static PyObject *
+wait_for_some(const char *wait, const char *test, PyObject *list,
+              PyObject *other)
+{
+    PyObject *result;
+    wm_hang_t hang;
+    if (!any_of_ours(list))
+        return call_stock(wait, list, other);
+    wm_call = (wm_call_t){.name = wait, .type = MPI_DATATYPE_NULL};
+    for (unsigned turn = 1;; ++turn) {
+        result = call_stock(test, list, other);
+        if (result == NULL || is_over(result))
+            break;
+        Py_DECREF(result);
+        wm_op_t *op = turn % 32 == 0 ? first_under_way(list) : NULL;
+        Py_BEGIN_ALLOW_THREADS;
+        wm_engine_turn(turn);
+        if (turn == 32)
+            wm_hang_begin(&hang, wm_engine_now());
+        if (op != NULL) {
+            wm_hang_look(&hang, op, wm_engine_now());
+            wm_op_release(op);
+        }
+        Py_END_ALLOW_THREADS;
+        if (PyErr_CheckSignals() < 0) {
+            result = NULL;
+            break;
+        }
+    }
+    return result;
+}
+
+PyObject *
+wm_requests_objects(const char *name, PyObject *list, PyObject *other)
+{
+    if (wm_python_check_running() < 0)
+        return NULL;
+    if (strcmp(name, "waitall") == 0)
+        return wait_for_each(name, true, list, other);
+    if (strcmp(name, "waitany") == 0)
+        return wait_for_some(name, "testany", list, other);
+    if (strcmp(name, "waitsome") == 0)
+        return wait_for_some(name, "testsome", list, other);
+    return look_at(name, list, other);
+}
+
+const char wm_requests_waitany_doc[] = PyDoc_STR(
+    "Waitany($type, requests, status=None)\n--\n\n"
+    "Wait for one of the requests, ours and MPI's in any mix; its index.");
+
+PyObject *
+wm_requests_waitany(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type;
+    PyObject *status,
+        *list = take_list("Waitany", "status", args, kwargs, &status);
+    if (list == NULL)
+        return NULL;
+    PyObject *result = wait_for_some("Waitany", "Testany", list, status);
+    Py_DECREF(list);
+    if (result == NULL || !PyTuple_Check(result))
+        return result;
+    PyObject *index = Py_NewRef(PyTuple_GET_ITEM(result, 0));
+    Py_DECREF(result);
+    return index;
+}
+
+const char wm_requests_waitsome_doc[] = PyDoc_STR(
+    "Waitsome($type, requests, statuses=None)\n--\n\n"
+    "Wait until some of the requests have ended; their indices, or None\n"
+    "where none is active.");
+
+PyObject *
+wm_requests_waitsome(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type;
+    PyObject *statuses,
+        *list = take_list("Waitsome", "statuses", args, kwargs, &statuses);
+    PyObject *result = list != NULL ? wait_for_some("Waitsome", "Testsome",
+                                                    list, statuses)
+                                    : NULL;
+    Py_XDECREF(list);
+    return result;
+}
+
+#define LOOK(function, name, second, text)                                    \
+    const char wm_requests_##function##_doc[] = PyDoc_STR(                    \
+        name "($type, requests, " second "=None)\n--\n\n" text);              \
+                                                                              \
+    PyObject *wm_requests_##function(PyObject *type, PyObject *args,          \
+                                     PyObject *kwargs)                        \
+    {                                                                         \
+        (void)type;                                                           \
+        return look(name, second, args, kwargs);                              \
+    }
+
+LOOK(testany, "Testany", "status",
+     "Whether one of the requests has ended: (index, flag).")
+LOOK(testall, "Testall", "statuses", "Whether all requests have ended.")
+LOOK(testsome, "Testsome", "statuses",
+     "The indices of the requests that have ended.")
+LOOK(get_status_all, "Get_status_all", "statuses",
+     "Whether all requests have ended; they stay, to be waited for.")
+LOOK(get_status_any, "Get_status_any", "status",
+     "Whether one of the requests has ended: (index, flag). It stays.")
+LOOK(get_status_some, "Get_status_some", "statuses",
+     "The indices of the requests that have ended, which stay.")

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls of mpi4py's that are ours only where a buffer is no plain array of
+// NumPy's: those are handed on as they are, without Python code in between,
+// which would take longer than a short collective.
+#include <stdbool.h>
+#include <stddef.h>
+#include <structmember.h>
+
+#include "comm/progress.h"
+#include "python/core/mpi4py.h"
+#include "python/request/request.h"
+#include "python/view/view.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *method;  // mpi4py's
+    PyObject *other;   // what serves all other buffers
+    PyObject *explain; // adds to an exception of MPI's
+    PyObject *dict;    // name, documentation and signature
+    PyObject *where;   // positions of the buffers
+    int begins;        // it makes a request
+} passing_t;
+
+// Whether MPI may have a buffer as it is.
+static bool
+is_plain(PyObject *value)
+{
+    bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
+    if (listed && PySequence_Fast_GET_SIZE(value) > 0)
+        value = PySequence_Fast_ITEMS(value)[0];
+    return wm_view_is_plain(value) || value == Py_None
+           || (!listed && wm_mpi_is_in_place(value));
+}
+
+static bool
+are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(self->where);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(self->where, i));
+        if (at >= given || !is_plain(args[at]))
+            return false;
+    }
+    return true;
+}
+
+static PyObject *
+keywords_of(PyObject *const *args, PyObject *names)
+{
+    PyObject *kwargs = PyDict_New();
+    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    for (Py_ssize_t i = 0; i < count && kwargs != NULL; ++i)
+        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(names, i), args[i]) < 0)
+            Py_CLEAR(kwargs);
+    return kwargs;
+}
+
+// Of an exception of MPI's, which stays.
+static void
+explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
+        PyObject *names)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_state()->mpi_exception))
+        return;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *positional = PyTuple_New(given - 1);
+    PyObject *kwargs = keywords_of(args + given, names);
+    PyObject *result = NULL;
+    for (Py_ssize_t i = 1; i < given && positional != NULL; ++i)
+        PyTuple_SET_ITEM(positional, i - 1, Py_NewRef(args[i]));
+    if (positional != NULL && kwargs != NULL)
+        result = PyObject_CallFunctionObjArgs(self->explain, value, args[0],
+                                              positional, kwargs, NULL);
+    PyErr_Clear();
+    Py_XDECREF(result);
+    Py_XDECREF(positional);
+    Py_XDECREF(kwargs);
+    PyErr_Restore(kind, value, trace);
+}
+
+// Memory is exported meanwhile: nobody can resize it.
+static int
+keep(PyObject *kept, PyObject *value)
+{
+    PyObject *view = PyObject_CheckBuffer(value)
+                         ? PyMemoryView_FromObject(value)
+                         : NULL;
+    if (view == NULL)
+        PyErr_Clear();
+    int code = PyList_Append(kept, view != NULL ? view : value);
+    Py_XDECREF(view);
+    return code;
+}
+
+// What a call was given but its object, or NULL with an exception.
+static PyObject *
+keep_all(PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *kept = PyList_New(0);
+    int code = kept == NULL ? -1 : 0;
+    for (Py_ssize_t i = 1; i < count && code == 0; ++i) {
+        bool listed = PyList_Check(args[i]) || PyTuple_Check(args[i]);
+        PyObject *items = listed ? PySequence_Tuple(args[i]) : NULL;
+        Py_ssize_t length = items != NULL ? PyTuple_GET_SIZE(items) : 0;
+        code = listed ? (items == NULL ? -1 : 0) : keep(kept, args[i]);
+        for (Py_ssize_t j = 0; j < length && code == 0; ++j)
+            code = keep(kept, PyTuple_GET_ITEM(items, j));
+        Py_XDECREF(items);
+    }
+    if (code < 0)
+        Py_CLEAR(kept);
+    return kept;
+}
+
+// mpi4py's requests of reductions and of Iallgatherv do not keep the buffers.
+static void
+hand_over(PyObject *result, PyObject *kept)
+{
+    PyMPIRequestObject *request = (PyMPIRequestObject *)result;
+    if (PyObject_TypeCheck(result, wm_mpi_request_type())
+        && !PyObject_TypeCheck(result, wm_state()->request_type)
+        && request->ob_mpi != MPI_REQUEST_NULL && request->ob_buf == Py_None) {
+        request->ob_buf = Py_NewRef(kept);
+        Py_DECREF(Py_None);
+    }
+}
+
+static PyObject *
+call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
+{
+    const passing_t *self = (passing_t *)object;
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
+    PyObject *kept = NULL;
+    if (self->begins && (kept = keep_all(args, count)) == NULL)
+        return NULL;
+    PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
+                                           args, flags, names);
+    if (result == NULL && !ours)
+        explain(self, args, given, names);
+    if (result != NULL && kept != NULL)
+        hand_over(result, kept);
+    Py_XDECREF(kept);
+    return result;
+}
+
+static PyObject *
+passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *method, *other, *explains, *where;
+    int begins = 0;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OOOO!|p:_Passing", &method, &other, &explains,
+                          &PyTuple_Type, &where, &begins))
+        return NULL;
+    passing_t *self = (passing_t *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = call;
+    self->method = Py_NewRef(method);
+    self->other = Py_NewRef(other);
+    self->explain = Py_NewRef(explains);
+    self->where = Py_NewRef(where);
+    self->begins = begins;
+    return (PyObject *)self;
+}
+
+static int
+passing_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    passing_t *self = (passing_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->method);
+    Py_VISIT(self->other);
+    Py_VISIT(self->explain);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int
+passing_clear(PyObject *object)
+{
+    passing_t *self = (passing_t *)object;
+    Py_CLEAR(self->method);
+    Py_CLEAR(self->other);
+    Py_CLEAR(self->explain);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void
+passing_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    passing_clear(object);
+    Py_CLEAR(((passing_t *)object)->where);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// As a method: bound where an object is asked for it.
+static PyObject *
+passing_get(PyObject *object, PyObject *owner, PyObject *type)
+{
+    (void)type;
+    return owner == NULL || owner == Py_None ? Py_NewRef(object)
+                                             : PyMethod_New(object, owner);
+}
+
+static PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(passing_t, vectorcall),
+     READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(passing_t, dict), READONLY, NULL},
+    {0},
+};
+
+static PyGetSetDef attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {0},
+};
+
+PyDoc_STRVAR(passing_doc,
+             "_Passing(method, other, explain, positions, begins=False, "
+             "/)\n--\n\n"
+             "A method of mpi4py's for plain arrays of NumPy, and another for "
+             "all else.\nbegins: it returns a request, which keeps what the "
+             "call was given.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
+    {Py_tp_call, PyVectorcall_Call},  {Py_tp_traverse, passing_traverse},
+    {Py_tp_clear, passing_clear},     {Py_tp_dealloc, passing_dealloc},
+    {Py_tp_descr_get, passing_get},   {Py_tp_members, members},
+    {Py_tp_getset, attributes},       {0},
+};
+
+static PyType_Spec spec = {
+    .name = "warpmpi._core._Passing",
+    .basicsize = sizeof(passing_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC
+             | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = slots,
+};
+
+int
+wm_python_add_passing(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (type == NULL)
+        return -1;
+    int code = PyModule_AddObjectRef(module, "_Passing", type);
+    Py_DECREF(type);
+    return code;
+}

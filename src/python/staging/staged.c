@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_staging/ stands on: the twin in host memory that MPI is given
+// instead of an array in GPU memory, the copies between the two, and requests
+// that end when the twin of what they received was copied back.
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/request.h"
+#include "comm/staged.h"
+#include "comm/stats.h"
+#include "python/array/array.h"
+#include "python/request/request.h"
+
+PyDoc_STRVAR(
+    stage_doc,
+    "_stage(array, writable, name, spoilt=False, /)\n--\n\n"
+    "The twin of an array in GPU memory: a new flat array of its "
+    "element type\nin page-locked host memory.\n\n"
+    "writable: whether the array is to be written. spoilt: not "
+    "page-locked,\nfilled with bytes of 255. Raises what a message of "
+    "the array would,\nnaming `name`, and wm.OutOfMemoryError.");
+
+static PyObject *
+stage(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *object;
+    const char *name;
+    int writable, spoilt = 0;
+    wm_view_t view;
+    wm_array_t twin;
+    if (!PyArg_ParseTuple(args, "Ops|p:_stage", &object, &writable, &name,
+                          &spoilt)
+        || wm_view_parse(object, writable, name, &view) < 0)
+        return NULL;
+    int64_t count = wm_array_count(&view.array);
+    int code = 0;
+    if (!wm_array_is_contiguous(&view.array)
+        && !wm_array_is_f_contiguous(&view.array)) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is not contiguous; %s",
+                     name,
+                     writable ? "receive into a contiguous one and assign it"
+                              : "give a contiguous copy (.copy())");
+        code = -1;
+    }
+    if (code == 0)
+        code = wm_array_new_nogil(-1, !spoilt, view.array.dtype, 1, &count,
+                                  &twin);
+    wm_view_release(&view);
+    if (code < 0)
+        return NULL;
+    if (spoilt)
+        memset(twin.data, 255, wm_array_nbytes(&twin));
+    return wm_array_object(&twin);
+}
+
+// The runs of a list of (offset, length, rows, stride), within `nbytes`.
+static wm_staged_t *
+parse_runs(PyObject *list, size_t nbytes)
+{
+    PyObject *runs = PySequence_Tuple(list);
+    if (runs == NULL)
+        return NULL;
+    size_t count = (size_t)PyTuple_GET_SIZE(runs);
+    wm_staged_t *staged = calloc(1, sizeof *staged
+                                        + count * sizeof *staged->runs);
+    if (staged == NULL)
+        PyErr_NoMemory();
+    for (size_t i = 0; i < count && !PyErr_Occurred(); ++i) {
+        Py_ssize_t offset, length, rows, stride;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(runs, (Py_ssize_t)i),
+                              "nnnn:runs", &offset, &length, &rows, &stride))
+            break;
+        if (offset < 0 || length < 0 || rows < 0 || stride < 0)
+            PyErr_SetString(PyExc_ValueError, "runs: negative");
+        staged->runs[i] = (wm_run_t){(size_t)offset, (size_t)length,
+                                     (size_t)rows, (size_t)stride};
+        staged->count = i + 1;
+    }
+    Py_DECREF(runs);
+    if (!PyErr_Occurred() && !wm_runs_fit(staged->runs, count, nbytes))
+        PyErr_SetString(PyExc_ValueError, "runs: beyond the end of the array");
+    if (PyErr_Occurred()) {
+        free(staged);
+        staged = NULL;
+    }
+    return staged;
+}
+
+// The array as memory and what is to be copied of it; the message is the
+// caller's to release on success.
+static int
+look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
+     const char *name, wm_message_t *message, wm_staged_t **staged)
+{
+    if (!PyObject_TypeCheck(twin, wm_state()->array_type)) {
+        PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
+        return -1;
+    }
+    if (wm_message_parse_typed(object, writable, name, message) < 0)
+        return -1;
+    const wm_array_t *host = wm_array_of(twin);
+    if (message->buffer.nbytes != wm_array_nbytes(host))
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array has %zu bytes now and had %zu when the "
+                     "call was made",
+                     name, message->buffer.nbytes, wm_array_nbytes(host));
+    else
+        *staged = parse_runs(runs, message->buffer.nbytes);
+    if (PyErr_Occurred()) {
+        wm_message_release(message);
+        return -1;
+    }
+    (*staged)->twin = host->data;
+    return 0;
+}
+
+PyDoc_STRVAR(
+    stage_copy_doc,
+    "_stage_copy(array, twin, runs, to_host, name, /)\n--\n\n"
+    "Copy runs of bytes between an array and its twin; complete when "
+    "it returns.\n\n"
+    "runs: (offset, length, rows, stride) in bytes. Where CUDA fails "
+    "on the way\nto the host, raises wm.CudaError and leaves bytes of "
+    "255 there.");
+
+static PyObject *
+stage_copy(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *object, *twin, *runs;
+    const char *name;
+    int to_host, code;
+    wm_message_t message;
+    wm_staged_t *staged;
+    wm_error_t err;
+    if (!PyArg_ParseTuple(args, "OOOps:_stage_copy", &object, &twin, &runs,
+                          &to_host, &name)
+        || look(object, twin, runs, !to_host, name, &message, &staged) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_staged_copy(&message.buffer, staged->twin, staged->runs,
+                          staged->count, to_host, &err);
+    if (code < 0 && to_host)
+        memset(staged->twin, 255, message.buffer.nbytes);
+    Py_END_ALLOW_THREADS;
+    free(staged);
+    wm_message_release(&message);
+    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+}
+
+// A request of ours over one of MPI's, whose handle is taken over unless it is
+// persistent: then `into` is the wm.Prequest to be the request.
+static PyObject *
+begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
+      PyObject *into)
+{
+    wm_buffer_t buffer = wm_message_take(message);
+    MPI_Request handle = inner->ob_mpi;
+    wm_op_t *op;
+    wm_error_t err;
+    int code;
+    if (into == Py_None)
+        inner->ob_mpi = MPI_REQUEST_NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_staged_begin(&buffer, staged, handle, &op, &err);
+    Py_END_ALLOW_THREADS;
+    if (code == 0 && into == Py_None)
+        return wm_request_new(op, MPI_REQUEST_NULL, message);
+    wm_message_release(message);
+    if (code < 0)
+        return wm_raise(&err);
+    wm_request_t *request = (wm_request_t *)into;
+    wm_request_forget(request); // waited for by MPI itself
+    request->op = op;
+    if (wm_python_request_start(op, &request->base.ob_mpi, &err) < 0)
+        return wm_raise(&err);
+    return Py_NewRef(into);
+}
+
+PyDoc_STRVAR(staged_doc,
+             "_staged(request, array, twin, runs, keep, into, name, /)\n"
+             "--\n\n"
+             "A wm.Request that ends when `request`, which is taken over, has "
+             "ended and\nruns of the twin are in the array, a twin of None: "
+             "none are.\n\n"
+             "keep: what is let go of then. into: None, or the wm.Prequest to "
+             "become the\nrequest of a persistent one, which is not taken "
+             "over.");
+
+static PyObject *
+staged(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *inner, *object, *twin, *runs, *keep, *into;
+    const char *name;
+    wm_message_t message;
+    wm_staged_t *staged = NULL;
+    if (!PyArg_ParseTuple(args, "O!OOOOOs:_staged", wm_mpi_request_type(),
+                          &inner, &object, &twin, &runs, &keep, &into, &name))
+        return NULL;
+    if (into != Py_None
+        && !PyObject_TypeCheck(into, wm_state()->request_type)) {
+        PyErr_SetString(PyExc_TypeError, "into: a wm.Request is expected");
+        return NULL;
+    }
+    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    if (twin != Py_None
+        && look(object, twin, runs, true, name, &message, &staged) < 0) {
+        // MPI's part is under way all the same: it ends by itself.
+        PyErr_Fetch(&kind, &value, &trace);
+        twin = Py_None;
+    }
+    if (twin == Py_None
+        && ((staged = calloc(1, sizeof *staged)) == NULL
+            || wm_message_parse_typed(Py_None, true, name, &message) < 0)) {
+        free(staged);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    wm_message_keep(&message, keep);
+    PyObject *result = begin(&message, staged, (PyMPIRequestObject *)inner,
+                             into);
+    if (kind != NULL) {
+        Py_CLEAR(result);
+        PyErr_Restore(kind, value, trace);
+    }
+    return result;
+}
+
+// What a buffer is, or the array in its list; borrowed.
+static PyObject *
+array_of(PyObject *value)
+{
+    bool listed = PyList_Check(value) || PyTuple_Check(value);
+    return listed && PySequence_Fast_GET_SIZE(value) > 0
+               ? PySequence_Fast_GET_ITEM(value, 0)
+               : value;
+}
+
+PyDoc_STRVAR(concerns_doc,
+             "_concerns_us(value, /)\n--\n\n"
+             "Whether MPI must not be given a buffer without a look at it: "
+             "that is,\nmemory of a GPU, an array of Warp, or one with a "
+             "mask.");
+
+static PyObject *
+concerns(PyObject *module, PyObject *value)
+{
+    (void)module;
+    return PyBool_FromLong(wm_view_is_peculiar(array_of(value))
+                           || wm_message_on_device(value));
+}
+
+PyDoc_STRVAR(inner_doc,
+             "_inner(value, name, /)\n--\n\n"
+             "How many elements of MPI's one of a buffer's is, and how many "
+             "the buffer\nhas of its own: (3, n) for Warp's vec3. (1, 0) of "
+             "what MPI counts likewise.\nTypeError, naming `name`, for masked "
+             "arrays and Warp's structs.");
+
+static PyObject *
+inner(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *value;
+    const char *name;
+    wm_view_t view;
+    if (!PyArg_ParseTuple(args, "Os:_inner", &value, &name))
+        return NULL;
+    PyObject *array = Py_NewRef(array_of(value));
+    int64_t each = 1, count = 0;
+    int code = 0;
+    if (wm_view_is_peculiar(array)
+        && (code = wm_view_parse(array, false, name, &view)) == 0) {
+        each = wm_view_inner(array, &view.array);
+        count = each > 1 ? wm_array_count(&view.array) / each : 0;
+        wm_view_release(&view);
+    }
+    Py_DECREF(array);
+    return code < 0 ? NULL
+                    : Py_BuildValue("LL", (long long)each, (long long)count);
+}
+
+PyDoc_STRVAR(count_staged_doc, "_count_staged(collective, /)\n--\n\n"
+                               "Count a staged call in stats().");
+
+static PyObject *
+count_staged(PyObject *module, PyObject *collective)
+{
+    (void)module;
+    wm_stat_add(collective == Py_True ? WM_STAT_staged_collectives
+                                      : WM_STAT_staged_calls,
+                1);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_stage", stage, METH_VARARGS, stage_doc},
+    {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
+    {"_staged", staged, METH_VARARGS, staged_doc},
+    {"_concerns_us", concerns, METH_O, concerns_doc},
+    {"_inner", inner, METH_VARARGS, inner_doc},
+    {"_count_staged", count_staged, METH_O, count_staged_doc},
+    {0},
+};
+
+int
+wm_python_add_staged(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

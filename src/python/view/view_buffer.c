@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The buffer protocol: bytes, memoryview, array, and NumPy arrays that
+// view_numpy.c leaves to it.
+#include "python/view/view_parts.h"
+
+// Py_buffers kept for the next views: taken, and put back once they are
+// released, in steps that run no Python code, so that the GIL is lock enough.
+#define KEPT 64
+
+static Py_buffer *kept[KEPT];
+static int kept_count;
+
+static Py_buffer *
+buffer_new(void)
+{
+    if (kept_count > 0) {
+        return kept[--kept_count];
+    }
+    return PyMem_RawMalloc(sizeof(Py_buffer));
+}
+
+static void
+buffer_free(Py_buffer *buffer)
+{
+    if (kept_count < KEPT) {
+        kept[kept_count++] = buffer;
+    }
+    else {
+        PyMem_RawFree(buffer);
+    }
+}
+
+static void
+release_buffer(void *owner)
+{
+    if (!Py_IsInitialized()) {
+        return;
+    }
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyBuffer_Release(owner);
+    buffer_free(owner);
+    PyGILState_Release(state);
+}
+
+PyObject *
+wm_view_buffer_object(void (*release)(void *owner), void *owner)
+{
+    return release == release_buffer ? ((Py_buffer *)owner)->obj : NULL;
+}
+
+// A signed or unsigned integer type, or a float or complex one, by its size.
+static int
+sized(wm_dtype_t first, Py_ssize_t itemsize, wm_dtype_t *dtype)
+{
+    for (wm_dtype_t d = first; d < first + 4 && d < WM_DTYPES; d++) {
+        if (wm_dtype_info(d)->itemsize == itemsize) {
+            *dtype = d;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+// Of one letter in the struct module's manner.
+static int
+dtype_of_letter(char letter, Py_ssize_t itemsize, wm_dtype_t *dtype)
+{
+    switch (letter) {
+    case '?':
+        *dtype = WM_BOOL;
+        return itemsize == 1 ? 0 : -1;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n':
+        return sized(WM_INT8, itemsize, dtype);
+    case 'B':
+    case 'c':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N':
+    case 'P':
+        return sized(WM_UINT8, itemsize, dtype);
+    case 'e':
+    case 'f':
+    case 'd':
+        if (itemsize > 8) {
+            return -1;
+        }
+        return sized(WM_FLOAT16, itemsize, dtype);
+    default:
+        return -1;
+    }
+}
+
+static int
+dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
+                const char *argument)
+{
+    const char *at = format != NULL ? format : "B";
+    bool foreign = *at == '>' || *at == '!';
+    if (*at == '@' || *at == '=' || *at == '<' || foreign) {
+        at++;
+    }
+    bool complex = *at == 'Z' && (at[1] == 'f' || at[1] == 'd');
+    int status = -1;
+    if (complex && at[2] == '\0') {
+        *dtype = itemsize == 8 ? WM_COMPLEX64 : WM_COMPLEX128;
+        status = itemsize == 8 || itemsize == 16 ? 0 : -1;
+    }
+    else if (*at != '\0' && at[1] == '\0') {
+        status = dtype_of_letter(*at, itemsize, dtype);
+    }
+    if (status < 0) {
+        return wm_view_fail(
+            PyExc_TypeError, argument,
+            "elements of format \"%.100s\" are not supported: use bool, an "
+            "integer, float16/32/64, complex64/128 or bfloat16",
+            format != NULL ? format : "");
+    }
+    if (foreign && itemsize > 1) {
+        return wm_view_fail(
+            PyExc_TypeError, argument,
+            "its elements (%s) are in big-endian byte order: convert it to "
+            "native byte order first, with a.astype(a.dtype.newbyteorder(\"=\""
+            "))",
+            wm_dtype_info(*dtype)->name);
+    }
+    return 0;
+}
+
+// Exporters may leave out what a contiguous buffer does not need (ctypes).
+static void
+take_layout(const Py_buffer *buffer, wm_array_t *array)
+{
+    for (int i = 0; i < buffer->ndim; i++) {
+        array->shape[i] = buffer->shape != NULL
+                              ? buffer->shape[i]
+                              : buffer->len / buffer->itemsize;
+    }
+    if (buffer->strides == NULL) {
+        wm_view_set_contiguous(array);
+        return;
+    }
+    for (int i = 0; i < buffer->ndim; i++) {
+        array->strides[i] = buffer->strides[i];
+    }
+}
+
+static int
+take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
+{
+    wm_array_t *array = &view->array;
+    if (buffer->ndim > WM_MAX_NDIM) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "%d dimensions: at most %d are supported",
+                            buffer->ndim, WM_MAX_NDIM);
+    }
+    if (dtype_of_format(buffer->format, buffer->itemsize, &array->dtype,
+                        argument)
+        < 0) {
+        return -1;
+    }
+    array->data = buffer->buf;
+    array->readonly = buffer->readonly != 0;
+    array->ndim = buffer->ndim;
+    if (buffer->shape == NULL && buffer->ndim > 1) {
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its buffer has no shape");
+    }
+    take_layout(buffer, array);
+    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    return wm_view_set_memory(view, argument);
+}
+
+// Whether it is an array of ml_dtypes.bfloat16, which the buffer protocol has
+// no letter for. No exception.
+static bool
+is_bfloat16(PyObject *object)
+{
+    bool result = false;
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *name = dtype != NULL ? PyObject_GetAttrString(dtype, "name")
+                                   : NULL;
+    if (name != NULL && PyUnicode_Check(name)) {
+        result = PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
+    }
+    PyErr_Clear();
+    Py_XDECREF(dtype);
+    Py_XDECREF(name);
+    return result;
+}
+
+static int
+parse_bfloat16(PyObject *object, bool writable, const char *argument,
+               wm_view_t *view)
+{
+    PyObject *words = PyObject_CallMethod(object, "view", "s", "uint16");
+    if (words == NULL) {
+        return -1;
+    }
+    int status = wm_view_parse_buffer(words, writable, argument, view);
+    Py_DECREF(words);
+    if (status > 0) {
+        view->array.dtype = WM_BFLOAT16;
+    }
+    return status;
+}
+
+// The exporter's own refusal, told in our words where it is about writing.
+static int
+refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (is_bfloat16(object)) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return parse_bfloat16(object, writable, argument, view);
+    }
+    Py_buffer probe;
+    if (writable
+        && PyObject_GetBuffer(object, &probe, PyBUF_STRIDES | PyBUF_FORMAT)
+               == 0) {
+        PyBuffer_Release(&probe);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "%.200s is read-only: receive into a writable "
+                            "array, such as numpy.empty(shape, dtype)",
+                            Py_TYPE(object)->tp_name);
+    }
+    PyErr_Clear();
+    PyErr_NormalizeException(&type, &value, &traceback);
+    // NumPy raises ValueError for elements without a letter.
+    wm_view_fail(PyErr_GivenExceptionMatches(type, PyExc_ValueError)
+                     ? PyExc_TypeError
+                     : type,
+                 argument, "%S", value != NULL ? value : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return -1;
+}
+
+int
+wm_view_parse_buffer(PyObject *object, bool writable, const char *argument,
+                     wm_view_t *view)
+{
+    if (!PyObject_CheckBuffer(object)) {
+        return 0;
+    }
+    int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    Py_buffer *buffer = buffer_new();
+    if (buffer == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (PyObject_GetBuffer(object, buffer, flags) < 0) {
+        buffer_free(buffer);
+        return refused(object, writable, argument, view);
+    }
+    if (take_buffer(buffer, argument, view) < 0) {
+        PyBuffer_Release(buffer);
+        buffer_free(buffer);
+        return -1;
+    }
+    view->owner = buffer;
+    view->release = release_buffer;
+    return 1;
+}

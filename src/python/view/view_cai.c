@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The dictionaries __cuda_array_interface__ (versions 0 to 3) and
+// __array_interface__: numba.readthedocs.io/en/stable/cuda/
+// cuda_array_interface.html and numpy.org/doc/stable/reference/
+// arrays.interface.html.
+#include "python/view/view_parts.h"
+
+#include <errno.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static PyObject *
+intern(PyObject **cache, const char *text)
+{
+    if (*cache == NULL) {
+        *cache = PyUnicode_InternFromString(text);
+    }
+    return *cache;
+}
+
+// An entry of the dictionary, borrowed; NULL where it is missing or None. With
+// an exception only where hashing failed, which strings cannot.
+static PyObject *
+entry(PyObject *dict, PyObject **cache, const char *key)
+{
+    PyObject *name = intern(cache, key);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *value = PyDict_GetItemWithError(dict, name); // borrowed
+    return value == Py_None ? NULL : value;
+}
+
+static int
+missing(const char *argument, const char *key)
+{
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    return wm_view_fail(PyExc_ValueError, argument,
+                        "its array interface has no \"%s\"", key);
+}
+
+static int
+read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
+{
+    static PyObject *key;
+    wm_error_t err;
+    PyObject *value = entry(dict, &key, "typestr"); // borrowed
+    if (value == NULL) {
+        return missing(argument, "typestr");
+    }
+    const char *text = NULL;
+    if (PyUnicode_Check(value)) {
+        text = PyUnicode_AsUTF8(value);
+        PyErr_Clear();
+    }
+    if (text == NULL) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "the typestr of its array interface is no "
+                            "string");
+    }
+    if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0) {
+        return wm_view_raise(argument, &err);
+    }
+    return 0;
+}
+
+void
+wm_view_typestr(PyObject *object, const char *name, char *text, size_t size)
+{
+    PyObject *dict = PyObject_GetAttrString(object, name);
+    PyObject *value = dict != NULL && PyDict_Check(dict)
+                          ? PyDict_GetItemString(dict, "typestr") // borrowed
+                          : NULL;
+    const char *found = value != NULL && PyUnicode_Check(value)
+                            ? PyUnicode_AsUTF8(value)
+                            : NULL;
+    PyOS_snprintf(text, size, "%s", found != NULL ? found : "");
+    PyErr_Clear();
+    Py_XDECREF(dict);
+}
+
+// (address, read-only); an address of None is null.
+static int
+read_data(PyObject *dict, const char *argument, wm_array_t *array)
+{
+    static PyObject *key;
+    PyObject *value = entry(dict, &key, "data"); // borrowed
+    if (value == NULL) {
+        return missing(argument, "data");
+    }
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "the data of its array interface is not "
+                            "(address, read-only)");
+    }
+    PyObject *address = PyTuple_GET_ITEM(value, 0); // borrowed
+    int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(value, 1));
+    if (readonly < 0) {
+        return -1;
+    }
+    unsigned long long number = 0;
+    if (address != Py_None) {
+        PyObject *index = PyNumber_Index(address);
+        number = index != NULL ? PyLong_AsUnsignedLongLong(index) : 0;
+        Py_XDECREF(index);
+        if (PyErr_Occurred()) {
+            PyErr_Clear();
+            return wm_view_fail(PyExc_ValueError, argument,
+                                "the address in its array interface is not "
+                                "an int of 64 bits");
+        }
+    }
+    array->data = (char *)(uintptr_t)number;
+    array->readonly = readonly != 0;
+    return 0;
+}
+
+static int
+read_layout(PyObject *dict, const char *argument, wm_array_t *array)
+{
+    static PyObject *shape_key, *strides_key, *mask_key, *descr_key;
+    PyObject *shape = entry(dict, &shape_key, "shape"); // borrowed
+    if (shape == NULL) {
+        return missing(argument, "shape");
+    }
+    if (!PyTuple_Check(shape) && !PyList_Check(shape)) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "its shape is no tuple of ints");
+    }
+    if (wm_view_set_shape(shape, argument, array) < 0) {
+        return -1;
+    }
+    PyObject *strides = entry(dict, &strides_key, "strides"); // borrowed
+    if (wm_view_set_strides(strides, argument, array) < 0) {
+        return -1;
+    }
+    if (entry(dict, &mask_key, "mask") != NULL) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "masked arrays are not supported: fill the "
+                            "masked elements first");
+    }
+    PyObject *descr = entry(dict, &descr_key, "descr"); // borrowed
+    if (descr != NULL && !PyList_Check(descr)) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "the descr of its array interface is a %.200s, "
+                            "not a list",
+                            Py_TYPE(descr)->tp_name);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+read_version(PyObject *dict, const char *argument, long *version)
+{
+    static PyObject *key;
+    PyObject *value = entry(dict, &key, "version"); // borrowed
+    if (value == NULL) {
+        return missing(argument, "version");
+    }
+    *version = PyLong_AsLong(value);
+    if (*version < 0) {
+        PyErr_Clear();
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "the version of its array interface is no "
+                            "number of one");
+    }
+    return 0;
+}
+
+// 1 where a stream is named, 0 where it is not.
+static int
+read_stream(PyObject *dict, const char *argument, long version,
+            CUstream *stream)
+{
+    static PyObject *key;
+    PyObject *value = version >= 3 ? entry(dict, &key, "stream")
+                                   : NULL; // borrowed
+    if (value == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *index = PyNumber_Index(value);
+    unsigned long long number = index != NULL
+                                    ? PyLong_AsUnsignedLongLong(index)
+                                    : 0;
+    Py_XDECREF(index);
+    if (PyErr_Occurred() || number == 0) {
+        PyErr_Clear();
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "the stream in its CUDA array interface is not "
+                            "None, 1 (the legacy default stream), 2 (the "
+                            "per-thread one) or a handle");
+    }
+    *stream = (CUstream)(uintptr_t)number;
+    return 1;
+}
+
+int
+wm_view_set_producer(wm_view_t *view, bool named, CUstream stream,
+                     const char *argument)
+{
+    wm_producer_t *producer = &view->producer;
+    *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    if (view->memory.kind == WM_MEMORY_HOST) {
+        return 0;
+    }
+    int device = view->memory.device;
+    if (named && !wm_stream_is_default(stream)
+        && (device < 0 || wm_device_count() > 1)) {
+        wm_error_t err;
+        if (wm_device_of_stream(stream, &device, &err) < 0) {
+            return wm_view_raise(argument, &err);
+        }
+    }
+    if (device < 0) {
+        device = wm_device_current();
+        device = device < 0 ? 0 : device;
+    }
+    producer->kind = named ? WM_PRODUCER_STREAM : WM_PRODUCER_DEVICE;
+    producer->device = device;
+    producer->stream = stream;
+    return 0;
+}
+
+static int
+read_array(PyObject *dict, const char *argument, wm_array_t *array,
+           long *version)
+{
+    if (!PyDict_Check(dict)) {
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "its array interface is a %.200s, not a dict",
+                            Py_TYPE(dict)->tp_name);
+    }
+    if (read_typestr(dict, argument, array) < 0
+        || read_data(dict, argument, array) < 0
+        || read_layout(dict, argument, array) < 0
+        || read_version(dict, argument, version) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+// Whether the process may read a byte: asked of the system, not tried.
+static bool
+is_readable(const char *address)
+{
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)address, 1};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1
+           || errno != EFAULT;
+}
+
+// Host memory may be shown by the interface for CUDA as well; what is neither
+// that nor known to CUDA was freed, or never was.
+static int
+check_known(const wm_view_t *view, const char *argument)
+{
+    char *low;
+    size_t length;
+    if (view->memory.kind != WM_MEMORY_HOST
+        || wm_array_nbytes(&view->array) == 0)
+        return 0;
+    wm_array_extent(&view->array, &low, &length);
+    if (is_readable(low) && is_readable(low + length - 1))
+        return 0;
+    return wm_view_fail(wm_state()->cuda_error, argument,
+                        "its CUDA array interface names memory at %p that "
+                        "CUDA does not know: was it freed?",
+                        view->array.data);
+}
+
+int
+wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
+                  bool *stream_named)
+{
+    static PyObject *key;
+    CUstream stream = NULL;
+    long version;
+    int status = -1;
+    if (intern(&key, "__cuda_array_interface__") == NULL) {
+        return -1;
+    }
+    PyObject *dict = wm_python_attribute(object, key);
+    if (dict == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (read_array(dict, argument, &view->array, &version) < 0
+        || wm_view_set_memory(view, argument) < 0) {
+        goto done;
+    }
+    int named = read_stream(dict, argument, version, &stream);
+    if (named < 0 || check_known(view, argument) < 0
+        || wm_view_set_producer(view, named, stream, argument) < 0) {
+        goto done;
+    }
+    *stream_named = named;
+    wm_view_own_object(view, object);
+    status = 1;
+done:
+    Py_DECREF(dict);
+    return status;
+}
+
+int
+wm_view_parse_array_interface(PyObject *object, const char *argument,
+                              wm_view_t *view)
+{
+    static PyObject *key;
+    static PyObject *data_key;
+    long version;
+    int status = -1;
+    if (intern(&key, "__array_interface__") == NULL) {
+        return -1;
+    }
+    PyObject *dict = wm_python_attribute(object, key);
+    if (dict == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    // Without an address the buffer protocol is meant, which was tried.
+    if (PyDict_Check(dict) && entry(dict, &data_key, "data") == NULL) {
+        status = PyErr_Occurred() ? -1 : 0;
+    }
+    else if (read_array(dict, argument, &view->array, &version) == 0
+             && wm_view_set_memory(view, argument) == 0) {
+        view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE,
+                                         .device = -1};
+        wm_view_own_object(view, object);
+        status = 1;
+    }
+    Py_DECREF(dict);
+    return status;
+}

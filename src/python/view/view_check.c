@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What every protocol's parser needs: errors that name the argument, shapes
+// and strides from Python, and the checks of what they say.
+#include "python/view/view_parts.h"
+
+int
+wm_view_fail(PyObject *type, const char *argument, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    PyObject *text = PyUnicode_FromFormatV(format, args);
+    va_end(args);
+    if (text != NULL) {
+        PyErr_Format(type, "%s: %U", argument, text);
+        Py_DECREF(text);
+    }
+    return -1;
+}
+
+int
+wm_view_raise(const char *argument, wm_error_t *err)
+{
+    (void)wm_error_context(err, "%s", argument);
+    wm_raise(err);
+    return -1;
+}
+
+// Row-major strides; an extent of 0 counts as 1.
+void
+wm_view_set_contiguous(wm_array_t *array)
+{
+    int64_t stride = wm_dtype_info(array->dtype)->itemsize;
+    for (int i = array->ndim - 1; i >= 0; i--) {
+        int64_t extent = array->shape[i] > 0 ? array->shape[i] : 1;
+        array->strides[i] = stride;
+        if (__builtin_mul_overflow(stride, extent, &stride)) {
+            stride = INT64_MAX; // found out by the check of the extent
+        }
+    }
+}
+
+// Reads at most WM_MAX_NDIM ints.
+static int
+read_ints(PyObject *sequence, const char *what, const char *argument,
+          int64_t *values, int *count)
+{
+    PyObject *fast = PySequence_Tuple(sequence);
+    if (fast == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return wm_view_fail(PyExc_TypeError, argument,
+                            "its %s is no tuple of ints", what);
+    }
+    int status = 0;
+    Py_ssize_t n = PyTuple_GET_SIZE(fast);
+    if (n > WM_MAX_NDIM) {
+        status = wm_view_fail(PyExc_ValueError, argument,
+                              "%zd dimensions: at most %d are supported", n,
+                              WM_MAX_NDIM);
+    }
+    for (Py_ssize_t i = 0; status == 0 && i < n; i++) {
+        PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
+        values[i] = PyLong_AsLongLong(item);
+        if (values[i] == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            status = wm_view_fail(PyExc_ValueError, argument,
+                                  "its %s is not made of 64-bit ints", what);
+        }
+    }
+    *count = (int)n;
+    Py_DECREF(fast);
+    return status;
+}
+
+int
+wm_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
+{
+    int ndim;
+    if (read_ints(shape, "shape", argument, array->shape, &ndim) < 0) {
+        return -1;
+    }
+    array->ndim = ndim;
+    return 0;
+}
+
+int
+wm_view_set_strides(PyObject *strides, const char *argument, wm_array_t *array)
+{
+    int count;
+    if (strides == NULL || strides == Py_None) {
+        wm_view_set_contiguous(array);
+        return 0;
+    }
+    if (read_ints(strides, "strides", argument, array->strides, &count) < 0) {
+        return -1;
+    }
+    if (count != array->ndim) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "it has %d strides for %d dimensions", count,
+                            array->ndim);
+    }
+    return 0;
+}
+
+// No arithmetic later overflows: extents are counted in 63 bits here.
+static int
+check_shape(const wm_array_t *array, const char *argument, bool *empty)
+{
+    int64_t count = wm_dtype_info(array->dtype)->itemsize;
+    int64_t reach = count;
+    bool overflow = false;
+    *empty = false;
+    for (int i = 0; i < array->ndim; i++) {
+        if (array->shape[i] < 0) {
+            return wm_view_fail(PyExc_ValueError, argument,
+                                "its shape has the negative extent %lld",
+                                (long long)array->shape[i]);
+        }
+        *empty |= array->shape[i] == 0;
+    }
+    for (int i = 0; !*empty && i < array->ndim; i++) {
+        int64_t step = 0;
+        int64_t stride = array->strides[i];
+        overflow |= stride == INT64_MIN;
+        overflow |= __builtin_mul_overflow(count, array->shape[i], &count);
+        overflow |= overflow
+                    || __builtin_mul_overflow(stride < 0 ? -stride : stride,
+                                              array->shape[i] - 1, &step);
+        overflow |= __builtin_add_overflow(reach, step, &reach);
+    }
+    if (overflow) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "its shape and strides exceed 63 bits");
+    }
+    return 0;
+}
+
+// A view that leaves its allocation is a mistake that would be found much
+// later. The ranges of other allocators' pools are not the driver's to tell.
+static int
+check_range(const wm_view_t *view, const char *argument)
+{
+    char *low;
+    size_t length;
+    const wm_pointer_t *memory = &view->memory;
+    if (!memory->exportable || memory->size == 0) {
+        return 0;
+    }
+    wm_array_extent(&view->array, &low, &length);
+    uintptr_t first = (uintptr_t)low;
+    if (first < memory->base || first - memory->base + length > memory->size) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "its shape and strides reach outside of its "
+                            "allocation of %zu bytes",
+                            memory->size);
+    }
+    return 0;
+}
+
+int
+wm_view_set_memory(wm_view_t *view, const char *argument)
+{
+    bool empty;
+    wm_error_t err;
+    wm_array_t *array = &view->array;
+    array->storage = NULL;
+    if (check_shape(array, argument, &empty) < 0) {
+        return -1;
+    }
+    if (array->data == NULL && !empty) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "its pointer is null, but its size is not 0");
+    }
+    if (wm_pointer_describe(array->data, &view->memory, &err) < 0) {
+        return wm_view_raise(argument, &err);
+    }
+    return empty ? 0 : check_range(view, argument);
+}

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DLPack, taken: by its C exchange API, where the type has one, or by
+// __dlpack__ and its capsules.
+#include "python/view/view_parts.h"
+
+// Handshake streams of a device, taken in turn: a producer makes one wait for
+// its work, and our stream follows it. They carry nothing but such waits, and
+// live as long as the process.
+#define HANDSHAKES 8
+
+// What a capsule is called once its tensor is taken.
+#define USED_VERSIONED "used_dltensor_versioned"
+#define USED_LEGACY "used_dltensor"
+
+typedef struct {
+    int made;
+    int next;
+    CUstream streams[HANDSHAKES];
+} handshakes_t;
+
+static handshakes_t handshakes[WM_MAX_DEVICES];
+
+static int
+handshake_stream(int device, const char *argument, CUstream *stream)
+{
+    wm_error_t err;
+    const wm_device_t *facts;
+    if (wm_device_get(device, &facts, &err) < 0) {
+        return wm_view_raise(argument, &err);
+    }
+    handshakes_t *own = &handshakes[device];
+    if (own->made < HANDSHAKES) {
+        if (wm_stream_create(device, 0, stream, &err) < 0) {
+            return wm_view_raise(argument, &err);
+        }
+        // Meanwhile others may have come here, and made theirs.
+        if (own->made < HANDSHAKES) {
+            own->streams[own->made++] = *stream;
+            return 0;
+        }
+        wm_stream_destroy(device, *stream);
+    }
+    *stream = own->streams[own->next];
+    own->next = (own->next + 1) % HANDSHAKES;
+    return 0;
+}
+
+// Strides come in elements, and missing ones mean row-major.
+static int
+take_strides(const wm_dl_tensor_t *tensor, const char *argument,
+             wm_array_t *array)
+{
+    int64_t itemsize = wm_dtype_info(array->dtype)->itemsize;
+    if (tensor->strides == NULL) {
+        wm_view_set_contiguous(array);
+        return 0;
+    }
+    for (int i = 0; i < array->ndim; i++) {
+        if (__builtin_mul_overflow(tensor->strides[i], itemsize,
+                                   &array->strides[i])) {
+            return wm_view_fail(PyExc_ValueError, argument,
+                                "the strides of its DLPack tensor exceed 63 "
+                                "bits");
+        }
+    }
+    return 0;
+}
+
+static int
+take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
+            wm_view_t *view)
+{
+    wm_error_t err;
+    wm_array_t *array = &view->array;
+    if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "%d dimensions: at most %d are supported",
+                            (int)tensor->ndim, WM_MAX_NDIM);
+    }
+    if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
+                             tensor->dtype.lanes, &array->dtype, &err)
+        < 0) {
+        return wm_view_raise(argument, &err);
+    }
+    if (tensor->ndim > 0 && tensor->shape == NULL) {
+        return wm_view_fail(PyExc_ValueError, argument,
+                            "its DLPack tensor has no shape");
+    }
+    array->ndim = tensor->ndim;
+    for (int i = 0; i < array->ndim; i++) {
+        array->shape[i] = tensor->shape[i];
+    }
+    if (take_strides(tensor, argument, array) < 0) {
+        return -1;
+    }
+    array->data = tensor->data == NULL
+                      ? NULL
+                      : (char *)tensor->data + tensor->byte_offset;
+    array->readonly = false;
+    return wm_view_set_memory(view, argument);
+}
+
+static bool
+is_cuda(int32_t type)
+{
+    return type == WM_DL_CUDA || type == WM_DL_CUDA_MANAGED;
+}
+
+static bool
+is_host(int32_t type)
+{
+    return type == WM_DL_CPU || type == WM_DL_CUDA_HOST;
+}
+
+// What a producer calls a GPU's memory CUDA must know, and it lies where the
+// pointer says.
+static int
+check_device(const wm_dl_tensor_t *tensor, const char *argument,
+             const wm_view_t *view)
+{
+    if (!is_cuda(tensor->device.type) && !is_host(tensor->device.type)) {
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "DLPack device type %d is not supported: move "
+                            "it to the CPU or to a CUDA device first",
+                            (int)tensor->device.type);
+    }
+    if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL
+        && view->memory.kind == WM_MEMORY_HOST
+        && wm_array_count(&view->array) > 0) {
+        return wm_view_fail(wm_state()->cuda_error, argument,
+                            "it claims to be memory of cuda:%d, but CUDA "
+                            "does not know the pointer %p",
+                            (int)tensor->device.id, view->array.data);
+    }
+    return 0;
+}
+
+const wm_dl_exchange_t *
+wm_dl_exchange_of(PyTypeObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)type,
+                                               "__dlpack_c_exchange_api__");
+    const wm_dl_exchange_t *api = NULL;
+    if (capsule != NULL && PyCapsule_CheckExact(capsule)) {
+        api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    }
+    PyErr_Clear();
+    Py_XDECREF(capsule); // the table lives as long as the process
+    while (api != NULL && api->version.major != WM_DL_MAJOR) {
+        api = api->previous;
+    }
+    bool usable = api != NULL && api->from_object != NULL
+                  && api->current_stream != NULL;
+    return usable ? api : NULL;
+}
+
+// Both kinds of owners: the deleter may need the GIL, and takes it itself.
+static void
+delete_versioned(void *owner)
+{
+    wm_dl_versioned_t *tensor = owner;
+    if (tensor->deleter != NULL) {
+        tensor->deleter(tensor);
+    }
+}
+
+static void
+delete_legacy(void *owner)
+{
+    wm_dl_managed_t *tensor = owner;
+    if (tensor->deleter != NULL) {
+        tensor->deleter(tensor);
+    }
+}
+
+// Some producers' tensors live in their capsule, and not until the deleter is
+// called as the protocol has it: the capsule is kept for as long.
+static void
+release_capsule(void *owner)
+{
+    if (!Py_IsInitialized()) {
+        return; // what is left at the end of the process stays
+    }
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *capsule = owner;
+    if (PyCapsule_IsValid(capsule, USED_VERSIONED)) {
+        delete_versioned(PyCapsule_GetPointer(capsule, USED_VERSIONED));
+    }
+    else if (PyCapsule_IsValid(capsule, USED_LEGACY)) {
+        delete_legacy(PyCapsule_GetPointer(capsule, USED_LEGACY));
+    }
+    Py_DECREF(capsule);
+    PyGILState_Release(state);
+}
+
+// Takes over the tensor, on failure too.
+static int
+take_versioned(wm_dl_versioned_t *managed, const char *argument,
+               wm_view_t *view, wm_dl_device_t *device)
+{
+    if (managed->version.major != WM_DL_MAJOR) {
+        int major = (int)managed->version.major;
+        wm_view_release_owner(delete_versioned, managed);
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its DLPack tensor is of version %d, not 1",
+                            major);
+    }
+    if (take_tensor(&managed->tensor, argument, view) < 0
+        || check_device(&managed->tensor, argument, view) < 0) {
+        wm_view_release_owner(delete_versioned, managed);
+        return -1;
+    }
+    *device = managed->tensor.device;
+    view->array.readonly = (managed->flags & WM_DL_READ_ONLY) != 0;
+    view->owner = managed;
+    view->release = delete_versioned;
+    return 0;
+}
+
+static int
+take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
+            wm_dl_device_t *device)
+{
+    if (take_tensor(&managed->tensor, argument, view) < 0
+        || check_device(&managed->tensor, argument, view) < 0) {
+        wm_view_release_owner(delete_legacy, managed);
+        return -1;
+    }
+    *device = managed->tensor.device;
+    view->owner = managed;
+    view->release = delete_legacy;
+    return 0;
+}
+
+// A tensor borrowed from the object, which is kept; or a managed one.
+static int
+take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
+                 const char *argument, wm_view_t *view, wm_dl_device_t *device)
+{
+    if (api->borrow != NULL) {
+        wm_dl_tensor_t tensor;
+        if (api->borrow(object, &tensor) < 0
+            || take_tensor(&tensor, argument, view) < 0
+            || check_device(&tensor, argument, view) < 0) {
+            return -1;
+        }
+        *device = tensor.device;
+        wm_view_own_object(view, object);
+        return 0;
+    }
+    wm_dl_versioned_t *managed;
+    if (api->from_object(object, &managed) < 0) {
+        return -1;
+    }
+    return take_versioned(managed, argument, view, device);
+}
+
+int
+wm_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
+                       const char *argument, wm_view_t *view)
+{
+    wm_dl_device_t device;
+    if (take_by_exchange(object, api, argument, view, &device) < 0) {
+        if (!PyErr_Occurred()) {
+            return wm_view_fail(PyExc_BufferError, argument,
+                                "its DLPack exchange failed");
+        }
+        return -1;
+    }
+    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST) {
+        return 1;
+    }
+    void *stream;
+    if (api->current_stream(device.type, device.id, &stream) < 0) {
+        wm_view_release(view);
+        return -1;
+    }
+    view->producer.kind = WM_PRODUCER_STREAM;
+    view->producer.device = device.id;
+    view->producer.stream = stream != NULL ? stream : CU_STREAM_LEGACY;
+    return 1;
+}
+
+// __dlpack__ with the arguments of version 1; again with those of version 0
+// where they are not known. `stream` is NULL on the host.
+static PyObject *
+call_dlpack(PyObject *method, PyObject *stream)
+{
+    PyObject *capsule = NULL;
+    PyObject *args = PyTuple_New(0);
+    PyObject *version = Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR,
+                                      WM_DL_MINOR);
+    PyObject *plain = PyDict_New();
+    if (args == NULL || version == NULL || plain == NULL) {
+        goto done;
+    }
+    if (stream != NULL
+        && (PyDict_SetItemString(version, "stream", stream) < 0
+            || PyDict_SetItemString(plain, "stream", stream) < 0)) {
+        goto done;
+    }
+    capsule = PyObject_Call(method, args, version);
+    if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        capsule = PyObject_Call(method, args, plain);
+    }
+done:
+    Py_XDECREF(args);
+    Py_XDECREF(version);
+    Py_XDECREF(plain);
+    return capsule;
+}
+
+static int
+take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
+             wm_dl_device_t *device)
+{
+    int status;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        void *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (PyCapsule_SetName(capsule, USED_VERSIONED) < 0) {
+            return -1;
+        }
+        status = take_versioned(managed, argument, view, device);
+    }
+    else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        void *managed = PyCapsule_GetPointer(capsule, "dltensor");
+        if (PyCapsule_SetName(capsule, USED_LEGACY) < 0) {
+            return -1;
+        }
+        status = take_legacy(managed, argument, view, device);
+    }
+    else {
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its __dlpack__ gave no unused DLPack capsule");
+    }
+    if (status == 0) {
+        view->owner = Py_NewRef(capsule);
+        view->release = release_capsule;
+    }
+    return status;
+}
+
+// The device as (type, id) by __dlpack_device__. 0, or -1.
+static int
+ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
+{
+    PyObject *answer = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    if (answer == NULL) {
+        return -1;
+    }
+    int status = -1;
+    if (PyTuple_Check(answer) && PyTuple_GET_SIZE(answer) == 2) {
+        long type = PyLong_AsLong(PyTuple_GET_ITEM(answer, 0));
+        long id = PyErr_Occurred()
+                      ? -1
+                      : PyLong_AsLong(PyTuple_GET_ITEM(answer, 1));
+        if (!PyErr_Occurred() && type == (int32_t)type && id == (int32_t)id) {
+            device->type = (int32_t)type;
+            device->id = (int32_t)id;
+            status = 0;
+        }
+    }
+    Py_DECREF(answer);
+    if (status < 0) {
+        PyErr_Clear();
+        return wm_view_fail(PyExc_BufferError, argument,
+                            "its __dlpack_device__ gave no pair of ints");
+    }
+    return 0;
+}
+
+static int
+parse_by_method(PyObject *object, PyObject *method, const char *argument,
+                wm_view_t *view)
+{
+    wm_dl_device_t device;
+    CUstream stream = NULL;
+    PyObject *number = NULL, *capsule = NULL;
+    int status = -1;
+    if (ask_device(object, argument, &device) < 0) {
+        return -1;
+    }
+    bool cuda = is_cuda(device.type);
+    if (!cuda && !is_host(device.type)) {
+        wm_dl_tensor_t tensor = {.device = device};
+        return check_device(&tensor, argument, view);
+    }
+    if (cuda) {
+        if (handshake_stream(device.id, argument, &stream) < 0) {
+            return -1;
+        }
+        number = PyLong_FromVoidPtr(stream);
+        if (number == NULL) {
+            return -1;
+        }
+    }
+    capsule = call_dlpack(method, number);
+    if (capsule == NULL
+        || take_capsule(capsule, argument, view, &device) < 0) {
+        goto done;
+    }
+    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    if (cuda && view->memory.kind != WM_MEMORY_HOST) {
+        view->producer.kind = WM_PRODUCER_STREAM;
+        view->producer.device = device.id;
+        view->producer.stream = stream;
+    }
+    status = 1;
+done:
+    Py_XDECREF(number);
+    if (capsule != NULL) {
+        wm_view_release_owner(wm_release_object, capsule);
+    }
+    return status;
+}
+
+int
+wm_view_parse_dlpack(PyObject *object, const char *argument, wm_view_t *view)
+{
+    static PyObject *key;
+    if (key == NULL) {
+        key = PyUnicode_InternFromString("__dlpack__");
+        if (key == NULL) {
+            return -1;
+        }
+    }
+    PyObject *method = wm_python_attribute(object, key);
+    if (method == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int status = parse_by_method(object, method, argument, view);
+    Py_DECREF(method);
+    return status;
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NumPy's arrays, read as the structures that they are: a third of the time
+// that the buffer protocol takes.
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#include "python/view/view_parts.h"
+
+#include <numpy/arrayobject.h>
+
+// Of arrays up to so many bytes the driver is not asked whether somebody has
+// registered their memory with it: asking takes longer than copying.
+#define SHORT_BYTES 4096
+
+// An attribute of a module that the program has imported, else NULL; no
+// exception. A new reference.
+static PyObject *
+imported(const char *module_name, const char *attribute)
+{
+    PyObject *name = PyUnicode_FromString(module_name);
+    PyObject *module = name != NULL ? PyImport_GetModule(name) : NULL;
+    PyObject *value = module != NULL
+                          ? PyObject_GetAttrString(module, attribute)
+                          : NULL;
+    PyErr_Clear();
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return value;
+}
+
+static bool has_our_abi; // NumPy, as its own header has checked
+
+// 0, or -1 with an exception, printed as NumPy does it.
+static int
+import_functions(void)
+{
+    import_array1(-1);
+    return 0;
+}
+
+// NumPy's ndarray, NULL while the program has not imported it; no exception.
+static PyTypeObject *
+array_type(void)
+{
+    static PyTypeObject *known; // never freed, as NumPy is not
+    if (known == NULL) {
+        PyObject *type = imported("numpy", "ndarray");
+        if (type != NULL) {
+            has_our_abi = import_functions() == 0;
+            PyErr_Clear();
+            known = (PyTypeObject *)type;
+        }
+    }
+    return known;
+}
+
+// Integers of a kind follow each other by size.
+#define OF_SIZE(first, type)                                                  \
+    (1 + (first) + (sizeof(type) > 1) + (sizeof(type) > 2)                    \
+     + (sizeof(type) > 4))
+
+// By NumPy's numbers; those that are not here are read by the protocol.
+static bool
+dtype_of_number(int number, wm_dtype_t *dtype)
+{
+    static const uint8_t known[NPY_HALF + 1] = {
+        // 1 more, 0 for none
+        [NPY_BOOL] = 1 + WM_BOOL,
+        [NPY_BYTE] = OF_SIZE(WM_INT8, npy_byte),
+        [NPY_SHORT] = OF_SIZE(WM_INT8, npy_short),
+        [NPY_INT] = OF_SIZE(WM_INT8, npy_int),
+        [NPY_LONG] = OF_SIZE(WM_INT8, npy_long),
+        [NPY_LONGLONG] = OF_SIZE(WM_INT8, npy_longlong),
+        [NPY_UBYTE] = OF_SIZE(WM_UINT8, npy_ubyte),
+        [NPY_USHORT] = OF_SIZE(WM_UINT8, npy_ushort),
+        [NPY_UINT] = OF_SIZE(WM_UINT8, npy_uint),
+        [NPY_ULONG] = OF_SIZE(WM_UINT8, npy_ulong),
+        [NPY_ULONGLONG] = OF_SIZE(WM_UINT8, npy_ulonglong),
+        [NPY_HALF] = 1 + WM_FLOAT16,
+        [NPY_FLOAT] = 1 + WM_FLOAT32,
+        [NPY_DOUBLE] = 1 + WM_FLOAT64,
+        [NPY_CFLOAT] = 1 + WM_COMPLEX64,
+        [NPY_CDOUBLE] = 1 + WM_COMPLEX128,
+    };
+    if (number < 0 || number > NPY_HALF || known[number] == 0) {
+        return false;
+    }
+    *dtype = (wm_dtype_t)(known[number] - 1);
+    return true;
+}
+
+// Whether NumPy took its memory from malloc(), as it does unless it was told
+// otherwise.
+static bool
+is_malloced(PyArrayObject *array)
+{
+    PyObject *base = PyArray_BASE(array);
+    if (base != NULL && Py_TYPE(base) == Py_TYPE(array)) {
+        array = (PyArrayObject *)base; // NumPy's views are of what owns it
+    }
+    return (PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA)
+           && PyArray_HANDLER(array) == PyDataMem_DefaultHandler;
+}
+
+// Where the protocol has more to say, it is asked.
+static bool
+is_plain(PyArrayObject *array, bool writable)
+{
+    int flags = PyArray_FLAGS(array);
+    // The sign is a private flag: writing gives a warning.
+    bool writes = (flags & NPY_ARRAY_WRITEABLE) && flags >= 0;
+    return PyArray_ISNOTSWAPPED(array) && PyArray_NDIM(array) <= WM_MAX_NDIM
+           && (writes || !writable);
+}
+
+int
+wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
+                    wm_view_t *view)
+{
+    PyArrayObject *source = (PyArrayObject *)object;
+    wm_array_t *array = &view->array;
+    if (!has_our_abi) {
+        return wm_view_fail(PyExc_ImportError, argument,
+                            "warpmpi was built for another NumPy than the one "
+                            "that runs: build warpmpi again where this one is "
+                            "installed");
+    }
+    if (!is_plain(source, writable)
+        || !dtype_of_number(PyArray_TYPE(source), &array->dtype)) {
+        return wm_view_parse_buffer(object, writable, argument, view);
+    }
+    array->data = PyArray_BYTES(source);
+    array->readonly = !(PyArray_FLAGS(source) & NPY_ARRAY_WRITEABLE);
+    array->ndim = PyArray_NDIM(source);
+    for (int i = 0; i < array->ndim; i++) {
+        array->shape[i] = PyArray_DIMS(source)[i];
+        array->strides[i] = PyArray_STRIDES(source)[i];
+    }
+    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
+    if (wm_array_nbytes(array) <= SHORT_BYTES && is_malloced(source)) {
+        array->storage = NULL;
+        view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    }
+    else if (wm_view_set_memory(view, argument) < 0) {
+        return -1;
+    }
+    wm_view_own_object(view, object);
+    return 1;
+}
+
+bool
+wm_view_is_numpy_type(PyTypeObject *type)
+{
+    PyTypeObject *known = array_type();
+    return known != NULL && PyType_IsSubtype(type, known);
+}
+
+bool
+wm_view_is_plain(PyObject *object)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    wm_dtype_t unused;
+    return Py_TYPE(object) == array_type() && has_our_abi && is_malloced(array)
+           && dtype_of_number(PyArray_TYPE(array), &unused);
+}
+
+bool
+wm_view_is_masked_type(PyTypeObject *type)
+{
+    PyObject *masked = imported("numpy.ma.core", "MaskedArray");
+    bool result = masked != NULL && PyType_Check(masked)
+                  && PyType_IsSubtype(type, (PyTypeObject *)masked);
+    Py_XDECREF(masked);
+    return result;
+}
+
+int
+wm_view_check_mask(PyObject *object, const char *argument)
+{
+    PyObject *mask = PyObject_GetAttrString(object, "mask");
+    if (mask == NULL) {
+        return -1;
+    }
+    PyObject *none = imported("numpy.ma.core", "nomask");
+    bool masked = mask != none;
+    Py_XDECREF(none);
+    Py_DECREF(mask);
+    return !masked ? 0
+                   : wm_view_fail(PyExc_TypeError, argument,
+                                  "it is a masked array, and a message has no "
+                                  "mask: give array.filled(), or array.data "
+                                  "for all of its values");
+}
