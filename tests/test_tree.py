@@ -81,6 +81,12 @@ def test_the_build_takes_every_source_ground_floor_first():
     assert floors == sorted(floors)
 
 
+def test_no_two_sources_have_one_name():
+    """Of all floors: `py_` before it names Python's side of one below."""
+    names = [path.name for path in SOURCES if path.suffix == ".c"]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.skipif(
     not (ROOT / ".git").exists() or shutil.which("git") is None,
     reason="no checkout of git",
@@ -234,6 +240,24 @@ def test_all_names_exist_and_once():
     assert len(set(warpmpi.__all__)) == len(warpmpi.__all__)
     for public in warpmpi.__all__:
         assert hasattr(warpmpi, public), public
+
+
+MENTION = r"(?<![\w/.])src/[\w/]+(?:\.[a-z]+)?(?![\w*])"
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *SOURCES, *KERNELS], ids=name)
+def test_paths_of_sources_lead_somewhere(path):
+    """In documents and in comments."""
+    for mention in re.findall(MENTION, path.read_text()):
+        assert (ROOT / mention).exists() or "NAME" in mention, mention
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "design.md"], ids=name)
+def test_sources_that_the_design_names_are_there(path):
+    """By their last name only: `stats.c`."""
+    there = {each.name for each in (*SOURCES, *KERNELS)}
+    named = set(re.findall(r"`(\w+\.(?:c|h|cu))`", path.read_text()))
+    assert named <= there | {"NAME.cu"}
 
 
 def anchors(path):

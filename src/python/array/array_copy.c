@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "array/copy.h"
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 
 int
 wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,

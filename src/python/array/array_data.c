@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whatever a user passes as data, seen as an array: array objects as they are,
 // the rest by way of NumPy.
-#include "python/array/array.h"
-#include "python/array/dtype.h"
+#include "python/array/py_array.h"
+#include "python/array/py_dtype.h"
 
 // numpy.asarray(data), or .astype() of it where that is of another type.
 static PyObject *

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 #include "python/view/dlpack.h"
-#include "python/array/dtype.h"
+#include "python/array/py_dtype.h"
 
 // A tensor with all it points to. Freed by its deleter, on any thread.
 typedef struct {

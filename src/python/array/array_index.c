@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Basic indexing: ints, slices, ... and None, all of them views.
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 
 // A view under construction: the next dimension of the source to be indexed.
 typedef struct {

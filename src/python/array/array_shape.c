@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Other shapes of the same memory: reshape, transpose.
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 
 static int
 extent(PyObject *object, const char *argument, int64_t *value)

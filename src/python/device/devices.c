@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which device is meant: names, ordinals, others' device objects, the one
 // current on a thread; and the package's functions on devices.
-#include "python/device/device.h"
+#include "python/device/py_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which stream is meant: anyone's stream objects and handles.
-#include "python/device/device.h"
-#include "python/device/stream.h"
+#include "python/device/py_device.h"
+#include "python/device/py_stream.h"
 #include "python/view/view.h"
 
 // An attribute, or NULL without an exception where there is none.

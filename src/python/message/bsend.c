@@ -5,7 +5,7 @@
 #include "comm/buffered.h"
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 // A communicator of ours, or None for the process.
 static int

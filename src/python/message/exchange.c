@@ -6,7 +6,7 @@
 #include "comm/progress.h"
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 typedef struct {
     wm_channel_t channel;

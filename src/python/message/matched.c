@@ -6,7 +6,7 @@
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
 #include "python/message/probe.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 typedef struct {
     PyMPIMessageObject base; // null, also while `matched` is not

@@ -7,7 +7,7 @@
 #include "python/message/channel.h"
 #include "python/message/matched.h"
 #include "python/core/mpi4py.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 static wm_op_t *
 begin(const char *function, bool matched, PyObject *self,

@@ -5,7 +5,7 @@
 
 #include "comm/check.h"
 #include "comm/element.h"
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 #include "python/message/datatype.h"
 #include "python/message/elements.h"
 #include "python/message/owner.h"

@@ -9,7 +9,7 @@
 #include "python/message/matched.h"
 #include "python/core/mpi4py.h"
 #include "python/objects/objects.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 #include "python/request/requests.h"
 
 // What has been received, or is being: a buffer of its bytes.

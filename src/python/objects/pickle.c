@@ -9,7 +9,7 @@
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
 #include "python/objects/objects.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 // Parts above so many bytes wait for the receive of their object to begin.
 #define RENDEZVOUS_BYTES 65536

@@ -5,7 +5,7 @@
 
 #include "comm/p2p.h"
 #include "python/message/channel.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 typedef struct {
     wm_request_t request; // of the message under way

@@ -3,7 +3,7 @@
 
 #include "comm/hang.h"
 #include "comm/progress.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 #define AT_ONCE 64 // requests waited for without the GIL in one go
 

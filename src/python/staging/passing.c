@@ -8,7 +8,7 @@
 
 #include "comm/progress.h"
 #include "python/core/mpi4py.h"
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 #include "python/view/view.h"
 
 typedef struct {

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 #include "python/core/compat.h"
 #include "python/view/view_parts.h"
 

@@ -5,7 +5,7 @@
 // nvidia.github.io/warp/user_guide/interoperability.html.
 #include <stdlib.h>
 
-#include "python/array/dtype.h"
+#include "python/array/py_dtype.h"
 #include "python/view/view_parts.h"
 
 // Attributes; interned at first use.

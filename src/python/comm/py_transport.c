@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/comm/transport.h"
+#include "python/comm/py_transport.h"
 
 #include <stdio.h>
 

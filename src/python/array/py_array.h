@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Array: the Python object over a wm_array_t, and the parts of its type,
 // one file each. GIL held; released around anything that waits for a GPU.
-#ifndef WM_PYTHON_ARRAY_ARRAY_H
-#define WM_PYTHON_ARRAY_ARRAY_H
+#ifndef WM_PYTHON_ARRAY_PY_ARRAY_H
+#define WM_PYTHON_ARRAY_PY_ARRAY_H
 
 #include "array/array.h"
 #include "python/view/view.h"

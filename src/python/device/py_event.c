@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/device/event.h"
+#include "python/device/py_event.h"
 
-#include "python/device/device.h"
-#include "python/device/stream.h"
+#include "python/device/py_device.h"
+#include "python/device/py_stream.h"
 #include "python/view/view.h"
 
 typedef struct {

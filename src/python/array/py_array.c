@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The type wm.Array: what it is made of and its attributes.
-#include "python/array/array.h"
+#include "python/array/py_array.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
 
-#include "python/device/device.h"
-#include "python/array/dtype.h"
+#include "python/device/py_device.h"
+#include "python/array/py_dtype.h"
 #include "python/view/view_parts.h"
 
 wm_array_t *

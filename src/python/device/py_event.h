@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Event: a CUDA event of ours. GIL held.
-#ifndef WM_PYTHON_DEVICE_EVENT_H
-#define WM_PYTHON_DEVICE_EVENT_H
+#ifndef WM_PYTHON_DEVICE_PY_EVENT_H
+#define WM_PYTHON_DEVICE_PY_EVENT_H
 
 #include "python/core/module.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Psend_init and Precv_init. GIL held.
-#ifndef WM_PYTHON_REQUEST_PARTITIONED_H
-#define WM_PYTHON_REQUEST_PARTITIONED_H
+#ifndef WM_PYTHON_REQUEST_PY_PARTITIONED_H
+#define WM_PYTHON_REQUEST_PY_PARTITIONED_H
 
 #include "python/core/module.h"
 

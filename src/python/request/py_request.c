@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <stdbool.h>
 
-#include "python/request/request.h"
+#include "python/request/py_request.h"
 
 #include "comm/hang.h"
 #include "comm/leftovers.h"

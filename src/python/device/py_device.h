@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Device: one immutable object a device and one for the CPU, and which is
 // current on a thread. GIL held.
-#ifndef WM_PYTHON_DEVICE_DEVICE_H
-#define WM_PYTHON_DEVICE_DEVICE_H
+#ifndef WM_PYTHON_DEVICE_PY_DEVICE_H
+#define WM_PYTHON_DEVICE_PY_DEVICE_H
 
 #include "python/core/module.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/array/dtype.h"
+#include "python/array/py_dtype.h"
 
 #include <string.h>
 

@@ -11,11 +11,11 @@
 #include "comm/request.h"
 #include "python/message/channel.h"
 #include "python/message/exchange.h"
-#include "python/request/partitioned.h"
+#include "python/request/py_partitioned.h"
 #include "python/request/prequest.h"
 #include "python/message/probe.h"
-#include "python/request/request.h"
-#include "python/comm/transport.h"
+#include "python/request/py_request.h"
+#include "python/comm/py_transport.h"
 #include "python/view/view.h"
 
 typedef struct {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Request: an MPI.Request whose own Wait and Test are the fast path. GIL
 // held; released while waiting.
-#ifndef WM_PYTHON_REQUEST_REQUEST_H
-#define WM_PYTHON_REQUEST_REQUEST_H
+#ifndef WM_PYTHON_REQUEST_PY_REQUEST_H
+#define WM_PYTHON_REQUEST_PY_REQUEST_H
 
 #include <stdbool.h>
 

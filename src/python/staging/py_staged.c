@@ -8,8 +8,8 @@
 #include "comm/request.h"
 #include "comm/staged.h"
 #include "comm/stats.h"
-#include "python/array/array.h"
-#include "python/request/request.h"
+#include "python/array/py_array.h"
+#include "python/request/py_request.h"
 
 PyDoc_STRVAR(
     stage_doc,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Stream: a CUDA stream of ours, or a view of anyone's. GIL held.
 // (wm_stream_from_object is in view.h.)
-#ifndef WM_PYTHON_DEVICE_STREAM_H
-#define WM_PYTHON_DEVICE_STREAM_H
+#ifndef WM_PYTHON_DEVICE_PY_STREAM_H
+#define WM_PYTHON_DEVICE_PY_STREAM_H
 
 #include "python/core/module.h"
 

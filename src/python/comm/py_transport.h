@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The method of communicators that wm.transport() asks. GIL held.
-#ifndef WM_PYTHON_COMM_TRANSPORT_H
-#define WM_PYTHON_COMM_TRANSPORT_H
+#ifndef WM_PYTHON_COMM_PY_TRANSPORT_H
+#define WM_PYTHON_COMM_PY_TRANSPORT_H
 
 #include "python/core/module.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/device/device.h"
+#include "python/device/py_device.h"
 
 #include <stdio.h>
 #include <unistd.h>

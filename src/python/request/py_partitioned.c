@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/request/partitioned.h"
+#include "python/request/py_partitioned.h"
 
 #include <pthread.h>
 #include <string.h>
