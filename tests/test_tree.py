@@ -87,6 +87,30 @@ def test_no_two_sources_have_one_name():
     assert sorted(names) == sorted(set(names))
 
 
+def shared_names(text):
+    """Of functions, data and those that macros make: what is not static."""
+    yield from re.findall(
+        r"^(?!(?:static|return|typedef)\b)[A-Za-z_][\w *]*\n(\w+)\(",
+        text,
+        re.MULTILINE,
+    )
+    for line in re.findall(r"^\s*extern\b([^;]*);", text, re.MULTILINE):
+        yield from re.findall(r"(?<!#)\b(\w+)(?:\[\w*\])?\s*(?:,|$)", line)
+    yield from re.findall(
+        r"^(?!static\b|typedef\b)(?:\w+[ *]+)+(\w+)(?:\[.*\])? =",
+        text,
+        re.MULTILINE,
+    )
+    yield from re.findall(r"\b(wm_\w+)##", text)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_names_tell_the_top_floor_from_those_below(path):
+    names = set(shared_names(path.read_text())) - {"PyInit__core"}
+    on_top = {each for each in names if each.startswith("wm_py_")}
+    assert on_top == (names if "python" in path.parts else set())
+
+
 @pytest.mark.skipif(
     not (ROOT / ".git").exists() or shutil.which("git") is None,
     reason="no checkout of git",
@@ -240,6 +264,13 @@ def test_all_names_exist_and_once():
     assert len(set(warpmpi.__all__)) == len(warpmpi.__all__)
     for public in warpmpi.__all__:
         assert hasattr(warpmpi, public), public
+
+
+def test_functions_that_the_design_names_are_there():
+    text = (ROOT / "docs" / "design.md").read_text()
+    words = "".join(path.read_text() for path in (*SOURCES, *KERNELS))
+    named = set(re.findall(r"\bwm_\w*[a-z0-9]\b", text))
+    assert named <= set(re.findall(r"\bwm_\w+", words))
 
 
 MENTION = r"(?<![\w/.])src/[\w/]+(?:\.[a-z]+)?(?![\w*])"

@@ -6,8 +6,8 @@
 #include "python/array/py_array.h"
 
 int
-wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
-                   const int64_t *shape, wm_array_t *array)
+wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
+                      const int64_t *shape, wm_array_t *array)
 {
     int status;
     wm_error_t err;
@@ -15,14 +15,14 @@ wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
                                                  shape, array, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
 }
 
 int
-wm_array_wait_nogil(const wm_array_t *array, bool to_write)
+wm_py_array_wait_nogil(const wm_array_t *array, bool to_write)
 {
     int status = 0;
     bool idle = true;
@@ -34,7 +34,7 @@ wm_array_wait_nogil(const wm_array_t *array, bool to_write)
         Py_END_ALLOW_THREADS
     }
     if (status < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -55,7 +55,8 @@ parse_how(PyObject *blocking, PyObject *stream, how_t *how)
 {
     *how = complete;
     if (stream != NULL && stream != Py_None) {
-        if (wm_stream_from_object(stream, "stream", &how->device, &how->stream)
+        if (wm_py_stream_from_object(stream, "stream", &how->device,
+                                     &how->stream)
             < 0) {
             return -1;
         }
@@ -86,7 +87,7 @@ copy_nogil(const wm_array_t *dst, const wm_producer_t *dst_producer,
         how->stream, how->blocking, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -98,8 +99,8 @@ copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
     wm_array_t made;
     wm_producer_t producer;
     const wm_array_t *array = &view->array;
-    if (wm_array_new_nogil(device, pinned, array->dtype, array->ndim,
-                           array->shape, &made)
+    if (wm_py_array_new_nogil(device, pinned, array->dtype, array->ndim,
+                              array->shape, &made)
         < 0) {
         return NULL;
     }
@@ -108,11 +109,12 @@ copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
         wm_array_clear(&made);
         return NULL;
     }
-    return wm_array_object(&made);
+    return wm_py_array_object(&made);
 }
 
 PyObject *
-wm_array_copy_of(const wm_view_t *view, int device, bool pinned, bool blocking)
+wm_py_array_copy_of(const wm_view_t *view, int device, bool pinned,
+                    bool blocking)
 {
     how_t how = complete;
     how.blocking = blocking;
@@ -123,11 +125,11 @@ static PyObject *
 copied_object(PyObject *self, int device, bool pinned, const how_t *how)
 {
     wm_view_t view;
-    if (wm_view_parse(self, false, "array", &view) < 0) {
+    if (wm_py_view_parse(self, false, "array", &view) < 0) {
         return NULL;
     }
     PyObject *result = copied(&view, device, pinned, how);
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     return result;
 }
 
@@ -158,11 +160,11 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     int device;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$OO:to", names, &object,
                                      &blocking, &pinning, &stream)
-        || wm_device_from_object(object, &device) < 0
+        || wm_py_device_from_object(object, &device) < 0
         || parse_how(blocking, stream, &how) < 0) {
         return NULL;
     }
-    const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
+    const wm_pointer_t *memory = &wm_py_array_of(self)->storage->memory;
     bool is_pinned = memory->kind == WM_MEMORY_PINNED;
     int pinned = 0;
     if (pinning != NULL && pinning != Py_None) {
@@ -226,7 +228,7 @@ array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
         || parse_how(blocking, stream, &how) < 0) {
         return NULL;
     }
-    const wm_pointer_t *memory = &wm_array_of(self)->storage->memory;
+    const wm_pointer_t *memory = &wm_py_array_of(self)->storage->memory;
     return copied_object(self, memory->device,
                          memory->kind == WM_MEMORY_PINNED, &how);
 }
@@ -244,11 +246,11 @@ static PyObject *
 array_numpy(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (wm_array_of(self)->storage->memory.device < 0) {
-        return wm_array_as_numpy(self);
+    if (wm_py_array_of(self)->storage->memory.device < 0) {
+        return wm_py_array_as_numpy(self);
     }
     PyObject *host = copied_object(self, -1, false, &complete);
-    PyObject *result = host != NULL ? wm_array_as_numpy(host) : NULL;
+    PyObject *result = host != NULL ? wm_py_array_as_numpy(host) : NULL;
     Py_XDECREF(host);
     return result;
 }
@@ -272,8 +274,8 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
         strides[i] = repeat ? 0 : src->strides[at < 0 ? 0 : at];
     }
     if (!fits) {
-        PyObject *given = wm_array_tuple(src->shape, src->ndim);
-        PyObject *wanted = wm_array_tuple(dst->shape, dst->ndim);
+        PyObject *given = wm_py_array_tuple(src->shape, src->ndim);
+        PyObject *wanted = wm_py_array_tuple(dst->shape, dst->ndim);
         if (given != NULL && wanted != NULL) {
             PyErr_Format(PyExc_ValueError,
                          "source: shape %R cannot be broadcast to %R", given,
@@ -317,7 +319,7 @@ fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
                                             how->blocking, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -329,7 +331,7 @@ assign(const wm_array_t *dst, PyObject *value, const how_t *how)
     wm_view_t src;
     wm_producer_t producer;
     if (check_writable(dst) < 0
-        || wm_array_view_data(value, &dst->dtype, "source", &src) < 0) {
+        || wm_py_array_view_data(value, &dst->dtype, "source", &src) < 0) {
         return -1;
     }
     int status;
@@ -345,12 +347,12 @@ assign(const wm_array_t *dst, PyObject *value, const how_t *how)
             status = copy_nogil(dst, &producer, &src, how);
         }
     }
-    wm_view_release(&src);
+    wm_py_view_release(&src);
     return status;
 }
 
 int
-wm_array_assign_object(const wm_array_t *dst, PyObject *value)
+wm_py_array_assign_object(const wm_array_t *dst, PyObject *value)
 {
     return assign(dst, value, &complete);
 }
@@ -378,7 +380,7 @@ array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:assign", names,
                                      &source, &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0
-        || assign(wm_array_of(self), source, &how) < 0) {
+        || assign(wm_py_array_of(self), source, &how) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -398,13 +400,14 @@ array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"value", "blocking", "stream", NULL};
     PyObject *value, *blocking = NULL, *stream = NULL;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     wm_view_t view;
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:fill_", names,
                                      &value, &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0 || check_writable(array) < 0
-        || wm_array_view_host_data(value, &array->dtype, "value", &view) < 0) {
+        || wm_py_array_view_host_data(value, &array->dtype, "value", &view)
+               < 0) {
         return NULL;
     }
     int status = -1;
@@ -414,7 +417,7 @@ array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
     else {
         status = fill_nogil(array, view.array.data, &how);
     }
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     if (status < 0) {
         return NULL;
     }
@@ -437,8 +440,8 @@ array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:zero_", names,
                                      &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0
-        || check_writable(wm_array_of(self)) < 0
-        || fill_nogil(wm_array_of(self), zero, &how) < 0) {
+        || check_writable(wm_py_array_of(self)) < 0
+        || fill_nogil(wm_py_array_of(self), zero, &how) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -446,7 +449,7 @@ array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
 
 #define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
 
-PyMethodDef wm_array_copy_methods[] = {
+PyMethodDef wm_py_array_copy_methods[] = {
     {"to", (PyCFunction)(void (*)(void))array_to, WITH_NAMES, to_doc},
     {"to_device", (PyCFunction)(void (*)(void))array_to_device, WITH_NAMES,
      to_device_doc},

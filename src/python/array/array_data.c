@@ -8,7 +8,7 @@
 static PyObject *
 host_array(PyObject *data, const wm_dtype_t *dtype)
 {
-    PyObject *function = wm_numpy("asarray");
+    PyObject *function = wm_py_numpy("asarray");
     PyObject *wanted = NULL, *result = NULL;
     bool nested = PyList_Check(data) || PyTuple_Check(data)
                   || PyNumber_Check(data);
@@ -16,7 +16,7 @@ host_array(PyObject *data, const wm_dtype_t *dtype)
         return NULL;
     }
     if (dtype != NULL) {
-        wanted = wm_python_dtype(*dtype);
+        wanted = wm_py_dtype(*dtype);
         if (wanted == NULL) {
             goto done;
         }
@@ -79,15 +79,15 @@ name_argument(const char *argument)
 }
 
 int
-wm_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
-                        const char *argument, wm_view_t *view)
+wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
+                           const char *argument, wm_view_t *view)
 {
     PyObject *array = host_array(data, dtype);
     if (array == NULL) {
         name_argument(argument);
         return -1;
     }
-    int status = wm_view_parse(array, false, argument, view);
+    int status = wm_py_view_parse(array, false, argument, view);
     Py_DECREF(array);
     return status;
 }
@@ -117,7 +117,7 @@ native_dtype(PyObject *data, wm_dtype_t *dtype)
     PyObject *native = own != NULL
                            ? PyObject_CallMethod(own, "newbyteorder", "s", "=")
                            : NULL;
-    bool found = native != NULL && wm_dtype_from_object(native, dtype) == 0;
+    bool found = native != NULL && wm_py_dtype_from_object(native, dtype) == 0;
     PyErr_Clear();
     Py_XDECREF(own);
     Py_XDECREF(native);
@@ -138,7 +138,7 @@ view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
         dtype = &native;
     }
     if (!numpys || dtype == NULL
-        || wm_array_view_host_data(data, dtype, argument, view) < 0) {
+        || wm_py_array_view_host_data(data, dtype, argument, view) < 0) {
         PyErr_Clear();
         PyErr_Restore(type, value, traceback);
         return -1;
@@ -150,13 +150,13 @@ view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
 }
 
 int
-wm_array_view_data(PyObject *data, const wm_dtype_t *dtype,
-                   const char *argument, wm_view_t *view)
+wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
+                      const char *argument, wm_view_t *view)
 {
     if (is_plain(data)) {
-        return wm_array_view_host_data(data, dtype, argument, view);
+        return wm_py_array_view_host_data(data, dtype, argument, view);
     }
-    if (wm_view_parse(data, false, argument, view) < 0) {
+    if (wm_py_view_parse(data, false, argument, view) < 0) {
         return PyErr_ExceptionMatches(PyExc_TypeError)
                    ? view_by_numpy(data, dtype, argument, view)
                    : -1;
@@ -166,7 +166,7 @@ wm_array_view_data(PyObject *data, const wm_dtype_t *dtype,
     }
     wm_dtype_t given = view->array.dtype;
     bool host = view->memory.device < 0;
-    wm_view_release(view);
+    wm_py_view_release(view);
     if (!host) {
         PyErr_Format(PyExc_TypeError,
                      "%s: elements of %s, not %s: convert it on its device "
@@ -175,5 +175,5 @@ wm_array_view_data(PyObject *data, const wm_dtype_t *dtype,
                      wm_dtype_info(*dtype)->name);
         return -1;
     }
-    return wm_array_view_host_data(data, dtype, argument, view);
+    return wm_py_array_view_host_data(data, dtype, argument, view);
 }

@@ -146,7 +146,7 @@ order_consumer(const wm_array_t *array, PyObject *object)
         return -1;
     }
     if (device < 0) {
-        return wm_array_wait_nogil(array, true);
+        return wm_py_array_wait_nogil(array, true);
     }
     if (number <= 0) {
         PyErr_Format(PyExc_ValueError,
@@ -158,12 +158,12 @@ order_consumer(const wm_array_t *array, PyObject *object)
     CUstream ours;
     CUstream stream = (CUstream)(uintptr_t)number;
     wm_error_t err;
-    if (wm_array_export_stream(array, &ours) < 0) {
+    if (wm_py_array_export_stream(array, &ours) < 0) {
         return -1;
     }
     if (ours != NULL
         && wm_stream_follow(device, stream, device, ours, &err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -227,16 +227,16 @@ static PyObject *
 export_copy(PyObject *self, int ordinal, bool versioned)
 {
     wm_view_t view;
-    if (wm_view_parse(self, false, "array", &view) < 0) {
+    if (wm_py_view_parse(self, false, "array", &view) < 0) {
         return NULL;
     }
-    PyObject *copy = wm_array_copy_of(&view, ordinal, false, true);
-    wm_view_release(&view);
+    PyObject *copy = wm_py_array_copy_of(&view, ordinal, false, true);
+    wm_py_view_release(&view);
     if (copy == NULL) {
         return NULL;
     }
-    atomic_store(&wm_array_of(copy)->storage->shared, true);
-    PyObject *capsule = capsule_of(wm_array_of(copy), versioned, true);
+    atomic_store(&wm_py_array_of(copy)->storage->shared, true);
+    PyObject *capsule = capsule_of(wm_py_array_of(copy), versioned, true);
     Py_DECREF(copy);
     return capsule;
 }
@@ -268,7 +268,7 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
                             NULL};
     PyObject *stream = Py_None, *version = Py_None, *device = Py_None;
     PyObject *copying = Py_None;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     bool versioned;
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO:__dlpack__", names,
@@ -313,7 +313,7 @@ static PyObject *
 array_dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    wm_dl_device_t device = device_of(wm_array_of(self));
+    wm_dl_device_t device = device_of(wm_py_array_of(self));
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
 }
 
@@ -334,7 +334,7 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &dtype, &copying)) {
         return NULL;
     }
-    bool device = wm_array_of(self)->storage->memory.device >= 0;
+    bool device = wm_py_array_of(self)->storage->memory.device >= 0;
     if (copying == Py_False && device) {
         PyErr_SetString(PyExc_ValueError,
                         "copy: an array of a GPU needs a copy");
@@ -346,7 +346,7 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
         return host;
     }
     PyObject *result = NULL;
-    PyObject *make = wm_numpy(copying == Py_False ? "asarray" : "array");
+    PyObject *make = wm_py_numpy(copying == Py_False ? "asarray" : "array");
     if (make != NULL && dtype == Py_None) {
         result = PyObject_CallOneArg(make, host);
     }
@@ -375,7 +375,7 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
 
 #define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
 
-PyMethodDef wm_array_dlpack_methods[] = {
+PyMethodDef wm_py_array_dlpack_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, WITH_NAMES,
      dlpack_doc},
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS, dlpack_device_doc},

@@ -40,14 +40,14 @@ wait_for_others(const wm_producer_t *producer)
     Py_BEGIN_ALLOW_THREADS status = wm_producer_wait(producer, true, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
 }
 
 int
-wm_array_export_stream(const wm_array_t *array, CUstream *stream)
+wm_py_array_export_stream(const wm_array_t *array, CUstream *stream)
 {
     bool idle;
     wm_error_t err;
@@ -67,7 +67,7 @@ wm_array_export_stream(const wm_array_t *array, CUstream *stream)
         }
     }
     if (status < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -76,7 +76,7 @@ wm_array_export_stream(const wm_array_t *array, CUstream *stream)
 static PyObject *
 interface_dict(PyObject *self, bool with_stream, CUstream stream)
 {
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     const char *typestr = wm_dtype_info(array->dtype)->typestr;
     PyObject *shape = NULL, *strides = NULL, *named = NULL, *dict = NULL;
     void *data = wm_array_count(array) > 0 ? array->data : NULL;
@@ -117,11 +117,11 @@ no_interface(const char *why)
 }
 
 PyObject *
-wm_array_cuda_interface(PyObject *self, void *unused)
+wm_py_array_cuda_interface(PyObject *self, void *unused)
 {
     (void)unused;
     CUstream stream;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     if (array->storage->memory.device < 0) {
         return no_interface("__cuda_array_interface__: this array is on the "
                             "host");
@@ -130,7 +130,7 @@ wm_array_cuda_interface(PyObject *self, void *unused)
         return no_interface("__cuda_array_interface__ cannot say bfloat16: "
                             "use DLPack");
     }
-    if (wm_array_export_stream(array, &stream) < 0) {
+    if (wm_py_array_export_stream(array, &stream) < 0) {
         return NULL;
     }
     atomic_store(&array->storage->shared, true);
@@ -138,10 +138,10 @@ wm_array_cuda_interface(PyObject *self, void *unused)
 }
 
 PyObject *
-wm_array_host_interface(PyObject *self, void *unused)
+wm_py_array_host_interface(PyObject *self, void *unused)
 {
     (void)unused;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     if (array->storage->memory.device >= 0) {
         return no_interface("__array_interface__: this array is on a GPU, "
                             "use .numpy() for a copy");
@@ -150,7 +150,7 @@ wm_array_host_interface(PyObject *self, void *unused)
         return no_interface("__array_interface__ cannot say bfloat16: use "
                             ".numpy()");
     }
-    if (wm_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0) {
         return NULL;
     }
     atomic_store(&array->storage->shared, true);
@@ -200,16 +200,16 @@ refusal(const wm_array_t *array, int flags)
 
 // An array never changes its shape, so the buffer points into it.
 int
-wm_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
+wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
 {
-    wm_array_t *array = wm_array_of(self);
+    wm_array_t *array = wm_py_array_of(self);
     const char *why = refusal(array, flags);
     buffer->obj = NULL;
     if (why != NULL) {
         PyErr_SetString(PyExc_BufferError, why);
         return -1;
     }
-    if (wm_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0) {
         return -1;
     }
     atomic_store(&array->storage->shared, true);
@@ -231,7 +231,7 @@ wm_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
 }
 
 void
-wm_array_release_buffer(PyObject *self, Py_buffer *buffer)
+wm_py_array_release_buffer(PyObject *self, Py_buffer *buffer)
 {
     (void)self;
     (void)buffer;
@@ -241,7 +241,7 @@ static PyObject *
 as_numpy(PyObject *self)
 {
     PyObject *memory = PyMemoryView_FromObject(self);
-    PyObject *asarray = memory != NULL ? wm_numpy("asarray") : NULL;
+    PyObject *asarray = memory != NULL ? wm_py_numpy("asarray") : NULL;
     PyObject *result = asarray != NULL ? PyObject_CallOneArg(asarray, memory)
                                        : NULL;
     Py_XDECREF(memory);
@@ -251,22 +251,22 @@ as_numpy(PyObject *self)
 
 // bfloat16 goes as 16-bit words, which NumPy then sees as what they are.
 PyObject *
-wm_array_as_numpy(PyObject *self)
+wm_py_array_as_numpy(PyObject *self)
 {
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     if (array->dtype != WM_BFLOAT16) {
         return as_numpy(self);
     }
     PyObject *dtype = NULL, *words = NULL, *host = NULL, *result = NULL;
     wm_array_t view;
-    dtype = wm_python_dtype(WM_BFLOAT16);
+    dtype = wm_py_dtype(WM_BFLOAT16);
     if (dtype == NULL) {
         return NULL;
     }
     wm_array_copy_header(&view, array);
     wm_storage_retain(view.storage);
     view.dtype = WM_UINT16;
-    words = wm_array_view_object(self, &view);
+    words = wm_py_array_view_object(self, &view);
     host = words != NULL ? as_numpy(words) : NULL;
     result = host != NULL ? PyObject_CallMethod(host, "view", "O", dtype)
                           : NULL;

@@ -114,7 +114,7 @@ take_key(walk_t *walk, PyObject *key, int keys_after)
         return take_slice(walk, key);
     }
     if (PyIndex_Check(key) && !PyBool_Check(key)
-        && Py_TYPE(key) != wm_state()->array_type) {
+        && Py_TYPE(key) != wm_py_state()->array_type) {
         return take_int(walk, key);
     }
     return no_index(key);
@@ -159,9 +159,9 @@ index_view(PyObject *self, PyObject *key, wm_array_t *view)
         keys = &PyTuple_GET_ITEM(key, 0);
         count = PyTuple_GET_SIZE(key);
     }
-    wm_array_begin_view(self, view);
+    wm_py_array_begin_view(self, view);
     view->ndim = 0;
-    walk_t walk = {.source = wm_array_of(self), .view = view};
+    walk_t walk = {.source = wm_py_array_of(self), .view = view};
     if (take_keys(&walk, keys, count) < 0) {
         wm_array_clear(view);
         return -1;
@@ -170,17 +170,17 @@ index_view(PyObject *self, PyObject *key, wm_array_t *view)
 }
 
 PyObject *
-wm_array_subscript(PyObject *self, PyObject *key)
+wm_py_array_subscript(PyObject *self, PyObject *key)
 {
     wm_array_t view;
     if (index_view(self, key, &view) < 0) {
         return NULL;
     }
-    return wm_array_view_object(self, &view);
+    return wm_py_array_view_object(self, &view);
 }
 
 int
-wm_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value)
+wm_py_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value)
 {
     wm_array_t view;
     if (value == NULL) {
@@ -190,16 +190,16 @@ wm_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value)
     if (index_view(self, key, &view) < 0) {
         return -1;
     }
-    int status = wm_array_assign_object(&view, value);
+    int status = wm_py_array_assign_object(&view, value);
     wm_array_clear(&view);
     return status;
 }
 
 PyObject *
-wm_array_item_at(PyObject *self, Py_ssize_t index)
+wm_py_array_item_at(PyObject *self, Py_ssize_t index)
 {
     PyObject *key = PyLong_FromSsize_t(index);
-    PyObject *item = key != NULL ? wm_array_subscript(self, key) : NULL;
+    PyObject *item = key != NULL ? wm_py_array_subscript(self, key) : NULL;
     Py_XDECREF(key);
     return item;
 }

@@ -18,7 +18,8 @@ parse_place(PyObject *object, int pinned, int *device)
         *device = -1;
         return 0;
     }
-    if (wm_device_from_object(object != NULL ? object : Py_None, device) < 0) {
+    if (wm_py_device_from_object(object != NULL ? object : Py_None, device)
+        < 0) {
         return -1;
     }
     if (pinned && *device >= 0) {
@@ -38,7 +39,7 @@ parse_dtype(PyObject *object, wm_dtype_t *dtype)
         *dtype = WM_FLOAT64;
         return 0;
     }
-    return wm_dtype_from_object(object, dtype);
+    return wm_py_dtype_from_object(object, dtype);
 }
 
 static int
@@ -48,10 +49,10 @@ make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
     int device, ndim;
     int64_t extents[WM_MAX_NDIM];
     if (parse_place(device_object, pinned, &device) < 0
-        || wm_array_parse_shape(shape, "shape", &ndim, extents) < 0) {
+        || wm_py_array_parse_shape(shape, "shape", &ndim, extents) < 0) {
         return -1;
     }
-    return wm_array_new_nogil(device, pinned, dtype, ndim, extents, array);
+    return wm_py_array_new_nogil(device, pinned, dtype, ndim, extents, array);
 }
 
 // Sets the new array's elements to a value of its type. Takes over the array.
@@ -65,9 +66,9 @@ filled(wm_array_t *array, const void *value, bool blocking)
     Py_END_ALLOW_THREADS if (status < 0)
     {
         wm_array_clear(array);
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
-    return wm_array_object(array);
+    return wm_py_array_object(array);
 }
 
 #define MAKER_ARGS                                                            \
@@ -100,7 +101,7 @@ empty(PyObject *module, PyObject *args, PyObject *kwargs)
         || make_empty(shape, dtype, device, pinned, &array) < 0) {
         return NULL;
     }
-    return wm_array_object(&array);
+    return wm_py_array_object(&array);
 }
 
 PyDoc_STRVAR(
@@ -140,8 +141,9 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
 {
     wm_view_t view;
     bool given = type != NULL && type != Py_None;
-    if ((given && wm_dtype_from_object(type, dtype) < 0)
-        || wm_array_view_data(value, given ? dtype : NULL, "fill_value", &view)
+    if ((given && wm_py_dtype_from_object(type, dtype) < 0)
+        || wm_py_array_view_data(value, given ? dtype : NULL, "fill_value",
+                                 &view)
                < 0) {
         return -1;
     }
@@ -155,7 +157,7 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
     else {
         memcpy(bytes, view.array.data, wm_dtype_info(*dtype)->itemsize);
     }
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     return status;
 }
 
@@ -220,7 +222,7 @@ ones(PyObject *module, PyObject *args, PyObject *kwargs)
         || parse_dtype(type, &dtype) < 0) {
         return NULL;
     }
-    PyObject *wanted = wm_python_dtype(dtype);
+    PyObject *wanted = wm_py_dtype(dtype);
     PyObject *one = wanted != NULL ? PyLong_FromLong(1) : NULL;
     int status = one != NULL ? parse_value(one, wanted, &dtype, bytes) : -1;
     Py_XDECREF(wanted);
@@ -239,14 +241,14 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     wm_dtype_t dtype;
     int device;
     bool given = type != NULL && type != Py_None;
-    if ((given && wm_dtype_from_object(type, &dtype) < 0)
+    if ((given && wm_py_dtype_from_object(type, &dtype) < 0)
         || parse_place(device_object, pinned, &device) < 0
-        || wm_array_view_data(data, given ? &dtype : NULL, argument, &view)
+        || wm_py_array_view_data(data, given ? &dtype : NULL, argument, &view)
                < 0) {
         return NULL;
     }
-    PyObject *result = wm_array_copy_of(&view, device, pinned, blocking);
-    wm_view_release(&view);
+    PyObject *result = wm_py_array_copy_of(&view, device, pinned, blocking);
+    wm_py_view_release(&view);
     return result;
 }
 
@@ -301,9 +303,9 @@ without_memory(const wm_array_t *data, int device)
     if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, false, NULL,
                         NULL, &array.storage, &err)
         < 0) {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
-    return wm_array_object(&array);
+    return wm_py_array_object(&array);
 }
 
 PyDoc_STRVAR(unpickled_doc, "_unpickled(data, device, pinned, /)\n--\n\n"
@@ -329,11 +331,11 @@ unpickled(PyObject *module, PyObject *args)
     if (device < 0) { // page-locked is of no use here
         return copied_data(data, NULL, place, false, true, "data");
     }
-    if (wm_array_view_data(data, NULL, "data", &view) < 0) {
+    if (wm_py_array_view_data(data, NULL, "data", &view) < 0) {
         return NULL;
     }
     PyObject *result = without_memory(&view.array, device);
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     return result;
 }
 
@@ -371,11 +373,11 @@ static PyObject *
 object_of_view(wm_view_t *view)
 {
     wm_array_t array;
-    if (wm_view_to_array(view, &array) < 0) {
-        wm_view_release(view);
+    if (wm_py_view_to_array(view, &array) < 0) {
+        wm_py_view_release(view);
         return NULL;
     }
-    return wm_array_object(&array);
+    return wm_py_array_object(&array);
 }
 
 PyDoc_STRVAR(
@@ -407,10 +409,10 @@ static PyObject *
 view_of(PyObject *object)
 {
     wm_view_t view;
-    if (Py_TYPE(object) == wm_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state()->array_type) {
         return Py_NewRef(object);
     }
-    if (wm_view_parse(object, false, "obj", &view) < 0) {
+    if (wm_py_view_parse(object, false, "obj", &view) < 0) {
         return NULL;
     }
     return object_of_view(&view);
@@ -432,18 +434,18 @@ asarray(PyObject *module, PyObject *args, PyObject *kwargs)
     if (view == NULL) {
         return NULL;
     }
-    const wm_array_t *array = wm_array_of(view);
+    const wm_array_t *array = wm_py_array_of(view);
     device = array->storage->memory.device;
     int own = device;
     bool other = false;
     PyObject *result = NULL, *here = NULL;
     if (type != Py_None) {
-        if (wm_dtype_from_object(type, &dtype) < 0) {
+        if (wm_py_dtype_from_object(type, &dtype) < 0) {
             goto done;
         }
         other = dtype != array->dtype;
     }
-    if (place != Py_None && wm_device_from_object(place, &device) < 0) {
+    if (place != Py_None && wm_py_device_from_object(place, &device) < 0) {
         goto done;
     }
     int wanted = copy != Py_None ? PyObject_IsTrue(copy) : -1;
@@ -459,7 +461,7 @@ asarray(PyObject *module, PyObject *args, PyObject *kwargs)
                         "copy: another dtype or device needs a copy");
     }
     else {
-        here = wm_python_device(device);
+        here = wm_py_device(device);
         result = here != NULL ? copied_data(type != Py_None ? object : view,
                                             type, here, false, true, "obj")
                               : NULL;
@@ -473,12 +475,13 @@ done:
 static int
 view_dlpack(PyObject *object, wm_view_t *view)
 {
-    const wm_dl_exchange_t *api = wm_dl_exchange_of(Py_TYPE(object));
-    if (Py_TYPE(object) == wm_state()->array_type) {
-        return wm_view_parse(object, false, "x", view);
+    const wm_dl_exchange_t *api = wm_py_dl_exchange_of(Py_TYPE(object));
+    if (Py_TYPE(object) == wm_py_state()->array_type) {
+        return wm_py_view_parse(object, false, "x", view);
     }
-    int status = api != NULL ? wm_view_parse_exchange(object, api, "x", view)
-                             : wm_view_parse_dlpack(object, "x", view);
+    int status = api != NULL
+                     ? wm_py_view_parse_exchange(object, api, "x", view)
+                     : wm_py_view_parse_dlpack(object, "x", view);
     if (status == 0) {
         PyErr_Format(PyExc_TypeError,
                      "x: %.200s has no __dlpack__: wm.asarray() knows other "
@@ -515,7 +518,7 @@ from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     bool elsewhere = false;
     if (place != NULL && place != Py_None) {
-        if (wm_device_from_object(place, &device) < 0) {
+        if (wm_py_device_from_object(place, &device) < 0) {
             goto done;
         }
         elsewhere = device != view.memory.device;
@@ -525,13 +528,13 @@ from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     else if (copy == Py_True || elsewhere) {
         device = elsewhere ? device : view.memory.device;
-        result = wm_array_copy_of(&view, device, false, true);
+        result = wm_py_array_copy_of(&view, device, false, true);
     }
     else {
         return object_of_view(&view);
     }
 done:
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     return result;
 }
 
@@ -555,7 +558,7 @@ static PyMethodDef makers[] = {
 };
 
 int
-wm_array_add_makers(PyObject *module)
+wm_py_array_add_makers(PyObject *module)
 {
     return PyModule_AddFunctions(module, makers);
 }

@@ -15,8 +15,8 @@ extent(PyObject *object, const char *argument, int64_t *value)
 }
 
 int
-wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
-                     int64_t *shape)
+wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
+                        int64_t *shape)
 {
     if (PyIndex_Check(object)) {
         *ndim = 1;
@@ -83,7 +83,7 @@ complete_shape(const wm_array_t *array, int ndim, int64_t *shape)
     if (!wrong && known == count) {
         return 0;
     }
-    PyObject *given = wm_array_tuple(shape, ndim);
+    PyObject *given = wm_py_array_tuple(shape, ndim);
     if (given != NULL) {
         PyErr_Format(PyExc_ValueError, "shape: %R is not one of %lld elements",
                      given, (long long)count);
@@ -161,13 +161,13 @@ static PyObject *
 array_reshape(PyObject *self, PyObject *args)
 {
     wm_array_t view;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     PyObject *shape = args;
     if (PyTuple_GET_SIZE(args) == 1) {
         shape = PyTuple_GET_ITEM(args, 0); // borrowed
     }
-    wm_array_begin_view(self, &view);
-    if (wm_array_parse_shape(shape, "shape", &view.ndim, view.shape) < 0
+    wm_py_array_begin_view(self, &view);
+    if (wm_py_array_parse_shape(shape, "shape", &view.ndim, view.shape) < 0
         || complete_shape(array, view.ndim, view.shape) < 0) {
         wm_array_clear(&view);
         return NULL;
@@ -182,25 +182,25 @@ array_reshape(PyObject *self, PyObject *args)
                         "shape: use .copy().reshape(...)");
         return NULL;
     }
-    return wm_array_view_object(self, &view);
+    return wm_py_array_view_object(self, &view);
 }
 
 static PyObject *
 permuted(PyObject *self, const int64_t *axes)
 {
     wm_array_t view;
-    const wm_array_t *array = wm_array_of(self);
-    wm_array_begin_view(self, &view);
+    const wm_array_t *array = wm_py_array_of(self);
+    wm_py_array_begin_view(self, &view);
     for (int i = 0; i < array->ndim; i++) {
         int axis = axes != NULL ? (int)axes[i] : array->ndim - 1 - i;
         view.shape[i] = array->shape[axis];
         view.strides[i] = array->strides[axis];
     }
-    return wm_array_view_object(self, &view);
+    return wm_py_array_view_object(self, &view);
 }
 
 PyObject *
-wm_array_transposed(PyObject *self, void *unused)
+wm_py_array_transposed(PyObject *self, void *unused)
 {
     (void)unused;
     return permuted(self, NULL);
@@ -220,7 +220,7 @@ array_transpose(PyObject *self, PyObject *args)
     int count;
     int64_t axes[WM_MAX_NDIM];
     uint64_t seen = 0;
-    int ndim = wm_array_of(self)->ndim;
+    int ndim = wm_py_array_of(self)->ndim;
     PyObject *given = args;
     if (PyTuple_GET_SIZE(args) == 1) {
         given = PyTuple_GET_ITEM(args, 0); // borrowed
@@ -228,7 +228,7 @@ array_transpose(PyObject *self, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0 || given == Py_None) {
         return permuted(self, NULL);
     }
-    if (wm_array_parse_shape(given, "axes", &count, axes) < 0) {
+    if (wm_py_array_parse_shape(given, "axes", &count, axes) < 0) {
         return NULL;
     }
     for (int i = 0; i < count; i++) {
@@ -245,7 +245,7 @@ array_transpose(PyObject *self, PyObject *args)
     return permuted(self, axes);
 }
 
-PyMethodDef wm_array_shape_methods[] = {
+PyMethodDef wm_py_array_shape_methods[] = {
     {"reshape", array_reshape, METH_VARARGS, reshape_doc},
     {"transpose", array_transpose, METH_VARARGS, transpose_doc},
     {NULL, NULL, 0, NULL},

@@ -12,7 +12,7 @@
 #include "python/view/view_parts.h"
 
 wm_array_t *
-wm_array_of(PyObject *object)
+wm_py_array_of(PyObject *object)
 {
     return &((wm_array_object_t *)object)->array;
 }
@@ -23,14 +23,14 @@ is_foreign(const wm_array_t *array)
 {
     const wm_storage_t *storage = array->storage;
     return storage->owner != NULL
-           && wm_view_object(storage->release, storage->owner) != NULL;
+           && wm_py_view_object(storage->release, storage->owner) != NULL;
 }
 
 PyObject *
-wm_array_object(wm_array_t *array)
+wm_py_array_object(wm_array_t *array)
 {
     wm_array_object_t *self = PyObject_GC_New(wm_array_object_t,
-                                              wm_state()->array_type);
+                                              wm_py_state()->array_type);
     if (self == NULL) {
         wm_array_clear(array);
         return NULL;
@@ -44,9 +44,9 @@ wm_array_object(wm_array_t *array)
 }
 
 PyObject *
-wm_array_view_object(PyObject *of, wm_array_t *array)
+wm_py_array_view_object(PyObject *of, wm_array_t *array)
 {
-    wm_array_object_t *self = (wm_array_object_t *)wm_array_object(array);
+    wm_array_object_t *self = (wm_array_object_t *)wm_py_array_object(array);
     if (self != NULL && is_foreign(&self->array)) {
         PyObject *base = ((wm_array_object_t *)of)->base;
         self->base = Py_NewRef(base != NULL ? base : of);
@@ -56,19 +56,19 @@ wm_array_view_object(PyObject *of, wm_array_t *array)
 }
 
 void
-wm_array_keep_object(PyObject *object, wm_view_t *view)
+wm_py_array_keep_object(PyObject *object, wm_view_t *view)
 {
     if (view->array.storage == NULL || !is_foreign(&view->array))
         return;
-    wm_view_own_object(view, object);
+    wm_py_view_own_object(view, object);
     wm_storage_release(view->array.storage);
     view->array.storage = NULL;
 }
 
 void
-wm_array_begin_view(PyObject *object, wm_array_t *view)
+wm_py_array_begin_view(PyObject *object, wm_array_t *view)
 {
-    const wm_array_t *array = wm_array_of(object);
+    const wm_array_t *array = wm_py_array_of(object);
     memcpy(view, array, offsetof(wm_array_t, shape));
     wm_storage_retain(view->storage);
 }
@@ -105,13 +105,13 @@ array_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(object->base);
     if (object->base == NULL && atomic_load(&storage->references) == 1) {
-        Py_VISIT(wm_view_object(storage->release, storage->owner));
+        Py_VISIT(wm_py_view_object(storage->release, storage->owner));
     }
     return 0;
 }
 
 PyObject *
-wm_array_tuple(const int64_t *values, int count)
+wm_py_array_tuple(const int64_t *values, int count)
 {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
@@ -129,58 +129,59 @@ static PyObject *
 get_shape(PyObject *self, void *unused)
 {
     (void)unused;
-    const wm_array_t *array = wm_array_of(self);
-    return wm_array_tuple(array->shape, array->ndim);
+    const wm_array_t *array = wm_py_array_of(self);
+    return wm_py_array_tuple(array->shape, array->ndim);
 }
 
 static PyObject *
 get_strides(PyObject *self, void *unused)
 {
     (void)unused;
-    const wm_array_t *array = wm_array_of(self);
-    return wm_array_tuple(array->strides, array->ndim);
+    const wm_array_t *array = wm_py_array_of(self);
+    return wm_py_array_tuple(array->strides, array->ndim);
 }
 
 static PyObject *
 get_dtype(PyObject *self, void *unused)
 {
     (void)unused;
-    return wm_python_dtype(wm_array_of(self)->dtype);
+    return wm_py_dtype(wm_py_array_of(self)->dtype);
 }
 
 static PyObject *
 get_ndim(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromLong(wm_array_of(self)->ndim);
+    return PyLong_FromLong(wm_py_array_of(self)->ndim);
 }
 
 static PyObject *
 get_size(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromLongLong(wm_array_count(wm_array_of(self)));
+    return PyLong_FromLongLong(wm_array_count(wm_py_array_of(self)));
 }
 
 static PyObject *
 get_nbytes(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromSize_t(wm_array_nbytes(wm_array_of(self)));
+    return PyLong_FromSize_t(wm_array_nbytes(wm_py_array_of(self)));
 }
 
 static PyObject *
 get_itemsize(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromLong(wm_dtype_info(wm_array_of(self)->dtype)->itemsize);
+    return PyLong_FromLong(
+        wm_dtype_info(wm_py_array_of(self)->dtype)->itemsize);
 }
 
 static PyObject *
 get_device(PyObject *self, void *unused)
 {
     (void)unused;
-    return wm_python_device(wm_array_of(self)->storage->memory.device);
+    return wm_py_device(wm_py_array_of(self)->storage->memory.device);
 }
 
 // Whoever has the address can do anything with it, at any time from now on.
@@ -188,9 +189,9 @@ static PyObject *
 get_ptr(PyObject *self, void *unused)
 {
     (void)unused;
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     atomic_store(&array->storage->shared, true);
-    if (wm_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0) {
         return NULL;
     }
     return PyLong_FromVoidPtr(array->data);
@@ -200,28 +201,28 @@ static PyObject *
 get_is_contiguous(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(wm_array_is_contiguous(wm_array_of(self)));
+    return PyBool_FromLong(wm_array_is_contiguous(wm_py_array_of(self)));
 }
 
 static PyObject *
 get_readonly(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(wm_array_of(self)->readonly);
+    return PyBool_FromLong(wm_py_array_of(self)->readonly);
 }
 
 static PyObject *
 get_pinned(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(wm_array_of(self)->storage->memory.kind
+    return PyBool_FromLong(wm_py_array_of(self)->storage->memory.kind
                            == WM_MEMORY_PINNED);
 }
 
 static Py_ssize_t
 array_length(PyObject *self)
 {
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     if (array->ndim == 0) {
         PyErr_SetString(PyExc_TypeError, "len() of a 0-d array");
         return -1;
@@ -232,7 +233,7 @@ array_length(PyObject *self)
 static PyObject *
 array_iter(PyObject *self)
 {
-    if (wm_array_of(self)->ndim == 0) {
+    if (wm_py_array_of(self)->ndim == 0) {
         PyErr_SetString(PyExc_TypeError, "iteration over a 0-d array");
         return NULL;
     }
@@ -251,11 +252,11 @@ static PyObject *
 array_item(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (wm_array_count(wm_array_of(self)) != 1) {
+    if (wm_array_count(wm_py_array_of(self)) != 1) {
         PyErr_Format(PyExc_ValueError,
                      "only an array of one element is a scalar, this one has "
                      "%lld",
-                     (long long)wm_array_count(wm_array_of(self)));
+                     (long long)wm_array_count(wm_py_array_of(self)));
         return NULL;
     }
     PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
@@ -296,7 +297,7 @@ static PyObject *
 array_index(PyObject *self)
 {
     // A TypeError tells bytes() and its like to go on to the buffer.
-    if (wm_array_count(wm_array_of(self)) != 1) {
+    if (wm_array_count(wm_py_array_of(self)) != 1) {
         PyErr_SetString(PyExc_TypeError,
                         "only an array of one integer is an index");
         return NULL;
@@ -323,14 +324,14 @@ static PyObject *
 values_text(PyObject *self)
 {
     PyObject *host = NULL, *function = NULL, *text = NULL;
-    if (!is_shown(wm_array_of(self))) {
+    if (!is_shown(wm_py_array_of(self))) {
         PyObject *shape = get_shape(self, NULL);
         text = shape != NULL ? PyUnicode_FromFormat("shape=%R", shape) : NULL;
         Py_XDECREF(shape);
         return text;
     }
     host = PyObject_CallMethod(self, "numpy", NULL);
-    function = host != NULL ? wm_numpy("array2string") : NULL;
+    function = host != NULL ? wm_py_numpy("array2string") : NULL;
     if (function != NULL) {
         PyObject *args = PyTuple_Pack(1, host);
         PyObject *names = Py_BuildValue("{s:s,s:s}", "separator", ", ",
@@ -349,7 +350,7 @@ values_text(PyObject *self)
 static PyObject *
 array_repr(PyObject *self)
 {
-    const wm_array_t *array = wm_array_of(self);
+    const wm_array_t *array = wm_py_array_of(self);
     PyObject *values = NULL, *device = NULL, *text = NULL;
     values = values_text(self);
     device = values != NULL ? get_device(self, NULL) : NULL;
@@ -373,7 +374,8 @@ array_reduce(PyObject *self, PyObject *unused)
     (void)unused;
     PyObject *module = NULL, *maker = NULL, *host = NULL, *device = NULL;
     PyObject *result = NULL;
-    bool pinned = wm_array_of(self)->storage->memory.kind == WM_MEMORY_PINNED;
+    bool pinned = wm_py_array_of(self)->storage->memory.kind
+                  == WM_MEMORY_PINNED;
     module = PyImport_ImportModule("warpmpi._core");
     maker = module != NULL ? PyObject_GetAttrString(module, "_unpickled")
                            : NULL;
@@ -412,11 +414,11 @@ static PyGetSetDef getters[] = {
      NULL},
     {"pinned", get_pinned, NULL,
      "Whether it is page-locked host memory, which GPUs reach.", NULL},
-    {"T", wm_array_transposed, NULL,
+    {"T", wm_py_array_transposed, NULL,
      "A view with the dimensions in reverse order.", NULL},
-    {"__cuda_array_interface__", wm_array_cuda_interface, NULL,
+    {"__cuda_array_interface__", wm_py_array_cuda_interface, NULL,
      "CUDA array interface, version 3; AttributeError on the host.", NULL},
-    {"__array_interface__", wm_array_host_interface, NULL,
+    {"__array_interface__", wm_py_array_host_interface, NULL,
      "NumPy's array interface, version 3; AttributeError on a GPU.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -474,16 +476,16 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_members, members},
     {Py_mp_length, array_length},
-    {Py_mp_subscript, wm_array_subscript},
-    {Py_mp_ass_subscript, wm_array_ass_subscript},
+    {Py_mp_subscript, wm_py_array_subscript},
+    {Py_mp_ass_subscript, wm_py_array_ass_subscript},
     {Py_sq_length, array_length},
-    {Py_sq_item, wm_array_item_at},
+    {Py_sq_item, wm_py_array_item_at},
     {Py_nb_bool, array_bool},
     {Py_nb_int, array_int},
     {Py_nb_float, array_float},
     {Py_nb_index, array_index},
-    {Py_bf_getbuffer, wm_array_get_buffer},
-    {Py_bf_releasebuffer, wm_array_release_buffer},
+    {Py_bf_getbuffer, wm_py_array_get_buffer},
+    {Py_bf_releasebuffer, wm_py_array_release_buffer},
     {0, NULL},
 };
 
@@ -496,19 +498,19 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_array(PyObject *module)
+wm_py_add_array(PyObject *module)
 {
     add_methods(own_methods);
-    add_methods(wm_array_copy_methods);
-    add_methods(wm_array_shape_methods);
-    add_methods(wm_array_dlpack_methods);
+    add_methods(wm_py_array_copy_methods);
+    add_methods(wm_py_array_shape_methods);
+    add_methods(wm_py_array_dlpack_methods);
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (type == NULL) {
         return -1;
     }
-    wm_state()->array_type = (PyTypeObject *)type;
+    wm_py_state()->array_type = (PyTypeObject *)type;
     if (PyModule_AddObjectRef(module, "Array", type) < 0) {
         return -1;
     }
-    return wm_array_add_makers(module);
+    return wm_py_array_add_makers(module);
 }

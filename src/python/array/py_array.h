@@ -19,101 +19,101 @@ typedef struct {
 // A new wm.Array that takes over the array's storage reference, on failure
 // too; NULL with an exception then.
 PyObject *
-wm_array_object(wm_array_t *array);
+wm_py_array_object(wm_array_t *array);
 
 // Likewise of a view of another wm.Array's storage.
 PyObject *
-wm_array_view_object(PyObject *of, wm_array_t *array);
+wm_py_array_view_object(PyObject *of, wm_array_t *array);
 
 // A view that was parsed from `object` keeps that, and not the storage, where
 // it is a wm.Array over another object's memory.
 void
-wm_array_keep_object(PyObject *object, wm_view_t *view);
+wm_py_array_keep_object(PyObject *object, wm_view_t *view);
 
 // The array inside of a wm.Array (borrowed); no check.
 wm_array_t *
-wm_array_of(PyObject *object);
+wm_py_array_of(PyObject *object);
 
 // A shape, or strides, as Python shows them.
 PyObject *
-wm_array_tuple(const int64_t *values, int count);
+wm_py_array_tuple(const int64_t *values, int count);
 
 // A view of the object's storage with its own reference, everything but shape
-// and strides filled, for wm_array_object().
+// and strides filled, for wm_py_array_object().
 void
-wm_array_begin_view(PyObject *object, wm_array_t *view);
+wm_py_array_begin_view(PyObject *object, wm_array_t *view);
 
 // array_copy.c: what needs the GPU's time, without the GIL. 0, or -1 with an
 // exception.
 int
-wm_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
-                   const int64_t *shape, wm_array_t *array);
+wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
+                      const int64_t *shape, wm_array_t *array);
 int
-wm_array_wait_nogil(const wm_array_t *array, bool to_write);
+wm_py_array_wait_nogil(const wm_array_t *array, bool to_write);
 
 // A contiguous copy of the view's array, on `device`.
 PyObject *
-wm_array_copy_of(const wm_view_t *view, int device, bool pinned,
-                 bool blocking);
+wm_py_array_copy_of(const wm_view_t *view, int device, bool pinned,
+                    bool blocking);
 
 // array_data.c. Sees any array object; anything else (scalars, nested lists,
 // host data of another type than `dtype`, unless that is NULL) becomes a NumPy
 // array first.
 int
-wm_array_view_data(PyObject *data, const wm_dtype_t *dtype,
-                   const char *argument, wm_view_t *view);
+wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
+                      const char *argument, wm_view_t *view);
 
 // The same, always by way of NumPy.
 int
-wm_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
-                        const char *argument, wm_view_t *view);
+wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
+                           const char *argument, wm_view_t *view);
 
 // array[...] = value, as wm.Array.assign() does it with its defaults.
 int
-wm_array_assign_object(const wm_array_t *dst, PyObject *value);
+wm_py_array_assign_object(const wm_array_t *dst, PyObject *value);
 
-extern PyMethodDef wm_array_copy_methods[];   // ends with a NULL name
-extern PyMethodDef wm_array_shape_methods[];  // array_shape.c
-extern PyMethodDef wm_array_dlpack_methods[]; // array_dlpack.c
+extern PyMethodDef wm_py_array_copy_methods[];   // ends with a NULL name
+extern PyMethodDef wm_py_array_shape_methods[];  // array_shape.c
+extern PyMethodDef wm_py_array_dlpack_methods[]; // array_dlpack.c
 
 // array_index.c
 PyObject *
-wm_array_subscript(PyObject *self, PyObject *key);
+wm_py_array_subscript(PyObject *self, PyObject *key);
 int
-wm_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value);
+wm_py_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value);
 PyObject *
-wm_array_item_at(PyObject *self, Py_ssize_t index);
+wm_py_array_item_at(PyObject *self, Py_ssize_t index);
 
 // array_shape.c
 PyObject *
-wm_array_transposed(PyObject *self, void *unused);
+wm_py_array_transposed(PyObject *self, void *unused);
 
 // An int or a sequence of ints. 0, or -1 with an exception.
 int
-wm_array_parse_shape(PyObject *object, const char *argument, int *ndim,
-                     int64_t *shape);
+wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
+                        int64_t *shape);
 
 // array_make.c: the functions of the module.
 int
-wm_array_add_makers(PyObject *module);
+wm_py_array_add_makers(PyObject *module);
 
 // array_export.c. Each marks the storage as given away.
 PyObject *
-wm_array_cuda_interface(PyObject *self, void *unused);
+wm_py_array_cuda_interface(PyObject *self, void *unused);
 PyObject *
-wm_array_host_interface(PyObject *self, void *unused);
+wm_py_array_host_interface(PyObject *self, void *unused);
 int
-wm_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags);
+wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags);
 void
-wm_array_release_buffer(PyObject *self, Py_buffer *buffer);
+wm_py_array_release_buffer(PyObject *self, Py_buffer *buffer);
 
 // The NumPy array over a host array's memory.
 PyObject *
-wm_array_as_numpy(PyObject *self);
+wm_py_array_as_numpy(PyObject *self);
 
 // A stream that stands for all our pending work on the array of a device
 // (1: there is none, the legacy default stream will do). 0, or -1.
 int
-wm_array_export_stream(const wm_array_t *array, CUstream *stream);
+wm_py_array_export_stream(const wm_array_t *array, CUstream *stream);
 
 #endif

@@ -6,7 +6,7 @@
 static PyObject *numpy_dtypes[WM_DTYPES]; // made at first use, kept
 
 PyObject *
-wm_numpy(const char *name)
+wm_py_numpy(const char *name)
 {
     static PyObject *numpy;
     if (numpy == NULL) {
@@ -36,7 +36,7 @@ make_bfloat16(void)
 }
 
 PyObject *
-wm_python_dtype(wm_dtype_t dtype)
+wm_py_dtype(wm_dtype_t dtype)
 {
     if (numpy_dtypes[dtype] != NULL) {
         return Py_NewRef(numpy_dtypes[dtype]);
@@ -45,7 +45,7 @@ wm_python_dtype(wm_dtype_t dtype)
     PyObject *type = NULL, *what = NULL, *made = NULL;
     what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
                                  : make_bfloat16();
-    type = what != NULL ? wm_numpy("dtype") : NULL;
+    type = what != NULL ? wm_py_numpy("dtype") : NULL;
     made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
     Py_XDECREF(what);
     Py_XDECREF(type);
@@ -117,7 +117,7 @@ dtype_of_numpy(PyObject *numpy_dtype, wm_dtype_t *dtype, wm_error_t *err)
 }
 
 int
-wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
+wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
 {
     for (int i = 0; i < WM_DTYPES; i++) {
         if (object == numpy_dtypes[i]) {
@@ -128,7 +128,7 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0) {
         return 0;
     }
-    PyObject *type = wm_numpy("dtype");
+    PyObject *type = wm_py_numpy("dtype");
     if (type == NULL) {
         return -1;
     }
@@ -139,7 +139,7 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         int status = dtype_of_numpy(made, dtype, &err);
         Py_DECREF(made);
         if (status == 0) {
-            Py_XDECREF(wm_python_dtype(*dtype)); // found above the next time
+            Py_XDECREF(wm_py_dtype(*dtype)); // found above the next time
             PyErr_Clear();
             return 0;
         }
@@ -156,7 +156,7 @@ wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     if (err.code != 0 && err.code != WM_ERR_PYTHON) {
         wm_error_context(&err, "dtype");
-        wm_raise(&err);
+        wm_py_raise(&err);
     }
     else {
         PyErr_Format(PyExc_TypeError,

@@ -9,16 +9,16 @@
 // The numpy.dtype of an element type (ml_dtypes' for bfloat16; TypeError
 // without that package). A new reference, or NULL with an exception.
 PyObject *
-wm_python_dtype(wm_dtype_t dtype);
+wm_py_dtype(wm_dtype_t dtype);
 
 // From a numpy.dtype or whatever numpy.dtype() takes, the names of our types
 // ("bfloat16"), and the scalar types of Warp, Torch, CuPy and JAX. 0, or -1
 // with TypeError.
 int
-wm_dtype_from_object(PyObject *object, wm_dtype_t *dtype);
+wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype);
 
 // An attribute of the module numpy; a new reference, or NULL.
 PyObject *
-wm_numpy(const char *name);
+wm_py_numpy(const char *name);
 
 #endif

@@ -33,13 +33,13 @@ comm_Barrier(PyObject *self, PyObject *unused)
     wm_channel_t channel;
     wm_error_t err;
     int code;
-    if (wm_channel_get(self, &channel) < 0)
+    if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     enter("Barrier", NULL);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_coll_barrier(channel.comm, &err);
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
 }
 
 // Where CUDA failed while the buffer was looked at, the others may be in the
@@ -48,7 +48,7 @@ static PyObject *
 tell_others(const wm_channel_t *channel)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->cuda_error))
+    if (!PyErr_ExceptionMatches(wm_py_state()->cuda_error))
         return NULL;
     PyErr_Fetch(&kind, &value, &trace);
     enter("a collective", NULL);
@@ -76,23 +76,24 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_message_t message;
     wm_error_t err;
     int code, root = 0;
-    if (wm_arguments("Bcast", names, 2, 1, args, given, keywords, values) < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "root", &root) < 0)
+    if (wm_py_arguments("Bcast", names, 2, 1, args, given, keywords, values)
+            < 0
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[1], "root", &root) < 0)
         return NULL;
     if (root < 0 || root >= channel.comm->size) {
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
                      "root=%d is not a rank of this communicator: use 0 to %d",
                      root, channel.comm->size - 1);
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     bool sends = channel.comm->rank == root;
-    if (wm_argument_no_none(values[0], "buf", root) < 0
-        || wm_message_parse(values[0], !sends, "buf", &message) < 0)
+    if (wm_py_argument_no_none(values[0], "buf", root) < 0
+        || wm_py_message_parse(values[0], !sends, "buf", &message) < 0)
         return tell_others(&channel);
     if (message.buffer.pattern != NULL
         && wm_buffer_on_device(&message.buffer)) {
-        wm_message_release(&message);
+        wm_py_message_release(&message);
         PyErr_SetString(PyExc_ValueError,
                         "buf: GPU memory with gaps is not supported by this "
                         "call; give a contiguous copy (.copy())");
@@ -103,8 +104,8 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0)
-        wm_raise(&err);
-    wm_message_release(&message);
+        wm_py_raise(&err);
+    wm_py_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -126,7 +127,7 @@ check_reduction(const wm_message_t *send, const wm_message_t *receive,
     bool unknown = receive->type == MPI_DATATYPE_NULL
                    || (receive->type == MPI_BYTE && receive->datatype == NULL);
     if (unknown && recvbuf != Py_None
-        && wm_reduced_on_device(recvbuf, "recvbuf") < 0)
+        && wm_py_reduced_on_device(recvbuf, "recvbuf") < 0)
         return -1;
     if (send != NULL && send->buffer.nbytes != receive->buffer.nbytes) {
         PyErr_Format(PyExc_ValueError,
@@ -148,9 +149,9 @@ static int
 parse_elements(PyObject *object, bool writable, const char *argument,
                wm_message_t *message)
 {
-    if (wm_argument_no_none(object, argument, 0) < 0)
+    if (wm_py_argument_no_none(object, argument, 0) < 0)
         return -1;
-    int code = wm_message_parse_typed(object, writable, argument, message);
+    int code = wm_py_message_parse_typed(object, writable, argument, message);
     if (code == 0 && message->user != NULL) {
         message->size = message->extent;
         message->buffer.nbytes = (size_t)message->count * message->extent;
@@ -176,17 +177,18 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_message_t sent, received;
     wm_error_t err;
     MPI_Op op = MPI_SUM;
-    if (wm_arguments("Allreduce", names, 3, 2, args, given, keywords, values)
+    if (wm_py_arguments("Allreduce", names, 3, 2, args, given, keywords,
+                        values)
             < 0
-        || wm_channel_get(self, &channel) < 0
-        || (values[2] != NULL && wm_mpi_op(values[2], "op", &op) < 0))
+        || wm_py_channel_get(self, &channel) < 0
+        || (values[2] != NULL && wm_py_mpi_op(values[2], "op", &op) < 0))
         return NULL;
     // As for mpi4py, None is in place, too.
-    bool in_place = values[0] == Py_None || wm_mpi_is_in_place(values[0]);
+    bool in_place = values[0] == Py_None || wm_py_mpi_is_in_place(values[0]);
     if (parse_elements(values[1], true, "recvbuf", &received) < 0)
         return tell_others(&channel);
     if (!in_place && parse_elements(values[0], false, "sendbuf", &sent) < 0) {
-        wm_message_release(&received);
+        wm_py_message_release(&received);
         return tell_others(&channel);
     }
     int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
@@ -198,11 +200,11 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
                                  received.size, op, &err);
         Py_END_ALLOW_THREADS;
         if (code < 0)
-            wm_raise(&err);
+            wm_py_raise(&err);
     }
     if (!in_place)
-        wm_message_release(&sent);
-    wm_message_release(&received);
+        wm_py_message_release(&sent);
+    wm_py_message_release(&received);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -235,9 +237,9 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_collectives(PyObject *module)
+wm_py_add_collectives(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    wm_state()->collectives_type = (PyTypeObject *)type;
+    wm_py_state()->collectives_type = (PyTypeObject *)type;
     return type == NULL ? -1 : 0;
 }

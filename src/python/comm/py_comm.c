@@ -29,7 +29,7 @@ typedef struct {
 static PyTypeObject *on_stream_type;
 
 int
-wm_channel_get(PyObject *self, wm_channel_t *channel)
+wm_py_channel_get(PyObject *self, wm_channel_t *channel)
 {
     MPI_Comm handle;
     *channel = (wm_channel_t){.device = -1};
@@ -40,17 +40,17 @@ wm_channel_get(PyObject *self, wm_channel_t *channel)
         channel->owner = bound->stream_object;
         self = bound->comm;
     }
-    if (wm_mpi_comm(self, "self", &handle) < 0)
+    if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return -1;
     wm_error_t err;
     if (wm_engine_check(&err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     if (handle == MPI_COMM_NULL) {
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_COMM,
                      "this communicator is MPI.COMM_NULL, or was freed");
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     channel->comm = wm_comm_find(handle);
@@ -71,13 +71,13 @@ static int
 parse(const wm_channel_t *channel, PyObject *object, const char *argument,
       const wm_envelope_t *envelope, bool receives, wm_message_t *message)
 {
-    if (wm_argument_no_none(object, argument, envelope->rank) == 0
-        && wm_message_parse(object, receives, argument, message) == 0) {
-        wm_channel_keep(channel, message);
+    if (wm_py_argument_no_none(object, argument, envelope->rank) == 0
+        && wm_py_message_parse(object, receives, argument, message) == 0) {
+        wm_py_channel_keep(channel, message);
         return 0;
     }
     if (!receives)
-        wm_channel_tell_receiver(channel, envelope);
+        wm_py_channel_tell_receiver(channel, envelope);
     return -1;
 }
 
@@ -93,10 +93,10 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
     int code;
     if (parse(channel, object, argument, envelope, receives, message) < 0)
         return NULL;
-    wm_buffer_t buffer = wm_message_take(message);
+    wm_buffer_t buffer = wm_py_message_take(message);
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
-                                     &err);
+    code = wm_py_channel_begin_unlocked(channel, envelope, receives, &buffer,
+                                        &op, &err);
     if (code == 0 && request != NULL && op->has_request) {
         *request = op->request;
         wm_engine_notify();
@@ -109,17 +109,17 @@ begin(const wm_channel_t *channel, PyObject *object, const char *argument,
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
     if (code < 0) {
-        wm_message_release(message);
-        wm_raise(&err);
+        wm_py_message_release(message);
+        wm_py_raise(&err);
         return NULL;
     }
     return op;
 }
 
 wm_op_t *
-wm_channel_begin(const wm_channel_t *channel, PyObject *object,
-                 const char *argument, const wm_envelope_t *envelope,
-                 bool receives, wm_message_t *message)
+wm_py_channel_begin(const wm_channel_t *channel, PyObject *object,
+                    const char *argument, const wm_envelope_t *envelope,
+                    bool receives, wm_message_t *message)
 {
     return begin(channel, object, argument, envelope, receives, NULL, message);
 }
@@ -135,22 +135,22 @@ run(const wm_channel_t *channel, const char *function, PyObject *object,
     int code;
     if (parse(channel, object, "buf", envelope, receives, &message) < 0)
         return NULL;
-    wm_buffer_t buffer = wm_message_take(&message);
+    wm_buffer_t buffer = wm_py_message_take(&message);
     wm_call = (wm_call_t){.name = function, .type = message.type};
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_channel_begin_unlocked(channel, envelope, receives, &buffer, &op,
-                                     &err);
+    code = wm_py_channel_begin_unlocked(channel, envelope, receives, &buffer,
+                                        &op, &err);
     if (code == 0)
-        code = wm_python_wait_unlocked(op, status, &err);
+        code = wm_py_wait_unlocked(op, status, &err);
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
     if (op != NULL) {
-        code = wm_python_waited(code, &err);
+        code = wm_py_waited(code, &err);
         wm_op_release_told(op);
     }
     else
-        wm_raise(&err);
-    wm_message_release(&message);
+        wm_py_raise(&err);
+    wm_py_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -169,13 +169,14 @@ send(PyObject *self, const char *function, PyObject *const *args,
     wm_channel_t channel;
     int dest, tag = 0;
     wm_message_t message;
-    if (wm_arguments(function, names, 3, 2, args, given, keywords, values) < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "dest", &dest) < 0
-        || wm_argument_int(values[2], "tag", &tag) < 0)
+    if (wm_py_arguments(function, names, 3, 2, args, given, keywords, values)
+            < 0
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[1], "dest", &dest) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag,
-                                                 blocking);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, dest, tag,
+                                                    blocking);
     envelope.synchronous = mode == SYNCHRONOUS;
     envelope.buffered = mode == BUFFERED;
     if (blocking)
@@ -183,7 +184,7 @@ send(PyObject *self, const char *function, PyObject *const *args,
     MPI_Request request;
     wm_op_t *op = begin(&channel, values[0], "buf", &envelope, false, &request,
                         &message);
-    return op != NULL ? wm_request_new(op, request, &message) : NULL;
+    return op != NULL ? wm_py_request_new(op, request, &message) : NULL;
 }
 
 #define SEND(name, blocking, mode)                                            \
@@ -229,23 +230,24 @@ receive(PyObject *self, PyObject *const *args, Py_ssize_t given,
     int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
     MPI_Status *status;
     wm_message_t message;
-    if (wm_arguments(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3, 1,
-                     args, given, keywords, values)
+    if (wm_py_arguments(blocking ? "Recv" : "Irecv", names, blocking ? 4 : 3,
+                        1, args, given, keywords, values)
             < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "source", &source) < 0
-        || wm_argument_int(values[2], "tag", &tag) < 0
-        || wm_mpi_status(blocking ? values[3] : NULL, "status", &status) < 0)
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[1], "source", &source) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0
+        || wm_py_mpi_status(blocking ? values[3] : NULL, "status", &status)
+               < 0)
         return NULL;
-    wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
-                                                 blocking);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, source, tag,
+                                                    blocking);
     if (blocking)
         return run(&channel, "Recv", values[0], &envelope, true, status);
     MPI_Request request;
     envelope.requested = true;
     wm_op_t *op = begin(&channel, values[0], "buf", &envelope, true, &request,
                         &message);
-    return op != NULL ? wm_request_new(op, request, &message) : NULL;
+    return op != NULL ? wm_py_request_new(op, request, &message) : NULL;
 }
 
 PyDoc_STRVAR(comm_Recv_doc,
@@ -287,16 +289,17 @@ make_persistent(PyObject *self, PyObject *buf, bool receives,
     if (wm_comm_check(channel->comm, receives ? "source" : "dest",
                       envelope->rank, envelope->tag, receives, &err)
         < 0)
-        return wm_raise(&err);
-    if (wm_argument_no_none(buf, "buf", envelope->rank) < 0)
+        return wm_py_raise(&err);
+    if (wm_py_argument_no_none(buf, "buf", envelope->rank) < 0)
         return NULL;
     // What reads it may change the list.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
-    if (buf != NULL && wm_message_parse(buf, receives, "buf", &message) == 0) {
-        wm_channel_keep(channel, &message);
-        made = wm_prequest_new(wm_prequest_type(), self, channel, buf,
-                               receives, envelope, &message);
+    if (buf != NULL
+        && wm_py_message_parse(buf, receives, "buf", &message) == 0) {
+        wm_py_channel_keep(channel, &message);
+        made = wm_py_prequest_new(wm_py_prequest_type(), self, channel, buf,
+                                  receives, envelope, &message);
     }
     Py_XDECREF(buf);
     return made;
@@ -310,12 +313,14 @@ send_init(PyObject *self, const char *function, PyObject *const *args,
     PyObject *values[3];
     wm_channel_t channel;
     int dest, tag = 0;
-    if (wm_arguments(function, names, 3, 2, args, given, keywords, values) < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "dest", &dest) < 0
-        || wm_argument_int(values[2], "tag", &tag) < 0)
+    if (wm_py_arguments(function, names, 3, 2, args, given, keywords, values)
+            < 0
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[1], "dest", &dest) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag, false);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, dest, tag,
+                                                    false);
     envelope.synchronous = mode == SYNCHRONOUS;
     envelope.buffered = mode == BUFFERED;
     return make_persistent(self, values[0], false, &channel, &envelope);
@@ -350,13 +355,15 @@ comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
     PyObject *values[3];
     wm_channel_t channel;
     int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
-    if (wm_arguments("Recv_init", names, 3, 1, args, given, keywords, values)
+    if (wm_py_arguments("Recv_init", names, 3, 1, args, given, keywords,
+                        values)
             < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[1], "source", &source) < 0
-        || wm_argument_int(values[2], "tag", &tag) < 0)
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[1], "source", &source) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0)
         return NULL;
-    wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag, false);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, source, tag,
+                                                    false);
     return make_persistent(self, values[0], true, &channel, &envelope);
 }
 
@@ -372,12 +379,12 @@ comm_attach(PyObject *self, PyObject *unused)
     wm_comm_t *comm;
     wm_error_t err;
     int code;
-    if (wm_mpi_comm(self, "self", &handle) < 0)
+    if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     code = wm_comm_attach(handle, &comm, &err);
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(comm_is_attached_doc,
@@ -390,7 +397,7 @@ comm_is_attached(PyObject *self, PyObject *unused)
 {
     (void)unused;
     MPI_Comm handle;
-    if (wm_mpi_comm(self, "self", &handle) < 0)
+    if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return NULL;
     return PyBool_FromLong(handle != MPI_COMM_NULL
                            && wm_comm_find(handle) != NULL);
@@ -406,7 +413,7 @@ comm_revoke(PyObject *self, PyObject *unused)
     (void)unused;
     wm_channel_t channel;
     wm_error_t err;
-    if (wm_channel_get(self, &channel) < 0)
+    if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     int code;
     Py_BEGIN_ALLOW_THREADS;
@@ -414,7 +421,7 @@ comm_revoke(PyObject *self, PyObject *unused)
     code = wm_failure_revoke(channel.comm, &err);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(comm_refuse_doc,
@@ -427,7 +434,7 @@ comm_refuse(PyObject *self, PyObject *unused)
 {
     (void)unused;
     wm_channel_t channel;
-    if (wm_channel_get(self, &channel) < 0)
+    if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     wm_coll_refuse(channel.comm);
@@ -455,8 +462,8 @@ comm_on(PyObject *self, PyObject *stream)
         return NULL;
     bound->comm = Py_NewRef(self);
     bound->stream_object = Py_NewRef(stream);
-    int code = wm_stream_from_object(stream, "stream", &bound->device,
-                                     &bound->stream);
+    int code = wm_py_stream_from_object(stream, "stream", &bound->device,
+                                        &bound->stream);
     if (code == 0 && bound->stream == CU_STREAM_PER_THREAD) {
         PyErr_SetString(
             PyExc_ValueError,
@@ -480,8 +487,8 @@ comm_on(PyObject *self, PyObject *stream)
 // In a file of its own.
 #define OTHER(name, function)                                                 \
     {                                                                         \
-#name, (PyCFunction)(void (*)(void))wm_comm_##function,               \
-            METH_FASTCALL | METH_KEYWORDS, wm_comm_##function##_doc           \
+#name, (PyCFunction)(void (*)(void))wm_py_comm_##function,            \
+            METH_FASTCALL | METH_KEYWORDS, wm_py_comm_##function##_doc        \
     }
 #define MESSAGES                                                              \
     FAST(Send), FAST(Ssend), FAST(Rsend), FAST(Isend), FAST(Issend),          \
@@ -504,8 +511,8 @@ static PyMethodDef comm_methods[] = {
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"on", comm_on, METH_O, comm_on_doc},
-    {"_transport", (PyCFunction)(void (*)(void))wm_comm_transport,
-     METH_FASTCALL, wm_comm_transport_doc},
+    {"_transport", (PyCFunction)(void (*)(void))wm_py_comm_transport,
+     METH_FASTCALL, wm_py_comm_transport_doc},
     {0},
 };
 
@@ -570,17 +577,17 @@ static PyType_Spec on_stream_spec = {
 };
 
 int
-wm_python_add_comm(PyObject *module)
+wm_py_add_comm(PyObject *module)
 {
-    if (wm_python_add_child(module) < 0 || wm_mpi_import() < 0)
+    if (wm_py_add_child(module) < 0 || wm_py_mpi_import() < 0)
         return -1;
-    PyObject *bases = PyTuple_Pack(1, wm_state()->collectives_type);
+    PyObject *bases = PyTuple_Pack(1, wm_py_state()->collectives_type);
     if (bases == NULL)
         return -1;
     PyObject *comm = PyType_FromModuleAndSpec(module, &comm_spec, bases);
     Py_DECREF(bases);
     PyObject *bound = PyType_FromModuleAndSpec(module, &on_stream_spec, NULL);
-    wm_state()->comm_type = (PyTypeObject *)comm;
+    wm_py_state()->comm_type = (PyTypeObject *)comm;
     on_stream_type = (PyTypeObject *)bound;
     if (comm == NULL || bound == NULL
         || PyModule_AddObjectRef(module, "CommMethods", comm) < 0)

@@ -9,12 +9,12 @@
 #include "python/message/channel.h"
 #include "python/view/view.h"
 
-const char wm_comm_transport_doc[] = PyDoc_STR(
+const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"
     "(name, reason) of the path from a rank into a buffer.");
 
 PyObject *
-wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
+wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -25,8 +25,8 @@ wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
         return NULL;
     }
-    if (wm_channel_get(self, &channel) < 0
-        || wm_argument_int(args[0], "rank", &rank) < 0)
+    if (wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(args[0], "rank", &rank) < 0)
         return NULL;
     if (rank < 0
         || wm_comm_check(channel.comm, "rank", rank, 0, false, &err) < 0) {
@@ -37,17 +37,17 @@ wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     }
     if (args[1] == Py_None) {
         int device;
-        if (wm_device_from_object(Py_None, &device) < 0)
+        if (wm_py_device_from_object(Py_None, &device) < 0)
             return NULL;
         if (device >= 0)
             into = (wm_pointer_t){.kind = WM_MEMORY_DEVICE, .device = device};
     }
     else {
         wm_message_t message;
-        if (wm_message_parse(args[1], false, "buffer", &message) < 0)
+        if (wm_py_message_parse(args[1], false, "buffer", &message) < 0)
             return NULL;
         into = message.buffer.memory;
-        wm_message_release(&message);
+        wm_py_message_release(&message);
     }
     bool on_host = into.kind == WM_MEMORY_HOST
                    || into.kind == WM_MEMORY_PINNED;

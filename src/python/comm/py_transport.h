@@ -5,10 +5,10 @@
 
 #include "python/core/module.h"
 
-extern const char wm_comm_transport_doc[];
+extern const char wm_py_comm_transport_doc[];
 
 // (name, reason) for (rank, buffer or None), or NULL with an exception.
 PyObject *
-wm_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given);
+wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 #endif

@@ -18,7 +18,7 @@ untyped(PyObject *object)
     if (length == 0)
         return NULL;
     for (Py_ssize_t i = 1; i < length; ++i)
-        if (PyUnicode_Check(items[i]) || wm_mpi_is_datatype(items[i]))
+        if (PyUnicode_Check(items[i]) || wm_py_mpi_is_datatype(items[i]))
             return NULL;
     return items[0];
 }
@@ -33,28 +33,28 @@ refuse(const char *argument, const char *name)
 }
 
 int
-wm_reduced_on_device(PyObject *object, const char *argument)
+wm_py_reduced_on_device(PyObject *object, const char *argument)
 {
     PyObject *array = untyped(object);
     wm_view_t view;
-    if (array == NULL || array == Py_None || wm_mpi_is_in_place(array)
-        || wm_mpi_is_bottom(array))
-        return wm_message_on_device(object);
+    if (array == NULL || array == Py_None || wm_py_mpi_is_in_place(array)
+        || wm_py_mpi_is_bottom(array))
+        return wm_py_message_on_device(object);
     Py_INCREF(array); // asking it may change the list
-    int result = wm_view_parse(array, false, argument, &view);
+    int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
         wm_dtype_t dtype = view.array.dtype;
         result = view.memory.kind == WM_MEMORY_DEVICE
                  || view.memory.kind == WM_MEMORY_MANAGED;
-        wm_view_release(&view);
-        if (wm_datatype_of(dtype) == MPI_DATATYPE_NULL)
+        wm_py_view_release(&view);
+        if (wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL)
             result = refuse(argument, wm_dtype_info(dtype)->name);
     }
     else {
         PyErr_Clear(); // MPI, or mpi4py, may know more
-        result = wm_raw_is_bytes(array)
+        result = wm_py_raw_is_bytes(array)
                      ? refuse(argument, "elements of this type")
-                     : wm_message_on_device(object);
+                     : wm_py_message_on_device(object);
     }
     Py_DECREF(array);
     return result;
@@ -76,7 +76,7 @@ on_device(PyObject *module, PyObject *const *args, Py_ssize_t given)
             PyErr_SetString(PyExc_TypeError, "obj and name are expected");
         return NULL;
     }
-    int result = wm_reduced_on_device(args[0], name);
+    int result = wm_py_reduced_on_device(args[0], name);
     return result < 0 ? NULL : PyBool_FromLong(result);
 }
 
@@ -87,7 +87,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_reduced(PyObject *module)
+wm_py_add_reduced(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

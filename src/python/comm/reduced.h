@@ -10,6 +10,6 @@
 // naming `argument` where its elements, whose type is not given, are none of
 // MPI's: bfloat16, float8 and their like, in whatever memory.
 int
-wm_reduced_on_device(PyObject *object, const char *argument);
+wm_py_reduced_on_device(PyObject *object, const char *argument);
 
 #endif

@@ -2,9 +2,9 @@
 #include "python/message/channel.h"
 
 int
-wm_arguments(const char *function, const char *const *names, int count,
-             int required, PyObject *const *args, Py_ssize_t given,
-             PyObject *keywords, PyObject **values)
+wm_py_arguments(const char *function, const char *const *names, int count,
+                int required, PyObject *const *args, Py_ssize_t given,
+                PyObject *keywords, PyObject **values)
 {
     if (given > count) {
         PyErr_Format(PyExc_TypeError,
@@ -42,7 +42,7 @@ wm_arguments(const char *function, const char *const *names, int count,
 }
 
 int
-wm_argument_no_none(PyObject *object, const char *argument, int rank)
+wm_py_argument_no_none(PyObject *object, const char *argument, int rank)
 {
     if (object != Py_None || rank == MPI_PROC_NULL)
         return 0;
@@ -73,7 +73,7 @@ as_int(PyObject *object, const char *argument)
 }
 
 int
-wm_argument_int(PyObject *object, const char *argument, int *value)
+wm_py_argument_int(PyObject *object, const char *argument, int *value)
 {
     int overflow;
     if (object == NULL)

@@ -80,7 +80,7 @@ watch(void)
 #endif
 
 bool
-wm_python_holds_gil(void)
+wm_py_holds_gil(void)
 {
     PyThreadState *thread = PyGILState_GetThisThreadState();
     return thread != NULL && is_current(thread);
@@ -95,8 +95,8 @@ is_alive(void)
 static void *
 let_go(void)
 {
-    return Py_IsInitialized() && wm_python_holds_gil() ? PyEval_SaveThread()
-                                                       : NULL;
+    return Py_IsInitialized() && wm_py_holds_gil() ? PyEval_SaveThread()
+                                                   : NULL;
 }
 
 static void
@@ -106,7 +106,7 @@ take_back(void *held)
 }
 
 int
-wm_python_watch_gil(void)
+wm_py_watch_gil(void)
 {
     static bool watching; // the import may be tried again
     if (!watching) {

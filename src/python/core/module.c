@@ -17,7 +17,7 @@ static wm_state_t the_state;
 static bool executed;
 
 wm_state_t *
-wm_state(void)
+wm_py_state(void)
 {
     return &the_state;
 }
@@ -98,7 +98,7 @@ raise_system(const wm_error_t *err)
 }
 
 PyObject *
-wm_raise(const wm_error_t *err)
+wm_py_raise(const wm_error_t *err)
 {
     switch ((wm_code_t)err->code) {
     case WM_ERR_CUDA:
@@ -249,27 +249,13 @@ static int
 execute(PyObject *module)
 {
     static int (*const parts[])(PyObject *) = {
-        add_exceptions,
-        wm_python_add_device,
-        wm_python_add_stream,
-        wm_python_add_event,
-        wm_python_add_array,
-        wm_python_add_view,
-        wm_python_add_collectives,
-        wm_python_add_comm,
-        wm_python_add_request,
-        wm_python_add_prequest,
-        wm_python_add_partitioned,
-        wm_python_add_passing,
-        wm_python_add_patch,
-        wm_python_add_matched,
-        wm_python_add_buffered,
-        wm_python_add_staged,
-        wm_python_add_checked,
-        wm_python_add_reduced,
-        wm_python_add_objects,
-        wm_python_add_parts,
-        wm_python_add_stats,
+        add_exceptions,        wm_py_add_device,      wm_py_add_stream,
+        wm_py_add_event,       wm_py_add_array,       wm_py_add_view,
+        wm_py_add_collectives, wm_py_add_comm,        wm_py_add_request,
+        wm_py_add_prequest,    wm_py_add_partitioned, wm_py_add_passing,
+        wm_py_add_patch,       wm_py_add_matched,     wm_py_add_buffered,
+        wm_py_add_staged,      wm_py_add_checked,     wm_py_add_reduced,
+        wm_py_add_objects,     wm_py_add_parts,       wm_py_add_stats,
     };
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError,
@@ -281,7 +267,7 @@ execute(PyObject *module)
                         "warpmpi._core can be loaded only once a process");
         return -1;
     }
-    if (wm_python_watch_gil() < 0) {
+    if (wm_py_watch_gil() < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {

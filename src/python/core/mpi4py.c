@@ -63,8 +63,8 @@ keep_methods(void)
 }
 
 int
-wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
-                void *arg)
+wm_py_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
+                   void *arg)
 {
     if (!PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE))
         Py_VISIT(Py_TYPE(object)); // which else the base visits
@@ -73,13 +73,13 @@ wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
 }
 
 int
-wm_mpi_clear(PyTypeObject *base, PyObject *object)
+wm_py_mpi_clear(PyTypeObject *base, PyObject *object)
 {
     return base->tp_clear != NULL ? base->tp_clear(object) : 0;
 }
 
 PyObject *
-wm_mpi_method(PyTypeObject *type, const char *name)
+wm_py_mpi_method(PyTypeObject *type, const char *name)
 {
     PyObject *kept = PyDict_GetItemWithError(methods, (PyObject *)type);
     PyObject *method = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
@@ -94,7 +94,7 @@ wm_mpi_method(PyTypeObject *type, const char *name)
 }
 
 int
-wm_mpi_import(void)
+wm_py_mpi_import(void)
 {
     if (mpi != NULL)
         return 0;
@@ -102,7 +102,7 @@ wm_mpi_import(void)
     if (module == NULL)
         return -1;
     mpi = module;
-    wm_state_t *state = wm_state();
+    wm_state_t *state = wm_py_state();
     state->mpi_exception = PyObject_GetAttrString(module, "Exception");
     in_place = PyObject_GetAttrString(module, "IN_PLACE");
     bottom = PyObject_GetAttrString(module, "BOTTOM");
@@ -123,7 +123,7 @@ wrong_type(PyObject *object, const char *argument, const char *wanted)
 }
 
 int
-wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
+wm_py_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
 {
     if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
         return wrong_type(object, argument, "a communicator of mpi4py");
@@ -132,7 +132,7 @@ wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
 }
 
 int
-wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
+wm_py_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
 {
     if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
         return wrong_type(object, argument, "a communicator of mpi4py");
@@ -141,7 +141,7 @@ wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
 }
 
 int
-wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type)
+wm_py_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type)
 {
     if (!PyObject_TypeCheck(object, &PyMPIDatatype_Type))
         return wrong_type(object, argument, "an MPI.Datatype");
@@ -150,7 +150,7 @@ wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type)
 }
 
 int
-wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op)
+wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op)
 {
     if (!PyObject_TypeCheck(object, &PyMPIOp_Type))
         return wrong_type(object, argument, "an MPI.Op");
@@ -159,7 +159,7 @@ wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op)
 }
 
 int
-wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status)
+wm_py_mpi_status(PyObject *object, const char *argument, MPI_Status **status)
 {
     *status = NULL;
     if (object == NULL || object == Py_None)
@@ -171,43 +171,43 @@ wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status)
 }
 
 bool
-wm_mpi_is_datatype(PyObject *object)
+wm_py_mpi_is_datatype(PyObject *object)
 {
     return PyObject_TypeCheck(object, &PyMPIDatatype_Type);
 }
 
 bool
-wm_mpi_is_in_place(PyObject *object)
+wm_py_mpi_is_in_place(PyObject *object)
 {
     return object == in_place;
 }
 
 bool
-wm_mpi_is_bottom(PyObject *object)
+wm_py_mpi_is_bottom(PyObject *object)
 {
     return object == bottom;
 }
 
 PyTypeObject *
-wm_mpi_request_type(void)
+wm_py_mpi_request_type(void)
 {
     return &PyMPIRequest_Type;
 }
 
 PyTypeObject *
-wm_mpi_prequest_type(void)
+wm_py_mpi_prequest_type(void)
 {
     return &PyMPIPrequest_Type;
 }
 
 PyTypeObject *
-wm_mpi_message_type(void)
+wm_py_mpi_message_type(void)
 {
     return &PyMPIMessage_Type;
 }
 
 PyObject *
-wm_mpi_datatype_from_code(PyObject *code)
+wm_py_mpi_datatype_from_code(PyObject *code)
 {
     PyObject *type = PyObject_GetAttrString(mpi, "Datatype");
     if (type == NULL)
@@ -218,7 +218,7 @@ wm_mpi_datatype_from_code(PyObject *code)
 }
 
 PyObject *
-wm_mpi_buffer(PyObject *object, bool readonly)
+wm_py_mpi_buffer(PyObject *object, bool readonly)
 {
     PyObject *type = PyObject_GetAttrString(mpi, "buffer");
     PyObject *result = type == NULL

@@ -12,62 +12,62 @@
 // Imports mpi4py.MPI and its C interface; -1 with an ImportError telling both
 // MPI libraries where they differ.
 int
-wm_mpi_import(void);
+wm_py_mpi_import(void);
 
 // The handle inside an object of mpi4py's; -1 with a TypeError naming
 // `argument` for anything else. Borrowed from the object.
 int
-wm_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm);
+wm_py_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm);
 int
-wm_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
+wm_py_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
 int
-wm_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
+wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
 
 // Gives a communicator another handle; -1 with a TypeError as above.
 int
-wm_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm);
+wm_py_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm);
 
 // The status to write through; None gives NULL. -1 with a TypeError.
 int
-wm_mpi_status(PyObject *object, const char *argument, MPI_Status **status);
+wm_py_mpi_status(PyObject *object, const char *argument, MPI_Status **status);
 
 bool
-wm_mpi_is_datatype(PyObject *object);
+wm_py_mpi_is_datatype(PyObject *object);
 
 bool
-wm_mpi_is_in_place(PyObject *object);
+wm_py_mpi_is_in_place(PyObject *object);
 
 bool
-wm_mpi_is_bottom(PyObject *object);
+wm_py_mpi_is_bottom(PyObject *object);
 
 // mpi4py's types, borrowed.
 PyTypeObject *
-wm_mpi_request_type(void);
+wm_py_mpi_request_type(void);
 PyTypeObject *
-wm_mpi_prequest_type(void);
+wm_py_mpi_prequest_type(void);
 PyTypeObject *
-wm_mpi_message_type(void);
+wm_py_mpi_message_type(void);
 
 // The collector's part of a type of ours that derives from one of mpi4py's,
 // which is static or not as mpi4py was built.
 int
-wm_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
-                void *arg);
+wm_py_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
+                   void *arg);
 int
-wm_mpi_clear(PyTypeObject *base, PyObject *object);
+wm_py_mpi_clear(PyTypeObject *base, PyObject *object);
 
 // mpi4py's own method of a type of its own, bound where it is a class method:
 // what it was before install() replaced it. NULL with an exception.
 PyObject *
-wm_mpi_method(PyTypeObject *type, const char *name);
+wm_py_mpi_method(PyTypeObject *type, const char *name);
 
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *
-wm_mpi_datatype_from_code(PyObject *code);
+wm_py_mpi_datatype_from_code(PyObject *code);
 
 // mpi4py's own buffer over memory that speaks DLPack or the CUDA array
 // interface; NULL with an exception.
 PyObject *
-wm_mpi_buffer(PyObject *object, bool readonly);
+wm_py_mpi_buffer(PyObject *object, bool readonly);
 
 #endif

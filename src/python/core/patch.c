@@ -46,8 +46,8 @@ share_handle(PyObject *module, PyObject *args)
     PyObject *ours, *theirs;
     MPI_Comm handle;
     if (!PyArg_ParseTuple(args, "OO:_share_handle", &ours, &theirs)
-        || wm_mpi_comm(theirs, "theirs", &handle) < 0
-        || wm_mpi_set_comm(ours, "ours", handle) < 0)
+        || wm_py_mpi_comm(theirs, "theirs", &handle) < 0
+        || wm_py_mpi_set_comm(ours, "ours", handle) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -59,7 +59,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_patch(PyObject *module)
+wm_py_add_patch(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

@@ -6,12 +6,12 @@
 #include "python/core/module.h"
 
 int
-wm_python_check_running(void)
+wm_py_check_running(void)
 {
     wm_error_t err;
     if (wm_engine_check(&err) == 0)
         return 0;
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
@@ -24,7 +24,7 @@ static PyObject *
 check_running(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
-    return wm_python_check_running() < 0 ? NULL : Py_NewRef(Py_None);
+    return wm_py_check_running() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
@@ -33,12 +33,12 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_child(PyObject *module)
+wm_py_add_child(PyObject *module)
 {
     static bool watched;
     wm_error_t err;
     if (!watched && wm_child_watch(&err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     watched = true;

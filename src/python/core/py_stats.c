@@ -46,7 +46,7 @@ static PyObject *
 is_on_device(PyObject *module, PyObject *object)
 {
     (void)module;
-    return PyBool_FromLong(wm_message_on_device(object));
+    return PyBool_FromLong(wm_py_message_on_device(object));
 }
 
 static PyMethodDef functions[] = {
@@ -57,7 +57,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_stats(PyObject *module)
+wm_py_add_stats(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

@@ -31,14 +31,14 @@ default_device(void)
 }
 
 int
-wm_python_current_device(int *ordinal)
+wm_py_current_device(int *ordinal)
 {
     PyObject *thread = PyThreadState_GetDict(); // borrowed
-    PyObject *key = (PyObject *)wm_state()->device_type;
+    PyObject *key = (PyObject *)wm_py_state()->device_type;
     if (thread != NULL) {
         PyObject *device = PyDict_GetItemWithError(thread, key); // borrowed
         if (device != NULL) {
-            *ordinal = wm_python_device_ordinal(device);
+            *ordinal = wm_py_device_ordinal(device);
             return 0;
         }
         if (PyErr_Occurred()) {
@@ -91,7 +91,7 @@ device_from_text(PyObject *given, const char *text, int *device)
     }
     if (strcmp(text, "cuda") == 0) {
         int current;
-        if (wm_python_current_device(&current) < 0) {
+        if (wm_py_current_device(&current) < 0) {
             return -1;
         }
         if (current < 0) {
@@ -151,13 +151,13 @@ device_from_foreign(PyObject *object, int *device)
 }
 
 int
-wm_device_from_object(PyObject *object, int *device)
+wm_py_device_from_object(PyObject *object, int *device)
 {
     if (object == NULL || object == Py_None) {
-        return wm_python_current_device(device);
+        return wm_py_current_device(device);
     }
-    if (Py_IS_TYPE(object, wm_state()->device_type)) {
-        *device = wm_python_device_ordinal(object);
+    if (Py_IS_TYPE(object, wm_py_state()->device_type)) {
+        *device = wm_py_device_ordinal(object);
         return 0;
     }
     if (PyUnicode_Check(object)) {
@@ -182,10 +182,10 @@ wm_device_from_object(PyObject *object, int *device)
 }
 
 int
-wm_python_cuda_device(PyObject *object, const char *what, int *ordinal)
+wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
 {
     int device;
-    if (wm_device_from_object(object, &device) < 0) {
+    if (wm_py_device_from_object(object, &device) < 0) {
         return -1;
     }
     if (device < 0) {
@@ -198,7 +198,7 @@ wm_python_cuda_device(PyObject *object, const char *what, int *ordinal)
 }
 
 int
-wm_python_synchronize_device(int ordinal)
+wm_py_synchronize_device(int ordinal)
 {
     wm_error_t err;
     int status = 0;
@@ -207,7 +207,7 @@ wm_python_synchronize_device(int ordinal)
         Py_END_ALLOW_THREADS
     }
     if (status < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
     }
     return status < 0 ? -1 : 0;
 }
@@ -236,10 +236,10 @@ get_device(PyObject *module, PyObject *args, PyObject *kwargs)
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_device", names,
                                      &ident)
-        || wm_device_from_object(ident, &ordinal) < 0) {
+        || wm_py_device_from_object(ident, &ordinal) < 0) {
         return NULL;
     }
-    return wm_python_device(ordinal);
+    return wm_py_device(ordinal);
 }
 
 static PyObject *
@@ -248,7 +248,7 @@ device_list(int first)
     int count = count_devices();
     PyObject *list = PyList_New(0);
     for (int i = first; list != NULL && i < count; i++) {
-        PyObject *device = wm_python_device(i);
+        PyObject *device = wm_py_device(i);
         if (device == NULL || PyList_Append(list, device) < 0) {
             Py_CLEAR(list);
         }
@@ -304,16 +304,17 @@ get_cuda_device(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     if (given == Py_None) {
         PyObject *name = PyUnicode_FromString("cuda");
-        int status = name != NULL ? wm_device_from_object(name, &ordinal) : -1;
+        int status = name != NULL ? wm_py_device_from_object(name, &ordinal)
+                                  : -1;
         Py_XDECREF(name);
         if (status < 0) {
             return NULL;
         }
     }
-    else if (wm_python_cuda_device(given, "get_cuda_device", &ordinal) < 0) {
+    else if (wm_py_cuda_device(given, "get_cuda_device", &ordinal) < 0) {
         return NULL;
     }
-    return wm_python_device(ordinal);
+    return wm_py_device(ordinal);
 }
 
 PyDoc_STRVAR(get_cuda_device_count_doc,
@@ -359,7 +360,7 @@ set_device(PyObject *module, PyObject *ident)
 {
     (void)module;
     PyObject *thread = PyThreadState_GetDict(); // borrowed
-    PyObject *key = (PyObject *)wm_state()->device_type;
+    PyObject *key = (PyObject *)wm_py_state()->device_type;
     int ordinal;
     if (thread == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "no thread state");
@@ -374,10 +375,10 @@ set_device(PyObject *module, PyObject *ident)
         }
         Py_RETURN_NONE;
     }
-    if (wm_device_from_object(ident, &ordinal) < 0) {
+    if (wm_py_device_from_object(ident, &ordinal) < 0) {
         return NULL;
     }
-    PyObject *device = wm_python_device(ordinal);
+    PyObject *device = wm_py_device(ordinal);
     int status = device != NULL ? PyDict_SetItem(thread, key, device) : -1;
     Py_XDECREF(device);
     if (status < 0) {
@@ -403,8 +404,8 @@ synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:synchronize_device",
                                      names, &device)
-        || wm_device_from_object(device, &ordinal) < 0
-        || wm_python_synchronize_device(ordinal) < 0) {
+        || wm_py_device_from_object(device, &ordinal) < 0
+        || wm_py_synchronize_device(ordinal) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -428,9 +429,9 @@ synchronize(PyObject *module, PyObject *unused)
         bool active;
         wm_error_t err;
         if (wm_device_active(i, &active, &err) < 0) {
-            return wm_raise(&err);
+            return wm_py_raise(&err);
         }
-        if (active && wm_python_synchronize_device(i) < 0) {
+        if (active && wm_py_synchronize_device(i) < 0) {
             return NULL;
         }
     }
@@ -458,7 +459,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_device_functions(PyObject *module)
+wm_py_add_device_functions(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

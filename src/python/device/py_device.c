@@ -15,11 +15,11 @@ typedef struct {
 static PyObject *devices[WM_MAX_DEVICES + 1];
 
 PyObject *
-wm_python_device(int ordinal)
+wm_py_device(int ordinal)
 {
     PyObject **entry = &devices[ordinal + 1];
     if (*entry == NULL) {
-        PyTypeObject *type = wm_state()->device_type;
+        PyTypeObject *type = wm_py_state()->device_type;
         device_t *device = PyObject_New(device_t, type);
         if (device == NULL) {
             return NULL;
@@ -31,7 +31,7 @@ wm_python_device(int ordinal)
 }
 
 int
-wm_python_device_ordinal(PyObject *device)
+wm_py_device_ordinal(PyObject *device)
 {
     return ((device_t *)device)->ordinal;
 }
@@ -43,7 +43,7 @@ facts_of(PyObject *self)
     const wm_device_t *facts;
     wm_error_t err;
     if (wm_device_describe(((device_t *)self)->ordinal, &facts, &err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return NULL;
     }
     return facts;
@@ -204,7 +204,7 @@ get_free_memory(PyObject *self, void *unused)
     Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
         status = wm_device_memory(((device_t *)self)->ordinal, &left, &total,
                                   &err);
-    Py_END_ALLOW_THREADS return status < 0 ? wm_raise(&err)
+    Py_END_ALLOW_THREADS return status < 0 ? wm_py_raise(&err)
                                            : PyLong_FromSize_t(left);
 }
 
@@ -238,7 +238,7 @@ static PyObject *
 device_synchronize(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (wm_python_synchronize_device(((device_t *)self)->ordinal) < 0) {
+    if (wm_py_synchronize_device(((device_t *)self)->ordinal) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -297,15 +297,15 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_device(PyObject *module)
+wm_py_add_device(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (type == NULL) {
         return -1;
     }
-    wm_state()->device_type = (PyTypeObject *)type;
+    wm_py_state()->device_type = (PyTypeObject *)type;
     if (PyModule_AddType(module, (PyTypeObject *)type) < 0) {
         return -1;
     }
-    return wm_python_add_device_functions(module);
+    return wm_py_add_device_functions(module);
 }

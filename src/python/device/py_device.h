@@ -11,28 +11,28 @@
 // The wm.Device of an ordinal (-1: the CPU); a new reference, or NULL with an
 // exception. Unknown ordinals are the caller's mistake: checked elsewhere.
 PyObject *
-wm_python_device(int ordinal);
+wm_py_device(int ordinal);
 
 // Its ordinal.
 int
-wm_python_device_ordinal(PyObject *device);
+wm_py_device_ordinal(PyObject *device);
 
 // The device current on this thread (-1: the CPU). 0, or -1 with an exception.
 int
-wm_python_current_device(int *ordinal);
+wm_py_current_device(int *ordinal);
 
-// Like wm_device_from_object, but ValueError for the CPU: "`what` needs a
+// Like wm_py_device_from_object, but ValueError for the CPU: "`what` needs a
 // CUDA device".
 int
-wm_python_cuda_device(PyObject *object, const char *what, int *ordinal);
+wm_py_cuda_device(PyObject *object, const char *what, int *ordinal);
 
 // Waits for the device without the GIL (at once for -1). 0, or -1 with an
 // exception.
 int
-wm_python_synchronize_device(int ordinal);
+wm_py_synchronize_device(int ordinal);
 
-// The package's functions on devices; called by wm_python_add_device.
+// The package's functions on devices; called by wm_py_add_device.
 int
-wm_python_add_device_functions(PyObject *module);
+wm_py_add_device_functions(PyObject *module);
 
 #endif

@@ -21,7 +21,7 @@ event_new(PyTypeObject *type, int device)
         status = wm_event_create(device, &handle, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     event_t *event = (event_t *)type->tp_alloc(type, 0);
     if (event == NULL) {
@@ -34,15 +34,15 @@ event_new(PyTypeObject *type, int device)
 }
 
 PyObject *
-wm_python_event(int device)
+wm_py_event(int device)
 {
-    return event_new(wm_state()->event_type, device);
+    return event_new(wm_py_state()->event_type, device);
 }
 
 static event_t *
 event_checked(PyObject *object, const char *argument)
 {
-    if (!Py_IS_TYPE(object, wm_state()->event_type)) {
+    if (!Py_IS_TYPE(object, wm_py_state()->event_type)) {
         PyErr_Format(PyExc_TypeError, "%s must be a wm.Event, not %.200s",
                      argument, Py_TYPE(object)->tp_name);
         return NULL;
@@ -51,7 +51,7 @@ event_checked(PyObject *object, const char *argument)
 }
 
 int
-wm_python_event_record(PyObject *object, int device, CUstream stream)
+wm_py_event_record(PyObject *object, int device, CUstream stream)
 {
     wm_error_t err;
     event_t *event = event_checked(object, "event");
@@ -66,19 +66,18 @@ wm_python_event_record(PyObject *object, int device, CUstream stream)
         return -1;
     }
     if (wm_event_record(device, event->handle, stream, &err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
 }
 
 int
-wm_python_event_from_object(PyObject *object, const char *argument,
-                            CUevent *event)
+wm_py_event_from_object(PyObject *object, const char *argument, CUevent *event)
 {
     // Torch's and Warp's name, CuPy's, Numba's.
     static const char *const names[] = {"cuda_event", "ptr", "handle"};
-    if (Py_IS_TYPE(object, wm_state()->event_type)) {
+    if (Py_IS_TYPE(object, wm_py_state()->event_type)) {
         *event = ((event_t *)object)->handle;
         return 0;
     }
@@ -111,7 +110,7 @@ event_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *device = NULL; // borrowed
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Event", names, &device)
-        || wm_python_cuda_device(device, "an event", &ordinal) < 0) {
+        || wm_py_cuda_device(device, "an event", &ordinal) < 0) {
         return NULL;
     }
     return event_new(type, ordinal);
@@ -141,7 +140,7 @@ static PyObject *
 get_device(PyObject *self, void *unused)
 {
     (void)unused;
-    return wm_python_device(((event_t *)self)->device);
+    return wm_py_device(((event_t *)self)->device);
 }
 
 static PyObject *
@@ -159,7 +158,7 @@ get_is_complete(PyObject *self, void *unused)
     bool done;
     wm_error_t err;
     if (wm_event_done(event->device, event->handle, &done, &err) < 0) {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     return PyBool_FromLong(done);
 }
@@ -191,8 +190,8 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
     int device;
     CUstream handle;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
-        || wm_stream_from_object(stream, "stream", &device, &handle) < 0
-        || wm_python_event_record(self, device, handle) < 0) {
+        || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0
+        || wm_py_event_record(self, device, handle) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -216,7 +215,7 @@ event_synchronize(PyObject *self, PyObject *unused)
                                                          event->handle, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     Py_RETURN_NONE;
 }
@@ -257,12 +256,12 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_event(PyObject *module)
+wm_py_add_event(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (type == NULL) {
         return -1;
     }
-    wm_state()->event_type = (PyTypeObject *)type;
+    wm_py_state()->event_type = (PyTypeObject *)type;
     return PyModule_AddType(module, (PyTypeObject *)type);
 }

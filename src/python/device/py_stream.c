@@ -25,13 +25,13 @@ stream_new(PyTypeObject *type, int device)
 }
 
 int
-wm_python_stream_device(PyObject *stream)
+wm_py_stream_device(PyObject *stream)
 {
     return ((stream_t *)stream)->device;
 }
 
 CUstream
-wm_python_stream_handle(PyObject *stream)
+wm_py_stream_handle(PyObject *stream)
 {
     return ((stream_t *)stream)->handle;
 }
@@ -46,7 +46,7 @@ stream_open(stream_t *self)
                                   &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     self->owned = true;
@@ -59,9 +59,9 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
 {
     bool none = given == Py_None;
     int own = -1;
-    int status = none ? wm_python_cuda_device(device, "a stream", &own)
-                      : wm_stream_from_object(given, "cuda_stream", &own,
-                                              &self->handle);
+    int status = none ? wm_py_cuda_device(device, "a stream", &own)
+                      : wm_py_stream_from_object(given, "cuda_stream", &own,
+                                                 &self->handle);
     if (status < 0) {
         return -1;
     }
@@ -71,7 +71,7 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
         return 0;
     }
     if (device != NULL && device != Py_None) {
-        if (wm_python_cuda_device(device, "a stream", &self->device) < 0) {
+        if (wm_py_cuda_device(device, "a stream", &self->device) < 0) {
             return -1;
         }
         bool anywhere = self->handle == CU_STREAM_LEGACY
@@ -109,7 +109,7 @@ stream_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         status = stream_view(self, given, device);
     }
     else {
-        status = wm_python_cuda_device(device, "a stream", &self->device);
+        status = wm_py_cuda_device(device, "a stream", &self->device);
         if (status == 0) {
             status = stream_open(self);
         }
@@ -182,7 +182,7 @@ static PyObject *
 get_device(PyObject *self, void *unused)
 {
     (void)unused;
-    return wm_python_device(((stream_t *)self)->device);
+    return wm_py_device(((stream_t *)self)->device);
 }
 
 static PyObject *
@@ -207,7 +207,7 @@ get_is_complete(PyObject *self, void *unused)
     bool idle;
     wm_error_t err;
     if (wm_stream_idle(stream->device, stream->handle, &idle, &err) < 0) {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     return PyBool_FromLong(idle);
 }
@@ -252,12 +252,12 @@ stream_wait_event(PyObject *self, PyObject *object)
     stream_t *stream = (stream_t *)self;
     CUevent event;
     wm_error_t err;
-    if (wm_python_event_from_object(object, "event", &event) < 0) {
+    if (wm_py_event_from_object(object, "event", &event) < 0) {
         return NULL;
     }
     if (wm_stream_wait_event(stream->device, stream->handle, event, &err)
         < 0) {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     Py_RETURN_NONE;
 }
@@ -284,7 +284,7 @@ stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
     wm_error_t err;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:wait_stream", names,
                                      &other, &given)
-        || wm_stream_from_object(other, "other_stream", &device, &handle)
+        || wm_py_stream_from_object(other, "other_stream", &device, &handle)
                < 0) {
         return NULL;
     }
@@ -293,7 +293,7 @@ stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
                                   handle, &err);
     }
     else {
-        if (wm_python_event_from_object(given, "event", &event) < 0) {
+        if (wm_py_event_from_object(given, "event", &event) < 0) {
             return NULL;
         }
         status = wm_event_record(device, event, handle, &err);
@@ -303,7 +303,7 @@ stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
         }
     }
     if (status < 0) {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     Py_RETURN_NONE;
 }
@@ -326,10 +326,9 @@ stream_record_event(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &event)) {
         return NULL;
     }
-    event = event == Py_None ? wm_python_event(stream->device)
-                             : Py_NewRef(event);
+    event = event == Py_None ? wm_py_event(stream->device) : Py_NewRef(event);
     if (event != NULL
-        && wm_python_event_record(event, stream->device, stream->handle) < 0) {
+        && wm_py_event_record(event, stream->device, stream->handle) < 0) {
         Py_CLEAR(event);
     }
     return event;
@@ -353,7 +352,7 @@ stream_synchronize(PyObject *self, PyObject *unused)
         stream->device, stream->handle, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     Py_RETURN_NONE;
 }
@@ -410,12 +409,12 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_stream(PyObject *module)
+wm_py_add_stream(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (type == NULL) {
         return -1;
     }
-    wm_state()->stream_type = (PyTypeObject *)type;
+    wm_py_state()->stream_type = (PyTypeObject *)type;
     return PyModule_AddType(module, (PyTypeObject *)type);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Stream: a CUDA stream of ours, or a view of anyone's. GIL held.
-// (wm_stream_from_object is in view.h.)
+// (wm_py_stream_from_object is in view.h.)
 #ifndef WM_PYTHON_DEVICE_PY_STREAM_H
 #define WM_PYTHON_DEVICE_PY_STREAM_H
 
@@ -10,9 +10,9 @@
 
 // What a wm.Stream holds.
 int
-wm_python_stream_device(PyObject *stream);
+wm_py_stream_device(PyObject *stream);
 
 CUstream
-wm_python_stream_handle(PyObject *stream);
+wm_py_stream_handle(PyObject *stream);
 
 #endif

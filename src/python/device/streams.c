@@ -141,16 +141,16 @@ device_of_default_stream(PyObject *object, int *device)
         *device = found;
         return 0;
     }
-    return wm_python_cuda_device(NULL, "a stream", device);
+    return wm_py_cuda_device(NULL, "a stream", device);
 }
 
 int
-wm_stream_from_object(PyObject *object, const char *argument, int *device,
-                      CUstream *stream)
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream)
 {
-    if (Py_IS_TYPE(object, wm_state()->stream_type)) {
-        *device = wm_python_stream_device(object);
-        *stream = wm_python_stream_handle(object);
+    if (Py_IS_TYPE(object, wm_py_state()->stream_type)) {
+        *device = wm_py_stream_device(object);
+        *stream = wm_py_stream_handle(object);
         return 0;
     }
     CUstream handle = NULL;
@@ -178,7 +178,7 @@ wm_stream_from_object(PyObject *object, const char *argument, int *device,
         wm_error_t err;
         if (wm_device_of_stream(handle, &ordinal, &err) < 0) {
             wm_error_context(&err, "%s", argument);
-            wm_raise(&err);
+            wm_py_raise(&err);
             return -1;
         }
     }

@@ -13,11 +13,11 @@ comm_of(PyObject *object, wm_comm_t **comm)
 {
     wm_channel_t channel;
     *comm = NULL;
-    if (wm_python_check_running() < 0)
+    if (wm_py_check_running() < 0)
         return -1;
     if (object == Py_None)
         return 0;
-    if (wm_channel_get(object, &channel) < 0)
+    if (wm_py_channel_get(object, &channel) < 0)
         return -1;
     *comm = channel.comm;
     return 0;
@@ -40,7 +40,7 @@ attach(PyObject *module, PyObject *args)
         || comm_of(object, &comm) < 0)
         return NULL;
     size_t bytes = size < 0 ? SIZE_MAX : (size_t)size;
-    return wm_room_attach(comm, bytes, &err) < 0 ? wm_raise(&err)
+    return wm_room_attach(comm, bytes, &err) < 0 ? wm_py_raise(&err)
                                                  : Py_NewRef(Py_None);
 }
 
@@ -55,7 +55,7 @@ detach(PyObject *module, PyObject *object)
     wm_error_t err;
     if (comm_of(object, &comm) < 0)
         return NULL;
-    return wm_room_detach(comm, &err) < 0 ? wm_raise(&err)
+    return wm_room_detach(comm, &err) < 0 ? wm_py_raise(&err)
                                           : Py_NewRef(Py_None);
 }
 
@@ -77,8 +77,8 @@ flush(PyObject *module, PyObject *object)
     Py_BEGIN_ALLOW_THREADS;
     code = wm_room_flush_begin(comm, &op, &err);
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_raise(&err)
-                    : wm_request_new(op, MPI_REQUEST_NULL, &none);
+    return code < 0 ? wm_py_raise(&err)
+                    : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
 static PyMethodDef functions[] = {
@@ -89,7 +89,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_buffered(PyObject *module)
+wm_py_add_buffered(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

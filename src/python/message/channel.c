@@ -4,8 +4,8 @@
 #include "comm/inline.h"
 
 wm_envelope_t
-wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
-                    bool blocking)
+wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
+                       bool blocking)
 {
     return (wm_envelope_t){
         .rank = rank,
@@ -17,18 +17,18 @@ wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
 }
 
 void
-wm_channel_keep(const wm_channel_t *channel, wm_message_t *message)
+wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message)
 {
     if (channel->owner != NULL)
-        wm_message_keep(message, channel->owner);
+        wm_py_message_keep(message, channel->owner);
 }
 
 void
-wm_channel_tell_receiver(const wm_channel_t *channel,
-                         const wm_envelope_t *envelope)
+wm_py_channel_tell_receiver(const wm_channel_t *channel,
+                            const wm_envelope_t *envelope)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->cuda_error)
+    if (!PyErr_ExceptionMatches(wm_py_state()->cuda_error)
         && !PyErr_ExceptionMatches(PyExc_MemoryError))
         return;
     PyErr_Fetch(&kind, &value, &trace);
@@ -43,9 +43,10 @@ wm_channel_tell_receiver(const wm_channel_t *channel,
 }
 
 int
-wm_channel_begin_unlocked(const wm_channel_t *channel,
-                          const wm_envelope_t *envelope, bool receives,
-                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err)
+wm_py_channel_begin_unlocked(const wm_channel_t *channel,
+                             const wm_envelope_t *envelope, bool receives,
+                             wm_buffer_t *buffer, wm_op_t **op,
+                             wm_error_t *err)
 {
     wm_comm_t *comm = channel->comm;
     if (!receives && wm_inline_fits(comm, buffer, envelope))

@@ -20,56 +20,57 @@ typedef struct {
 // Of a communicator, or of comm.on(stream). -1 with an exception where it was
 // not attached, or MPI is not running.
 int
-wm_channel_get(PyObject *self, wm_channel_t *channel);
+wm_py_channel_get(PyObject *self, wm_channel_t *channel);
 
 wm_envelope_t
-wm_channel_envelope(const wm_channel_t *channel, int rank, int tag,
-                    bool blocking);
+wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
+                       bool blocking);
 
 // The stream lives for as long as the memory of a message on it is in use.
 void
-wm_channel_keep(const wm_channel_t *channel, wm_message_t *message);
+wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message);
 
 // Parses the buffer and begins the message. NULL with an exception; the
 // message is then released.
 wm_op_t *
-wm_channel_begin(const wm_channel_t *channel, PyObject *object,
-                 const char *argument, const wm_envelope_t *envelope,
-                 bool receives, wm_message_t *message);
+wm_py_channel_begin(const wm_channel_t *channel, PyObject *object,
+                    const char *argument, const wm_envelope_t *envelope,
+                    bool receives, wm_message_t *message);
 
 // Its second half: begins a message whose buffer was parsed, without the GIL.
 // What the message does not need any longer stays in the buffer, which the
 // caller releases once it has the GIL: to be released without costs more than
 // a short message.
 WM_MUST_CHECK int
-wm_channel_begin_unlocked(const wm_channel_t *channel,
-                          const wm_envelope_t *envelope, bool receives,
-                          wm_buffer_t *buffer, wm_op_t **op, wm_error_t *err);
+wm_py_channel_begin_unlocked(const wm_channel_t *channel,
+                             const wm_envelope_t *envelope, bool receives,
+                             wm_buffer_t *buffer, wm_op_t **op,
+                             wm_error_t *err);
 
 // After an exception while the buffer of a send was looked at: where CUDA
 // failed, or memory could not be had, the receiver, who may wait for the
 // message already, is told. The exception stays.
 void
-wm_channel_tell_receiver(const wm_channel_t *channel,
-                         const wm_envelope_t *envelope);
+wm_py_channel_tell_receiver(const wm_channel_t *channel,
+                            const wm_envelope_t *envelope);
 
 // Arguments by position or keyword into `values` (borrowed, NULL where not
 // given); the first `required` must be there. Much cheaper than
 // PyArg_Parse for the calls that are made a million times.
 int
-wm_arguments(const char *function, const char *const *names, int count,
-             int required, PyObject *const *args, Py_ssize_t given,
-             PyObject *keywords, PyObject **values);
+wm_py_arguments(const char *function, const char *const *names, int count,
+                int required, PyObject *const *args, Py_ssize_t given,
+                PyObject *keywords, PyObject **values);
 
 // Refuses None as what a message with that rank is in: as for mpi4py, it will
 // do for MPI_PROC_NULL alone. 0, or -1 with an exception.
 int
-wm_argument_no_none(PyObject *object, const char *argument, int rank);
+wm_py_argument_no_none(PyObject *object, const char *argument, int rank);
 
 // An int argument, or what int() makes one of, but text: floats are truncated,
 // as mpi4py does. `value` keeps its default where the object is NULL. 0, or -1
 // with a TypeError, ValueError (not a number) or OverflowError.
 int
-wm_argument_int(PyObject *object, const char *argument, int *value);
+wm_py_argument_int(PyObject *object, const char *argument, int *value);
 
 #endif

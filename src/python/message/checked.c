@@ -40,9 +40,9 @@ element(PyObject *module, PyObject *object)
 {
     (void)module;
     MPI_Datatype type;
-    if (wm_mpi_datatype(object, "datatype", &type) < 0)
+    if (wm_py_mpi_datatype(object, "datatype", &type) < 0)
         return NULL;
-    type = type != MPI_DATATYPE_NULL ? wm_datatype_element(type) : type;
+    type = type != MPI_DATATYPE_NULL ? wm_py_datatype_element(type) : type;
     return type != MPI_DATATYPE_NULL ? tell(type)
                                      : Py_BuildValue("zi", NULL, 0);
 }
@@ -60,20 +60,20 @@ elements(PyObject *module, PyObject *array)
     Py_buffer raw;
     PyObject *found, *told = NULL;
     MPI_Datatype type = MPI_BYTE;
-    if (wm_view_parse(array, false, "array", &view) == 0) {
+    if (wm_py_view_parse(array, false, "array", &view) == 0) {
         const wm_dtype_info_t *info = wm_dtype_info(view.array.dtype);
         told = Py_BuildValue("sin", info->name, (int)info->itemsize,
                              (Py_ssize_t)wm_array_nbytes(&view.array));
-        wm_view_release(&view);
+        wm_py_view_release(&view);
         return told;
     }
     PyErr_Clear();
-    if (wm_raw_read(array, NULL, false, &raw, &found) < 0) {
+    if (wm_py_raw_read(array, NULL, false, &raw, &found) < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "array: not understood");
         return NULL;
     }
-    if (found == NULL || wm_mpi_datatype(found, "array", &type) == 0) {
+    if (found == NULL || wm_py_mpi_datatype(found, "array", &type) == 0) {
         PyObject *pair = tell(type);
         if (pair != NULL)
             told = Py_BuildValue("OOn", PyTuple_GET_ITEM(pair, 0),
@@ -93,7 +93,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_checked(PyObject *module)
+wm_py_add_checked(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

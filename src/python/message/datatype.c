@@ -17,8 +17,8 @@ half_type(void)
         return found;
     found = MPI_DATATYPE_NULL;
     PyObject *code = PyUnicode_FromString("e");
-    PyObject *type = code != NULL ? wm_mpi_datatype_from_code(code) : NULL;
-    if (type != NULL && wm_mpi_datatype(type, "datatype", &found) == 0
+    PyObject *type = code != NULL ? wm_py_mpi_datatype_from_code(code) : NULL;
+    if (type != NULL && wm_py_mpi_datatype(type, "datatype", &found) == 0
         && (found == MPI_DATATYPE_NULL
             || MPI_Type_size(found, &size) != MPI_SUCCESS || size != 2))
         found = MPI_DATATYPE_NULL;
@@ -30,7 +30,7 @@ half_type(void)
 }
 
 MPI_Datatype
-wm_datatype_of(wm_dtype_t dtype)
+wm_py_datatype_of(wm_dtype_t dtype)
 {
     switch (dtype) {
     case WM_BOOL:
@@ -298,7 +298,7 @@ decode(MPI_Datatype type, wm_strided_t *strided)
 }
 
 bool
-wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
+wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
 {
     bool decoded;
     if (is_predefined(type))
@@ -340,8 +340,8 @@ blocks(MPI_Datatype type, MPI_Aint base, bool (*accept)(MPI_Aint at))
 }
 
 bool
-wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
-                   bool (*accept)(MPI_Aint at))
+wm_py_datatype_blocks(MPI_Datatype type, MPI_Aint base,
+                      bool (*accept)(MPI_Aint at))
 {
     bool accepted;
     Py_BEGIN_ALLOW_THREADS;
@@ -367,7 +367,7 @@ element(MPI_Datatype type)
 }
 
 MPI_Datatype
-wm_datatype_element(MPI_Datatype type)
+wm_py_datatype_element(MPI_Datatype type)
 {
     MPI_Datatype found = type;
     if (is_predefined(type))
@@ -379,13 +379,13 @@ wm_datatype_element(MPI_Datatype type)
 }
 
 bool
-wm_datatype_is_dense(MPI_Datatype type)
+wm_py_datatype_is_dense(MPI_Datatype type)
 {
     char origin;
     wm_strided_t strided = {.data = &origin};
     MPI_Aint low = 0, extent = 0;
     MPI_Type_get_extent(type, &low, &extent);
-    return wm_datatype_decode(type, &strided) && strided.ndim == 0
+    return wm_py_datatype_decode(type, &strided) && strided.ndim == 0
            && strided.data == &origin && strided.run == extent;
 }
 
@@ -404,14 +404,14 @@ check_committed(MPI_Datatype type, wm_error_t *err)
 }
 
 int
-wm_datatype_measure(MPI_Datatype type, const char *argument,
-                    wm_extent_t *extent)
+wm_py_datatype_measure(MPI_Datatype type, const char *argument,
+                       wm_extent_t *extent)
 {
     MPI_Aint low = 0, length = 0;
     wm_error_t err;
     if (!is_predefined(type) && check_committed(type, &err) < 0) {
         wm_error_context(&err, "%s", argument);
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     MPI_Type_get_true_extent(type, &low, &length);

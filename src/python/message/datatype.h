@@ -11,7 +11,7 @@
 
 // The MPI type of an element type; MPI_DATATYPE_NULL where MPI has none.
 MPI_Datatype
-wm_datatype_of(wm_dtype_t dtype);
+wm_py_datatype_of(wm_dtype_t dtype);
 
 // What a message must know of a type: bytes that travel, where its memory
 // begins and ends, and from one element to the next.
@@ -23,30 +23,30 @@ typedef struct {
 // 0, or -1 with an exception naming `argument`: MPI.Exception for a datatype
 // that is not committed.
 int
-wm_datatype_measure(MPI_Datatype type, const char *argument,
-                    wm_extent_t *extent);
+wm_py_datatype_measure(MPI_Datatype type, const char *argument,
+                       wm_extent_t *extent);
 
 // Where an element's bytes lie, in the order in which they travel, counted
 // from strided->data. False where that is not in strides: of types whose
 // blocks are not equally far apart, and of elements with gaps inside.
 bool
-wm_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
+wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
 
 // What a datatype is made of; MPI_DATATYPE_NULL where that is of several
 // types.
 MPI_Datatype
-wm_datatype_element(MPI_Datatype type);
+wm_py_datatype_element(MPI_Datatype type);
 
 // Whether `accept` takes the place of every block that the type names one for,
 // counted from `base`; of others that of the first byte. It is called without
 // the GIL.
 bool
-wm_datatype_blocks(MPI_Datatype type, MPI_Aint base,
-                   bool (*accept)(MPI_Aint at));
+wm_py_datatype_blocks(MPI_Datatype type, MPI_Aint base,
+                      bool (*accept)(MPI_Aint at));
 
 // Whether elements of the type lie in memory as they travel: without gaps,
 // and in order.
 bool
-wm_datatype_is_dense(MPI_Datatype type);
+wm_py_datatype_is_dense(MPI_Datatype type);
 
 #endif

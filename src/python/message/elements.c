@@ -7,8 +7,8 @@
 #include "comm/progress.h"
 
 bool
-wm_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
-                size_t length)
+wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
+                   size_t length)
 {
     // In more bits than any product of what was given has.
     __int128 start = (__int128)first * of->extent;
@@ -21,8 +21,8 @@ wm_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
 }
 
 int
-wm_elements_slice(wm_strided_t *strided, const wm_extent_t *of,
-                  Py_ssize_t first, Py_ssize_t count, const char *argument)
+wm_py_elements_slice(wm_strided_t *strided, const wm_extent_t *of,
+                     Py_ssize_t first, Py_ssize_t count, const char *argument)
 {
     size_t length = wm_strided_nbytes(strided);
     if (first == 0 && (size_t)count * (size_t)of->size == length)
@@ -52,8 +52,8 @@ pattern_new(void)
 }
 
 wm_pattern_t *
-wm_elements_strided(const wm_strided_t *strided, bool writable,
-                    const char *argument)
+wm_py_elements_strided(const wm_strided_t *strided, bool writable,
+                       const char *argument)
 {
     if (strided->ndim == 0)
         return NULL;
@@ -71,8 +71,8 @@ wm_elements_strided(const wm_strided_t *strided, bool writable,
 }
 
 wm_pattern_t *
-wm_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
-                  char *data, const char *argument)
+wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
+                     char *data, const char *argument)
 {
     wm_error_t err;
     int code;
@@ -86,7 +86,7 @@ wm_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
     if (code < 0) {
         free(pattern);
         wm_error_context(&err, "%s", argument);
-        wm_raise(&err);
+        wm_py_raise(&err);
         return NULL;
     }
     MPI_Aint last = (MPI_Aint)(count - 1) * of->extent;
@@ -117,13 +117,14 @@ find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
     wm_error_t err;
     if (wm_pointer_describe(low, &buffer->memory, &err) < 0) {
         wm_error_context(&err, "%s", argument);
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     uintptr_t base = buffer->memory.base, size = buffer->memory.size;
     bool device = wm_buffer_on_device(buffer);
-    if (device ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
-               : !wm_datatype_blocks(type, (MPI_Aint)buffer->data, is_host)) {
+    if (device
+            ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
+            : !wm_py_datatype_blocks(type, (MPI_Aint)buffer->data, is_host)) {
         PyErr_Format(PyExc_ValueError,
                      "%s: the datatype's addresses are of several allocations "
                      "of GPU memory; send each in a message of its own",
@@ -139,9 +140,9 @@ find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
 }
 
 int
-wm_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
-                     Py_ssize_t displacement, Py_ssize_t count,
-                     const char *argument, wm_buffer_t *buffer)
+wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
+                        Py_ssize_t displacement, Py_ssize_t count,
+                        const char *argument, wm_buffer_t *buffer)
 {
     // In more bits than any product of what was given has.
     __int128 first = (__int128)displacement * of->extent;
@@ -173,7 +174,7 @@ wm_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
 }
 
 void
-wm_elements_free(wm_pattern_t *pattern)
+wm_py_elements_free(wm_pattern_t *pattern)
 {
     if (pattern != NULL && pattern->type != MPI_DATATYPE_NULL
         && wm_engine_check(NULL) == 0) {

@@ -35,16 +35,17 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     values[6] = NULL;
     *exchange = (exchange_t){.replaces = replaces};
     wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
-    if (wm_arguments(function, replaces ? one : two, 6 + !replaces - !blocking,
-                     2, args, given, keywords, values)
+    if (wm_py_arguments(function, replaces ? one : two,
+                        6 + !replaces - !blocking, 2, args, given, keywords,
+                        values)
             < 0
-        || wm_channel_get(self, &exchange->channel) < 0
-        || wm_argument_int(values[1], "dest", &dest) < 0
-        || wm_argument_int(values[2], "sendtag", &sendtag) < 0
-        || wm_argument_int(from[0], "source", &source) < 0
-        || wm_argument_int(from[1], "recvtag", &recvtag) < 0
-        || wm_mpi_status(blocking ? from[2] : NULL, "status",
-                         &exchange->status)
+        || wm_py_channel_get(self, &exchange->channel) < 0
+        || wm_py_argument_int(values[1], "dest", &dest) < 0
+        || wm_py_argument_int(values[2], "sendtag", &sendtag) < 0
+        || wm_py_argument_int(from[0], "source", &source) < 0
+        || wm_py_argument_int(from[1], "recvtag", &recvtag) < 0
+        || wm_py_mpi_status(blocking ? from[2] : NULL, "status",
+                            &exchange->status)
                < 0)
         return -1;
     exchange->sendbuf = values[0];
@@ -52,14 +53,14 @@ parse(const char *function, PyObject *self, PyObject *const *args,
                         : values[3] != NULL ? values[3]
                                             : Py_None;
     const wm_channel_t *channel = &exchange->channel;
-    exchange->in = wm_channel_envelope(channel, source, recvtag, blocking);
-    exchange->out = wm_channel_envelope(channel, dest, sendtag, blocking);
+    exchange->in = wm_py_channel_envelope(channel, source, recvtag, blocking);
+    exchange->out = wm_py_channel_envelope(channel, dest, sendtag, blocking);
     exchange->out.paired = blocking;
     if (wm_comm_check(channel->comm, "dest", dest, sendtag, false, &err) == 0
         && wm_comm_check(channel->comm, "source", source, recvtag, true, &err)
                == 0)
         return 0;
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
@@ -69,7 +70,7 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
 {
     wm_error_t err;
     int code;
-    wm_buffer_t buffer = wm_message_take(&exchange->sent);
+    wm_buffer_t buffer = wm_py_message_take(&exchange->sent);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_buffer_duplicate(&buffer, &exchange->out, copy, &err);
     wm_buffer_release(&buffer);
@@ -78,8 +79,8 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
         exchange->out.stream_device = -1; // the copy is no stream's
         return 0;
     }
-    wm_raise(&err);
-    wm_channel_tell_receiver(&exchange->channel, &exchange->out);
+    wm_py_raise(&err);
+    wm_py_channel_tell_receiver(&exchange->channel, &exchange->out);
     return -1;
 }
 
@@ -88,16 +89,16 @@ static int
 look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
 {
     const char *name = exchange->replaces ? "buf" : "sendbuf";
-    if (wm_argument_no_none(exchange->sendbuf, name, exchange->out.rank) < 0
-        || wm_message_parse(exchange->sendbuf, false, name, &exchange->sent)
+    if (wm_py_argument_no_none(exchange->sendbuf, name, exchange->out.rank) < 0
+        || wm_py_message_parse(exchange->sendbuf, false, name, &exchange->sent)
                < 0) {
-        wm_channel_tell_receiver(&exchange->channel, &exchange->out);
+        wm_py_channel_tell_receiver(&exchange->channel, &exchange->out);
         return -1;
     }
     if (exchange->replaces)
         return duplicate(exchange, buffer);
-    wm_channel_keep(&exchange->channel, &exchange->sent);
-    *buffer = wm_message_take(&exchange->sent);
+    wm_py_channel_keep(&exchange->channel, &exchange->sent);
+    *buffer = wm_py_message_take(&exchange->sent);
     return 0;
 }
 
@@ -127,11 +128,11 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
     bool ready = exchange->replaces || !exchange->in.blocking;
     if (ready && look_at_sent(exchange, &buffer) < 0)
         return -1;
-    *receiving = wm_channel_begin(channel, exchange->recvbuf,
-                                  exchange->replaces ? "buf" : "recvbuf",
-                                  &exchange->in, true, &exchange->received);
+    *receiving = wm_py_channel_begin(channel, exchange->recvbuf,
+                                     exchange->replaces ? "buf" : "recvbuf",
+                                     &exchange->in, true, &exchange->received);
     if (*receiving == NULL) {
-        wm_channel_tell_receiver(channel, &exchange->out);
+        wm_py_channel_tell_receiver(channel, &exchange->out);
         if (ready)
             wm_buffer_release(&buffer);
         return -1;
@@ -141,13 +142,13 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_channel_begin_unlocked(channel, &exchange->out, false, &buffer,
-                                     sending, &err);
+    code = wm_py_channel_begin_unlocked(channel, &exchange->out, false,
+                                        &buffer, sending, &err);
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
     if (code == 0)
         return 0;
-    wm_raise(&err);
+    wm_py_raise(&err);
     take_back(*receiving);
     return -1;
 }
@@ -159,20 +160,20 @@ run(exchange_t *exchange)
     int code = begin(exchange, &receiving, &sending);
     if (code == 0) {
         wm_call.type = exchange->received.type;
-        code = wm_python_wait(receiving, exchange->status);
+        code = wm_py_wait(receiving, exchange->status);
         if (code == 0) { // not interrupted: what was received would be lost
             wm_error_t err;
             Py_BEGIN_ALLOW_THREADS;
             code = wm_op_wait(sending, NULL, &err);
             Py_END_ALLOW_THREADS;
             if (code < 0)
-                wm_raise(&err);
+                wm_py_raise(&err);
         }
         wm_op_release_told(receiving);
         wm_op_release_told(sending); // or it ends by itself
     }
-    wm_message_release(&exchange->received);
-    wm_message_release(&exchange->sent);
+    wm_py_message_release(&exchange->received);
+    wm_py_message_release(&exchange->sent);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -183,15 +184,15 @@ request(exchange_t *exchange)
     wm_op_t *receiving = NULL, *sending = NULL;
     int code = begin(exchange, &receiving, &sending);
     wm_message_t none = {0};
-    wm_message_release(&exchange->received); // the operations have the rest
-    wm_message_release(&exchange->sent);
+    wm_py_message_release(&exchange->received); // the operations have the rest
+    wm_py_message_release(&exchange->sent);
     if (code < 0)
         return NULL;
     wm_op_t *both;
     Py_BEGIN_ALLOW_THREADS;
     both = wm_pair_begin(receiving, sending);
     Py_END_ALLOW_THREADS;
-    return both != NULL ? wm_request_new(both, MPI_REQUEST_NULL, &none)
+    return both != NULL ? wm_py_request_new(both, MPI_REQUEST_NULL, &none)
                         : PyErr_NoMemory();
 }
 
@@ -207,7 +208,7 @@ request(exchange_t *exchange)
                    : finish(&exchange);                                       \
     }
 
-const char wm_comm_sendrecv_doc[] = PyDoc_STR(
+const char wm_py_comm_sendrecv_doc[] = PyDoc_STR(
     "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
@@ -215,26 +216,27 @@ const char wm_comm_sendrecv_doc[] = PyDoc_STR(
     "recvbuf: has to be given, and not to overlap sendbuf. Ordered and "
     "raises\n"
     "as Send and Recv do.");
-EXCHANGE(wm_comm_sendrecv, "Sendrecv", false, true, run)
+EXCHANGE(wm_py_comm_sendrecv, "Sendrecv", false, true, run)
 
-const char wm_comm_sendrecv_replace_doc[] = PyDoc_STR(
+const char wm_py_comm_sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send an array and receive into it: what is sent is a copy, made on the\n"
     "array's own device.");
-EXCHANGE(wm_comm_sendrecv_replace, "Sendrecv_replace", true, true, run)
+EXCHANGE(wm_py_comm_sendrecv_replace, "Sendrecv_replace", true, true, run)
 
-const char wm_comm_isendrecv_doc[] = PyDoc_STR(
+const char wm_py_comm_isendrecv_doc[] = PyDoc_STR(
     "Isendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send one array and to receive another; returns a wm.Request\n"
     "that ends when both have, with the status of the receive.");
-EXCHANGE(wm_comm_isendrecv, "Isendrecv", false, false, request)
+EXCHANGE(wm_py_comm_isendrecv, "Isendrecv", false, false, request)
 
-const char wm_comm_isendrecv_replace_doc[] = PyDoc_STR(
+const char wm_py_comm_isendrecv_replace_doc[] = PyDoc_STR(
     "Isendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send a copy of an array and to receive into it; returns a\n"
     "wm.Request.");
-EXCHANGE(wm_comm_isendrecv_replace, "Isendrecv_replace", true, false, request)
+EXCHANGE(wm_py_comm_isendrecv_replace, "Isendrecv_replace", true, false,
+         request)

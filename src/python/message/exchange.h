@@ -6,23 +6,23 @@
 
 #include "python/core/module.h"
 
-extern const char wm_comm_sendrecv_doc[], wm_comm_sendrecv_replace_doc[],
-    wm_comm_isendrecv_doc[], wm_comm_isendrecv_replace_doc[];
+extern const char wm_py_comm_sendrecv_doc[], wm_py_comm_sendrecv_replace_doc[],
+    wm_py_comm_isendrecv_doc[], wm_py_comm_isendrecv_replace_doc[];
 
 PyObject *
-wm_comm_sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                 PyObject *keywords);
+wm_py_comm_sendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                    PyObject *keywords);
 
 PyObject *
-wm_comm_sendrecv_replace(PyObject *self, PyObject *const *args,
-                         Py_ssize_t given, PyObject *keywords);
+wm_py_comm_sendrecv_replace(PyObject *self, PyObject *const *args,
+                            Py_ssize_t given, PyObject *keywords);
 
 PyObject *
-wm_comm_isendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                  PyObject *keywords);
+wm_py_comm_isendrecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                     PyObject *keywords);
 
 PyObject *
-wm_comm_isendrecv_replace(PyObject *self, PyObject *const *args,
-                          Py_ssize_t given, PyObject *keywords);
+wm_py_comm_isendrecv_replace(PyObject *self, PyObject *const *args,
+                             Py_ssize_t given, PyObject *keywords);
 
 #endif

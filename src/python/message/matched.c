@@ -32,7 +32,7 @@ give_back(wm_comm_t *comm, wm_stashed_t *matched)
 }
 
 PyObject *
-wm_matched_new(PyObject *comm, wm_op_t *op)
+wm_py_matched_new(PyObject *comm, wm_op_t *op)
 {
     PyObject *empty = PyTuple_New(0);
     message_t *self = empty != NULL ? (message_t *)message_type->tp_new(
@@ -44,7 +44,7 @@ wm_matched_new(PyObject *comm, wm_op_t *op)
     matched = wm_probe_take(op);
     Py_END_ALLOW_THREADS;
     wm_channel_t channel;
-    if (self == NULL || wm_channel_get(comm, &channel) < 0) {
+    if (self == NULL || wm_py_channel_get(comm, &channel) < 0) {
         Py_XDECREF(self);
         if (matched != NULL)
             give_back(op->comm, matched);
@@ -66,8 +66,8 @@ wm_matched_new(PyObject *comm, wm_op_t *op)
 static PyObject *
 message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    message_t *self = (message_t *)wm_mpi_message_type()->tp_new(type, args,
-                                                                 kwargs);
+    message_t *self = (message_t *)wm_py_mpi_message_type()->tp_new(type, args,
+                                                                    kwargs);
     if (self != NULL) {
         self->comm = NULL;
         self->matched = NULL;
@@ -76,7 +76,7 @@ message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 void
-wm_matched_let_go(PyObject *object)
+wm_py_matched_let_go(PyObject *object)
 {
     message_t *self = (message_t *)object;
     if (self->comm != NULL)
@@ -85,7 +85,7 @@ wm_matched_let_go(PyObject *object)
 }
 
 wm_comm_t *
-wm_matched_comm(PyObject *object)
+wm_py_matched_comm(PyObject *object)
 {
     return ((message_t *)object)->channel.comm;
 }
@@ -99,8 +99,8 @@ message_dealloc(PyObject *object)
     if (self->matched != NULL)
         give_back(self->channel.comm, self->matched);
     self->matched = NULL;
-    wm_matched_let_go(object);
-    wm_mpi_message_type()->tp_dealloc(object);
+    wm_py_matched_let_go(object);
+    wm_py_mpi_message_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
 
@@ -110,13 +110,13 @@ static int
 message_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(((message_t *)object)->comm);
-    return wm_mpi_traverse(wm_mpi_message_type(), object, visit, arg);
+    return wm_py_mpi_traverse(wm_py_mpi_message_type(), object, visit, arg);
 }
 
 static int
 message_clear(PyObject *object)
 {
-    return wm_mpi_clear(wm_mpi_message_type(), object);
+    return wm_py_mpi_clear(wm_py_mpi_message_type(), object);
 }
 
 // mpi4py's own method, of a null message or that of PROC_NULL.
@@ -127,7 +127,7 @@ call_base(PyObject *self, const char *name, PyObject *const *args,
     PyObject *words[8] = {self};
     Py_ssize_t count = given
                        + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
-    PyObject *method = wm_mpi_method(wm_mpi_message_type(), name);
+    PyObject *method = wm_py_mpi_method(wm_py_mpi_message_type(), name);
     if (method == NULL || count > 7) {
         Py_XDECREF(method);
         return method == NULL ? NULL : (PyErr_BadArgument(), NULL);
@@ -141,14 +141,14 @@ call_base(PyObject *self, const char *name, PyObject *const *args,
 }
 
 bool
-wm_matched_is_full(PyObject *object)
+wm_py_matched_is_full(PyObject *object)
 {
     return PyObject_TypeCheck(object, message_type)
            && ((message_t *)object)->matched != NULL;
 }
 
 int
-wm_matched_refuse_null(PyObject *object)
+wm_py_matched_refuse_null(PyObject *object)
 {
     const message_t *self = (const message_t *)object;
     wm_error_t err;
@@ -157,23 +157,23 @@ wm_matched_refuse_null(PyObject *object)
     wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
                  "the message has been received already, or was never "
                  "matched: take one from Mprobe or Improbe");
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
 int
-wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
-                 wm_op_t **op)
+wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
+                    wm_op_t **op)
 {
     message_t *self = (message_t *)object;
     wm_error_t err;
-    int code = wm_python_check_running();
+    int code = wm_py_check_running();
     if (code < 0 || self->matched == NULL) { // by another thread, meanwhile
         wm_buffer_release(buffer);
-        return code < 0 ? -1 : wm_matched_refuse_null(object);
+        return code < 0 ? -1 : wm_py_matched_refuse_null(object);
     }
-    wm_envelope_t envelope = wm_channel_envelope(&self->channel, self->source,
-                                                 self->tag, blocking);
+    wm_envelope_t envelope = wm_py_channel_envelope(
+        &self->channel, self->source, self->tag, blocking);
     envelope.matched = self->matched;
     self->matched = NULL;
     Py_BEGIN_ALLOW_THREADS;
@@ -181,7 +181,7 @@ wm_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         self->matched = envelope.matched;
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     return 0;
@@ -198,31 +198,31 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
     wm_message_t message;
     MPI_Status *status;
     wm_op_t *op;
-    if (wm_matched_refuse_null(object) < 0)
+    if (wm_py_matched_refuse_null(object) < 0)
         return NULL;
     if (self->matched == NULL)
         return call_base(object, name, args, given, keywords);
-    if (wm_arguments(name, names, 1 + blocking, 1, args, given, keywords,
-                     values)
+    if (wm_py_arguments(name, names, 1 + blocking, 1, args, given, keywords,
+                        values)
             < 0
-        || wm_mpi_status(values[1], "status", &status) < 0
-        || wm_message_parse(values[0], true, "buf", &message) < 0)
+        || wm_py_mpi_status(values[1], "status", &status) < 0
+        || wm_py_message_parse(values[0], true, "buf", &message) < 0)
         return NULL;
-    wm_buffer_t buffer = wm_message_take(&message);
-    if (wm_matched_begin(object, &buffer, blocking, &op) < 0) {
-        wm_message_release(&message);
+    wm_buffer_t buffer = wm_py_message_take(&message);
+    if (wm_py_matched_begin(object, &buffer, blocking, &op) < 0) {
+        wm_py_message_release(&message);
         return NULL;
     }
     if (!blocking) {
-        PyObject *request = wm_request_new(op, MPI_REQUEST_NULL, &message);
-        wm_matched_let_go(object);
+        PyObject *request = wm_py_request_new(op, MPI_REQUEST_NULL, &message);
+        wm_py_matched_let_go(object);
         return request;
     }
     wm_call = (wm_call_t){.name = name, .type = message.type};
-    int code = wm_python_wait(op, status);
+    int code = wm_py_wait(op, status);
     wm_op_release_told(op);
-    wm_matched_let_go(object);
-    wm_message_release(&message);
+    wm_py_matched_let_go(object);
+    wm_py_message_release(&message);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -254,9 +254,9 @@ probe(const char *name, const char *ours, PyObject *const *args,
       Py_ssize_t given, PyObject *keywords)
 {
     bool mine = given > 0
-                && PyObject_TypeCheck(args[0], wm_state()->comm_type);
+                && PyObject_TypeCheck(args[0], wm_py_state()->comm_type);
     PyObject *method = mine ? PyObject_GetAttrString(args[0], ours)
-                            : wm_mpi_method(wm_mpi_message_type(), name);
+                            : wm_py_mpi_method(wm_py_mpi_message_type(), name);
     PyObject *result = method == NULL
                            ? NULL
                            : PyObject_Vectorcall(method, args + mine,
@@ -306,8 +306,8 @@ message_richcompare(PyObject *object, PyObject *other, int how)
 {
     message_t *self = (message_t *)object;
     if (self->matched == NULL || (how != Py_EQ && how != Py_NE)
-        || !PyObject_TypeCheck(other, wm_mpi_message_type()))
-        return wm_mpi_message_type()->tp_richcompare(object, other, how);
+        || !PyObject_TypeCheck(other, wm_py_mpi_message_type()))
+        return wm_py_mpi_message_type()->tp_richcompare(object, other, how);
     return PyBool_FromLong((object == other) == (how == Py_EQ));
 }
 
@@ -365,9 +365,9 @@ static PyType_Spec message_spec = {
 };
 
 int
-wm_python_add_matched(PyObject *module)
+wm_py_add_matched(PyObject *module)
 {
-    PyObject *bases = PyTuple_Pack(1, wm_mpi_message_type());
+    PyObject *bases = PyTuple_Pack(1, wm_py_mpi_message_type());
     PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
                          module, &message_spec, bases)
                                    : NULL;

@@ -11,29 +11,29 @@
 // operation holds; for one of PROC_NULL that of MPI.MESSAGE_NO_PROC. NULL with
 // an exception: the message then goes back.
 PyObject *
-wm_matched_new(PyObject *comm, wm_op_t *op);
+wm_py_matched_new(PyObject *comm, wm_op_t *op);
 
 // Whether the object is such a message, and not received yet.
 bool
-wm_matched_is_full(PyObject *message);
+wm_py_matched_is_full(PyObject *message);
 
 // -1 with MPI.Exception where it is a null message, as one that was received
 // is: MPI ends the program that receives it.
 int
-wm_matched_refuse_null(PyObject *message);
+wm_py_matched_refuse_null(PyObject *message);
 
 // Begins to receive it; takes over `buffer`. -1 with an exception: it can be
 // received once more.
 int
-wm_matched_begin(PyObject *message, wm_buffer_t *buffer, bool blocking,
-                 wm_op_t **op);
+wm_py_matched_begin(PyObject *message, wm_buffer_t *buffer, bool blocking,
+                    wm_op_t **op);
 
 // Its communicator, which is there until the message has been let go of: by
 // who has begun to receive it, and has a hold on the operation's own.
 wm_comm_t *
-wm_matched_comm(PyObject *message);
+wm_py_matched_comm(PyObject *message);
 
 void
-wm_matched_let_go(PyObject *message);
+wm_py_matched_let_go(PyObject *message);
 
 #endif

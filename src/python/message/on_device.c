@@ -33,7 +33,7 @@ raw_on_device(PyObject *array)
     PyObject *unused;
     wm_error_t err;
     wm_pointer_t memory;
-    if (wm_raw_read(array, Py_None, false, &raw, &unused) < 0) {
+    if (wm_py_raw_read(array, Py_None, false, &raw, &unused) < 0) {
         PyErr_Clear();
         return PyObject_HasAttrString(array, "__cuda_array_interface__")
                || claims_device(array);
@@ -46,12 +46,12 @@ raw_on_device(PyObject *array)
 }
 
 bool
-wm_message_on_device(PyObject *object)
+wm_py_message_on_device(PyObject *object)
 {
     wm_view_t view;
     if (object == Py_None || PyLong_Check(object) || PyUnicode_Check(object)
-        || wm_mpi_is_datatype(object) || wm_mpi_is_bottom(object)
-        || wm_mpi_is_in_place(object))
+        || wm_py_mpi_is_datatype(object) || wm_py_mpi_is_bottom(object)
+        || wm_py_mpi_is_in_place(object))
         return false;
     if (PyList_Check(object) || PyTuple_Check(object)) {
         if (PySequence_Fast_GET_SIZE(object) == 0)
@@ -61,13 +61,13 @@ wm_message_on_device(PyObject *object)
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     Py_INCREF(object); // asking it may change the list
-    bool parsed = wm_view_parse(object, false, "buffer", &view) == 0;
+    bool parsed = wm_py_view_parse(object, false, "buffer", &view) == 0;
     PyErr_Clear();
     bool device = parsed ? view.memory.kind == WM_MEMORY_DEVICE
                                || view.memory.kind == WM_MEMORY_MANAGED
                          : raw_on_device(object);
     if (parsed)
-        wm_view_release(&view);
+        wm_py_view_release(&view);
     Py_DECREF(object);
     PyErr_Restore(kind, value, trace);
     return device;

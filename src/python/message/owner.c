@@ -12,7 +12,7 @@ static wm_owner_t *waiting;
 static bool called; // release_waiting is to come
 
 wm_owner_t *
-wm_owner_new(void)
+wm_py_owner_new(void)
 {
     // Not calloc(), nor what a compiler makes one of: it has no cache.
     wm_owner_t *owner = PyMem_RawMalloc(sizeof *owner);
@@ -26,7 +26,7 @@ wm_owner_new(void)
 }
 
 void
-wm_owner_retain(wm_owner_t *owner)
+wm_py_owner_retain(wm_owner_t *owner)
 {
     atomic_fetch_add(&owner->uses, 1);
 }
@@ -35,10 +35,10 @@ static void
 release_now(wm_owner_t *owner)
 {
     if (owner->viewed)
-        wm_view_release(&owner->view);
+        wm_py_view_release(&owner->view);
     if (owner->raw.obj != NULL)
         PyBuffer_Release(&owner->raw);
-    wm_elements_free(owner->pattern);
+    wm_py_elements_free(owner->pattern);
     Py_XDECREF(owner->keep);
     PyMem_RawFree(owner);
 }
@@ -60,21 +60,21 @@ release_waiting(void *Py_UNUSED(unused))
 }
 
 void
-wm_owner_release_waiting(void)
+wm_py_owner_release_waiting(void)
 {
     if (waiting != NULL)
         release_waiting(NULL);
 }
 
 void
-wm_owner_release(void *argument)
+wm_py_owner_release(void *argument)
 {
     wm_owner_t *owner = argument;
     if (!Py_IsInitialized()) // the process ends
         return;
     if (atomic_fetch_sub(&owner->uses, 1) > 1)
         return;
-    if (wm_python_holds_gil()) {
+    if (wm_py_holds_gil()) {
         release_now(owner);
         return;
     }
@@ -87,13 +87,14 @@ wm_owner_release(void *argument)
 }
 
 int
-wm_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg)
+wm_py_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg)
 {
     const wm_owner_t *owner = buffer->owner;
-    if (buffer->release != wm_owner_release || atomic_load(&owner->uses) > 1)
+    if (buffer->release != wm_py_owner_release
+        || atomic_load(&owner->uses) > 1)
         return 0;
     if (owner->viewed)
-        Py_VISIT(wm_view_object(owner->view.release, owner->view.owner));
+        Py_VISIT(wm_py_view_object(owner->view.release, owner->view.owner));
     Py_VISIT(owner->raw.obj);
     Py_VISIT(owner->keep);
     return 0;

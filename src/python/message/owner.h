@@ -20,22 +20,22 @@ typedef struct wm_owner {
 
 // Of nothing yet, with one use. NULL with an exception.
 wm_owner_t *
-wm_owner_new(void);
+wm_py_owner_new(void);
 
 void
-wm_owner_retain(wm_owner_t *owner);
+wm_py_owner_retain(wm_owner_t *owner);
 
 // Gives back a use, with the GIL or without: a buffer's release function.
 void
-wm_owner_release(void *owner);
+wm_py_owner_release(void *owner);
 
 // Lets go of what waits for a thread that holds the GIL.
 void
-wm_owner_release_waiting(void);
+wm_py_owner_release_waiting(void);
 
 // For the collector: visits what a buffer of ours alone keeps; nothing where
 // an operation uses it, too.
 int
-wm_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg);
+wm_py_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg);
 
 #endif

@@ -20,17 +20,18 @@ begin(const char *function, bool matched, PyObject *self,
     int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG, code;
     wm_error_t err;
     wm_op_t *op;
-    if (wm_arguments(function, names, 3, 0, args, given, keywords, values) < 0
-        || wm_channel_get(self, &channel) < 0
-        || wm_argument_int(values[0], "source", &source) < 0
-        || wm_argument_int(values[1], "tag", &tag) < 0
-        || wm_mpi_status(values[2], "status", status) < 0)
+    if (wm_py_arguments(function, names, 3, 0, args, given, keywords, values)
+            < 0
+        || wm_py_channel_get(self, &channel) < 0
+        || wm_py_argument_int(values[0], "source", &source) < 0
+        || wm_py_argument_int(values[1], "tag", &tag) < 0
+        || wm_py_mpi_status(values[2], "status", status) < 0)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     code = wm_probe_begin(channel.comm, source, tag, matched, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return NULL;
     }
     return op;
@@ -60,7 +61,7 @@ find(const char *function, bool matched, PyObject *self, PyObject *const *args,
     wm_op_t *op = begin(function, matched, self, args, given, keywords,
                         &status);
     wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
-    if (op == NULL || finish(op, wm_python_wait(op, status)) < 0)
+    if (op == NULL || finish(op, wm_py_wait(op, status)) < 0)
         return NULL;
     return op;
 }
@@ -85,10 +86,10 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
     if (*found && status != NULL)
         wm_request_status(op, status);
     Py_END_ALLOW_THREADS;
-    return finish(op, wm_python_waited(code, &err)) < 0 ? NULL : op;
+    return finish(op, wm_py_waited(code, &err)) < 0 ? NULL : op;
 }
 
-const char wm_comm_probe_doc[] = PyDoc_STR(
+const char wm_py_comm_probe_doc[] = PyDoc_STR(
     "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait until a message could be received; `status` tells of it.\n\n"
@@ -96,8 +97,8 @@ const char wm_comm_probe_doc[] = PyDoc_STR(
     "MPI.Exception (rank, tag).");
 
 PyObject *
-wm_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-              PyObject *keywords)
+wm_py_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                 PyObject *keywords)
 {
     wm_op_t *op = find("Probe", false, self, args, given, keywords);
     if (op == NULL)
@@ -106,15 +107,15 @@ wm_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return Py_NewRef(Py_True);
 }
 
-const char wm_comm_iprobe_doc[] = PyDoc_STR(
+const char wm_py_comm_iprobe_doc[] = PyDoc_STR(
     "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Whether a message could be received now; `status` tells of it.\n\n"
     "Otherwise as Probe.");
 
 PyObject *
-wm_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
+wm_py_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                  PyObject *keywords)
 {
     bool found;
     wm_op_t *op = look("Iprobe", false, self, args, given, keywords, &found);
@@ -124,39 +125,40 @@ wm_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return PyBool_FromLong(found);
 }
 
-const char wm_comm_mprobe_doc[] = PyDoc_STR(
+const char wm_py_comm_mprobe_doc[] = PyDoc_STR(
     "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait for a message and match it: only the Recv or Irecv of the\n"
     "wm.Message that is returned receives it. Otherwise as Probe.");
 
 PyObject *
-wm_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
+wm_py_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                  PyObject *keywords)
 {
     wm_op_t *op = find("Mprobe", true, self, args, given, keywords);
     if (op == NULL)
         return NULL;
-    PyObject *message = wm_matched_new(self, op);
+    PyObject *message = wm_py_matched_new(self, op);
     wm_op_release(op);
     return message;
 }
 
-const char wm_comm_improbe_doc[] = PyDoc_STR(
+const char wm_py_comm_improbe_doc[] = PyDoc_STR(
     "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "A message that could be received now, matched, or None. Otherwise as\n"
     "Mprobe.");
 
 PyObject *
-wm_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                PyObject *keywords)
+wm_py_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                   PyObject *keywords)
 {
     bool found;
     wm_op_t *op = look("Improbe", true, self, args, given, keywords, &found);
     if (op == NULL)
         return NULL;
-    PyObject *message = found ? wm_matched_new(self, op) : Py_NewRef(Py_None);
+    PyObject *message = found ? wm_py_matched_new(self, op)
+                              : Py_NewRef(Py_None);
     wm_op_release(op);
     return message;
 }

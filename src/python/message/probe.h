@@ -5,23 +5,23 @@
 
 #include "python/core/module.h"
 
-extern const char wm_comm_probe_doc[], wm_comm_iprobe_doc[],
-    wm_comm_mprobe_doc[], wm_comm_improbe_doc[];
+extern const char wm_py_comm_probe_doc[], wm_py_comm_iprobe_doc[],
+    wm_py_comm_mprobe_doc[], wm_py_comm_improbe_doc[];
 
 PyObject *
-wm_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-              PyObject *keywords);
+wm_py_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                 PyObject *keywords);
 
 PyObject *
-wm_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords);
+wm_py_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                  PyObject *keywords);
 
 PyObject *
-wm_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords);
+wm_py_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                  PyObject *keywords);
 
 PyObject *
-wm_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                PyObject *keywords);
+wm_py_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                   PyObject *keywords);
 
 #endif

@@ -13,7 +13,7 @@ static PyObject *
 type_of(const char *code)
 {
     PyObject *text = PyUnicode_FromString(code);
-    PyObject *type = text != NULL ? wm_mpi_datatype_from_code(text) : NULL;
+    PyObject *type = text != NULL ? wm_py_mpi_datatype_from_code(text) : NULL;
     Py_XDECREF(text);
     PyErr_Clear();
     return type;
@@ -97,7 +97,7 @@ static bool
 interface_code(PyObject *array, char *code, size_t size)
 {
     char text[17];
-    wm_view_typestr(array, "__cuda_array_interface__", text, sizeof text);
+    wm_py_view_typestr(array, "__cuda_array_interface__", text, sizeof text);
     bool native = *text == '<' || *text == '|';
     if (native)
         snprintf(code, size, "%s", text + 1);
@@ -127,7 +127,7 @@ read_foreign(PyObject *array, PyObject *datatype, bool writable,
     char code[16] = "";
     int status = -1;
     PyObject *address = NULL, *nbytes = NULL;
-    PyObject *buffer = wm_mpi_buffer(array, !writable);
+    PyObject *buffer = wm_py_mpi_buffer(array, !writable);
     if (buffer == NULL)
         return -1;
     address = PyObject_GetAttrString(buffer, "address");
@@ -156,8 +156,8 @@ done:
 }
 
 int
-wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
-            PyObject **found)
+wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
+               Py_buffer *raw, PyObject **found)
 {
     *found = NULL;
     if (PyObject_CheckBuffer(array))
@@ -168,7 +168,7 @@ wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
 }
 
 bool
-wm_raw_is_bytes(PyObject *array)
+wm_py_raw_is_bytes(PyObject *array)
 {
     Py_buffer raw;
     char code[16] = "";
@@ -181,7 +181,7 @@ wm_raw_is_bytes(PyObject *array)
         }
         PyErr_Clear();
     }
-    PyObject *buffer = wm_mpi_buffer(array, true);
+    PyObject *buffer = wm_py_mpi_buffer(array, true);
     PyErr_Clear();
     if (buffer == NULL)
         return false; // nor does it take the array
@@ -227,7 +227,7 @@ refusal_of_elements(PyObject *array)
 static PyObject *
 refusal(PyObject *array, bool writable)
 {
-    PyObject *buffer = wm_mpi_buffer(array, !writable);
+    PyObject *buffer = wm_py_mpi_buffer(array, !writable);
     PyObject *kind = NULL;
     // One of Python's own, not a library's.
     if (buffer == NULL
@@ -240,7 +240,7 @@ refusal(PyObject *array, bool writable)
 }
 
 void
-wm_raw_judge(PyObject *array, bool writable)
+wm_py_raw_judge(PyObject *array, bool writable)
 {
     PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError)

@@ -14,19 +14,19 @@
 // new reference, or NULL where they are bytes. 0, `raw` then to be released;
 // -1, perhaps with an exception.
 int
-wm_raw_read(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
-            PyObject **found);
+wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
+               Py_buffer *raw, PyObject **found);
 
 // Whether mpi4py, which is given no datatype, takes an array's elements for
 // bytes as it has no type for them. Of the buffer protocol it has, or raises.
 bool
-wm_raw_is_bytes(PyObject *array);
+wm_py_raw_is_bytes(PyObject *array);
 
 // With an exception set, of a message of an array that was refused: where
 // mpi4py cannot read the array either, the exception becomes one of the class
 // that mpi4py raises, with the text it has. Programs that catch mpi4py's catch
 // ours.
 void
-wm_raw_judge(PyObject *array, bool writable);
+wm_py_raw_judge(PyObject *array, bool writable);
 
 #endif

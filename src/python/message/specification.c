@@ -20,7 +20,7 @@ typedef struct {
 static bool
 is_type(PyObject *object)
 {
-    return PyUnicode_Check(object) || wm_mpi_is_datatype(object);
+    return PyUnicode_Check(object) || wm_py_mpi_is_datatype(object);
 }
 
 static int
@@ -104,13 +104,13 @@ look_raw(const parts_t *parts, bool writable, wm_owner_t *owner,
          wm_message_t *message)
 {
     wm_error_t err;
-    if (wm_raw_read(parts->array, parts->datatype, writable, &owner->raw,
-                    &message->datatype)
+    if (wm_py_raw_read(parts->array, parts->datatype, writable, &owner->raw,
+                       &message->datatype)
         < 0)
         return -1;
     wm_buffer_t *buffer = &message->buffer;
     if (wm_pointer_describe(owner->raw.buf, &buffer->memory, &err) < 0) {
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     buffer->data = owner->raw.buf;
@@ -124,10 +124,11 @@ look(const parts_t *parts, bool writable, const char *argument,
      wm_owner_t *owner, wm_message_t *message, size_t *length)
 {
     wm_buffer_t *buffer = &message->buffer;
-    if (wm_view_parse(parts->array, writable, argument, &owner->view) == 0) {
+    if (wm_py_view_parse(parts->array, writable, argument, &owner->view)
+        == 0) {
         wm_view_t *view = &owner->view;
         owner->viewed = true;
-        wm_array_keep_object(parts->array, view);
+        wm_py_array_keep_object(parts->array, view);
         buffer->data = view->array.data;
         buffer->memory = view->memory;
         buffer->producer = view->producer;
@@ -138,9 +139,10 @@ look(const parts_t *parts, bool writable, const char *argument,
     PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(PyExc_Exception)
         || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
-        || PyErr_ExceptionMatches(wm_state()->cuda_error)
+        || PyErr_ExceptionMatches(wm_py_state()->cuda_error)
         || PyErr_ExceptionMatches(PyExc_MemoryError)
-        || wm_view_is_peculiar(parts->array)) // bytes say less than it means
+        || wm_py_view_is_peculiar(
+            parts->array)) // bytes say less than it means
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
     int code = look_raw(parts, writable, owner, message);
@@ -159,7 +161,7 @@ look(const parts_t *parts, bool writable, const char *argument,
 static bool
 is_nothing(const parts_t *parts)
 {
-    return wm_mpi_is_bottom(parts->array) && parts->datatype != NULL
+    return wm_py_mpi_is_bottom(parts->array) && parts->datatype != NULL
            && (parts->count == NULL || PyObject_Not(parts->count) == 1);
 }
 
@@ -180,21 +182,21 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
     wm_buffer_t *buffer = &message->buffer;
     if (!flat) {
         wm_strided_t strided = {.data = buffer->data};
-        bool decoded = wm_datatype_decode(message->type, &strided)
+        bool decoded = wm_py_datatype_decode(message->type, &strided)
                        && wm_strided_repeat(&strided, message->count,
                                             of->extent);
         if (decoded)
             buffer->data = strided.data;
         return buffer->nbytes == 0
                    ? 0
-                   : keep(decoded ? wm_elements_strided(&strided, writable,
-                                                        argument)
-                                  : wm_elements_typed(message->type, of,
-                                                      message->count,
-                                                      buffer->data, argument),
+                   : keep(decoded ? wm_py_elements_strided(&strided, writable,
+                                                           argument)
+                                  : wm_py_elements_typed(
+                                      message->type, of, message->count,
+                                      buffer->data, argument),
                           message);
     }
-    if (wm_datatype_is_dense(message->type))
+    if (wm_py_datatype_is_dense(message->type))
         return 0;
     if (wm_buffer_on_device(buffer)) {
         PyErr_Format(PyExc_TypeError,
@@ -211,7 +213,7 @@ spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
 static PyObject *
 type_of_code(PyObject *code, const char *argument)
 {
-    PyObject *type = wm_mpi_datatype_from_code(code);
+    PyObject *type = wm_py_mpi_datatype_from_code(code);
     if (type == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
         PyErr_Format(PyExc_KeyError, "%s: MPI has no datatype for the code %R",
                      argument, code);
@@ -233,16 +235,16 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
     else if (message->datatype == NULL) {
         if (owner->viewed) {
             wm_dtype_t dtype = owner->view.array.dtype;
-            message->type = wm_datatype_of(dtype);
+            message->type = wm_py_datatype_of(dtype);
             if (parts->count != NULL || parts->displacement != NULL)
-                *inner = wm_view_inner(parts->array, &owner->view.array);
+                *inner = wm_py_view_inner(parts->array, &owner->view.array);
             of->size = wm_dtype_info(dtype)->itemsize * *inner;
             of->high = of->extent = of->size;
         }
         return 0;
     }
     if (message->datatype == NULL
-        || wm_mpi_datatype(message->datatype, argument, &message->type) < 0)
+        || wm_py_mpi_datatype(message->datatype, argument, &message->type) < 0)
         return -1;
     if (message->type == MPI_DATATYPE_NULL) {
         PyErr_Format(PyExc_ValueError,
@@ -250,7 +252,7 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
                      argument);
         return -1;
     }
-    return wm_datatype_measure(message->type, argument, of);
+    return wm_py_datatype_measure(message->type, argument, of);
 }
 
 // What the other end's elements are compared with.
@@ -265,7 +267,7 @@ tell_elements(bool writable, wm_message_t *message)
     if (!wm_check_wanted() || type == MPI_DATATYPE_NULL)
         return;
     if (message->datatype != NULL)
-        type = wm_datatype_element(type);
+        type = wm_py_datatype_element(type);
     int64_t number = type != MPI_DATATYPE_NULL ? wm_element_number(type) : 0;
     if (wm_element_is_known(number) && wm_element_count(number, 2) < 2)
         buffer->element = (uint8_t)number;
@@ -321,7 +323,7 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
     }
     if (count < 0)
         count = (Py_ssize_t)(left / step);
-    if (!wm_elements_fit(&of, displacement, count, length)) {
+    if (!wm_py_elements_fit(&of, displacement, count, length)) {
         PyErr_Format(PyExc_ValueError,
                      "%s: %zd elements of %zu bytes do not fit the buffer of "
                      "%zu bytes",
@@ -334,12 +336,13 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
     message->count = count * inner;
     tell_elements(writable, message);
     if (strided != NULL) {
-        if (wm_elements_slice(strided, &of, displacement, count, argument) < 0)
+        if (wm_py_elements_slice(strided, &of, displacement, count, argument)
+            < 0)
             return -1;
         message->buffer.data = strided->data;
         return count == 0
                    ? 0
-                   : keep(wm_elements_strided(strided, writable, argument),
+                   : keep(wm_py_elements_strided(strided, writable, argument),
                           message);
     }
     message->buffer.data += displacement * of.extent;
@@ -369,8 +372,8 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
         || number(parts->displacement, argument, "displacement", &displacement)
                < 0)
         return -1;
-    if (wm_elements_absolute(&of, message->type, displacement, count, argument,
-                             &message->buffer)
+    if (wm_py_elements_absolute(&of, message->type, displacement, count,
+                                argument, &message->buffer)
         < 0)
         return -1;
     message->size = (size_t)of.size;
@@ -413,27 +416,27 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
         Py_XDECREF(kept);
         return code;
     }
-    wm_owner_release_waiting();
+    wm_py_owner_release_waiting();
     if (split(object, argument, &parts) < 0)
         return -1;
-    if (wm_mpi_is_in_place(parts.array)) {
+    if (wm_py_mpi_is_in_place(parts.array)) {
         PyErr_Format(PyExc_TypeError,
                      "%s: give the array itself, not MPI.IN_PLACE", argument);
         return -1;
     }
-    wm_owner_t *owner = wm_owner_new();
+    wm_owner_t *owner = wm_py_owner_new();
     if (owner == NULL)
         return -1;
     *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
     message->buffer.owner = owner;
-    message->buffer.release = wm_owner_release;
+    message->buffer.release = wm_py_owner_release;
     message->buffer.memory.device = -1;
     size_t length = 0;
     bool nothing = parts.array == Py_None || is_nothing(&parts);
-    if (!nothing && wm_mpi_is_bottom(parts.array)) {
+    if (!nothing && wm_py_mpi_is_bottom(parts.array)) {
         if (follow(&parts, writable, flat, argument, message) == 0)
             return 0;
-        wm_message_release(message);
+        wm_py_message_release(message);
         return -1;
     }
     int code = nothing
@@ -449,28 +452,28 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
     // mpi4py takes these for something else, if at all.
     if (!nothing
         && (!PyErr_ExceptionMatches(PyExc_TypeError)
-            || !wm_view_is_peculiar(parts.array)))
-        wm_raw_judge(parts.array, writable);
-    wm_message_release(message);
+            || !wm_py_view_is_peculiar(parts.array)))
+        wm_py_raw_judge(parts.array, writable);
+    wm_py_message_release(message);
     return -1;
 }
 
 int
-wm_message_parse(PyObject *object, bool writable, const char *argument,
-                 wm_message_t *message)
+wm_py_message_parse(PyObject *object, bool writable, const char *argument,
+                    wm_message_t *message)
 {
     return parse(object, writable, false, argument, message);
 }
 
 int
-wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
-                       wm_message_t *message)
+wm_py_message_parse_typed(PyObject *object, bool writable,
+                          const char *argument, wm_message_t *message)
 {
     return parse(object, writable, true, argument, message);
 }
 
 wm_buffer_t
-wm_message_take(wm_message_t *message)
+wm_py_message_take(wm_message_t *message)
 {
     wm_buffer_t buffer = message->buffer;
     message->buffer.release = NULL;
@@ -478,20 +481,21 @@ wm_message_take(wm_message_t *message)
 }
 
 int
-wm_message_again(PyObject *array, const char *argument,
-                 const wm_message_t *message, wm_buffer_t *buffer)
+wm_py_message_again(PyObject *array, const char *argument,
+                    const wm_message_t *message, wm_buffer_t *buffer)
 {
     wm_owner_t *owner = message->buffer.owner;
     wm_producer_t producer = message->buffer.producer;
     bool follows = owner->viewed
                    && (producer.kind != WM_PRODUCER_NONE
                        || wm_buffer_on_device(&message->buffer));
-    wm_owner_release_waiting();
+    wm_py_owner_release_waiting();
     if (follows
-        && wm_view_refresh(array, argument, owner->view.array.data, &producer)
+        && wm_py_view_refresh(array, argument, owner->view.array.data,
+                              &producer)
                < 0)
         return -1;
-    wm_owner_retain(owner);
+    wm_py_owner_retain(owner);
     *buffer = message->buffer;
     buffer->producer = producer;
     buffer->order = follows ? producer.order : buffer->order;
@@ -499,21 +503,21 @@ wm_message_again(PyObject *array, const char *argument,
 }
 
 void
-wm_message_keep(wm_message_t *message, PyObject *object)
+wm_py_message_keep(wm_message_t *message, PyObject *object)
 {
     wm_owner_t *owner = message->buffer.owner;
     Py_XSETREF(owner->keep, Py_NewRef(object));
 }
 
 int
-wm_message_traverse(const wm_message_t *message, visitproc visit, void *arg)
+wm_py_message_traverse(const wm_message_t *message, visitproc visit, void *arg)
 {
     Py_VISIT(message->datatype);
-    return wm_owner_traverse(&message->buffer, visit, arg);
+    return wm_py_owner_traverse(&message->buffer, visit, arg);
 }
 
 void
-wm_message_release(wm_message_t *message)
+wm_py_message_release(wm_message_t *message)
 {
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);

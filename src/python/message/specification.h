@@ -15,7 +15,7 @@ typedef struct {
                        // be MPI_DATATYPE_NULL: MPI has none for it
     size_t size;       // bytes an element
     size_t extent;     // from one to the next
-    // Of wm_message_parse_typed: host memory whose datatype has gaps, which
+    // Of wm_py_message_parse_typed: host memory whose datatype has gaps, which
     // buffer does not tell of. NULL for none.
     char *user;
     MPI_Count count;    // elements
@@ -27,41 +27,42 @@ typedef struct {
 // that only MPI knows (long double, structures with a datatype) are taken in
 // host memory.
 int
-wm_message_parse(PyObject *object, bool writable, const char *argument,
-                 wm_message_t *message);
+wm_py_message_parse(PyObject *object, bool writable, const char *argument,
+                    wm_message_t *message);
 
 // The same for calls that need contiguous bytes: ValueError for other arrays,
 // TypeError for datatypes with gaps over GPU memory. Over host memory these
 // set `user`: MPI is to be given it, and the datatype.
 int
-wm_message_parse_typed(PyObject *object, bool writable, const char *argument,
-                       wm_message_t *message);
+wm_py_message_parse_typed(PyObject *object, bool writable,
+                          const char *argument, wm_message_t *message);
 
 // Moves the memory out, for an operation.
 wm_buffer_t
-wm_message_take(wm_message_t *message);
+wm_py_message_take(wm_message_t *message);
 
 // Once more the same memory, for a persistent request whose message is kept:
 // who must be waited for is asked anew. `array` is the object the message was
 // parsed from, without its list. 0, or -1 with an exception.
 int
-wm_message_again(PyObject *array, const char *argument,
-                 const wm_message_t *message, wm_buffer_t *buffer);
+wm_py_message_again(PyObject *array, const char *argument,
+                    const wm_message_t *message, wm_buffer_t *buffer);
 
 // Another object that is kept as long as the memory.
 void
-wm_message_keep(wm_message_t *message, PyObject *object);
+wm_py_message_keep(wm_message_t *message, PyObject *object);
 
 // For the collector: what the message alone keeps.
 int
-wm_message_traverse(const wm_message_t *message, visitproc visit, void *arg);
+wm_py_message_traverse(const wm_message_t *message, visitproc visit,
+                       void *arg);
 
 void
-wm_message_release(wm_message_t *message);
+wm_py_message_release(wm_message_t *message);
 
 // Whether the object, or the array in its list, is memory of a GPU, or claims
 // to be.
 bool
-wm_message_on_device(PyObject *object);
+wm_py_message_on_device(PyObject *object);
 
 #endif

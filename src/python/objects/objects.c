@@ -31,7 +31,7 @@ payload_dealloc(PyObject *object)
         wm_comm_release(self->op->comm);
         wm_op_release_told(self->op);
     }
-    wm_message_release(&self->message);
+    wm_py_message_release(&self->message);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -42,7 +42,7 @@ payload_traverse(PyObject *object, visitproc visit, void *arg)
 {
     payload_t *self = (payload_t *)object;
     Py_VISIT(Py_TYPE(object));
-    return wm_message_traverse(&self->message, visit, arg);
+    return wm_py_message_traverse(&self->message, visit, arg);
 }
 
 static Py_ssize_t
@@ -124,15 +124,15 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
         buffer->nbytes = (size_t)most;
         return most < 0 ? -1 : 0;
     }
-    if (wm_message_on_device(object)) {
+    if (wm_py_message_on_device(object)) {
         PyErr_SetString(PyExc_TypeError,
                         "buf: pickled objects are received into host memory: "
                         "leave it out, or give a bytearray");
         return -1;
     }
-    if (wm_message_parse(object, true, "buf", message) < 0)
+    if (wm_py_message_parse(object, true, "buf", message) < 0)
         return -1;
-    *buffer = wm_message_take(message);
+    *buffer = wm_py_message_take(message);
     buffer->numbers = false; // whatever it is, a pickle is meant
     buffer->element = 0;
     return 0;
@@ -147,8 +147,8 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     wm_channel_t channel;
     wm_buffer_t buffer;
     wm_error_t err;
-    bool matched = wm_matched_is_full(target);
-    if (!matched && wm_channel_get(target, &channel) < 0)
+    bool matched = wm_py_matched_is_full(target);
+    if (!matched && wm_py_channel_get(target, &channel) < 0)
         return NULL;
     payload_t *self = PyObject_GC_New(payload_t, payload_type);
     if (self == NULL)
@@ -158,18 +158,18 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
         buf = Py_None;
     int code = look_at_buffer(buf, &self->message, &buffer);
     // Before what it receives has ended, and nothing else may refer to it.
-    wm_comm_t *comm = matched ? wm_matched_comm(target) : channel.comm;
+    wm_comm_t *comm = matched ? wm_py_matched_comm(target) : channel.comm;
     wm_comm_retain(comm);
     if (code == 0 && matched)
-        code = wm_matched_begin(target, &buffer, blocking, &self->op);
+        code = wm_py_matched_begin(target, &buffer, blocking, &self->op);
     else if (code == 0) {
-        wm_envelope_t envelope = wm_channel_envelope(&channel, source, tag,
-                                                     blocking);
+        wm_envelope_t envelope = wm_py_channel_envelope(&channel, source, tag,
+                                                        blocking);
         Py_BEGIN_ALLOW_THREADS;
         code = wm_receive_begin(comm, &buffer, &envelope, &self->op, &err);
         Py_END_ALLOW_THREADS;
         if (code < 0)
-            wm_raise(&err);
+            wm_py_raise(&err);
     }
     if (code < 0) {
         wm_comm_release(comm);
@@ -177,7 +177,7 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
         return NULL;
     }
     if (matched)
-        wm_matched_let_go(target);
+        wm_py_matched_let_go(target);
     PyObject_GC_Track(self);
     return self;
 }
@@ -196,13 +196,13 @@ receive(PyObject *module, PyObject *args)
     int source, tag;
     if (!PyArg_ParseTuple(args, "OOOOO:_object_receive", &target, &buf, &from,
                           &tagged, &given)
-        || wm_argument_int(from, "source", &source) < 0
-        || wm_argument_int(tagged, "tag", &tag) < 0
-        || wm_mpi_status(given, "status", &status) < 0)
+        || wm_py_argument_int(from, "source", &source) < 0
+        || wm_py_argument_int(tagged, "tag", &tag) < 0
+        || wm_py_mpi_status(given, "status", &status) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, true);
     wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
-    if (payload != NULL && wm_python_wait(payload->op, status) < 0)
+    if (payload != NULL && wm_py_wait(payload->op, status) < 0)
         Py_CLEAR(payload);
     return (PyObject *)payload;
 }
@@ -220,14 +220,15 @@ ireceive(PyObject *module, PyObject *args)
     int source, tag;
     if (!PyArg_ParseTuple(args, "OOOO:_object_ireceive", &target, &buf, &from,
                           &tagged)
-        || wm_argument_int(from, "source", &source) < 0
-        || wm_argument_int(tagged, "tag", &tag) < 0)
+        || wm_py_argument_int(from, "source", &source) < 0
+        || wm_py_argument_int(tagged, "tag", &tag) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, false);
     if (payload == NULL)
         return NULL;
     wm_op_retain(payload->op);
-    PyObject *request = wm_request_new(payload->op, MPI_REQUEST_NULL, &none);
+    PyObject *request = wm_py_request_new(payload->op, MPI_REQUEST_NULL,
+                                          &none);
     if (request != NULL)
         ((wm_request_t *)request)->payload = (PyObject *)payload;
     else
@@ -243,7 +244,8 @@ static PyObject *
 payload_of(PyObject *module, PyObject *request)
 {
     (void)module;
-    PyObject *payload = PyObject_TypeCheck(request, wm_state()->request_type)
+    PyObject *payload = PyObject_TypeCheck(request,
+                                           wm_py_state()->request_type)
                             ? ((wm_request_t *)request)->payload
                             : NULL;
     return Py_NewRef(payload != NULL ? payload : Py_None);
@@ -257,9 +259,9 @@ static PyObject *
 is_full(PyObject *module, PyObject *message)
 {
     (void)module;
-    return wm_matched_refuse_null(message) < 0
+    return wm_py_matched_refuse_null(message) < 0
                ? NULL
-               : PyBool_FromLong(wm_matched_is_full(message));
+               : PyBool_FromLong(wm_py_matched_is_full(message));
 }
 
 PyDoc_STRVAR(complete_doc, "_object_requests(name, requests, other, /)\n--\n\n"
@@ -274,11 +276,11 @@ complete(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "sO!O:_object_requests", &name, &PyTuple_Type,
                           &list, &other))
         return NULL;
-    return wm_requests_objects(name, list, other);
+    return wm_py_requests_objects(name, list, other);
 }
 
 wm_op_t *
-wm_payload_op(PyObject *object)
+wm_py_payload_op(PyObject *object)
 {
     if (Py_IS_TYPE(object, payload_type))
         return ((payload_t *)object)->op;
@@ -297,7 +299,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_objects(PyObject *module)
+wm_py_add_objects(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &payload_spec, NULL);
     if (type == NULL)

@@ -9,6 +9,6 @@
 // The operation of a payload, borrowed, whose communicator is there for as
 // long as the payload. NULL with a TypeError where the object is none.
 wm_op_t *
-wm_payload_op(PyObject *payload);
+wm_py_payload_op(PyObject *payload);
 
 #endif

@@ -26,7 +26,7 @@ check_rank(const wm_channel_t *channel, int dest, int tag)
                      "dest: there is nobody to send "
                      "parts to");
     }
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
@@ -41,8 +41,8 @@ numbers(PyObject *module, PyObject *args)
     wm_channel_t channel;
     int dest, count;
     if (!PyArg_ParseTuple(args, "OOi:_part_numbers", &object, &to, &count)
-        || wm_argument_int(to, "dest", &dest) < 0
-        || wm_channel_get(object, &channel) < 0
+        || wm_py_argument_int(to, "dest", &dest) < 0
+        || wm_py_channel_get(object, &channel) < 0
         || check_rank(&channel, dest, 0) < 0)
         return NULL;
     PyObject *list = PyList_New(count);
@@ -84,7 +84,7 @@ release_parts(sending_t *sending)
     for (int i = 0; i < sending->count; ++i) {
         part_t *part = &sending->parts[i];
         wm_buffer_release(&part->buffer); // nothing where it was taken over
-        wm_message_release(&part->message);
+        wm_py_message_release(&part->message);
         if (part->op != NULL)
             wm_op_release_told(part->op); // or it ends by itself
     }
@@ -111,9 +111,9 @@ parse_parts(sending_t *sending, PyObject *list)
         };
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &array,
                               &part->envelope.tag)
-            || wm_message_parse(array, false, "obj", &part->message) < 0)
+            || wm_py_message_parse(array, false, "obj", &part->message) < 0)
             return -1;
-        part->buffer = wm_message_take(&part->message);
+        part->buffer = wm_py_message_take(&part->message);
         ++sending->count;
     }
     return 0;
@@ -199,7 +199,7 @@ send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
     if (code < 0)
         return code;
     if (blocking)
-        code = wm_python_wait_unlocked(*op, NULL, err);
+        code = wm_py_wait_unlocked(*op, NULL, err);
     wm_error_t late;
     int begun = begin_parts(sending, &late);
     if (code == 0 && begun < 0) {
@@ -208,7 +208,7 @@ send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
     }
     for (int i = 0; i < sending->count && code == 0 && blocking; ++i)
         if (!sending->parts[i].copied && sending->parts[i].op != NULL)
-            code = wm_python_wait_unlocked(sending->parts[i].op, NULL, err);
+            code = wm_py_wait_unlocked(sending->parts[i].op, NULL, err);
     return code;
 }
 
@@ -218,7 +218,7 @@ run(sending_t *sending)
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    wm_buffer_t buffer = wm_message_take(&sending->message);
+    wm_buffer_t buffer = wm_py_message_take(&sending->message);
     buffer.pickled = true;
     wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
@@ -235,10 +235,10 @@ run(sending_t *sending)
     if (code < 0) {
         if (op != NULL)
             wm_op_release_told(op); // or it ends by itself
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     }
     if (!sending->envelope.blocking)
-        return wm_request_new(op, MPI_REQUEST_NULL, &sending->message);
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &sending->message);
     wm_op_release_told(op);
     return Py_NewRef(Py_None);
 }
@@ -260,24 +260,24 @@ send(PyObject *module, PyObject *args)
     sending_t sending = {0};
     if (!PyArg_ParseTuple(args, "OOOOspO!:_object_send", &comm, &data, &to,
                           &tagged, &mode, &blocking, &PyList_Type, &list)
-        || wm_argument_int(to, "dest", &dest) < 0
-        || wm_argument_int(tagged, "tag", &tag) < 0
-        || wm_channel_get(comm, &sending.channel) < 0
+        || wm_py_argument_int(to, "dest", &dest) < 0
+        || wm_py_argument_int(tagged, "tag", &tag) < 0
+        || wm_py_channel_get(comm, &sending.channel) < 0
         || (PyList_GET_SIZE(list) > 0
             && check_rank(&sending.channel, dest, tag) < 0))
         return NULL;
-    sending.envelope = wm_channel_envelope(&sending.channel, dest, tag,
-                                           blocking);
+    sending.envelope = wm_py_channel_envelope(&sending.channel, dest, tag,
+                                              blocking);
     sending.envelope.synchronous = *mode == 's';
     sending.envelope.buffered = *mode == 'b';
     PyObject *result = NULL;
-    if (wm_message_parse(data, false, "obj", &sending.message) == 0
+    if (wm_py_message_parse(data, false, "obj", &sending.message) == 0
         && parse_parts(&sending, list) == 0)
         result = run(&sending);
     else
-        wm_channel_tell_receiver(&sending.channel, &sending.envelope);
+        wm_py_channel_tell_receiver(&sending.channel, &sending.envelope);
     release_parts(&sending);
-    wm_message_release(&sending.message);
+    wm_py_message_release(&sending.message);
     return result;
 }
 
@@ -295,11 +295,12 @@ failure(PyObject *module, PyObject *args)
     wm_channel_t channel;
     if (!PyArg_ParseTuple(args, "OOOss:_object_failure", &comm, &to, &tagged,
                           &mode, &text)
-        || wm_argument_int(to, "dest", &dest) < 0
-        || wm_argument_int(tagged, "tag", &tag) < 0
-        || wm_channel_get(comm, &channel) < 0)
+        || wm_py_argument_int(to, "dest", &dest) < 0
+        || wm_py_argument_int(tagged, "tag", &tag) < 0
+        || wm_py_channel_get(comm, &channel) < 0)
         return NULL;
-    wm_envelope_t envelope = wm_channel_envelope(&channel, dest, tag, false);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, dest, tag,
+                                                    false);
     envelope.synchronous = *mode == 's';
     Py_BEGIN_ALLOW_THREADS;
     wm_send_failure(channel.comm, &envelope, text);
@@ -323,7 +324,7 @@ part_receive(PyObject *module, PyObject *args)
     wm_op_t *op, *of;
     int number, code;
     if (!PyArg_ParseTuple(args, "OOi:_part_receive", &object, &array, &number)
-        || (of = wm_payload_op(object)) == NULL)
+        || (of = wm_py_payload_op(object)) == NULL)
         return NULL;
     wm_buffer_t buffer = {.memory = {.device = -1}};
     wm_envelope_t envelope = {
@@ -332,19 +333,19 @@ part_receive(PyObject *module, PyObject *args)
         .stream_device = -1,
     };
     if (array != Py_None) {
-        if (wm_message_parse(array, true, "obj", &message) < 0)
+        if (wm_py_message_parse(array, true, "obj", &message) < 0)
             return NULL;
-        buffer = wm_message_take(&message);
+        buffer = wm_py_message_take(&message);
     }
     Py_BEGIN_ALLOW_THREADS;
     code = wm_receive_begin(of->comm->parts, &buffer, &envelope, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code < 0) {
-        wm_message_release(&message);
-        return wm_raise(&err);
+        wm_py_message_release(&message);
+        return wm_py_raise(&err);
     }
     if (array != Py_None)
-        return wm_request_new(op, MPI_REQUEST_NULL, &message);
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
     wm_op_release(op); // it ends by itself
     wm_engine_notify();
     return Py_NewRef(Py_None);
@@ -361,7 +362,7 @@ part_wait(PyObject *module, PyObject *object)
     (void)module;
     wm_error_t err;
     int code;
-    if (!PyObject_TypeCheck(object, wm_state()->request_type)) {
+    if (!PyObject_TypeCheck(object, wm_py_state()->request_type)) {
         PyErr_SetString(PyExc_TypeError, "expected a wm.Request");
         return NULL;
     }
@@ -374,9 +375,9 @@ part_wait(PyObject *module, PyObject *object)
     Py_BEGIN_ALLOW_THREADS;
     code = wm_op_wait(op, NULL, &err);
     Py_END_ALLOW_THREADS;
-    code = wm_python_waited(code, &err);
+    code = wm_py_waited(code, &err);
     wm_op_release(op);
-    wm_request_retire(request);
+    wm_py_request_retire(request);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -390,7 +391,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_parts(PyObject *module)
+wm_py_add_parts(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

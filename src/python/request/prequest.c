@@ -10,15 +10,15 @@
 static PyTypeObject *prequest_type;
 
 PyTypeObject *
-wm_prequest_type(void)
+wm_py_prequest_type(void)
 {
     return prequest_type;
 }
 
 PyObject *
-wm_prequest_new(PyTypeObject *type, PyObject *comm,
-                const wm_channel_t *channel, PyObject *buf, bool receives,
-                const wm_envelope_t *envelope, wm_message_t *message)
+wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
+                   const wm_channel_t *channel, PyObject *buf, bool receives,
+                   const wm_envelope_t *envelope, wm_message_t *message)
 {
     PyObject *empty = PyTuple_New(0);
     wm_prequest_t *self = empty != NULL ? (wm_prequest_t *)type->tp_new(
@@ -26,7 +26,7 @@ wm_prequest_new(PyTypeObject *type, PyObject *comm,
                                         : NULL;
     Py_XDECREF(empty);
     if (self == NULL) {
-        wm_message_release(message);
+        wm_py_message_release(message);
         return NULL;
     }
     bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
@@ -51,7 +51,7 @@ wm_prequest_new(PyTypeObject *type, PyObject *comm,
 static PyObject *
 prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    wm_prequest_t *self = (wm_prequest_t *)wm_state()->request_type->tp_new(
+    wm_prequest_t *self = (wm_prequest_t *)wm_py_state()->request_type->tp_new(
         type, args, kwargs);
     if (self != NULL) {
         self->comm = self->array = NULL;
@@ -64,7 +64,7 @@ static void
 release(PyObject *object)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
-    wm_message_release(&self->message);
+    wm_py_message_release(&self->message);
     Py_CLEAR(self->array);
     if (self->comm != NULL)
         wm_comm_release(self->channel.comm);
@@ -77,56 +77,57 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
     wm_prequest_t *self = (wm_prequest_t *)object;
     Py_VISIT(self->array);
     Py_VISIT(self->comm);
-    int code = wm_message_traverse(&self->message, visit, arg);
-    return code != 0 ? code : wm_request_traverse(object, visit, arg);
+    int code = wm_py_message_traverse(&self->message, visit, arg);
+    return code != 0 ? code : wm_py_request_traverse(object, visit, arg);
 }
 
 static int
 prequest_clear(PyObject *object)
 {
     release(object); // a message under way keeps what it uses
-    return wm_request_clear(object);
+    return wm_py_request_clear(object);
 }
 
 void
-wm_prequest_dealloc(PyObject *object)
+wm_py_prequest_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
     release(object);
     PyObject_GC_Track(object); // the base untracks it again
-    wm_request_dealloc(object);
+    wm_py_request_dealloc(object);
 }
 
 int
-wm_prequest_fail(const char *text)
+wm_py_prequest_fail(const char *text)
 {
     wm_error_t err;
     wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST, "%s", text);
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
 int
-wm_prequest_prepare(wm_prequest_t *self)
+wm_py_prequest_prepare(wm_prequest_t *self)
 {
     wm_request_t *request = &self->request;
     if (self->comm == NULL)
-        return wm_prequest_fail("the persistent request is of no "
-                                "communicator, or freed");
-    if (self->starting || wm_request_is_active(request))
-        return wm_prequest_fail("the persistent request is active: wait for "
-                                "it before it is started again");
-    if (wm_python_check_running() < 0)
+        return wm_py_prequest_fail("the persistent request is of no "
+                                   "communicator, or freed");
+    if (self->starting || wm_py_request_is_active(request))
+        return wm_py_prequest_fail(
+            "the persistent request is active: wait for "
+            "it before it is started again");
+    if (wm_py_check_running() < 0)
         return -1;
     self->starting = true;
-    wm_request_forget(request); // waited for by MPI itself
+    wm_py_request_forget(request); // waited for by MPI itself
     return 0;
 }
 
 int
-wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
+wm_py_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
 {
-    return wm_message_again(self->array, "buf", &self->message, buffer);
+    return wm_py_message_again(self->array, "buf", &self->message, buffer);
 }
 
 // Both; the message is the caller's to begin. What asks the array may be
@@ -134,10 +135,10 @@ wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
 static int
 prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
 {
-    *taken = wm_prequest_prepare(self) == 0;
+    *taken = wm_py_prequest_prepare(self) == 0;
     if (!*taken)
         return -1;
-    if (wm_prequest_again(self, buffer) == 0)
+    if (wm_py_prequest_again(self, buffer) == 0)
         return 0;
     self->starting = false;
     return -1;
@@ -155,9 +156,9 @@ begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
     for (int i = 0; i < count; ++i) {
         wm_envelope_t envelope = requests[i]->envelope;
         envelope.more = i < last;
-        int code = wm_channel_begin_unlocked(&requests[i]->channel, &envelope,
-                                             requests[i]->receives,
-                                             &buffers[i], &ops[i], err);
+        int code = wm_py_channel_begin_unlocked(
+            &requests[i]->channel, &envelope, requests[i]->receives,
+            &buffers[i], &ops[i], err);
         if (code < 0) {
             for (int k = i + 1; k < count; ++k)
                 wm_buffer_release(&buffers[k]);
@@ -209,7 +210,7 @@ start(wm_prequest_t **requests, int count)
         Py_XDECREF(kind);
         Py_XDECREF(value);
         Py_XDECREF(trace);
-        wm_raise(&err);
+        wm_py_raise(&err);
         return -1;
     }
     PyErr_Restore(kind, value, trace);
@@ -217,8 +218,8 @@ start(wm_prequest_t **requests, int count)
         return 0;
     // Behind those that were begun: messages do not overtake.
     if (!requests[prepared]->receives && taken)
-        wm_channel_tell_receiver(&requests[prepared]->channel,
-                                 &requests[prepared]->envelope);
+        wm_py_channel_tell_receiver(&requests[prepared]->channel,
+                                    &requests[prepared]->envelope);
     return -1;
 }
 
@@ -247,14 +248,14 @@ prequest_startall(PyObject *type, PyObject *given)
 {
     (void)type;
     // A list of the caller's may change while the GIL is released.
-    PyObject *list = wm_requests_tuple(given);
+    PyObject *list = wm_py_requests_tuple(given);
     if (list == NULL)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(list);
     int code = 0;
     for (Py_ssize_t i = 0; i < count && code == 0; ++i)
         if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i),
-                                wm_mpi_prequest_type())) {
+                                wm_py_mpi_prequest_type())) {
             PyErr_Format(PyExc_TypeError,
                          "requests[%zd]: %.200s is no persistent request", i,
                          Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
@@ -285,30 +286,30 @@ PyDoc_STRVAR(prequest_free_doc,
              "Let go of the request; a message under way ends by itself.");
 
 PyObject *
-wm_prequest_free(PyObject *object, PyObject *unused)
+wm_py_prequest_free(PyObject *object, PyObject *unused)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
     (void)unused;
     if (self->comm == NULL) {
-        wm_prequest_fail(
+        wm_py_prequest_fail(
             "the persistent request is of no communicator, or freed");
         return NULL;
     }
     if (self->starting) {
-        wm_prequest_fail("the persistent request is being started");
+        wm_py_prequest_fail("the persistent request is being started");
         return NULL;
     }
-    MPI_Request active = wm_request_is_active(&self->request)
+    MPI_Request active = wm_py_request_is_active(&self->request)
                              ? self->request.base.ob_mpi
                              : MPI_REQUEST_NULL;
     MPI_Request inactive = self->request.inactive;
     self->request.inactive = self->request.base.ob_mpi = MPI_REQUEST_NULL;
     wm_op_t *op = self->request.op;
     self->request.op = NULL;
-    wm_request_forget(&self->request);
+    wm_py_request_forget(&self->request);
     release(object);
-    wm_python_request_free(active);
-    wm_python_request_free(inactive);
+    wm_py_request_free(active);
+    wm_py_request_free(inactive);
     if (op != NULL) // last: what it kept goes at once
         wm_op_release_told(op);
     Py_RETURN_NONE;
@@ -325,8 +326,8 @@ static PyObject *
 not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     (void)object, (void)args, (void)kwargs;
-    wm_prequest_fail("the request is not partitioned: Psend_init and "
-                     "Precv_init make those that are");
+    wm_py_prequest_fail("the request is not partitioned: Psend_init and "
+                        "Precv_init make those that are");
     return NULL;
 }
 
@@ -343,7 +344,7 @@ static PyMethodDef prequest_methods[] = {
     {"Start", prequest_start, METH_NOARGS, prequest_start_doc},
     {"Startall", prequest_startall, METH_O | METH_CLASS,
      prequest_startall_doc},
-    {"Free", wm_prequest_free, METH_NOARGS, prequest_free_doc},
+    {"Free", wm_py_prequest_free, METH_NOARGS, prequest_free_doc},
     NOT_PARTITIONED("Pready", "partition"),
     NOT_PARTITIONED("Pready_range", "partition_low, partition_high"),
     NOT_PARTITIONED("Pready_list", "partitions"),
@@ -358,10 +359,14 @@ PyDoc_STRVAR(prequest_doc,
              "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
-    {Py_tp_doc, (void *)prequest_doc},    {Py_tp_new, prequest_tp_new},
-    {Py_tp_dealloc, wm_prequest_dealloc}, {Py_tp_traverse, prequest_traverse},
-    {Py_tp_clear, prequest_clear},        {Py_tp_methods, prequest_methods},
-    {Py_nb_bool, prequest_bool},          {0},
+    {Py_tp_doc, (void *)prequest_doc},
+    {Py_tp_new, prequest_tp_new},
+    {Py_tp_dealloc, wm_py_prequest_dealloc},
+    {Py_tp_traverse, prequest_traverse},
+    {Py_tp_clear, prequest_clear},
+    {Py_tp_methods, prequest_methods},
+    {Py_nb_bool, prequest_bool},
+    {0},
 };
 
 static PyType_Spec prequest_spec = {
@@ -372,10 +377,10 @@ static PyType_Spec prequest_spec = {
 };
 
 int
-wm_python_add_prequest(PyObject *module)
+wm_py_add_prequest(PyObject *module)
 {
-    PyObject *bases = PyTuple_Pack(2, wm_state()->request_type,
-                                   wm_mpi_prequest_type());
+    PyObject *bases = PyTuple_Pack(2, wm_py_state()->request_type,
+                                   wm_py_mpi_prequest_type());
     PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
                          module, &prequest_spec, bases)
                                    : NULL;

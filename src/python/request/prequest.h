@@ -22,31 +22,31 @@ typedef struct {
 // communicator, or comm.on(stream), for the message parsed from `buf` (moved,
 // also on failure). NULL with an exception.
 PyObject *
-wm_prequest_new(PyTypeObject *type, PyObject *comm,
-                const wm_channel_t *channel, PyObject *buf, bool receives,
-                const wm_envelope_t *envelope, wm_message_t *message);
+wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
+                   const wm_channel_t *channel, PyObject *buf, bool receives,
+                   const wm_envelope_t *envelope, wm_message_t *message);
 
 PyTypeObject *
-wm_prequest_type(void);
+wm_py_prequest_type(void);
 
 // Begins a Start: an exception where the request is freed or active. On
 // success `starting` is set, for the caller to end it.
 WM_MUST_CHECK int
-wm_prequest_prepare(wm_prequest_t *self);
+wm_py_prequest_prepare(wm_prequest_t *self);
 
 // The message once more, whose producer is asked anew.
 WM_MUST_CHECK int
-wm_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer);
+wm_py_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer);
 
 // MPI.Exception of the class MPI.ERR_REQUEST; -1.
 int
-wm_prequest_fail(const char *text);
+wm_py_prequest_fail(const char *text);
 
 // For types derived from wm.Prequest.
 void
-wm_prequest_dealloc(PyObject *object);
+wm_py_prequest_dealloc(PyObject *object);
 
 PyObject *
-wm_prequest_free(PyObject *object, PyObject *unused);
+wm_py_prequest_free(PyObject *object, PyObject *unused);
 
 #endif

@@ -30,7 +30,7 @@ retire(partitioned_t *self)
     if (wm_is_child())
         return;
     if (!self->base.receives && self->partitions.missing > 0
-        && wm_engine_check(NULL) == 0 && wm_request_is_active(request)) {
+        && wm_engine_check(NULL) == 0 && wm_py_request_is_active(request)) {
         wm_op_t *gate = request->op;
         Py_BEGIN_ALLOW_THREADS;
         wm_error_t err;
@@ -55,7 +55,7 @@ partitioned_dealloc(PyObject *object)
     retire(self);
     PyMem_Free(self->ready);
     pthread_mutex_destroy(&self->partitions.lock);
-    wm_prequest_dealloc(object);
+    wm_py_prequest_dealloc(object);
 }
 
 // A request under way. NULL with an exception.
@@ -69,9 +69,9 @@ start(partitioned_t *self)
         PyErr_NoMemory();
         return NULL;
     }
-    if (wm_python_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
+    if (wm_py_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
         wm_op_release(gate);
-        wm_raise(&err);
+        wm_py_raise(&err);
         return NULL;
     }
     base->request.op = gate;
@@ -92,9 +92,9 @@ partitioned_start(PyObject *object, PyObject *unused)
     wm_op_t *gate = NULL;
     int code = 0;
     (void)unused;
-    if (wm_prequest_prepare(base) < 0)
+    if (wm_py_prequest_prepare(base) < 0)
         return NULL;
-    if (!base->receives || wm_prequest_again(base, &buffer) == 0) {
+    if (!base->receives || wm_py_prequest_again(base, &buffer) == 0) {
         gate = start(self);
         if (gate == NULL && base->receives)
             wm_buffer_release(&buffer);
@@ -111,8 +111,8 @@ partitioned_start(PyObject *object, PyObject *unused)
     }
     base->starting = false;
     if (code < 0) {
-        wm_request_retire(&base->request);
-        return wm_raise(&err);
+        wm_py_request_retire(&base->request);
+        return wm_py_raise(&err);
     }
     return gate != NULL ? Py_NewRef(Py_None) : NULL;
 }
@@ -130,14 +130,14 @@ mark(partitioned_t *self, int marked, bool *begun)
     *begun = false;
     wm_op_retain(gate);
     ++self->marks; // what asks the array may be Python code
-    if (wm_prequest_again(&self->base, &buffer) == 0) {
+    if (wm_py_prequest_again(&self->base, &buffer) == 0) {
         Py_BEGIN_ALLOW_THREADS;
         code = wm_partitions_ready(&self->partitions, marked, gate,
                                    self->base.channel.comm, envelope, &buffer,
                                    begun, &err);
         Py_END_ALLOW_THREADS;
         if (code < 0)
-            wm_raise(&err);
+            wm_py_raise(&err);
     }
     --self->marks;
     wm_op_release(gate);
@@ -150,21 +150,22 @@ check(const partitioned_t *self, bool receives, long partition)
 {
     const wm_prequest_t *base = &self->base;
     wm_error_t err;
-    if (wm_python_check_running() < 0)
+    if (wm_py_check_running() < 0)
         return -1;
     if (base->comm == NULL)
-        return wm_prequest_fail("the partitioned request was freed");
+        return wm_py_prequest_fail("the partitioned request was freed");
     if (base->receives != receives)
-        return wm_prequest_fail(receives ? "Parrived is a receive's: ask the "
-                                           "request of Precv_init"
-                                         : "Pready is a send's: give it the "
-                                           "request of Psend_init");
+        return wm_py_prequest_fail(receives
+                                       ? "Parrived is a receive's: ask the "
+                                         "request of Precv_init"
+                                       : "Pready is a send's: give it the "
+                                         "request of Psend_init");
     if (partition >= 0 && partition < self->count)
         return 0;
     wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
                  "partition=%ld is none of this request: use 0 to %d",
                  partition, self->count - 1);
-    wm_raise(&err);
+    wm_py_raise(&err);
     return -1;
 }
 
@@ -175,15 +176,15 @@ claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
     wm_error_t err;
     if (check(self, false, 0) < 0)
         return -1;
-    if (!wm_request_is_active(&self->base.request) || self->base.starting)
-        return wm_prequest_fail("the partitioned request is not active: "
-                                "Start() it first");
+    if (!wm_py_request_is_active(&self->base.request) || self->base.starting)
+        return wm_py_prequest_fail("the partitioned request is not active: "
+                                   "Start() it first");
     for (Py_ssize_t i = 0; i < count; ++i) {
         int code = check(self, false, partitions[i]);
         if (code == 0 && self->ready[partitions[i]]) {
             wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
                          "partition=%ld is ready already", partitions[i]);
-            wm_raise(&err);
+            wm_py_raise(&err);
             code = -1;
         }
         if (code < 0) {
@@ -214,7 +215,7 @@ static int
 convert(PyObject *object, void *result)
 {
     int partition = 0;
-    if (wm_argument_int(object, "partition", &partition) < 0)
+    if (wm_py_argument_int(object, "partition", &partition) < 0)
         return 0;
     *(long *)result = partition;
     return 1;
@@ -305,7 +306,7 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
                                      convert, &partition)
         || check(self, true, partition) < 0)
         return NULL;
-    if (!wm_request_is_active(&self->base.request))
+    if (!wm_py_request_is_active(&self->base.request))
         Py_RETURN_TRUE;
     wm_op_t *gate = self->base.request.op;
     wm_op_retain(gate);
@@ -318,7 +319,7 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
     wm_error_t err = gate->error;
     wm_op_release(gate);
     if (done && err.code != 0)
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     return PyBool_FromLong(done);
 }
 
@@ -331,7 +332,7 @@ partitioned_free(PyObject *object, PyObject *unused)
 {
     partitioned_t *self = (partitioned_t *)object;
     if (self->marks > 0) {
-        wm_prequest_fail("another thread is in Pready of this request");
+        wm_py_prequest_fail("another thread is in Pready of this request");
         return NULL;
     }
     if (!self->base.starting) {
@@ -339,13 +340,13 @@ partitioned_free(PyObject *object, PyObject *unused)
         retire(self);
         self->base.starting = false;
     }
-    return wm_prequest_free(object, unused);
+    return wm_py_prequest_free(object, unused);
 }
 
 static PyObject *
 partitioned_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *self = wm_prequest_type()->tp_new(type, args, kwargs);
+    PyObject *self = wm_py_prequest_type()->tp_new(type, args, kwargs);
     if (self != NULL)
         pthread_mutex_init(&((partitioned_t *)self)->partitions.lock, NULL);
     return self;
@@ -387,9 +388,9 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_partitioned(PyObject *module)
+wm_py_add_partitioned(PyObject *module)
 {
-    PyObject *bases = PyTuple_Pack(1, wm_prequest_type());
+    PyObject *bases = PyTuple_Pack(1, wm_py_prequest_type());
     PyObject *type = bases != NULL
                          ? PyType_FromModuleAndSpec(module, &spec, bases)
                          : NULL;
@@ -463,19 +464,20 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
 {
     wm_message_t message;
     PyObject *buf = whole(given, partitions);
-    if (buf == NULL || wm_message_parse(buf, receives, "buf", &message) < 0) {
+    if (buf == NULL
+        || wm_py_message_parse(buf, receives, "buf", &message) < 0) {
         Py_XDECREF(buf);
         return NULL;
     }
-    wm_channel_keep(channel, &message);
+    wm_py_channel_keep(channel, &message);
     partitioned_t *self = NULL;
     if (envelope->rank != MPI_PROC_NULL
         && check_partitions(&message, partitions) < 0)
-        wm_message_release(&message);
+        wm_py_message_release(&message);
     else
-        self = (partitioned_t *)wm_prequest_new(partitioned_type, comm,
-                                                channel, buf, receives,
-                                                envelope, &message);
+        self = (partitioned_t *)wm_py_prequest_new(partitioned_type, comm,
+                                                   channel, buf, receives,
+                                                   envelope, &message);
     Py_DECREF(buf);
     if (self == NULL)
         return NULL;
@@ -491,7 +493,7 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
                                       &self->counted, &err)
                     < 0) {
         self->counted = NULL;
-        wm_raise(&err);
+        wm_py_raise(&err);
     }
     if (PyErr_Occurred())
         Py_CLEAR(self);
@@ -512,13 +514,13 @@ make(const char *function, PyObject *comm, PyObject *const *args,
     int partitions;
     // mpi4py's defaults for a receive, which MPI refuses.
     int rank = MPI_ANY_SOURCE, tag = receives ? MPI_ANY_TAG : 0;
-    if (wm_arguments(function, names, 5, receives ? 2 : 3, args, given,
-                     keywords, values)
+    if (wm_py_arguments(function, names, 5, receives ? 2 : 3, args, given,
+                        keywords, values)
             < 0
-        || wm_channel_get(comm, &channel) < 0
-        || wm_argument_int(values[1], "partitions", &partitions) < 0
-        || wm_argument_int(values[2], rank_name, &rank) < 0
-        || wm_argument_int(values[3], "tag", &tag) < 0)
+        || wm_py_channel_get(comm, &channel) < 0
+        || wm_py_argument_int(values[1], "partitions", &partitions) < 0
+        || wm_py_argument_int(values[2], rank_name, &rank) < 0
+        || wm_py_argument_int(values[3], "tag", &tag) < 0)
         return NULL;
     if (partitions < 1) {
         PyErr_Format(PyExc_ValueError,
@@ -526,13 +528,14 @@ make(const char *function, PyObject *comm, PyObject *const *args,
         return NULL;
     }
     if (wm_comm_check(channel.comm, rank_name, rank, tag, false, &err) < 0)
-        return wm_raise(&err);
-    wm_envelope_t envelope = wm_channel_envelope(&channel, rank, tag, false);
+        return wm_py_raise(&err);
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, rank, tag,
+                                                    false);
     return (PyObject *)new_request(comm, &channel, values[0], partitions,
                                    receives, &envelope);
 }
 
-const char wm_comm_psend_init_doc[] =
+const char wm_py_comm_psend_init_doc[] =
     "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
     "Make a partitioned send of an array: after Start, the request's Pready\n"
     "tells of each partition that it may be sent, on any thread, and the\n"
@@ -544,13 +547,13 @@ const char wm_comm_psend_init_doc[] =
     "does.";
 
 PyObject *
-wm_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                   PyObject *keywords)
+wm_py_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                      PyObject *keywords)
 {
     return make("Psend_init", self, args, given, keywords, false);
 }
 
-const char wm_comm_precv_init_doc[] =
+const char wm_py_comm_precv_init_doc[] =
     "Precv_init($self, /, buf, partitions, "
     "source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "info=None)\n--\n\n"
@@ -560,8 +563,8 @@ const char wm_comm_precv_init_doc[] =
     "does.";
 
 PyObject *
-wm_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                   PyObject *keywords)
+wm_py_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                      PyObject *keywords)
 {
     return make("Precv_init", self, args, given, keywords, true);
 }

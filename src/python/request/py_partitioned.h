@@ -5,14 +5,14 @@
 
 #include "python/core/module.h"
 
-extern const char wm_comm_psend_init_doc[], wm_comm_precv_init_doc[];
+extern const char wm_py_comm_psend_init_doc[], wm_py_comm_precv_init_doc[];
 
 PyObject *
-wm_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                   PyObject *keywords);
+wm_py_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                      PyObject *keywords);
 
 PyObject *
-wm_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                   PyObject *keywords);
+wm_py_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                      PyObject *keywords);
 
 #endif

@@ -24,7 +24,7 @@ interrupted(wm_op_t *op)
 }
 
 int
-wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
+wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 {
     int code = wm_op_wait(op, interrupted, err);
     if (status != NULL && code != WM_ERR_PYTHON && atomic_load(&op->done))
@@ -33,28 +33,28 @@ wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 }
 
 int
-wm_python_waited(int code, wm_error_t *err)
+wm_py_waited(int code, wm_error_t *err)
 {
     if (code < 0 && code != WM_ERR_PYTHON)
-        wm_raise(err);
+        wm_py_raise(err);
     return code < 0 ? -1 : 0;
 }
 
 int
-wm_python_wait(wm_op_t *op, MPI_Status *status)
+wm_py_wait(wm_op_t *op, MPI_Status *status)
 {
     wm_error_t err;
     int code;
     if (status == NULL && atomic_load(&op->done)) // nothing to wait for
-        return wm_python_waited(wm_op_wait(op, NULL, &err), &err);
+        return wm_py_waited(wm_op_wait(op, NULL, &err), &err);
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_python_wait_unlocked(op, status, &err);
+    code = wm_py_wait_unlocked(op, status, &err);
     Py_END_ALLOW_THREADS;
-    return wm_python_waited(code, &err);
+    return wm_py_waited(code, &err);
 }
 
 int
-wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
+wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     int code;
     Py_BEGIN_ALLOW_THREADS;
@@ -64,7 +64,7 @@ wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 }
 
 void
-wm_python_request_free(MPI_Request request)
+wm_py_request_free(MPI_Request request)
 {
     if (request == MPI_REQUEST_NULL || wm_engine_check(NULL) < 0)
         return;
@@ -74,22 +74,22 @@ wm_python_request_free(MPI_Request request)
 }
 
 PyObject *
-wm_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
+wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 {
     wm_error_t err;
-    PyTypeObject *type = wm_state()->request_type;
+    PyTypeObject *type = wm_py_state()->request_type;
     PyObject *empty = NULL;
     wm_request_t *self = NULL;
     if (handle == MPI_REQUEST_NULL
-        && wm_python_request_start(op, &handle, &err) < 0)
-        wm_raise(&err);
+        && wm_py_request_start(op, &handle, &err) < 0)
+        wm_py_raise(&err);
     else if ((empty = PyTuple_New(0)) != NULL)
         self = (wm_request_t *)type->tp_new(type, empty, NULL);
     Py_XDECREF(empty);
     if (self == NULL) {
-        wm_python_request_free(handle);
+        wm_py_request_free(handle);
         wm_op_release(op); // it ends by itself
-        wm_message_release(message);
+        wm_py_message_release(message);
         return NULL;
     }
     self->op = op;
@@ -99,7 +99,7 @@ wm_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 }
 
 bool
-wm_request_is_active(const wm_request_t *self)
+wm_py_request_is_active(const wm_request_t *self)
 {
     return self->op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL
            && self->base.ob_mpi != self->inactive;
@@ -116,21 +116,21 @@ let_go_of_op(wm_op_t *op, bool has_buffer)
 }
 
 void
-wm_request_forget(wm_request_t *self)
+wm_py_request_forget(wm_request_t *self)
 {
     wm_op_t *op = self->op;
     self->op = NULL; // first: to release it may let others run
     let_go_of_op(op, self->payload == NULL);
     if (self->base.ob_mpi == MPI_REQUEST_NULL)
         self->base.ob_mpi = self->inactive;
-    wm_message_release(&self->message);
+    wm_py_message_release(&self->message);
     Py_CLEAR(self->payload);
 }
 
 static PyObject *
 request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    wm_request_t *self = (wm_request_t *)wm_mpi_request_type()->tp_new(
+    wm_request_t *self = (wm_request_t *)wm_py_mpi_request_type()->tp_new(
         type, args, kwargs);
     if (self != NULL) {
         self->op = NULL;
@@ -170,7 +170,7 @@ traverse_op(const wm_op_t *op, int references, visitproc visit, void *arg)
 {
     if (!atomic_load(&op->done) || atomic_load(&op->references) != references)
         return 0;
-    int code = wm_owner_traverse(&op->buffer, visit, arg);
+    int code = wm_py_owner_traverse(&op->buffer, visit, arg);
     for (int i = 0; i < 2 && code == 0; ++i)
         if (op->parts_of[i] != NULL)
             code = traverse_op(op->parts_of[i], 1, visit, arg);
@@ -178,64 +178,64 @@ traverse_op(const wm_op_t *op, int references, visitproc visit, void *arg)
 }
 
 int
-wm_request_traverse(PyObject *object, visitproc visit, void *arg)
+wm_py_request_traverse(PyObject *object, visitproc visit, void *arg)
 {
     wm_request_t *self = (wm_request_t *)object;
     Py_VISIT(self->payload);
-    int code = wm_message_traverse(&self->message, visit, arg);
+    int code = wm_py_message_traverse(&self->message, visit, arg);
     // MPI's request has a reference, too.
     if (code == 0 && self->op != NULL)
-        code = traverse_op(self->op, 1 + wm_request_is_active(self), visit,
+        code = traverse_op(self->op, 1 + wm_py_request_is_active(self), visit,
                            arg);
-    return code != 0
-               ? code
-               : wm_mpi_traverse(wm_mpi_request_type(), object, visit, arg);
+    return code != 0 ? code
+                     : wm_py_mpi_traverse(wm_py_mpi_request_type(), object,
+                                          visit, arg);
 }
 
 // What a message uses is not let go of: it may be under way.
 int
-wm_request_clear(PyObject *object)
+wm_py_request_clear(PyObject *object)
 {
-    return wm_mpi_clear(wm_mpi_request_type(), object);
+    return wm_py_mpi_clear(wm_py_mpi_request_type(), object);
 }
 
 void
-wm_request_dealloc(PyObject *object)
+wm_py_request_dealloc(PyObject *object)
 {
     wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
     warn_of_lost_object(self);
-    if (wm_request_is_active(self))
+    if (wm_py_request_is_active(self))
         wm_leftovers_keep(self->op);
     wm_op_t *op = self->op;
     bool has_buffer = self->payload == NULL;
     self->op = NULL;
-    wm_request_forget(self);
+    wm_py_request_forget(self);
     // A request dropped early: MPI frees it when the operation completes it.
     bool own = self->inactive != MPI_REQUEST_NULL
                && self->inactive != self->base.ob_mpi;
-    wm_python_request_free(self->base.ob_mpi);
+    wm_py_request_free(self->base.ob_mpi);
     if (own)
-        wm_python_request_free(self->inactive);
+        wm_py_request_free(self->inactive);
     self->base.ob_mpi = self->inactive = MPI_REQUEST_NULL;
     let_go_of_op(op, has_buffer); // last: what it kept goes at once
-    wm_mpi_request_type()->tp_dealloc(object);
+    wm_py_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
 
 void
-wm_request_retire(wm_request_t *self)
+wm_py_request_retire(wm_request_t *self)
 {
-    wm_ended_t ended = wm_request_take_ended(self);
-    wm_python_end_requests(&ended, 1);
+    wm_ended_t ended = wm_py_request_take_ended(self);
+    wm_py_end_requests(&ended, 1);
 }
 
 wm_ended_t
-wm_request_take_ended(wm_request_t *self)
+wm_py_request_take_ended(wm_request_t *self)
 {
     wm_ended_t ended = {.op = NULL, .handle = MPI_REQUEST_NULL};
-    if (wm_request_is_active(self)) {
+    if (wm_py_request_is_active(self)) {
         ended.handle = self->base.ob_mpi;
         self->base.ob_mpi = self->inactive;
     }
@@ -243,12 +243,12 @@ wm_request_take_ended(wm_request_t *self)
         ended.op = self->op;
         self->op = NULL;
     }
-    wm_request_forget(self);
+    wm_py_request_forget(self);
     return ended;
 }
 
 void
-wm_python_end_requests(wm_ended_t *ended, int count)
+wm_py_end_requests(wm_ended_t *ended, int count)
 {
     bool any = false;
     for (int i = 0; i < count; ++i)
@@ -273,7 +273,7 @@ wm_python_end_requests(wm_ended_t *ended, int count)
 static PyObject *
 call_stock(const char *name, PyObject *object, PyObject *status)
 {
-    PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
     PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
                            method, object, status, NULL)
                                       : NULL;
@@ -296,21 +296,21 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     PyObject *given = Py_None;
     MPI_Status *status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
-        || wm_mpi_status(given, "status", &status) < 0
-        || wm_python_check_running() < 0)
+        || wm_py_mpi_status(given, "status", &status) < 0
+        || wm_py_check_running() < 0)
         return NULL;
-    if (!wm_request_is_active(self)) {
-        wm_request_forget(self); // waited for by MPI itself, or freed
+    if (!wm_py_request_is_active(self)) {
+        wm_py_request_forget(self); // waited for by MPI itself, or freed
         return call_stock("Wait", object, given);
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
     wm_call = (wm_call_t){.name = "Wait", .type = self->message.type};
-    int code = wm_python_wait(op, status);
+    int code = wm_py_wait(op, status);
     bool ended = op->done;
     wm_op_release(op);
     if (ended)
-        wm_request_retire(self);
+        wm_py_request_retire(self);
     if (code < 0)
         return NULL;
     Py_RETURN_TRUE;
@@ -326,7 +326,7 @@ static bool
 look(wm_request_t *self)
 {
     wm_op_t *op = self->op;
-    if (!wm_request_is_active(self) || op->done)
+    if (!wm_py_request_is_active(self) || op->done)
         return true;
     wm_op_retain(op); // another thread may end the request
     Py_BEGIN_ALLOW_THREADS;
@@ -340,7 +340,7 @@ look(wm_request_t *self)
 static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    if (wm_python_check_running() < 0)
+    if (wm_py_check_running() < 0)
         return NULL;
     if (!look((wm_request_t *)object))
         Py_RETURN_FALSE;
@@ -359,7 +359,7 @@ request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
     PyObject *given = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Get_status", names,
                                      &given)
-        || wm_python_check_running() < 0)
+        || wm_py_check_running() < 0)
         return NULL;
     (void)look((wm_request_t *)object);
     return call_stock("Get_status", object, given);
@@ -386,9 +386,9 @@ PyDoc_STRVAR(
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
     {Py_tp_new, request_new},
-    {Py_tp_dealloc, wm_request_dealloc},
-    {Py_tp_traverse, wm_request_traverse},
-    {Py_tp_clear, wm_request_clear},
+    {Py_tp_dealloc, wm_py_request_dealloc},
+    {Py_tp_traverse, wm_py_request_traverse},
+    {Py_tp_clear, wm_py_request_clear},
     {Py_tp_methods, request_methods},
     {0},
 };
@@ -401,17 +401,17 @@ static PyType_Spec request_spec = {
 };
 
 int
-wm_python_add_request(PyObject *module)
+wm_py_add_request(PyObject *module)
 {
-    if (wm_mpi_import() < 0)
+    if (wm_py_mpi_import() < 0)
         return -1;
-    PyObject *bases = PyTuple_Pack(1, wm_mpi_request_type());
+    PyObject *bases = PyTuple_Pack(1, wm_py_mpi_request_type());
     if (bases == NULL)
         return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &request_spec, bases);
     Py_DECREF(bases);
     if (type == NULL)
         return -1;
-    wm_state()->request_type = (PyTypeObject *)type;
+    wm_py_state()->request_type = (PyTypeObject *)type;
     return PyModule_AddObjectRef(module, "Request", type);
 }

@@ -26,30 +26,30 @@ typedef struct {
 // request, which null stands for where it has none yet, and the rest of its
 // message (moved). NULL with an exception.
 PyObject *
-wm_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message);
+wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message);
 
 // Gives an operation its MPI request: wm_request_start without the GIL. Who is
 // in MPI, or has the engine's lock, may wait for the GIL (a reduction by a
 // function written in Python): MPI is called without it.
 WM_MUST_CHECK int
-wm_python_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
+wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 
 // MPI_Request_free without the GIL, unless null, or MPI runs no more.
 void
-wm_python_request_free(MPI_Request request);
+wm_py_request_free(MPI_Request request);
 
 // Whether the handle is that of an operation under way or not yet told.
 bool
-wm_request_is_active(const wm_request_t *self);
+wm_py_request_is_active(const wm_request_t *self);
 
 // Lets go of an operation, which ends by itself if it has not, and of its
 // message.
 void
-wm_request_forget(wm_request_t *self);
+wm_py_request_forget(wm_request_t *self);
 
 // After the operation has ended: MPI frees its request, Python the buffers.
 void
-wm_request_retire(wm_request_t *self);
+wm_py_request_retire(wm_request_t *self);
 
 // Its two halves: what is to be let go of, and that MPI frees the requests and
 // the operations go, all at once.
@@ -59,29 +59,29 @@ typedef struct {
 } wm_ended_t;
 
 wm_ended_t
-wm_request_take_ended(wm_request_t *self);
+wm_py_request_take_ended(wm_request_t *self);
 
 void
-wm_python_end_requests(wm_ended_t *ended, int count);
+wm_py_end_requests(wm_ended_t *ended, int count);
 
 // For types derived from wm.Request.
 void
-wm_request_dealloc(PyObject *object);
+wm_py_request_dealloc(PyObject *object);
 int
-wm_request_traverse(PyObject *object, visitproc visit, void *arg);
+wm_py_request_traverse(PyObject *object, visitproc visit, void *arg);
 int
-wm_request_clear(PyObject *object);
+wm_py_request_clear(PyObject *object);
 
 // Waits for an operation with the GIL released, fills `status` unless NULL,
 // raises what went wrong. 0 or -1.
 int
-wm_python_wait(wm_op_t *op, MPI_Status *status);
+wm_py_wait(wm_op_t *op, MPI_Status *status);
 
 // Its two halves: the waiting, without the GIL, and what it gave, with it.
 WM_MUST_CHECK int
-wm_python_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err);
+wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err);
 
 int
-wm_python_waited(int code, wm_error_t *err);
+wm_py_waited(int code, wm_error_t *err);
 
 #endif

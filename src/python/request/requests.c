@@ -10,7 +10,7 @@
 static wm_op_t *
 op_of(PyObject *item)
 {
-    return PyObject_TypeCheck(item, wm_state()->request_type)
+    return PyObject_TypeCheck(item, wm_py_state()->request_type)
                ? ((wm_request_t *)item)->op
                : NULL;
 }
@@ -34,7 +34,7 @@ wait_for_all(PyObject *list)
         Py_BEGIN_ALLOW_THREADS;
         for (int i = 0; i < taken; ++i) {
             if (code != WM_ERR_PYTHON)
-                code = wm_python_wait_unlocked(ops[i], NULL, NULL);
+                code = wm_py_wait_unlocked(ops[i], NULL, NULL);
             wm_op_release(ops[i]);
         }
         Py_END_ALLOW_THREADS;
@@ -50,13 +50,13 @@ forget_ended(PyObject *list)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
-        if (PyObject_TypeCheck(item, wm_state()->request_type)
-            && !wm_request_is_active((wm_request_t *)item))
-            wm_request_forget((wm_request_t *)item);
+        if (PyObject_TypeCheck(item, wm_py_state()->request_type)
+            && !wm_py_request_is_active((wm_request_t *)item))
+            wm_py_request_forget((wm_request_t *)item);
     }
 }
 
-const char wm_requests_waitall_doc[] = PyDoc_STR(
+const char wm_py_requests_waitall_doc[] = PyDoc_STR(
     "Waitall($type, requests, /, statuses=None)\n--\n\n"
     "Wait for all requests, ours and MPI's in any mix. Faster than\n"
     "MPI.Request.Waitall, which works on ours as well under\n"
@@ -81,15 +81,15 @@ wait_for_each(const char *name, bool objects, PyObject *list,
             continue;
         }
         if (taken == AT_ONCE) {
-            wm_python_end_requests(gone, taken);
+            wm_py_end_requests(gone, taken);
             taken = 0;
         }
         wm_op_retain(op);
-        int code = wm_python_wait(op, NULL);
+        int code = wm_py_wait(op, NULL);
         ended = op->done;
         wm_op_release(op);
         if (ended && (code < 0 || statuses == Py_None))
-            gone[taken++] = wm_request_take_ended((wm_request_t *)item);
+            gone[taken++] = wm_py_request_take_ended((wm_request_t *)item);
         if (code == 0)
             continue;
         // As MPI does: the others are waited for, then the first error is
@@ -102,11 +102,11 @@ wait_for_each(const char *name, bool objects, PyObject *list,
     PyObject *result = NULL;
     if (kind == NULL && PyErr_Occurred())
         PyErr_Fetch(&kind, &value, &trace); // interrupted
-    wm_python_end_requests(gone, taken);
+    wm_py_end_requests(gone, taken);
     if (ended && !ask_mpi)
         result = Py_NewRef(Py_True);
     else if (ended) {
-        PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+        PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
         if (method != NULL)
             result = PyObject_CallFunctionObjArgs(method, list, statuses,
                                                   NULL);
@@ -122,7 +122,7 @@ wait_for_each(const char *name, bool objects, PyObject *list,
 }
 
 PyObject *
-wm_requests_tuple(PyObject *requests)
+wm_py_requests_tuple(PyObject *requests)
 {
     PyObject *list = PySequence_Tuple(requests);
     if (list == NULL && PyErr_ExceptionMatches(PyExc_TypeError)
@@ -143,17 +143,17 @@ take_list(const char *name, const char *second, PyObject *args,
     char *names[] = {"requests", (char *)second, NULL};
     PyObject *requests;
     *other = Py_None;
-    if (wm_python_check_running() < 0)
+    if (wm_py_check_running() < 0)
         return NULL;
     PyOS_snprintf(format, sizeof format, "O|O:%s", name);
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &requests,
                                      other))
         return NULL;
-    return wm_requests_tuple(requests);
+    return wm_py_requests_tuple(requests);
 }
 
 PyObject *
-wm_requests_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)type;
     PyObject *statuses,
@@ -168,7 +168,7 @@ wm_requests_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *
 call_stock(const char *name, PyObject *list, PyObject *other)
 {
-    PyObject *method = wm_mpi_method(wm_mpi_request_type(), name);
+    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
     PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
                            method, list, other, NULL)
                                       : NULL;
@@ -270,9 +270,9 @@ wait_for_some(const char *wait, const char *test, PyObject *list,
 }
 
 PyObject *
-wm_requests_objects(const char *name, PyObject *list, PyObject *other)
+wm_py_requests_objects(const char *name, PyObject *list, PyObject *other)
 {
-    if (wm_python_check_running() < 0)
+    if (wm_py_check_running() < 0)
         return NULL;
     if (strcmp(name, "waitall") == 0)
         return wait_for_each(name, true, list, other);
@@ -283,12 +283,12 @@ wm_requests_objects(const char *name, PyObject *list, PyObject *other)
     return look_at(name, list, other);
 }
 
-const char wm_requests_waitany_doc[] = PyDoc_STR(
+const char wm_py_requests_waitany_doc[] = PyDoc_STR(
     "Waitany($type, requests, status=None)\n--\n\n"
     "Wait for one of the requests, ours and MPI's in any mix; its index.");
 
 PyObject *
-wm_requests_waitany(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitany(PyObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)type;
     PyObject *status,
@@ -304,13 +304,13 @@ wm_requests_waitany(PyObject *type, PyObject *args, PyObject *kwargs)
     return index;
 }
 
-const char wm_requests_waitsome_doc[] = PyDoc_STR(
+const char wm_py_requests_waitsome_doc[] = PyDoc_STR(
     "Waitsome($type, requests, statuses=None)\n--\n\n"
     "Wait until some of the requests have ended; their indices, or None\n"
     "where none is active.");
 
 PyObject *
-wm_requests_waitsome(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitsome(PyObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)type;
     PyObject *statuses,
@@ -323,11 +323,11 @@ wm_requests_waitsome(PyObject *type, PyObject *args, PyObject *kwargs)
 }
 
 #define LOOK(function, name, second, text)                                    \
-    const char wm_requests_##function##_doc[] = PyDoc_STR(                    \
+    const char wm_py_requests_##function##_doc[] = PyDoc_STR(                 \
         name "($type, requests, " second "=None)\n--\n\n" text);              \
                                                                               \
-    PyObject *wm_requests_##function(PyObject *type, PyObject *args,          \
-                                     PyObject *kwargs)                        \
+    PyObject *wm_py_requests_##function(PyObject *type, PyObject *args,       \
+                                        PyObject *kwargs)                     \
     {                                                                         \
         (void)type;                                                           \
         return look(name, second, args, kwargs);                              \

@@ -19,27 +19,27 @@
     X(get_status_some)
 
 #define WM_DECLARE(name)                                                      \
-    extern const char wm_requests_##name##_doc[];                             \
-    PyObject *wm_requests_##name(PyObject *type, PyObject *args,              \
-                                 PyObject *kwargs);
+    extern const char wm_py_requests_##name##_doc[];                          \
+    PyObject *wm_py_requests_##name(PyObject *type, PyObject *args,           \
+                                    PyObject *kwargs);
 WM_REQUESTS(WM_DECLARE)
 #undef WM_DECLARE
 
 // The requests that were given, as a tuple; NULL with an exception.
 PyObject *
-wm_requests_tuple(PyObject *requests);
+wm_py_requests_tuple(PyObject *requests);
 
 // mpi4py's lower-case call of that name on a tuple of requests, whose result
 // has None for the objects of ours. waitany and waitsome may give what testany
 // and testsome do.
 PyObject *
-wm_requests_objects(const char *name, PyObject *list, PyObject *other);
+wm_py_requests_objects(const char *name, PyObject *list, PyObject *other);
 
 #define WM_REQUESTS_METHOD(name, function)                                    \
     {                                                                         \
-        name, (PyCFunction)(void (*)(void))wm_requests_##function,            \
+        name, (PyCFunction)(void (*)(void))wm_py_requests_##function,         \
             METH_VARARGS | METH_KEYWORDS | METH_CLASS,                        \
-            wm_requests_##function##_doc                                      \
+            wm_py_requests_##function##_doc                                   \
     }
 #define WM_REQUESTS_METHODS                                                   \
     WM_REQUESTS_METHOD("Waitall", waitall),                                   \

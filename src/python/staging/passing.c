@@ -29,8 +29,8 @@ is_plain(PyObject *value)
     bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
     if (listed && PySequence_Fast_GET_SIZE(value) > 0)
         value = PySequence_Fast_ITEMS(value)[0];
-    return wm_view_is_plain(value) || value == Py_None
-           || (!listed && wm_mpi_is_in_place(value));
+    return wm_py_view_is_plain(value) || value == Py_None
+           || (!listed && wm_py_mpi_is_in_place(value));
 }
 
 static bool
@@ -62,7 +62,7 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_state()->mpi_exception))
+    if (!PyErr_ExceptionMatches(wm_py_state()->mpi_exception))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
@@ -120,8 +120,8 @@ static void
 hand_over(PyObject *result, PyObject *kept)
 {
     PyMPIRequestObject *request = (PyMPIRequestObject *)result;
-    if (PyObject_TypeCheck(result, wm_mpi_request_type())
-        && !PyObject_TypeCheck(result, wm_state()->request_type)
+    if (PyObject_TypeCheck(result, wm_py_mpi_request_type())
+        && !PyObject_TypeCheck(result, wm_py_state()->request_type)
         && request->ob_mpi != MPI_REQUEST_NULL && request->ob_buf == Py_None) {
         request->ob_buf = Py_NewRef(kept);
         Py_DECREF(Py_None);
@@ -251,7 +251,7 @@ static PyType_Spec spec = {
 };
 
 int
-wm_python_add_passing(PyObject *module)
+wm_py_add_passing(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     if (type == NULL)

@@ -31,7 +31,7 @@ stage(PyObject *module, PyObject *args)
     wm_array_t twin;
     if (!PyArg_ParseTuple(args, "Ops|p:_stage", &object, &writable, &name,
                           &spoilt)
-        || wm_view_parse(object, writable, name, &view) < 0)
+        || wm_py_view_parse(object, writable, name, &view) < 0)
         return NULL;
     int64_t count = wm_array_count(&view.array);
     int code = 0;
@@ -44,14 +44,14 @@ stage(PyObject *module, PyObject *args)
         code = -1;
     }
     if (code == 0)
-        code = wm_array_new_nogil(-1, !spoilt, view.array.dtype, 1, &count,
-                                  &twin);
-    wm_view_release(&view);
+        code = wm_py_array_new_nogil(-1, !spoilt, view.array.dtype, 1, &count,
+                                     &twin);
+    wm_py_view_release(&view);
     if (code < 0)
         return NULL;
     if (spoilt)
         memset(twin.data, 255, wm_array_nbytes(&twin));
-    return wm_array_object(&twin);
+    return wm_py_array_object(&twin);
 }
 
 // The runs of a list of (offset, length, rows, stride), within `nbytes`.
@@ -93,13 +93,13 @@ static int
 look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
      const char *name, wm_message_t *message, wm_staged_t **staged)
 {
-    if (!PyObject_TypeCheck(twin, wm_state()->array_type)) {
+    if (!PyObject_TypeCheck(twin, wm_py_state()->array_type)) {
         PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
         return -1;
     }
-    if (wm_message_parse_typed(object, writable, name, message) < 0)
+    if (wm_py_message_parse_typed(object, writable, name, message) < 0)
         return -1;
-    const wm_array_t *host = wm_array_of(twin);
+    const wm_array_t *host = wm_py_array_of(twin);
     if (message->buffer.nbytes != wm_array_nbytes(host))
         PyErr_Format(PyExc_ValueError,
                      "%s: the array has %zu bytes now and had %zu when the "
@@ -108,7 +108,7 @@ look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
     else
         *staged = parse_runs(runs, message->buffer.nbytes);
     if (PyErr_Occurred()) {
-        wm_message_release(message);
+        wm_py_message_release(message);
         return -1;
     }
     (*staged)->twin = host->data;
@@ -145,8 +145,8 @@ stage_copy(PyObject *module, PyObject *args)
         memset(staged->twin, 255, message.buffer.nbytes);
     Py_END_ALLOW_THREADS;
     free(staged);
-    wm_message_release(&message);
-    return code < 0 ? wm_raise(&err) : Py_NewRef(Py_None);
+    wm_py_message_release(&message);
+    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
 }
 
 // A request of ours over one of MPI's, whose handle is taken over unless it is
@@ -155,7 +155,7 @@ static PyObject *
 begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
       PyObject *into)
 {
-    wm_buffer_t buffer = wm_message_take(message);
+    wm_buffer_t buffer = wm_py_message_take(message);
     MPI_Request handle = inner->ob_mpi;
     wm_op_t *op;
     wm_error_t err;
@@ -166,15 +166,15 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     code = wm_staged_begin(&buffer, staged, handle, &op, &err);
     Py_END_ALLOW_THREADS;
     if (code == 0 && into == Py_None)
-        return wm_request_new(op, MPI_REQUEST_NULL, message);
-    wm_message_release(message);
+        return wm_py_request_new(op, MPI_REQUEST_NULL, message);
+    wm_py_message_release(message);
     if (code < 0)
-        return wm_raise(&err);
+        return wm_py_raise(&err);
     wm_request_t *request = (wm_request_t *)into;
-    wm_request_forget(request); // waited for by MPI itself
+    wm_py_request_forget(request); // waited for by MPI itself
     request->op = op;
-    if (wm_python_request_start(op, &request->base.ob_mpi, &err) < 0)
-        return wm_raise(&err);
+    if (wm_py_request_start(op, &request->base.ob_mpi, &err) < 0)
+        return wm_py_raise(&err);
     return Py_NewRef(into);
 }
 
@@ -196,11 +196,11 @@ staged(PyObject *module, PyObject *args)
     const char *name;
     wm_message_t message;
     wm_staged_t *staged = NULL;
-    if (!PyArg_ParseTuple(args, "O!OOOOOs:_staged", wm_mpi_request_type(),
+    if (!PyArg_ParseTuple(args, "O!OOOOOs:_staged", wm_py_mpi_request_type(),
                           &inner, &object, &twin, &runs, &keep, &into, &name))
         return NULL;
     if (into != Py_None
-        && !PyObject_TypeCheck(into, wm_state()->request_type)) {
+        && !PyObject_TypeCheck(into, wm_py_state()->request_type)) {
         PyErr_SetString(PyExc_TypeError, "into: a wm.Request is expected");
         return NULL;
     }
@@ -213,11 +213,11 @@ staged(PyObject *module, PyObject *args)
     }
     if (twin == Py_None
         && ((staged = calloc(1, sizeof *staged)) == NULL
-            || wm_message_parse_typed(Py_None, true, name, &message) < 0)) {
+            || wm_py_message_parse_typed(Py_None, true, name, &message) < 0)) {
         free(staged);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    wm_message_keep(&message, keep);
+    wm_py_message_keep(&message, keep);
     PyObject *result = begin(&message, staged, (PyMPIRequestObject *)inner,
                              into);
     if (kind != NULL) {
@@ -247,8 +247,8 @@ static PyObject *
 concerns(PyObject *module, PyObject *value)
 {
     (void)module;
-    return PyBool_FromLong(wm_view_is_peculiar(array_of(value))
-                           || wm_message_on_device(value));
+    return PyBool_FromLong(wm_py_view_is_peculiar(array_of(value))
+                           || wm_py_message_on_device(value));
 }
 
 PyDoc_STRVAR(inner_doc,
@@ -270,11 +270,11 @@ inner(PyObject *module, PyObject *args)
     PyObject *array = Py_NewRef(array_of(value));
     int64_t each = 1, count = 0;
     int code = 0;
-    if (wm_view_is_peculiar(array)
-        && (code = wm_view_parse(array, false, name, &view)) == 0) {
-        each = wm_view_inner(array, &view.array);
+    if (wm_py_view_is_peculiar(array)
+        && (code = wm_py_view_parse(array, false, name, &view)) == 0) {
+        each = wm_py_view_inner(array, &view.array);
         count = each > 1 ? wm_array_count(&view.array) / each : 0;
-        wm_view_release(&view);
+        wm_py_view_release(&view);
     }
     Py_DECREF(array);
     return code < 0 ? NULL
@@ -305,7 +305,7 @@ static PyMethodDef functions[] = {
 };
 
 int
-wm_python_add_staged(PyObject *module)
+wm_py_add_staged(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

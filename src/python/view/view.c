@@ -35,7 +35,7 @@ static slot_t slots[SLOTS];
 static PyObject *str_is_conj, *str_is_neg;
 
 PyObject *
-wm_python_attribute(PyObject *object, PyObject *name)
+wm_py_attribute(PyObject *object, PyObject *name)
 {
     PyObject *value = NULL;
     (void)PyObject_GetOptionalAttr(object, name, &value);
@@ -43,7 +43,7 @@ wm_python_attribute(PyObject *object, PyObject *name)
 }
 
 void
-wm_release_object(void *object)
+wm_py_release_object(void *object)
 {
     if (!Py_IsInitialized()) {
         return; // what is left at the end of the process stays
@@ -54,19 +54,19 @@ wm_release_object(void *object)
 }
 
 void
-wm_view_own_object(wm_view_t *view, PyObject *object)
+wm_py_view_own_object(wm_view_t *view, PyObject *object)
 {
     view->owner = Py_NewRef(object);
-    view->release = wm_release_object;
+    view->release = wm_py_release_object;
 }
 
 // Runs whatever code others have for the end of their memory, which must not
 // swallow the exception that is on its way.
 void
-wm_view_release_owner(void (*release)(void *owner), void *owner)
+wm_py_view_release_owner(void (*release)(void *owner), void *owner)
 {
     PyObject *type, *value, *traceback;
-    if (release == wm_release_object && Py_REFCNT((PyObject *)owner) > 1) {
+    if (release == wm_py_release_object && Py_REFCNT((PyObject *)owner) > 1) {
         Py_DECREF((PyObject *)owner);
         return;
     }
@@ -76,21 +76,21 @@ wm_view_release_owner(void (*release)(void *owner), void *owner)
 }
 
 void
-wm_view_release(wm_view_t *view)
+wm_py_view_release(wm_view_t *view)
 {
     if (view->release != NULL) {
-        wm_view_release_owner(view->release, view->owner);
+        wm_py_view_release_owner(view->release, view->owner);
     }
     view->release = NULL;
     wm_array_clear(&view->array);
 }
 
 PyObject *
-wm_view_object(void (*release)(void *owner), void *owner)
+wm_py_view_object(void (*release)(void *owner), void *owner)
 {
-    return release == wm_release_object
+    return release == wm_py_release_object
                ? owner
-               : wm_view_buffer_object(release, owner);
+               : wm_py_view_buffer_object(release, owner);
 }
 
 // Whether the type is defined in the package (or a module inside of it).
@@ -121,10 +121,10 @@ classify(slot_t *slot, PyTypeObject *type)
         || type == &PyMemoryView_Type) {
         slot->way = WAY_BUFFER;
     }
-    else if (wm_view_is_numpy_type(type)) {
-        slot->way = wm_view_is_masked_type(type) ? WAY_MASKED : WAY_NUMPY;
+    else if (wm_py_view_is_numpy_type(type)) {
+        slot->way = wm_py_view_is_masked_type(type) ? WAY_MASKED : WAY_NUMPY;
     }
-    else if ((slot->api = wm_dl_exchange_of(type)) != NULL) {
+    else if ((slot->api = wm_py_dl_exchange_of(type)) != NULL) {
         slot->way = WAY_EXCHANGE;
     }
     else if (strcmp(type->tp_name, "ndarray") == 0
@@ -185,9 +185,9 @@ check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
     int set = PyObject_IsTrue(answer);
     Py_DECREF(answer);
     if (set > 0) {
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "a lazily conjugated or negated tensor: call "
-                            ".resolve_conj().resolve_neg() first");
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "a lazily conjugated or negated tensor: call "
+                               ".resolve_conj().resolve_neg() first");
     }
     return set;
 }
@@ -196,7 +196,7 @@ static int
 parse_exchange(PyObject *object, const slot_t *slot, const char *argument,
                wm_view_t *view)
 {
-    int status = wm_view_parse_exchange(object, slot->api, argument, view);
+    int status = wm_py_view_parse_exchange(object, slot->api, argument, view);
     if (status <= 0) {
         return status;
     }
@@ -210,7 +210,7 @@ parse_exchange(PyObject *object, const slot_t *slot, const char *argument,
         bad = check_lazy_bit(object, str_is_neg, argument);
     }
     if (bad < 0) {
-        wm_view_release(view);
+        wm_py_view_release(view);
         return -1;
     }
     return 1;
@@ -222,11 +222,11 @@ static int
 parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
 {
     bool named;
-    int status = wm_view_parse_cai(object, argument, view, &named);
+    int status = wm_py_view_parse_cai(object, argument, view, &named);
     if (status > 0 && !named && view->producer.kind == WM_PRODUCER_DEVICE) {
         wm_view_t better;
-        if (wm_view_parse_dlpack(object, argument, &better) > 0) {
-            wm_view_release(view);
+        if (wm_py_view_parse_dlpack(object, argument, &better) > 0) {
+            wm_py_view_release(view);
             memcpy(view, &better, sizeof(*view));
         }
         PyErr_Clear();
@@ -236,7 +236,7 @@ parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
         // DLPack.
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        if (wm_view_parse_dlpack(object, argument, view) > 0) {
+        if (wm_py_view_parse_dlpack(object, argument, view) > 0) {
             Py_XDECREF(type);
             Py_XDECREF(value);
             Py_XDECREF(traceback);
@@ -253,16 +253,16 @@ parse_asking(PyObject *object, bool writable, const char *argument,
 {
     int status = parse_cai_or_better(object, argument, view);
     if (status == 0) {
-        status = wm_view_parse_dlpack(object, argument, view);
+        status = wm_py_view_parse_dlpack(object, argument, view);
     }
     if (status == 0) {
-        status = wm_view_parse_buffer(object, writable, argument, view);
+        status = wm_py_view_parse_buffer(object, writable, argument, view);
     }
     if (status == 0) {
-        status = wm_view_parse_array_interface(object, argument, view);
+        status = wm_py_view_parse_array_interface(object, argument, view);
     }
     if (status == 0) {
-        return wm_view_fail(
+        return wm_py_view_fail(
             PyExc_TypeError, argument,
             "%.200s is not an array: pass a wm.Array, or an object with "
             "__cuda_array_interface__, __dlpack__ or the buffer protocol "
@@ -279,25 +279,25 @@ parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
 {
     int status;
     if (slot->way == WAY_WARP) {
-        status = wm_view_parse_warp(object, argument, view);
+        status = wm_py_view_parse_warp(object, argument, view);
         if (status == 0) {
-            status = wm_view_parse_array_interface(object, argument, view);
+            status = wm_py_view_parse_array_interface(object, argument, view);
         }
         if (status == 0) {
             status = parse_asking(object, writable, argument, view);
         }
         if (status < 0) {
-            wm_view_refuse_struct(object, argument);
+            wm_py_view_refuse_struct(object, argument);
         }
         return status;
     }
     if (writable) {
-        return wm_view_fail(
+        return wm_py_view_fail(
             PyExc_BufferError, argument,
             "JAX arrays cannot be changed: receive into wm.empty(shape, "
             "dtype) and convert it with jax.dlpack.from_dlpack()");
     }
-    status = wm_view_parse_dlpack(object, argument, view);
+    status = wm_py_view_parse_dlpack(object, argument, view);
     if (status == 0) {
         status = parse_asking(object, writable, argument, view);
     }
@@ -310,25 +310,25 @@ parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
 static int
 parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
-    if (Py_TYPE(object) == wm_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state()->array_type) {
         return parse_own(object, view);
     }
     const slot_t slot = slot_of(Py_TYPE(object));
     int status;
     switch (slot.way) {
     case WAY_BUFFER:
-        return wm_view_parse_buffer(object, writable, argument, view);
+        return wm_py_view_parse_buffer(object, writable, argument, view);
     case WAY_MASKED:
-        if (wm_view_check_mask(object, argument) < 0) {
+        if (wm_py_view_check_mask(object, argument) < 0) {
             return -1;
         }
         // fall through
     case WAY_NUMPY:
-        return wm_view_parse_numpy(object, writable, argument, view);
+        return wm_py_view_parse_numpy(object, writable, argument, view);
     case WAY_EXCHANGE:
         return parse_exchange(object, &slot, argument, view);
     case WAY_CUPY:
-        status = wm_view_parse_cupy(object, argument, view);
+        status = wm_py_view_parse_cupy(object, argument, view);
         return status != 0 ? status
                            : parse_asking(object, writable, argument, view);
     case WAY_WARP:
@@ -341,29 +341,30 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 }
 
 int
-wm_view_parse(PyObject *object, bool writable, const char *argument,
-              wm_view_t *view)
+wm_py_view_parse(PyObject *object, bool writable, const char *argument,
+                 wm_view_t *view)
 {
     int status = parse(object, writable, argument, view);
     if (status <= 0) {
         return -1;
     }
     if (writable && view->array.readonly) {
-        wm_view_release(view);
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "%.200s is read-only: receive into a writable "
-                            "array, such as wm.empty(shape, dtype)",
-                            Py_TYPE(object)->tp_name);
+        wm_py_view_release(view);
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "%.200s is read-only: receive into a writable "
+                               "array, such as wm.empty(shape, dtype)",
+                               Py_TYPE(object)->tp_name);
     }
     return 0;
 }
 
 int64_t
-wm_view_inner(PyObject *object, const wm_array_t *array)
+wm_py_view_inner(PyObject *object, const wm_array_t *array)
 {
     int64_t inner = 1;
     if (slot_of(Py_TYPE(object)).way == WAY_WARP) {
-        for (int i = wm_view_ndim_warp(object, array); i < array->ndim; i++) {
+        for (int i = wm_py_view_ndim_warp(object, array); i < array->ndim;
+             i++) {
             inner *= array->shape[i];
         }
     }
@@ -371,9 +372,9 @@ wm_view_inner(PyObject *object, const wm_array_t *array)
 }
 
 bool
-wm_view_is_peculiar(PyObject *object)
+wm_py_view_is_peculiar(PyObject *object)
 {
-    if (Py_TYPE(object) == wm_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state()->array_type) {
         return false;
     }
     way_t way = slot_of(Py_TYPE(object)).way;
@@ -381,16 +382,16 @@ wm_view_is_peculiar(PyObject *object)
 }
 
 int
-wm_view_refresh(PyObject *object, const char *argument, const char *data,
-                wm_producer_t *producer)
+wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
+                   wm_producer_t *producer)
 {
     wm_view_t view;
     int known = 0;
     if (producer->kind == WM_PRODUCER_STREAM) {
         way_t way = slot_of(Py_TYPE(object)).way;
-        known = way == WAY_CUPY ? wm_view_stream_cupy(&producer->stream)
+        known = way == WAY_CUPY ? wm_py_view_stream_cupy(&producer->stream)
                 : way == WAY_WARP
-                    ? wm_view_stream_warp(object, &producer->stream)
+                    ? wm_py_view_stream_warp(object, &producer->stream)
                     : 0;
     }
     if (known > 0 && !wm_stream_is_default(producer->stream)
@@ -398,27 +399,27 @@ wm_view_refresh(PyObject *object, const char *argument, const char *data,
         wm_error_t err;
         if (wm_device_of_stream(producer->stream, &producer->device, &err)
             < 0) {
-            wm_raise(&err);
+            wm_py_raise(&err);
             return -1;
         }
     }
     if (known != 0) {
         return known < 0 ? -1 : 0;
     }
-    if (wm_view_parse(object, false, argument, &view) < 0) {
+    if (wm_py_view_parse(object, false, argument, &view) < 0) {
         return -1;
     }
     bool same = view.array.data == data;
     *producer = view.producer;
-    wm_view_release(&view);
+    wm_py_view_release(&view);
     return same ? 0
-                : wm_view_fail(PyExc_RuntimeError, argument,
-                               "the array's memory is not what it was when "
-                               "the request was made: make a new one");
+                : wm_py_view_fail(PyExc_RuntimeError, argument,
+                                  "the array's memory is not what it was when "
+                                  "the request was made: make a new one");
 }
 
 int
-wm_view_to_array(wm_view_t *view, wm_array_t *array)
+wm_py_view_to_array(wm_view_t *view, wm_array_t *array)
 {
     if (view->array.storage == NULL) {
         char *low;
@@ -429,7 +430,7 @@ wm_view_to_array(wm_view_t *view, wm_array_t *array)
                             view->owner, view->release, &view->array.storage,
                             &err)
             < 0) {
-            wm_raise(&err);
+            wm_py_raise(&err);
             return -1;
         }
     }
@@ -440,7 +441,7 @@ wm_view_to_array(wm_view_t *view, wm_array_t *array)
 }
 
 int
-wm_python_add_view(PyObject *module)
+wm_py_add_view(PyObject *module)
 {
     (void)module;
     str_is_conj = PyUnicode_InternFromString("is_conj");

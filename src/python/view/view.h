@@ -22,57 +22,57 @@ typedef struct {
 // without a buffer interface or an unsupported dtype, BufferError for
 // read-only memory where `writable` is asked for (with the cure), ValueError
 // for a malformed interface, CudaError for a pointer CUDA does not know. The
-// view is filled on success only, and then released by wm_view_release. Of
+// view is filled on success only, and then released by wm_py_view_release. Of
 // shape and strides only the first ndim entries are written.
 int
-wm_view_parse(PyObject *object, bool writable, const char *argument,
-              wm_view_t *view);
+wm_py_view_parse(PyObject *object, bool writable, const char *argument,
+                 wm_view_t *view);
 
 void
-wm_view_release(wm_view_t *view);
+wm_py_view_release(wm_view_t *view);
 
 // The Python object that `owner`, with its release function, is a reference
 // to; borrowed, NULL where it is something else.
 PyObject *
-wm_view_object(void (*release)(void *owner), void *owner);
+wm_py_view_object(void (*release)(void *owner), void *owner);
 
 // How many of the view's elements one of the user's is: of Warp's vectors,
 // matrices, quaternions and transforms so many numbers, else 1.
 int64_t
-wm_view_inner(PyObject *object, const wm_array_t *array);
+wm_py_view_inner(PyObject *object, const wm_array_t *array);
 
 // Whether MPI would take another array for it than the user means, so that it
 // must not be given the object without a look at it: arrays of Warp, whose
 // elements are several of MPI's, and those with a mask.
 bool
-wm_view_is_peculiar(PyObject *object);
+wm_py_view_is_peculiar(PyObject *object);
 
 // Whether it is an array of NumPy's own, in memory that NumPy allocated, of
 // elements that MPI knows: nobody need look at it before MPI does.
 bool
-wm_view_is_plain(PyObject *object);
+wm_py_view_is_plain(PyObject *object);
 
 // Who must be waited for now, of an array in GPU memory that was parsed
 // before: names the producer anew. 0, or -1 with an exception naming
 // `argument`, also where the array's memory is not what it was.
 int
-wm_view_refresh(PyObject *object, const char *argument, const char *data,
-                wm_producer_t *producer);
+wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
+                   wm_producer_t *producer);
 
 // Moves the view into an array with a storage of its own (wm.asarray).
 int
-wm_view_to_array(wm_view_t *view, wm_array_t *array);
+wm_py_view_to_array(wm_view_t *view, wm_array_t *array);
 
 // A stream handle and its device from wm.Stream, an object with
 // __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
 // 0 or -1 with a TypeError naming `argument`.
 int
-wm_stream_from_object(PyObject *object, const char *argument, int *device,
-                      CUstream *stream);
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream);
 
 // A device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda", "cpu", an
 // int, or None (the default device); 0, or -1 with ValueError or TypeError.
 int
-wm_device_from_object(PyObject *object, int *device);
+wm_py_device_from_object(PyObject *object, int *device);
 
 #endif

@@ -43,7 +43,7 @@ release_buffer(void *owner)
 }
 
 PyObject *
-wm_view_buffer_object(void (*release)(void *owner), void *owner)
+wm_py_view_buffer_object(void (*release)(void *owner), void *owner)
 {
     return release == release_buffer ? ((Py_buffer *)owner)->obj : NULL;
 }
@@ -116,14 +116,14 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
         status = dtype_of_letter(*at, itemsize, dtype);
     }
     if (status < 0) {
-        return wm_view_fail(
+        return wm_py_view_fail(
             PyExc_TypeError, argument,
             "elements of format \"%.100s\" are not supported: use bool, an "
             "integer, float16/32/64, complex64/128 or bfloat16",
             format != NULL ? format : "");
     }
     if (foreign && itemsize > 1) {
-        return wm_view_fail(
+        return wm_py_view_fail(
             PyExc_TypeError, argument,
             "its elements (%s) are in big-endian byte order: convert it to "
             "native byte order first, with a.astype(a.dtype.newbyteorder(\"=\""
@@ -143,7 +143,7 @@ take_layout(const Py_buffer *buffer, wm_array_t *array)
                               : buffer->len / buffer->itemsize;
     }
     if (buffer->strides == NULL) {
-        wm_view_set_contiguous(array);
+        wm_py_view_set_contiguous(array);
         return;
     }
     for (int i = 0; i < buffer->ndim; i++) {
@@ -156,9 +156,9 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
 {
     wm_array_t *array = &view->array;
     if (buffer->ndim > WM_MAX_NDIM) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "%d dimensions: at most %d are supported",
-                            buffer->ndim, WM_MAX_NDIM);
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "%d dimensions: at most %d are supported",
+                               buffer->ndim, WM_MAX_NDIM);
     }
     if (dtype_of_format(buffer->format, buffer->itemsize, &array->dtype,
                         argument)
@@ -169,12 +169,12 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     array->readonly = buffer->readonly != 0;
     array->ndim = buffer->ndim;
     if (buffer->shape == NULL && buffer->ndim > 1) {
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "its buffer has no shape");
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "its buffer has no shape");
     }
     take_layout(buffer, array);
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
-    return wm_view_set_memory(view, argument);
+    return wm_py_view_set_memory(view, argument);
 }
 
 // Whether it is an array of ml_dtypes.bfloat16, which the buffer protocol has
@@ -203,7 +203,7 @@ parse_bfloat16(PyObject *object, bool writable, const char *argument,
     if (words == NULL) {
         return -1;
     }
-    int status = wm_view_parse_buffer(words, writable, argument, view);
+    int status = wm_py_view_parse_buffer(words, writable, argument, view);
     Py_DECREF(words);
     if (status > 0) {
         view->array.dtype = WM_BFLOAT16;
@@ -231,18 +231,18 @@ refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(traceback);
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "%.200s is read-only: receive into a writable "
-                            "array, such as numpy.empty(shape, dtype)",
-                            Py_TYPE(object)->tp_name);
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "%.200s is read-only: receive into a writable "
+                               "array, such as numpy.empty(shape, dtype)",
+                               Py_TYPE(object)->tp_name);
     }
     PyErr_Clear();
     PyErr_NormalizeException(&type, &value, &traceback);
     // NumPy raises ValueError for elements without a letter.
-    wm_view_fail(PyErr_GivenExceptionMatches(type, PyExc_ValueError)
-                     ? PyExc_TypeError
-                     : type,
-                 argument, "%S", value != NULL ? value : Py_None);
+    wm_py_view_fail(PyErr_GivenExceptionMatches(type, PyExc_ValueError)
+                        ? PyExc_TypeError
+                        : type,
+                    argument, "%S", value != NULL ? value : Py_None);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
@@ -250,8 +250,8 @@ refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 }
 
 int
-wm_view_parse_buffer(PyObject *object, bool writable, const char *argument,
-                     wm_view_t *view)
+wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
+                        wm_view_t *view)
 {
     if (!PyObject_CheckBuffer(object)) {
         return 0;

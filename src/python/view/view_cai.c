@@ -37,8 +37,8 @@ missing(const char *argument, const char *key)
     if (PyErr_Occurred()) {
         return -1;
     }
-    return wm_view_fail(PyExc_ValueError, argument,
-                        "its array interface has no \"%s\"", key);
+    return wm_py_view_fail(PyExc_ValueError, argument,
+                           "its array interface has no \"%s\"", key);
 }
 
 static int
@@ -56,18 +56,18 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
         PyErr_Clear();
     }
     if (text == NULL) {
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "the typestr of its array interface is no "
-                            "string");
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "the typestr of its array interface is no "
+                               "string");
     }
     if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0) {
-        return wm_view_raise(argument, &err);
+        return wm_py_view_raise(argument, &err);
     }
     return 0;
 }
 
 void
-wm_view_typestr(PyObject *object, const char *name, char *text, size_t size)
+wm_py_view_typestr(PyObject *object, const char *name, char *text, size_t size)
 {
     PyObject *dict = PyObject_GetAttrString(object, name);
     PyObject *value = dict != NULL && PyDict_Check(dict)
@@ -91,9 +91,9 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
         return missing(argument, "data");
     }
     if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2) {
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "the data of its array interface is not "
-                            "(address, read-only)");
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "the data of its array interface is not "
+                               "(address, read-only)");
     }
     PyObject *address = PyTuple_GET_ITEM(value, 0); // borrowed
     int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(value, 1));
@@ -107,9 +107,9 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
         Py_XDECREF(index);
         if (PyErr_Occurred()) {
             PyErr_Clear();
-            return wm_view_fail(PyExc_ValueError, argument,
-                                "the address in its array interface is not "
-                                "an int of 64 bits");
+            return wm_py_view_fail(PyExc_ValueError, argument,
+                                   "the address in its array interface is not "
+                                   "an int of 64 bits");
         }
     }
     array->data = (char *)(uintptr_t)number;
@@ -126,27 +126,27 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
         return missing(argument, "shape");
     }
     if (!PyTuple_Check(shape) && !PyList_Check(shape)) {
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "its shape is no tuple of ints");
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "its shape is no tuple of ints");
     }
-    if (wm_view_set_shape(shape, argument, array) < 0) {
+    if (wm_py_view_set_shape(shape, argument, array) < 0) {
         return -1;
     }
     PyObject *strides = entry(dict, &strides_key, "strides"); // borrowed
-    if (wm_view_set_strides(strides, argument, array) < 0) {
+    if (wm_py_view_set_strides(strides, argument, array) < 0) {
         return -1;
     }
     if (entry(dict, &mask_key, "mask") != NULL) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "masked arrays are not supported: fill the "
-                            "masked elements first");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "masked arrays are not supported: fill the "
+                               "masked elements first");
     }
     PyObject *descr = entry(dict, &descr_key, "descr"); // borrowed
     if (descr != NULL && !PyList_Check(descr)) {
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "the descr of its array interface is a %.200s, "
-                            "not a list",
-                            Py_TYPE(descr)->tp_name);
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "the descr of its array interface is a %.200s, "
+                               "not a list",
+                               Py_TYPE(descr)->tp_name);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -162,9 +162,9 @@ read_version(PyObject *dict, const char *argument, long *version)
     *version = PyLong_AsLong(value);
     if (*version < 0) {
         PyErr_Clear();
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "the version of its array interface is no "
-                            "number of one");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "the version of its array interface is no "
+                               "number of one");
     }
     return 0;
 }
@@ -187,18 +187,18 @@ read_stream(PyObject *dict, const char *argument, long version,
     Py_XDECREF(index);
     if (PyErr_Occurred() || number == 0) {
         PyErr_Clear();
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "the stream in its CUDA array interface is not "
-                            "None, 1 (the legacy default stream), 2 (the "
-                            "per-thread one) or a handle");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "the stream in its CUDA array interface is not "
+                               "None, 1 (the legacy default stream), 2 (the "
+                               "per-thread one) or a handle");
     }
     *stream = (CUstream)(uintptr_t)number;
     return 1;
 }
 
 int
-wm_view_set_producer(wm_view_t *view, bool named, CUstream stream,
-                     const char *argument)
+wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
+                        const char *argument)
 {
     wm_producer_t *producer = &view->producer;
     *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
@@ -210,7 +210,7 @@ wm_view_set_producer(wm_view_t *view, bool named, CUstream stream,
         && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
         if (wm_device_of_stream(stream, &device, &err) < 0) {
-            return wm_view_raise(argument, &err);
+            return wm_py_view_raise(argument, &err);
         }
     }
     if (device < 0) {
@@ -228,9 +228,9 @@ read_array(PyObject *dict, const char *argument, wm_array_t *array,
            long *version)
 {
     if (!PyDict_Check(dict)) {
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "its array interface is a %.200s, not a dict",
-                            Py_TYPE(dict)->tp_name);
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "its array interface is a %.200s, not a dict",
+                               Py_TYPE(dict)->tp_name);
     }
     if (read_typestr(dict, argument, array) < 0
         || read_data(dict, argument, array) < 0
@@ -264,15 +264,15 @@ check_known(const wm_view_t *view, const char *argument)
     wm_array_extent(&view->array, &low, &length);
     if (is_readable(low) && is_readable(low + length - 1))
         return 0;
-    return wm_view_fail(wm_state()->cuda_error, argument,
-                        "its CUDA array interface names memory at %p that "
-                        "CUDA does not know: was it freed?",
-                        view->array.data);
+    return wm_py_view_fail(wm_py_state()->cuda_error, argument,
+                           "its CUDA array interface names memory at %p that "
+                           "CUDA does not know: was it freed?",
+                           view->array.data);
 }
 
 int
-wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
-                  bool *stream_named)
+wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
+                     bool *stream_named)
 {
     static PyObject *key;
     CUstream stream = NULL;
@@ -281,21 +281,21 @@ wm_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
     if (intern(&key, "__cuda_array_interface__") == NULL) {
         return -1;
     }
-    PyObject *dict = wm_python_attribute(object, key);
+    PyObject *dict = wm_py_attribute(object, key);
     if (dict == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
     if (read_array(dict, argument, &view->array, &version) < 0
-        || wm_view_set_memory(view, argument) < 0) {
+        || wm_py_view_set_memory(view, argument) < 0) {
         goto done;
     }
     int named = read_stream(dict, argument, version, &stream);
     if (named < 0 || check_known(view, argument) < 0
-        || wm_view_set_producer(view, named, stream, argument) < 0) {
+        || wm_py_view_set_producer(view, named, stream, argument) < 0) {
         goto done;
     }
     *stream_named = named;
-    wm_view_own_object(view, object);
+    wm_py_view_own_object(view, object);
     status = 1;
 done:
     Py_DECREF(dict);
@@ -303,8 +303,8 @@ done:
 }
 
 int
-wm_view_parse_array_interface(PyObject *object, const char *argument,
-                              wm_view_t *view)
+wm_py_view_parse_array_interface(PyObject *object, const char *argument,
+                                 wm_view_t *view)
 {
     static PyObject *key;
     static PyObject *data_key;
@@ -313,7 +313,7 @@ wm_view_parse_array_interface(PyObject *object, const char *argument,
     if (intern(&key, "__array_interface__") == NULL) {
         return -1;
     }
-    PyObject *dict = wm_python_attribute(object, key);
+    PyObject *dict = wm_py_attribute(object, key);
     if (dict == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -322,10 +322,10 @@ wm_view_parse_array_interface(PyObject *object, const char *argument,
         status = PyErr_Occurred() ? -1 : 0;
     }
     else if (read_array(dict, argument, &view->array, &version) == 0
-             && wm_view_set_memory(view, argument) == 0) {
+             && wm_py_view_set_memory(view, argument) == 0) {
         view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE,
                                          .device = -1};
-        wm_view_own_object(view, object);
+        wm_py_view_own_object(view, object);
         status = 1;
     }
     Py_DECREF(dict);

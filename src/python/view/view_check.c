@@ -4,7 +4,7 @@
 #include "python/view/view_parts.h"
 
 int
-wm_view_fail(PyObject *type, const char *argument, const char *format, ...)
+wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -18,16 +18,16 @@ wm_view_fail(PyObject *type, const char *argument, const char *format, ...)
 }
 
 int
-wm_view_raise(const char *argument, wm_error_t *err)
+wm_py_view_raise(const char *argument, wm_error_t *err)
 {
     (void)wm_error_context(err, "%s", argument);
-    wm_raise(err);
+    wm_py_raise(err);
     return -1;
 }
 
 // Row-major strides; an extent of 0 counts as 1.
 void
-wm_view_set_contiguous(wm_array_t *array)
+wm_py_view_set_contiguous(wm_array_t *array)
 {
     int64_t stride = wm_dtype_info(array->dtype)->itemsize;
     for (int i = array->ndim - 1; i >= 0; i--) {
@@ -50,23 +50,24 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
             return -1;
         }
         PyErr_Clear();
-        return wm_view_fail(PyExc_TypeError, argument,
-                            "its %s is no tuple of ints", what);
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "its %s is no tuple of ints", what);
     }
     int status = 0;
     Py_ssize_t n = PyTuple_GET_SIZE(fast);
     if (n > WM_MAX_NDIM) {
-        status = wm_view_fail(PyExc_ValueError, argument,
-                              "%zd dimensions: at most %d are supported", n,
-                              WM_MAX_NDIM);
+        status = wm_py_view_fail(PyExc_ValueError, argument,
+                                 "%zd dimensions: at most %d are supported", n,
+                                 WM_MAX_NDIM);
     }
     for (Py_ssize_t i = 0; status == 0 && i < n; i++) {
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         values[i] = PyLong_AsLongLong(item);
         if (values[i] == -1 && PyErr_Occurred()) {
             PyErr_Clear();
-            status = wm_view_fail(PyExc_ValueError, argument,
-                                  "its %s is not made of 64-bit ints", what);
+            status = wm_py_view_fail(PyExc_ValueError, argument,
+                                     "its %s is not made of 64-bit ints",
+                                     what);
         }
     }
     *count = (int)n;
@@ -75,7 +76,7 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
 }
 
 int
-wm_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
+wm_py_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
 {
     int ndim;
     if (read_ints(shape, "shape", argument, array->shape, &ndim) < 0) {
@@ -86,20 +87,21 @@ wm_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
 }
 
 int
-wm_view_set_strides(PyObject *strides, const char *argument, wm_array_t *array)
+wm_py_view_set_strides(PyObject *strides, const char *argument,
+                       wm_array_t *array)
 {
     int count;
     if (strides == NULL || strides == Py_None) {
-        wm_view_set_contiguous(array);
+        wm_py_view_set_contiguous(array);
         return 0;
     }
     if (read_ints(strides, "strides", argument, array->strides, &count) < 0) {
         return -1;
     }
     if (count != array->ndim) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "it has %d strides for %d dimensions", count,
-                            array->ndim);
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "it has %d strides for %d dimensions", count,
+                               array->ndim);
     }
     return 0;
 }
@@ -114,9 +116,9 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
     *empty = false;
     for (int i = 0; i < array->ndim; i++) {
         if (array->shape[i] < 0) {
-            return wm_view_fail(PyExc_ValueError, argument,
-                                "its shape has the negative extent %lld",
-                                (long long)array->shape[i]);
+            return wm_py_view_fail(PyExc_ValueError, argument,
+                                   "its shape has the negative extent %lld",
+                                   (long long)array->shape[i]);
         }
         *empty |= array->shape[i] == 0;
     }
@@ -131,8 +133,8 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
         overflow |= __builtin_add_overflow(reach, step, &reach);
     }
     if (overflow) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "its shape and strides exceed 63 bits");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "its shape and strides exceed 63 bits");
     }
     return 0;
 }
@@ -151,16 +153,16 @@ check_range(const wm_view_t *view, const char *argument)
     wm_array_extent(&view->array, &low, &length);
     uintptr_t first = (uintptr_t)low;
     if (first < memory->base || first - memory->base + length > memory->size) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "its shape and strides reach outside of its "
-                            "allocation of %zu bytes",
-                            memory->size);
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "its shape and strides reach outside of its "
+                               "allocation of %zu bytes",
+                               memory->size);
     }
     return 0;
 }
 
 int
-wm_view_set_memory(wm_view_t *view, const char *argument)
+wm_py_view_set_memory(wm_view_t *view, const char *argument)
 {
     bool empty;
     wm_error_t err;
@@ -170,11 +172,11 @@ wm_view_set_memory(wm_view_t *view, const char *argument)
         return -1;
     }
     if (array->data == NULL && !empty) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "its pointer is null, but its size is not 0");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "its pointer is null, but its size is not 0");
     }
     if (wm_pointer_describe(array->data, &view->memory, &err) < 0) {
-        return wm_view_raise(argument, &err);
+        return wm_py_view_raise(argument, &err);
     }
     return empty ? 0 : check_range(view, argument);
 }

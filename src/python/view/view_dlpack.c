@@ -26,12 +26,12 @@ handshake_stream(int device, const char *argument, CUstream *stream)
     wm_error_t err;
     const wm_device_t *facts;
     if (wm_device_get(device, &facts, &err) < 0) {
-        return wm_view_raise(argument, &err);
+        return wm_py_view_raise(argument, &err);
     }
     handshakes_t *own = &handshakes[device];
     if (own->made < HANDSHAKES) {
         if (wm_stream_create(device, 0, stream, &err) < 0) {
-            return wm_view_raise(argument, &err);
+            return wm_py_view_raise(argument, &err);
         }
         // Meanwhile others may have come here, and made theirs.
         if (own->made < HANDSHAKES) {
@@ -52,15 +52,16 @@ take_strides(const wm_dl_tensor_t *tensor, const char *argument,
 {
     int64_t itemsize = wm_dtype_info(array->dtype)->itemsize;
     if (tensor->strides == NULL) {
-        wm_view_set_contiguous(array);
+        wm_py_view_set_contiguous(array);
         return 0;
     }
     for (int i = 0; i < array->ndim; i++) {
         if (__builtin_mul_overflow(tensor->strides[i], itemsize,
                                    &array->strides[i])) {
-            return wm_view_fail(PyExc_ValueError, argument,
-                                "the strides of its DLPack tensor exceed 63 "
-                                "bits");
+            return wm_py_view_fail(
+                PyExc_ValueError, argument,
+                "the strides of its DLPack tensor exceed 63 "
+                "bits");
         }
     }
     return 0;
@@ -73,18 +74,18 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
     wm_error_t err;
     wm_array_t *array = &view->array;
     if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "%d dimensions: at most %d are supported",
-                            (int)tensor->ndim, WM_MAX_NDIM);
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "%d dimensions: at most %d are supported",
+                               (int)tensor->ndim, WM_MAX_NDIM);
     }
     if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
                              tensor->dtype.lanes, &array->dtype, &err)
         < 0) {
-        return wm_view_raise(argument, &err);
+        return wm_py_view_raise(argument, &err);
     }
     if (tensor->ndim > 0 && tensor->shape == NULL) {
-        return wm_view_fail(PyExc_ValueError, argument,
-                            "its DLPack tensor has no shape");
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "its DLPack tensor has no shape");
     }
     array->ndim = tensor->ndim;
     for (int i = 0; i < array->ndim; i++) {
@@ -97,7 +98,7 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
                       ? NULL
                       : (char *)tensor->data + tensor->byte_offset;
     array->readonly = false;
-    return wm_view_set_memory(view, argument);
+    return wm_py_view_set_memory(view, argument);
 }
 
 static bool
@@ -119,24 +120,24 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
              const wm_view_t *view)
 {
     if (!is_cuda(tensor->device.type) && !is_host(tensor->device.type)) {
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "DLPack device type %d is not supported: move "
-                            "it to the CPU or to a CUDA device first",
-                            (int)tensor->device.type);
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "DLPack device type %d is not supported: move "
+                               "it to the CPU or to a CUDA device first",
+                               (int)tensor->device.type);
     }
     if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL
         && view->memory.kind == WM_MEMORY_HOST
         && wm_array_count(&view->array) > 0) {
-        return wm_view_fail(wm_state()->cuda_error, argument,
-                            "it claims to be memory of cuda:%d, but CUDA "
-                            "does not know the pointer %p",
-                            (int)tensor->device.id, view->array.data);
+        return wm_py_view_fail(wm_py_state()->cuda_error, argument,
+                               "it claims to be memory of cuda:%d, but CUDA "
+                               "does not know the pointer %p",
+                               (int)tensor->device.id, view->array.data);
     }
     return 0;
 }
 
 const wm_dl_exchange_t *
-wm_dl_exchange_of(PyTypeObject *type)
+wm_py_dl_exchange_of(PyTypeObject *type)
 {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type,
                                                "__dlpack_c_exchange_api__");
@@ -200,14 +201,14 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
 {
     if (managed->version.major != WM_DL_MAJOR) {
         int major = (int)managed->version.major;
-        wm_view_release_owner(delete_versioned, managed);
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "its DLPack tensor is of version %d, not 1",
-                            major);
+        wm_py_view_release_owner(delete_versioned, managed);
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "its DLPack tensor is of version %d, not 1",
+                               major);
     }
     if (take_tensor(&managed->tensor, argument, view) < 0
         || check_device(&managed->tensor, argument, view) < 0) {
-        wm_view_release_owner(delete_versioned, managed);
+        wm_py_view_release_owner(delete_versioned, managed);
         return -1;
     }
     *device = managed->tensor.device;
@@ -223,7 +224,7 @@ take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
 {
     if (take_tensor(&managed->tensor, argument, view) < 0
         || check_device(&managed->tensor, argument, view) < 0) {
-        wm_view_release_owner(delete_legacy, managed);
+        wm_py_view_release_owner(delete_legacy, managed);
         return -1;
     }
     *device = managed->tensor.device;
@@ -245,7 +246,7 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
             return -1;
         }
         *device = tensor.device;
-        wm_view_own_object(view, object);
+        wm_py_view_own_object(view, object);
         return 0;
     }
     wm_dl_versioned_t *managed;
@@ -256,14 +257,14 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
 }
 
 int
-wm_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
-                       const char *argument, wm_view_t *view)
+wm_py_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
+                          const char *argument, wm_view_t *view)
 {
     wm_dl_device_t device;
     if (take_by_exchange(object, api, argument, view, &device) < 0) {
         if (!PyErr_Occurred()) {
-            return wm_view_fail(PyExc_BufferError, argument,
-                                "its DLPack exchange failed");
+            return wm_py_view_fail(PyExc_BufferError, argument,
+                                   "its DLPack exchange failed");
         }
         return -1;
     }
@@ -273,7 +274,7 @@ wm_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
     }
     void *stream;
     if (api->current_stream(device.type, device.id, &stream) < 0) {
-        wm_view_release(view);
+        wm_py_view_release(view);
         return -1;
     }
     view->producer.kind = WM_PRODUCER_STREAM;
@@ -332,8 +333,8 @@ take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
         status = take_legacy(managed, argument, view, device);
     }
     else {
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "its __dlpack__ gave no unused DLPack capsule");
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "its __dlpack__ gave no unused DLPack capsule");
     }
     if (status == 0) {
         view->owner = Py_NewRef(capsule);
@@ -365,8 +366,8 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
     Py_DECREF(answer);
     if (status < 0) {
         PyErr_Clear();
-        return wm_view_fail(PyExc_BufferError, argument,
-                            "its __dlpack_device__ gave no pair of ints");
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "its __dlpack_device__ gave no pair of ints");
     }
     return 0;
 }
@@ -411,13 +412,14 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
 done:
     Py_XDECREF(number);
     if (capsule != NULL) {
-        wm_view_release_owner(wm_release_object, capsule);
+        wm_py_view_release_owner(wm_py_release_object, capsule);
     }
     return status;
 }
 
 int
-wm_view_parse_dlpack(PyObject *object, const char *argument, wm_view_t *view)
+wm_py_view_parse_dlpack(PyObject *object, const char *argument,
+                        wm_view_t *view)
 {
     static PyObject *key;
     if (key == NULL) {
@@ -426,7 +428,7 @@ wm_view_parse_dlpack(PyObject *object, const char *argument, wm_view_t *view)
             return -1;
         }
     }
-    PyObject *method = wm_python_attribute(object, key);
+    PyObject *method = wm_py_attribute(object, key);
     if (method == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }

@@ -62,7 +62,7 @@ read_cupy_dtype(PyObject *object, wm_array_t *array)
 {
     PyObject *dtype = PyObject_GetAttr(object, names.dtype);
     bool known = dtype != NULL
-                 && wm_dtype_from_object(dtype, &array->dtype) == 0;
+                 && wm_py_dtype_from_object(dtype, &array->dtype) == 0;
     Py_XDECREF(dtype);
     return known;
 }
@@ -72,7 +72,7 @@ read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
 {
     PyObject *shape = PyObject_GetAttr(object, names.shape);
     PyObject *contiguous = shape != NULL
-                               ? wm_python_attribute(object, names.contiguous)
+                               ? wm_py_attribute(object, names.contiguous)
                                : NULL;
     PyObject *strides = NULL;
     if (contiguous == Py_True) {
@@ -82,8 +82,8 @@ read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
         strides = PyObject_GetAttr(object, names.strides);
     }
     bool read = shape != NULL && strides != NULL
-                && wm_view_set_shape(shape, argument, array) == 0
-                && wm_view_set_strides(strides, argument, array) == 0;
+                && wm_py_view_set_shape(shape, argument, array) == 0
+                && wm_py_view_set_strides(strides, argument, array) == 0;
     Py_XDECREF(contiguous);
     Py_XDECREF(shape);
     Py_XDECREF(strides);
@@ -171,7 +171,7 @@ is_serious(void)
 
 // Whatever is not as expected is left to the CUDA array interface.
 int
-wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
+wm_py_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
 {
     CUstream stream;
     wm_array_t *array = &view->array;
@@ -188,16 +188,16 @@ wm_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
         PyErr_Clear();
         return 0;
     }
-    if (wm_view_set_memory(view, argument) < 0
-        || wm_view_set_producer(view, true, stream, argument) < 0) {
+    if (wm_py_view_set_memory(view, argument) < 0
+        || wm_py_view_set_producer(view, true, stream, argument) < 0) {
         return -1;
     }
-    wm_view_own_object(view, object);
+    wm_py_view_own_object(view, object);
     return 1;
 }
 
 int
-wm_view_stream_cupy(CUstream *stream)
+wm_py_view_stream_cupy(CUstream *stream)
 {
     if (read_cupy_stream(stream)) {
         return 1;
@@ -211,18 +211,17 @@ wm_view_stream_cupy(CUstream *stream)
 
 // The array's device knows its current stream.
 int
-wm_view_stream_warp(PyObject *object, CUstream *stream)
+wm_py_view_stream_warp(PyObject *object, CUstream *stream)
 {
     bool known = false;
     if (make_names() < 0) {
         return -1;
     }
-    PyObject *device = wm_python_attribute(object, names.device);
-    PyObject *current = device != NULL
-                            ? wm_python_attribute(device, names.stream)
-                            : NULL;
+    PyObject *device = wm_py_attribute(object, names.device);
+    PyObject *current = device != NULL ? wm_py_attribute(device, names.stream)
+                                       : NULL;
     PyObject *handle = current != NULL
-                           ? wm_python_attribute(current, names.cuda_stream)
+                           ? wm_py_attribute(current, names.cuda_stream)
                            : NULL;
     if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
         void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
@@ -237,7 +236,7 @@ wm_view_stream_warp(PyObject *object, CUstream *stream)
 }
 
 int
-wm_view_ndim_warp(PyObject *object, const wm_array_t *array)
+wm_py_view_ndim_warp(PyObject *object, const wm_array_t *array)
 {
     PyObject *value = PyObject_GetAttrString(object, "ndim");
     long ndim = value != NULL ? PyLong_AsLong(value) : -1;
@@ -252,12 +251,12 @@ static long
 struct_bytes(PyObject *object, const char *name)
 {
     char text[32];
-    wm_view_typestr(object, name, text, sizeof text);
+    wm_py_view_typestr(object, name, text, sizeof text);
     return text[0] == '|' && text[1] == 'V' ? strtol(text + 2, NULL, 10) : 0;
 }
 
 void
-wm_view_refuse_struct(PyObject *object, const char *argument)
+wm_py_view_refuse_struct(PyObject *object, const char *argument)
 {
     PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -275,26 +274,27 @@ wm_view_refuse_struct(PyObject *object, const char *argument)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    wm_view_fail(PyExc_TypeError, argument,
-                 "the elements are Warp structs of %ld bytes, which MPI has "
-                 "no type for: give array.view(wp.types.vector(%ld, "
-                 "wp.uint8)), or [array.numpy(), MPI.BYTE] on the host",
-                 bytes, bytes);
+    wm_py_view_fail(
+        PyExc_TypeError, argument,
+        "the elements are Warp structs of %ld bytes, which MPI has "
+        "no type for: give array.view(wp.types.vector(%ld, "
+        "wp.uint8)), or [array.numpy(), MPI.BYTE] on the host",
+        bytes, bytes);
 }
 
 // The interface is of version 2, which names no stream.
 int
-wm_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view)
+wm_py_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view)
 {
     bool named;
-    int status = wm_view_parse_cai(object, argument, view, &named);
+    int status = wm_py_view_parse_cai(object, argument, view, &named);
     if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
         return status;
     }
     CUstream stream;
-    status = wm_view_stream_warp(object, &stream);
+    status = wm_py_view_stream_warp(object, &stream);
     if (status < 0) {
-        wm_view_release(view);
+        wm_py_view_release(view);
         return -1;
     }
     if (status > 0) {

@@ -113,20 +113,21 @@ is_plain(PyArrayObject *array, bool writable)
 }
 
 int
-wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
-                    wm_view_t *view)
+wm_py_view_parse_numpy(PyObject *object, bool writable, const char *argument,
+                       wm_view_t *view)
 {
     PyArrayObject *source = (PyArrayObject *)object;
     wm_array_t *array = &view->array;
     if (!has_our_abi) {
-        return wm_view_fail(PyExc_ImportError, argument,
-                            "warpmpi was built for another NumPy than the one "
-                            "that runs: build warpmpi again where this one is "
-                            "installed");
+        return wm_py_view_fail(
+            PyExc_ImportError, argument,
+            "warpmpi was built for another NumPy than the one "
+            "that runs: build warpmpi again where this one is "
+            "installed");
     }
     if (!is_plain(source, writable)
         || !dtype_of_number(PyArray_TYPE(source), &array->dtype)) {
-        return wm_view_parse_buffer(object, writable, argument, view);
+        return wm_py_view_parse_buffer(object, writable, argument, view);
     }
     array->data = PyArray_BYTES(source);
     array->readonly = !(PyArray_FLAGS(source) & NPY_ARRAY_WRITEABLE);
@@ -140,22 +141,22 @@ wm_view_parse_numpy(PyObject *object, bool writable, const char *argument,
         array->storage = NULL;
         view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
     }
-    else if (wm_view_set_memory(view, argument) < 0) {
+    else if (wm_py_view_set_memory(view, argument) < 0) {
         return -1;
     }
-    wm_view_own_object(view, object);
+    wm_py_view_own_object(view, object);
     return 1;
 }
 
 bool
-wm_view_is_numpy_type(PyTypeObject *type)
+wm_py_view_is_numpy_type(PyTypeObject *type)
 {
     PyTypeObject *known = array_type();
     return known != NULL && PyType_IsSubtype(type, known);
 }
 
 bool
-wm_view_is_plain(PyObject *object)
+wm_py_view_is_plain(PyObject *object)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     wm_dtype_t unused;
@@ -164,7 +165,7 @@ wm_view_is_plain(PyObject *object)
 }
 
 bool
-wm_view_is_masked_type(PyTypeObject *type)
+wm_py_view_is_masked_type(PyTypeObject *type)
 {
     PyObject *masked = imported("numpy.ma.core", "MaskedArray");
     bool result = masked != NULL && PyType_Check(masked)
@@ -174,7 +175,7 @@ wm_view_is_masked_type(PyTypeObject *type)
 }
 
 int
-wm_view_check_mask(PyObject *object, const char *argument)
+wm_py_view_check_mask(PyObject *object, const char *argument)
 {
     PyObject *mask = PyObject_GetAttrString(object, "mask");
     if (mask == NULL) {
@@ -184,9 +185,10 @@ wm_view_check_mask(PyObject *object, const char *argument)
     bool masked = mask != none;
     Py_XDECREF(none);
     Py_DECREF(mask);
-    return !masked ? 0
-                   : wm_view_fail(PyExc_TypeError, argument,
-                                  "it is a masked array, and a message has no "
-                                  "mask: give array.filled(), or array.data "
-                                  "for all of its values");
+    return !masked
+               ? 0
+               : wm_py_view_fail(PyExc_TypeError, argument,
+                                 "it is a masked array, and a message has no "
+                                 "mask: give array.filled(), or array.data "
+                                 "for all of its values");
 }
