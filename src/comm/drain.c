@@ -32,14 +32,6 @@ is_of(const wm_op_t *op, const wm_comm_t *comm)
     return comm == NULL || op->comm == comm;
 }
 
-// Likewise, but for what was given up when its communicator was freed.
-static bool
-is_awaited(const wm_op_t *op, const wm_comm_t *comm)
-{
-    return is_of(op, comm) && !waits_for_match(op)
-           && (comm != NULL || op->comm == NULL || !op->comm->given_up);
-}
-
 // Whether who is to receive it still may. Of a peer without a segment that
 // cannot be seen: it is waited for as MPI waits, unless it is known to be
 // dead.
@@ -52,6 +44,16 @@ is_hopeful(wm_op_t *op)
     return peer->segment != NULL
                ? wm_node_may_receive(peer)
                : wm_failure_look(op->comm, op->rank, NULL) == 0;
+}
+
+// Likewise: of what was given up when its communicator was freed that alone
+// which may be received yet, as a matched message or by a persistent request.
+static bool
+is_awaited(wm_op_t *op, const wm_comm_t *comm)
+{
+    return is_of(op, comm) && !waits_for_match(op)
+           && (comm != NULL || op->comm == NULL || !op->comm->given_up
+               || is_hopeful(op));
 }
 
 // Whether something on a communicator (NULL: on all) is to be waited for;

@@ -274,6 +274,23 @@ is_coming(const wm_op_t *op)
            && op->parts[0] == MPI_REQUEST_NULL;
 }
 
+static int
+post_lock_held(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
+{
+    int code = WM_STASH_TAKEN;
+    if (matched != NULL)
+        wm_stash_open(op, matched);
+    else if ((code = wm_stash_take(op, err)) < 0)
+        return code;
+    op->stashed = code == WM_STASH_TAKEN;
+    if (code != WM_STASH_NONE)
+        return 0;
+    return wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
+                                  op->rank, op->tag, op->comm->match,
+                                  &op->parts[0]),
+                        "MPI_Irecv", err);
+}
+
 // Looks whether the header has come; 1 when it has, or none will.
 static int
 look_for_header(wm_op_t *op, wm_error_t *err)
@@ -288,10 +305,9 @@ look_for_header(wm_op_t *op, wm_error_t *err)
         return 1;
     }
     if (is_coming(op)) {
-        code = wm_stash_take(op, err);
-        if (code < 0 || code == WM_STASH_COMES)
-            return code < 0 ? code : 0;
-        op->stashed = true;
+        code = post_lock_held(op, NULL, err); // MPI, where nothing comes
+        if (code < 0 || !op->stashed)
+            return code;
     }
     if (!op->stashed) {
         code = wm_mpi_check(MPI_Test(&op->parts[0], &flag, &status),
@@ -466,23 +482,6 @@ look_at_producer(wm_op_t *op)
 }
 
 static int
-post_lock_held(wm_op_t *op, wm_stashed_t *matched, wm_error_t *err)
-{
-    int code = WM_STASH_TAKEN;
-    if (matched != NULL)
-        wm_stash_open(op, matched);
-    else if ((code = wm_stash_take(op, err)) < 0)
-        return code;
-    op->stashed = code == WM_STASH_TAKEN;
-    if (code != WM_STASH_NONE)
-        return 0;
-    return wm_mpi_check(MPI_Irecv(op->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
-                                  op->rank, op->tag, op->comm->match,
-                                  &op->parts[0]),
-                        "MPI_Irecv", err);
-}
-
-static int
 begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
       wm_op_t **result, wm_error_t *err)
 {
@@ -516,6 +515,8 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
         if (code == 0) {
             wm_op_retain(op); // the engine's
             wm_engine_add_lock_held(op);
+            if (device && comm->stash != NULL)
+                wm_stash_look_again(op);
             if (envelope->requested) // else it is tried, and told, again
                 (void)!wm_request_start_lock_held(op, NULL);
         }

@@ -39,6 +39,13 @@ put_at(wm_stashed_t **link, wm_stashed_t *entry)
     *link = entry;
 }
 
+static bool
+matches(const wm_stashed_t *entry, int rank, int tag)
+{
+    return (rank == MPI_ANY_SOURCE || rank == entry->source)
+           && (tag == MPI_ANY_TAG || tag == entry->tag);
+}
+
 // The place of the first that matches and is no other receive's; it holds NULL
 // where there is none.
 static wm_stashed_t **
@@ -46,8 +53,7 @@ find(wm_comm_t *comm, int rank, int tag, const wm_op_t *taker)
 {
     wm_stashed_t **link = &comm->stash, *entry;
     for (; (entry = *link) != NULL; link = &entry->next)
-        if ((rank == MPI_ANY_SOURCE || rank == entry->source)
-            && (tag == MPI_ANY_TAG || tag == entry->tag)
+        if (matches(entry, rank, tag)
             && (entry->taker == NULL || entry->taker == taker))
             break;
     return link;
@@ -113,18 +119,11 @@ order_of(const char *packet)
     return header.order;
 }
 
-bool
-wm_stash_put(wm_op_t *op)
+// By its sender's count.
+static void
+put_in_turn(wm_comm_t *comm, wm_stashed_t *entry)
 {
-    wm_stashed_t *entry = make(), **link = &op->comm->stash;
-    if (entry == NULL)
-        return false;
-    entry->source = op->result.source;
-    entry->tag = op->result.tag;
-    memcpy(entry->packet, op->packet, sizeof entry->packet);
-    // MPI may still hold earlier ones with other tags.
-    while (pull(op->comm, entry->source, NULL) > 0)
-        ;
+    wm_stashed_t **link = &comm->stash;
     uint32_t order = order_of(entry->packet);
     for (; *link != NULL; link = &(*link)->next) {
         wm_stashed_t *other = *link;
@@ -137,6 +136,115 @@ wm_stash_put(wm_op_t *op)
     }
     entry->number = *link != NULL ? (*link)->number : ++numbers;
     put_at(link, entry);
+}
+
+// Whether a receive that waits in MPI no longer does: it waits for the stash,
+// or has what came before it could be taken back.
+static bool
+take_back(wm_op_t *op)
+{
+    MPI_Status status;
+    int flag = 0, cancelled = 0;
+    if (MPI_Test(&op->parts[0], &flag, &status) != MPI_SUCCESS)
+        return false;
+    bool asked = flag; // nobody but its owner can have cancelled it
+    if (!flag) {
+        MPI_Cancel(&op->parts[0]);
+        if (MPI_Wait(&op->parts[0], &status) != MPI_SUCCESS)
+            return false;
+    }
+    MPI_Test_cancelled(&status, &cancelled);
+    op->withdrawn |= asked && cancelled;
+    op->stashed = !cancelled;
+    if (op->stashed) {
+        op->result.source = status.MPI_SOURCE;
+        op->result.tag = status.MPI_TAG;
+    }
+    return !op->withdrawn;
+}
+
+// The receive has what was sent after the entry, and gets that instead.
+static bool
+swap(wm_op_t *op, wm_stashed_t *entry)
+{
+    char packet[WM_PACKET_BYTES];
+    if (op->result.source != entry->source
+        || entry->request != MPI_REQUEST_NULL
+        || (int32_t)(order_of(op->packet) - order_of(entry->packet)) < 0)
+        return false;
+    wm_stash_remove(op->comm, entry);
+    memcpy(packet, op->packet, sizeof packet);
+    memcpy(op->packet, entry->packet, sizeof packet);
+    memcpy(entry->packet, packet, sizeof packet);
+    int tag = op->result.tag;
+    op->result.tag = entry->tag;
+    entry->tag = tag;
+    put_in_turn(op->comm, entry);
+    return true;
+}
+
+// Whether one receive's message is in the stash before another.
+static bool
+comes_before(const wm_comm_t *comm, const wm_stashed_t *one,
+             const wm_stashed_t *other)
+{
+    const wm_stashed_t *entry = comm->stash;
+    while (entry != one && entry != other)
+        entry = entry->next;
+    return entry == one;
+}
+
+static wm_stashed_t *
+taken_by(wm_comm_t *comm, const wm_op_t *op)
+{
+    wm_stashed_t *entry = comm->stash;
+    while (entry != NULL && entry->taker != op)
+        entry = entry->next;
+    return entry;
+}
+
+// What is nobody's any more is the first receive's that waits for it, and MPI
+// would never give it that: the receive, and what it leaves to others, come
+// back from there.
+static void
+offer(wm_comm_t *comm, wm_stashed_t *entry)
+{
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        if (op->comm != comm || !op->receives || op->packet == NULL
+            || op->header.magic != 0 || op->stashed || op->withdrawn
+            || !matches(entry, op->rank, op->tag))
+            continue;
+        if (op->parts[0] != MPI_REQUEST_NULL && !take_back(op))
+            continue;
+        if (op->stashed) {
+            (void)swap(op, entry);
+            continue;
+        }
+        wm_stashed_t *other = taken_by(comm, op);
+        if (other != NULL && comes_before(comm, other, entry))
+            continue;
+        entry->taker = op;
+        if (other == NULL)
+            return;
+        other->taker = NULL;
+        entry = other;
+    }
+}
+
+bool
+wm_stash_put(wm_op_t *op)
+{
+    wm_stashed_t *entry = make();
+    if (entry == NULL)
+        return false;
+    entry->source = op->result.source;
+    entry->tag = op->result.tag;
+    memcpy(entry->packet, op->packet, sizeof entry->packet);
+    // MPI may still hold earlier ones with other tags.
+    while (pull(op->comm, entry->source, NULL) > 0)
+        ;
+    put_in_turn(op->comm, entry);
+    offer(op->comm, entry);
     return true;
 }
 
@@ -147,6 +255,15 @@ wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry)
     while (*link != NULL && (*link)->number < entry->number)
         link = &(*link)->next;
     put_at(link, entry);
+    offer(comm, entry);
+}
+
+void
+wm_stash_look_again(wm_op_t *op)
+{
+    wm_stashed_t *entry = *find(op->comm, op->rank, op->tag, NULL);
+    if (entry != NULL)
+        offer(op->comm, entry);
 }
 
 int
@@ -170,10 +287,11 @@ wm_stash_take(wm_op_t *op, wm_error_t *err)
 void
 wm_stash_let_go(const wm_op_t *op)
 {
-    for (wm_stashed_t *entry = op->comm->stash; entry != NULL;
-         entry = entry->next)
-        if (entry->taker == op)
-            entry->taker = NULL;
+    wm_stashed_t *entry = taken_by(op->comm, op);
+    if (entry == NULL)
+        return;
+    entry->taker = NULL;
+    offer(op->comm, entry);
 }
 
 void
@@ -241,7 +359,7 @@ wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
     wm_stashed_t **link = &comm->stash;
     while (*link != NULL
            || (count < most && pull(comm, MPI_ANY_SOURCE, NULL) > 0)) {
-        if (look(link, NULL) < 0)
+        if ((*link)->taker == NULL && look(link, NULL) < 0)
             continue; // it has gone
         if (count < most)
             list[count] = result_of(*link);

@@ -25,6 +25,11 @@ wm_stash_put(wm_op_t *op);
 WM_MUST_CHECK int
 wm_stash_take(wm_op_t *op, wm_error_t *err);
 
+// A receive that was given to MPI without the lock in between: what has been
+// put here since is its own first.
+void
+wm_stash_look_again(wm_op_t *op);
+
 // The receive does not want what comes for it.
 void
 wm_stash_let_go(const wm_op_t *op);

@@ -296,3 +296,39 @@ def test_what_is_left_is_listed(tmp_path):
         )
         assert told in printed, printed
     assert printed.count("warpmpi:") == 2, printed
+
+
+LATE = """
+    import sys, time
+
+    import numpy as np
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    made = comm.Dup()
+    into = np.zeros(100_000)
+    if comm.rank == 0:
+        made.Isend(np.ones(100_000), 1, 3).Free()
+    elif sys.argv[1] == "matched":
+        message = made.Mprobe(0, 3)
+    else:
+        request = made.Recv_init(into, 0, 3)
+    made.Free()
+    if comm.rank == 1:
+        time.sleep(7)  # rank 0 has given up to wait, and ends
+        if sys.argv[1] == "matched":
+            message.Recv(into)
+        else:
+            request.Start()
+            request.Wait()
+        print(f"received {into.sum():.0f}")
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("how", ["matched", "persistent"])
+def test_what_was_sent_is_received_when_its_sender_ends(tmp_path, how):
+    printed = ranks.run_text(tmp_path, LATE, "late", how, ranks=2)
+    assert "received 100000" in printed, printed

@@ -127,6 +127,41 @@ def test_what_a_receive_gives_back_keeps_its_turn(comm, kind):
     wm.Request.Waitall(requests)
 
 
+@pytest.mark.parametrize("tags", [[5], [5, 5], [4, 5, 3, 5]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_receive_gives_back_is_the_next_ones(comm, kind, tags):
+    """Those that were begun meanwhile, and wait in MPI, are the next.
+
+    They may have later messages by the time it is given back.
+    """
+    given = [at for at, tag in enumerate(tags) if tag == 5]
+    intos = [filled(kind, 0) for _ in given]
+    receives, sends = [], []
+
+    def stop(*_):
+        receives.extend(comm.Irecv(into, comm.rank, 5) for into in intos)
+        sends.extend(
+            comm.Isend(filled(kind, at + 1), comm.rank, tag)
+            for at, tag in enumerate(tags)
+        )
+        raise Stopped
+
+    old = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(Stopped):
+        comm.Recv(filled(kind, 9), comm.rank, 5)
+    signal.signal(signal.SIGALRM, old)
+    wm.Request.Waitall(receives)
+    for at in given:
+        assert sum(holds(into, at + 1) for into in intos) == 1
+    for at, tag in enumerate(tags):
+        if tag != 5:
+            into = filled(kind, 0)
+            comm.Recv(into, comm.rank, tag)
+            assert holds(into, at + 1)
+    wm.Request.Waitall(sends)
+
+
 SENDS = {
     "Send": lambda comm, out: comm.Send(out, comm.rank, 3),
     "Ssend": lambda comm, out: comm.Ssend(out, comm.rank, 3),

@@ -111,6 +111,23 @@ def test_a_dropped_message_is_not_lost(comm):
     MPI.Request.Waitall(sent)
 
 
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_dropped_message_is_that_of_a_receive_that_waits(comm, kind):
+    right, left = neighbours(comm)
+    sent = [comm.Isend(np.full(3, float(k)), right) for k in range(2)]
+    message = comm.Mprobe(left)
+    second = comm.Mprobe(left)
+    intos = [kinds.make(kind, np.full(3, -1.0)) for _ in range(2)]
+    receives = [comm.Irecv(into, left) for into in intos]
+    del message
+    receives[0].Wait()
+    del second
+    receives[1].Wait()
+    for k, into in enumerate(intos):
+        assert (kinds.values_of(into) == k).all()
+    MPI.Request.Waitall(sent)
+
+
 def test_a_bad_buffer_leaves_the_message(comm):
     right, left = neighbours(comm)
     sent = comm.Isend(np.full(3, 2.0), right)
