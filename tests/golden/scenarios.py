@@ -156,9 +156,10 @@ def table():
                 add(blocking, kind, nbytes, late=0)
             add(nonblocking, kind, nbytes)
             add(on_stream, kind, nbytes)
-    for form in (synchronous, persistent, probed, buffered, pickled):
+    for form in (synchronous, persistent, probed, buffered):
         for nbytes in (64, MIB):
             add(form, "device", nbytes)
+    add(pickled, "device", MIB)  # of a shorter one either end may be first
     add(nonblocking, "device", 64, late=0)
     add(nonblocking, "device", MIB, late=0)
     for kind in ("numpy", "device", "pool"):

@@ -20,6 +20,9 @@ const Row rows[] = {
             X(LaunchHostFunc, 10000, OPTIONAL) X(MemcpyHtoD, 3020, OPTIONAL)
                 X(MemcpyDtoH, 3020, OPTIONAL) X(StreamCreate, 2000, OPTIONAL)
                     X(GetProcAddress, 11030, OPTIONAL)
+                        X(EventElapsedTime, 2000, OPTIONAL)
+                            X(IpcGetEventHandle, 4010, OPTIONAL)
+                                X(IpcOpenEventHandle, 4010, OPTIONAL)
 #undef X
 };
 
