@@ -131,17 +131,15 @@ wm_py_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
 }
 
 // Both; the message is the caller's to begin. What asks the array may be
-// Python code: the request is taken first.
+// Python code: the request is taken first, and stays so until the caller has
+// begun it, or told of the failure.
 static int
 prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
 {
     *taken = wm_py_prequest_prepare(self) == 0;
     if (!*taken)
         return -1;
-    if (wm_py_prequest_again(self, buffer) == 0)
-        return 0;
-    self->starting = false;
-    return -1;
+    return wm_py_prequest_again(self, buffer);
 }
 
 // Begins prepared messages, without the GIL; returns how many, and the error
@@ -181,6 +179,8 @@ start(wm_prequest_t **requests, int count)
     while (prepared < count
            && prepare(requests[prepared], &buffers[prepared], &taken) == 0)
         ++prepared;
+    wm_prequest_t *failed = prepared < count && taken ? requests[prepared]
+                                                      : NULL;
     PyObject *kind, *value, *trace; // of the one that could not be prepared
     PyErr_Fetch(&kind, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;
@@ -210,16 +210,20 @@ start(wm_prequest_t **requests, int count)
         Py_XDECREF(kind);
         Py_XDECREF(value);
         Py_XDECREF(trace);
+        if (failed != NULL)
+            failed->starting = false;
         wm_py_raise(&err);
         return -1;
     }
     PyErr_Restore(kind, value, trace);
     if (prepared == count)
         return 0;
-    // Behind those that were begun: messages do not overtake.
-    if (!requests[prepared]->receives && taken)
-        wm_py_channel_tell_receiver(&requests[prepared]->channel,
-                                    &requests[prepared]->envelope);
+    if (failed != NULL) {
+        // Behind those that were begun: messages do not overtake.
+        if (!failed->receives)
+            wm_py_channel_tell_receiver(&failed->channel, &failed->envelope);
+        failed->starting = false;
+    }
     return -1;
 }
 
