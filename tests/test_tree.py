@@ -59,6 +59,26 @@ def test_floor_includes_only_floors_below(path):
         assert header.split("/")[0] in FLOORS[floor], header
 
 
+# Rooms of the floor of messages: one includes itself and those before it.
+ROOMS = ("engine", "node", "comm", "message", "way", "watch", "coll")
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in SOURCES if "comm" in each.parts], ids=name
+)
+def test_room_of_messages_includes_only_rooms_before_it(path):
+    """The hooks alone, in none of them, know all."""
+    floor, *rooms = path.relative_to(SRC).parts[:-1]
+    if floor != "comm" or not rooms:
+        assert floor == "python" or path.name == "hooks.c"
+        return
+    known = ROOMS[: ROOMS.index(rooms[0]) + 1]
+    if rooms == ["message"]:
+        known += ("way",)  # which it still names
+    for header in includes(path, '"comm/([^"]+)"'):
+        assert header.split("/")[0] in known, header
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_only_the_top_floor_knows_python(path):
     if path.relative_to(SRC).parts[0] != "python":

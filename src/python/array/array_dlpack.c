@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "python/array/py_array.h"
-#include "python/view/dlpack.h"
 #include "python/array/py_dtype.h"
+#include "python/view/dlpack.h"
 
 // A tensor with all it points to. Freed by its deleter, on any thread.
 typedef struct {

@@ -5,8 +5,8 @@
 
 #include "array/copy.h"
 #include "python/array/py_array.h"
-#include "python/device/py_device.h"
 #include "python/array/py_dtype.h"
+#include "python/device/py_device.h"
 #include "python/view/view_parts.h"
 
 // Where an array is to be made. Pinned memory is the host's, also where no

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <structmember.h>
 
-#include "python/device/py_device.h"
 #include "python/array/py_dtype.h"
+#include "python/device/py_device.h"
 #include "python/view/view_parts.h"
 
 wm_array_t *

@@ -4,18 +4,18 @@
 // same calls bound to a stream (comm.on(stream)).
 #include <stdbool.h>
 
-#include "comm/coll.h"
-#include "comm/failure.h"
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/coll/coll.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "comm/watch/hang.h"
+#include "python/comm/py_transport.h"
 #include "python/message/channel.h"
 #include "python/message/exchange.h"
-#include "python/request/py_partitioned.h"
-#include "python/request/prequest.h"
 #include "python/message/probe.h"
+#include "python/request/prequest.h"
+#include "python/request/py_partitioned.h"
 #include "python/request/py_request.h"
-#include "python/comm/py_transport.h"
 #include "python/view/view.h"
 
 typedef struct {

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
-#include "comm/progress.h"
-#include "comm/transport.h"
-#include "python/message/specification.h"
+#include "comm/engine/engine.h"
+#include "comm/way/transport.h"
 #include "python/message/channel.h"
+#include "python/message/specification.h"
 #include "python/view/view.h"
 
 const char wm_py_comm_transport_doc[] = PyDoc_STR(

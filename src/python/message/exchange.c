@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/exchange.h"
 
-#include "comm/buffered.h"
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "python/message/channel.h"
+#include "comm/engine/engine.h"
+#include "comm/message/buffered.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/request/py_request.h"
 
 typedef struct {

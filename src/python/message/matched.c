@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/matched.h"
 
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "python/message/channel.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/hang.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/message/probe.h"
 #include "python/request/py_request.h"
 

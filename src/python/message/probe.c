@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/probe.h"
 
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
+#include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/message/matched.h"
-#include "python/core/mpi4py.h"
 #include "python/request/py_request.h"
 
 static wm_op_t *
