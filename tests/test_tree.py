@@ -59,6 +59,27 @@ def test_floor_includes_only_floors_below(path):
         assert header.split("/")[0] in FLOORS[floor], header
 
 
+# The rooms of the top floor: each includes itself and those before it.
+ROOMS = "core device view array message request comm objects staging".split()
+ON_TOP = [path for path in SOURCES if "python" in path.parts]
+
+
+@pytest.mark.parametrize("path", ON_TOP, ids=name)
+def test_room_includes_only_rooms_before_it(path):
+    own = ROOMS.index(path.parent.name)
+    for header in includes(path, '"python/([^"]+)"'):
+        assert ROOMS.index(header.split("/")[0]) <= own, header
+
+
+@pytest.mark.parametrize("path", ON_TOP, ids=name)
+def test_objects_are_kept_in_the_state_of_the_module(path):
+    """None is static: the collector sees them, and they end with it."""
+    kept = (
+        r"^\s*(?:static|extern) (?:Py\w*Object|PyStructSequence) \*\w+[;,=[ ]"
+    )
+    assert not re.findall(kept, path.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_only_the_top_floor_knows_python(path):
     if path.relative_to(SRC).parts[0] != "python":

@@ -2,7 +2,7 @@
 // Whatever a user passes as data, seen as an array: array objects as they are,
 // the rest by way of NumPy.
 #include "python/array/py_array.h"
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 
 // numpy.asarray(data), or .astype() of it where that is of another type.
 static PyObject *

@@ -7,7 +7,7 @@
 
 #include "python/array/py_array.h"
 #include "python/view/dlpack.h"
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 
 // A tensor with all it points to. Freed by its deleter, on any thread.
 typedef struct {
@@ -241,8 +241,7 @@ export_copy(PyObject *self, int ordinal, bool versioned)
     return capsule;
 }
 
-PyDoc_STRVAR(
-    dlpack_doc,
+const char wm_py_array_dlpack_doc[] = PyDoc_STR(
     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
     "copy=None)\n"
     "--\n"
@@ -261,8 +260,8 @@ PyDoc_STRVAR(
     "stream\n"
     "that is none.");
 
-static PyObject *
-array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy",
                             NULL};
@@ -303,30 +302,30 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     return capsule_of(array, versioned, false);
 }
 
-PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n"
-                                "--\n"
-                                "\n"
-                                "The DLPack device as (type, id): (1, 0) for "
-                                "the host, (2, n) for cuda:n.");
+const char wm_py_array_dlpack_device_doc[] = PyDoc_STR(
+    "__dlpack_device__($self)\n"
+    "--\n"
+    "\n"
+    "The DLPack device as (type, id): (1, 0) for "
+    "the host, (2, n) for cuda:n.");
 
-static PyObject *
-array_dlpack_device(PyObject *self, PyObject *unused)
+PyObject *
+wm_py_array_dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     wm_dl_device_t device = device_of(wm_py_array_of(self));
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
 }
 
-PyDoc_STRVAR(
-    dunder_array_doc,
+const char wm_py_array_array_doc[] = PyDoc_STR(
     "__array__($self, dtype=None, copy=None)\n"
     "--\n"
     "\n"
     "The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
     "where a copy is needed.");
 
-static PyObject *
-array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_array(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"dtype", "copy", NULL};
     PyObject *dtype = Py_None, *copying = Py_None;
@@ -372,14 +371,3 @@ array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_DECREF(host);
     return result;
 }
-
-#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
-
-PyMethodDef wm_py_array_dlpack_methods[] = {
-    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, WITH_NAMES,
-     dlpack_doc},
-    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, dlpack_device_doc},
-    {"__array__", (PyCFunction)(void (*)(void))array_dunder_array, WITH_NAMES,
-     dunder_array_doc},
-    {NULL, NULL, 0, NULL},
-};

@@ -5,8 +5,7 @@
 
 #include "array/copy.h"
 #include "python/array/py_array.h"
-#include "python/device/py_device.h"
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
 // Where an array is to be made. Pinned memory is the host's, also where no
@@ -409,7 +408,7 @@ static PyObject *
 view_of(PyObject *object)
 {
     wm_view_t view;
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return Py_NewRef(object);
     }
     if (wm_py_view_parse(object, false, "obj", &view) < 0) {
@@ -476,7 +475,7 @@ static int
 view_dlpack(PyObject *object, wm_view_t *view)
 {
     const wm_dl_exchange_t *api = wm_py_dl_exchange_of(Py_TYPE(object));
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return wm_py_view_parse(object, false, "x", view);
     }
     int status = api != NULL
@@ -538,27 +537,15 @@ done:
     return result;
 }
 
-#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
-#define FUNCTION(name)                                                        \
-    {                                                                         \
-#name, (PyCFunction)(void (*)(void))name, WITH_NAMES, name##_doc      \
-    }
-
-static PyMethodDef makers[] = {
-    FUNCTION(empty),
-    FUNCTION(zeros),
-    FUNCTION(ones),
-    FUNCTION(full),
-    FUNCTION(array),
-    FUNCTION(from_numpy),
-    FUNCTION(from_dlpack),
-    FUNCTION(asarray),
+PyMethodDef wm_py_makers_functions[] = {
+    WM_PY_KEYWORDS("empty", empty),
+    WM_PY_KEYWORDS("zeros", zeros),
+    WM_PY_KEYWORDS("ones", ones),
+    WM_PY_KEYWORDS("full", full),
+    WM_PY_KEYWORDS("array", array),
+    WM_PY_KEYWORDS("from_numpy", from_numpy),
+    WM_PY_KEYWORDS("from_dlpack", from_dlpack),
+    WM_PY_KEYWORDS("asarray", asarray),
     {"_unpickled", unpickled, METH_VARARGS, unpickled_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int
-wm_py_array_add_makers(PyObject *module)
-{
-    return PyModule_AddFunctions(module, makers);
-}

@@ -145,20 +145,20 @@ set_contiguous(wm_array_t *view)
     }
 }
 
-PyDoc_STRVAR(reshape_doc,
-             "reshape($self, *shape)\n"
-             "--\n"
-             "\n"
-             "A view of the same memory in another shape (ints, or one tuple "
-             "of them; one\n"
-             "may be -1). Elements are taken in row-major order.\n"
-             "\n"
-             "Raises ValueError where the number of elements differs, or "
-             "where no view\n"
-             "can have that shape: use .copy().reshape(...) then.");
+const char wm_py_array_reshape_doc[] = PyDoc_STR(
+    "reshape($self, *shape)\n"
+    "--\n"
+    "\n"
+    "A view of the same memory in another shape (ints, or one tuple "
+    "of them; one\n"
+    "may be -1). Elements are taken in row-major order.\n"
+    "\n"
+    "Raises ValueError where the number of elements differs, or "
+    "where no view\n"
+    "can have that shape: use .copy().reshape(...) then.");
 
-static PyObject *
-array_reshape(PyObject *self, PyObject *args)
+PyObject *
+wm_py_array_reshape(PyObject *self, PyObject *args)
 {
     wm_array_t view;
     const wm_array_t *array = wm_py_array_of(self);
@@ -206,16 +206,16 @@ wm_py_array_transposed(PyObject *self, void *unused)
     return permuted(self, NULL);
 }
 
-PyDoc_STRVAR(transpose_doc,
-             "transpose($self, *axes)\n"
-             "--\n"
-             "\n"
-             "A view with the dimensions in the order given (ints, or one "
-             "tuple of them),\n"
-             "or reversed. Raises ValueError unless each is named once.");
+const char wm_py_array_transpose_doc[] = PyDoc_STR(
+    "transpose($self, *axes)\n"
+    "--\n"
+    "\n"
+    "A view with the dimensions in the order given (ints, or one "
+    "tuple of them),\n"
+    "or reversed. Raises ValueError unless each is named once.");
 
-static PyObject *
-array_transpose(PyObject *self, PyObject *args)
+PyObject *
+wm_py_array_transpose(PyObject *self, PyObject *args)
 {
     int count;
     int64_t axes[WM_MAX_NDIM];
@@ -244,9 +244,3 @@ array_transpose(PyObject *self, PyObject *args)
     }
     return permuted(self, axes);
 }
-
-PyMethodDef wm_py_array_shape_methods[] = {
-    {"reshape", array_reshape, METH_VARARGS, reshape_doc},
-    {"transpose", array_transpose, METH_VARARGS, transpose_doc},
-    {NULL, NULL, 0, NULL},
-};

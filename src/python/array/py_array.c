@@ -7,8 +7,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#include "python/device/py_device.h"
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
 wm_array_t *
@@ -30,7 +29,7 @@ PyObject *
 wm_py_array_object(wm_array_t *array)
 {
     wm_array_object_t *self = PyObject_GC_New(wm_array_object_t,
-                                              wm_py_state()->array_type);
+                                              wm_py_state->array_type);
     if (self == NULL) {
         wm_array_clear(array);
         return NULL;
@@ -423,10 +422,22 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyMethodDef own_methods[] = {
+static PyMethodDef methods[] = {
+    WM_PY_KEYWORDS("to", wm_py_array_to),
+    WM_PY_KEYWORDS("to_device", wm_py_array_to_device),
+    WM_PY_KEYWORDS("copy", wm_py_array_copy),
+    WM_PY_ROW("numpy", wm_py_array_numpy, METH_NOARGS),
+    WM_PY_KEYWORDS("assign", wm_py_array_assign),
+    WM_PY_KEYWORDS("fill_", wm_py_array_fill),
+    WM_PY_KEYWORDS("zero_", wm_py_array_zero),
+    WM_PY_ROW("reshape", wm_py_array_reshape, METH_VARARGS),
+    WM_PY_ROW("transpose", wm_py_array_transpose, METH_VARARGS),
     {"item", array_item, METH_NOARGS, item_doc},
+    WM_PY_KEYWORDS("__dlpack__", wm_py_array_dlpack),
+    WM_PY_ROW("__dlpack_device__", wm_py_array_dlpack_device, METH_NOARGS),
+    WM_PY_KEYWORDS("__array__", wm_py_array_array),
     {"__reduce__", array_reduce, METH_NOARGS, "For pickle."},
-    {NULL, NULL, 0, NULL},
+    {0},
 };
 
 static PyMemberDef members[] = {
@@ -451,21 +462,6 @@ PyDoc_STRVAR(
     "are complete when they return unless blocking=False or a stream is "
     "given.");
 
-#define METHODS 40
-static PyMethodDef methods[METHODS];
-
-static void
-add_methods(const PyMethodDef *more)
-{
-    int count = 0;
-    while (methods[count].ml_name != NULL) {
-        count++;
-    }
-    while (more->ml_name != NULL && count < METHODS - 1) {
-        methods[count++] = *more++;
-    }
-}
-
 static PyType_Slot slots[] = {
     {Py_tp_doc, (char *)array_doc},
     {Py_tp_dealloc, array_dealloc},
@@ -489,28 +485,10 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_array_spec = {
     .name = "warpmpi.Array",
     .basicsize = sizeof(wm_array_object_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
              | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
-
-int
-wm_py_add_array(PyObject *module)
-{
-    add_methods(own_methods);
-    add_methods(wm_py_array_copy_methods);
-    add_methods(wm_py_array_shape_methods);
-    add_methods(wm_py_array_dlpack_methods);
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->array_type = (PyTypeObject *)type;
-    if (PyModule_AddObjectRef(module, "Array", type) < 0) {
-        return -1;
-    }
-    return wm_py_array_add_makers(module);
-}

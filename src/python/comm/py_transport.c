@@ -7,7 +7,7 @@
 #include "comm/transport.h"
 #include "python/message/specification.h"
 #include "python/message/channel.h"
-#include "python/view/view.h"
+#include "python/device/py_device.h"
 
 const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"

@@ -52,14 +52,8 @@ share_handle(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_patch_functions[] = {
     {"_share_handle", share_handle, METH_VARARGS, share_handle_doc},
     {"_patch", patch, METH_VARARGS, patch_doc},
     {0},
 };
-
-int
-wm_py_add_patch(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -4,22 +4,18 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "python/view/view.h"
-
 typedef struct {
     PyObject_HEAD
     int ordinal; // -1 is the CPU
 } device_t;
 
-// By ordinal + 1; made once and kept, so that identity is equality.
-static PyObject *devices[WM_MAX_DEVICES + 1];
-
 PyObject *
 wm_py_device(int ordinal)
 {
-    PyObject **entry = &devices[ordinal + 1];
+    // Made once and kept, so that identity is equality.
+    PyObject **entry = &wm_py_state->devices[ordinal + 1];
     if (*entry == NULL) {
-        PyTypeObject *type = wm_py_state()->device_type;
+        PyTypeObject *type = wm_py_state->device_type;
         device_t *device = PyObject_New(device_t, type);
         if (device == NULL) {
             return NULL;
@@ -288,24 +284,10 @@ static PyType_Slot type_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_device_spec = {
     .name = "warpmpi.Device",
     .basicsize = sizeof(device_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
              | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = type_slots,
 };
-
-int
-wm_py_add_device(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->device_type = (PyTypeObject *)type;
-    if (PyModule_AddType(module, (PyTypeObject *)type) < 0) {
-        return -1;
-    }
-    return wm_py_add_device_functions(module);
-}

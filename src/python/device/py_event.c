@@ -3,7 +3,6 @@
 
 #include "python/device/py_device.h"
 #include "python/device/py_stream.h"
-#include "python/view/view.h"
 
 typedef struct {
     PyObject_HEAD
@@ -36,13 +35,13 @@ event_new(PyTypeObject *type, int device)
 PyObject *
 wm_py_event(int device)
 {
-    return event_new(wm_py_state()->event_type, device);
+    return event_new(wm_py_state->event_type, device);
 }
 
 static event_t *
 event_checked(PyObject *object, const char *argument)
 {
-    if (!Py_IS_TYPE(object, wm_py_state()->event_type)) {
+    if (!Py_IS_TYPE(object, wm_py_state->event_type)) {
         PyErr_Format(PyExc_TypeError, "%s must be a wm.Event, not %.200s",
                      argument, Py_TYPE(object)->tp_name);
         return NULL;
@@ -77,7 +76,7 @@ wm_py_event_from_object(PyObject *object, const char *argument, CUevent *event)
 {
     // Torch's and Warp's name, CuPy's, Numba's.
     static const char *const names[] = {"cuda_event", "ptr", "handle"};
-    if (Py_IS_TYPE(object, wm_py_state()->event_type)) {
+    if (Py_IS_TYPE(object, wm_py_state->event_type)) {
         *event = ((event_t *)object)->handle;
         return 0;
     }
@@ -175,7 +174,7 @@ static PyGetSetDef getset[] = {
 };
 
 PyDoc_STRVAR(
-    record_doc,
+    event_record_doc,
     "record($self, /, stream)\n"
     "--\n"
     "\n"
@@ -220,11 +219,8 @@ event_synchronize(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
-
 static PyMethodDef methods[] = {
-    {"record", KEYWORDS(event_record), METH_VARARGS | METH_KEYWORDS,
-     record_doc},
+    WM_PY_KEYWORDS("record", event_record),
     {"synchronize", event_synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -248,20 +244,9 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_event_spec = {
     .name = "warpmpi.Event",
     .basicsize = sizeof(event_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = slots,
 };
-
-int
-wm_py_add_event(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->event_type = (PyTypeObject *)type;
-    return PyModule_AddType(module, (PyTypeObject *)type);
-}

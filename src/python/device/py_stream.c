@@ -3,7 +3,6 @@
 
 #include "python/device/py_device.h"
 #include "python/device/py_event.h"
-#include "python/view/view.h"
 
 typedef struct {
     PyObject_HEAD
@@ -262,7 +261,7 @@ stream_wait_event(PyObject *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(wait_stream_doc,
+PyDoc_STRVAR(stream_wait_stream_doc,
              "wait_stream($self, /, other_stream, event=None)\n"
              "--\n"
              "\n"
@@ -309,7 +308,7 @@ stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 PyDoc_STRVAR(
-    record_event_doc,
+    stream_record_event_doc,
     "record_event($self, /, event=None)\n"
     "--\n"
     "\n"
@@ -357,15 +356,11 @@ stream_synchronize(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
-
 static PyMethodDef methods[] = {
     {"__cuda_stream__", stream_cuda_stream, METH_NOARGS, cuda_stream_doc},
     {"wait_event", stream_wait_event, METH_O, wait_event_doc},
-    {"wait_stream", KEYWORDS(stream_wait_stream), METH_VARARGS | METH_KEYWORDS,
-     wait_stream_doc},
-    {"record_event", KEYWORDS(stream_record_event),
-     METH_VARARGS | METH_KEYWORDS, record_event_doc},
+    WM_PY_KEYWORDS("wait_stream", stream_wait_stream),
+    WM_PY_KEYWORDS("record_event", stream_record_event),
     {"synchronize", stream_synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -400,21 +395,10 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_stream_spec = {
     .name = "warpmpi.Stream",
     .basicsize = sizeof(stream_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
              | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
-
-int
-wm_py_add_stream(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->stream_type = (PyTypeObject *)type;
-    return PyModule_AddType(module, (PyTypeObject *)type);
-}
