@@ -240,34 +240,6 @@ get_device(PyObject *module, PyObject *args, PyObject *kwargs)
     return wm_py_device(ordinal);
 }
 
-static PyObject *
-device_list(int first)
-{
-    int count = count_devices();
-    PyObject *list = PyList_New(0);
-    for (int i = first; list != NULL && i < count; i++) {
-        PyObject *device = wm_py_device(i);
-        if (device == NULL || PyList_Append(list, device) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(device);
-    }
-    return list;
-}
-
-PyDoc_STRVAR(get_devices_doc, "get_devices()\n"
-                              "--\n"
-                              "\n"
-                              "All devices, the CPU first.");
-
-static PyObject *
-get_devices(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return device_list(-1);
-}
-
 PyDoc_STRVAR(get_cuda_devices_doc,
              "get_cuda_devices()\n"
              "--\n"
@@ -279,40 +251,16 @@ get_cuda_devices(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return device_list(0);
-}
-
-PyDoc_STRVAR(get_cuda_device_doc, "get_cuda_device(ordinal=None)\n"
-                                  "--\n"
-                                  "\n"
-                                  "The CUDA device of an ordinal; the current "
-                                  "one for None. ValueError where\n"
-                                  "there is none.");
-
-static PyObject *
-get_cuda_device(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    static char *names[] = {"ordinal", NULL};
-    PyObject *given = Py_None; // borrowed
-    int ordinal;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_cuda_device", names,
-                                     &given)) {
-        return NULL;
-    }
-    if (given == Py_None) {
-        PyObject *name = PyUnicode_FromString("cuda");
-        int status = name != NULL ? wm_py_device_from_object(name, &ordinal)
-                                  : -1;
-        Py_XDECREF(name);
-        if (status < 0) {
-            return NULL;
+    int count = count_devices();
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *device = wm_py_device(i);
+        if (device == NULL || PyList_Append(list, device) < 0) {
+            Py_CLEAR(list);
         }
+        Py_XDECREF(device);
     }
-    else if (wm_py_cuda_device(given, "get_cuda_device", &ordinal) < 0) {
-        return NULL;
-    }
-    return wm_py_device(ordinal);
+    return list;
 }
 
 PyDoc_STRVAR(get_cuda_device_count_doc,
@@ -438,8 +386,6 @@ synchronize(PyObject *module, PyObject *unused)
 
 PyMethodDef wm_py_devices_functions[] = {
     WM_PY_KEYWORDS("get_device", get_device),
-    {"get_devices", get_devices, METH_NOARGS, get_devices_doc},
-    WM_PY_KEYWORDS("get_cuda_device", get_cuda_device),
     {"get_cuda_devices", get_cuda_devices, METH_NOARGS, get_cuda_devices_doc},
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
