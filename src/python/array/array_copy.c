@@ -182,32 +182,6 @@ wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     return copied_object(self, device, pinned, &how);
 }
 
-const char wm_py_array_to_device_doc[] = PyDoc_STR(
-    "to_device($self, device, /, *, stream=None)\n"
-    "--\n"
-    "\n"
-    "The array on another device, as the Python array API standard has it: "
-    "to().");
-
-PyObject *
-wm_py_array_to_device(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"", "stream", NULL};
-    PyObject *device, *stream = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:to_device", names,
-                                     &device, &stream)) {
-        return NULL;
-    }
-    PyObject *place = PyTuple_Pack(1, device);
-    PyObject *options = Py_BuildValue("{s:O}", "stream", stream);
-    PyObject *result = place != NULL && options != NULL
-                           ? wm_py_array_to(self, place, options)
-                           : NULL;
-    Py_XDECREF(place);
-    Py_XDECREF(options);
-    return result;
-}
-
 const char wm_py_array_copy_doc[] = PyDoc_STR(
     "copy($self, blocking=None, *, stream=None)\n"
     "--\n"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DLPack, given: __dlpack__ with all its arguments, __dlpack_device__, and
-// __array__.
+// DLPack, given: __dlpack__ with all its arguments, and __dlpack_device__.
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,59 +314,4 @@ wm_py_array_dlpack_device(PyObject *self, PyObject *unused)
     (void)unused;
     wm_dl_device_t device = device_of(wm_py_array_of(self));
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
-}
-
-const char wm_py_array_array_doc[] = PyDoc_STR(
-    "__array__($self, dtype=None, copy=None)\n"
-    "--\n"
-    "\n"
-    "The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
-    "where a copy is needed.");
-
-PyObject *
-wm_py_array_array(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"dtype", "copy", NULL};
-    PyObject *dtype = Py_None, *copying = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names,
-                                     &dtype, &copying)) {
-        return NULL;
-    }
-    bool device = wm_py_array_of(self)->storage->memory.device >= 0;
-    if (copying == Py_False && device) {
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: an array of a GPU needs a copy");
-        return NULL;
-    }
-    PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
-    if (host == NULL || (dtype == Py_None && copying != Py_True)
-        || (dtype == Py_None && device)) {
-        return host;
-    }
-    PyObject *result = NULL;
-    PyObject *make = wm_py_numpy(copying == Py_False ? "asarray" : "array");
-    if (make != NULL && dtype == Py_None) {
-        result = PyObject_CallOneArg(make, host);
-    }
-    else if (make != NULL && copying == Py_True) {
-        result = PyObject_CallFunctionObjArgs(make, host, dtype, NULL);
-    }
-    else if (make != NULL) {
-        PyObject *method = PyObject_GetAttrString(host, "astype");
-        PyObject *given = PyTuple_Pack(1, dtype);
-        PyObject *options = Py_BuildValue("{s:O}", "copy", Py_False);
-        if (method != NULL && given != NULL && options != NULL) {
-            result = PyObject_Call(method, given, options);
-        }
-        Py_XDECREF(method);
-        Py_XDECREF(given);
-        Py_XDECREF(options);
-    }
-    if (result != NULL && copying == Py_False && result != host) {
-        Py_CLEAR(result);
-        PyErr_SetString(PyExc_ValueError, "copy: another dtype needs a copy");
-    }
-    Py_XDECREF(make);
-    Py_DECREF(host);
-    return result;
 }

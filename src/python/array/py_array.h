@@ -65,26 +65,25 @@ wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
 int
 wm_py_array_assign_object(const wm_array_t *dst, PyObject *value);
 
-// The methods; those of array_copy.c, array_shape.c and array_dlpack.c.
+// The methods; of array_copy.c and array_dlpack.c, and what those in
+// Python are made of, of array_shape.c.
 #define X(name)                                                               \
     extern const char wm_py_array_##name##_doc[];                             \
     PyObject *wm_py_array_##name(PyObject *self, PyObject *args,              \
                                  PyObject *kwargs);
 X(to)
-X(to_device)
 X(copy)
 X(assign)
 X(fill)
 X(zero)
 X(dlpack)
-X(array)
 #undef X
 #define X(name)                                                               \
     extern const char wm_py_array_##name##_doc[];                             \
     PyObject *wm_py_array_##name(PyObject *self, PyObject *args);
 X(numpy)
-X(reshape)
-X(transpose)
+X(extents)
+X(view)
 X(dlpack_device)
 #undef X
 

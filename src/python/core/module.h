@@ -36,8 +36,10 @@
     X(child)                                                                  \
     X(patch)                                                                  \
     X(stats)                                                                  \
+    X(device)                                                                 \
     X(devices)                                                                \
     X(makers)                                                                 \
+    X(array)                                                                  \
     X(on_device)                                                              \
     X(checked)                                                                \
     X(reduced)                                                                \
@@ -144,6 +146,12 @@ wm_py_raise(const wm_error_t *err);
 // Makes wm.CudaError and wm.OutOfMemoryError. 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_add_exceptions(PyObject *module);
+
+// Calls a function of the package that is written in Python, as no message
+// waits for it, with arguments in a tuple of that format. A new reference, or
+// NULL with an exception.
+PyObject *
+wm_py_cold(const char *module, const char *function, const char *format, ...);
 
 // Nothing is asked of MPI where it does not run, nor in a forked child: -1
 // with a RuntimeError there.
