@@ -43,8 +43,8 @@ def run(*words):
     "case", ["one", "full", "wrapped", "background", "wanted"]
 )
 def test_notices(build, case):
-    run(build("notices", "mapping", "place", "stats"), case)
+    run(build("notices", "node/mapping", "node/place", "engine/stats"), case)
 
 
 def test_host(build):
-    run(build("host", "node", "check"))
+    run(build("host", "node/node", "engine/check"))

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/node.h"
+#include "comm/node/node.h"
 
 // What node.c needs of the rest.
 int

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/mapping.h"
-#include "comm/progress.h"
+#include "array/access.h"
+#include "comm/engine/engine.h"
+#include "comm/node/mapping.h"
 
 static wm_peer_t peer;
 static void (*meanwhile)(void); // what the owner does while we close one
@@ -82,7 +83,7 @@ wm_engine_is_background(void)
 }
 
 bool
-wm_engine_is_on_stream(void)
+wm_access_any_named(void)
 {
     return false;
 }

@@ -2,9 +2,9 @@
 // What warpmpi/_buffered.py is made of: room for buffered sends, counted.
 #include <stdbool.h>
 
-#include "comm/buffered.h"
-#include "python/message/channel.h"
+#include "comm/message/buffered.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/request/py_request.h"
 
 // A communicator of ours, or None for the process.

@@ -2,12 +2,12 @@
 // Collectives that take GPU arrays: a mixin below CommMethods.
 #include <stdbool.h>
 
-#include "comm/coll.h"
-#include "comm/element.h"
-#include "comm/hang.h"
-#include "python/message/specification.h"
-#include "python/message/channel.h"
+#include "comm/coll/coll.h"
+#include "comm/message/element.h"
+#include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
+#include "python/message/channel.h"
+#include "python/message/specification.h"
 
 // What a report of a hang is to call it.
 static void

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The calls that send and receive at the same time.
-#include "comm/buffered.h"
-#include "comm/hang.h"
-#include "comm/progress.h"
+#include "comm/message/buffered.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
+#include "comm/engine/engine.h"
 #include "python/comm/calls.h"
 #include "python/comm/transfer.h"
 #include "python/request/py_request.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/matched.h"
 
-#include "comm/hang.h"
-#include "comm/progress.h"
+#include "comm/watch/hang.h"
+#include "comm/engine/engine.h"
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
 #include "python/request/py_request.h"

@@ -4,7 +4,7 @@
 #ifndef WM_PYTHON_COMM_MATCHED_H
 #define WM_PYTHON_COMM_MATCHED_H
 
-#include "comm/p2p.h"
+#include "comm/message/p2p.h"
 #include "python/core/module.h"
 
 // A new message of a communicator (its object), for what a matching probe's

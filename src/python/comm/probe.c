@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
 #include "python/comm/calls.h"
 #include "python/comm/matched.h"
 #include "python/message/channel.h"

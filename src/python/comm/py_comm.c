@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // CommMethods: the calls of communicators that take GPU arrays, as a mixin
 // without state of its own, so that one set of methods serves every kind.
-#include "comm/coll.h"
-#include "comm/failure.h"
-#include "comm/progress.h"
+#include "comm/coll/coll.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
 #include "python/comm/calls.h"
 #include "python/comm/on_stream.h"
 #include "python/comm/py_transport.h"

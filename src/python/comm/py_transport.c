@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "comm/progress.h"
-#include "comm/transport.h"
+#include "comm/engine/engine.h"
+#include "comm/way/transport.h"
 #include "python/message/specification.h"
 #include "python/message/channel.h"
 #include "python/device/py_device.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/reduced.h"
 
-#include "python/message/specification.h"
 #include "python/message/datatype.h"
 #include "python/message/raw.h"
+#include "python/message/specification.h"
 #include "python/view/view.h"
 
 // The array of a specification that names no datatype; NULL where one is

@@ -2,9 +2,9 @@
 // Send and Recv in all their modes.
 #include "python/comm/transfer.h"
 
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/watch/hang.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
 #include "python/comm/calls.h"
 #include "python/request/py_request.h"
 

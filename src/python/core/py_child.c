@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What Python sees of forked children, and of MPI that does not run.
-#include "comm/child.h"
+#include "comm/engine/child.h"
 
-#include "comm/progress.h"
+#include "comm/engine/engine.h"
 #include "python/core/module.h"
 
 int

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/stats.h"
+#include "comm/engine/stats.h"
 #include "python/core/module.h"
 
 PyDoc_STRVAR(stats_doc,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/channel.h"
 
-#include "comm/inline.h"
-#include "comm/progress.h"
+#include "comm/way/inline.h"
+#include "comm/engine/engine.h"
 
 int
 wm_py_channel_get(PyObject *self, wm_channel_t *channel)

@@ -4,8 +4,8 @@
 #ifndef WM_PYTHON_MESSAGE_CHANNEL_H
 #define WM_PYTHON_MESSAGE_CHANNEL_H
 
-#include "comm/comm.h"
-#include "comm/p2p.h"
+#include "comm/comm/comm.h"
+#include "comm/message/p2p.h"
 #include "cuda/stream.h"
 #include "python/core/arguments.h"
 #include "python/message/specification.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What warpmpi/_checking.py stands on: what the elements of buffers are.
-#include "comm/check.h"
-#include "comm/element.h"
-#include "python/message/specification.h"
+#include "comm/engine/check.h"
+#include "comm/message/element.h"
 #include "python/message/datatype.h"
 #include "python/message/raw.h"
+#include "python/message/specification.h"
 #include "python/view/view.h"
 
 PyDoc_STRVAR(check_wanted_doc, "_check_wanted()\n--\n\n"

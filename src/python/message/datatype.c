@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/comm.h"
+#include "comm/comm/comm.h"
 #include "python/core/mpi4py.h"
 
 // What mpi4py takes for NumPy's float16, which no standard of MPI's names.

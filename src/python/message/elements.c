@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "comm/comm.h"
-#include "comm/progress.h"
+#include "comm/comm/comm.h"
+#include "comm/engine/engine.h"
 
 bool
 wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,

@@ -4,7 +4,7 @@
 #ifndef WM_PYTHON_MESSAGE_ELEMENTS_H
 #define WM_PYTHON_MESSAGE_ELEMENTS_H
 
-#include "comm/message.h"
+#include "comm/message/header.h"
 #include "python/message/datatype.h"
 
 // Whether elements lie within `length` bytes, from the `first` on.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whether a message is memory of a GPU, asked before anything is made of it.
+#include "python/message/raw.h"
 #include "python/message/specification.h"
 #include "python/view/dlpack.h"
-#include "python/message/raw.h"
 #include "python/view/view.h"
 
 // Whether DLPack's own word for where it is is anything but the host.

@@ -5,7 +5,7 @@
 #ifndef WM_PYTHON_MESSAGE_OWNER_H
 #define WM_PYTHON_MESSAGE_OWNER_H
 
-#include "comm/message.h"
+#include "comm/message/header.h"
 #include "python/view/view.h"
 
 typedef struct wm_owner {

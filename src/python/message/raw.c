@@ -4,8 +4,8 @@
 
 #include "python/message/raw.h"
 
-#include "python/view/dlpack.h"
 #include "python/core/mpi4py.h"
+#include "python/view/dlpack.h"
 #include "python/view/view_parts.h"
 
 // The MPI type of a type code; NULL without an exception where there is none.

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/check.h"
-#include "comm/element.h"
+#include "comm/engine/check.h"
+#include "comm/message/element.h"
 #include "python/array/py_array.h"
 #include "python/message/datatype.h"
 #include "python/message/elements.h"

@@ -6,7 +6,7 @@
 #ifndef WM_PYTHON_MESSAGE_SPECIFICATION_H
 #define WM_PYTHON_MESSAGE_SPECIFICATION_H
 
-#include "comm/message.h"
+#include "comm/message/header.h"
 #include "python/core/mpi4py.h"
 
 typedef struct {

@@ -3,8 +3,8 @@
 // object, received into memory of their own size.
 #include <stdbool.h>
 
-#include "comm/hang.h"
-#include "comm/progress.h"
+#include "comm/watch/hang.h"
+#include "comm/engine/engine.h"
 #include "python/message/channel.h"
 #include "python/comm/matched.h"
 #include "python/core/mpi4py.h"
@@ -56,7 +56,7 @@ static int
 payload_getbuffer(PyObject *object, Py_buffer *view, int flags)
 {
     payload_t *self = (payload_t *)object;
-    return PyBuffer_FillInfo(view, object, self->op->buffer.data,
+    return PyBuffer_FillInfo(view, object, wm_op_buffer(self->op)->data,
                              payload_length(object), 1, flags);
 }
 
@@ -71,7 +71,7 @@ static PyObject *
 payload_get_pickled(PyObject *object, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(((payload_t *)object)->op->header.pickled);
+    return PyBool_FromLong(wm_receive_is_pickled(((payload_t *)object)->op));
 }
 
 static PyGetSetDef payload_getters[] = {

@@ -3,7 +3,7 @@
 #ifndef WM_PYTHON_OBJECTS_OBJECTS_H
 #define WM_PYTHON_OBJECTS_OBJECTS_H
 
-#include "comm/p2p.h"
+#include "comm/message/p2p.h"
 #include "python/core/module.h"
 
 // The operation of a payload, borrowed, whose communicator is there for as

@@ -3,11 +3,12 @@
 // the arrays of GPU memory inside it, each a message of its own.
 #include <stdbool.h>
 
-#include "comm/buffered.h"
-#include "comm/hang.h"
-#include "comm/progress.h"
-#include "python/message/channel.h"
+#include "comm/engine/engine.h"
+#include "comm/message/buffered.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"
 
@@ -150,7 +151,8 @@ prepare_parts(sending_t *sending, wm_error_t *err)
         part_t *part = &sending->parts[i];
         bytes += part->buffer.nbytes;
         part->envelope.blocking = part->envelope.eager = in_place;
-        code = wm_settle_producer(&part->buffer, &part->envelope, false, err);
+        code = wm_settle_producer(&part->buffer, &part->buffer.producer,
+                                  &part->envelope, false, err);
         if (code == 0 && !in_place)
             code = copy_part(part, err);
     }
@@ -182,7 +184,7 @@ begin_parts(sending_t *sending, wm_error_t *err)
             *err = failure;
         worst = worst == 0 ? code : worst;
     }
-    wm_engine_flush();
+    wm_send_flush();
     wm_engine_notify();
     return worst;
 }

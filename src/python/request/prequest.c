@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/prequest.h"
 
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
 #include "python/request/requests.h"
 
 #define AT_ONCE 64 // requests begun without the GIL in one go
@@ -178,7 +178,7 @@ start(wm_prequest_t **requests, int count)
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, buffers, prepared, ops, &err);
     if (begun > 0)
-        wm_engine_flush();
+        wm_send_flush();
     for (int i = 0; i < begun; ++i) {
         wm_error_t late;
         handles[i] = MPI_REQUEST_NULL;

@@ -3,7 +3,7 @@
 #ifndef WM_PYTHON_REQUEST_PREQUEST_H
 #define WM_PYTHON_REQUEST_PREQUEST_H
 
-#include "comm/p2p.h"
+#include "comm/message/p2p.h"
 #include "python/message/channel.h"
 #include "python/request/py_request.h"
 

@@ -4,10 +4,10 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "comm/child.h"
-#include "comm/partitioned.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/engine/child.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "comm/message/partitioned.h"
 #include "python/request/prequest.h"
 
 typedef struct {

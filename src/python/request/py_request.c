@@ -3,10 +3,11 @@
 
 #include "python/request/py_request.h"
 
-#include "comm/hang.h"
-#include "comm/leftovers.h"
-#include "comm/progress.h"
-#include "comm/request.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/leftovers.h"
+#include "comm/watch/wait.h"
 #include "python/message/owner.h"
 #include "python/request/requests.h"
 
@@ -166,11 +167,12 @@ warn_of_lost_object(const wm_request_t *self)
 
 // What an operation keeps that has ended, and is nobody else's.
 static int
-traverse_op(const wm_op_t *op, int references, visitproc visit, void *arg)
+traverse_op(wm_op_t *op, int references, visitproc visit, void *arg)
 {
     if (!atomic_load(&op->done) || atomic_load(&op->references) != references)
         return 0;
-    int code = wm_py_owner_traverse(&op->buffer, visit, arg);
+    wm_buffer_t *buffer = wm_op_buffer(op);
+    int code = buffer != NULL ? wm_py_owner_traverse(buffer, visit, arg) : 0;
     for (int i = 0; i < 2 && code == 0; ++i)
         if (op->parts_of[i] != NULL)
             code = traverse_op(op->parts_of[i], 1, visit, arg);

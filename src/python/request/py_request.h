@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "comm/p2p.h"
+#include "comm/message/p2p.h"
 #include "python/message/specification.h"
 
 #include <mpi4py/mpi4py.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/requests.h"
 
-#include "comm/hang.h"
-#include "comm/progress.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/hang.h"
 #include "python/request/py_request.h"
 
 #define AT_ONCE 64 // requests waited for without the GIL in one go
@@ -255,9 +255,9 @@ wait_for_some(const char *wait, const char *test, PyObject *list,
         Py_BEGIN_ALLOW_THREADS;
         wm_engine_turn(turn);
         if (turn == 32)
-            wm_hang_begin(&hang, wm_engine_now());
+            wm_hang_begin(&hang.watcher, wm_engine_now());
         if (op != NULL) {
-            wm_hang_look(&hang, op, wm_engine_now());
+            wm_hang_look(&hang.watcher, op, wm_engine_now());
             wm_op_release(op);
         }
         Py_END_ALLOW_THREADS;

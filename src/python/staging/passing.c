@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <structmember.h>
 
-#include "comm/progress.h"
+#include "comm/engine/engine.h"
 #include "python/core/mpi4py.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"

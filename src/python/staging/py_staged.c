@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/request.h"
-#include "comm/staged.h"
-#include "comm/stats.h"
+#include "comm/coll/staged.h"
+#include "comm/engine/request.h"
+#include "comm/engine/stats.h"
 #include "python/array/py_array.h"
 #include "python/request/py_request.h"
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What all ranks of an intracommunicator tell each other before a collective:
+// numbers, of which each rank gets the greatest that any gave, and a short
+// payload that one of them has. By messages between the ranks, in as many
+// rounds as the logarithm of their number: it ends when all have come. Waited
+// for in our progress loop. GIL released by the caller, engine lock not held.
+#ifndef WM_COMM_COLL_AGREE_H
+#define WM_COMM_COLL_AGREE_H
+
+#include "comm/comm/comm.h"
+
+#define WM_AGREE_VALUES 8
+#define WM_AGREE_BYTES 2048 // of payload, at most
+
+typedef struct {
+    int64_t values[WM_AGREE_VALUES];
+    uint64_t nbytes; // of the payload; 0: this rank has none (yet)
+    char payload[WM_AGREE_BYTES];
+} wm_agree_t;
+
+// All ranks call it in the same order as their collectives. MPI's errors.
+WM_MUST_CHECK int
+wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err);
+
+#endif

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/coll.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/agree.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/posted.h"
+#include "comm/engine/stats.h"
+#include "comm/message/element.h"
+#include "comm/message/pattern.h"
+#include "comm/node/mapping.h"
+#include "comm/watch/wait.h"
+
+#define PIECE_BYTES ((size_t)16 << 20)
+
+// Waits in the progress loop for a request that was begun with the result
+// `begun`.
+static int
+wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
+{
+    int code = wm_mpi_check(begun, "collective", err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    wm_op_t *op = wm_posted_begin(comm, *request);
+    wm_engine_unlock();
+    if (op == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    code = wm_op_wait(op, NULL, err);
+    wm_op_release(op);
+    return code;
+}
+
+// One end of a staged collective: a device buffer's stream and staging.
+typedef struct {
+    const wm_buffer_t *buffer;
+    bool device;
+    int ordinal;
+    char *stage;
+    CUstream stream;
+    bool pooled;
+} end_t;
+
+static int
+end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
+         wm_error_t *err)
+{
+    *end = (end_t){.buffer = buffer, .device = wm_buffer_on_device(buffer)};
+    if (!end->device || buffer->nbytes == 0)
+        return buffer->producer.kind == WM_PRODUCER_ORDER
+                   ? wm_order_wait(buffer->producer.order, to_write, err)
+                   : 0;
+    end->ordinal = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    const wm_producer_t *producer = &buffer->producer;
+    int code = 0;
+    if (producer->kind == WM_PRODUCER_STREAM)
+        code = wm_stream_refuse_capture(producer->device, producer->stream,
+                                        "the stream of the array", err);
+    if (code == 0)
+        code = wm_pinned_alloc(piece, (void **)&end->stage, err);
+    if (code == 0)
+        code = wm_stream_acquire(end->ordinal, &end->stream, err);
+    if (code < 0)
+        return code;
+    end->pooled = true;
+    return wm_producer_before(&buffer->producer, to_write, end->ordinal,
+                              end->stream, err);
+}
+
+static void
+end_close(end_t *end)
+{
+    // After an error a copy may still be on its way to the staging, which is
+    // given up rather than handed out again where that cannot be found out.
+    bool quiet = !end->pooled;
+    for (int tries = 0; tries < 2 && !quiet; ++tries)
+        quiet = wm_stream_synchronize(end->ordinal, end->stream, NULL) == 0;
+    if (end->pooled)
+        wm_stream_release(end->ordinal, end->stream);
+    if (end->stage != NULL && quiet)
+        wm_pinned_free(end->stage);
+}
+
+// The collectives that begin by agreeing.
+typedef enum { SOME_CALL, BARRIER, BCAST, ALLREDUCE } call_t;
+
+static const char *const call_names[] = {"another", "Barrier", "Bcast",
+                                         "Allreduce"};
+
+// What the ranks tell each other before anything is begun, and at the end
+// where a rank stages, since one whose copy fails still takes part.
+enum {
+    FAILED, // 1 + a rank that did
+    STAGES,
+    BUSY, // messages are under way, which MPI's blocking calls do not advance
+    COUNT,
+    MINUS_COUNT,
+    KIND, // the call, and below that its detail
+    MINUS_KIND,
+    NOTICES, // to be heeded
+};
+
+// An element's number takes fewer bits, and a rank.
+#define DETAIL_BITS 60
+#define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
+#define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
+
+typedef struct {
+    int code;          // of what this rank has done so far
+    call_t call;       // what all must be in,
+    int64_t detail;    // give the same of: a root, or an element's number,
+    size_t count;      // and this
+    bool stages;       // whether this rank does; afterwards, whether any does
+    bool notices;      // likewise: whether any has posted some
+    bool busy;         // afterwards: whether any rank is
+    bool begun;        // afterwards: all go on, to the end
+    wm_agree_t *rides; // NULL, or with the payload
+} agreement_t;
+
+static int
+compare(const agreement_t *mine, const int64_t *most, wm_error_t *err)
+{
+    int64_t one = -most[MINUS_KIND], other = most[KIND];
+    if (one >> DETAIL_BITS != other >> DETAIL_BITS)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks are in different collectives, %s and "
+                            "%s among them, this one in %s: all must make the "
+                            "same calls in the same order",
+                            CALL_NAME_OF(one), CALL_NAME_OF(other),
+                            call_names[mine->call]);
+    if (one != other && mine->call == BCAST)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
+                            "the ranks give different roots, %lld and %lld "
+                            "among them, this one %lld: all must give the "
+                            "same",
+                            (long long)DETAIL_OF(one),
+                            (long long)DETAIL_OF(other),
+                            (long long)mine->detail);
+    if (one != other)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks give different element types, %s and "
+                            "%s among them, this one %s: all must give the "
+                            "same",
+                            wm_element_name(DETAIL_OF(one)),
+                            wm_element_name(DETAIL_OF(other)),
+                            wm_element_name(mine->detail));
+    if (most[COUNT] != -most[MINUS_COUNT])
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+            "the ranks give from %lld to %lld %s, this one "
+            "%zu: all must give the same",
+            (long long)-most[MINUS_COUNT], (long long)most[COUNT],
+            mine->call == BCAST ? "bytes" : "elements", mine->count);
+    return 0;
+}
+
+// Where one rank failed, all raise.
+static int
+agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
+{
+    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
+    wm_error_t later;
+    int code = agreement->code;
+    int64_t count = (int64_t)agreement->count;
+    int64_t kind = ((int64_t)agreement->call << DETAIL_BITS)
+                   | agreement->detail;
+    if (agreed == NULL)
+        agreed = &without;
+    int64_t *most = agreed->values;
+    most[FAILED] = code < 0 ? comm->rank + 1 : 0;
+    most[STAGES] = agreement->stages;
+    most[BUSY] = wm_engine_is_active();
+    most[COUNT] = count;
+    most[MINUS_COUNT] = -count;
+    most[KIND] = kind;
+    most[MINUS_KIND] = -kind;
+    most[NOTICES] = agreement->notices;
+    int told = wm_agree(comm, agreed, code < 0 ? &later : err);
+    agreement->stages = most[STAGES] != 0;
+    agreement->busy = most[BUSY] != 0;
+    agreement->notices = most[NOTICES] != 0;
+    if (code < 0 || told < 0)
+        return code < 0 ? code : told;
+    if (most[FAILED] != 0)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "rank %d failed in this collective: its error "
+                            "tells why",
+                            (int)most[FAILED] - 1);
+    code = compare(agreement, most, err);
+    agreement->begun = code == 0;
+    return code;
+}
+
+int
+wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
+{
+    agreement_t agreement = {.call = BARRIER}, last = agreement;
+    wm_engine_lock();
+    agreement.notices = wm_place_notify() != 0;
+    wm_engine_unlock();
+    int code = agree(comm, &agreement, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    wm_mapping_heed_notices(); // or what could not be closed before
+    wm_engine_unlock();
+    return agreement.notices ? agree(comm, &last, err) : 0;
+}
+
+static char *
+end_pointer(const end_t *end, size_t at)
+{
+    return end->stage != NULL ? end->stage : end->buffer->data + at;
+}
+
+static int
+end_copy(const end_t *end, size_t at, size_t length, bool to_host,
+         wm_error_t *err)
+{
+    if (end->stage == NULL || length == 0)
+        return 0;
+    char *data = end->buffer->data + at;
+    int code = wm_memory_copy(end->ordinal, to_host ? end->stage : data,
+                              to_host ? data : end->stage, length, end->stream,
+                              err);
+    if (code == 0)
+        code = wm_stream_synchronize(end->ordinal, end->stream, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)length);
+    return code;
+}
+
+static size_t
+piece_of(size_t total)
+{
+    return total < PIECE_BYTES ? total : PIECE_BYTES;
+}
+
+void
+wm_coll_refuse(wm_comm_t *comm)
+{
+    wm_error_t ignored;
+    agreement_t agreement = {.code = WM_ERR_CUDA};
+    (void)!agree(comm, &agreement, &ignored);
+}
+
+// A short one rides with the agreement.
+static int
+bcast_short(wm_comm_t *comm, const end_t *end, bool sends, agreement_t *agreed,
+            wm_error_t *err)
+{
+    wm_agree_t ride; // of which no more is sent than is used
+    size_t nbytes = end->buffer->nbytes;
+    memset(ride.values, 0, sizeof ride.values);
+    ride.nbytes = 0;
+    agreed->rides = &ride;
+    if (agreed->code == 0 && sends)
+        agreed->code = end_copy(end, 0, nbytes, true, err);
+    if (agreed->code == 0 && sends && nbytes > 0) {
+        ride.nbytes = nbytes;
+        memcpy(ride.payload, end_pointer(end, 0), nbytes);
+    }
+    int code = agree(comm, agreed, err);
+    if (code < 0 || sends || nbytes == 0)
+        return code;
+    memcpy(end_pointer(end, 0), ride.payload, nbytes);
+    return end_copy(end, 0, nbytes, false, err);
+}
+
+static int
+bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
+           size_t piece, wm_error_t *err)
+{
+    size_t nbytes = end->buffer->nbytes;
+    bool joins = true, sends = comm->rank == root;
+    int code = 0;
+    for (size_t at = 0; joins && at < nbytes; at += piece) {
+        size_t length = nbytes - at < piece ? nbytes - at : piece;
+        wm_error_t later;
+        MPI_Request request;
+        if (code == 0 && sends)
+            code = end_copy(end, at, length, true, err);
+        char *data = end_pointer(end, at);
+        wm_error_t *where = code < 0 ? &later : err;
+        int told = busy ? wait_request(comm,
+                                       MPI_Ibcast(data, (int)length, MPI_BYTE,
+                                                  root, comm->match, &request),
+                                       &request, where)
+                        : wm_mpi_check(MPI_Bcast(data, (int)length, MPI_BYTE,
+                                                 root, comm->match),
+                                       "MPI_Bcast", where);
+        joins = told == 0;
+        code = code < 0 ? code : told;
+        if (code == 0 && !sends)
+            code = end_copy(end, at, length, false, err);
+    }
+    return code;
+}
+
+static int
+bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+            wm_error_t *err)
+{
+    end_t end;
+    bool sends = comm->rank == root;
+    size_t piece = piece_of(buffer->nbytes);
+    agreement_t agreed = {
+        .call = BCAST,
+        .detail = root,
+        .count = buffer->nbytes,
+    };
+    agreed.code = end_open(&end, buffer, !sends, piece, err);
+    agreed.stages = end.device;
+    int code = buffer->nbytes <= WM_AGREE_BYTES
+                   ? bcast_short(comm, &end, sends, &agreed, err)
+                   : agree(comm, &agreed, err);
+    if (agreed.begun && buffer->nbytes > WM_AGREE_BYTES)
+        code = bcast_long(comm, &end, root, agreed.busy, piece, err);
+    if (agreed.begun && agreed.stages) {
+        agreement_t last = {.code = code};
+        code = agree(comm, &last, err);
+    }
+    if (end.device)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    end_close(&end);
+    return code;
+}
+
+// Of host memory with gaps, through a copy without.
+static int
+bcast_packed(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+             wm_error_t *err)
+{
+    const wm_pattern_t *pattern = buffer->pattern;
+    bool sends = comm->rank == root;
+    wm_buffer_t packed = {
+        .data = malloc(buffer->nbytes),
+        .nbytes = buffer->nbytes,
+        .memory = {.kind = WM_MEMORY_HOST, .device = -1},
+    };
+    int code = packed.data == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : wm_producer_wait(&buffer->producer, !sends, err);
+    if (code == 0 && sends)
+        code = wm_pattern_pack(pattern, packed.data, packed.nbytes, NULL,
+                               comm->data, err);
+    if (code < 0)
+        wm_coll_refuse(comm);
+    else
+        code = bcast_bytes(comm, &packed, root, err);
+    if (code == 0 && !sends)
+        code = wm_pattern_unpack(pattern, packed.data, packed.nbytes, NULL,
+                                 comm->data, err);
+    free(packed.data);
+    return code;
+}
+
+int
+wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+              wm_error_t *err)
+{
+    return buffer->pattern != NULL ? bcast_packed(comm, buffer, root, err)
+                                   : bcast_bytes(comm, buffer, root, err);
+}
+
+// What MPI says of these is a bare name.
+static int
+explain(int code, MPI_Datatype type, wm_error_t *err)
+{
+    int class = MPI_SUCCESS;
+    if (code == WM_ERR_MPI)
+        MPI_Error_class(err->detail, &class);
+    if (class == MPI_ERR_BUFFER)
+        wm_error_set(err, WM_ERR_MPI, err->detail,
+                     "Allreduce: sendbuf and recvbuf are the same memory, or "
+                     "overlap: give MPI.IN_PLACE as sendbuf, or a copy");
+    if (class == MPI_ERR_OP)
+        wm_error_set(err, WM_ERR_MPI, err->detail,
+                     "Allreduce: op: MPI does not compute this with elements "
+                     "of this type (%s); use an op that it has for them, or "
+                     "convert the elements",
+                     wm_element_name(wm_element_number(type)));
+    return code;
+}
+
+int
+wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
+                  const wm_buffer_t *receive, MPI_Datatype type, size_t size,
+                  MPI_Op op, wm_error_t *err)
+{
+    end_t from = {0}, into;
+    const end_t *source = send != NULL ? &from : &into;
+    size_t total = receive->nbytes;
+    size_t piece = total > 0 ? piece_of(total) / size * size : 0;
+    piece = total > 0 && piece == 0 ? size : piece; // one large element
+    int code = end_open(&into, receive, true, piece, err);
+    if (send != NULL) {
+        int opened = end_open(&from, send, false, piece,
+                              code == 0 ? err : NULL);
+        code = code < 0 ? code : opened;
+    }
+    agreement_t agreed = {
+        .code = code,
+        .call = ALLREDUCE,
+        .detail = wm_element_number(type),
+        .count = size > 0 ? total / size : 0,
+        .stages = into.device || from.device,
+    };
+    code = agree(comm, &agreed, err);
+    bool joins = code == 0, begun = joins;
+    for (size_t at = 0; joins && at < total; at += piece) {
+        size_t length = total - at < piece ? total - at : piece;
+        char *output = end_pointer(&into, at);
+        wm_error_t later;
+        MPI_Request request;
+        if (code == 0)
+            code = end_copy(source, at, length, true, err);
+        // In place on all ranks or on none, also where only some stage: an MPI
+        // may choose another algorithm for it.
+        const void *input = send != NULL ? end_pointer(&from, at)
+                                         : MPI_IN_PLACE;
+        int elements = (int)(length / size);
+        wm_error_t *where = code < 0 ? &later : err;
+        int told = agreed.busy
+                       ? wait_request(comm,
+                                      MPI_Iallreduce(input, output, elements,
+                                                     type, op, comm->match,
+                                                     &request),
+                                      &request, where)
+                       : wm_mpi_check(MPI_Allreduce(input, output, elements,
+                                                    type, op, comm->match),
+                                      "MPI_Allreduce", where);
+        joins = told == 0;
+        code = code < 0 ? code : explain(told, type, err);
+        if (code == 0)
+            code = end_copy(&into, at, length, false, err);
+    }
+    if (begun && agreed.stages) {
+        agreement_t last = {.code = code};
+        code = agree(comm, &last, err);
+    }
+    if (into.device || from.device)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    end_close(&from);
+    end_close(&into);
+    return code;
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/engine/engine.h"
+#include "comm/engine/hooks.h"
+#include "cuda/lock.h"
+
+static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int comm_key = MPI_KEYVAL_INVALID;
+static wm_comm_t *attached; // engine lock
+static wm_comm_t *freed;    // likewise: by the user, and still in use
+static uint64_t made;       // likewise: tried to
+
+static void
+free_comm(wm_comm_t *comm)
+{
+    for (int i = 0; i < 2; ++i) {
+        MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
+        if (*handle != MPI_COMM_NULL)
+            MPI_Comm_free(handle);
+    }
+    free(comm->peers);
+    free(comm->sequences);
+    free(comm->orders);
+    wm_hooks.drop(comm);
+    free(comm->parts);
+    free(comm);
+}
+
+wm_comm_t *
+wm_comm_all(void)
+{
+    return attached;
+}
+
+// Attached ones by their handle, near its place. Written with the engine lock,
+// read without: who asks for a handle does not free it meanwhile.
+#define PLACES 256
+#define NEAR 8
+static struct {
+    _Atomic(MPI_Comm) user;
+    _Atomic(wm_comm_t *) comm;
+} places[PLACES];
+
+static size_t
+place_of(MPI_Comm user, size_t step)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)user * 0x9e3779b97f4a7c15u;
+    return ((size_t)(mixed >> 32) + step) % PLACES;
+}
+
+static wm_comm_t *
+look_near(MPI_Comm user)
+{
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(user, step);
+        wm_comm_t *comm = atomic_load(&places[at].comm);
+        if (comm != NULL && atomic_load(&places[at].user) == user
+            && atomic_load(&places[at].comm) == comm)
+            return comm;
+    }
+    return NULL;
+}
+
+// One that finds no place is found by MPI.
+static void
+enlist(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    comm->next = attached;
+    attached = comm;
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(comm->user, step);
+        if (atomic_load(&places[at].comm) == NULL) {
+            atomic_store(&places[at].user, comm->user);
+            atomic_store(&places[at].comm, comm);
+            break;
+        }
+    }
+    wm_engine_unlock();
+}
+
+void
+wm_comm_retain(wm_comm_t *comm)
+{
+    atomic_fetch_add(&comm->owner->holders, 1);
+}
+
+void
+wm_comm_release(wm_comm_t *comm)
+{
+    atomic_fetch_sub(&comm->owner->holders, 1);
+}
+
+// Frees those of the freed that nothing refers to any more. MPI_Comm_free asks
+// nothing of other ranks, whose own messages may go on for longer.
+static void
+free_unused(void)
+{
+    wm_comm_t *unused = NULL;
+    wm_engine_lock();
+    for (wm_comm_t **link = &freed, *comm; (comm = *link) != NULL;) {
+        if (atomic_load(&comm->holders) > 0 || wm_hooks.is_used(comm)) {
+            link = &comm->next;
+            continue;
+        }
+        *link = comm->next;
+        comm->next = unused;
+        unused = comm;
+    }
+    wm_engine_unlock();
+    while (unused != NULL) {
+        wm_comm_t *next = unused->next;
+        free_comm(unused);
+        unused = next;
+    }
+}
+
+// From now on only what has begun refers to it.
+static void
+strike(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    wm_comm_t **link = &attached;
+    while (*link != comm)
+        link = &(*link)->next;
+    *link = comm->next;
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(comm->user, step);
+        if (atomic_load(&places[at].comm) == comm)
+            atomic_store(&places[at].comm, NULL);
+    }
+    comm->user = MPI_COMM_NULL;
+    comm->next = freed;
+    freed = comm;
+    wm_engine_unlock();
+}
+
+// The same number on all ranks, who all know rank 0.
+static uint64_t
+identity(const wm_endpoint_t *first)
+{
+    uint64_t id = 14695981039346656037ull + first->made;
+    for (size_t i = 0; i < sizeof first->id; ++i)
+        id = (id ^ first->id[i]) * 1099511628211ull;
+    return id;
+}
+
+// The user freed the handle: all ranks are in the same call.
+static int
+on_delete(MPI_Comm user, int key, void *value, void *extra)
+{
+    (void)user, (void)key, (void)extra;
+    wm_comm_t *comm = value;
+    if (wm_engine_check(NULL) < 0)
+        return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
+    void *held = wm_let_go();
+    wm_hooks.freed(comm);
+    strike(comm);
+    free_unused();
+    wm_take_back(held);
+    return MPI_SUCCESS;
+}
+
+// Once, whichever threads attach first.
+static int
+make_key(wm_error_t *err)
+{
+    int code = 0, key;
+    wm_lock(&key_lock);
+    if (comm_key == MPI_KEYVAL_INVALID) {
+        code = wm_mpi_check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN,
+                                                   on_delete, &key, NULL),
+                            "MPI_Comm_create_keyval", err);
+        if (code == 0)
+            comm_key = key;
+    }
+    pthread_mutex_unlock(&key_lock);
+    return code;
+}
+
+wm_comm_t *
+wm_comm_find(MPI_Comm user)
+{
+    void *value = NULL;
+    int found = 0;
+    if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL)
+        return NULL;
+    wm_comm_t *comm = look_near(user);
+    if (comm != NULL)
+        return comm;
+    void *held = wm_let_go();
+    int result = MPI_Comm_get_attr(user, comm_key, &value, &found);
+    wm_take_back(held);
+    return result == MPI_SUCCESS && found ? value : NULL;
+}
+
+// Offers are answered in the sender's segment: two ranks share memory only
+// where each has opened the other's.
+static int
+agree_on_segments(wm_comm_t *comm, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size;
+    uint8_t *opened = malloc(2 * size);
+    if (opened == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_engine_lock();
+    for (size_t i = 0; i < size; ++i)
+        opened[i] = comm->peers[i]->segment != NULL;
+    wm_engine_unlock();
+    int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
+                                         MPI_BYTE, comm->match),
+                            "MPI_Alltoall", err);
+    wm_engine_lock();
+    for (size_t i = 0; i < size && code == 0; ++i)
+        if (opened[i] && !opened[size + i])
+            wm_node_refuse(comm->peers[i],
+                           "it cannot open the shared segment of this "
+                           "process");
+    wm_engine_unlock();
+    free(opened);
+    return code;
+}
+
+// Tells every rank of every rank. What is wrong with one is told to all.
+static int
+exchange(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_endpoint_t mine;
+    wm_endpoint_t *all = calloc((size_t)comm->size, sizeof *all);
+    wm_error_t setting;
+    wm_engine_lock();
+    wm_node_describe(&mine);
+    mine.made = made++;
+    if (wm_hooks.configure(&setting) < 0) {
+        mine.failed = 1;
+        snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
+    }
+    wm_engine_unlock();
+    comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
+    comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
+    comm->orders = calloc((size_t)comm->size, sizeof *comm->orders);
+    if (all == NULL || comm->peers == NULL || comm->sequences == NULL
+        || comm->orders == NULL) {
+        free(all);
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    int code = wm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all,
+                                          sizeof mine, MPI_BYTE, comm->match),
+                            "MPI_Allgather", err);
+    wm_engine_lock();
+    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
+        const wm_endpoint_t *endpoint = &all[rank];
+        if (endpoint->protocol != WM_PROTOCOL
+            || strncmp(endpoint->version, mine.version, sizeof mine.version)
+                   != 0)
+            code = wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "rank %d runs warpmpi %.15s and rank %d warpmpi %.15s: "
+                "install the same version for all ranks",
+                rank, endpoint->version, comm->rank, mine.version);
+        else if (endpoint->failed)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "rank %d cannot take part: %.175s", rank,
+                                endpoint->text);
+        else if (endpoint->checks != mine.checks)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "WARPMPI_CHECK is set on rank %d and not on "
+                                "rank %d: set it on all ranks, or on none",
+                                mine.checks ? comm->rank : rank,
+                                mine.checks ? rank : comm->rank);
+        else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
+            code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    wm_engine_unlock();
+    comm->id = identity(&all[0]);
+    free(all);
+    // Nobody goes on where one cannot. Of an intercommunicator the first time
+    // tells of the other group, the second of this one.
+    int worst = 0, agreed = 0, known = code;
+    for (int i = 0; i < 2 && agreed == 0; ++i) {
+        agreed = wm_mpi_check(
+            MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
+            "MPI_Allreduce", err);
+        known = worst < known ? worst : known;
+    }
+    worst = known;
+    if (code == 0 && agreed == 0 && worst < 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "another rank could not attach to this "
+                            "communicator: its error tells why");
+    code = code < 0 ? code : agreed;
+    return code < 0 ? code : agree_on_segments(comm, err);
+}
+
+static int
+make_parts(wm_comm_t *comm, wm_error_t *err)
+{
+    comm->parts = malloc(sizeof *comm->parts);
+    if (comm->parts == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    *comm->parts = *comm;
+    comm->parts->match = comm->data;
+    comm->parts->parts = NULL;
+    return 0;
+}
+
+int
+wm_comm_last_number(const wm_comm_t *comm)
+{
+    return comm->tag_limit / 2;
+}
+
+uint32_t
+wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count)
+{
+    uint32_t numbers = (uint32_t)wm_comm_last_number(comm) + 1u;
+    uint32_t first = comm->sequences[rank] % numbers;
+    comm->sequences[rank] += count;
+    return first;
+}
+
+uint32_t
+wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count)
+{
+    wm_engine_lock();
+    uint32_t first = wm_comm_draw_lock_held(comm, rank, count);
+    wm_engine_unlock();
+    return first;
+}
+
+int
+wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code < 0)
+        return code;
+    wm_comm_t *comm = wm_comm_find(user);
+    if (comm != NULL) {
+        *result = comm;
+        return 0;
+    }
+    code = make_key(err);
+    if (code < 0)
+        return code;
+    free_unused();
+    comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int inter = 0;
+    comm->user = user;
+    comm->owner = comm;
+    comm->match = comm->data = MPI_COMM_NULL;
+    code = wm_mpi_check(MPI_Comm_rank(user, &comm->rank), "MPI_Comm_rank",
+                        err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_test_inter(user, &inter),
+                            "MPI_Comm_test_inter", err);
+    if (code == 0)
+        code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
+                                  : MPI_Comm_size(user, &comm->size),
+                            "MPI_Comm_size", err);
+    void *watch = wm_hooks.meet(user);
+    // Split, not Dup: the user's attributes are not copied.
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
+                            "MPI_Comm_split", err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->data),
+                            "MPI_Comm_split", err);
+    if (code == 0) {
+        MPI_Comm_set_errhandler(comm->match, MPI_ERRORS_RETURN);
+        MPI_Comm_set_errhandler(comm->data, MPI_ERRORS_RETURN);
+        int *limit = NULL, found = 0;
+        MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);
+        comm->tag_limit = found ? *limit : 32767;
+        code = exchange(comm, err);
+    }
+    wm_hooks.met(watch);
+    if (code == 0)
+        code = make_parts(comm, err);
+    if (code == 0)
+        code = wm_engine_start(err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_set_attr(user, comm_key, comm),
+                            "MPI_Comm_set_attr", err);
+    if (code < 0) {
+        free_comm(comm);
+        return code;
+    }
+    enlist(comm);
+    *result = comm;
+    return 0;
+}
+
+void
+wm_comm_keep_error(wm_comm_t *comm, bool receives, int rank, int tag,
+                   const wm_error_t *err)
+{
+    comm = comm->owner;
+    if (atomic_load(&comm->is_late))
+        return;
+    wm_error_set(&comm->late, err->code, err->detail,
+                 "an earlier %s rank %d with tag %d, failed after it had "
+                 "returned%s: %.300s",
+                 receives ? "receive on a stream, of the message from"
+                          : "send, of the message to",
+                 rank, tag,
+                 receives ? ", and what it received is not valid" : "",
+                 err->text);
+    atomic_store(&comm->is_late, true);
+}
+
+int
+wm_comm_raise_kept(wm_comm_t *comm, wm_error_t *err)
+{
+    comm = comm->owner;
+    if (!atomic_load_explicit(&comm->is_late, memory_order_relaxed))
+        return 0;
+    wm_engine_lock();
+    bool late = atomic_exchange(&comm->is_late, false);
+    if (late && err != NULL)
+        *err = comm->late;
+    int code = late ? comm->late.code : 0;
+    wm_engine_unlock();
+    return code;
+}
+
+int
+wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
+              bool receives, wm_error_t *err)
+{
+    bool known = (rank >= 0 && rank < comm->size) || rank == MPI_PROC_NULL
+                 || (receives && rank == MPI_ANY_SOURCE);
+    if (!known)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RANK,
+                            "%s=%d is not a rank of this communicator: use 0 "
+                            "to %d%s%s",
+                            argument, rank, comm->size - 1,
+                            receives ? ", ANY_SOURCE or PROC_NULL"
+                                     : " or PROC_NULL",
+                            comm->size > 1 ? ""
+                                           : " (it is of one rank: was mpirun "
+                                             "forgotten, or another MPI's?)");
+    if ((tag < 0 || tag > comm->tag_limit)
+        && !(receives && tag == MPI_ANY_TAG))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,
+                            "tag=%d is not a tag: use 0 to %d%s", tag,
+                            comm->tag_limit, receives ? " or ANY_TAG" : "");
+    return 0;
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Communicators: the user's own handle, two private ones of the same ranks
+// behind it (headers and collectives; payloads that MPI carries, and parts of
+// pickled objects), and who its ranks are. Attached to the user's handle as an
+// MPI attribute, so wrapping twice gives the same one. Once the handle has
+// been freed, what has begun goes on, and what is behind it goes when nothing
+// refers to it and the next one is made, or freed.
+#ifndef WM_COMM_COMM_COMM_H
+#define WM_COMM_COMM_COMM_H
+
+#include <mpi.h>
+
+#include "comm/engine/posted.h"
+#include "comm/node/node.h"
+
+typedef struct wm_stashed wm_stashed_t;
+typedef struct wm_room wm_room_t;
+typedef struct wm_counted wm_counted_t;
+typedef struct wm_trail wm_trail_t;
+
+typedef struct wm_comm {
+    struct wm_comm *next; // of those that are attached; engine lock
+    uint64_t id;          // the same on all ranks of an intracommunicator
+    MPI_Comm user;        // borrowed; null once it was freed
+    MPI_Comm match;       // headers and collectives; errors return
+    MPI_Comm data;        // payloads in chunks; errors return
+    int rank;
+    int size; // of the ranks that messages go to: an intercommunicator's
+              // others
+    int tag_limit;
+    wm_peer_t **peers;        // by rank
+    uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
+    _Atomic uint32_t *orders; // by rank: headers sent
+    wm_stashed_t *stash;      // matched, then put back
+    wm_room_t *room;          // attached for buffered sends
+    wm_trail_t *trail;        // packets that MPI still reads; engine lock
+    wm_counted_t *partitioned; // requests; partitioned.c's lock
+    int64_t looked;            // for failures, microseconds
+    bool revoked;              // as found then
+    bool given_up;             // what was sent on it when it was freed
+    _Atomic int holders;       // see wm_comm_retain
+    wm_error_t late;           // of a call that had returned; engine lock
+    _Atomic bool is_late;
+    // The arrays inside pickled objects are messages of a communicator of
+    // their own, whose headers go on `data` under a number as tag, where no
+    // wildcard of the user's looks, and so are partitioned messages, with the
+    // upper half of the numbers. It shares peers and sequences.
+    struct wm_comm *parts;
+    struct wm_comm *owner; // of parts; itself otherwise
+} wm_comm_t;
+
+// Collective over `user` unless it was attached before: makes, or finds, what
+// is behind it. What is wrong with one rank (another version, no segment)
+// fails on all. Engine lock not held; the GIL is released by the caller.
+WM_MUST_CHECK int
+wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
+
+// What is behind a handle, NULL when nothing. Cheap.
+wm_comm_t *
+wm_comm_find(MPI_Comm user);
+
+// For who may begin something on it after the user has freed its handle, until
+// it is released. Any thread.
+void
+wm_comm_retain(wm_comm_t *comm);
+
+void
+wm_comm_release(wm_comm_t *comm);
+
+// All that are attached, linked by next. Engine lock held.
+wm_comm_t *
+wm_comm_all(void);
+
+// The last of the numbers that are drawn.
+int
+wm_comm_last_number(const wm_comm_t *comm);
+
+// Draws `count` numbers for what goes to a rank on `data`; the first. They
+// follow each other modulo wm_comm_last_number() + 1.
+uint32_t
+wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count);
+
+uint32_t
+wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count);
+
+// The place of the next header to a rank among all to it; any thread.
+static inline uint32_t
+wm_comm_order(wm_comm_t *comm, int rank)
+{
+    return atomic_fetch_add_explicit(&comm->orders[rank], 1,
+                                     memory_order_relaxed);
+}
+
+// Checks rank (an actual rank, PROC_NULL, or ANY_SOURCE to receive), which the
+// text calls `argument`, and tag; WM_ERR_MPI with MPI_ERR_RANK or MPI_ERR_TAG.
+WM_MUST_CHECK int
+wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
+              bool receives, wm_error_t *err);
+
+// Keeps the error of a message whose caller has gone on already (of a receive:
+// on a stream that waited for data that never came) for whoever begins the
+// next one; the first stays. Lock held.
+void
+wm_comm_keep_error(wm_comm_t *comm, bool receives, int rank, int tag,
+                   const wm_error_t *err);
+
+// Raises what was kept, once.
+WM_MUST_CHECK int
+wm_comm_raise_kept(wm_comm_t *comm, wm_error_t *err);
+
+#endif

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/comm/failure.h"
+
+#include <stdlib.h>
+
+#include "comm/engine/engine.h"
+
+#if defined(OPEN_MPI) && defined(__has_include)
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#endif
+
+#define AGAIN_US 20000
+
+#if defined(MPIX_ERR_PROC_FAILED) && defined(MPIX_ERR_REVOKED)
+
+// Who of the group has died, by rank in `all`.
+static void
+mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
+{
+    int count = 0;
+    MPI_Group_size(failed, &count);
+    int *ranks = count > 0 ? malloc(2 * (size_t)count * sizeof *ranks) : NULL;
+    if (ranks == NULL)
+        return;
+    for (int i = 0; i < count; ++i)
+        ranks[i] = i;
+    if (MPI_Group_translate_ranks(failed, count, ranks, all, ranks + count)
+        == MPI_SUCCESS)
+        for (int i = count; i < 2 * count; ++i)
+            if (ranks[i] >= 0 && ranks[i] < comm->size
+                && !comm->peers[ranks[i]]->dead) {
+                comm->peers[ranks[i]]->dead = true;
+                wm_engine_peer_died(comm->peers[ranks[i]]);
+            }
+    free(ranks);
+}
+
+static void
+ask(wm_comm_t *comm)
+{
+    MPI_Group failed, all;
+    int unused, class = MPI_SUCCESS, inter = 0;
+    int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->match, &unused,
+                          MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS)
+        MPI_Error_class(code, &class);
+    comm->revoked |= class == MPIX_ERR_REVOKED;
+    if (MPIX_Comm_get_failed(comm->match, &failed) != MPI_SUCCESS)
+        return; // it was started without
+    MPI_Comm_test_inter(comm->match, &inter);
+    code = inter ? MPI_Comm_remote_group(comm->match, &all)
+                 : MPI_Comm_group(comm->match, &all);
+    if (code == MPI_SUCCESS) {
+        mark(comm, failed, all);
+        MPI_Group_free(&all);
+    }
+    MPI_Group_free(&failed);
+}
+
+void
+wm_failure_release(wm_comm_t *comm)
+{
+    comm->looked = wm_engine_now();
+    ask(comm);
+}
+
+int
+wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    if (wm_engine_now() - comm->looked > AGAIN_US)
+        wm_failure_release(comm);
+    if (comm->revoked)
+        return wm_error_set(err, WM_ERR_MPI, MPIX_ERR_REVOKED,
+                            "the communicator was revoked");
+    if (comm->peers[rank]->dead)
+        return wm_error_set(err, WM_ERR_MPI, MPIX_ERR_PROC_FAILED,
+                            "rank %d has died", rank);
+    return 0;
+}
+
+int
+wm_failure_of_any(int code)
+{
+    int class = MPI_SUCCESS;
+    MPI_Error_class(code, &class);
+    return class == MPIX_ERR_PROC_FAILED_PENDING ? MPIX_ERR_PROC_FAILED : code;
+}
+
+static int
+revoke(MPI_Comm comm, wm_error_t *err)
+{
+    return wm_mpi_check(MPIX_Comm_revoke(comm), "MPIX_Comm_revoke", err);
+}
+
+int
+wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = revoke(comm->match, err);
+    int other = revoke(comm->data, code == 0 ? err : NULL);
+    comm->looked = 0;
+    return code < 0 ? code : other;
+}
+
+#else
+
+int
+wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    (void)comm, (void)rank, (void)err;
+    return 0;
+}
+
+void
+wm_failure_release(wm_comm_t *comm)
+{
+    (void)comm;
+}
+
+int
+wm_failure_of_any(int code)
+{
+    return code;
+}
+
+int
+wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
+{
+    (void)comm;
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_UNSUPPORTED_OPERATION,
+                        "this MPI revokes no communicators");
+}
+
+#endif
+
+int
+wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = wm_failure_look(comm, 0, err);
+    for (int rank = 1; rank < comm->size && code == 0; ++rank)
+        if (comm->peers[rank]->dead)
+            code = wm_failure_look(comm, rank, err);
+    return code;
+}

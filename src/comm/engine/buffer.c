@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/engine/buffer.h"
+
+bool
+wm_buffer_on_device(const wm_buffer_t *buffer)
+{
+    return buffer->memory.kind == WM_MEMORY_DEVICE
+           || buffer->memory.kind == WM_MEMORY_MANAGED;
+}
+
+void
+wm_buffer_release(wm_buffer_t *buffer)
+{
+    void (*release)(void *owner) = buffer->release;
+    buffer->release = NULL; // first: it may let others run, who come here
+    if (release != NULL)
+        release(buffer->owner);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/engine/child.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static bool running; // MPI, when a child was last forked
+static _Atomic bool child;
+
+static void
+before_fork(void)
+{
+    int begun = 0, ended = 1;
+    MPI_Initialized(&begun);
+    if (begun)
+        MPI_Finalized(&ended);
+    running = !ended;
+}
+
+static void
+in_child(void)
+{
+    if (running)
+        atomic_store(&child, true);
+}
+
+int
+wm_child_watch(wm_error_t *err)
+{
+    return pthread_atfork(before_fork, NULL, in_child) == 0
+               ? 0
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "cannot register a fork handler");
+}
+
+bool
+wm_is_child(void)
+{
+    return atomic_load_explicit(&child, memory_order_relaxed);
+}
+
+int
+wm_child_refuse(wm_error_t *err)
+{
+    return !wm_is_child()
+               ? 0
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "MPI cannot be used in a forked child: use "
+                              "multiprocessing's 'spawn' start method, or "
+                              "start ranks by mpirun");
+}
+
+void
+wm_child_end(void)
+{
+    fputs("warpmpi: a forked child ends here, with status 1: sys.exit() calls "
+          "MPI_Finalize(), which would never return. End it by os._exit(), or "
+          "use multiprocessing's 'spawn' start method\n",
+          stderr);
+    fflush(NULL);
+    _exit(1);
+}

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/engine/engine.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/engine/child.h"
+#include "comm/engine/hooks.h"
+#include "comm/engine/poke.h"
+#include "cuda/lock.h"
+
+// Out of our code for so long, the program computes.
+#define AWAY_US 50
+// It comes and goes without stepping anything: the thread does.
+#define IDLE_US 500
+// Rounds without a call of MPI's, which then gets one: a program that waits
+// for our messages is in MPI for its peers, whose own may wait for that.
+#define ROUNDS_WITHOUT_MPI 32
+// Begun without waiting, one after the other: of so many headers MPI has room
+// on the way (Open MPI: 4 KiB), the others it sends when it is called again.
+#define BEGUN_WITHOUT_MPI 8
+// Operations that wait for MPI alone, found waiting in one round, before the
+// others of that kind are left to a later one: each look is a turn of MPI's.
+#define LOOKS_A_ROUND 8
+// Rounds after which all are looked at, and as many as a quarter of them more.
+#define ROUNDS_FOR_ALL 16
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static wm_op_t *first, *last;
+static _Atomic int active;      // operations on the list
+static _Atomic int inside;      // threads waiting in our code
+static _Atomic unsigned events; // operations begun and ended, ever
+static _Atomic int wanted;      // threads that ask for the lock
+static _Atomic bool parked;     // the thread sleeps and can be notified
+static pthread_t thread;
+static bool threaded;
+static _Thread_local bool background; // this is that thread
+static _Atomic bool stopping;
+static _Atomic unsigned rounds; // of stepping everything, ever
+static _Atomic unsigned visits; // grows whenever the program is in our code
+static _Atomic bool started, ending, finalized;
+static bool plenty;  // of cores: two or more a rank
+static bool crowded; // more ranks than cores: nothing may spin for long
+static int finalize_key = MPI_KEYVAL_INVALID;
+
+static void
+spin_hint(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+// It is held for microseconds as a rule: sleeping, and being woken, takes
+// longer.
+static void
+take_lock(void)
+{
+    for (int i = 0; i < 500 && !crowded; ++i) {
+        if (pthread_mutex_trylock(&lock) == 0)
+            return;
+        spin_hint();
+    }
+    wm_lock(&lock);
+}
+
+void
+wm_engine_lock(void)
+{
+    // The progress thread steps back for those who are counted here.
+    atomic_fetch_add(&wanted, 1);
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+    take_lock();
+    atomic_fetch_sub(&wanted, 1);
+}
+
+bool
+wm_engine_try_lock(void)
+{
+    return pthread_mutex_trylock(&lock) == 0;
+}
+
+void
+wm_engine_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+int64_t
+wm_engine_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * (int64_t)1000000 + time.tv_nsec / 1000;
+}
+
+static void
+sleep_us(int64_t us)
+{
+    struct timespec time = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&time, NULL);
+}
+
+static void
+unlink_op(wm_op_t *op)
+{
+    *(op->previous != NULL ? &op->previous->next : &first) = op->next;
+    *(op->next != NULL ? &op->next->previous : &last) = op->previous;
+    op->next = op->previous = NULL;
+    atomic_fetch_sub(&active, 1);
+    atomic_fetch_add(&events, 1);
+    wm_op_end(op);
+}
+
+static wm_asks_t
+asks_mpi(const wm_op_t *op)
+{
+    return op->kind->asks != NULL ? op->kind->asks(op) : WM_ASKS_NOTHING;
+}
+
+// Whether it is, or the other waits for it.
+static bool
+is_part_of(const wm_op_t *op, const wm_op_t *other)
+{
+    return other != NULL
+           && (op == other || op == other->parts_of[0]
+               || op == other->parts_of[1]);
+}
+
+// Steps the operations, `wanted` among them; returns the list of those to be
+// released, which is done without the lock. Of many that wait for MPI the
+// first are looked at, which come first as a rule, and all of them rarely.
+static wm_op_t *
+step_lock_held(const wm_op_t *wanted, bool all)
+{
+    static unsigned without_mpi, without_all; // rounds
+    wm_op_t *finished = NULL;
+    bool asked = false;
+    int looks = 0;
+    if (++without_all > ROUNDS_FOR_ALL + (unsigned)atomic_load(&active) / 4)
+        all = true;
+    without_all = all ? 0 : without_all;
+    atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
+    wm_hooks.round(); // before the steps: an operation may end in its own
+    for (wm_op_t *op = first, *next; op != NULL; op = next) {
+        next = op->next;
+        wm_asks_t asks = asks_mpi(op);
+        bool alone = asks == WM_ASKS_ALONE;
+        if (alone && looks >= LOOKS_A_ROUND && !all && !is_part_of(op, wanted))
+            continue;
+        asked |= asks != WM_ASKS_NOTHING;
+        if (op->kind->step(op)) {
+            unlink_op(op);
+            op->finished = finished;
+            finished = op;
+        }
+        else
+            looks += alone;
+    }
+    wm_hooks.round();
+    without_mpi = asked ? 0 : without_mpi + 1;
+    if (without_mpi == ROUNDS_WITHOUT_MPI) {
+        without_mpi = 0;
+        wm_poke_mpi();
+    }
+    return finished;
+}
+
+static void
+release_all(wm_op_t *op)
+{
+    while (op != NULL) {
+        wm_op_t *next = op->finished;
+        wm_op_release(op);
+        op = next;
+    }
+}
+
+static void
+poll_for(const wm_op_t *wanted, bool all)
+{
+    wm_op_t *finished = NULL;
+    if (wm_is_child() || pthread_mutex_trylock(&lock) != 0)
+        return;
+    if (!atomic_load_explicit(&finalized, memory_order_relaxed))
+        finished = step_lock_held(wanted, all);
+    pthread_mutex_unlock(&lock);
+    release_all(finished);
+}
+
+void
+wm_engine_poll(void)
+{
+    poll_for(NULL, background);
+}
+
+void
+wm_engine_look(const wm_op_t *op)
+{
+    poll_for(op, op == NULL);
+}
+
+void
+wm_engine_step(void)
+{
+    wm_engine_lock();
+    wm_op_t *finished = step_lock_held(NULL, true);
+    wm_engine_unlock();
+    release_all(finished);
+}
+
+wm_op_t *
+wm_engine_first(void)
+{
+    return first;
+}
+
+bool
+wm_engine_is_threaded(void)
+{
+    return threaded;
+}
+
+bool
+wm_engine_is_idle(void)
+{
+    return atomic_load(&inside) == 0
+           && (!threaded || atomic_load(&active) == 0);
+}
+
+// A thread that outlives the program, in MPI_Finalize and after it, has nobody
+// to return to.
+static void
+stay_if_alone(void)
+{
+    while (atomic_load(&ending) && !wm_holder_is_alive())
+        sleep_us(1000000);
+}
+
+void
+wm_engine_turn(unsigned turn)
+{
+    atomic_fetch_add(&inside, 1);
+    wm_engine_poll();
+    if (crowded || turn % 32 == 0)
+        sched_yield();
+    if (crowded && turn > 50)
+        sleep_us(50);
+    wm_engine_visit();
+    atomic_fetch_sub(&inside, 1);
+    stay_if_alone();
+}
+
+void
+wm_engine_add_lock_held(wm_op_t *op)
+{
+    op->previous = last;
+    *(last != NULL ? &last->next : &first) = op;
+    last = op;
+    atomic_fetch_add(&active, 1);
+    atomic_fetch_add(&events, 1);
+}
+
+void
+wm_engine_begun_lock_held(void)
+{
+    static unsigned begun;
+    if (++begun % BEGUN_WITHOUT_MPI == 0)
+        wm_poke_mpi();
+}
+
+void
+wm_engine_remove_lock_held(wm_op_t *op)
+{
+    unlink_op(op);
+}
+
+void
+wm_engine_peer_died(const wm_peer_t *peer)
+{
+    for (wm_op_t *op = first; op != NULL; op = op->next)
+        if (op->kind->peer_died != NULL)
+            op->kind->peer_died(op, peer);
+}
+
+bool
+wm_engine_is_active(void)
+{
+    return atomic_load(&active) > 0;
+}
+
+bool
+wm_engine_is_background(void)
+{
+    return background;
+}
+
+void
+wm_engine_visit(void)
+{
+    atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
+}
+
+void
+wm_engine_notify(void)
+{
+    wm_engine_visit();
+    if (atomic_load(&parked))
+        pthread_cond_signal(&wake);
+}
+
+bool
+wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
+               bool (*interrupted)(wm_op_t *op))
+{
+    bool leave = false;
+    int64_t asked = 0, began = 0;
+    atomic_fetch_add(&inside, 1);
+    for (unsigned turn = 1; !atomic_load(flag); ++turn) {
+        poll_for(op, false);
+        if (!crowded && turn % 32 != 0)
+            continue;
+        int64_t now = wm_engine_now();
+        if (began == 0)
+            watcher->begin(watcher, began = asked = now);
+        if ((leave = atomic_load(&finalized)))
+            break;
+        if (!atomic_load(&ending))
+            watcher->look(watcher, op, now);
+        if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
+            sched_yield();
+        if (crowded && now - began > 500)
+            sleep_us(50); // let the others run
+        if (interrupted != NULL && now - asked > 50000) {
+            asked = now;
+            // It waits for the GIL: the progress thread serves meanwhile.
+            atomic_fetch_sub(&inside, 1);
+            wm_engine_notify();
+            leave = interrupted(op);
+            atomic_fetch_add(&inside, 1);
+            if (leave)
+                break;
+        }
+    }
+    wm_engine_visit();
+    atomic_fetch_sub(&inside, 1);
+    stay_if_alone();
+    return !leave;
+}
+
+// Sleeps until something is begun.
+static void
+park(void)
+{
+    wm_lock(&lock);
+    atomic_store(&parked, true);
+    while (!atomic_load(&stopping) && atomic_load(&active) == 0)
+        pthread_cond_wait(&wake, &lock);
+    atomic_store(&parked, false);
+    pthread_mutex_unlock(&lock);
+}
+
+// Microseconds until the thread looks again, when nothing has begun or ended
+// for `quiet`; 0: at once.
+static int64_t
+pause_after(int64_t quiet)
+{
+    if (quiet < (plenty ? 500 : 0))
+        return 0;
+    if (quiet < 20000)
+        return plenty ? 10 : 50;
+    return quiet < 200000 ? 100 : 500;
+}
+
+// Serves the times when nobody is inside our code: it spins for a moment
+// after a message began or ended, then looks at growing intervals, and parks
+// when there is nothing to do. A program that was in our code a moment ago is
+// about to come again: it would find the lock, and the driver's, taken.
+// Sleeping rather than being woken: a wake costs the program more than a
+// message takes.
+static void *
+serve(void *unused)
+{
+    (void)unused;
+    background = true;
+    prctl(PR_SET_TIMERSLACK, 1000);
+    unsigned seen = 0, visited = 0, stepped = 0;
+    int64_t quiet_since = wm_engine_now(), left = quiet_since,
+            idle = quiet_since;
+    while (!atomic_load(&stopping)) {
+        unsigned current = atomic_load(&events);
+        unsigned visit = atomic_load(&visits);
+        int64_t now = wm_engine_now();
+        if (current != seen)
+            quiet_since = now;
+        if (visit != visited || atomic_load(&inside) > 0)
+            left = now;
+        if (atomic_load(&rounds) != stepped)
+            idle = now;
+        stepped = atomic_load(&rounds);
+        seen = current;
+        visited = visit;
+        wm_hooks.serve(atomic_load(&inside) > 0);
+        int64_t quiet = now - quiet_since;
+        if (atomic_load(&active) == 0) {
+            if (quiet > 5000)
+                park();
+            else
+                sleep_us(plenty ? 20 : 100);
+            continue;
+        }
+        if (now - left < AWAY_US && now - idle < IDLE_US) {
+            sleep_us(AWAY_US);
+            continue;
+        }
+        int64_t pause = pause_after(quiet);
+        if (pause > 0)
+            sleep_us(pause);
+        if (atomic_load(&inside) == 0 && atomic_load(&wanted) == 0)
+            wm_engine_poll();
+    }
+    return NULL;
+}
+
+// MPI calls this first thing in MPI_Finalize.
+static int
+finalize(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    if (wm_is_child())
+        wm_child_end();
+    void *held = wm_let_go(); // the thread may need it to end
+    atomic_store(&ending, true);
+    if (threaded) {
+        wm_lock(&lock);
+        atomic_store(&stopping, true);
+        pthread_cond_signal(&wake);
+        pthread_mutex_unlock(&lock);
+        pthread_join(thread, NULL);
+    }
+    wm_hooks.end();
+    wm_engine_lock();
+    wm_poke_end();
+    atomic_store(&finalized, true); // nobody steps anything any more
+    wm_engine_unlock();
+    wm_take_back(held);
+    return MPI_SUCCESS;
+}
+
+int
+wm_engine_check(wm_error_t *err)
+{
+    if (wm_child_refuse(err) < 0)
+        return WM_ERR_STATE;
+    if (atomic_load(&started) && !atomic_load(&finalized))
+        return 0;
+    int flag = 0;
+    MPI_Initialized(&flag);
+    if (!flag)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "MPI is not initialized: import mpi4py.MPI, or "
+                            "call MPI.Init(), before using warpmpi's "
+                            "communicators");
+    MPI_Finalized(&flag);
+    if (flag || atomic_load(&finalized))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "MPI is finalized: communicators cannot be used "
+                            "any more");
+    return 0;
+}
+
+static void
+start_thread(void)
+{
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_MULTIPLE)
+        return;
+    // mpirun binds a rank to one core as a rule, where this thread and the
+    // program would take turns: it may run on any.
+    pthread_attr_t attributes;
+    cpu_set_t everywhere;
+    memset(&everywhere, 0xff, sizeof everywhere);
+    pthread_attr_init(&attributes);
+    pthread_attr_setaffinity_np(&attributes, sizeof everywhere, &everywhere);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
+    threaded = pthread_create(&thread, &attributes, serve, NULL) == 0
+               || pthread_create(&thread, NULL, serve, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    if (threaded)
+        pthread_setname_np(thread, "warpmpi");
+}
+
+int
+wm_engine_start(wm_error_t *err)
+{
+    if (wm_engine_check(err) < 0)
+        return WM_ERR_STATE;
+    wm_lock(&lock);
+    bool begin = !atomic_load(&started);
+    if (begin) {
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,
+                               NULL);
+        MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
+        wm_poke_begin();
+        wm_hooks.begin();
+        start_thread();
+        atomic_store(&started, true);
+    }
+    // Not the affinity: mpirun may bind each rank to a core of its own, which
+    // is enough.
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int ranks = wm_hooks.local_ranks();
+    plenty = online >= 2 * ranks;
+    crowded = online < ranks;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}

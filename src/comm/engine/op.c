@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/engine/op.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/engine/buffer.h"
+#include "comm/engine/child.h"
+#include "comm/engine/engine.h"
+#include "cuda/lock.h"
+
+// They live for microseconds: some are kept for the next. Under
+// AddressSanitizer none is, so that it sees each one's end.
+#ifdef __SANITIZE_ADDRESS__
+#define SPARES 0
+#else
+#define SPARES 160
+#endif
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *spares[SPARES + 1];
+static int spare_count;
+
+static void *
+take_spare(void)
+{
+    void *block = NULL;
+    wm_lock(&lock);
+    if (spare_count > 0)
+        block = spares[--spare_count];
+    pthread_mutex_unlock(&lock);
+    return block != NULL ? block : malloc(WM_OP_BYTES);
+}
+
+static void
+give_spare(void *block)
+{
+    wm_lock(&lock);
+    if (spare_count < SPARES) {
+        spares[spare_count++] = block;
+        block = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    free(block);
+}
+
+void *
+wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
+{
+    wm_op_t *op = take_spare();
+    if (op == NULL)
+        return NULL;
+    // All but the text of the error, whose code says that there is none.
+    memset(op, 0, offsetof(wm_op_t, error));
+    op->error.code = 0;
+    memset((char *)op + sizeof *op, 0, size - sizeof *op);
+    op->kind = kind;
+    op->comm = comm;
+    op->request = MPI_REQUEST_NULL;
+    atomic_store(&op->references, 1);
+    return op;
+}
+
+static const wm_op_kind_t no_kind = {0};
+
+// Its first reference is nobody's.
+static wm_op_t ended = {
+    .kind = &no_kind,
+    .done = WM_DONE_TOLD,
+    .news = 1,
+    .references = 1,
+};
+
+wm_op_t *
+wm_op_ended(void)
+{
+    wm_op_retain(&ended);
+    return &ended;
+}
+
+bool
+wm_op_is_ended(const wm_op_t *op)
+{
+    return op == &ended;
+}
+
+void
+wm_op_retain(wm_op_t *op)
+{
+    atomic_fetch_add(&op->references, 1);
+}
+
+static void
+give_back_own(wm_op_t *op)
+{
+    if (op->kind->buffer != NULL)
+        wm_buffer_release(op->kind->buffer(op));
+}
+
+void
+wm_op_release(wm_op_t *op)
+{
+    if (atomic_fetch_sub(&op->references, 1) != 1 || wm_is_child())
+        return;
+    if (op->kind->free != NULL)
+        op->kind->free(op);
+    give_back_own(op);
+    for (int i = 0; i < 2; ++i)
+        if (op->parts_of[i] != NULL)
+            wm_op_release(op->parts_of[i]);
+    give_spare(op);
+}
+
+static void
+give_back(wm_op_t *op)
+{
+    if (atomic_load(&op->done) != WM_DONE_ENDED || wm_is_child())
+        return;
+    for (int i = 0; i < 2; ++i)
+        if (op->parts_of[i] != NULL)
+            give_back(op->parts_of[i]);
+    give_back_own(op);
+}
+
+void
+wm_op_release_told(wm_op_t *op)
+{
+    give_back(op);
+    wm_op_release(op);
+}
+
+static void
+tell(wm_op_t *op, wm_done_t done)
+{
+    bool told = atomic_load(&op->done);
+    atomic_store_explicit(&op->done, done, memory_order_release);
+    if (told)
+        return;
+    atomic_store(&op->news, 1);
+    if (op->has_request)
+        MPI_Grequest_complete(op->request);
+}
+
+void
+wm_op_complete(wm_op_t *op)
+{
+    if (!atomic_load(&op->done))
+        tell(op, WM_DONE_TOLD);
+}
+
+void
+wm_op_end(wm_op_t *op)
+{
+    tell(op, WM_DONE_ENDED);
+}
+
+void
+wm_op_fail(wm_op_t *op, const wm_error_t *err)
+{
+    if (op->error.code == 0)
+        op->error = *err;
+}
+
+wm_buffer_t *
+wm_op_buffer(wm_op_t *op)
+{
+    return op->kind->buffer != NULL ? op->kind->buffer(op) : NULL;
+}
+
+const wm_op_t *
+wm_op_message(const wm_op_t *op)
+{
+    while (op->parts_of[0] != NULL) {
+        const wm_op_t *other = op->parts_of[1];
+        op = other != NULL && atomic_load(&op->parts_of[0]->done)
+                 ? other
+                 : op->parts_of[0];
+    }
+    return op;
+}
+
+void
+wm_op_about(const wm_op_t *op, wm_about_t *about)
+{
+    const wm_op_t *message = wm_op_message(op);
+    *about = (wm_about_t){0};
+    if (message->kind->about != NULL)
+        message->kind->about(message, about);
+}
+
+bool
+wm_op_cancel(wm_op_t *op)
+{
+    bool can = op->kind->cancel != NULL;
+    wm_engine_lock();
+    can = can && op->kind->cancel(op);
+    wm_engine_unlock();
+    return can;
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/engine/posted.h"
+
+#include "comm/engine/engine.h"
+
+typedef struct {
+    wm_op_t op;
+    MPI_Request request;
+} posted_t;
+
+int
+wm_mpi_check(int result, const char *call, wm_error_t *err)
+{
+    if (result == MPI_SUCCESS)
+        return 0;
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    MPI_Error_string(result, text, &length);
+    return wm_error_set(err, WM_ERR_MPI, result, "%s: %.400s", call, text);
+}
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    int flag = 0;
+    posted_t *posted = (posted_t *)op;
+    if (wm_mpi_check(MPI_Test(&posted->request, &flag, MPI_STATUS_IGNORE),
+                     "MPI_Test", &err)
+        < 0)
+        wm_op_fail(op, &err);
+    return flag || op->error.code != 0;
+}
+
+static wm_asks_t
+asks(const wm_op_t *op)
+{
+    (void)op;
+    return WM_ASKS_ALONE;
+}
+
+static const wm_op_kind_t kind = {.step = step, .asks = asks};
+
+wm_op_t *
+wm_posted_begin(wm_comm_t *comm, MPI_Request request)
+{
+    posted_t *posted = wm_op_new(&kind, sizeof *posted, comm);
+    if (posted == NULL)
+        return NULL;
+    posted->request = request;
+    wm_op_retain(&posted->op); // the engine's
+    wm_engine_add_lock_held(&posted->op);
+    return &posted->op;
+}
+
+// Not by MPI_Request_free: an Open MPI that ends it on another thread at that
+// moment may use it for the next message first.
+void
+wm_posted_leave(wm_comm_t *comm, MPI_Request *request)
+{
+    int flag = 0;
+    if (MPI_Test(request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag)
+        return;
+    wm_op_t *op = wm_posted_begin(comm, *request);
+    if (op != NULL)
+        wm_op_release(op); // it ends by itself
+    else
+        MPI_Request_free(request);
+    wm_engine_notify();
+    *request = MPI_REQUEST_NULL;
+}

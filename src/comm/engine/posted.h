@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Requests of MPI's own that the engine sees to. Engine lock held.
+#ifndef WM_COMM_ENGINE_POSTED_H
+#define WM_COMM_ENGINE_POSTED_H
+
+#include "comm/engine/op.h"
+
+// An MPI call's result as an error naming the call.
+WM_MUST_CHECK int
+wm_mpi_check(int result, const char *call, wm_error_t *err);
+
+// An operation that ends when MPI's request does, or NULL.
+wm_op_t *
+wm_posted_begin(wm_comm_t *comm, MPI_Request request);
+
+// Sees a request that nobody waits for to its end; frees none.
+void
+wm_posted_leave(wm_comm_t *comm, MPI_Request *request);
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Counters of what the library did, one set a process, bumped atomically.
+#ifndef WM_COMM_ENGINE_STATS_H
+#define WM_COMM_ENGINE_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+// X(name): each is a key of wm.stats(). How a message came is counted by its
+// receiver, in one of ipc, host, self and mpi.
+#define WM_COUNTERS(X)                                                        \
+    X(ipc_messages) /* received GPU to GPU, by mapped memory */               \
+    X(ipc_bytes)                                                              \
+    X(pushed_messages) /* of those, copied by their sender */                 \
+    X(host_messages)   /* with a GPU buffer, staged in host memory */         \
+    X(host_bytes)                                                             \
+    X(self_messages) /* a rank to itself on the GPU */                        \
+    X(self_bytes)                                                             \
+    X(mpi_messages) /* received from MPI alone */                             \
+    X(mpi_bytes)                                                              \
+    X(staged_bytes)       /* copied through host memory, either way */        \
+    X(handed_off_bytes)   /* copied into exportable memory first */           \
+    X(staged_collectives) /* collectives of GPU buffers through the host */   \
+    X(staged_calls)       /* files, windows, packing: likewise */             \
+    X(sent_messages)                                                          \
+    X(sent_bytes)                                                             \
+    X(received_messages)                                                      \
+    X(received_bytes)                                                         \
+    X(mappings_opened) /* peers' allocations mapped */                        \
+    X(mappings_hit)    /* messages served by one already mapped */            \
+    X(mappings_closed)                                                        \
+    X(mappings_open)           /* now */                                      \
+    X(mapped_bytes)            /* now */                                      \
+    X(device_synchronizations) /* for producers that name no stream */
+
+typedef enum {
+#define X(name) WM_STAT_##name,
+    WM_COUNTERS(X)
+#undef X
+        WM_STATS,
+} wm_stat_t;
+
+void
+wm_stat_add(wm_stat_t stat, int64_t amount);
+
+int64_t
+wm_stat_get(wm_stat_t stat);
+
+const char *
+wm_stat_name(wm_stat_t stat);
+
+void
+wm_stat_reset(void); // the counts, not what is open now
+
+#endif

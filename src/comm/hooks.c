@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the lowest rooms call of those above them: the one file that knows all.
+#include "comm/engine/hooks.h"
+
+#include "comm/engine/engine.h"
+#include "comm/message/buffered.h"
+#include "comm/message/partitioned.h"
+#include "comm/message/stash.h"
+#include "comm/node/mapping.h"
+#include "comm/watch/drain.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/leftovers.h"
+#include "comm/watch/watch.h"
+#include "comm/way/batch.h"
+#include "comm/way/eager.h"
+#include "comm/way/mailbox.h"
+#include "comm/way/transport.h"
+
+static void
+begin(void)
+{
+    wm_memory_set_reclaim(wm_mapping_reclaim);
+}
+
+static void
+end(void)
+{
+    wm_engine_lock();
+    wm_node_leave();
+    wm_engine_unlock();
+    if (wm_drain_all())
+        wm_mailbox_free_all();
+    wm_leftovers_tell();
+}
+
+static int
+configure(wm_error_t *err)
+{
+    int code = wm_transport_configure(err);
+    if (code == 0)
+        code = wm_eager_configure(err);
+    if (code == 0)
+        code = wm_hang_configure(err);
+    return code;
+}
+
+static void *
+meet(MPI_Comm user)
+{
+    wm_engine_lock();
+    (void)!wm_hang_configure(NULL); // what is wrong with it is told to all
+    wm_engine_unlock();
+    return wm_watch_begin(user);
+}
+
+static void
+met(void *watch)
+{
+    wm_watch_end(watch);
+}
+
+static void
+drop(wm_comm_t *comm)
+{
+    wm_stash_free(comm);
+    wm_room_drop(comm->room);
+    wm_partitioned_drop(comm->partitioned);
+    if (comm->parts != NULL)
+        wm_stash_free(comm->parts);
+}
+
+const wm_hooks_t wm_hooks = {
+    .begin = begin,
+    .local_ranks = wm_node_local_peers,
+    .round = wm_batch_flush_due,
+    .serve = wm_hang_serve,
+    .end = end,
+    .requested = wm_leftovers_note,
+    .let_go = wm_leftovers_strike,
+    .configure = configure,
+    .meet = meet,
+    .met = met,
+    .freed = wm_drain_sends,
+    .is_used = wm_drain_is_used,
+    .drop = drop,
+};

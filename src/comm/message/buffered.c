@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/message/buffered.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/access.h"
+#include "array/copy.h"
+#include "comm/engine/engine.h"
+#include "comm/message/pattern.h"
+#include "cuda/lock.h"
+
+struct wm_room {
+    size_t size;
+    _Atomic size_t used;
+    _Atomic int references;
+};
+
+typedef struct {
+    wm_room_t *room; // NULL: not counted
+    size_t taken;
+    wm_block_t *block; // of device memory, else
+    void *memory;
+} copy_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static wm_room_t *of_process;
+
+void
+wm_room_drop(wm_room_t *room)
+{
+    if (room != NULL && atomic_fetch_sub(&room->references, 1) == 1)
+        free(room);
+}
+
+static wm_room_t **
+place(wm_comm_t *comm)
+{
+    return comm != NULL ? &comm->room : &of_process;
+}
+
+int
+wm_room_attach(wm_comm_t *comm, size_t size, wm_error_t *err)
+{
+    wm_room_t *room = malloc(sizeof *room);
+    if (room == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    room->size = size;
+    atomic_init(&room->used, 0);
+    atomic_init(&room->references, 1);
+    wm_lock(&lock);
+    wm_room_t **attached = place(comm);
+    bool free_place = *attached == NULL;
+    if (free_place)
+        *attached = room;
+    pthread_mutex_unlock(&lock);
+    if (free_place)
+        return 0;
+    free(room);
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                        "a buffer is attached already: detach it first");
+}
+
+static int
+none_attached(wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                        "no buffer is attached: attach one to the "
+                        "communicator with comm.Attach_buffer(buf), or call "
+                        "warpmpi.install() before MPI.Attach_buffer(buf)");
+}
+
+int
+wm_room_detach(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_lock(&lock);
+    wm_room_t *room = *place(comm);
+    *place(comm) = NULL;
+    pthread_mutex_unlock(&lock);
+    if (room == NULL)
+        return none_attached(err);
+    wm_room_drop(room);
+    return 0;
+}
+
+// The communicator's own, else that of the process; one reference, or NULL.
+static wm_room_t *
+room_of(wm_comm_t *comm)
+{
+    wm_lock(&lock);
+    wm_room_t *room = comm != NULL && comm->room != NULL ? comm->room
+                                                         : of_process;
+    if (room != NULL)
+        atomic_fetch_add(&room->references, 1);
+    pthread_mutex_unlock(&lock);
+    return room;
+}
+
+typedef struct {
+    wm_op_t op;
+    wm_room_t *room;
+} flush_t;
+
+static bool
+step_flush(wm_op_t *op)
+{
+    return atomic_load(&((flush_t *)op)->room->used) == 0;
+}
+
+static void
+free_flush(wm_op_t *op)
+{
+    wm_room_drop(((flush_t *)op)->room);
+}
+
+static const wm_op_kind_t flush_kind = {
+    .step = step_flush,
+    .free = free_flush,
+};
+
+int
+wm_room_flush_begin(wm_comm_t *comm, wm_op_t **result, wm_error_t *err)
+{
+    wm_lock(&lock);
+    wm_room_t *room = *place(comm);
+    if (room != NULL)
+        atomic_fetch_add(&room->references, 1);
+    pthread_mutex_unlock(&lock);
+    if (room == NULL)
+        return none_attached(err);
+    flush_t *flush = wm_op_new(&flush_kind, sizeof *flush, comm);
+    if (flush == NULL) {
+        wm_room_drop(room);
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    flush->room = room;
+    *result = &flush->op;
+    wm_op_retain(&flush->op); // the engine's
+    wm_engine_lock();
+    wm_engine_add_lock_held(&flush->op);
+    wm_engine_unlock();
+    return 0;
+}
+
+static void
+release_copy(void *owner)
+{
+    copy_t *copy = owner;
+    if (copy->block != NULL)
+        wm_block_free(copy->block, 0, NULL, NULL);
+    free(copy->memory);
+    if (copy->room != NULL) {
+        atomic_fetch_sub(&copy->room->used, copy->taken);
+        wm_room_drop(copy->room);
+    }
+    free(copy);
+}
+
+// Into the block, or into host memory, which what only MPI can pack goes to.
+static int
+enqueue_copy(const wm_buffer_t *buffer, char *into, int device,
+             CUstream stream, wm_error_t *err)
+{
+    const wm_pattern_t *pattern = buffer->pattern;
+    if (pattern == NULL)
+        return wm_memory_copy(device, into, buffer->data, buffer->nbytes,
+                              stream, err);
+    return wm_pattern_is_strided(pattern)
+               ? wm_strided_pack(&pattern->strided, into, buffer->nbytes,
+                                 device, stream, err)
+               : wm_pattern_stage(pattern, device, stream, into,
+                                  buffer->nbytes, MPI_COMM_SELF, err);
+}
+
+// On a stream that follows all who write the buffer, and to its end.
+static int
+copy_on_device(const wm_buffer_t *buffer, const wm_producer_t *producer,
+               const wm_envelope_t *envelope, char *into, int device,
+               wm_error_t *err)
+{
+    wm_access_t access;
+    wm_access_begin(&access, producer, false, device);
+    if (envelope->stream_device >= 0)
+        wm_access_name_stream(&access, envelope->stream_device,
+                              envelope->stream);
+    int code = wm_copy_prepare(device, err);
+    if (code == 0)
+        code = wm_access_open(&access, err);
+    if (code == 0)
+        code = enqueue_copy(buffer, into, device, access.stream, err);
+    int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
+    wm_access_close(&access);
+    return code < 0 ? code : ended;
+}
+
+int
+wm_buffer_duplicate(const wm_buffer_t *buffer, const wm_envelope_t *envelope,
+                    wm_buffer_t *result, wm_error_t *err)
+{
+    wm_buffer_t made = {
+        .nbytes = buffer->nbytes,
+        .memory = {.device = -1},
+        .release = release_copy,
+        .pickled = buffer->pickled,
+        .element = buffer->element,
+    };
+    wm_producer_t producer = buffer->producer;
+    int code = wm_settle_producer(buffer, &producer, envelope, false, err);
+    if (code < 0)
+        return code;
+    copy_t *copy = calloc(1, sizeof *copy);
+    if (copy == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    made.owner = copy;
+    bool device = wm_buffer_on_device(buffer);
+    const wm_pattern_t *pattern = buffer->nbytes > 0 ? buffer->pattern : NULL;
+    int ordinal = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    if (device && (pattern == NULL || wm_pattern_is_strided(pattern))) {
+        code = wm_block_alloc(ordinal, buffer->nbytes, &copy->block, err);
+        if (code == 0) {
+            made.data = wm_block_pointer(copy->block);
+            wm_block_describe(copy->block, &made.memory);
+        }
+    }
+    else if ((made.data = copy->memory = malloc(buffer->nbytes + 1)) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0 && device)
+        code = copy_on_device(buffer, &producer, envelope, made.data, ordinal,
+                              err);
+    else if (code == 0 && pattern != NULL)
+        code = wm_pattern_pack(pattern, made.data, buffer->nbytes, NULL,
+                               MPI_COMM_SELF, err);
+    else if (code == 0 && buffer->nbytes > 0)
+        memcpy(made.data, buffer->data, buffer->nbytes);
+    if (code < 0)
+        release_copy(copy);
+    else
+        *result = made;
+    return code;
+}
+
+// Takes `bytes` of the room, whose reference passes to the copy.
+static int
+count_in(wm_room_t *room, size_t bytes, wm_buffer_t *buffer, wm_error_t *err)
+{
+    copy_t *copy = buffer->owner;
+    size_t used = atomic_load(&room->used);
+    do {
+        if (room->size != SIZE_MAX && used + bytes > room->size)
+            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                                "a buffered message of %zu bytes (with "
+                                "MPI.BSEND_OVERHEAD) does not fit: %zu of %zu "
+                                "are in use; attach a larger buffer",
+                                bytes, used, room->size);
+    } while (!atomic_compare_exchange_weak(&room->used, &used, used + bytes));
+    copy->room = room;
+    copy->taken = bytes;
+    return 0;
+}
+
+static int
+send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
+          const wm_envelope_t *envelope, wm_error_t *err)
+{
+    wm_buffer_t copy;
+    wm_op_t *sending;
+    wm_envelope_t inner = {
+        .rank = envelope->rank,
+        .tag = envelope->tag,
+        .stream_device = -1,
+    };
+    wm_room_t *room = room_of(comm);
+    if (room == NULL)
+        return none_attached(err);
+    int code = wm_buffer_duplicate(buffer, envelope, &copy, err);
+    if (wm_send_tells(code))
+        wm_send_failure(comm, &inner, err->text);
+    if (code == 0) {
+        code = count_in(room, buffer->nbytes + MPI_BSEND_OVERHEAD, &copy, err);
+        if (code < 0)
+            wm_buffer_release(&copy);
+    }
+    if (code < 0) {
+        wm_room_drop(room);
+        return code;
+    }
+    code = wm_send_begin(comm, &copy, &inner, &sending, err);
+    if (code == 0) {
+        wm_op_release(sending); // it ends by itself
+        wm_engine_notify();
+    }
+    return code;
+}
+
+int
+wm_buffered_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+                  const wm_envelope_t *envelope, wm_op_t **result,
+                  wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
+                             false, err);
+    if (code == 0 && envelope->rank != MPI_PROC_NULL)
+        code = send_copy(comm, buffer, envelope, err);
+    wm_buffer_release(buffer);
+    if (code == 0)
+        *result = wm_op_ended();
+    return code;
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/message/end.h"
+
+#include <stdlib.h>
+
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/message/pack.h"
+#include "comm/node/mapping.h"
+#include "comm/way/eager.h"
+#include "comm/way/staging.h"
+#include "cuda/word.h"
+
+#define BORROW_BYTES 1048576
+
+int
+wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
+           const wm_envelope_t *envelope, bool receives, wm_end_t **result,
+           wm_error_t *err)
+{
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, receives ? "source" : "dest",
+                             envelope->rank, envelope->tag, receives, err);
+    wm_end_t *end = code == 0 ? wm_op_new(kind, sizeof *end, comm) : NULL;
+    if (code == 0 && end == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    end->receives = receives;
+    end->rank = envelope->rank;
+    end->tag = envelope->tag;
+    end->synchronous = envelope->synchronous;
+    end->blocking = envelope->blocking;
+    end->more = envelope->more;
+    end->paired = envelope->paired;
+    end->eager = envelope->eager;
+    end->buffer = *buffer;
+    // Managed memory that is on no GPU now is read by any.
+    bool device = wm_buffer_on_device(buffer) && buffer->memory.device >= 0;
+    wm_access_begin(&end->access, &buffer->producer, receives,
+                    device ? buffer->memory.device : 0);
+    if (envelope->stream_device >= 0 && envelope->rank != MPI_PROC_NULL)
+        wm_access_name_stream(&end->access, envelope->stream_device,
+                              envelope->stream);
+    end->slot_index = end->lane = -1;
+    end->matching = end->flying[0] = end->flying[1] = MPI_REQUEST_NULL;
+    end->op.result.received = receives;
+    end->op.result.source = envelope->rank;
+    end->op.result.tag = envelope->tag;
+    if (envelope->rank == MPI_PROC_NULL) {
+        end->op.result.tag = MPI_ANY_TAG;
+        atomic_store(&end->op.done, WM_DONE_TOLD);
+    }
+    else if (envelope->rank >= 0)
+        end->peer = comm->peers[envelope->rank];
+    *result = end;
+    return 0;
+}
+
+int
+wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
+                                    const wm_envelope_t *, wm_op_t **,
+                                    wm_error_t *),
+                       wm_comm_t *comm, wm_buffer_t *buffer,
+                       const wm_envelope_t *envelope, wm_op_t **op,
+                       wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(buffer); // which it takes over
+    if (device)
+        wm_device_stay();
+    int code = begin(comm, buffer, envelope, op, err);
+    if (device)
+        wm_device_go();
+    return code;
+}
+
+int
+wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
+                   const wm_envelope_t *envelope, bool to_write,
+                   wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(buffer);
+    int code = 0;
+    if (envelope->stream_device >= 0)
+        code = wm_stream_refuse_capture(envelope->stream_device,
+                                        envelope->stream, "the stream", err);
+    if (code == 0 && producer->kind == WM_PRODUCER_STREAM && device)
+        code = wm_stream_refuse_capture(producer->device, producer->stream,
+                                        "the stream of the array", err);
+    if (code == 0 && envelope->stream_device >= 0 && !device)
+        code = wm_stream_synchronize(envelope->stream_device, envelope->stream,
+                                     err);
+    if (code < 0)
+        return code;
+    if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
+        producer->kind = producer->order == NULL
+                             ? WM_PRODUCER_NONE // the stream was declared
+                             : WM_PRODUCER_ORDER;
+    bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
+    if (producer->kind == WM_PRODUCER_NONE || (!unnamed && device))
+        return 0;
+    wm_stat_add(WM_STAT_device_synchronizations, unnamed);
+    code = wm_producer_wait(producer, to_write, err);
+    producer->kind = WM_PRODUCER_NONE;
+    return code;
+}
+
+int
+wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err)
+{
+    int code = 0;
+    if (pinned)
+        code = wm_packet_take_pinned(&end->packet, err);
+    else if ((end->packet = wm_packet_take()) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    end->packet_pinned = pinned && code == 0;
+    return code;
+}
+
+bool
+wm_end_borrows(const wm_end_t *end)
+{
+    return end->buffer.nbytes <= BORROW_BYTES
+           && (end->blocking || !end->receives)
+           && wm_access_may_borrow(&end->access);
+}
+
+bool
+wm_end_posts(const wm_end_t *end)
+{
+    return end->box != NULL && end->lane < 0 && !end->synchronous
+           && end->access.user_device == end->access.device;
+}
+
+int
+wm_end_open_stream(wm_end_t *end, wm_error_t *err)
+{
+    wm_access_t *access = &end->access;
+    if (access->opened)
+        return 0;
+    if (wm_end_borrows(end)) {
+        wm_access_borrow(access);
+        return 0;
+    }
+    return wm_end_posts(end) ? wm_access_open_named(access, err)
+                             : wm_access_open(access, err);
+}
+
+void
+wm_end_drop(wm_end_t *end)
+{
+    wm_pack_drop(end);
+    if (end->side != NULL)
+        wm_stream_release(end->access.device, end->side);
+    end->side = NULL;
+    wm_access_close(&end->access);
+    if (end->event != NULL)
+        wm_event_release(end->access.user_device, end->event);
+    end->event = NULL;
+    if (end->mapping != NULL)
+        wm_mapping_release(end->mapping);
+    end->mapping = NULL;
+    wm_eager_drop(end);
+    if (end->handoff != NULL)
+        wm_block_free(end->handoff, 0, NULL, NULL);
+    end->handoff = NULL;
+    bool quiet = end->slot != NULL
+                 && wm_word_reached(&end->slot->ready,
+                                    end->pieces.ready_base + end->pieces.next);
+    if (end->box != NULL && (quiet || end->pieces.next == 0))
+        wm_mailbox_release(end->box);
+    end->box = NULL;
+    if (end->staging != NULL)
+        wm_pinned_free(end->staging);
+    end->staging = NULL;
+    free(end->scratch);
+    end->scratch = NULL;
+    wm_staging_drop(end);
+    // A slot or mailbox that a stream of ours may still write is given up.
+    if (end->slot_index >= 0 && quiet)
+        wm_slot_release(end->slot_index);
+    end->slot_index = -1;
+}
+
+wm_asks_t
+wm_end_asks(const wm_op_t *op)
+{
+    const wm_end_t *end = (const wm_end_t *)op;
+    if (end->matching == MPI_REQUEST_NULL && end->flying[0] == MPI_REQUEST_NULL
+        && end->flying[1] == MPI_REQUEST_NULL)
+        return WM_ASKS_NOTHING;
+    return end->slot == NULL && end->staging == NULL ? WM_ASKS_ALONE
+                                                     : WM_ASKS_TOO;
+}
+
+void
+wm_end_about(const wm_op_t *op, wm_about_t *about)
+{
+    const wm_end_t *end = (const wm_end_t *)op;
+    const wm_slot_t *slot = end->slot;
+    const uint64_t parts[] = {
+        (uint64_t)end->state,
+        end->pieces.next,
+        end->offset,
+        end->chunks[0],
+        end->chunks[1],
+        (uint64_t)end->unpacking,
+        end->header.magic,
+        slot != NULL ? atomic_load(&slot->ready) : 0,
+        slot != NULL ? atomic_load(&slot->taken) : 0,
+    };
+    *about = (wm_about_t){
+        .is_message = true,
+        .receives = end->receives,
+        .matched = end->header.magic != 0,
+        .rank = end->rank,
+        .tag = end->tag,
+        .sized = !end->buffer.grows,
+        .nbytes = end->buffer.nbytes,
+        .peer = end->peer,
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i)
+        about->mark = (about->mark ^ parts[i]) * 1099511628211ull;
+}
+
+wm_buffer_t *
+wm_end_buffer(wm_op_t *op)
+{
+    return &((wm_end_t *)op)->buffer;
+}
+
+// Waits in the driver for the copy that the engine has submitted.
+void
+wm_end_meet(wm_op_t *op)
+{
+    wm_end_t *end = (wm_end_t *)op;
+    wm_error_t err;
+    atomic_store(&op->news, 0);
+    end->sync_code = wm_stream_synchronize(end->access.device,
+                                           end->access.stream, &err);
+    if (end->sync_code < 0)
+        wm_op_fail(op, &err);
+    atomic_store(&end->synchronized, true);
+}
+
+void
+wm_end_free(wm_op_t *op)
+{
+    wm_end_t *end = (wm_end_t *)op;
+    wm_pack_drop(end);
+    wm_access_close(&end->access);
+    if (end->packet_pinned)
+        wm_packet_give_pinned(end->packet);
+    else if (end->packet != NULL)
+        wm_packet_give(end->packet);
+}

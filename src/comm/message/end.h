@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One end of a message, its sender's or its receiver's, from the call to its
+// end. Engine lock held, except where told.
+#ifndef WM_COMM_MESSAGE_END_H
+#define WM_COMM_MESSAGE_END_H
+
+#include "array/access.h"
+#include "comm/comm/comm.h"
+#include "comm/engine/op.h"
+#include "comm/message/p2p.h"
+#include "comm/message/packet.h"
+#include "comm/way/mailbox.h"
+
+typedef struct wm_transport wm_transport_t; // transport.h
+
+// Moving pieces between a source or a ring and a buffer: what both ends of
+// every transport do.
+typedef struct {
+    char *remote;          // the ring (or the sender's memory, mapped)
+    uint64_t piece;        // bytes a piece, at most
+    uint32_t pieces, ring; // in all, in the ring
+    uint32_t next;         // first not yet submitted
+    uint32_t ready_base, taken_base;
+    bool on_host; // pieces are copied by this thread
+    bool ramped;  // the first are shorter: one quarter, one half
+} wm_pieces_t;
+
+typedef struct {
+    wm_op_t op;
+    int state; // of the step function
+    // What the call said.
+    int rank, tag;
+    bool receives;
+    bool blocking;    // the caller waits: nothing new comes on its streams
+    bool synchronous; // completes only once matched
+    bool paired;      // a receive of the same call is under way
+    bool eager;       // it goes on without its receiver, whatever its size
+    bool more;        // others begin at once, and share a kernel with it
+    wm_buffer_t buffer;
+    wm_access_t access;
+
+    // Of a receive, until it has matched.
+    bool stashed;         // the message was in the stash
+    bool held;            // nobody looks for its header now
+    bool withdrawn;       // a message that comes now is put back
+    bool discards;        // it failed, and takes what still comes
+    MPI_Request matching; // of the header, or of the token behind it
+    char *packet;
+    bool packet_pinned;
+    wm_header_t header; // of the message matched or sent
+    wm_peer_t *peer;
+    bool asked; // whether those who used the buffer have ended
+
+    // Of an offer.
+    wm_slot_t *slot;
+    int slot_index, lane; // ours, -1 none
+    unsigned looks;       // how often it waited for words of its peer
+    wm_mapping_t *mapping;
+    wm_block_t *handoff; // exportable copy, or ring
+    wm_mailbox_t *box;   // or mailbox
+    const wm_transport_t *transport;
+    wm_pieces_t pieces;
+    CUstream side; // of the pool: every other piece's; NULL: none
+    bool batched;  // its copy, or its announcement, goes with others
+    bool alone;    // it shall not
+    bool fetching; // a kernel takes the data out of a mailbox
+    bool late;     // one did not find them there
+    bool signals;  // its stream writes `taken`
+    unsigned asks; // how often its end was looked for
+
+    // On a user's stream.
+    bool on_stream; // it has been given the pull
+    CUevent event;  // that our use of the memory ended
+    bool recorded;  // that is
+
+    // A caller who waits for our stream himself (kind->meet).
+    _Atomic bool synchronized;
+    int sync_code; // what that gave; in `error` where negative
+
+    // Chunks that MPI carries (payload.c).
+    bool carried;          // MPI reaches the device memory itself
+    bool reachable;        // nobody else uses that any more
+    char *staging;         // two pinned chunks
+    char *scratch;         // two chunks that are thrown away
+    MPI_Request flying[2]; // of two chunks
+    size_t offset;         // chunks given to MPI so far
+    uint32_t chunks[2];    // copied out of the device; MPI is done with
+
+    // A buffer with gaps (pack.c).
+    wm_block_t *packed; // stands in for it
+    char *packed_host;  // likewise
+    char *span;         // page-locked copy of the memory of a pattern
+    int unpacking;      // how far that is
+    bool unpacked;      // what unpacks has been enqueued, or has run
+    bool onto_device;   // what is unpacked on the host goes there
+
+    // A blocking send that need not wait (eager.c).
+    wm_block_t *copy;
+    CUstream copying;
+    bool unmoved;  // it stays where it is
+    int64_t since; // its offer waits, microseconds
+
+    int64_t left_since;   // to a thread of the program's (receive.c)
+    int64_t pushed_since; // its sender could have begun (push.c)
+} wm_end_t;
+
+_Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "
+                                                "kept");
+
+// Whether an operation is an end, and which.
+bool
+wm_end_is_send(const wm_op_t *op);
+bool
+wm_end_is_receive(const wm_op_t *op);
+
+// What both ends do first: checks, and a new operation with one reference,
+// done at once for PROC_NULL. Takes over `buffer`, also on failure. Lock not
+// held.
+WM_MUST_CHECK int
+wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
+           const wm_envelope_t *envelope, bool receives, wm_end_t **end,
+           wm_error_t *err);
+
+// Around what each end does: the thread stays in the buffer's device for it.
+WM_MUST_CHECK int
+wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
+                                    const wm_envelope_t *, wm_op_t **,
+                                    wm_error_t *),
+                       wm_comm_t *comm, wm_buffer_t *buffer,
+                       const wm_envelope_t *envelope, wm_op_t **op,
+                       wm_error_t *err);
+
+// Gives it a packet, page-locked where a stream is to read or write it.
+WM_MUST_CHECK int
+wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err);
+
+// Whether the operation is to work on the stream of the buffer's producer.
+bool
+wm_end_borrows(const wm_end_t *end);
+
+// Whether the user's stream itself posts the message to a mailbox: the buffer
+// is free behind that, whenever the receiver comes.
+bool
+wm_end_posts(const wm_end_t *end);
+
+// Gives the operation a stream that is ordered after whoever uses the buffer:
+// the producer's own for short work while its owner waits, else one of the
+// pool. No-op when it has one.
+WM_MUST_CHECK int
+wm_end_open_stream(wm_end_t *end, wm_error_t *err);
+
+// Lets go of slots, streams, mappings, staging, whatever an end left.
+void
+wm_end_drop(wm_end_t *end);
+
+// What both kinds have in common (wm_op_kind_t).
+wm_asks_t
+wm_end_asks(const wm_op_t *op);
+void
+wm_end_about(const wm_op_t *op, wm_about_t *about);
+wm_buffer_t *
+wm_end_buffer(wm_op_t *op);
+void
+wm_end_meet(wm_op_t *op);
+void
+wm_end_free(wm_op_t *op);
+
+#endif

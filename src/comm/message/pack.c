@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/message/pack.h"
+
+#include <stdlib.h>
+
+#include "array/copy.h"
+#include "array/mail.h"
+#include "comm/engine/stats.h"
+#include "comm/way/pieces.h"
+#include "comm/way/transport.h"
+
+enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
+
+// Whether kernels pack it.
+static bool
+by_kernel(const wm_end_t *end)
+{
+    const wm_pattern_t *pattern = end->buffer.pattern;
+    return pattern != NULL && end->buffer.nbytes > 0
+           && end->packed_host == NULL && wm_buffer_on_device(&end->buffer)
+           && wm_pattern_is_strided(pattern);
+}
+
+static bool
+by_host(const wm_end_t *end)
+{
+    return end->buffer.pattern != NULL && end->buffer.nbytes > 0
+           && !by_kernel(end);
+}
+
+// What is received, where the message is matched.
+static size_t
+received_bytes(const wm_end_t *end)
+{
+    return end->header.nbytes < end->buffer.nbytes ? end->header.nbytes
+                                                   : end->buffer.nbytes;
+}
+
+static int
+stand_in_on_device(wm_end_t *end, size_t nbytes, wm_error_t *err)
+{
+    if (end->packed != NULL)
+        return 0;
+    int code = wm_block_alloc(end->access.device, nbytes, &end->packed, err);
+    if (code < 0)
+        return code;
+    wm_block_describe(end->packed, &end->buffer.memory);
+    end->buffer.data = wm_block_pointer(end->packed);
+    return 0;
+}
+
+static int
+stand_in_on_host(wm_end_t *end, size_t nbytes, wm_error_t *err)
+{
+    if (end->packed_host != NULL)
+        return 0;
+    end->packed_host = malloc(nbytes);
+    if (end->packed_host == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0,
+                            "out of host memory: %zu bytes to pack a message "
+                            "into",
+                            nbytes);
+    end->buffer.memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    end->buffer.data = end->packed_host;
+    return 0;
+}
+
+// A page-locked copy of the memory that elements of a datatype lie in, behind
+// whoever uses it.
+static int
+read_span(wm_end_t *end, wm_error_t *err)
+{
+    const wm_pattern_t *pattern = end->buffer.pattern;
+    int code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_pinned_alloc(pattern->span, (void **)&end->span, err);
+    end->access.idle = false;
+    return code < 0 ? code
+                    : wm_memory_copy(end->access.device, end->span,
+                                     pattern->data + pattern->low,
+                                     pattern->span, end->access.stream, err);
+}
+
+// Waits: what MPI packs is a host's message from then on.
+static int
+stage(wm_end_t *end, wm_error_t *err)
+{
+    int device = end->access.device;
+    int code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = stand_in_on_host(end, end->buffer.nbytes, err);
+    if (code == 0)
+        code = wm_pattern_stage(end->buffer.pattern, device,
+                                end->access.stream, end->packed_host,
+                                end->buffer.nbytes, end->op.comm->data, err);
+    end->access.idle = code == 0;
+    wm_access_forget_borrowed(&end->access); // it may be gone later
+    end->access.producer.kind = WM_PRODUCER_NONE;
+    return code;
+}
+
+int
+wm_pack_prepare(wm_end_t *end, wm_error_t *err)
+{
+    if (by_kernel(end))
+        return wm_copy_prepare(end->access.device, err);
+    if (!by_host(end))
+        return 0;
+    if (wm_buffer_on_device(&end->buffer))
+        return stage(end, err);
+    int code = stand_in_on_host(end, end->buffer.nbytes, err);
+    return code < 0 ? code
+                    : wm_pattern_pack(end->buffer.pattern, end->packed_host,
+                                      end->buffer.nbytes, NULL,
+                                      end->op.comm->data, err);
+}
+
+const wm_strided_t *
+wm_pack_by_mail(const wm_end_t *end)
+{
+    bool mailed = by_kernel(end) && end->packed == NULL
+                  && wm_mail_takes(&end->buffer.pattern->strided);
+    return mailed ? &end->buffer.pattern->strided : NULL;
+}
+
+int
+wm_pack_reserve(wm_end_t *end, wm_error_t *err)
+{
+    return by_kernel(end) ? stand_in_on_device(end, end->buffer.nbytes, err)
+                          : 0;
+}
+
+// On the user's stream it is behind all that writes the buffer, and what comes
+// next there may change it.
+static int
+pack_on_stream(wm_end_t *end, wm_error_t *err)
+{
+    int device = end->access.user_device;
+    CUstream stream = end->access.user_stream;
+    int code = wm_producer_before(&end->access.producer, false, device, stream,
+                                  err);
+    // The stream may be gone when the block is.
+    if (code == 0)
+        code = wm_event_acquire(device, &end->event, err);
+    if (code == 0)
+        code = wm_strided_pack(&end->buffer.pattern->strided, end->buffer.data,
+                               end->buffer.nbytes, device, stream, err);
+    if (code == 0)
+        code = wm_event_record(device, end->event, stream, err);
+    end->recorded = code == 0;
+    return code;
+}
+
+int
+wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
+{
+    int device = end->access.device;
+    CUstream stream = end->access.user_stream;
+    int code;
+    if (end->packed == NULL)
+        return 0;
+    if (end->access.user_device == device)
+        code = pack_on_stream(end, err);
+    else {
+        code = wm_end_open_stream(end, err);
+        stream = end->access.stream;
+        if (code == 0)
+            code = wm_strided_pack(&end->buffer.pattern->strided,
+                                   end->buffer.data, end->buffer.nbytes,
+                                   device, stream, err);
+    }
+    if (code < 0)
+        return code;
+    end->access.producer = (wm_producer_t){
+        .kind = WM_PRODUCER_STREAM,
+        .device = device,
+        .stream = stream,
+    };
+    // The payload is taken later, when a borrowed stream may be gone.
+    if (end->header.kind == WM_MESSAGE_DATA && !end->access.pooled) {
+        end->access.opened = false;
+        wm_access_take_note(&end->access);
+    }
+    return 0;
+}
+
+int
+wm_unpack_prepare(wm_end_t *end, wm_error_t *err)
+{
+    return by_kernel(end) ? wm_copy_prepare(end->access.device, err) : 0;
+}
+
+int
+wm_unpack_match(wm_end_t *end, wm_error_t *err)
+{
+    if (!by_host(end) || end->header.nbytes == 0)
+        return 0;
+    end->onto_device |= wm_buffer_on_device(&end->buffer);
+    return stand_in_on_host(end, received_bytes(end), err);
+}
+
+int
+wm_unpack_reserve(wm_end_t *end, wm_error_t *err)
+{
+    if (by_kernel(end) && end->header.nbytes > 0)
+        return stand_in_on_device(end, received_bytes(end), err);
+    return wm_unpack_match(end, err);
+}
+
+int
+wm_unpack_accept(wm_end_t *end, wm_error_t *err)
+{
+    bool near = end->transport == &wm_transport_ipc
+                || (end->transport == &wm_transport_self
+                    && end->header.device == end->access.device);
+    bool direct = wm_pieces_are_boxed(end) ? wm_pack_by_mail(end) != NULL
+                                           : near && end->pieces.pieces == 1;
+    return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
+}
+
+bool
+wm_unpack_is_direct(const wm_end_t *end)
+{
+    return by_kernel(end) && end->packed == NULL;
+}
+
+bool
+wm_unpack_on_stream(const wm_end_t *end)
+{
+    return end->buffer.pattern == NULL
+           || (by_kernel(end)
+               && end->access.user_device == end->access.device);
+}
+
+int
+wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
+                  wm_error_t *err)
+{
+    if (!by_kernel(end))
+        return 0;
+    end->unpacked = true;
+    return wm_strided_unpack(&end->buffer.pattern->strided, from,
+                             received_bytes(end), device, stream, err);
+}
+
+bool
+wm_unpack_is_left(const wm_end_t *end)
+{
+    return (end->packed != NULL || end->packed_host != NULL) && !end->unpacked
+           && end->op.error.code == 0 && !end->op.result.cancelled;
+}
+
+static int
+look_at_stream(wm_end_t *end, wm_error_t *err)
+{
+    return wm_access_look(&end->access, 16, err);
+}
+
+// MPI unpacks into a copy of the memory, gaps and all, which then goes back.
+static int
+unpack_span(wm_end_t *end, wm_error_t *err)
+{
+    const wm_pattern_t *pattern = end->buffer.pattern;
+    int code = look_at_stream(end, err);
+    if (code <= 0)
+        return code;
+    code = wm_pattern_unpack(pattern, end->packed_host, received_bytes(end),
+                             wm_pattern_base(pattern, end->span),
+                             end->op.comm->data, err);
+    if (code < 0)
+        return code;
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)received_bytes(end));
+    end->access.idle = false;
+    end->unpacking = UNPACK_WRITTEN;
+    return wm_memory_copy(end->access.device, pattern->data + pattern->low,
+                          end->span, pattern->span, end->access.stream, err);
+}
+
+static int
+begin_unpacking(wm_end_t *end, wm_error_t *err)
+{
+    int code;
+    if (end->packed_host != NULL && !end->onto_device) {
+        end->unpacked = true;
+        code = wm_pattern_unpack(end->buffer.pattern, end->packed_host,
+                                 received_bytes(end), NULL, end->op.comm->data,
+                                 err);
+        return code < 0 ? code : 1;
+    }
+    if (end->packed_host != NULL) {
+        end->unpacking = UNPACK_READ;
+        return read_span(end, err);
+    }
+    end->unpacking = UNPACK_WRITTEN;
+    code = wm_end_open_stream(end, err);
+    end->access.idle = false;
+    return code < 0
+               ? code
+               : wm_unpack_enqueue(end, end->buffer.data, end->access.device,
+                                   end->access.stream, err);
+}
+
+int
+wm_unpack_step(wm_end_t *end, wm_error_t *err)
+{
+    switch (end->unpacking) {
+    case UNPACK_NEW:
+        return begin_unpacking(end, err);
+    case UNPACK_READ:
+        return unpack_span(end, err);
+    default:
+        return look_at_stream(end, err);
+    }
+}
+
+void
+wm_pack_drop(wm_end_t *end)
+{
+    // What packs may run still where a send failed.
+    if (end->packed != NULL && !end->receives && end->op.error.code != 0)
+        wm_access_wait_for_notes(&end->access);
+    if (end->packed != NULL && end->recorded) {
+        wm_block_free(end->packed, 1, &end->event, &end->access.user_device);
+        end->event = NULL;
+    }
+    else if (end->packed != NULL)
+        wm_block_free(end->packed, 0, NULL, NULL);
+    end->packed = NULL;
+    if (end->span != NULL)
+        wm_pinned_free(end->span);
+    end->span = NULL;
+    free(end->packed_host);
+    end->packed_host = NULL;
+}

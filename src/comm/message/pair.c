@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A receive and a send of one call, as one operation.
+#include "comm/engine/engine.h"
+#include "comm/message/p2p.h"
+
+static bool
+step(wm_op_t *op)
+{
+    const wm_op_t *receiving = op->parts_of[0], *sending = op->parts_of[1];
+    if (!atomic_load(&receiving->done) || !atomic_load(&sending->done))
+        return false;
+    op->result = receiving->result;
+    op->error = receiving->error.code != 0 ? receiving->error : sending->error;
+    return true;
+}
+
+static bool
+cancel(wm_op_t *op)
+{
+    (void)op; // its send goes on
+    return true;
+}
+
+static const wm_op_kind_t kind = {.step = step, .cancel = cancel};
+
+wm_op_t *
+wm_pair_begin(wm_op_t *receiving, wm_op_t *sending)
+{
+    wm_op_t *op = wm_op_new(&kind, sizeof *op, receiving->comm);
+    if (op == NULL) {
+        wm_op_release(receiving);
+        wm_op_release(sending);
+        return NULL;
+    }
+    op->result.received = true;
+    op->parts_of[0] = receiving;
+    op->parts_of[1] = sending;
+    wm_engine_lock();
+    wm_op_retain(op); // the engine's
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
+    return op;
+}

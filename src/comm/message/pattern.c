@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/message/pattern.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm/comm.h"
+#include "comm/engine/stats.h"
+
+bool
+wm_pattern_is_strided(const wm_pattern_t *pattern)
+{
+    return pattern->type == MPI_DATATYPE_NULL;
+}
+
+// MPI's own packing counts in int, before MPI 4: in portions of elements.
+static int
+pack_elements(const wm_pattern_t *pattern, char *packed, size_t count,
+              char *base, bool packs, MPI_Comm comm, wm_error_t *err)
+{
+    size_t most = INT_MAX / pattern->size;
+    int code = 0;
+    if (most == 0)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "one element of the datatype has %zu bytes, more "
+                            "than MPI can pack: send it in smaller elements",
+                            pattern->size);
+    while (count > 0 && code == 0) {
+        int portion = (int)(count < most ? count : most);
+        int nbytes = portion * (int)pattern->size, position = 0;
+        code = wm_mpi_check(packs ? MPI_Pack(base, portion, pattern->type,
+                                             packed, nbytes, &position, comm)
+                                  : MPI_Unpack(packed, nbytes, &position, base,
+                                               portion, pattern->type, comm),
+                            packs ? "MPI_Pack" : "MPI_Unpack", err);
+        base += portion * pattern->extent;
+        packed += nbytes;
+        count -= (size_t)portion;
+    }
+    return code;
+}
+
+// A message may end inside of an element, of which MPI unpacks no part: the
+// rest of it is what is there.
+static int
+unpack_part(const wm_pattern_t *pattern, const char *packed, size_t nbytes,
+            char *base, MPI_Comm comm, wm_error_t *err)
+{
+    char *element = malloc(pattern->size);
+    if (element == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = pack_elements(pattern, element, 1, base, true, comm, err);
+    if (code == 0) {
+        memcpy(element, packed, nbytes);
+        code = pack_elements(pattern, element, 1, base, false, comm, err);
+    }
+    free(element);
+    return code;
+}
+
+int
+wm_pattern_pack(const wm_pattern_t *pattern, char *packed, size_t nbytes,
+                char *base, MPI_Comm comm, wm_error_t *err)
+{
+    if (wm_pattern_is_strided(pattern))
+        return wm_strided_pack(&pattern->strided, packed, nbytes, -1, NULL,
+                               err);
+    return pack_elements(pattern, packed, nbytes / pattern->size,
+                         base != NULL ? base : pattern->data, true, comm, err);
+}
+
+int
+wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
+                  size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err)
+{
+    if (wm_pattern_is_strided(pattern))
+        return wm_strided_unpack(&pattern->strided, packed, nbytes, -1, NULL,
+                                 err);
+    size_t whole = nbytes / pattern->size, rest = nbytes % pattern->size;
+    base = base != NULL ? base : pattern->data;
+    int code = pack_elements(pattern, (char *)packed, whole, base, false, comm,
+                             err);
+    if (code == 0 && rest > 0)
+        code = unpack_part(pattern, packed + nbytes - rest, rest,
+                           base + (MPI_Aint)whole * pattern->extent, comm,
+                           err);
+    return code;
+}
+
+int
+wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
+                 char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err)
+{
+    char *span;
+    int code = wm_pinned_alloc(pattern->span, (void **)&span, err);
+    if (code < 0)
+        return code;
+    code = wm_memory_copy(device, span, pattern->data + pattern->low,
+                          pattern->span, stream, err);
+    int ended = wm_stream_synchronize(device, stream, code < 0 ? NULL : err);
+    code = code < 0 ? code : ended;
+    if (code == 0)
+        code = wm_pattern_pack(pattern, packed, nbytes,
+                               wm_pattern_base(pattern, span), comm, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+    wm_pinned_free(span);
+    return code;
+}

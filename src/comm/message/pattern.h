@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where the bytes of a message lie that are not contiguous: in strides, which
+// kernels can pack, or as a datatype says that only MPI can walk. Any thread;
+// GIL not needed.
+#ifndef WM_COMM_MESSAGE_PATTERN_H
+#define WM_COMM_MESSAGE_PATTERN_H
+
+#include <mpi.h>
+
+#include "array/strided.h"
+
+typedef struct wm_pattern {
+    MPI_Datatype type; // MPI_DATATYPE_NULL: `strided` tells all
+    wm_strided_t strided;
+    // With a type, which whoever made the pattern owns:
+    char *data;      // where the first element is counted from
+    size_t size;     // bytes of an element that travel
+    MPI_Aint extent; // from one element to the next
+    MPI_Aint low;    // from data to the lowest byte of any element
+    size_t span;     // bytes from there to the highest
+} wm_pattern_t;
+
+// What stands for pattern->data where `copy` holds the span: far outside of it
+// for absolute addresses, hence no sum of pointers.
+static inline char *
+wm_pattern_base(const wm_pattern_t *pattern, const char *copy)
+{
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return (char *)((uintptr_t)copy - (uintptr_t)pattern->low);
+}
+
+// Whether kernels can pack it.
+bool
+wm_pattern_is_strided(const wm_pattern_t *pattern);
+
+// Copy the first `nbytes` of the message out of, or into, host memory that
+// nobody else uses; `base`, unless NULL, is what stands for pattern->data in a
+// copy of the memory. `comm` only handles errors. WM_ERR_MPI, WM_ERR_VALUE for
+// elements larger than MPI can pack.
+WM_MUST_CHECK int
+wm_pattern_pack(const wm_pattern_t *pattern, char *packed, size_t nbytes,
+                char *base, MPI_Comm comm, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
+                  size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err);
+
+// Packs out of memory of `device`, behind what is on the stream and through a
+// page-locked copy of the memory, gaps and all. Waits.
+WM_MUST_CHECK int
+wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
+                 char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err);
+
+#endif

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/node/mapping.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/access.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+
+struct wm_mapping {
+    wm_mapping_t *next; // of the peer's, most recently used first
+    uint64_t buffer_id;
+    uint64_t base; // over there
+    int device;    // that sees it
+    int users;
+    bool stale; // freed by its owner: closed when unused
+    size_t size;
+    uint64_t used; // when last, for eviction
+    void *pointer;
+};
+
+static uint64_t clock_now;
+static int stale_count; // mappings that are
+static _Atomic bool closing_wanted;
+
+static void
+close_now(wm_mapping_t **link)
+{
+    wm_mapping_t *mapping = *link;
+    *link = mapping->next;
+    stale_count -= mapping->stale;
+    wm_memory_unmap(mapping->device, mapping->pointer);
+    wm_stat_add(WM_STAT_mappings_closed, 1);
+    wm_stat_add(WM_STAT_mappings_open, -1);
+    wm_stat_add(WM_STAT_mapped_bytes, -(int64_t)mapping->size);
+    free(mapping);
+}
+
+static void
+mark_stale(wm_mapping_t *mapping)
+{
+    stale_count += !mapping->stale;
+    mapping->stale = true;
+}
+
+// Not while a stream of the program's may be waiting for a message: closing
+// would wait for the device, with every other call of the driver, and so for
+// ever. Nor on the progress thread: a stream may wait for what the program is
+// about to do. Then later.
+static bool
+close_mapping(wm_mapping_t **link)
+{
+    bool waits = wm_access_any_named() || wm_engine_is_background();
+    if (!waits)
+        close_now(link);
+    return !waits;
+}
+
+// The unused mapping that was used longest ago, over all peers.
+static wm_mapping_t **
+oldest_unused(void)
+{
+    wm_mapping_t **oldest = NULL;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+             link = &(*link)->next)
+            if ((*link)->users == 0
+                && (oldest == NULL || (*link)->used < (*oldest)->used))
+                oldest = link;
+    return oldest;
+}
+
+// Mappings of all peers may take as much address space as the device has
+// memory; one that is larger still works, alone.
+static void
+make_room(int device, size_t size)
+{
+    const wm_device_t *info;
+    if (wm_device_describe(device, &info, NULL) < 0)
+        return;
+    while ((size_t)wm_stat_get(WM_STAT_mapped_bytes) + size
+           > info->total_memory) {
+        wm_mapping_t **link = oldest_unused();
+        if (link == NULL)
+            return;
+        close_now(link);
+    }
+}
+
+// What was mapped of the addresses that a new allocation has now is freed, and
+// while it is mapped the driver may refuse to map the new one.
+static void
+close_overlapped(wm_peer_t *peer, const wm_place_t *place)
+{
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+        wm_mapping_t *mapping = *link;
+        if (mapping->buffer_id != place->buffer_id
+            && mapping->base < place->base + place->size
+            && place->base < mapping->base + mapping->size)
+            mark_stale(mapping);
+        if (!mapping->stale || mapping->users > 0 || !close_mapping(link))
+            link = &mapping->next;
+    }
+}
+
+int
+wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
+                wm_mapping_t **mapping, wm_error_t *err)
+{
+    if (atomic_load(&peer->segment->notice_count) != peer->notices_seen)
+        wm_mapping_heed_notices();
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+         link = &(*link)->next) {
+        wm_mapping_t *found = *link;
+        if (found->buffer_id != place->buffer_id || found->device != device)
+            continue;
+        *link = found->next;
+        found->next = peer->mappings;
+        peer->mappings = found;
+        found->used = ++clock_now;
+        ++found->users;
+        wm_stat_add(WM_STAT_mappings_hit, 1);
+        *mapping = found;
+        return 0;
+    }
+    bool closes = !wm_engine_is_background();
+    if (!closes && wm_mapping_is_closing_wanted())
+        return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_ALREADY_MAPPED,
+                            "freed memory is still mapped here");
+    wm_mapping_t *opened = calloc(1, sizeof *opened);
+    if (opened == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    close_overlapped(peer, place);
+    if (closes)
+        make_room(device, place->size);
+    int code = wm_memory_map(device, &place->handle, &opened->pointer, err);
+    if (code < 0 && !closes)
+        atomic_store(&closing_wanted, true);
+    if (code == WM_ERR_MEMORY && closes && wm_mapping_flush(-1) > 0)
+        code = wm_memory_map(device, &place->handle, &opened->pointer, err);
+    if (code < 0) {
+        free(opened);
+        return code;
+    }
+    opened->buffer_id = place->buffer_id;
+    opened->base = place->base;
+    opened->device = device;
+    opened->size = place->size;
+    opened->users = 1;
+    opened->used = ++clock_now;
+    opened->next = peer->mappings;
+    peer->mappings = opened;
+    wm_stat_add(WM_STAT_mappings_opened, 1);
+    wm_stat_add(WM_STAT_mappings_open, 1);
+    wm_stat_add(WM_STAT_mapped_bytes, (int64_t)opened->size);
+    *mapping = opened;
+    return 0;
+}
+
+void
+wm_mapping_release(wm_mapping_t *mapping)
+{
+    if (--mapping->users > 0 || !mapping->stale)
+        return;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;
+             link = &(*link)->next)
+            if (*link == mapping) {
+                close_mapping(link);
+                return;
+            }
+}
+
+char *
+wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
+{
+    return (char *)mapping->pointer + (place->address - place->base);
+}
+
+// Whether the owner told that the memory is freed. A reader that is too late
+// for the ring of notices takes everything for freed, also when the ring is
+// just full: the owner may be writing over the first.
+static bool
+noticed(const wm_segment_t *segment, uint64_t from, uint64_t to,
+        uint64_t buffer_id)
+{
+    if (to - from >= WM_NOTICES)
+        return true;
+    for (uint64_t i = from; i < to; ++i)
+        if (atomic_load(&segment->notices[i % WM_NOTICES]) == buffer_id)
+            return true;
+    return false;
+}
+
+static int
+close_noticed(wm_peer_t *peer, uint64_t from, uint64_t to)
+{
+    int closed = 0;
+    for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+        wm_mapping_t *mapping = *link;
+        if (!mapping->stale
+            && !noticed(peer->segment, from, to, mapping->buffer_id)) {
+            link = &mapping->next;
+        }
+        else if (mapping->users > 0 || !close_mapping(link)) {
+            mark_stale(mapping);
+            link = &mapping->next;
+        }
+        else
+            ++closed;
+    }
+    return closed;
+}
+
+static int
+heed_peer(wm_peer_t *peer)
+{
+    uint64_t from = peer->notices_seen;
+    uint64_t to = atomic_load(&peer->segment->notice_count);
+    int closed = close_noticed(peer, from, to);
+    // The ring went round while it was read: once more, for everything.
+    uint64_t now = atomic_load(&peer->segment->notice_count);
+    if (now - from >= WM_NOTICES)
+        closed += close_noticed(peer, from, to = now);
+    peer->notices_seen = to;
+    return closed;
+}
+
+bool
+wm_mapping_is_closing_wanted(void)
+{
+    return atomic_load_explicit(&closing_wanted, memory_order_relaxed);
+}
+
+void
+wm_mapping_close_stale(void)
+{
+    if (!wm_mapping_is_closing_wanted() || !wm_engine_try_lock())
+        return;
+    wm_mapping_heed_notices();
+    wm_engine_unlock();
+}
+
+int
+wm_mapping_heed_notices(void)
+{
+    int closed = 0;
+    atomic_store(&closing_wanted, false);
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        if (peer->segment != NULL && !peer->self
+            && (stale_count > 0
+                || atomic_load(&peer->segment->notice_count)
+                       != peer->notices_seen))
+            closed += heed_peer(peer);
+    return closed;
+}
+
+int
+wm_mapping_flush(int device)
+{
+    int closed = 0;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+            if ((*link)->users > 0
+                || (device >= 0 && (*link)->device != device)) {
+                link = &(*link)->next;
+                continue;
+            }
+            close_now(link); // short of memory: waits, if need be
+            ++closed;
+        }
+    return closed;
+}
+
+bool
+wm_mapping_reclaim(int device)
+{
+    (void)device;
+    if (!wm_engine_try_lock())
+        return false;
+    bool any = wm_place_notify();
+    any |= wm_mapping_flush(-1) > 0;
+    wm_engine_unlock();
+    return any;
+}

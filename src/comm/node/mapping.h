@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Peers' allocations mapped here, kept because opening one costs 20 ms. Keyed
+// by buffer id, since an address is reused: a mapping keeps freed memory
+// taken, so its owner gives notice (place.h) and peers close. Bounded by
+// bytes; short of memory, all unused ones are closed. Engine lock held, except
+// where told.
+#ifndef WM_COMM_NODE_MAPPING_H
+#define WM_COMM_NODE_MAPPING_H
+
+#include "comm/node/node.h"
+
+// The mapping, for `device`, of the peer's allocation that a place lies in; in
+// use until wm_mapping_release.
+WM_MUST_CHECK int
+wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
+                wm_mapping_t **mapping, wm_error_t *err);
+
+void
+wm_mapping_release(wm_mapping_t *mapping);
+
+// The place here.
+char *
+wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);
+
+// Whether the progress thread could not map something, as it closes nothing:
+// what stands in its way is to be closed by a thread of the program's. Without
+// the lock.
+bool
+wm_mapping_is_closing_wanted(void);
+
+// Closes it, for who waits anyway. Without the lock; not where it is taken.
+void
+wm_mapping_close_stale(void);
+
+// Closes what the peers have given notice of. Returns how many.
+int
+wm_mapping_heed_notices(void);
+
+// Closes all unused mappings (of memory seen by `device`, -1: all).
+int
+wm_mapping_flush(int device);
+
+// What memory short of room calls (wm_memory_set_reclaim): posts notices and
+// closes all unused mappings, of any device. Takes the lock itself, does
+// nothing where it is taken; whether it may have freed some.
+bool
+wm_mapping_reclaim(int device);
+
+#endif

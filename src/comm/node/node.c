@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/node/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/engine/check.h"
+#include "cuda/memory.h"
+
+#define SEGMENT_NAME "warpmpi"
+#define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc has it
+#define SEGMENT_MAGIC 0x77617270006d7069ull              // "warp" "mpi"
+
+static wm_peer_t *peers;
+static wm_peer_t *self;
+static int self_fd = -1;
+static bool staging_allocated;
+static uint16_t free_slots[WM_SLOTS];
+static int free_slot_count;
+
+// 64-bit FNV-1a, twice with different bases: identity, not security.
+static uint64_t
+hash(uint64_t base, const char *text)
+{
+    for (; *text; ++text)
+        base = (base ^ (uint8_t)*text) * 1099511628211ull;
+    return base;
+}
+
+// The boot id tells hosts apart, also where names repeat (containers); a
+// WARPMPI_HOST makes ranks of one host act as if on several. Found out once: a
+// process stays where it is.
+static const uint8_t *
+host_identity(void)
+{
+    static uint8_t host[WM_HOST_BYTES];
+    static bool known;
+    char text[512] = "";
+    if (known)
+        return host;
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL) {
+        if (fgets(text, 64, file) == NULL)
+            text[0] = '\0';
+        fclose(file);
+    }
+    const char *override = getenv("WARPMPI_HOST");
+    if (override != NULL)
+        snprintf(text, sizeof text, "%s", override);
+    else if (text[0] == '\0' && gethostname(text, 256) != 0)
+        snprintf(text, sizeof text, "pid %d", (int)getpid());
+    for (int i = 0; i < 4; ++i) {
+        uint64_t part = hash(14695981039346656037ull + (uint64_t)i, text);
+        memcpy(host + 8 * i, &part, 8);
+    }
+    known = true;
+    return host;
+}
+
+static int
+make_segment(char *text, size_t room)
+{
+    uint8_t id[sizeof self->id];
+    if (getrandom(id, sizeof id, 0) != sizeof id) {
+        snprintf(text, room, "getrandom: %s", strerror(errno));
+        return -1;
+    }
+    int fd = memfd_create(SEGMENT_NAME, MFD_CLOEXEC);
+    if (fd < 0) {
+        snprintf(text, room, "memfd_create: %s", strerror(errno));
+        return -1;
+    }
+    int code = ftruncate(fd, (off_t)WM_SEGMENT_BYTES) == 0
+                   ? posix_fallocate(fd, 0, (off_t)WM_CONTROL_BYTES)
+                   : errno;
+    void *memory = MAP_FAILED;
+    if (code == 0) {
+        memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_SHARED, fd, 0);
+        code = memory == MAP_FAILED ? errno : 0;
+    }
+    if (code == EFBIG) { // ulimit -f: words of its own, which no peer opens
+        close(fd);
+        fd = -1;
+        memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        code = memory == MAP_FAILED ? errno : 0;
+    }
+    wm_peer_t *peer = code == 0 ? calloc(1, sizeof *peer) : NULL;
+    if (peer == NULL) {
+        snprintf(text, room,
+                 "no room for the shared segment of this process (%zu KiB "
+                 "now, %zu MiB when messages are staged): %s",
+                 (size_t)WM_CONTROL_BYTES >> 10, WM_SEGMENT_BYTES >> 20,
+                 strerror(code == 0 ? ENOMEM : code));
+        if (memory != MAP_FAILED)
+            munmap(memory, WM_SEGMENT_BYTES);
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    peer->self = peer->same_host = true;
+    peer->segment = memory;
+    memcpy(peer->id, id, sizeof peer->id);
+    memcpy(peer->segment->id, id, sizeof id);
+    peer->segment->magic = SEGMENT_MAGIC;
+    for (int i = 0; i < WM_SLOTS; ++i)
+        free_slots[i] = (uint16_t)(WM_SLOTS - 1 - i);
+    free_slot_count = WM_SLOTS;
+    self_fd = fd;
+    self = peers = peer;
+    return 0;
+}
+
+void
+wm_node_describe(wm_endpoint_t *endpoint)
+{
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->protocol = WM_PROTOCOL;
+    endpoint->pid = getpid();
+    endpoint->checks = wm_check_wanted();
+    snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);
+    memcpy(endpoint->host, host_identity(), WM_HOST_BYTES);
+    if (self == NULL
+        && make_segment(endpoint->text, sizeof endpoint->text) < 0) {
+        endpoint->failed = 1;
+        return;
+    }
+    endpoint->fd = self_fd;
+    memcpy(endpoint->id, self->id, sizeof endpoint->id);
+}
+
+// Whether a descriptor, opened for its path alone, is of a segment of this
+// user's. Its process may be another than the peer, with a number of its own
+// in another PID namespace: of what belongs to others nothing is opened.
+static bool
+is_segment(int place, const char *path)
+{
+    char target[sizeof SEGMENT_LINK];
+    struct stat facts;
+    ssize_t length = readlink(path, target, sizeof target);
+    return length == (ssize_t)sizeof target - 1
+           && memcmp(target, SEGMENT_LINK, sizeof target - 1) == 0
+           && fstat(place, &facts) == 0 && S_ISREG(facts.st_mode)
+           && facts.st_size == (off_t)WM_SEGMENT_BYTES
+           && facts.st_uid == geteuid();
+}
+
+// Whether the segment is the peer's: it has the random id that he told.
+static bool
+is_of_peer(int fd, const wm_endpoint_t *endpoint)
+{
+    struct {
+        uint64_t magic;
+        uint8_t id[sizeof endpoint->id];
+    } head;
+    _Static_assert(offsetof(wm_segment_t, id) == sizeof head.magic,
+                   "a segment begins so");
+    return pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head
+           && head.magic == SEGMENT_MAGIC
+           && memcmp(head.id, endpoint->id, sizeof head.id) == 0;
+}
+
+// Opens a peer's segment, through what was looked at: its number may serve
+// another file by now.
+static wm_segment_t *
+open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
+{
+    char path[64];
+    wm_segment_t *segment = MAP_FAILED;
+    if (endpoint->fd < 0) {
+        snprintf(reason, room, "it may make no file of %zu MiB (ulimit -f)",
+                 WM_SEGMENT_BYTES >> 20);
+        return NULL;
+    }
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
+    int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
+    if (place < 0)
+        snprintf(reason, room, "its shared segment cannot be opened (%s)",
+                 strerror(errno));
+    else
+        snprintf(reason, room,
+                 "its process is not visible here (another PID namespace)");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+    if (place >= 0 && is_segment(place, path)) {
+        fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0)
+            snprintf(reason, room, "its shared segment cannot be opened (%s)",
+                     strerror(errno));
+    }
+    if (fd >= 0 && is_of_peer(fd, endpoint)) {
+        segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_SHARED, fd, 0);
+        if (segment == MAP_FAILED)
+            snprintf(reason, room, "its shared segment cannot be mapped (%s)",
+                     strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+    if (place >= 0)
+        close(place);
+    return segment == MAP_FAILED ? NULL : segment;
+}
+
+wm_peer_t *
+wm_node_peer(const wm_endpoint_t *endpoint)
+{
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        if (memcmp(peer->id, endpoint->id, sizeof peer->id) == 0)
+            return peer;
+    wm_peer_t *peer = calloc(1, sizeof *peer);
+    if (peer == NULL)
+        return NULL;
+    memcpy(peer->id, endpoint->id, sizeof peer->id);
+    peer->pid = endpoint->pid;
+    peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
+                      == 0;
+    if (peer->same_host)
+        peer->segment = open_segment(endpoint, peer->reason,
+                                     sizeof peer->reason);
+    else
+        snprintf(peer->reason, sizeof peer->reason, "it is on another host");
+    peer->next = peers;
+    peers = peer;
+    return peer;
+}
+
+bool
+wm_node_may_receive(const wm_peer_t *peer)
+{
+    return peer->segment != NULL && !atomic_load(&peer->segment->leaving)
+           && (kill(peer->pid, 0) == 0 || errno == EPERM);
+}
+
+void
+wm_node_refuse(wm_peer_t *peer, const char *reason)
+{
+    munmap(peer->segment, WM_SEGMENT_BYTES);
+    peer->segment = NULL;
+    snprintf(peer->reason, sizeof peer->reason, "%s", reason);
+}
+
+void
+wm_node_leave(void)
+{
+    if (self != NULL)
+        atomic_store(&self->segment->leaving, 1);
+}
+
+wm_peer_t *
+wm_node_self(void)
+{
+    return self;
+}
+
+wm_peer_t *
+wm_node_peers(void)
+{
+    return peers;
+}
+
+int
+wm_node_local_peers(void)
+{
+    int count = 0;
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        count += peer->same_host;
+    return count;
+}
+
+int
+wm_slot_acquire(void)
+{
+    if (free_slot_count == 0)
+        return -1;
+    return free_slots[--free_slot_count];
+}
+
+void
+wm_slot_release(int slot)
+{
+    free_slots[free_slot_count++] = (uint16_t)slot;
+}
+
+char *
+wm_lane_pointer(const wm_peer_t *peer, int lane)
+{
+    return (char *)peer->segment + WM_CONTROL_BYTES
+           + (size_t)lane * WM_LANE_BYTES;
+}
+
+int
+wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
+{
+    if (!peer->control_registered) {
+        if (wm_host_register(device, peer->segment, WM_CONTROL_BYTES, err) < 0)
+            return wm_error_context(err, "page-locking a shared segment");
+        peer->control_registered = true;
+    }
+    if (!staging || peer->staging_registered)
+        return 0;
+    if (peer->self && self_fd >= 0 && !staging_allocated) {
+        int code = posix_fallocate(self_fd, (off_t)WM_CONTROL_BYTES,
+                                   (off_t)(WM_LANES * WM_LANE_BYTES));
+        if (code != 0)
+            return wm_error_set(err, WM_ERR_SYSTEM, code,
+                                "no room for %zu MiB of staging memory: %s",
+                                WM_LANES * WM_LANE_BYTES >> 20,
+                                strerror(code));
+        staging_allocated = true;
+    }
+    if (wm_host_register(device, wm_lane_pointer(peer, 0),
+                         WM_LANES * WM_LANE_BYTES, err)
+        < 0)
+        return wm_error_context(err, "page-locking staging memory");
+    peer->staging_registered = true;
+    return 0;
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who shares this host: this process's shared segment, the peers' segments,
+// and what a process tells of itself when a communicator is made. A segment
+// is an anonymous memory file that peers open through /proc, so nothing is
+// left behind by a crash and /dev/shm is not used. Everything here is called
+// with the engine's lock held (comm/engine/engine.h).
+#ifndef WM_COMM_NODE_NODE_H
+#define WM_COMM_NODE_NODE_H
+
+#include <stdatomic.h>
+
+#include "comm/node/account.h"
+#include "comm/node/slot.h"
+#include "cuda/device.h"
+
+#define WM_PROTOCOL 10u
+#define WM_SLOTS 2048
+#define WM_NOTICES 1024
+#define WM_HOST_BYTES 32
+#define WM_LANES 4                // staging rings a segment
+#define WM_LANE_PIECES 4          // pieces a staging ring
+#define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
+#define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
+
+typedef struct {
+    uint64_t magic;
+    uint8_t id[16];           // random, one a process
+    _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
+    wm_account_t account;
+    // Buffer ids whose memory was freed: peers close their mappings.
+    _Alignas(64) _Atomic uint64_t notice_count;
+    _Atomic uint64_t notices[WM_NOTICES];
+    wm_slot_t slots[WM_SLOTS];
+} wm_segment_t;
+
+#define WM_CONTROL_BYTES                                                      \
+    ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
+#define WM_SEGMENT_BYTES (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES)
+
+// What each rank tells all others when a communicator is made.
+typedef struct {
+    uint32_t protocol;
+    uint8_t failed; // 1: `text` tells why this rank cannot take part
+    uint8_t checks; // 1: WARPMPI_CHECK is set
+    uint8_t unused[2];
+    uint8_t id[16];
+    uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
+    int32_t pid, fd;
+    uint64_t made; // communicators, before this one
+    char version[16];
+    char text[176];
+} wm_endpoint_t;
+
+typedef struct wm_mapping wm_mapping_t;
+
+// A process we exchange messages with (ourselves included), one a process,
+// shared by all communicators.
+typedef struct wm_peer {
+    struct wm_peer *next;
+    uint8_t id[16];
+    int pid;
+    bool self;
+    bool same_host;
+    wm_segment_t *segment; // NULL: cannot be shared, `reason` tells why
+    char reason[320];
+    bool control_registered; // page-locked in this process
+    bool staging_registered;
+    uint64_t notices_seen;
+    wm_mapping_t *mappings;
+    bool ipc_refused;  // its memory could not be mapped: `host` serves
+    bool push_refused; // it could not map ours
+    bool dead;         // MPI says so
+    bool copied;       // it, and not we, copied the last message between us
+} wm_peer_t;
+
+// Fills what this process tells of itself, making its segment at the first
+// call. A failure is written into the endpoint (failed, text).
+void
+wm_node_describe(wm_endpoint_t *endpoint);
+
+// The peer an endpoint tells of. NULL only when memory is exhausted.
+wm_peer_t *
+wm_node_peer(const wm_endpoint_t *endpoint);
+
+// Whether the peer is there, and not in MPI_Finalize: it may yet receive. Not
+// known of other hosts.
+bool
+wm_node_may_receive(const wm_peer_t *peer);
+
+// The peer's segment is not used: nothing has been offered to it yet.
+void
+wm_node_refuse(wm_peer_t *peer, const char *reason);
+
+// We are in MPI_Finalize, and receive no more.
+void
+wm_node_leave(void);
+
+wm_peer_t *
+wm_node_self(void);
+
+wm_peer_t *
+wm_node_peers(void); // all, linked by next
+
+// Takes a free slot of our segment; -1 when all are in use.
+int
+wm_slot_acquire(void);
+
+void
+wm_slot_release(int slot);
+
+char *
+wm_lane_pointer(const wm_peer_t *peer, int lane);
+
+// Page-locks the words (and the staging rings) of a peer's segment, so that
+// streams can read and write them: under the context of `device`, for all
+// devices. Idempotent.
+WM_MUST_CHECK int
+wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
+
+// Number of processes known on this host, this one included.
+int
+wm_node_local_peers(void);
+
+#endif

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/watch/cause.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/message/stash.h"
+#include "comm/watch/report.h"
+
+#define LISTED 4  // messages
+#define OTHERS 4  // ranks that are told of
+#define RANKS 256 // ranks that are asked
+
+// NULL before the first communicator.
+static wm_account_t *
+own_account(void)
+{
+    const wm_peer_t *self = wm_node_self();
+    return self != NULL ? &self->segment->account : NULL;
+}
+
+uint32_t
+wm_cause_asked(void)
+{
+    wm_account_t *account = own_account();
+    return account != NULL
+               ? atomic_load_explicit(&account->asked, memory_order_relaxed)
+               : 0;
+}
+
+// Whether a rank is another process whose account we can read.
+static wm_account_t *
+account_of(const wm_comm_t *comm, int rank)
+{
+    const wm_peer_t *peer = comm->peers[rank];
+    return peer->segment != NULL && !peer->self ? &peer->segment->account
+                                                : NULL;
+}
+
+// The only rank it waits for, or -1.
+static int
+awaited(const wm_op_t *op)
+{
+    wm_about_t about;
+    wm_op_about(op, &about);
+    if (!about.is_message)
+        return -1;
+    return about.receives && about.matched ? wm_op_message(op)->result.source
+                                           : about.rank;
+}
+
+// The ranks that may be asked; `count` 0: all.
+static int
+first_asked(const wm_op_t *op, int *count)
+{
+    const wm_op_t *message = wm_op_message(op);
+    int rank = awaited(op);
+    *count = 0;
+    if (message->comm != NULL)
+        *count = rank >= 0                     ? 1
+                 : message->comm->size < RANKS ? message->comm->size
+                                               : RANKS;
+    return rank >= 0 ? rank : 0;
+}
+
+void
+wm_cause_ask(const wm_op_t *op)
+{
+    int count, first = first_asked(op, &count);
+    for (int rank = first; rank < first + count; ++rank) {
+        wm_account_t *account = account_of(wm_op_message(op)->comm, rank);
+        if (account != NULL)
+            atomic_fetch_add(&account->asked, 1);
+    }
+}
+
+static void
+add_call(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
+         int64_t now)
+{
+    const wm_call_t *call = &hang->call;
+    wm_words_add(words, "%s has waited %.*f s ", call->name,
+                 now - hang->began < 9500000,
+                 (double)(now - hang->began) / 1e6);
+    if (call->collective) {
+        wm_words_add(words, "for the other ranks");
+        wm_report_size(words, call->nbytes > 0, call->nbytes, call->type);
+    }
+    else
+        wm_report_awaited(words, op, call->type);
+}
+
+void
+wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+{
+    wm_account_t *account = own_account();
+    wm_engine_lock();
+    const wm_op_t *message = wm_op_message(op);
+    wm_about_t about;
+    wm_op_about(op, &about);
+    int rank = awaited(op);
+    wm_words_t words = {.length = 0};
+    add_call(&words, hang, op, now);
+    if (message->comm != NULL) {
+        wm_words_add(&words, " on ");
+        wm_report_comm(&words, message->comm->owner->user);
+    }
+    wm_waiting_t waiting = {
+        .when = now,
+        .comm = message->comm != NULL ? message->comm->owner->id : 0,
+        .kind = hang->call.collective ? WM_WAITS_IN_COLLECTIVE
+                : !about.is_message   ? WM_WAITS_OTHER
+                : about.receives      ? WM_WAITS_TO_RECEIVE
+                                      : WM_WAITS_TO_SEND,
+    };
+    if (rank >= 0)
+        memcpy(waiting.awaited, message->comm->peers[rank]->id,
+               sizeof waiting.awaited);
+    snprintf(waiting.call, sizeof waiting.call, "%s", hang->call.name);
+    snprintf(waiting.text, sizeof waiting.text, "%.255s", words.text);
+    atomic_fetch_add(&account->version, 1);
+    account->waiting = waiting;
+    atomic_fetch_add(&account->version, 1);
+    wm_engine_unlock();
+}
+
+// What a peer has answered since it was asked; false where it has not.
+static bool
+read_answer(wm_account_t *account, int64_t since, wm_waiting_t *waiting)
+{
+    for (int tries = 0; tries < 100; ++tries) {
+        uint32_t version = atomic_load(&account->version);
+        *waiting = account->waiting;
+        atomic_thread_fence(memory_order_acquire);
+        if (version % 2 == 0 && atomic_load(&account->version) == version)
+            return waiting->when >= since;
+    }
+    return false;
+}
+
+// Two that wait for each other.
+static void
+add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
+           const wm_waiting_t *other, bool explained)
+{
+    wm_about_t about;
+    wm_op_about(message, &about);
+    bool receives = about.receives && other->kind == WM_WAITS_TO_RECEIVE;
+    bool sends = !about.receives && other->kind == WM_WAITS_TO_SEND;
+    bool both = strncmp(hang->call.name, "Sendrecv", 8) == 0;
+    if (hang->call.collective || explained
+        || memcmp(other->awaited, wm_node_self()->id, sizeof other->awaited)
+               != 0)
+        return;
+    if (other->comm != message->comm->owner->id)
+        wm_words_add(words, ": the communicators differ");
+    else if (receives && !both)
+        wm_words_add(words, ": does each receive before it sends?");
+    else if (sends)
+        wm_words_add(words, ": both send first: use Sendrecv or Isend");
+}
+
+// What one rank does instead; false where there is nothing to say of it.
+static bool
+add_other(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *message,
+          int rank, bool explained)
+{
+    const wm_peer_t *peer = message->comm->peers[rank];
+    wm_account_t *account = account_of(message->comm, rank);
+    wm_waiting_t other;
+    if (account == NULL)
+        return false;
+    bool told = read_answer(account, hang->asked, &other);
+    bool same = told && other.comm == message->comm->owner->id;
+    bool collective = hang->call.collective;
+    if (collective && same && strcmp(other.call, hang->call.name) == 0)
+        return false;
+    if (atomic_load(&peer->segment->leaving))
+        wm_words_add(words, "; rank %d is in MPI_Finalize", rank);
+    else if (!wm_node_may_receive(peer))
+        wm_words_add(words, "; the process of rank %d has ended", rank);
+    else if (!told)
+        wm_words_add(words, "; rank %d is in no blocking call of warpmpi",
+                     rank);
+    else
+        wm_words_add(words, "; rank %d%s: %.255s", rank,
+                     collective ? " is in another call" : "", other.text);
+    if (told)
+        add_mutual(words, message, hang, &other, explained);
+    return true;
+}
+
+static void
+add_others(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
+           bool explained)
+{
+    const wm_op_t *message = wm_op_message(op);
+    int count, first = first_asked(op, &count), told = 0;
+    for (int rank = first; rank < first + count && told < OTHERS; ++rank)
+        told += add_other(words, hang, message, rank, explained);
+    if (told == OTHERS && count > OTHERS)
+        wm_words_add(words, "; and perhaps others");
+}
+
+static bool
+is_from(const wm_result_t *come, int rank)
+{
+    return rank == MPI_ANY_SOURCE || come->source == rank;
+}
+
+// Messages that have come and are not what is waited for. Whether there are.
+static bool
+add_unmatched(wm_words_t *words, const wm_op_t *message, int rank)
+{
+    wm_result_t list[LISTED];
+    bool tags = false;
+    int count = wm_stash_list(message->comm, list, LISTED);
+    if (count == 0)
+        return false;
+    wm_words_add(
+        words, "; %d%s message%s come that it does not match: ", count,
+        count >= LISTED ? " or more" : "", count == 1 ? " has" : "s have");
+    wm_report_messages(words, list, count, LISTED);
+    for (int i = 0; i < count && i < LISTED; ++i)
+        tags |= is_from(&list[i], rank);
+    wm_words_add(words, "%s",
+                 tags ? ": do the tags differ?"
+                      : ": is the source another rank?");
+    return true;
+}
+
+// Whether MPI can be asked about the user's own communicator: of one with a
+// dead rank its answer is an error, which may end the program.
+static bool
+is_whole(wm_comm_t *comm)
+{
+    bool whole = true;
+    wm_failure_release(comm);
+    for (int rank = 0; rank < comm->size; ++rank)
+        whole &= !comm->peers[rank]->dead;
+    return whole && !comm->revoked && comm->user != MPI_COMM_NULL;
+}
+
+// A message that was sent by mpi4py's own communicator of the same ranks:
+// nothing of ours ever receives it. Whether there is one.
+static bool
+add_plain(wm_words_t *words, const wm_op_t *message, int rank)
+{
+    MPI_Status status;
+    int flag = 0;
+    MPI_Comm user = message->comm->user;
+    if (!is_whole(message->comm)
+        || MPI_Iprobe(rank, MPI_ANY_TAG, user, &flag, &status) != MPI_SUCCESS
+        || !flag)
+        return false;
+    wm_words_add(words,
+                 "; a message from rank %d with tag %d has come that was not "
+                 "sent by a wm.Comm: is the communicator wrapped on all "
+                 "ranks?",
+                 status.MPI_SOURCE, status.MPI_TAG);
+    return true;
+}
+
+void
+wm_cause_report(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+{
+    wm_words_t words = {.length = 0};
+    wm_engine_lock();
+    const wm_op_t *message = wm_op_message(op);
+    if (message->comm != NULL)
+        wm_report_rank(&words, message->comm->owner);
+    wm_words_add(&words, "%s", message->comm != NULL ? ": " : "");
+    add_call(&words, hang, op, now);
+    bool own = message->comm != NULL && message->comm->owner == message->comm;
+    bool explained = false;
+    wm_about_t about;
+    wm_op_about(message, &about);
+    if (own && wm_report_is_unmatched(&about)) {
+        explained = add_unmatched(&words, message, about.rank);
+        explained |= add_plain(&words, message, about.rank);
+    }
+    if (message->comm != NULL)
+        add_others(&words, hang, op, explained);
+    wm_engine_unlock();
+    wm_words_print(&words);
+}

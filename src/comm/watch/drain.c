@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/watch/drain.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/report.h"
+#include "cuda/lock.h"
+
+// How long is waited at the end for what nobody may ever receive.
+#define DRAIN_US 5000000
+#define AGAIN_US 60000000
+#define TOLD 10 // operations
+
+// NULL stands for all communicators.
+static bool
+is_of(const wm_op_t *op, const wm_comm_t *comm)
+{
+    return comm == NULL || op->comm == comm;
+}
+
+// Whether who is to receive it still may. Of a peer without a segment that
+// cannot be seen: it is waited for as MPI waits, unless it is known to be
+// dead.
+static bool
+is_hopeful(const wm_op_t *op)
+{
+    wm_about_t about;
+    wm_op_about(op, &about);
+    if (about.receives || about.peer == NULL || about.peer->self)
+        return false;
+    return about.peer->segment != NULL
+               ? wm_node_may_receive(about.peer)
+               : wm_failure_look(op->comm, about.rank, NULL) == 0;
+}
+
+// Whether the operation can only end by what others may never do.
+static bool
+waits_for_match(const wm_op_t *op)
+{
+    wm_about_t about;
+    wm_op_about(op, &about);
+    return wm_report_is_unmatched(&about);
+}
+
+// Likewise: of what was given up when its communicator was freed that alone
+// which may be received yet, as a matched message or by a persistent request.
+static bool
+is_awaited(const wm_op_t *op, const wm_comm_t *comm)
+{
+    return is_of(op, comm) && !waits_for_match(op)
+           && (comm != NULL || op->comm == NULL || !op->comm->given_up
+               || is_hopeful(op));
+}
+
+// Whether something on a communicator (NULL: on all) is to be waited for;
+// `hopeful` where who is to receive it still may.
+static bool
+is_busy(const wm_comm_t *comm, bool *hopeful)
+{
+    bool busy = false;
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
+        if (is_awaited(op, comm)) {
+            busy = true;
+            *hopeful = *hopeful || is_hopeful(op);
+        }
+    wm_engine_unlock();
+    return busy;
+}
+
+// Each in a line of its own: what is still waited for, or was in vain.
+static void
+tell(const wm_comm_t *comm, int64_t waited, bool given_up)
+{
+    const char *call = comm == NULL ? "MPI_Finalize" : "MPI_Comm_free";
+    int count = 0;
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        wm_words_t words = {.length = 0};
+        // Two in one are told by each.
+        if (!is_awaited(op, comm) || op->kind->about == NULL
+            || op->parts_of[0] != NULL || ++count > TOLD)
+            continue;
+        wm_report_rank(&words, op->comm->owner);
+        wm_words_add(&words, ": %s has waited %.0f s ", call,
+                     (double)waited / 1e6);
+        wm_report_awaited(&words, op, MPI_DATATYPE_NULL);
+        wm_words_add(&words, "%s", given_up ? ", and gives up" : "");
+        wm_words_print(&words);
+    }
+    if (count > TOLD) {
+        wm_words_t words = {.length = 0};
+        wm_words_add(&words, "%s has waited for %d more", call, count - TOLD);
+        wm_words_print(&words);
+    }
+    wm_engine_unlock();
+}
+
+// Whether all has ended.
+static bool
+wait_for(const wm_comm_t *comm)
+{
+    int64_t began = wm_engine_now(), now = began, until = now + DRAIN_US;
+    int64_t limit = wm_hang_limit(), due = limit > 0 ? now + limit : INT64_MAX;
+    bool busy = true;
+    for (unsigned turn = 1; now < until; now = wm_engine_now(), ++turn) {
+        wm_engine_poll();
+        bool hopeful = false;
+        busy = is_busy(comm, &hopeful);
+        if (!busy)
+            break;
+        // To free a communicator all ranks have come, to finalize they have
+        // not.
+        if (hopeful && comm == NULL)
+            until = now + DRAIN_US;
+        if (now >= due) {
+            tell(comm, now - began, false);
+            due = now + AGAIN_US;
+        }
+        sched_yield();
+        if (turn > 1000)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    if (busy)
+        tell(comm, now - began, true);
+    return !busy;
+}
+
+bool
+wm_drain_all(void)
+{
+    (void)wait_for(NULL);
+    wm_engine_lock();
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
+        if (waits_for_match(op) && op->kind->cancel != NULL)
+            (void)op->kind->cancel(op);
+    wm_engine_unlock();
+    wm_engine_step(); // tells them so
+    wm_engine_lock();
+    bool empty = wm_engine_first() == NULL;
+    wm_engine_unlock();
+    return empty;
+}
+
+void
+wm_drain_sends(wm_comm_t *comm)
+{
+    bool ended = wait_for(comm);
+    wm_engine_lock();
+    comm->given_up = !ended;
+    wm_engine_unlock();
+}
+
+bool
+wm_drain_is_used(const wm_comm_t *comm)
+{
+    const wm_op_t *op = wm_engine_first();
+    while (op != NULL && op->comm != comm && op->comm != comm->parts)
+        op = op->next;
+    return op != NULL;
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The end of a communicator, or of all: what is under way is waited for, or
+// given up, and said to be. Engine lock not held, GIL released.
+#ifndef WM_COMM_WATCH_DRAIN_H
+#define WM_COMM_WATCH_DRAIN_H
+
+#include "comm/comm/comm.h"
+
+// Ends all that can be ended: sends are given some seconds, receives that
+// nobody matched are cancelled. Whether nothing is left.
+bool
+wm_drain_all(void);
+
+// Gives the sends of a communicator, and what has been matched, some seconds
+// to end; not its receives and parts of objects, which may be waited for
+// later.
+void
+wm_drain_sends(wm_comm_t *comm);
+
+// Whether anything is under way on a communicator. Lock held.
+bool
+wm_drain_is_used(const wm_comm_t *comm);
+
+#endif

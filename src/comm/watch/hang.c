@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/watch/hang.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/engine/engine.h"
+#include "comm/message/stash.h"
+#include "comm/watch/cause.h"
+#include "comm/watch/report.h"
+
+#define SECONDS 10
+#define INTERVAL_US 60000000
+// How long peers are given to answer; at most, and after the signal.
+#define ANSWER_US 1000000
+#define ANSWER_NOW_US 200000
+#define LISTED 4 // messages, operations
+
+enum {
+    WAITING,  // half of the time, then how far it is is noted
+    NOTED,    // the other half, then the peers are asked
+    ASKED,    // a moment for their answers
+    SIGNALED, // likewise, and it is told whatever has moved
+    REPORTED, // once
+};
+
+_Thread_local wm_call_t wm_call;
+
+static int64_t limit = (int64_t)SECONDS * 1000000;
+static bool configured;
+static _Atomic unsigned signals;
+static pid_t process;
+static char idle_line[160];
+static char place[256]; // it is in, inside MPI
+static _Atomic bool placed;
+
+// Of all that a handler may do it writes, and counts.
+static void
+on_signal(int number)
+{
+    if (getpid() != process) { // a child's end is as it would be
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    const char *line = atomic_load(&placed)  ? place
+                       : wm_engine_is_idle() ? idle_line
+                                             : NULL;
+    if (line == NULL)
+        atomic_fetch_add(&signals, 1);
+    else if (write(STDERR_FILENO, line, strlen(line)) < 0)
+        return;
+}
+
+// Only where the signal would have ended the process: whoever has a handler,
+// or sets one later, keeps it.
+static void
+install_handler(void)
+{
+    struct sigaction old,
+        own = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    if (sigaction(SIGUSR1, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
+        return;
+    int rank = 0, size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    process = getpid();
+    snprintf(idle_line, sizeof idle_line,
+             "warpmpi: rank %d of MPI_COMM_WORLD (size %d) is in no blocking "
+             "call of warpmpi\n",
+             rank, size);
+    sigemptyset(&own.sa_mask);
+    sigaction(SIGUSR1, &own, NULL);
+}
+
+int
+wm_hang_configure(wm_error_t *err)
+{
+    const char *text = getenv("WARPMPI_HANG_SECONDS");
+    char *end = NULL;
+    double seconds = text != NULL ? strtod(text, &end) : SECONDS;
+    if (text != NULL
+        && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0))
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "WARPMPI_HANG_SECONDS=%s is no number of seconds: "
+                            "unset it, or use 0 for never",
+                            text);
+    limit = seconds < 1e9 ? (int64_t)(seconds * 1e6) : 0;
+    if (!configured && limit > 0)
+        install_handler();
+    configured = true;
+    return 0;
+}
+
+int64_t
+wm_hang_limit(void)
+{
+    return limit;
+}
+
+void
+wm_hang_set_place(const char *line)
+{
+    if (line != NULL)
+        snprintf(place, sizeof place, "%s", line);
+    atomic_store(&placed, line != NULL);
+}
+
+static uint64_t
+mark_lock_not_held(const wm_op_t *op)
+{
+    wm_about_t about;
+    wm_engine_lock();
+    wm_op_about(op, &about);
+    wm_engine_unlock();
+    return about.mark;
+}
+
+void
+wm_hang_begin(wm_watcher_t *watcher, int64_t now)
+{
+    wm_hang_t *hang = (wm_hang_t *)watcher;
+    *hang = (wm_hang_t){
+        .watcher = *watcher,
+        .call =
+            {
+                .name = wm_call.name != NULL ? wm_call.name : "a call",
+                .type = wm_call.type,
+                .collective = wm_call.collective,
+                .nbytes = wm_call.nbytes,
+            },
+        .began = now,
+        .due = limit > 0 ? now + limit / 2 : INT64_MAX,
+        .phase = WAITING,
+        .signalled = atomic_load_explicit(&signals, memory_order_relaxed),
+        .answered = wm_cause_asked(),
+    };
+}
+
+static void
+ask_and_wait(wm_hang_t *hang, const wm_op_t *op, int64_t now, int phase,
+             int64_t pause)
+{
+    wm_cause_ask(op);
+    hang->asked = now;
+    hang->phase = phase;
+    hang->due = now + pause;
+}
+
+// It is time for the next phase.
+static void
+go_on(wm_hang_t *hang, const wm_op_t *op, int64_t now)
+{
+    int64_t pause = limit / 2 < ANSWER_US ? limit / 2 : ANSWER_US;
+    uint64_t mark = mark_lock_not_held(op);
+    bool moved = hang->phase == WAITING || mark != hang->mark;
+    hang->mark = mark;
+    if (hang->phase == SIGNALED || (hang->phase == ASKED && !moved)) {
+        wm_cause_report(hang, op, now);
+        hang->phase = REPORTED;
+        hang->due = now + INTERVAL_US;
+    }
+    else if (moved) {
+        hang->due = now - pause + (hang->phase == WAITING ? limit / 2 : limit);
+        hang->phase = NOTED;
+    }
+    else
+        ask_and_wait(hang, op, now, ASKED, pause);
+}
+
+void
+wm_hang_look(wm_watcher_t *watcher, const wm_op_t *op, int64_t now)
+{
+    wm_hang_t *hang = (wm_hang_t *)watcher;
+    uint32_t asked = wm_cause_asked();
+    unsigned signalled = atomic_load_explicit(&signals, memory_order_relaxed);
+    if (asked != hang->answered) {
+        hang->answered = asked;
+        wm_cause_answer(hang, op, now);
+    }
+    if (signalled != hang->signalled) {
+        hang->signalled = signalled;
+        ask_and_wait(hang, op, now, SIGNALED, ANSWER_NOW_US);
+    }
+    if (now >= hang->due)
+        go_on(hang, op, now);
+}
+
+// All that is under way, where nobody waits for it.
+static void
+report_pending(void)
+{
+    wm_words_t words = {.length = 0};
+    int count = 0, more = 0;
+    wm_engine_lock();
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next)
+        if (comm->next == NULL) // the first that was made
+            wm_report_rank(&words, comm);
+    wm_words_add(&words, "%s is in no blocking call of warpmpi; under way: ",
+                 words.length > 0 ? "" : "this rank");
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        if (op->parts_of[0] != NULL)
+            continue; // told by its message
+        if (count == LISTED) {
+            ++more;
+            continue;
+        }
+        wm_words_add(&words, "%s", count++ > 0 ? ", " : "");
+        wm_report_op(&words, op);
+    }
+    if (more > 0)
+        wm_words_add(&words, " and %d more", more);
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
+        wm_result_t list[LISTED];
+        int come = wm_stash_list(comm, list, LISTED);
+        if (come == 0)
+            continue;
+        wm_words_add(&words, "; have come on ");
+        wm_report_comm(&words, comm->user);
+        wm_words_add(&words, " and were not received: ");
+        wm_report_messages(&words, list, come, LISTED);
+    }
+    wm_engine_unlock();
+    wm_words_print(&words);
+}
+
+void
+wm_hang_serve(bool waited)
+{
+    static unsigned heeded;
+    unsigned current = atomic_load_explicit(&signals, memory_order_relaxed);
+    if (current == heeded)
+        return;
+    heeded = current;
+    if (!waited)
+        report_pending();
+}

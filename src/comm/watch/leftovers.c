@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/watch/leftovers.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/engine/check.h"
+#include "comm/engine/engine.h"
+#include "comm/message/stash.h"
+#include "comm/watch/report.h"
+#include "cuda/lock.h"
+
+#define TOLD 10          // of a kind, one by one
+#define LISTED 1000      // messages of a communicator
+#define PEERS_US 5000000 // until all are at their end, too
+#define QUIET_US 50000   // for what MPI has yet to look at
+
+typedef struct request {
+    struct request *next;
+    const wm_op_t *op; // NULL: nobody can wait for it any more
+    char text[200];
+} request_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static request_t *requests, **end = &requests;
+
+void
+wm_leftovers_note(const wm_op_t *op)
+{
+    if (!wm_check_wanted())
+        return;
+    if (op->comm != NULL && op->comm->owner != op->comm)
+        return; // a part's, which nobody but us waits for
+    request_t *request = calloc(1, sizeof *request);
+    wm_words_t words = {.length = 0};
+    if (request == NULL)
+        return;
+    if (op->comm != NULL) {
+        wm_report_rank(&words, op->comm->owner);
+        wm_words_add(&words, ": ");
+    }
+    wm_words_add(&words, "a request was never waited for: ");
+    wm_report_op(&words, op);
+    memcpy(request->text, words.text, sizeof request->text - 1);
+    request->op = op;
+    wm_lock(&lock);
+    *end = request;
+    end = &request->next;
+    pthread_mutex_unlock(&lock);
+}
+
+// The place of an operation's; it holds NULL where there is none.
+static request_t **
+find_lock_held(const wm_op_t *op)
+{
+    request_t **link = &requests;
+    while (*link != NULL && (*link)->op != op)
+        link = &(*link)->next;
+    return link;
+}
+
+void
+wm_leftovers_strike(const wm_op_t *op)
+{
+    if (!wm_check_wanted())
+        return;
+    wm_lock(&lock);
+    request_t **link = find_lock_held(op), *request = *link;
+    if (request != NULL) {
+        *link = request->next;
+        if (end == &request->next)
+            end = link;
+    }
+    pthread_mutex_unlock(&lock);
+    free(request);
+}
+
+void
+wm_leftovers_keep(const wm_op_t *op)
+{
+    if (!wm_check_wanted())
+        return;
+    wm_lock(&lock);
+    request_t *request = *find_lock_held(op);
+    if (request != NULL)
+        request->op = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static void
+tell_of_more(int count, const char *what)
+{
+    wm_words_t words = {.length = 0};
+    if (count <= TOLD)
+        return;
+    wm_words_add(&words, "and %d more %s", count - TOLD, what);
+    wm_words_print(&words);
+}
+
+static void
+tell_of_requests(void)
+{
+    int count = 0;
+    wm_lock(&lock);
+    for (request_t *request = requests; request != NULL;
+         request = request->next) {
+        wm_words_t words = {.length = 0};
+        wm_words_add(&words, "%s", request->text);
+        if (++count <= TOLD)
+            wm_words_print(&words);
+    }
+    pthread_mutex_unlock(&lock);
+    tell_of_more(count, "requests were never waited for");
+}
+
+// The messages that came for a communicator and nobody received, `list`.
+static wm_result_t list[LISTED];
+
+static int
+look_for_messages(wm_comm_t *comm)
+{
+    return wm_stash_list(comm, list, LISTED);
+}
+
+static void
+tell_of_messages(void)
+{
+    int count = 0;
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
+        int come = look_for_messages(comm);
+        for (int i = 0; i < come && i < LISTED && count + i < TOLD; ++i) {
+            wm_words_t words = {.length = 0};
+            wm_report_rank(&words, comm);
+            wm_words_add(&words, ": a message was never received: ");
+            wm_report_messages(&words, &list[i], 1, 1);
+            wm_words_print(&words);
+        }
+        count += come;
+    }
+    tell_of_more(count, "messages were never received");
+}
+
+// Whether the program made it: neither a constant of MPI's nor our own.
+static bool
+is_made(const wm_comm_t *comm)
+{
+    MPI_Comm parent = MPI_COMM_NULL;
+    char name[MPI_MAX_OBJECT_NAME + 1] = "";
+    int length = 0;
+    MPI_Comm_get_parent(&parent);
+    MPI_Comm_get_name(comm->user, name, &length);
+    return comm->user != MPI_COMM_WORLD && comm->user != MPI_COMM_SELF
+           && comm->user != parent && strcmp(name, "warpmpi") != 0;
+}
+
+static void
+tell_of_communicators(void)
+{
+    int count = 0;
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
+        wm_words_t words = {.length = 0};
+        if (!is_made(comm) || ++count > TOLD)
+            continue;
+        wm_report_rank(&words, comm);
+        wm_words_add(&words, ": the communicator was never freed");
+        wm_words_print(&words);
+    }
+    tell_of_more(count, "communicators were never freed");
+}
+
+static bool
+are_peers_at_end(void)
+{
+    bool ended = true;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        ended &= peer->self || !wm_node_may_receive(peer);
+    return ended;
+}
+
+// How many messages have come. MPI moves none unless it is asked.
+static int
+count_messages(void)
+{
+    int count = 0;
+    for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next)
+        count += look_for_messages(comm);
+    return count;
+}
+
+// Until nobody sends any more: all are at their end, and nothing came since.
+static void
+wait_for_peers(void)
+{
+    int64_t now = wm_engine_now(), until = now + PEERS_US, since = now;
+    for (int count = -1; now < until && now < since + QUIET_US;) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        wm_engine_poll();
+        now = wm_engine_now();
+        wm_engine_lock();
+        int before = count;
+        count = count_messages();
+        if (!are_peers_at_end() || count != before)
+            since = now;
+        wm_engine_unlock();
+    }
+}
+
+void
+wm_leftovers_tell(void)
+{
+    if (!wm_check_wanted())
+        return;
+    wait_for_peers();
+    wm_engine_lock();
+    tell_of_messages();
+    tell_of_requests();
+    tell_of_communicators();
+    wm_engine_unlock();
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/watch/report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "array/dtype.h"
+#include "comm/message/partitioned.h"
+
+void
+wm_words_add(wm_words_t *words, const char *format, ...)
+{
+    size_t room = sizeof words->text - words->length;
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(words->text + words->length, room, format, values);
+    va_end(values);
+    if (length > 0)
+        words->length += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+void
+wm_words_print(wm_words_t *words)
+{
+    char line[sizeof words->text + 16];
+    int length = snprintf(line, sizeof line, "warpmpi: %s\n", words->text);
+    for (int at = 0; at < length;) {
+        ssize_t written = write(STDERR_FILENO, line + at,
+                                (size_t)(length - at));
+        if (written <= 0)
+            break;
+        at += (int)written;
+    }
+}
+
+void
+wm_report_comm(wm_words_t *words, MPI_Comm comm)
+{
+    char name[MPI_MAX_OBJECT_NAME + 1] = "";
+    int length = 0;
+    if (comm == MPI_COMM_NULL
+        || MPI_Comm_get_name(comm, name, &length) != MPI_SUCCESS)
+        name[0] = '\0';
+    wm_words_add(words, "%.64s", name[0] != '\0' ? name : "a communicator");
+}
+
+void
+wm_report_rank(wm_words_t *words, const wm_comm_t *comm)
+{
+    MPI_Comm user = comm->owner->user;
+    int world = 0, same = MPI_UNEQUAL;
+    wm_words_add(words, "rank %d of ", comm->rank);
+    wm_report_comm(words, user);
+    wm_words_add(words, " (size %d", comm->size);
+    if (user != MPI_COMM_NULL)
+        MPI_Comm_compare(user, MPI_COMM_WORLD, &same);
+    if (same != MPI_IDENT && same != MPI_CONGRUENT) {
+        MPI_Comm_rank(MPI_COMM_WORLD, &world);
+        wm_words_add(words, "; rank %d of MPI_COMM_WORLD", world);
+    }
+    wm_words_add(words, ")");
+}
+
+// NumPy's name of what MPI has a constant for; NULL of others: they may have
+// been freed.
+static const char *
+name_of(MPI_Datatype type)
+{
+    const struct {
+        MPI_Datatype type;
+        wm_dtype_t dtype;
+    } table[] = {
+        {MPI_C_BOOL, WM_BOOL},
+        {MPI_INT8_T, WM_INT8},
+        {MPI_SIGNED_CHAR, WM_INT8},
+        {MPI_INT16_T, WM_INT16},
+        {MPI_SHORT, WM_INT16},
+        {MPI_INT32_T, WM_INT32},
+        {MPI_INT, WM_INT32},
+        {MPI_INT64_T, WM_INT64},
+        {MPI_LONG, WM_INT64},
+        {MPI_LONG_LONG, WM_INT64},
+        {MPI_UINT8_T, WM_UINT8},
+        {MPI_UNSIGNED_CHAR, WM_UINT8},
+        {MPI_UINT16_T, WM_UINT16},
+        {MPI_UNSIGNED_SHORT, WM_UINT16},
+        {MPI_UINT32_T, WM_UINT32},
+        {MPI_UNSIGNED, WM_UINT32},
+        {MPI_UINT64_T, WM_UINT64},
+        {MPI_UNSIGNED_LONG, WM_UINT64},
+        {MPI_FLOAT, WM_FLOAT32},
+        {MPI_DOUBLE, WM_FLOAT64},
+        {MPI_C_FLOAT_COMPLEX, WM_COMPLEX64},
+        {MPI_C_DOUBLE_COMPLEX, WM_COMPLEX128},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; ++i)
+        if (table[i].type == type)
+            return wm_dtype_info(table[i].dtype)->name;
+    return NULL;
+}
+
+void
+wm_report_size(wm_words_t *words, bool known, uint64_t nbytes,
+               MPI_Datatype type)
+{
+    const char *name = name_of(type);
+    if (known)
+        wm_words_add(words, " (%llu byte%s%s%s)", (unsigned long long)nbytes,
+                     nbytes == 1 ? "" : "s", name != NULL ? ", " : "",
+                     name != NULL ? name : "");
+}
+
+bool
+wm_report_is_unmatched(const wm_about_t *about)
+{
+    return about->is_message && about->receives && !about->matched;
+}
+
+static void
+add_rank(wm_words_t *words, const char *before, int rank)
+{
+    if (rank == MPI_ANY_SOURCE)
+        wm_words_add(words, "%sany rank", before);
+    else if (rank == MPI_PROC_NULL)
+        wm_words_add(words, "%sMPI.PROC_NULL", before);
+    else
+        wm_words_add(words, "%srank %d", before, rank);
+}
+
+// Of the parts of objects, and of partitioned messages, the tag is a number
+// of ours.
+static void
+add_tag(wm_words_t *words, const wm_comm_t *comm, int tag)
+{
+    int first = wm_comm_last_number(comm) + 1;
+    if (comm->owner == comm && tag == MPI_ANY_TAG)
+        wm_words_add(words, " with any tag");
+    else if (comm->owner == comm)
+        wm_words_add(words, " with tag %d", tag);
+    else if (tag >= first)
+        wm_words_add(words, " with tag %d, partitioned",
+                     (tag - first) / WM_PARTITIONED_NUMBERS);
+    else
+        wm_words_add(words, ", an array inside an object");
+}
+
+void
+wm_report_op(wm_words_t *words, const wm_op_t *op)
+{
+    const wm_op_t *message = wm_op_message(op);
+    wm_about_t about;
+    wm_op_about(op, &about);
+    if (!about.is_message) {
+        wm_words_add(words, "a call of MPI's own");
+        return;
+    }
+    add_rank(words, about.receives ? "a receive from " : "a send to ",
+             about.receives && about.matched ? message->result.source
+                                             : about.rank);
+    add_tag(words, message->comm, about.tag);
+    wm_report_size(words, about.sized, about.nbytes, MPI_DATATYPE_NULL);
+}
+
+void
+wm_report_awaited(wm_words_t *words, const wm_op_t *op, MPI_Datatype type)
+{
+    const wm_op_t *message = wm_op_message(op);
+    wm_about_t about;
+    wm_op_about(op, &about);
+    if (!about.is_message) {
+        wm_words_add(words, "for MPI");
+        return;
+    }
+    if (!about.receives)
+        wm_words_add(words, "for rank %d to receive a message", about.rank);
+    else if (about.matched)
+        add_rank(words, "for the data of a message from ",
+                 message->result.source);
+    else
+        add_rank(words, "for a message from ", about.rank);
+    add_tag(words, message->comm, about.tag);
+    wm_report_size(words, about.sized, about.nbytes, type);
+}
+
+void
+wm_report_messages(wm_words_t *words, const wm_result_t *list, int count,
+                   int most)
+{
+    int shown = count < most ? count : most;
+    for (int i = 0; i < shown; ++i)
+        wm_words_add(words, "%sfrom rank %d with tag %d (%llu byte%s)",
+                     i > 0 ? ", " : "", list[i].source, list[i].tag,
+                     (unsigned long long)list[i].nbytes,
+                     list[i].nbytes == 1 ? "" : "s");
+    if (count > shown)
+        wm_words_add(words, " and %d more", count - shown);
+}

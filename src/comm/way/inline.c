@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/way/inline.h"
+
+#include <string.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/check.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/message/packet.h"
+#include "comm/way/trail.h"
+
+// A packet that MPI still reads, and nobody else.
+typedef struct {
+    wm_op_t op;
+    MPI_Request request;
+    char *packet;
+    int rank, tag;
+    uint64_t nbytes;
+} sent_t;
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    int flag = 0;
+    sent_t *sent = (sent_t *)op;
+    if (wm_mpi_check(MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE),
+                     "MPI_Test", &err)
+        < 0)
+        wm_op_fail(op, &err);
+    return flag || op->error.code != 0;
+}
+
+static wm_asks_t
+asks(const wm_op_t *op)
+{
+    (void)op;
+    return WM_ASKS_ALONE;
+}
+
+static void
+about(const wm_op_t *op, wm_about_t *about)
+{
+    const sent_t *sent = (const sent_t *)op;
+    *about = (wm_about_t){
+        .is_message = true,
+        .rank = sent->rank,
+        .tag = sent->tag,
+        .sized = true,
+        .nbytes = sent->nbytes,
+        .peer = op->comm->peers[sent->rank],
+    };
+}
+
+static void
+free_sent(wm_op_t *op)
+{
+    wm_packet_give(((sent_t *)op)->packet);
+}
+
+static const wm_op_kind_t kind = {
+    .step = step,
+    .asks = asks,
+    .about = about,
+    .free = free_sent,
+};
+
+static wm_op_t *
+begin(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+      MPI_Request request, char *packet)
+{
+    sent_t *sent = wm_op_new(&kind, sizeof *sent, comm);
+    if (sent == NULL)
+        return NULL;
+    sent->request = request;
+    sent->packet = packet;
+    sent->rank = envelope->rank;
+    sent->tag = envelope->tag;
+    sent->nbytes = nbytes;
+    wm_op_retain(&sent->op); // the engine's
+    wm_engine_add_lock_held(&sent->op);
+    return &sent->op;
+}
+
+bool
+wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope)
+{
+    return !envelope->buffered && !atomic_load(&comm->is_late)
+           && buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
+           && buffer->pattern == NULL
+           && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
+           && !envelope->synchronous && envelope->stream_device < 0
+           && !wm_check_wanted(); // which lists operations
+}
+
+static size_t
+pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
+{
+    wm_header_t header;
+    memset(&header, 0, WM_HEADER_SHORT);
+    header.magic = WM_HEADER_MAGIC;
+    header.kind = WM_MESSAGE_EAGER;
+    header.nbytes = buffer->nbytes;
+    header.order = order;
+    header.pickled = buffer->pickled;
+    header.element = buffer->nbytes > 0 ? buffer->element : 0;
+    memcpy(packet, &header, WM_HEADER_SHORT);
+    if (buffer->nbytes > 0)
+        memcpy(packet + WM_HEADER_SHORT, buffer->data, buffer->nbytes);
+    return WM_HEADER_SHORT + buffer->nbytes;
+}
+
+// Sees the packet to its end. That an earlier one met a dead rank is told by
+// the next.
+static int
+follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+       MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
+{
+    int code = 0;
+    *op = NULL;
+    wm_engine_lock();
+    // MPI may have yet to send it.
+    if (wm_engine_is_threaded()
+        && wm_trail_add(comm, envelope, nbytes, request, packet)) {
+        if (comm->peers[envelope->rank]->dead)
+            code = wm_failure_look(comm, envelope->rank, err);
+        if (code == 0)
+            *op = wm_op_ended();
+    }
+    else
+        *op = begin(comm, envelope, nbytes, request, packet);
+    wm_engine_unlock();
+    if (code < 0 || *op != NULL)
+        return code;
+    code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
+                        err); // there was no memory
+    wm_packet_give(packet);
+    *op = wm_op_ended();
+    return code;
+}
+
+int
+wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err)
+{
+    MPI_Request request;
+    int sent = 0;
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
+                             false, err);
+    char *packet = code == 0 ? wm_packet_take() : NULL;
+    if (code == 0 && packet == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0) {
+        uint32_t order = wm_comm_order(comm, envelope->rank);
+        int length = (int)pack(buffer, order, packet);
+        code = wm_mpi_check(MPI_Isend(packet, length, MPI_BYTE, envelope->rank,
+                                      envelope->tag, comm->match, &request),
+                            "MPI_Isend", err);
+    }
+    if (code == 0) // an error of MPI's may come no sooner: the peer is dead
+        code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
+                            "MPI_Test", err);
+    if (code == 0 && !sent) {
+        code = follow(comm, envelope, buffer->nbytes, request, packet, op,
+                      err);
+        packet = NULL;
+    }
+    else if (code == 0)
+        *op = wm_op_ended();
+    if (packet != NULL)
+        wm_packet_give(packet);
+    if (code < 0)
+        return code;
+    if (sent)
+        wm_engine_visit();
+    else
+        wm_engine_notify();
+    wm_stat_add(WM_STAT_sent_messages, 1);
+    wm_stat_add(WM_STAT_sent_bytes, (int64_t)buffer->nbytes);
+    return 0;
+}

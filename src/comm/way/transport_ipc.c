@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GPU to GPU on one host: the receiver copies from the sender's memory, which
+// CUDA IPC maps into its process (or the sender into the receiver's: push.c).
+// A rank to itself needs no mapping.
+#include <stdio.h>
+
+#include "comm/engine/stats.h"
+#include "comm/node/mapping.h"
+#include "comm/way/transport.h"
+
+static void
+set_pieces(wm_end_t *end, char *remote)
+{
+    end->pieces = (wm_pieces_t){
+        .remote = remote,
+        .piece = end->header.piece,
+        .pieces = end->header.pieces,
+        .ring = end->header.ring,
+        .ramped = end->header.ramped,
+        .ready_base = end->header.ready_base,
+        .taken_base = end->header.taken_base,
+    };
+}
+
+static bool
+on_device(const wm_pointer_t *into)
+{
+    return into->kind == WM_MEMORY_DEVICE || into->kind == WM_MEMORY_MANAGED;
+}
+
+static bool
+self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
+           const char **reason)
+{
+    (void)into;
+    *reason = "the peer is this process";
+    return peer->self;
+}
+
+static int
+self_accept(wm_end_t *end, wm_error_t *err)
+{
+    wm_pointer_t memory;
+    if (!wm_buffer_on_device(&end->buffer))
+        end->access.device = end->header.device;
+    // Memory of a pool or of VMM is its own device's alone, unless its owner
+    // has opened it to others.
+    if (end->access.device != end->header.device) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+        const void *from = (const void *)(uintptr_t)end->header.place.address;
+        int code = wm_pointer_describe(from, &memory, err);
+        if (code < 0)
+            return code;
+        if (!memory.exportable && memory.kind == WM_MEMORY_DEVICE)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "memory of cuda:%d that cuda:%d does not "
+                                "reach",
+                                end->header.device, end->access.device);
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+    set_pieces(end, (char *)(uintptr_t)end->header.place.address);
+    return 0;
+}
+
+static void
+self_count(const wm_end_t *end)
+{
+    wm_stat_add(WM_STAT_self_messages, 1);
+    wm_stat_add(WM_STAT_self_bytes, (int64_t)end->header.nbytes);
+}
+
+static bool
+ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
+{
+    bool reaches = false;
+    if (peer->self)
+        *reason = "the peer is this process";
+    else if (peer->segment == NULL || peer->ipc_refused)
+        *reason = peer->reason;
+    else if (!on_device(into))
+        *reason = "the buffer here is host memory";
+    else if (into->device < 0)
+        *reason = "the buffer here lies on no GPU now";
+    else {
+        *reason = "CUDA IPC on the same host";
+        reaches = true;
+    }
+    return reaches;
+}
+
+static int
+ipc_accept(wm_end_t *end, wm_error_t *err)
+{
+    int device = end->buffer.memory.device;
+    const wm_header_t *header = &end->header;
+    if (!wm_place_holds(&header->place, header->piece * header->ring))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "an offer that reaches beyond its memory");
+    int code = wm_mapping_open(end->peer, &end->header.place, device,
+                               &end->mapping, err);
+    // Not for good where freed memory at its address is still in use here.
+    if (code < 0 && code != WM_ERR_MEMORY
+        && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED)) {
+        // Seen by wm.transport(); the message goes through the host.
+        end->peer->ipc_refused = true;
+        snprintf(end->peer->reason, sizeof end->peer->reason,
+                 "its GPU memory cannot be mapped: %.280s",
+                 err != NULL ? err->text : "");
+    }
+    if (code < 0)
+        return code;
+    set_pieces(end, wm_mapping_at(end->mapping, &end->header.place));
+    return 0;
+}
+
+static void
+ipc_count(const wm_end_t *end)
+{
+    wm_stat_add(WM_STAT_ipc_messages, 1);
+    wm_stat_add(WM_STAT_ipc_bytes, (int64_t)end->header.nbytes);
+}
+
+const wm_transport_t wm_transport_self = {
+    .name = "self",
+    .direct = true,
+    .reach = self_reach,
+    .accept = self_accept,
+    .count = self_count,
+};
+
+const wm_transport_t wm_transport_ipc = {
+    .name = "ipc",
+    .direct = true,
+    .reach = ipc_reach,
+    .accept = ipc_accept,
+    .count = ipc_count,
+};
