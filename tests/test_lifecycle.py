@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Used too early, too late, in the wrong process, or beside the wrong peer."""
 
+import gc
 import os
 import pickle
 import shutil
@@ -486,6 +487,13 @@ def test_a_failed_import_can_be_tried_again(tmp_path):
         "bytearray(b'abc') [1. 1. 1.] True",
         "warpmpi._core can be loaded only once a process",
     ]
+
+
+def test_the_collector_sees_what_the_module_keeps():
+    kept = gc.get_referents(wm._core)
+    for thing in (wm.Array, wm.Prequest, wm.CudaError, np.ndarray):
+        wm.asarray(np.zeros(3))
+        assert any(each is thing for each in kept), thing
 
 
 @pytest.mark.skipif(

@@ -613,8 +613,14 @@ class Handshaking:
 
     def __dlpack__(self, stream=None, max_version=None):
         event = wm.Event(self.array.device)
-        self.stream.record_event(event)
-        wm.Stream(self.array.device, cuda_stream=stream).wait_event(event)
+        event.record(self.stream)
+        Driver()(
+            "cuStreamWaitEvent",
+            self.array.device.ordinal,
+            ctypes.c_void_p(stream),
+            ctypes.c_void_p(event.cuda_event),
+            ctypes.c_uint(0),
+        )
         return self.array.__dlpack__(stream=-1, max_version=max_version)
 
 

@@ -59,21 +59,24 @@ def test_floor_includes_only_floors_below(path):
         assert header.split("/")[0] in FLOORS[floor], header
 
 
-# Rooms of the floor of messages: one includes itself and those before it.
-ROOMS = ("engine", "node", "comm", "message", "way", "watch", "coll")
+# Rooms of a floor: one includes itself and those before it.
+ROOMS = {
+    "comm": "engine node comm message way watch coll".split(),
+    "python": (
+        "core device view array message request comm objects staging".split()
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "path", [each for each in SOURCES if "comm" in each.parts], ids=name
-)
-def test_room_of_messages_includes_only_rooms_before_it(path):
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_room_includes_only_rooms_before_it(path):
     """The hooks alone, in none of them, know all."""
     floor, *rooms = path.relative_to(SRC).parts[:-1]
-    if floor != "comm" or not rooms:
-        assert floor == "python" or path.name == "hooks.c"
+    if floor not in ROOMS or not rooms:
+        assert floor not in ROOMS or path.name == "hooks.c"
         return
-    known = ROOMS[: ROOMS.index(rooms[0]) + 1]
-    for header in includes(path, '"comm/([^"]+)"'):
+    known = ROOMS[floor][: ROOMS[floor].index(rooms[0]) + 1]
+    for header in includes(path, f'"{floor}/([^"]+)"'):
         assert header.split("/")[0] in known, header
 
 
@@ -103,6 +106,15 @@ def test_state_of_an_end_belongs_to_one_room(path):
     for members, files in OWN.items():
         if path.name not in files | {"end.c"}:
             assert not re.search(rf"\bend->({members})\b", text), members
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_objects_are_kept_in_the_state_of_the_module(path):
+    """None is static: the collector sees them, and they end with it."""
+    kept = (
+        r"^\s*(?:static|extern) (?:Py\w*Object|PyStructSequence) \*\w+[;,=[ ]"
+    )
+    assert not re.findall(kept, path.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)

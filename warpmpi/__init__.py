@@ -28,7 +28,17 @@ if not _is_begun():
             name="warpmpi._core",
         ) from None
 
-    from warpmpi._arrays import empty_like, full_like, ones_like, zeros_like
+    from warpmpi import _array_methods, _device_facts  # noqa: F401
+    from warpmpi._arrays import (
+        array,
+        empty_like,
+        from_dlpack,
+        from_numpy,
+        full_like,
+        ones,
+        ones_like,
+        zeros_like,
+    )
     from warpmpi._core import (
         Array,
         CommMethods,
@@ -42,21 +52,15 @@ if not _is_begun():
         Stream,
         StreamComm,
         __version__,
-        array,
         asarray,
         empty,
-        from_dlpack,
-        from_numpy,
         full,
-        get_cuda_device,
         get_cuda_device_count,
         get_cuda_devices,
         get_cuda_driver_version,
         get_device,
-        get_devices,
         is_cuda_available,
         is_on_device,
-        ones,
         reset_stats,
         set_device,
         stats,
@@ -117,12 +121,10 @@ __all__ = [
     "ScopedDevice",
     "Stream",
     "__version__",
-    "get_cuda_device",
     "get_cuda_device_count",
     "get_cuda_devices",
     "get_cuda_driver_version",
     "get_device",
-    "get_devices",
     "is_cuda_available",
     "set_device",
     "synchronize",

@@ -38,7 +38,7 @@ def gpus() -> str:
     if count > 0 and version is not None:
         return f"GPUs: {count}, driver for CUDA {version[0]}.{version[1]}"
     try:
-        warpmpi.get_cuda_device(0)
+        warpmpi.get_device("cuda")
     except (ValueError, RuntimeError) as error:
         return f"GPUs: none: {error}"
     return "GPUs: none"

@@ -1,13 +1,105 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""New arrays like others."""
+"""New arrays: of data, like others, and from other libraries."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from warpmpi import _core
 from warpmpi._core import Array
 from warpmpi._typing import ArrayLike, DeviceLike, DTypeLike
+
+
+def ones(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    pinned: bool = False,
+    blocking: bool = True,
+) -> Array:
+    """A new array of ones.
+
+    shape: an int or a tuple of ints. dtype: float64 unless given. device:
+    wm.get_device() unless given. pinned=True: page-locked host memory.
+    blocking=False: ordered, but maybe not yet complete when it returns.
+    Raises ValueError for a bad shape or device, TypeError for a bad dtype,
+    wm.OutOfMemoryError.
+    """
+    dtype = "float64" if dtype is None else dtype
+    return _core.full(shape, 1, dtype, device, pinned, blocking)
+
+
+def array(
+    data: Any,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    pinned: bool = False,
+    blocking: bool = True,
+) -> Array:
+    """A new contiguous array with a copy of the data.
+
+    data: nested lists and scalars, or any array object, of whichever device.
+    dtype: that of the data unless given; only host data is converted. device:
+    wm.get_device() unless given. pinned=True: page-locked host memory.
+    blocking=False: ordered, but maybe not yet complete when it returns.
+    Raises ValueError for a bad shape or device, TypeError for a bad dtype,
+    wm.OutOfMemoryError.
+    """
+    return _core._copied(data, dtype, device, pinned, blocking, "data")
+
+
+def from_numpy(
+    a: ArrayLike,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    pinned: bool = False,
+    blocking: bool = True,
+) -> Array:
+    """A new contiguous array with a copy of a NumPy array.
+
+    See asarray() for a view of one. dtype: that of `a` unless given. device:
+    wm.get_device() unless given. pinned=True: page-locked host memory.
+    blocking=False: ordered, but maybe not yet complete when it returns.
+    Raises ValueError for a bad device, TypeError for a bad dtype,
+    wm.OutOfMemoryError.
+    """
+    return _core._copied(a, dtype, device, pinned, blocking, "a")
+
+
+def from_dlpack(
+    x: Any,
+    /,
+    *,
+    device: DeviceLike | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """A view of an object with __dlpack__, by the array API standard.
+
+    A copy where copy=True or where another device is asked for. Raises
+    TypeError for an object without __dlpack__, BufferError where it refuses,
+    ValueError for copy=False and another device.
+    """
+    view = _core._view_of_dlpack(x)
+    place = view.device if device is None else _core.get_device(device)
+    if place is view.device and copy is not True:
+        return view
+    if copy is False:
+        raise ValueError("copy: another device needs a copy")
+    return _core._copied(view, None, place, False, True, "x")
+
+
+def _unpickled(data: Any, device: str, pinned: bool) -> Array:
+    """The array that was pickled, on the device of that name."""
+    place = _core.get_device(device)
+    if not _core._device_forked():
+        return _core._copied(data, None, place, pinned, True, "data")
+    if place.is_cpu:  # page-locked is of no use here
+        return _core._copied(data, None, place, False, True, "data")
+    # Of the GPU's memory a forked child of its user's has none: whoever looks
+    # into the array is told why. To raise here is to end a worker of
+    # multiprocessing's without a word to who waits for it.
+    return _core._without_memory(data.shape, data.dtype, place)
 
 
 def _place(
@@ -63,7 +155,7 @@ def ones_like(
 ) -> Array:
     """A new array of ones of the shape of `a`; see empty_like()."""
     shape, options = _place(a, dtype, device, pinned)
-    return _core.ones(shape, blocking=blocking, **options)
+    return ones(shape, blocking=blocking, **options)
 
 
 def full_like(

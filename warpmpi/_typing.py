@@ -3,9 +3,9 @@
 
 from typing import Any, Protocol, TypeAlias
 
-from warpmpi._core import Device, Event, Stream
+from warpmpi._core import Device, Stream
 
-__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "EventLike", "StreamLike"]
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "StreamLike"]
 
 
 class _CudaStream(Protocol):
@@ -21,9 +21,6 @@ DeviceLike: TypeAlias = Device | str | int | Any | None
 # A wm.Stream, an object with __cuda_stream__, a stream of CuPy, Torch, Warp or
 # Numba, or a handle.
 StreamLike: TypeAlias = Stream | _CudaStream | int | Any
-
-# A wm.Event, one of CuPy, Torch or Warp, or a handle.
-EventLike: TypeAlias = Event | int | Any
 
 # A wm.Array, or whatever has __cuda_array_interface__, __dlpack__ or the
 # buffer protocol: arrays of CuPy, Warp, PyTorch, JAX, Numba, NumPy.

@@ -7,7 +7,7 @@ from counts import stay_flat
 import warpmpi as wm
 
 DEVICE = wm.get_device()
-OTHER = wm.get_devices()[-1]
+OTHER = [wm.get_device("cpu"), *wm.get_cuda_devices()][-1]
 
 
 def turn(i):

@@ -133,26 +133,26 @@ copied_object(PyObject *self, int device, bool pinned, const how_t *how)
     return result;
 }
 
-PyDoc_STRVAR(to_doc,
-             "to($self, device, blocking=None, *, pinned=None, stream=None)\n"
-             "--\n"
-             "\n"
-             "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a "
-             "wm.Device.\n"
-             "The array itself where it is there already, else a contiguous "
-             "copy; with\n"
-             "pinned=True in page-locked host memory.\n"
-             "\n"
-             "Complete when it returns. With blocking=False, or on a stream, "
-             "it is only\n"
-             "ordered: what warpmpi does with both arrays comes after it, "
-             "other libraries\n"
-             "and other streams have to be told.\n"
-             "\n"
-             "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
+const char wm_py_array_to_doc[] = PyDoc_STR(
+    "to($self, device, blocking=None, *, pinned=None, stream=None)\n"
+    "--\n"
+    "\n"
+    "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a "
+    "wm.Device.\n"
+    "The array itself where it is there already, else a contiguous "
+    "copy; with\n"
+    "pinned=True in page-locked host memory.\n"
+    "\n"
+    "Complete when it returns. With blocking=False, or on a stream, "
+    "it is only\n"
+    "ordered: what warpmpi does with both arrays comes after it, "
+    "other libraries\n"
+    "and other streams have to be told.\n"
+    "\n"
+    "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
 
-static PyObject *
-array_to(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"device", "blocking", "pinned", "stream", NULL};
     PyObject *object, *blocking = NULL, *pinning = NULL, *stream = NULL;
@@ -182,43 +182,15 @@ array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     return copied_object(self, device, pinned, &how);
 }
 
-PyDoc_STRVAR(
-    to_device_doc,
-    "to_device($self, device, /, *, stream=None)\n"
-    "--\n"
-    "\n"
-    "The array on another device, as the Python array API standard has it: "
-    "to().");
-
-static PyObject *
-array_to_device(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"", "stream", NULL};
-    PyObject *device, *stream = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:to_device", names,
-                                     &device, &stream)) {
-        return NULL;
-    }
-    PyObject *place = PyTuple_Pack(1, device);
-    PyObject *options = Py_BuildValue("{s:O}", "stream", stream);
-    PyObject *result = place != NULL && options != NULL
-                           ? array_to(self, place, options)
-                           : NULL;
-    Py_XDECREF(place);
-    Py_XDECREF(options);
-    return result;
-}
-
-PyDoc_STRVAR(
-    copy_doc,
+const char wm_py_array_copy_doc[] = PyDoc_STR(
     "copy($self, blocking=None, *, stream=None)\n"
     "--\n"
     "\n"
     "A contiguous copy in memory of the same kind. See to() for blocking and\n"
     "stream.");
 
-static PyObject *
-array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"blocking", "stream", NULL};
     PyObject *blocking = NULL, *stream = NULL;
@@ -233,17 +205,18 @@ array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
                          memory->kind == WM_MEMORY_PINNED, &how);
 }
 
-PyDoc_STRVAR(numpy_doc, "numpy($self)\n"
-                        "--\n"
-                        "\n"
-                        "The array as a numpy.ndarray: over the same memory "
-                        "on the host, a copy of\n"
-                        "an array of a GPU. Waits for pending work. TypeError "
-                        "for bfloat16 without\n"
-                        "the package ml_dtypes.");
+const char wm_py_array_numpy_doc[] = PyDoc_STR(
+    "numpy($self)\n"
+    "--\n"
+    "\n"
+    "The array as a numpy.ndarray: over the same memory "
+    "on the host, a copy of\n"
+    "an array of a GPU. Waits for pending work. TypeError "
+    "for bfloat16 without\n"
+    "the package ml_dtypes.");
 
-static PyObject *
-array_numpy(PyObject *self, PyObject *unused)
+PyObject *
+wm_py_array_numpy(PyObject *self, PyObject *unused)
 {
     (void)unused;
     if (wm_py_array_of(self)->storage->memory.device < 0) {
@@ -357,22 +330,22 @@ wm_py_array_assign_object(const wm_array_t *dst, PyObject *value)
     return assign(dst, value, &complete);
 }
 
-PyDoc_STRVAR(assign_doc,
-             "assign($self, source, blocking=None, *, stream=None)\n"
-             "--\n"
-             "\n"
-             "Copies the source into the array: any array object of the same "
-             "element type\n"
-             "on any device, or host data that NumPy can convert; broadcast "
-             "as NumPy does.\n"
-             "See to() for blocking and stream.\n"
-             "\n"
-             "Raises ValueError where the shapes do not fit, TypeError where "
-             "the elements\n"
-             "cannot be converted, BufferError where the array is read-only.");
+const char wm_py_array_assign_doc[] = PyDoc_STR(
+    "assign($self, source, blocking=None, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "Copies the source into the array: any array object of the same "
+    "element type\n"
+    "on any device, or host data that NumPy can convert; broadcast "
+    "as NumPy does.\n"
+    "See to() for blocking and stream.\n"
+    "\n"
+    "Raises ValueError where the shapes do not fit, TypeError where "
+    "the elements\n"
+    "cannot be converted, BufferError where the array is read-only.");
 
-static PyObject *
-array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"source", "blocking", "stream", NULL};
     PyObject *source, *blocking = NULL, *stream = NULL;
@@ -386,17 +359,18 @@ array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(fill_doc, "fill_($self, value, blocking=None, *, stream=None)\n"
-                       "--\n"
-                       "\n"
-                       "Sets every element to the value, a scalar of the "
-                       "array's type. See to() for\n"
-                       "blocking and stream. Raises ValueError for more than "
-                       "one value, BufferError\n"
-                       "where the array is read-only.");
+const char wm_py_array_fill_doc[] = PyDoc_STR(
+    "fill_($self, value, blocking=None, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "Sets every element to the value, a scalar of the "
+    "array's type. See to() for\n"
+    "blocking and stream. Raises ValueError for more than "
+    "one value, BufferError\n"
+    "where the array is read-only.");
 
-static PyObject *
-array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"value", "blocking", "stream", NULL};
     PyObject *value, *blocking = NULL, *stream = NULL;
@@ -424,14 +398,14 @@ array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(zero_doc,
-             "zero_($self, blocking=None, *, stream=None)\n"
-             "--\n"
-             "\n"
-             "Sets every element to zero. See to() for blocking and stream.");
+const char wm_py_array_zero_doc[] = PyDoc_STR(
+    "zero_($self, blocking=None, *, stream=None)\n"
+    "--\n"
+    "\n"
+    "Sets every element to zero. See to() for blocking and stream.");
 
-static PyObject *
-array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"blocking", "stream", NULL};
     static const char zero[16];
@@ -446,18 +420,3 @@ array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     Py_RETURN_NONE;
 }
-
-#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
-
-PyMethodDef wm_py_array_copy_methods[] = {
-    {"to", (PyCFunction)(void (*)(void))array_to, WITH_NAMES, to_doc},
-    {"to_device", (PyCFunction)(void (*)(void))array_to_device, WITH_NAMES,
-     to_device_doc},
-    {"copy", (PyCFunction)(void (*)(void))array_copy, WITH_NAMES, copy_doc},
-    {"numpy", array_numpy, METH_NOARGS, numpy_doc},
-    {"assign", (PyCFunction)(void (*)(void))array_assign, WITH_NAMES,
-     assign_doc},
-    {"fill_", (PyCFunction)(void (*)(void))array_fill, WITH_NAMES, fill_doc},
-    {"zero_", (PyCFunction)(void (*)(void))array_zero, WITH_NAMES, zero_doc},
-    {NULL, NULL, 0, NULL},
-};

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DLPack, given: __dlpack__ with all its arguments, __dlpack_device__, and
-// __array__.
+// DLPack, given: __dlpack__ with all its arguments, and __dlpack_device__.
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "python/array/py_array.h"
-#include "python/array/py_dtype.h"
 #include "python/view/dlpack.h"
+#include "python/view/py_dtype.h"
 
 // A tensor with all it points to. Freed by its deleter, on any thread.
 typedef struct {
@@ -241,8 +240,7 @@ export_copy(PyObject *self, int ordinal, bool versioned)
     return capsule;
 }
 
-PyDoc_STRVAR(
-    dlpack_doc,
+const char wm_py_array_dlpack_doc[] = PyDoc_STR(
     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
     "copy=None)\n"
     "--\n"
@@ -261,8 +259,8 @@ PyDoc_STRVAR(
     "stream\n"
     "that is none.");
 
-static PyObject *
-array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *
+wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy",
                             NULL};
@@ -303,83 +301,17 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     return capsule_of(array, versioned, false);
 }
 
-PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n"
-                                "--\n"
-                                "\n"
-                                "The DLPack device as (type, id): (1, 0) for "
-                                "the host, (2, n) for cuda:n.");
+const char wm_py_array_dlpack_device_doc[] = PyDoc_STR(
+    "__dlpack_device__($self)\n"
+    "--\n"
+    "\n"
+    "The DLPack device as (type, id): (1, 0) for "
+    "the host, (2, n) for cuda:n.");
 
-static PyObject *
-array_dlpack_device(PyObject *self, PyObject *unused)
+PyObject *
+wm_py_array_dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     wm_dl_device_t device = device_of(wm_py_array_of(self));
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
 }
-
-PyDoc_STRVAR(
-    dunder_array_doc,
-    "__array__($self, dtype=None, copy=None)\n"
-    "--\n"
-    "\n"
-    "The array as a numpy.ndarray, see numpy(). copy=False raises ValueError\n"
-    "where a copy is needed.");
-
-static PyObject *
-array_dunder_array(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"dtype", "copy", NULL};
-    PyObject *dtype = Py_None, *copying = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names,
-                                     &dtype, &copying)) {
-        return NULL;
-    }
-    bool device = wm_py_array_of(self)->storage->memory.device >= 0;
-    if (copying == Py_False && device) {
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: an array of a GPU needs a copy");
-        return NULL;
-    }
-    PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
-    if (host == NULL || (dtype == Py_None && copying != Py_True)
-        || (dtype == Py_None && device)) {
-        return host;
-    }
-    PyObject *result = NULL;
-    PyObject *make = wm_py_numpy(copying == Py_False ? "asarray" : "array");
-    if (make != NULL && dtype == Py_None) {
-        result = PyObject_CallOneArg(make, host);
-    }
-    else if (make != NULL && copying == Py_True) {
-        result = PyObject_CallFunctionObjArgs(make, host, dtype, NULL);
-    }
-    else if (make != NULL) {
-        PyObject *method = PyObject_GetAttrString(host, "astype");
-        PyObject *given = PyTuple_Pack(1, dtype);
-        PyObject *options = Py_BuildValue("{s:O}", "copy", Py_False);
-        if (method != NULL && given != NULL && options != NULL) {
-            result = PyObject_Call(method, given, options);
-        }
-        Py_XDECREF(method);
-        Py_XDECREF(given);
-        Py_XDECREF(options);
-    }
-    if (result != NULL && copying == Py_False && result != host) {
-        Py_CLEAR(result);
-        PyErr_SetString(PyExc_ValueError, "copy: another dtype needs a copy");
-    }
-    Py_XDECREF(make);
-    Py_DECREF(host);
-    return result;
-}
-
-#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
-
-PyMethodDef wm_py_array_dlpack_methods[] = {
-    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, WITH_NAMES,
-     dlpack_doc},
-    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, dlpack_device_doc},
-    {"__array__", (PyCFunction)(void (*)(void))array_dunder_array, WITH_NAMES,
-     dunder_array_doc},
-    {NULL, NULL, 0, NULL},
-};

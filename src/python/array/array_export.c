@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "python/array/py_array.h"
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 
 // Streams that stand for pending work in interfaces, one a device: whoever
 // synchronises with it waits for what it was last made to wait for.

@@ -114,7 +114,7 @@ take_key(walk_t *walk, PyObject *key, int keys_after)
         return take_slice(walk, key);
     }
     if (PyIndex_Check(key) && !PyBool_Check(key)
-        && Py_TYPE(key) != wm_py_state()->array_type) {
+        && Py_TYPE(key) != wm_py_state->array_type) {
         return take_int(walk, key);
     }
     return no_index(key);

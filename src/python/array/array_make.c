@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How arrays come about: empty, zeros, ones, full, array, from_numpy, asarray,
-// from_dlpack.
+// How arrays come about: empty, zeros, full, asarray, and what the makers of
+// warpmpi/_arrays.py are made of.
 #include <string.h>
 
 #include "array/copy.h"
 #include "python/array/py_array.h"
-#include "python/array/py_dtype.h"
-#include "python/device/py_device.h"
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
 // Where an array is to be made. Pinned memory is the host's, also where no
@@ -195,44 +194,6 @@ full(PyObject *module, PyObject *args, PyObject *kwargs)
     return filled(&array, bytes, blocking);
 }
 
-PyDoc_STRVAR(
-    ones_doc,
-    "ones(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
-    "--\n"
-    "\n"
-    "A new array of ones.\n"
-    "\n" MAKER_ARGS "\n"
-    "blocking=False: ordered, but maybe not yet complete when it "
-    "returns.\n" MAKER_ERRORS);
-
-static PyObject *
-ones(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    static char *names[] = {"shape",  "dtype",    "device",
-                            "pinned", "blocking", NULL};
-    PyObject *shape, *type = NULL, *device = NULL;
-    int pinned = 0, blocking = 1;
-    char bytes[16];
-    wm_dtype_t dtype;
-    wm_array_t array;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:ones", names,
-                                     &shape, &type, &device, &pinned,
-                                     &blocking)
-        || parse_dtype(type, &dtype) < 0) {
-        return NULL;
-    }
-    PyObject *wanted = wm_py_dtype(dtype);
-    PyObject *one = wanted != NULL ? PyLong_FromLong(1) : NULL;
-    int status = one != NULL ? parse_value(one, wanted, &dtype, bytes) : -1;
-    Py_XDECREF(wanted);
-    Py_XDECREF(one);
-    if (status < 0 || make_empty(shape, dtype, device, pinned, &array) < 0) {
-        return NULL;
-    }
-    return filled(&array, bytes, blocking);
-}
-
 static PyObject *
 copied_data(PyObject *data, PyObject *type, PyObject *device_object,
             int pinned, int blocking, const char *argument)
@@ -252,121 +213,47 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     return result;
 }
 
-PyDoc_STRVAR(
-    array_doc,
-    "array(data, dtype=None, device=None, pinned=False, blocking=True)\n"
-    "--\n"
-    "\n"
-    "A new contiguous array with a copy of the data: nested lists and "
-    "scalars, or\n"
-    "any array object, of whichever device.\n"
-    "\n"
-    "dtype: that of the data unless given; only host data is converted. "
-    "device:\n"
-    "wm.get_device() unless given. pinned=True: page-locked host memory.\n"
-    "blocking=False: ordered, but maybe not yet complete when it "
-    "returns.\n" MAKER_ERRORS);
+PyDoc_STRVAR(copied_doc,
+             "_copied(data, dtype, device, pinned, blocking, name, /)\n--\n\n"
+             "array(), whose errors name `name`.");
 
 static PyObject *
-array(PyObject *module, PyObject *args, PyObject *kwargs)
+copied(PyObject *module, PyObject *args)
 {
     (void)module;
-    static char *names[] = {"data",   "dtype",    "device",
-                            "pinned", "blocking", NULL};
-    PyObject *data, *type = NULL, *device = NULL;
-    int pinned = 0, blocking = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:array", names,
-                                     &data, &type, &device, &pinned,
-                                     &blocking)) {
+    PyObject *data, *type, *device;
+    int pinned, blocking;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "OOOpps:_copied", &data, &type, &device,
+                          &pinned, &blocking, &name))
         return NULL;
-    }
-    return copied_data(data, type, device, pinned, blocking, "data");
+    return copied_data(data, type, device, pinned, blocking, name);
 }
 
-// On the GPU, whose memory a forked child of its user's has none of: whoever
-// looks into the array is told why. To raise here is to end a worker of
-// multiprocessing's without a word to who waits for it.
+PyDoc_STRVAR(without_memory_doc,
+             "_without_memory(shape, dtype, device, /)\n--\n\n"
+             "An array of a GPU that has no memory there.");
+
 static PyObject *
-without_memory(const wm_array_t *data, int device)
+without_memory(PyObject *module, PyObject *args)
 {
-    wm_array_t array;
+    (void)module;
+    PyObject *shape, *type, *place;
+    wm_array_t array = {.data = NULL};
     wm_error_t err;
-    wm_pointer_t memory = {.kind = WM_MEMORY_DEVICE, .device = device};
-    wm_array_copy_header(&array, data);
-    array.data = NULL;
-    array.readonly = false;
-    int64_t size = wm_dtype_info(array.dtype)->itemsize;
-    for (int i = array.ndim - 1; i >= 0; i--) {
-        array.strides[i] = size;
-        size *= array.shape[i] > 0 ? array.shape[i] : 1;
-    }
+    wm_pointer_t memory = {.kind = WM_MEMORY_DEVICE};
+    if (!PyArg_ParseTuple(args, "OOO:_without_memory", &shape, &type, &place)
+        || wm_py_array_parse_shape(shape, "shape", &array.ndim, array.shape)
+               < 0
+        || wm_py_dtype_from_object(type, &array.dtype) < 0
+        || wm_py_cuda_device(place, "it", &memory.device) < 0)
+        return NULL;
+    wm_py_view_set_contiguous(&array);
     if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, false, NULL,
                         NULL, &array.storage, &err)
-        < 0) {
+        < 0)
         return wm_py_raise(&err);
-    }
     return wm_py_array_object(&array);
-}
-
-PyDoc_STRVAR(unpickled_doc, "_unpickled(data, device, pinned, /)\n--\n\n"
-                            "The array that was pickled, on the device of "
-                            "that name.");
-
-static PyObject *
-unpickled(PyObject *module, PyObject *args)
-{
-    (void)module;
-    PyObject *data, *place;
-    int pinned, device;
-    wm_view_t view;
-    if (!PyArg_ParseTuple(args, "OOp:_unpickled", &data, &place, &pinned)) {
-        return NULL;
-    }
-    if (!wm_device_forked()) {
-        return copied_data(data, NULL, place, pinned, true, "data");
-    }
-    if (parse_place(place, false, &device) < 0) {
-        return NULL;
-    }
-    if (device < 0) { // page-locked is of no use here
-        return copied_data(data, NULL, place, false, true, "data");
-    }
-    if (wm_py_array_view_data(data, NULL, "data", &view) < 0) {
-        return NULL;
-    }
-    PyObject *result = without_memory(&view.array, device);
-    wm_py_view_release(&view);
-    return result;
-}
-
-PyDoc_STRVAR(
-    from_numpy_doc,
-    "from_numpy(a, dtype=None, device=None, pinned=False, blocking=True)\n"
-    "--\n"
-    "\n"
-    "A new contiguous array with a copy of a NumPy array (see asarray() for "
-    "a\n"
-    "view of one).\n"
-    "\n"
-    "dtype: that of `a` unless given. device: wm.get_device() unless given.\n"
-    "pinned=True: page-locked host memory. blocking=False: ordered, but maybe "
-    "not\n"
-    "yet complete when it returns.\n" MAKER_ERRORS);
-
-static PyObject *
-from_numpy(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    static char *names[] = {"a",      "dtype",    "device",
-                            "pinned", "blocking", NULL};
-    PyObject *data, *type = NULL, *device = NULL;
-    int pinned = 0, blocking = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpp:from_numpy", names,
-                                     &data, &type, &device, &pinned,
-                                     &blocking)) {
-        return NULL;
-    }
-    return copied_data(data, type, device, pinned, blocking, "a");
 }
 
 static PyObject *
@@ -409,7 +296,7 @@ static PyObject *
 view_of(PyObject *object)
 {
     wm_view_t view;
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return Py_NewRef(object);
     }
     if (wm_py_view_parse(object, false, "obj", &view) < 0) {
@@ -476,7 +363,7 @@ static int
 view_dlpack(PyObject *object, wm_view_t *view)
 {
     const wm_dl_exchange_t *api = wm_py_dl_exchange_of(Py_TYPE(object));
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return wm_py_view_parse(object, false, "x", view);
     }
     int status = api != NULL
@@ -491,74 +378,24 @@ view_dlpack(PyObject *object, wm_view_t *view)
     return status > 0 ? 0 : -1;
 }
 
-PyDoc_STRVAR(
-    from_dlpack_doc,
-    "from_dlpack(x, /, *, device=None, copy=None)\n"
-    "--\n"
-    "\n"
-    "A view of an object with __dlpack__, as the Python array API standard "
-    "has\n"
-    "it; a copy where copy=True or where another device is asked for.\n"
-    "\n"
-    "Raises TypeError for an object without __dlpack__, BufferError where it\n"
-    "refuses, ValueError for copy=False and another device.");
+PyDoc_STRVAR(view_of_dlpack_doc, "_view_of_dlpack(x, /)\n--\n\n"
+                                 "A view of an object by its __dlpack__.");
 
 static PyObject *
-from_dlpack(PyObject *module, PyObject *args, PyObject *kwargs)
+view_of_dlpack(PyObject *module, PyObject *object)
 {
     (void)module;
-    static char *names[] = {"", "device", "copy", NULL};
-    PyObject *object, *place = NULL, *copy = NULL, *result = NULL;
     wm_view_t view;
-    int device = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO:from_dlpack", names,
-                                     &object, &place, &copy)
-        || view_dlpack(object, &view) < 0) {
-        return NULL;
-    }
-    bool elsewhere = false;
-    if (place != NULL && place != Py_None) {
-        if (wm_py_device_from_object(place, &device) < 0) {
-            goto done;
-        }
-        elsewhere = device != view.memory.device;
-    }
-    if (copy == Py_False && elsewhere) {
-        PyErr_SetString(PyExc_ValueError, "copy: another device needs a copy");
-    }
-    else if (copy == Py_True || elsewhere) {
-        device = elsewhere ? device : view.memory.device;
-        result = wm_py_array_copy_of(&view, device, false, true);
-    }
-    else {
-        return object_of_view(&view);
-    }
-done:
-    wm_py_view_release(&view);
-    return result;
+    return view_dlpack(object, &view) < 0 ? NULL : object_of_view(&view);
 }
 
-#define WITH_NAMES (METH_VARARGS | METH_KEYWORDS)
-#define FUNCTION(name)                                                        \
-    {                                                                         \
-#name, (PyCFunction)(void (*)(void))name, WITH_NAMES, name##_doc      \
-    }
-
-static PyMethodDef makers[] = {
-    FUNCTION(empty),
-    FUNCTION(zeros),
-    FUNCTION(ones),
-    FUNCTION(full),
-    FUNCTION(array),
-    FUNCTION(from_numpy),
-    FUNCTION(from_dlpack),
-    FUNCTION(asarray),
-    {"_unpickled", unpickled, METH_VARARGS, unpickled_doc},
+PyMethodDef wm_py_makers_functions[] = {
+    WM_PY_KEYWORDS("empty", empty),
+    WM_PY_KEYWORDS("zeros", zeros),
+    WM_PY_KEYWORDS("full", full),
+    WM_PY_KEYWORDS("asarray", asarray),
+    {"_copied", copied, METH_VARARGS, copied_doc},
+    {"_without_memory", without_memory, METH_VARARGS, without_memory_doc},
+    {"_view_of_dlpack", view_of_dlpack, METH_O, view_of_dlpack_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int
-wm_py_array_add_makers(PyObject *module)
-{
-    return PyModule_AddFunctions(module, makers);
-}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The type wm.Array: what it is made of and its attributes.
+// The type wm.Array: what it is made of and its attributes. The rest of it is
+// in warpmpi/_array_methods.py.
 #include "python/array/py_array.h"
 
 #include <stdatomic.h>
@@ -7,8 +8,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#include "python/array/py_dtype.h"
-#include "python/device/py_device.h"
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
 wm_array_t *
@@ -30,7 +30,7 @@ PyObject *
 wm_py_array_object(wm_array_t *array)
 {
     wm_array_object_t *self = PyObject_GC_New(wm_array_object_t,
-                                              wm_py_state()->array_type);
+                                              wm_py_state->array_type);
     if (self == NULL) {
         wm_array_clear(array);
         return NULL;
@@ -149,13 +149,6 @@ get_dtype(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_ndim(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromLong(wm_py_array_of(self)->ndim);
-}
-
-static PyObject *
 get_size(PyObject *self, void *unused)
 {
     (void)unused;
@@ -205,13 +198,6 @@ get_is_contiguous(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_readonly(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(wm_py_array_of(self)->readonly);
-}
-
-static PyObject *
 get_pinned(PyObject *self, void *unused)
 {
     (void)unused;
@@ -240,166 +226,11 @@ array_iter(PyObject *self)
     return PySeqIter_New(self);
 }
 
-PyDoc_STRVAR(item_doc,
-             "item($self)\n"
-             "--\n"
-             "\n"
-             "The only element, as a Python scalar. Waits for the GPU.\n"
-             "\n"
-             "Raises ValueError for an array of any other size than 1.");
-
-static PyObject *
-array_item(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (wm_array_count(wm_py_array_of(self)) != 1) {
-        PyErr_Format(PyExc_ValueError,
-                     "only an array of one element is a scalar, this one has "
-                     "%lld",
-                     (long long)wm_array_count(wm_py_array_of(self)));
-        return NULL;
-    }
-    PyObject *host = PyObject_CallMethod(self, "numpy", NULL);
-    PyObject *item = host != NULL ? PyObject_CallMethod(host, "item", NULL)
-                                  : NULL;
-    Py_XDECREF(host);
-    return item;
-}
-
-static int
-array_bool(PyObject *self)
-{
-    PyObject *item = array_item(self, NULL);
-    int result = item != NULL ? PyObject_IsTrue(item) : -1;
-    Py_XDECREF(item);
-    return result;
-}
-
-static PyObject *
-array_int(PyObject *self)
-{
-    PyObject *item = array_item(self, NULL);
-    PyObject *result = item != NULL ? PyNumber_Long(item) : NULL;
-    Py_XDECREF(item);
-    return result;
-}
-
-static PyObject *
-array_float(PyObject *self)
-{
-    PyObject *item = array_item(self, NULL);
-    PyObject *result = item != NULL ? PyNumber_Float(item) : NULL;
-    Py_XDECREF(item);
-    return result;
-}
-
-static PyObject *
-array_index(PyObject *self)
-{
-    // A TypeError tells bytes() and its like to go on to the buffer.
-    if (wm_array_count(wm_py_array_of(self)) != 1) {
-        PyErr_SetString(PyExc_TypeError,
-                        "only an array of one integer is an index");
-        return NULL;
-    }
-    PyObject *item = array_item(self, NULL);
-    PyObject *result = item != NULL ? PyNumber_Index(item) : NULL;
-    Py_XDECREF(item);
-    return result;
-}
-
-// Values are shown up to this many, and not of a GPU's that cannot be read: a
-// forked process of multiprocessing's tells its errors with what it was given.
-#define SHOWN 1000
-
-static bool
-is_shown(const wm_array_t *array)
-{
-    return wm_array_count(array) <= SHOWN
-           && (array->storage->memory.kind != WM_MEMORY_DEVICE
-               || !wm_device_forked());
-}
-
-static PyObject *
-values_text(PyObject *self)
-{
-    PyObject *host = NULL, *function = NULL, *text = NULL;
-    if (!is_shown(wm_py_array_of(self))) {
-        PyObject *shape = get_shape(self, NULL);
-        text = shape != NULL ? PyUnicode_FromFormat("shape=%R", shape) : NULL;
-        Py_XDECREF(shape);
-        return text;
-    }
-    host = PyObject_CallMethod(self, "numpy", NULL);
-    function = host != NULL ? wm_py_numpy("array2string") : NULL;
-    if (function != NULL) {
-        PyObject *args = PyTuple_Pack(1, host);
-        PyObject *names = Py_BuildValue("{s:s,s:s}", "separator", ", ",
-                                        "prefix", "array(");
-        if (args != NULL && names != NULL) {
-            text = PyObject_Call(function, args, names);
-        }
-        Py_XDECREF(args);
-        Py_XDECREF(names);
-    }
-    Py_XDECREF(host);
-    Py_XDECREF(function);
-    return text;
-}
-
-static PyObject *
-array_repr(PyObject *self)
-{
-    const wm_array_t *array = wm_py_array_of(self);
-    PyObject *values = NULL, *device = NULL, *text = NULL;
-    values = values_text(self);
-    device = values != NULL ? get_device(self, NULL) : NULL;
-    if (device != NULL) {
-        const char *pinned = array->storage->memory.kind == WM_MEMORY_PINNED
-                                 ? ", pinned=True"
-                                 : "";
-        text = PyUnicode_FromFormat("array(%U, dtype=%s, device=%S%s)", values,
-                                    wm_dtype_info(array->dtype)->name, device,
-                                    pinned);
-    }
-    Py_XDECREF(values);
-    Py_XDECREF(device);
-    return text;
-}
-
-// Pickled with its values; made again on the device of the same name.
-static PyObject *
-array_reduce(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    PyObject *module = NULL, *maker = NULL, *host = NULL, *device = NULL;
-    PyObject *result = NULL;
-    bool pinned = wm_py_array_of(self)->storage->memory.kind
-                  == WM_MEMORY_PINNED;
-    module = PyImport_ImportModule("warpmpi._core");
-    maker = module != NULL ? PyObject_GetAttrString(module, "_unpickled")
-                           : NULL;
-    host = maker != NULL ? PyObject_CallMethod(self, "numpy", NULL) : NULL;
-    device = host != NULL ? get_device(self, NULL) : NULL;
-    PyObject *name = device != NULL ? PyObject_Str(device) : NULL;
-    if (name != NULL) {
-        result = Py_BuildValue("O(OOO)", maker, host, name,
-                               pinned ? Py_True : Py_False);
-    }
-    Py_XDECREF(name);
-    Py_XDECREF(module);
-    Py_XDECREF(maker);
-    Py_XDECREF(host);
-    Py_XDECREF(device);
-    return result;
-}
-
 static PyGetSetDef getters[] = {
     {"shape", get_shape, NULL, "The extents, a tuple of ints.", NULL},
     {"strides", get_strides, NULL,
      "Bytes from one element to the next in each dimension.", NULL},
     {"dtype", get_dtype, NULL, "The element type, a numpy.dtype.", NULL},
-    {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
     {"size", get_size, NULL, "The number of elements.", NULL},
     {"nbytes", get_nbytes, NULL, "The bytes of all elements.", NULL},
     {"itemsize", get_itemsize, NULL, "The bytes of an element.", NULL},
@@ -410,8 +241,6 @@ static PyGetSetDef getters[] = {
      NULL},
     {"is_contiguous", get_is_contiguous, NULL,
      "Whether the elements are dense, in row-major order.", NULL},
-    {"readonly", get_readonly, NULL, "Whether it refuses to be written.",
-     NULL},
     {"pinned", get_pinned, NULL,
      "Whether it is page-locked host memory, which GPUs reach.", NULL},
     {"T", wm_py_array_transposed, NULL,
@@ -423,13 +252,23 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyMethodDef own_methods[] = {
-    {"item", array_item, METH_NOARGS, item_doc},
-    {"__reduce__", array_reduce, METH_NOARGS, "For pickle."},
-    {NULL, NULL, 0, NULL},
+static PyMethodDef methods[] = {
+    WM_PY_KEYWORDS("to", wm_py_array_to),
+    WM_PY_KEYWORDS("copy", wm_py_array_copy),
+    WM_PY_ROW("numpy", wm_py_array_numpy, METH_NOARGS),
+    WM_PY_KEYWORDS("assign", wm_py_array_assign),
+    WM_PY_KEYWORDS("fill_", wm_py_array_fill),
+    WM_PY_KEYWORDS("zero_", wm_py_array_zero),
+    WM_PY_KEYWORDS("__dlpack__", wm_py_array_dlpack),
+    WM_PY_ROW("__dlpack_device__", wm_py_array_dlpack_device, METH_NOARGS),
+    {0},
 };
 
 static PyMemberDef members[] = {
+    {"ndim", T_INT, offsetof(wm_array_object_t, array.ndim), READONLY,
+     "The number of dimensions."},
+    {"readonly", T_BOOL, offsetof(wm_array_object_t, array.readonly), READONLY,
+     "Whether it refuses to be written."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(wm_array_object_t, weakrefs),
      READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -451,26 +290,10 @@ PyDoc_STRVAR(
     "are complete when they return unless blocking=False or a stream is "
     "given.");
 
-#define METHODS 40
-static PyMethodDef methods[METHODS];
-
-static void
-add_methods(const PyMethodDef *more)
-{
-    int count = 0;
-    while (methods[count].ml_name != NULL) {
-        count++;
-    }
-    while (more->ml_name != NULL && count < METHODS - 1) {
-        methods[count++] = *more++;
-    }
-}
-
 static PyType_Slot slots[] = {
     {Py_tp_doc, (char *)array_doc},
     {Py_tp_dealloc, array_dealloc},
     {Py_tp_traverse, array_traverse},
-    {Py_tp_repr, array_repr},
     {Py_tp_iter, array_iter},
     {Py_tp_getset, getters},
     {Py_tp_methods, methods},
@@ -480,37 +303,36 @@ static PyType_Slot slots[] = {
     {Py_mp_ass_subscript, wm_py_array_ass_subscript},
     {Py_sq_length, array_length},
     {Py_sq_item, wm_py_array_item_at},
-    {Py_nb_bool, array_bool},
-    {Py_nb_int, array_int},
-    {Py_nb_float, array_float},
-    {Py_nb_index, array_index},
     {Py_bf_getbuffer, wm_py_array_get_buffer},
     {Py_bf_releasebuffer, wm_py_array_release_buffer},
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_array_spec = {
     .name = "warpmpi.Array",
     .basicsize = sizeof(wm_array_object_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
-             | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
+             | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
 
-int
-wm_py_add_array(PyObject *module)
+PyDoc_STRVAR(dtype_name_doc, "_dtype_name(array, /)\n--\n\n"
+                             "That of its elements: also of bfloat16, which "
+                             "NumPy may lack.");
+
+static PyObject *
+dtype_name(PyObject *module, PyObject *array)
 {
-    add_methods(own_methods);
-    add_methods(wm_py_array_copy_methods);
-    add_methods(wm_py_array_shape_methods);
-    add_methods(wm_py_array_dlpack_methods);
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->array_type = (PyTypeObject *)type;
-    if (PyModule_AddObjectRef(module, "Array", type) < 0) {
-        return -1;
-    }
-    return wm_py_array_add_makers(module);
+    (void)module;
+    if (!Py_IS_TYPE(array, wm_py_state->array_type))
+        return PyErr_Format(PyExc_TypeError, "%R is no wm.Array", array);
+    return PyUnicode_FromString(
+        wm_dtype_info(wm_py_array_of(array)->dtype)->name);
 }
+
+PyMethodDef wm_py_array_functions[] = {
+    {"_dtype_name", dtype_name, METH_O, dtype_name_doc},
+    {"_extents", wm_py_array_extents, METH_VARARGS, wm_py_array_extents_doc},
+    {"_view", wm_py_array_view, METH_VARARGS, wm_py_array_view_doc},
+    {0},
+};

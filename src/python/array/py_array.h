@@ -4,17 +4,10 @@
 #ifndef WM_PYTHON_ARRAY_PY_ARRAY_H
 #define WM_PYTHON_ARRAY_PY_ARRAY_H
 
-#include "array/array.h"
+#include "python/view/array_object.h"
+#include "python/device/py_device.h"
+#include "python/device/py_stream.h"
 #include "python/view/view.h"
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *weakrefs;
-    // Of a view of another object's memory: the array that has the reference
-    // to the storage, which the collector then sees to be one. Else NULL.
-    PyObject *base;
-    wm_array_t array; // storage is never NULL
-} wm_array_object_t;
 
 // A new wm.Array that takes over the array's storage reference, on failure
 // too; NULL with an exception then.
@@ -72,9 +65,27 @@ wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
 int
 wm_py_array_assign_object(const wm_array_t *dst, PyObject *value);
 
-extern PyMethodDef wm_py_array_copy_methods[];   // ends with a NULL name
-extern PyMethodDef wm_py_array_shape_methods[];  // array_shape.c
-extern PyMethodDef wm_py_array_dlpack_methods[]; // array_dlpack.c
+// The methods; of array_copy.c and array_dlpack.c, and what those in
+// Python are made of, of array_shape.c.
+#define X(name)                                                               \
+    extern const char wm_py_array_##name##_doc[];                             \
+    PyObject *wm_py_array_##name(PyObject *self, PyObject *args,              \
+                                 PyObject *kwargs);
+X(to)
+X(copy)
+X(assign)
+X(fill)
+X(zero)
+X(dlpack)
+#undef X
+#define X(name)                                                               \
+    extern const char wm_py_array_##name##_doc[];                             \
+    PyObject *wm_py_array_##name(PyObject *self, PyObject *args);
+X(numpy)
+X(extents)
+X(view)
+X(dlpack_device)
+#undef X
 
 // array_index.c
 PyObject *
@@ -92,10 +103,6 @@ wm_py_array_transposed(PyObject *self, void *unused);
 int
 wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
                         int64_t *shape);
-
-// array_make.c: the functions of the module.
-int
-wm_py_array_add_makers(PyObject *module);
 
 // array_export.c. Each marks the storage as given away.
 PyObject *

@@ -48,7 +48,7 @@ static PyObject *
 tell_others(const wm_channel_t *channel)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state()->cuda_error))
+    if (!PyErr_ExceptionMatches(wm_py_state->cuda_error))
         return NULL;
     PyErr_Fetch(&kind, &value, &trace);
     enter("a collective", NULL);
@@ -208,15 +208,9 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-#define FAST(name)                                                            \
-    {                                                                         \
-#name, (PyCFunction)(void (*)(void))comm_##name,                      \
-            METH_FASTCALL | METH_KEYWORDS, comm_##name##_doc                  \
-    }
-
 static PyMethodDef methods[] = {
-    FAST(Bcast),
-    FAST(Allreduce),
+    WM_PY_FASTCALL("Bcast", comm_Bcast),
+    WM_PY_FASTCALL("Allreduce", comm_Allreduce),
     {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
     {0},
 };
@@ -229,17 +223,9 @@ static PyType_Slot slots[] = {
     {0},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_collectives_spec = {
     .name = "warpmpi._core._Collectives",
     .basicsize = sizeof(PyObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = slots,
 };
-
-int
-wm_py_add_collectives(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    wm_py_state()->collectives_type = (PyTypeObject *)type;
-    return type == NULL ? -1 : 0;
-}

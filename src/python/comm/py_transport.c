@@ -5,9 +5,9 @@
 
 #include "comm/engine/engine.h"
 #include "comm/way/transport.h"
-#include "python/message/channel.h"
 #include "python/message/specification.h"
-#include "python/view/view.h"
+#include "python/message/channel.h"
+#include "python/device/py_device.h"
 
 const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"

@@ -80,14 +80,8 @@ on_device(PyObject *module, PyObject *const *args, Py_ssize_t given)
     return result < 0 ? NULL : PyBool_FromLong(result);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_reduced_functions[] = {
     {"_is_on_device_reduced", (PyCFunction)(void (*)(void))on_device,
      METH_FASTCALL, on_device_doc},
     {0},
 };
-
-int
-wm_py_add_reduced(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/message/channel.h"
+#include "python/core/arguments.h"
+
+#include <limits.h>
+#include <mpi.h>
 
 int
 wm_py_arguments(const char *function, const char *const *names, int count,

@@ -1,193 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/core/module.h"
 
-#include <errno.h>
-
 #include "cuda/driver.h"
 #include "cuda/memory.h"
+#include "python/core/mpi4py.h"
 
 #ifndef WM_VERSION
 #define WM_VERSION "0+unknown"
 #endif
 
-// Static, not module state: there is one interpreter, and C errors are turned
-// into exceptions where no module is at hand. Never cleared, since objects
-// that outlive the module at shutdown still look into it.
-static wm_state_t the_state;
-static bool executed;
-
-wm_state_t *
-wm_py_state(void)
-{
-    return &the_state;
-}
-
-// An MPI code as mpi4py raises it; the C text goes along as a note.
-static void
-raise_mpi(const wm_error_t *err)
-{
-    PyObject *mpi = NULL, *code = NULL, *exception = NULL, *done = NULL;
-    mpi = PyImport_ImportModule("mpi4py.MPI");
-    if (mpi == NULL) {
-        goto done;
-    }
-    if (the_state.mpi_exception == NULL) {
-        the_state.mpi_exception = PyObject_GetAttrString(mpi, "Exception");
-        if (the_state.mpi_exception == NULL) {
-            goto done;
-        }
-    }
-    code = err->code == WM_ERR_TRUNCATE
-               ? PyObject_GetAttrString(mpi, "ERR_TRUNCATE")
-               : PyLong_FromLong(err->detail);
-    if (code == NULL) {
-        goto done;
-    }
-    exception = PyObject_CallOneArg(the_state.mpi_exception, code);
-    if (exception == NULL) {
-        goto done;
-    }
-    if (PyObject_HasAttrString(exception, "add_note")) { // Python 3.11
-        done = PyObject_CallMethod(exception, "add_note", "s", err->text);
-        if (done == NULL) {
-            goto done;
-        }
-    }
-    PyErr_SetObject(the_state.mpi_exception, exception);
-done:
-    Py_XDECREF(mpi);
-    Py_XDECREF(code);
-    Py_XDECREF(exception);
-    Py_XDECREF(done);
-}
-
-// A CudaError or a subclass; `code` and `name` stay None where the driver
-// gave no result.
-static void
-raise_cuda(PyObject *type, const wm_error_t *err)
-{
-    PyObject *code = NULL, *name = NULL;
-    PyObject *exception = PyObject_CallFunction(type, "s", err->text);
-    if (exception == NULL) {
-        goto done;
-    }
-    if (err->detail != 0) {
-        code = PyLong_FromLong(err->detail);
-        name = PyUnicode_FromString(wm_cu_error_name(err->detail));
-        if (code == NULL || name == NULL
-            || PyObject_SetAttrString(exception, "code", code) < 0
-            || PyObject_SetAttrString(exception, "name", name) < 0) {
-            goto done;
-        }
-    }
-    PyErr_SetObject(type, exception);
-done:
-    Py_XDECREF(exception);
-    Py_XDECREF(code);
-    Py_XDECREF(name);
-}
-
-static void
-raise_system(const wm_error_t *err)
-{
-    PyObject *args = Py_BuildValue("is", err->detail, err->text);
-    if (args != NULL) {
-        PyErr_SetObject(PyExc_OSError, args);
-        Py_DECREF(args);
-    }
-}
-
-PyObject *
-wm_py_raise(const wm_error_t *err)
-{
-    switch ((wm_code_t)err->code) {
-    case WM_ERR_CUDA:
-    case WM_ERR_DRIVER:
-        raise_cuda(the_state.cuda_error, err);
-        break;
-    case WM_ERR_MEMORY:
-        if (err->detail == CUDA_ERROR_OUT_OF_MEMORY) {
-            raise_cuda(the_state.memory_error, err);
-        }
-        else {
-            PyErr_SetString(PyExc_MemoryError, err->text);
-        }
-        break;
-    case WM_ERR_VALUE:
-        PyErr_SetString(PyExc_ValueError, err->text);
-        break;
-    case WM_ERR_TYPE:
-        PyErr_SetString(PyExc_TypeError, err->text);
-        break;
-    case WM_ERR_MPI:
-    case WM_ERR_TRUNCATE:
-        raise_mpi(err);
-        break;
-    case WM_ERR_SYSTEM:
-        raise_system(err);
-        break;
-    case WM_ERR_STATE:
-        PyErr_SetString(PyExc_RuntimeError, err->text);
-        break;
-    case WM_ERR_PYTHON:
-        break;
-    case WM_OK:
-    default:
-        PyErr_Format(PyExc_SystemError, "warpmpi: no error to raise (%d)",
-                     err->code);
-    }
-    return NULL;
-}
-
-PyDoc_STRVAR(
-    cuda_error_doc,
-    "A call of the CUDA driver failed, or no usable driver is there.\n"
-    "\n"
-    "Attributes:\n"
-    "    code: the driver's result (a CUresult) as an int, or None.\n"
-    "    name: its name, such as \"CUDA_ERROR_INVALID_VALUE\", or None.");
-
-PyDoc_STRVAR(
-    memory_error_doc,
-    "A device has not enough memory, or the driver ran out of it.\n"
-    "\n"
-    "Raised after all that warpmpi keeps for reuse was given back. The text\n"
-    "tells what was asked for and what is free, in bytes.");
-
-static int
-add_exceptions(PyObject *module)
-{
-    PyObject *bases = NULL;
-    PyObject *attributes = Py_BuildValue("{s:O,s:O}", "code", Py_None, "name",
-                                         Py_None);
-    int status = -1;
-    if (attributes == NULL) {
-        goto done;
-    }
-    the_state.cuda_error = PyErr_NewExceptionWithDoc(
-        "warpmpi.CudaError", cuda_error_doc, PyExc_RuntimeError, attributes);
-    if (the_state.cuda_error == NULL) {
-        goto done;
-    }
-    bases = PyTuple_Pack(2, the_state.cuda_error, PyExc_MemoryError);
-    if (bases == NULL) {
-        goto done;
-    }
-    the_state.memory_error = PyErr_NewExceptionWithDoc(
-        "warpmpi.OutOfMemoryError", memory_error_doc, bases, NULL);
-    if (the_state.memory_error == NULL
-        || PyModule_AddObjectRef(module, "CudaError", the_state.cuda_error) < 0
-        || PyModule_AddObjectRef(module, "OutOfMemoryError",
-                                 the_state.memory_error)
-               < 0) {
-        goto done;
-    }
-    status = 0;
-done:
-    Py_XDECREF(attributes);
-    Py_XDECREF(bases);
-    return status;
-}
+static wm_state_t nothing;
+wm_state_t *wm_py_state = &nothing;
 
 PyDoc_STRVAR(
     memory_stats_doc,
@@ -238,25 +61,91 @@ driver_version(PyObject *module, PyObject *unused)
     return Py_BuildValue("ii", version / 1000, version % 1000 / 10);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_module_functions[] = {
     {"_memory_stats", memory_stats, METH_NOARGS, memory_stats_doc},
     {"get_cuda_driver_version", driver_version, METH_NOARGS,
      driver_version_doc},
-    {NULL, NULL, 0, NULL},
+    {0},
 };
+
+static int
+intern_names(wm_state_t *state)
+{
+#define X(name, text)                                                         \
+    if ((state->names.name = PyUnicode_InternFromString(text)) == NULL)       \
+        return -1;
+    WM_PY_NAMES(X)
+#undef X
+    return 0;
+}
+
+static int
+add_types(PyObject *module, wm_state_t *state)
+{
+    PyTypeObject *request = wm_py_mpi_request_type(),
+                 *prequest = wm_py_mpi_prequest_type(),
+                 *message = wm_py_mpi_message_type();
+#define ROW(name, ...)                                                        \
+    {                                                                         \
+        &wm_py_##name##_spec, &state->name##_type,                            \
+        {                                                                     \
+            __VA_ARGS__                                                       \
+        }                                                                     \
+    }
+    const struct {
+        PyType_Spec *spec;
+        PyTypeObject **type;
+        PyTypeObject **bases[2];
+    } rows[] = {
+        ROW(device, NULL),
+        ROW(stream, NULL),
+        ROW(event, NULL),
+        ROW(array, NULL),
+        ROW(request, &request),
+        ROW(prequest, &state->request_type, &prequest),
+        ROW(partitioned, &state->prequest_type),
+        ROW(collectives, NULL),
+        ROW(comm, &state->collectives_type),
+        ROW(on_stream, NULL),
+        ROW(matched, &message),
+        ROW(payload, NULL),
+        ROW(passing, NULL),
+    };
+#undef ROW
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        PyTypeObject **const *bases = rows[i].bases;
+        PyObject *tuple = NULL;
+        if (bases[0] != NULL) {
+            tuple = PyTuple_Pack(bases[1] != NULL ? 2 : 1, *bases[0],
+                                 bases[1] != NULL ? *bases[1] : NULL);
+            if (tuple == NULL)
+                return -1;
+        }
+        *rows[i].type = (PyTypeObject *)PyType_FromModuleAndSpec(
+            module, rows[i].spec, tuple);
+        Py_XDECREF(tuple);
+        if (*rows[i].type == NULL
+            || PyModule_AddType(module, *rows[i].type) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+add_functions(PyObject *module)
+{
+#define X(name)                                                               \
+    if (PyModule_AddFunctions(module, wm_py_##name##_functions) < 0)          \
+        return -1;
+    WM_PY_FUNCTIONS(X)
+#undef X
+    return 0;
+}
 
 static int
 execute(PyObject *module)
 {
-    static int (*const parts[])(PyObject *) = {
-        add_exceptions,        wm_py_add_device,      wm_py_add_stream,
-        wm_py_add_event,       wm_py_add_array,       wm_py_add_view,
-        wm_py_add_collectives, wm_py_add_comm,        wm_py_add_request,
-        wm_py_add_prequest,    wm_py_add_partitioned, wm_py_add_passing,
-        wm_py_add_patch,       wm_py_add_matched,     wm_py_add_buffered,
-        wm_py_add_staged,      wm_py_add_checked,     wm_py_add_reduced,
-        wm_py_add_objects,     wm_py_add_parts,       wm_py_add_stats,
-    };
+    static bool executed;
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError,
                         "warpmpi does not support sub-interpreters");
@@ -267,19 +156,65 @@ execute(PyObject *module)
                         "warpmpi._core can be loaded only once a process");
         return -1;
     }
-    if (wm_py_watch_gil() < 0) {
+    wm_py_state = PyModule_GetState(module);
+    if (wm_py_watch_gil() < 0 || wm_py_add_exceptions(module) < 0
+        || wm_py_watch_children() < 0 || wm_py_mpi_import() < 0
+        || intern_names(wm_py_state) < 0 || add_types(module, wm_py_state) < 0
+        || add_functions(module) < 0
+        || PyModule_AddStringConstant(module, "__version__", WM_VERSION) < 0)
         return -1;
-    }
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        if (parts[i](module) < 0) {
-            return -1;
-        }
-    }
-    if (PyModule_AddStringConstant(module, "__version__", WM_VERSION) < 0) {
-        return -1;
-    }
     executed = true; // what failed may be tried again: the cause may be gone
     return 0;
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    wm_state_t *state = PyModule_GetState(module);
+#define X(name) Py_VISIT(state->name##_type);
+    WM_PY_TYPES(X)
+#undef X
+#define X(name) Py_VISIT(state->name);
+    WM_PY_OBJECTS(X)
+#undef X
+    for (size_t i = 0; i < WM_MAX_DEVICES + 1; ++i)
+        Py_VISIT(state->devices[i]);
+    for (size_t i = 0; i < WM_DTYPES; ++i)
+        Py_VISIT(state->dtypes[i]);
+    for (size_t i = 0; i < WM_WAYS_KEPT; ++i)
+        Py_VISIT(state->ways[i].type);
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    wm_state_t *state = PyModule_GetState(module);
+#define X(name) Py_CLEAR(state->name##_type);
+    WM_PY_TYPES(X)
+#undef X
+#define X(name) Py_CLEAR(state->name);
+    WM_PY_OBJECTS(X)
+#undef X
+#define X(name, text) Py_CLEAR(state->names.name);
+    WM_PY_NAMES(X)
+#undef X
+    for (size_t i = 0; i < WM_MAX_DEVICES + 1; ++i)
+        Py_CLEAR(state->devices[i]);
+    for (size_t i = 0; i < WM_DTYPES; ++i)
+        Py_CLEAR(state->dtypes[i]);
+    for (size_t i = 0; i < WM_WAYS_KEPT; ++i)
+        Py_CLEAR(state->ways[i].type);
+    return 0;
+}
+
+// What outlives the module finds nothing in its state.
+static void
+module_free(void *module)
+{
+    (void)module_clear(module);
+    if (PyModule_GetState(module) == wm_py_state)
+        wm_py_state = &nothing;
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -297,8 +232,10 @@ PyDoc_STRVAR(module_doc, "The C core of warpmpi. Its public names are those "
                          "of the package warpmpi.");
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,  .m_name = "warpmpi._core", .m_doc = module_doc,
-    .m_methods = functions, .m_slots = slots,
+    PyModuleDef_HEAD_INIT,   .m_name = "warpmpi._core",
+    .m_doc = module_doc,     .m_size = sizeof(wm_state_t),
+    .m_slots = slots,        .m_traverse = module_traverse,
+    .m_clear = module_clear, .m_free = module_free,
 };
 
 PyMODINIT_FUNC

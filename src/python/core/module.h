@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The extension module warpmpi._core: its state, and how C errors become
-// Python exceptions. One interpreter only (sub-interpreters are refused), so
-// the state is found without a module at hand. GIL held throughout.
+// The extension module warpmpi._core: its state, what it is made of, and how C
+// errors become Python exceptions. GIL held throughout.
 #ifndef WM_PYTHON_CORE_MODULE_H
 #define WM_PYTHON_CORE_MODULE_H
 
@@ -10,34 +9,158 @@
 
 #include <stdbool.h>
 
+#include "array/dtype.h"
+#include "cuda/device.h"
 #include "cuda/error.h"
 
+// The types of ours; each has its spec in a file of its own, and a row in
+// module.c.
+#define WM_PY_TYPES(X)                                                        \
+    X(device)                                                                 \
+    X(stream)                                                                 \
+    X(event)                                                                  \
+    X(array)                                                                  \
+    X(request)                                                                \
+    X(prequest)                                                               \
+    X(partitioned)                                                            \
+    X(collectives)                                                            \
+    X(comm)                                                                   \
+    X(on_stream)                                                              \
+    X(matched)                                                                \
+    X(payload)                                                                \
+    X(passing)
+
+// Tables of functions, one a file.
+#define WM_PY_FUNCTIONS(X)                                                    \
+    X(module)                                                                 \
+    X(child)                                                                  \
+    X(patch)                                                                  \
+    X(stats)                                                                  \
+    X(device)                                                                 \
+    X(devices)                                                                \
+    X(makers)                                                                 \
+    X(array)                                                                  \
+    X(on_device)                                                              \
+    X(checked)                                                                \
+    X(reduced)                                                                \
+    X(buffered)                                                               \
+    X(objects)                                                                \
+    X(parts)                                                                  \
+    X(staged)
+
+// Attributes, keys and methods of others' objects that messages ask for.
+#define WM_PY_NAMES(X)                                                        \
+    X(cuda_array_interface, "__cuda_array_interface__")                       \
+    X(array_interface, "__array_interface__")                                 \
+    X(dlpack, "__dlpack__")                                                   \
+    X(typestr, "typestr")                                                     \
+    X(data, "data")                                                           \
+    X(shape, "shape")                                                         \
+    X(strides, "strides")                                                     \
+    X(mask, "mask")                                                           \
+    X(descr, "descr")                                                         \
+    X(version, "version")                                                     \
+    X(stream, "stream")                                                       \
+    X(ptr, "ptr")                                                             \
+    X(dtype, "dtype")                                                         \
+    X(c_contiguous, "_c_contiguous")                                          \
+    X(device, "device")                                                       \
+    X(cuda_stream, "cuda_stream")                                             \
+    X(is_conj, "is_conj")                                                     \
+    X(is_neg, "is_neg")
+
+// Of our own, of mpi4py's, and of libraries that are imported at first use.
+#define WM_PY_OBJECTS(X)                                                      \
+    X(cuda_error)       /* wm.CudaError(RuntimeError) */                      \
+    X(memory_error)     /* wm.OutOfMemoryError(CudaError, MemoryError) */     \
+    X(mpi)              /* the module mpi4py.MPI */                           \
+    X(mpi_exception)    /* MPI.Exception */                                   \
+    X(mpi_in_place)     /* MPI.IN_PLACE */                                    \
+    X(mpi_bottom)       /* MPI.BOTTOM */                                      \
+    X(mpi_methods)      /* of mpi4py's types, as they were: a dict */         \
+    X(numpy)            /* the module */                                      \
+    X(numpy_array_type) /* numpy.ndarray */                                   \
+    X(cupy_stream)      /* cupy.cuda.get_current_stream */
+
+// How objects of a type are read, by the type's address (view.c).
 typedef struct {
-    PyObject *cuda_error;   // wm.CudaError(RuntimeError)
-    PyObject *memory_error; // wm.OutOfMemoryError(CudaError, MemoryError)
-    PyTypeObject *device_type;
-    PyTypeObject *stream_type;
-    PyTypeObject *event_type;
-    PyTypeObject *array_type;
-    PyTypeObject *collectives_type;
-    PyTypeObject *comm_type;
-    PyTypeObject *request_type;
-    PyObject *mpi_exception; // mpi4py.MPI.Exception
+    PyTypeObject *type;
+    int way;
+    const struct wm_dl_exchange *api;
+} wm_way_of_type_t;
+
+#define WM_WAYS_KEPT 64
+
+// All Python objects that outlive a call. What the driver and the C library
+// gave for as long as the process lives is kept in the files that use it.
+typedef struct {
+#define X(name) PyTypeObject *name##_type;
+    WM_PY_TYPES(X)
+#undef X
+#define X(name) PyObject *name;
+    WM_PY_OBJECTS(X)
+#undef X
+    struct {
+#define X(name, text) PyObject *name;
+        WM_PY_NAMES(X)
+#undef X
+    } names;
+    PyObject *devices[WM_MAX_DEVICES + 1]; // by ordinal + 1, once asked for
+    PyObject *dtypes[WM_DTYPES];           // numpy.dtype, once asked for
+    wm_way_of_type_t ways[WM_WAYS_KEPT];   // a cache
 } wm_state_t;
 
-// The module's state; valid once its exec slot began.
-wm_state_t *
-wm_py_state(void);
+// That of the module, which is loaded once a process, so that it is found
+// without a module at hand. Of nothing, and never NULL, before and after it.
+extern wm_state_t *wm_py_state;
+
+#define X(name) extern PyType_Spec wm_py_##name##_spec;
+WM_PY_TYPES(X)
+#undef X
+#define X(name) extern PyMethodDef wm_py_##name##_functions[];
+WM_PY_FUNCTIONS(X)
+#undef X
+
+// Rows of tables of methods; the documentation of `function` has its name and
+// `_doc`.
+#define WM_PY_ROW(name, function, flags)                                      \
+    {                                                                         \
+        name, (PyCFunction)(void (*)(void))(function), flags, function##_doc  \
+    }
+#define WM_PY_FASTCALL(name, function)                                        \
+    WM_PY_ROW(name, function, METH_FASTCALL | METH_KEYWORDS)
+#define WM_PY_KEYWORDS(name, function)                                        \
+    WM_PY_ROW(name, function, METH_VARARGS | METH_KEYWORDS)
+
+// A fast call in a file of its own.
+#define WM_PY_DECLARE_FASTCALL(function)                                      \
+    extern const char function##_doc[];                                       \
+    PyObject *function(PyObject *self, PyObject *const *args,                 \
+                       Py_ssize_t given, PyObject *keywords);
 
 // Sets the Python exception that `err` stands for (see wm_code_t) and returns
 // NULL; WM_ERR_PYTHON leaves the one already set.
 PyObject *
 wm_py_raise(const wm_error_t *err);
 
+// Makes wm.CudaError and wm.OutOfMemoryError. 0, or -1 with an exception.
+WM_MUST_CHECK int
+wm_py_add_exceptions(PyObject *module);
+
+// Calls a function of the package that is written in Python, as no message
+// waits for it, with arguments in a tuple of that format. A new reference, or
+// NULL with an exception.
+PyObject *
+wm_py_cold(const char *module, const char *function, const char *format, ...);
+
 // Nothing is asked of MPI where it does not run, nor in a forked child: -1
 // with a RuntimeError there.
 WM_MUST_CHECK int
 wm_py_check_running(void);
+
+// Watches for forked children, once a process. 0, or -1 with an exception.
+WM_MUST_CHECK int
+wm_py_watch_children(void);
 
 // Whether this thread holds the GIL; any thread, at any time.
 bool
@@ -47,50 +170,5 @@ wm_py_holds_gil(void);
 // with an exception.
 WM_MUST_CHECK int
 wm_py_watch_gil(void);
-
-// Each file with types or functions has one of these: adds them to the module
-// and fills its part of the state. 0, or -1 with an exception set.
-int
-wm_py_add_device(PyObject *module);
-int
-wm_py_add_stream(PyObject *module);
-int
-wm_py_add_event(PyObject *module);
-int
-wm_py_add_array(PyObject *module);
-int
-wm_py_add_view(PyObject *module);
-int
-wm_py_add_collectives(PyObject *module);
-int
-wm_py_add_child(PyObject *module); // called by comm
-int
-wm_py_add_comm(PyObject *module);
-int
-wm_py_add_staged(PyObject *module);
-int
-wm_py_add_checked(PyObject *module);
-int
-wm_py_add_reduced(PyObject *module);
-int
-wm_py_add_stats(PyObject *module);
-int
-wm_py_add_request(PyObject *module);
-int
-wm_py_add_prequest(PyObject *module);
-int
-wm_py_add_partitioned(PyObject *module); // after prequest
-int
-wm_py_add_passing(PyObject *module);
-int
-wm_py_add_patch(PyObject *module);
-int
-wm_py_add_matched(PyObject *module);
-int
-wm_py_add_buffered(PyObject *module);
-int
-wm_py_add_objects(PyObject *module);
-int
-wm_py_add_parts(PyObject *module);
 
 #endif

@@ -6,14 +6,9 @@
 
 #include <mpi4py/mpi4py.h>
 
-static PyObject *mpi;      // the module mpi4py.MPI
-static PyObject *in_place; // MPI.IN_PLACE
-static PyObject *bottom;   // MPI.BOTTOM
-static PyObject *methods;  // by type, as they were
-
 // Two MPI libraries in one process crash: better told at import.
 static int
-check_library(void)
+check_library(PyObject *mpi)
 {
     char ours[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
     int length = 0;
@@ -49,7 +44,7 @@ keep_methods(void)
 {
     PyTypeObject *types[] = {&PyMPIRequest_Type, &PyMPIPrequest_Type,
                              &PyMPIMessage_Type};
-    methods = PyDict_New();
+    PyObject *methods = wm_py_state->mpi_methods = PyDict_New();
     for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
         PyObject *kept = PyDict_Copy(types[i]->tp_dict);
         int code = methods == NULL || kept == NULL
@@ -81,7 +76,8 @@ wm_py_mpi_clear(PyTypeObject *base, PyObject *object)
 PyObject *
 wm_py_mpi_method(PyTypeObject *type, const char *name)
 {
-    PyObject *kept = PyDict_GetItemWithError(methods, (PyObject *)type);
+    PyObject *kept = PyDict_GetItemWithError(wm_py_state->mpi_methods,
+                                             (PyObject *)type);
     PyObject *method = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
     if (method == NULL) {
         PyErr_Format(PyExc_AttributeError, "%.200s has no method '%s'",
@@ -96,22 +92,18 @@ wm_py_mpi_method(PyTypeObject *type, const char *name)
 int
 wm_py_mpi_import(void)
 {
-    if (mpi != NULL)
-        return 0;
-    PyObject *module = PyImport_ImportModule("mpi4py.MPI");
-    if (module == NULL)
+    wm_state_t *state = wm_py_state;
+    PyObject *mpi = state->mpi = PyImport_ImportModule("mpi4py.MPI");
+    if (mpi == NULL)
         return -1;
-    mpi = module;
-    wm_state_t *state = wm_py_state();
-    state->mpi_exception = PyObject_GetAttrString(module, "Exception");
-    in_place = PyObject_GetAttrString(module, "IN_PLACE");
-    bottom = PyObject_GetAttrString(module, "BOTTOM");
-    if (state->mpi_exception == NULL || in_place == NULL || bottom == NULL
-        || check_library() < 0 || import_mpi4py() < 0 || keep_methods() < 0) {
-        Py_CLEAR(mpi);
+    state->mpi_exception = PyObject_GetAttrString(mpi, "Exception");
+    state->mpi_in_place = PyObject_GetAttrString(mpi, "IN_PLACE");
+    state->mpi_bottom = PyObject_GetAttrString(mpi, "BOTTOM");
+    if (state->mpi_exception == NULL || state->mpi_in_place == NULL
+        || state->mpi_bottom == NULL || check_library(mpi) < 0
+        || import_mpi4py() < 0)
         return -1;
-    }
-    return 0;
+    return keep_methods();
 }
 
 static int
@@ -179,13 +171,13 @@ wm_py_mpi_is_datatype(PyObject *object)
 bool
 wm_py_mpi_is_in_place(PyObject *object)
 {
-    return object == in_place;
+    return object == wm_py_state->mpi_in_place;
 }
 
 bool
 wm_py_mpi_is_bottom(PyObject *object)
 {
-    return object == bottom;
+    return object == wm_py_state->mpi_bottom;
 }
 
 PyTypeObject *
@@ -209,7 +201,7 @@ wm_py_mpi_message_type(void)
 PyObject *
 wm_py_mpi_datatype_from_code(PyObject *code)
 {
-    PyObject *type = PyObject_GetAttrString(mpi, "Datatype");
+    PyObject *type = PyObject_GetAttrString(wm_py_state->mpi, "Datatype");
     if (type == NULL)
         return NULL;
     PyObject *result = PyObject_CallMethod(type, "fromcode", "O", code);
@@ -220,7 +212,7 @@ wm_py_mpi_datatype_from_code(PyObject *code)
 PyObject *
 wm_py_mpi_buffer(PyObject *object, bool readonly)
 {
-    PyObject *type = PyObject_GetAttrString(mpi, "buffer");
+    PyObject *type = PyObject_GetAttrString(wm_py_state->mpi, "buffer");
     PyObject *result = type == NULL
                            ? NULL
                            : PyObject_CallMethod(type, "frombuffer", "Oi",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For install(): what Python refuses, as mpi4py's types are immutable, and
-// what mpi4py does, as it asks MPI about each handle, before MPI runs, too.
+// For install(), and for types that are half written in Python: what Python
+// refuses, as mpi4py's types are immutable, and what mpi4py does, as it asks
+// MPI about each handle, before MPI runs, too.
 #include "python/core/mpi4py.h"
 
 PyDoc_STRVAR(patch_doc,
@@ -52,14 +53,25 @@ share_handle(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyDoc_STRVAR(seal_doc, "_seal(type, /)\n--\n\n"
+                       "Make a type of the core immutable, once it has all it "
+                       "shall have.");
+
+static PyObject *
+seal(PyObject *module, PyObject *given)
+{
+    (void)module;
+    if (!PyType_Check(given))
+        return PyErr_Format(PyExc_TypeError, "%R is no type", given);
+    PyTypeObject *type = (PyTypeObject *)given;
+    type->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
+    PyType_Modified(type);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef wm_py_patch_functions[] = {
     {"_share_handle", share_handle, METH_VARARGS, share_handle_doc},
+    {"_seal", seal, METH_O, seal_doc},
     {"_patch", patch, METH_VARARGS, patch_doc},
     {0},
 };
-
-int
-wm_py_add_patch(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

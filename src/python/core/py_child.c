@@ -15,6 +15,19 @@ wm_py_check_running(void)
     return -1;
 }
 
+int
+wm_py_watch_children(void)
+{
+    static bool watched; // the import may be tried again
+    wm_error_t err;
+    if (!watched && wm_child_watch(&err) < 0) {
+        wm_py_raise(&err);
+        return -1;
+    }
+    watched = true;
+    return 0;
+}
+
 PyDoc_STRVAR(check_running_doc,
              "_check_running()\n--\n\n"
              "Raise RuntimeError where MPI does not run, and in a forked "
@@ -27,20 +40,7 @@ check_running(PyObject *module, PyObject *unused)
     return wm_py_check_running() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_child_functions[] = {
     {"_check_running", check_running, METH_NOARGS, check_running_doc},
     {0},
 };
-
-int
-wm_py_add_child(PyObject *module)
-{
-    static bool watched;
-    wm_error_t err;
-    if (!watched && wm_child_watch(&err) < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    watched = true;
-    return PyModule_AddFunctions(module, functions);
-}

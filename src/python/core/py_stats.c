@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/stats.h"
-#include "python/message/specification.h"
+#include "python/core/module.h"
 
 PyDoc_STRVAR(stats_doc,
              "stats($module, /)\n--\n\n"
@@ -37,27 +37,8 @@ reset_stats(PyObject *module, PyObject *unused)
     return Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(is_on_device_doc,
-             "is_on_device($module, obj, /)\n--\n\n"
-             "Whether an array, or the array in a [array, …] list, is GPU "
-             "memory.");
-
-static PyObject *
-is_on_device(PyObject *module, PyObject *object)
-{
-    (void)module;
-    return PyBool_FromLong(wm_py_message_on_device(object));
-}
-
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_stats_functions[] = {
     {"stats", stats, METH_NOARGS, stats_doc},
     {"reset_stats", reset_stats, METH_NOARGS, reset_stats_doc},
-    {"is_on_device", is_on_device, METH_O, is_on_device_doc},
     {0},
 };
-
-int
-wm_py_add_stats(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "python/view/view.h"
-
 // The driver, and its start, are looked for without the GIL: that takes long.
 static int
 count_devices(void)
@@ -34,7 +32,7 @@ int
 wm_py_current_device(int *ordinal)
 {
     PyObject *thread = PyThreadState_GetDict(); // borrowed
-    PyObject *key = (PyObject *)wm_py_state()->device_type;
+    PyObject *key = (PyObject *)wm_py_state->device_type;
     if (thread != NULL) {
         PyObject *device = PyDict_GetItemWithError(thread, key); // borrowed
         if (device != NULL) {
@@ -156,7 +154,7 @@ wm_py_device_from_object(PyObject *object, int *device)
     if (object == NULL || object == Py_None) {
         return wm_py_current_device(device);
     }
-    if (Py_IS_TYPE(object, wm_py_state()->device_type)) {
+    if (Py_IS_TYPE(object, wm_py_state->device_type)) {
         *device = wm_py_device_ordinal(object);
         return 0;
     }
@@ -242,34 +240,6 @@ get_device(PyObject *module, PyObject *args, PyObject *kwargs)
     return wm_py_device(ordinal);
 }
 
-static PyObject *
-device_list(int first)
-{
-    int count = count_devices();
-    PyObject *list = PyList_New(0);
-    for (int i = first; list != NULL && i < count; i++) {
-        PyObject *device = wm_py_device(i);
-        if (device == NULL || PyList_Append(list, device) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(device);
-    }
-    return list;
-}
-
-PyDoc_STRVAR(get_devices_doc, "get_devices()\n"
-                              "--\n"
-                              "\n"
-                              "All devices, the CPU first.");
-
-static PyObject *
-get_devices(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return device_list(-1);
-}
-
 PyDoc_STRVAR(get_cuda_devices_doc,
              "get_cuda_devices()\n"
              "--\n"
@@ -281,40 +251,16 @@ get_cuda_devices(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return device_list(0);
-}
-
-PyDoc_STRVAR(get_cuda_device_doc, "get_cuda_device(ordinal=None)\n"
-                                  "--\n"
-                                  "\n"
-                                  "The CUDA device of an ordinal; the current "
-                                  "one for None. ValueError where\n"
-                                  "there is none.");
-
-static PyObject *
-get_cuda_device(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    static char *names[] = {"ordinal", NULL};
-    PyObject *given = Py_None; // borrowed
-    int ordinal;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_cuda_device", names,
-                                     &given)) {
-        return NULL;
-    }
-    if (given == Py_None) {
-        PyObject *name = PyUnicode_FromString("cuda");
-        int status = name != NULL ? wm_py_device_from_object(name, &ordinal)
-                                  : -1;
-        Py_XDECREF(name);
-        if (status < 0) {
-            return NULL;
+    int count = count_devices();
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *device = wm_py_device(i);
+        if (device == NULL || PyList_Append(list, device) < 0) {
+            Py_CLEAR(list);
         }
+        Py_XDECREF(device);
     }
-    else if (wm_py_cuda_device(given, "get_cuda_device", &ordinal) < 0) {
-        return NULL;
-    }
-    return wm_py_device(ordinal);
+    return list;
 }
 
 PyDoc_STRVAR(get_cuda_device_count_doc,
@@ -360,7 +306,7 @@ set_device(PyObject *module, PyObject *ident)
 {
     (void)module;
     PyObject *thread = PyThreadState_GetDict(); // borrowed
-    PyObject *key = (PyObject *)wm_py_state()->device_type;
+    PyObject *key = (PyObject *)wm_py_state->device_type;
     int ordinal;
     if (thread == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "no thread state");
@@ -438,28 +384,15 @@ synchronize(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
-
-static PyMethodDef functions[] = {
-    {"get_device", KEYWORDS(get_device), METH_VARARGS | METH_KEYWORDS,
-     get_device_doc},
-    {"get_devices", get_devices, METH_NOARGS, get_devices_doc},
+PyMethodDef wm_py_devices_functions[] = {
+    WM_PY_KEYWORDS("get_device", get_device),
     {"get_cuda_devices", get_cuda_devices, METH_NOARGS, get_cuda_devices_doc},
-    {"get_cuda_device", KEYWORDS(get_cuda_device),
-     METH_VARARGS | METH_KEYWORDS, get_cuda_device_doc},
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
     {"is_cuda_available", is_cuda_available, METH_NOARGS,
      is_cuda_available_doc},
     {"set_device", set_device, METH_O, set_device_doc},
-    {"synchronize_device", KEYWORDS(synchronize_device),
-     METH_VARARGS | METH_KEYWORDS, synchronize_device_doc},
+    WM_PY_KEYWORDS("synchronize_device", synchronize_device),
     {"synchronize", synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int
-wm_py_add_device_functions(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -17,6 +17,11 @@ wm_py_device(int ordinal);
 int
 wm_py_device_ordinal(PyObject *device);
 
+// A device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda", "cpu", an
+// int, or None (the default device); 0, or -1 with ValueError or TypeError.
+int
+wm_py_device_from_object(PyObject *object, int *device);
+
 // The device current on this thread (-1: the CPU). 0, or -1 with an exception.
 int
 wm_py_current_device(int *ordinal);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/device/py_event.h"
+// wm.Event: a CUDA event of ours. GIL held.
+#include "cuda/event.h"
 
 #include "python/device/py_device.h"
 #include "python/device/py_stream.h"
-#include "python/view/view.h"
 
 typedef struct {
     PyObject_HEAD
@@ -12,15 +12,21 @@ typedef struct {
 } event_t;
 
 static PyObject *
-event_new(PyTypeObject *type, int device)
+event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    static char *names[] = {"device", NULL};
+    PyObject *given = NULL; // borrowed
+    int device, status;
     CUevent handle;
     wm_error_t err;
-    int status;
-    Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
-        status = wm_event_create(device, &handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Event", names, &given)
+        || wm_py_cuda_device(given, "an event", &device) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS; // the first use of a device takes long
+    status = wm_event_create(device, &handle, &err);
+    Py_END_ALLOW_THREADS;
+    if (status < 0) {
         return wm_py_raise(&err);
     }
     event_t *event = (event_t *)type->tp_alloc(type, 0);
@@ -31,89 +37,6 @@ event_new(PyTypeObject *type, int device)
     event->device = device;
     event->handle = handle;
     return (PyObject *)event;
-}
-
-PyObject *
-wm_py_event(int device)
-{
-    return event_new(wm_py_state()->event_type, device);
-}
-
-static event_t *
-event_checked(PyObject *object, const char *argument)
-{
-    if (!Py_IS_TYPE(object, wm_py_state()->event_type)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a wm.Event, not %.200s",
-                     argument, Py_TYPE(object)->tp_name);
-        return NULL;
-    }
-    return (event_t *)object;
-}
-
-int
-wm_py_event_record(PyObject *object, int device, CUstream stream)
-{
-    wm_error_t err;
-    event_t *event = event_checked(object, "event");
-    if (event == NULL) {
-        return -1;
-    }
-    if (event->device != device) {
-        PyErr_Format(PyExc_ValueError,
-                     "an event of cuda:%d cannot be recorded on a stream of "
-                     "cuda:%d",
-                     event->device, device);
-        return -1;
-    }
-    if (wm_event_record(device, event->handle, stream, &err) < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
-}
-
-int
-wm_py_event_from_object(PyObject *object, const char *argument, CUevent *event)
-{
-    // Torch's and Warp's name, CuPy's, Numba's.
-    static const char *const names[] = {"cuda_event", "ptr", "handle"};
-    if (Py_IS_TYPE(object, wm_py_state()->event_type)) {
-        *event = ((event_t *)object)->handle;
-        return 0;
-    }
-    PyObject *value = PyLong_Check(object) ? Py_NewRef(object) : NULL;
-    for (int i = 0; i < 3 && value == NULL; i++) {
-        value = PyObject_GetAttrString(object, names[i]);
-        PyErr_Clear();
-    }
-    void *handle = NULL;
-    if (value != NULL && PyLong_Check(value) && !PyBool_Check(value)) {
-        handle = PyLong_AsVoidPtr(value);
-        PyErr_Clear();
-    }
-    Py_XDECREF(value);
-    if (handle == NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: an event is a wm.Event, a recorded event of CuPy, "
-                     "Torch or Warp, or a handle as an int, not %.200s",
-                     argument, Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    *event = handle;
-    return 0;
-}
-
-static PyObject *
-event_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"device", NULL};
-    PyObject *device = NULL; // borrowed
-    int ordinal;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Event", names, &device)
-        || wm_py_cuda_device(device, "an event", &ordinal) < 0) {
-        return NULL;
-    }
-    return event_new(type, ordinal);
 }
 
 static void
@@ -175,7 +98,7 @@ static PyGetSetDef getset[] = {
 };
 
 PyDoc_STRVAR(
-    record_doc,
+    event_record_doc,
     "record($self, /, stream)\n"
     "--\n"
     "\n"
@@ -186,13 +109,23 @@ static PyObject *
 event_record(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", NULL};
+    event_t *event = (event_t *)self;
     PyObject *stream; // borrowed
     int device;
     CUstream handle;
+    wm_error_t err;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
-        || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0
-        || wm_py_event_record(self, device, handle) < 0) {
+        || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0) {
         return NULL;
+    }
+    if (event->device != device) {
+        return PyErr_Format(PyExc_ValueError,
+                            "an event of cuda:%d cannot be recorded on a "
+                            "stream of cuda:%d",
+                            event->device, device);
+    }
+    if (wm_event_record(device, event->handle, handle, &err) < 0) {
+        return wm_py_raise(&err);
     }
     Py_RETURN_NONE;
 }
@@ -220,11 +153,8 @@ event_synchronize(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
-
 static PyMethodDef methods[] = {
-    {"record", KEYWORDS(event_record), METH_VARARGS | METH_KEYWORDS,
-     record_doc},
+    WM_PY_KEYWORDS("record", event_record),
     {"synchronize", event_synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -240,7 +170,7 @@ PyDoc_STRVAR(
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)event_doc},
-    {Py_tp_new, event_tp_new},
+    {Py_tp_new, event_new},
     {Py_tp_dealloc, event_dealloc},
     {Py_tp_repr, event_repr},
     {Py_tp_getset, getset},
@@ -248,20 +178,9 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_event_spec = {
     .name = "warpmpi.Event",
     .basicsize = sizeof(event_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = slots,
 };
-
-int
-wm_py_add_event(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->event_type = (PyTypeObject *)type;
-    return PyModule_AddType(module, (PyTypeObject *)type);
-}

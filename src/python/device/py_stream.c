@@ -2,15 +2,12 @@
 #include "python/device/py_stream.h"
 
 #include "python/device/py_device.h"
-#include "python/device/py_event.h"
-#include "python/view/view.h"
 
 typedef struct {
     PyObject_HEAD
     int device;
     CUstream handle;
     bool owned;
-    int priority;
     PyObject *owner; // of a foreign stream, or NULL
 } stream_t;
 
@@ -42,8 +39,7 @@ stream_open(stream_t *self)
     wm_error_t err;
     int status;
     Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
-        status = wm_stream_create(self->device, self->priority, &self->handle,
-                                  &err);
+        status = wm_stream_create(self->device, 0, &self->handle, &err);
     Py_END_ALLOW_THREADS if (status < 0)
     {
         wm_py_raise(&err);
@@ -92,18 +88,16 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
 static PyObject *
 stream_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"device", "priority", "cuda_stream", NULL};
+    static char *names[] = {"device", "cuda_stream", NULL};
     PyObject *device = NULL, *given = NULL; // borrowed
-    int priority = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Oi$O:Stream", names,
-                                     &device, &priority, &given)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:Stream", names,
+                                     &device, &given)) {
         return NULL;
     }
     stream_t *self = stream_new(type, -1);
     if (self == NULL) {
         return NULL;
     }
-    self->priority = priority;
     int status;
     if (given != NULL) {
         status = stream_view(self, given, device);
@@ -193,13 +187,6 @@ get_cuda_stream(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_priority(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromLong(((stream_t *)self)->priority);
-}
-
-static PyObject *
 get_is_complete(PyObject *self, void *unused)
 {
     (void)unused;
@@ -216,8 +203,6 @@ static PyGetSetDef getset[] = {
     {"device", get_device, NULL, "The stream's wm.Device.", NULL},
     {"cuda_stream", get_cuda_stream, NULL,
      "The CUstream handle as an int; 1 is the legacy default stream.", NULL},
-    {"priority", get_priority, NULL,
-     "The priority asked for; lower numbers are served first.", NULL},
     {"is_complete", get_is_complete, NULL,
      "Whether all work submitted so far has ended. False while the stream\n"
      "is being captured.",
@@ -235,103 +220,6 @@ stream_cuda_stream(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return Py_BuildValue("iN", 0, get_cuda_stream(self, NULL));
-}
-
-PyDoc_STRVAR(
-    wait_event_doc,
-    "wait_event($self, event, /)\n"
-    "--\n"
-    "\n"
-    "Work submitted to this stream from now on waits, on the device, for an\n"
-    "event: a wm.Event of any device, one of CuPy, Torch or Warp, or a "
-    "handle.");
-
-static PyObject *
-stream_wait_event(PyObject *self, PyObject *object)
-{
-    stream_t *stream = (stream_t *)self;
-    CUevent event;
-    wm_error_t err;
-    if (wm_py_event_from_object(object, "event", &event) < 0) {
-        return NULL;
-    }
-    if (wm_stream_wait_event(stream->device, stream->handle, event, &err)
-        < 0) {
-        return wm_py_raise(&err);
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(wait_stream_doc,
-             "wait_stream($self, /, other_stream, event=None)\n"
-             "--\n"
-             "\n"
-             "Work submitted to this stream from now on waits, on the device, "
-             "for what\n"
-             "was submitted to `other_stream` (anyone's, of any device) "
-             "before. `event`,\n"
-             "where given, is recorded on the other stream and waited for.");
-
-static PyObject *
-stream_wait_stream(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"other_stream", "event", NULL};
-    stream_t *stream = (stream_t *)self;
-    PyObject *other, *given = Py_None; // borrowed
-    int device, status;
-    CUstream handle;
-    CUevent event;
-    wm_error_t err;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:wait_stream", names,
-                                     &other, &given)
-        || wm_py_stream_from_object(other, "other_stream", &device, &handle)
-               < 0) {
-        return NULL;
-    }
-    if (given == Py_None) {
-        status = wm_stream_follow(stream->device, stream->handle, device,
-                                  handle, &err);
-    }
-    else {
-        if (wm_py_event_from_object(given, "event", &event) < 0) {
-            return NULL;
-        }
-        status = wm_event_record(device, event, handle, &err);
-        if (status == 0) {
-            status = wm_stream_wait_event(stream->device, stream->handle,
-                                          event, &err);
-        }
-    }
-    if (status < 0) {
-        return wm_py_raise(&err);
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(
-    record_event_doc,
-    "record_event($self, /, event=None)\n"
-    "--\n"
-    "\n"
-    "Records an event after the work submitted so far and returns it; a new\n"
-    "one where none is given. ValueError for another device's event.");
-
-static PyObject *
-stream_record_event(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"event", NULL};
-    stream_t *stream = (stream_t *)self;
-    PyObject *event = Py_None; // borrowed
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:record_event", names,
-                                     &event)) {
-        return NULL;
-    }
-    event = event == Py_None ? wm_py_event(stream->device) : Py_NewRef(event);
-    if (event != NULL
-        && wm_py_event_record(event, stream->device, stream->handle) < 0) {
-        Py_CLEAR(event);
-    }
-    return event;
 }
 
 PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
@@ -357,33 +245,20 @@ stream_synchronize(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
-
 static PyMethodDef methods[] = {
     {"__cuda_stream__", stream_cuda_stream, METH_NOARGS, cuda_stream_doc},
-    {"wait_event", stream_wait_event, METH_O, wait_event_doc},
-    {"wait_stream", KEYWORDS(stream_wait_stream), METH_VARARGS | METH_KEYWORDS,
-     wait_stream_doc},
-    {"record_event", KEYWORDS(stream_record_event),
-     METH_VARARGS | METH_KEYWORDS, record_event_doc},
     {"synchronize", stream_synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };
 
 PyDoc_STRVAR(
     stream_doc,
-    "Stream(device=None, priority=0, *, cuda_stream=...)\n"
-    "--\n"
-    "\n"
-    "A new non-blocking stream of a CUDA device (None: the current one), with "
-    "a\n"
-    "priority (lower numbers are served first; out of range is clamped); or,\n"
-    "with `cuda_stream`, a view of a stream that somebody else owns: an "
-    "object\n"
-    "with __cuda_stream__, a stream of CuPy, Torch, Warp or Numba (kept "
-    "alive\n"
-    "by the view), a handle as an int, or None for the default stream.\n"
-    "\n"
+    "Stream(device=None, *, cuda_stream=...)\n--\n\n"
+    "A new non-blocking stream of a CUDA device (None: the current one); or,\n"
+    "with `cuda_stream`, a view of a stream that somebody else owns: an\n"
+    "object with __cuda_stream__, a stream of CuPy, Torch, Warp or Numba\n"
+    "(kept alive by the view), a handle as an int, or None for the default\n"
+    "stream.\n\n"
     "ValueError where the device is the CPU or not the stream's.");
 
 static PyType_Slot slots[] = {
@@ -400,21 +275,10 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_stream_spec = {
     .name = "warpmpi.Stream",
     .basicsize = sizeof(stream_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
              | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
-
-int
-wm_py_add_stream(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    wm_py_state()->stream_type = (PyTypeObject *)type;
-    return PyModule_AddType(module, (PyTypeObject *)type);
-}

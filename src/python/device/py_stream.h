@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Stream: a CUDA stream of ours, or a view of anyone's. GIL held.
-// (wm_py_stream_from_object is in view.h.)
 #ifndef WM_PYTHON_DEVICE_PY_STREAM_H
 #define WM_PYTHON_DEVICE_PY_STREAM_H
 
@@ -14,5 +13,12 @@ wm_py_stream_device(PyObject *stream);
 
 CUstream
 wm_py_stream_handle(PyObject *stream);
+
+// A stream handle and its device from wm.Stream, an object with
+// __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
+// 0 or -1 with a TypeError naming `argument`.
+int
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream);
 
 #endif

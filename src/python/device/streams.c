@@ -2,7 +2,6 @@
 // Which stream is meant: anyone's stream objects and handles.
 #include "python/device/py_device.h"
 #include "python/device/py_stream.h"
-#include "python/view/view.h"
 
 // An attribute, or NULL without an exception where there is none.
 static PyObject *
@@ -148,7 +147,7 @@ int
 wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
                          CUstream *stream)
 {
-    if (Py_IS_TYPE(object, wm_py_state()->stream_type)) {
+    if (Py_IS_TYPE(object, wm_py_state->stream_type)) {
         *device = wm_py_stream_device(object);
         *stream = wm_py_stream_handle(object);
         return 0;

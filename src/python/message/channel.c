@@ -1,6 +1,45 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/channel.h"
 
+#include "comm/engine/engine.h"
+
+int
+wm_py_channel_get(PyObject *self, wm_channel_t *channel)
+{
+    MPI_Comm handle;
+    *channel = (wm_channel_t){.device = -1};
+    if (Py_TYPE(self) == wm_py_state->on_stream_type) {
+        wm_on_stream_t *bound = (wm_on_stream_t *)self;
+        channel->stream = bound->stream;
+        channel->device = bound->device;
+        channel->owner = bound->stream_object;
+        self = bound->comm;
+    }
+    if (wm_py_mpi_comm(self, "self", &handle) < 0)
+        return -1;
+    wm_error_t err;
+    if (wm_engine_check(&err) < 0) {
+        wm_py_raise(&err);
+        return -1;
+    }
+    if (handle == MPI_COMM_NULL) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_COMM,
+                     "this communicator is MPI.COMM_NULL, or was freed");
+        wm_py_raise(&err);
+        return -1;
+    }
+    channel->comm = wm_comm_find(handle);
+    if (channel->comm == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this communicator is not attached: make it by "
+                        "wm.Comm(comm), on all its ranks; where another "
+                        "library initialized MPI after install(), call that "
+                        "again");
+        return -1;
+    }
+    return 0;
+}
+
 wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking)
@@ -26,7 +65,7 @@ wm_py_channel_tell_receiver(const wm_channel_t *channel,
                             const wm_envelope_t *envelope)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state()->cuda_error)
+    if (!PyErr_ExceptionMatches(wm_py_state->cuda_error)
         && !PyErr_ExceptionMatches(PyExc_MemoryError))
         return;
     PyErr_Fetch(&kind, &value, &trace);

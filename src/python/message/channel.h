@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the methods of communicators share: the communicator behind an object,
-// with the stream it is bound to, and arguments parsed fast. GIL held.
+// with the stream it is bound to. GIL held.
 #ifndef WM_PYTHON_MESSAGE_CHANNEL_H
 #define WM_PYTHON_MESSAGE_CHANNEL_H
 
 #include "comm/comm/comm.h"
 #include "comm/message/p2p.h"
 #include "cuda/stream.h"
+#include "python/core/arguments.h"
 #include "python/message/specification.h"
 
 // What a method works on: the communicator, and a stream where one was named.
@@ -16,6 +17,15 @@ typedef struct {
     int device;      // -1: no stream
     PyObject *owner; // of the stream, borrowed; NULL: no stream
 } wm_channel_t;
+
+// comm.on(stream), wm.StreamComm.
+typedef struct {
+    PyObject_HEAD
+    PyObject *comm;
+    PyObject *stream_object;
+    CUstream stream;
+    int device;
+} wm_on_stream_t;
 
 // Of a communicator, or of comm.on(stream). -1 with an exception where it was
 // not attached, or MPI is not running.
@@ -30,14 +40,7 @@ wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
 void
 wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message);
 
-// Parses the buffer and begins the message. NULL with an exception; the
-// message is then released.
-wm_op_t *
-wm_py_channel_begin(const wm_channel_t *channel, PyObject *object,
-                    const char *argument, const wm_envelope_t *envelope,
-                    bool receives, wm_message_t *message);
-
-// Its second half: begins a message whose buffer was parsed, without the GIL.
+// Begins a message whose buffer was parsed, without the GIL.
 // What the message does not need any longer stays in the buffer, which the
 // caller releases once it has the GIL: to be released without costs more than
 // a short message.
@@ -53,24 +56,5 @@ wm_py_channel_begin_unlocked(const wm_channel_t *channel,
 void
 wm_py_channel_tell_receiver(const wm_channel_t *channel,
                             const wm_envelope_t *envelope);
-
-// Arguments by position or keyword into `values` (borrowed, NULL where not
-// given); the first `required` must be there. Much cheaper than
-// PyArg_Parse for the calls that are made a million times.
-int
-wm_py_arguments(const char *function, const char *const *names, int count,
-                int required, PyObject *const *args, Py_ssize_t given,
-                PyObject *keywords, PyObject **values);
-
-// Refuses None as what a message with that rank is in: as for mpi4py, it will
-// do for MPI_PROC_NULL alone. 0, or -1 with an exception.
-int
-wm_py_argument_no_none(PyObject *object, const char *argument, int rank);
-
-// An int argument, or what int() makes one of, but text: floats are truncated,
-// as mpi4py does. `value` keeps its default where the object is NULL. 0, or -1
-// with a TypeError, ValueError (not a number) or OverflowError.
-int
-wm_py_argument_int(PyObject *object, const char *argument, int *value);
 
 #endif

@@ -85,15 +85,9 @@ elements(PyObject *module, PyObject *array)
     return told;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_checked_functions[] = {
     {"_check_wanted", check_wanted, METH_NOARGS, check_wanted_doc},
     {"_element", element, METH_O, element_doc},
     {"_elements", elements, METH_O, elements_doc},
     {0},
 };
-
-int
-wm_py_add_checked(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

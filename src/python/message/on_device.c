@@ -72,3 +72,20 @@ wm_py_message_on_device(PyObject *object)
     PyErr_Restore(kind, value, trace);
     return device;
 }
+
+PyDoc_STRVAR(is_on_device_doc,
+             "is_on_device($module, obj, /)\n--\n\n"
+             "Whether an array, or the array in a [array, …] list, is GPU "
+             "memory.");
+
+static PyObject *
+is_on_device(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return PyBool_FromLong(wm_py_message_on_device(object));
+}
+
+PyMethodDef wm_py_on_device_functions[] = {
+    {"is_on_device", is_on_device, METH_O, is_on_device_doc},
+    {0},
+};

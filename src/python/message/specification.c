@@ -139,7 +139,7 @@ look(const parts_t *parts, bool writable, const char *argument,
     PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(PyExc_Exception)
         || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
-        || PyErr_ExceptionMatches(wm_py_state()->cuda_error)
+        || PyErr_ExceptionMatches(wm_py_state->cuda_error)
         || PyErr_ExceptionMatches(PyExc_MemoryError)
         || wm_py_view_is_peculiar(
             parts->array)) // bytes say less than it means

@@ -3,11 +3,11 @@
 // object, received into memory of their own size.
 #include <stdbool.h>
 
-#include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
-#include "python/core/mpi4py.h"
+#include "comm/engine/engine.h"
 #include "python/message/channel.h"
-#include "python/message/matched.h"
+#include "python/comm/matched.h"
+#include "python/core/mpi4py.h"
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"
 #include "python/request/requests.h"
@@ -18,8 +18,6 @@ typedef struct {
     wm_op_t *op; // its communicator is retained: the parts come on that
     wm_message_t message; // of a buffer of the user's
 } payload_t;
-
-static PyTypeObject *payload_type;
 
 static void
 payload_dealloc(PyObject *object)
@@ -95,7 +93,7 @@ static PyType_Slot payload_slots[] = {
     {0},
 };
 
-static PyType_Spec payload_spec = {
+PyType_Spec wm_py_payload_spec = {
     .name = "warpmpi._core._Payload",
     .basicsize = sizeof(payload_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
@@ -150,7 +148,7 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     bool matched = wm_py_matched_is_full(target);
     if (!matched && wm_py_channel_get(target, &channel) < 0)
         return NULL;
-    payload_t *self = PyObject_GC_New(payload_t, payload_type);
+    payload_t *self = PyObject_GC_New(payload_t, wm_py_state->payload_type);
     if (self == NULL)
         return NULL;
     self->op = NULL;
@@ -244,8 +242,7 @@ static PyObject *
 payload_of(PyObject *module, PyObject *request)
 {
     (void)module;
-    PyObject *payload = PyObject_TypeCheck(request,
-                                           wm_py_state()->request_type)
+    PyObject *payload = PyObject_TypeCheck(request, wm_py_state->request_type)
                             ? ((wm_request_t *)request)->payload
                             : NULL;
     return Py_NewRef(payload != NULL ? payload : Py_None);
@@ -282,14 +279,14 @@ complete(PyObject *module, PyObject *args)
 wm_op_t *
 wm_py_payload_op(PyObject *object)
 {
-    if (Py_IS_TYPE(object, payload_type))
+    if (Py_IS_TYPE(object, wm_py_state->payload_type))
         return ((payload_t *)object)->op;
     PyErr_Format(PyExc_TypeError, "%.200s is no payload",
                  Py_TYPE(object)->tp_name);
     return NULL;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_objects_functions[] = {
     {"_object_receive", receive, METH_VARARGS, receive_doc},
     {"_object_ireceive", ireceive, METH_VARARGS, ireceive_doc},
     {"_object_payload", payload_of, METH_O, payload_of_doc},
@@ -297,15 +294,3 @@ static PyMethodDef functions[] = {
     {"_object_requests", complete, METH_VARARGS, complete_doc},
     {0},
 };
-
-int
-wm_py_add_objects(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &payload_spec, NULL);
-    if (type == NULL)
-        return -1;
-    payload_type = (PyTypeObject *)type; // kept
-    return PyModule_AddObjectRef(module, "_Payload", type) < 0
-               ? -1
-               : PyModule_AddFunctions(module, functions);
-}

@@ -364,7 +364,7 @@ part_wait(PyObject *module, PyObject *object)
     (void)module;
     wm_error_t err;
     int code;
-    if (!PyObject_TypeCheck(object, wm_py_state()->request_type)) {
+    if (!PyObject_TypeCheck(object, wm_py_state->request_type)) {
         PyErr_SetString(PyExc_TypeError, "expected a wm.Request");
         return NULL;
     }
@@ -383,7 +383,7 @@ part_wait(PyObject *module, PyObject *object)
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_parts_functions[] = {
     {"_object_send", send, METH_VARARGS, send_doc},
     {"_object_failure", failure, METH_VARARGS, failure_doc},
     {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
@@ -391,9 +391,3 @@ static PyMethodDef functions[] = {
     {"_part_wait", part_wait, METH_O, part_wait_doc},
     {0},
 };
-
-int
-wm_py_add_parts(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

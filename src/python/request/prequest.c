@@ -7,14 +7,6 @@
 
 #define AT_ONCE 64 // requests begun without the GIL in one go
 
-static PyTypeObject *prequest_type;
-
-PyTypeObject *
-wm_py_prequest_type(void)
-{
-    return prequest_type;
-}
-
 PyObject *
 wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
                    const wm_channel_t *channel, PyObject *buf, bool receives,
@@ -51,7 +43,7 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
 static PyObject *
 prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    wm_prequest_t *self = (wm_prequest_t *)wm_py_state()->request_type->tp_new(
+    wm_prequest_t *self = (wm_prequest_t *)wm_py_state->request_type->tp_new(
         type, args, kwargs);
     if (self != NULL) {
         self->comm = self->array = NULL;
@@ -270,7 +262,7 @@ prequest_startall(PyObject *type, PyObject *given)
     for (Py_ssize_t i = 0, run; i < count && code == 0; i += run) {
         PyObject **items = ((PyTupleObject *)list)->ob_item + i;
         for (run = 0; run < AT_ONCE && i + run < count
-                      && Py_TYPE(items[run]) == prequest_type;)
+                      && Py_TYPE(items[run]) == wm_py_state->prequest_type;)
             ++run;
         if (run > 0) {
             code = start((wm_prequest_t **)items, (int)run);
@@ -373,24 +365,9 @@ static PyType_Slot prequest_slots[] = {
     {0},
 };
 
-static PyType_Spec prequest_spec = {
+PyType_Spec wm_py_prequest_spec = {
     .name = "warpmpi.Prequest",
     .basicsize = sizeof(wm_prequest_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = prequest_slots,
 };
-
-int
-wm_py_add_prequest(PyObject *module)
-{
-    PyObject *bases = PyTuple_Pack(2, wm_py_state()->request_type,
-                                   wm_py_mpi_prequest_type());
-    PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
-                         module, &prequest_spec, bases)
-                                   : NULL;
-    Py_XDECREF(bases);
-    if (type == NULL)
-        return -1;
-    prequest_type = (PyTypeObject *)type; // kept
-    return PyModule_AddObjectRef(module, "Prequest", type);
-}

@@ -26,9 +26,6 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
                    const wm_channel_t *channel, PyObject *buf, bool receives,
                    const wm_envelope_t *envelope, wm_message_t *message);
 
-PyTypeObject *
-wm_py_prequest_type(void);
-
 // Begins a Start: an exception where the request is freed or active. On
 // success `starting` is set, for the caller to end it.
 WM_MUST_CHECK int

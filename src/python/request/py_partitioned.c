@@ -20,8 +20,6 @@ typedef struct {
     wm_partitions_t partitions;
 } partitioned_t;
 
-static PyTypeObject *partitioned_type;
-
 // A request without its message ends, and its number is free again.
 static void
 retire(partitioned_t *self)
@@ -346,25 +344,19 @@ partitioned_free(PyObject *object, PyObject *unused)
 static PyObject *
 partitioned_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *self = wm_py_prequest_type()->tp_new(type, args, kwargs);
+    PyObject *self = wm_py_state->prequest_type->tp_new(type, args, kwargs);
     if (self != NULL)
         pthread_mutex_init(&((partitioned_t *)self)->partitions.lock, NULL);
     return self;
 }
 
-#define KEYWORDS(name, function)                                              \
-    {                                                                         \
-        name, (PyCFunction)(void (*)(void))function,                          \
-            METH_VARARGS | METH_KEYWORDS, function##_doc                      \
-    }
-
 static PyMethodDef methods[] = {
     {"Start", partitioned_start, METH_NOARGS, start_doc},
     {"Free", partitioned_free, METH_NOARGS, free_doc},
-    KEYWORDS("Pready", pready),
-    KEYWORDS("Pready_range", pready_range),
-    KEYWORDS("Pready_list", pready_list),
-    KEYWORDS("Parrived", parrived),
+    WM_PY_KEYWORDS("Pready", pready),
+    WM_PY_KEYWORDS("Pready_range", pready_range),
+    WM_PY_KEYWORDS("Pready_list", pready_list),
+    WM_PY_KEYWORDS("Parrived", parrived),
     {0},
 };
 
@@ -380,26 +372,12 @@ static PyType_Slot slots[] = {
     {0},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_partitioned_spec = {
     .name = "warpmpi.PartitionedRequest",
     .basicsize = sizeof(partitioned_t),
     .flags = Py_TPFLAGS_DEFAULT, // collected as its base is
     .slots = slots,
 };
-
-int
-wm_py_add_partitioned(PyObject *module)
-{
-    PyObject *bases = PyTuple_Pack(1, wm_py_prequest_type());
-    PyObject *type = bases != NULL
-                         ? PyType_FromModuleAndSpec(module, &spec, bases)
-                         : NULL;
-    Py_XDECREF(bases);
-    if (type == NULL)
-        return -1;
-    partitioned_type = (PyTypeObject *)type; // kept
-    return PyModule_AddObjectRef(module, "PartitionedRequest", type);
-}
 
 // A count, or (count, displacement), so many times; anything else as it is.
 static PyObject *
@@ -475,9 +453,9 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
         && check_partitions(&message, partitions) < 0)
         wm_py_message_release(&message);
     else
-        self = (partitioned_t *)wm_py_prequest_new(partitioned_type, comm,
-                                                   channel, buf, receives,
-                                                   envelope, &message);
+        self = (partitioned_t *)wm_py_prequest_new(
+            wm_py_state->partitioned_type, comm, channel, buf, receives,
+            envelope, &message);
     Py_DECREF(buf);
     if (self == NULL)
         return NULL;
@@ -535,7 +513,7 @@ make(const char *function, PyObject *comm, PyObject *const *args,
                                    receives, &envelope);
 }
 
-const char wm_py_comm_psend_init_doc[] =
+const char wm_py_comm_Psend_init_doc[] =
     "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
     "Make a partitioned send of an array: after Start, the request's Pready\n"
     "tells of each partition that it may be sent, on any thread, and the\n"
@@ -547,13 +525,13 @@ const char wm_py_comm_psend_init_doc[] =
     "does.";
 
 PyObject *
-wm_py_comm_psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
                       PyObject *keywords)
 {
     return make("Psend_init", self, args, given, keywords, false);
 }
 
-const char wm_py_comm_precv_init_doc[] =
+const char wm_py_comm_Precv_init_doc[] =
     "Precv_init($self, /, buf, partitions, "
     "source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "info=None)\n--\n\n"
@@ -563,7 +541,7 @@ const char wm_py_comm_precv_init_doc[] =
     "does.";
 
 PyObject *
-wm_py_comm_precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
                       PyObject *keywords)
 {
     return make("Precv_init", self, args, given, keywords, true);

@@ -78,7 +78,7 @@ PyObject *
 wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 {
     wm_error_t err;
-    PyTypeObject *type = wm_py_state()->request_type;
+    PyTypeObject *type = wm_py_state->request_type;
     PyObject *empty = NULL;
     wm_request_t *self = NULL;
     if (handle == MPI_REQUEST_NULL
@@ -395,25 +395,9 @@ static PyType_Slot request_slots[] = {
     {0},
 };
 
-static PyType_Spec request_spec = {
+PyType_Spec wm_py_request_spec = {
     .name = "warpmpi.Request",
     .basicsize = sizeof(wm_request_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = request_slots,
 };
-
-int
-wm_py_add_request(PyObject *module)
-{
-    if (wm_py_mpi_import() < 0)
-        return -1;
-    PyObject *bases = PyTuple_Pack(1, wm_py_mpi_request_type());
-    if (bases == NULL)
-        return -1;
-    PyObject *type = PyType_FromModuleAndSpec(module, &request_spec, bases);
-    Py_DECREF(bases);
-    if (type == NULL)
-        return -1;
-    wm_py_state()->request_type = (PyTypeObject *)type;
-    return PyModule_AddObjectRef(module, "Request", type);
-}

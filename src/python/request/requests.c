@@ -10,7 +10,7 @@
 static wm_op_t *
 op_of(PyObject *item)
 {
-    return PyObject_TypeCheck(item, wm_py_state()->request_type)
+    return PyObject_TypeCheck(item, wm_py_state->request_type)
                ? ((wm_request_t *)item)->op
                : NULL;
 }
@@ -50,7 +50,7 @@ forget_ended(PyObject *list)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
-        if (PyObject_TypeCheck(item, wm_py_state()->request_type)
+        if (PyObject_TypeCheck(item, wm_py_state->request_type)
             && !wm_py_request_is_active((wm_request_t *)item))
             wm_py_request_forget((wm_request_t *)item);
     }

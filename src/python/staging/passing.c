@@ -62,7 +62,7 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state()->mpi_exception))
+    if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
@@ -121,7 +121,7 @@ hand_over(PyObject *result, PyObject *kept)
 {
     PyMPIRequestObject *request = (PyMPIRequestObject *)result;
     if (PyObject_TypeCheck(result, wm_py_mpi_request_type())
-        && !PyObject_TypeCheck(result, wm_py_state()->request_type)
+        && !PyObject_TypeCheck(result, wm_py_state->request_type)
         && request->ob_mpi != MPI_REQUEST_NULL && request->ob_buf == Py_None) {
         request->ob_buf = Py_NewRef(kept);
         Py_DECREF(Py_None);
@@ -242,21 +242,10 @@ static PyType_Slot slots[] = {
     {Py_tp_getset, attributes},       {0},
 };
 
-static PyType_Spec spec = {
+PyType_Spec wm_py_passing_spec = {
     .name = "warpmpi._core._Passing",
     .basicsize = sizeof(passing_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC
              | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .slots = slots,
 };
-
-int
-wm_py_add_passing(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (type == NULL)
-        return -1;
-    int code = PyModule_AddObjectRef(module, "_Passing", type);
-    Py_DECREF(type);
-    return code;
-}

@@ -93,7 +93,7 @@ static int
 look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
      const char *name, wm_message_t *message, wm_staged_t **staged)
 {
-    if (!PyObject_TypeCheck(twin, wm_py_state()->array_type)) {
+    if (!PyObject_TypeCheck(twin, wm_py_state->array_type)) {
         PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
         return -1;
     }
@@ -200,7 +200,7 @@ staged(PyObject *module, PyObject *args)
                           &inner, &object, &twin, &runs, &keep, &into, &name))
         return NULL;
     if (into != Py_None
-        && !PyObject_TypeCheck(into, wm_py_state()->request_type)) {
+        && !PyObject_TypeCheck(into, wm_py_state->request_type)) {
         PyErr_SetString(PyExc_TypeError, "into: a wm.Request is expected");
         return NULL;
     }
@@ -294,7 +294,7 @@ count_staged(PyObject *module, PyObject *collective)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_staged_functions[] = {
     {"_stage", stage, METH_VARARGS, stage_doc},
     {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
     {"_staged", staged, METH_VARARGS, staged_doc},
@@ -303,9 +303,3 @@ static PyMethodDef functions[] = {
     {"_count_staged", count_staged, METH_O, count_staged_doc},
     {0},
 };
-
-int
-wm_py_add_staged(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "python/array/py_array.h"
 #include "python/core/compat.h"
+#include "python/view/array_object.h"
 #include "python/view/view_parts.h"
 
 // How objects of a type are read.
@@ -19,20 +19,6 @@ typedef enum {
     WAY_WARP,     // CUDA array interface; the stream is elsewhere
     WAY_JAX,      // immutable
 } way_t;
-
-// A small cache by type; holds on to the types, so that an address is never
-// another type's. A slot is read, and written, whole: no Python code runs in
-// between, so that the GIL is lock enough.
-#define SLOTS 64
-
-typedef struct {
-    PyTypeObject *type;
-    way_t way;
-    const wm_dl_exchange_t *api;
-} slot_t;
-
-static slot_t slots[SLOTS];
-static PyObject *str_is_conj, *str_is_neg;
 
 PyObject *
 wm_py_attribute(PyObject *object, PyObject *name)
@@ -113,7 +99,7 @@ is_of_package(PyTypeObject *type, const char *package)
 }
 
 static void
-classify(slot_t *slot, PyTypeObject *type)
+classify(wm_way_of_type_t *slot, PyTypeObject *type)
 {
     slot->way = WAY_ASK;
     slot->api = NULL;
@@ -140,15 +126,18 @@ classify(slot_t *slot, PyTypeObject *type)
     }
 }
 
-// A copy: whatever runs Python code may give the slot to another type.
-static slot_t
+// A copy: whatever runs Python code may give the slot to another type. It is
+// read, and written, whole: the GIL is lock enough. The types are held on to,
+// so that an address is never another type's.
+static wm_way_of_type_t
 slot_of(PyTypeObject *type)
 {
-    slot_t *slot = &slots[((uintptr_t)type >> 5) % SLOTS];
+    wm_way_of_type_t *slot =
+        &wm_py_state->ways[((uintptr_t)type >> 5) % WM_WAYS_KEPT];
     if (slot->type == type) {
         return *slot;
     }
-    slot_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
+    wm_way_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
     classify(&fresh, type);
     PyTypeObject *old = slot->type;
     *slot = fresh;
@@ -193,8 +182,8 @@ check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
 }
 
 static int
-parse_exchange(PyObject *object, const slot_t *slot, const char *argument,
-               wm_view_t *view)
+parse_exchange(PyObject *object, const wm_way_of_type_t *slot,
+               const char *argument, wm_view_t *view)
 {
     int status = wm_py_view_parse_exchange(object, slot->api, argument, view);
     if (status <= 0) {
@@ -203,11 +192,11 @@ parse_exchange(PyObject *object, const slot_t *slot, const char *argument,
     wm_dtype_t dtype = view->array.dtype;
     int bad = 0;
     if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128) {
-        bad = check_lazy_bit(object, str_is_conj, argument);
+        bad = check_lazy_bit(object, wm_py_state->names.is_conj, argument);
     }
     if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 && dtype != WM_BOOL
         && !wm_array_is_contiguous(&view->array)) {
-        bad = check_lazy_bit(object, str_is_neg, argument);
+        bad = check_lazy_bit(object, wm_py_state->names.is_neg, argument);
     }
     if (bad < 0) {
         wm_py_view_release(view);
@@ -274,8 +263,8 @@ parse_asking(PyObject *object, bool writable, const char *argument,
 
 // On a host array of Warp the interface for CUDA is missing.
 static int
-parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
-                  const char *argument, wm_view_t *view)
+parse_jax_or_warp(PyObject *object, const wm_way_of_type_t *slot,
+                  bool writable, const char *argument, wm_view_t *view)
 {
     int status;
     if (slot->way == WAY_WARP) {
@@ -310,10 +299,10 @@ parse_jax_or_warp(PyObject *object, const slot_t *slot, bool writable,
 static int
 parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return parse_own(object, view);
     }
-    const slot_t slot = slot_of(Py_TYPE(object));
+    const wm_way_of_type_t slot = slot_of(Py_TYPE(object));
     int status;
     switch (slot.way) {
     case WAY_BUFFER:
@@ -374,7 +363,7 @@ wm_py_view_inner(PyObject *object, const wm_array_t *array)
 bool
 wm_py_view_is_peculiar(PyObject *object)
 {
-    if (Py_TYPE(object) == wm_py_state()->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type) {
         return false;
     }
     way_t way = slot_of(Py_TYPE(object)).way;
@@ -438,14 +427,4 @@ wm_py_view_to_array(wm_view_t *view, wm_array_t *array)
     view->array.storage = NULL;
     view->release = NULL;
     return 0;
-}
-
-int
-wm_py_add_view(PyObject *module)
-{
-    (void)module;
-    str_is_conj = PyUnicode_InternFromString("is_conj");
-    str_is_neg = PyUnicode_InternFromString("is_neg");
-    bool made = str_is_conj != NULL && str_is_neg != NULL;
-    return made ? 0 : -1;
 }

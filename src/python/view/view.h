@@ -63,16 +63,4 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
 int
 wm_py_view_to_array(wm_view_t *view, wm_array_t *array);
 
-// A stream handle and its device from wm.Stream, an object with
-// __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
-// 0 or -1 with a TypeError naming `argument`.
-int
-wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
-                         CUstream *stream);
-
-// A device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda", "cpu", an
-// int, or None (the default device); 0, or -1 with ValueError or TypeError.
-int
-wm_py_device_from_object(PyObject *object, int *device);
-
 #endif

@@ -9,24 +9,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static PyObject *
-intern(PyObject **cache, const char *text)
-{
-    if (*cache == NULL) {
-        *cache = PyUnicode_InternFromString(text);
-    }
-    return *cache;
-}
-
 // An entry of the dictionary, borrowed; NULL where it is missing or None. With
 // an exception only where hashing failed, which strings cannot.
 static PyObject *
-entry(PyObject *dict, PyObject **cache, const char *key)
+entry(PyObject *dict, PyObject *name)
 {
-    PyObject *name = intern(cache, key);
-    if (name == NULL) {
-        return NULL;
-    }
     PyObject *value = PyDict_GetItemWithError(dict, name); // borrowed
     return value == Py_None ? NULL : value;
 }
@@ -44,9 +31,8 @@ missing(const char *argument, const char *key)
 static int
 read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
 {
-    static PyObject *key;
     wm_error_t err;
-    PyObject *value = entry(dict, &key, "typestr"); // borrowed
+    PyObject *value = entry(dict, wm_py_state->names.typestr); // borrowed
     if (value == NULL) {
         return missing(argument, "typestr");
     }
@@ -85,8 +71,7 @@ wm_py_view_typestr(PyObject *object, const char *name, char *text, size_t size)
 static int
 read_data(PyObject *dict, const char *argument, wm_array_t *array)
 {
-    static PyObject *key;
-    PyObject *value = entry(dict, &key, "data"); // borrowed
+    PyObject *value = entry(dict, wm_py_state->names.data); // borrowed
     if (value == NULL) {
         return missing(argument, "data");
     }
@@ -120,8 +105,7 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
 static int
 read_layout(PyObject *dict, const char *argument, wm_array_t *array)
 {
-    static PyObject *shape_key, *strides_key, *mask_key, *descr_key;
-    PyObject *shape = entry(dict, &shape_key, "shape"); // borrowed
+    PyObject *shape = entry(dict, wm_py_state->names.shape); // borrowed
     if (shape == NULL) {
         return missing(argument, "shape");
     }
@@ -132,16 +116,16 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
     if (wm_py_view_set_shape(shape, argument, array) < 0) {
         return -1;
     }
-    PyObject *strides = entry(dict, &strides_key, "strides"); // borrowed
+    PyObject *strides = entry(dict, wm_py_state->names.strides); // borrowed
     if (wm_py_view_set_strides(strides, argument, array) < 0) {
         return -1;
     }
-    if (entry(dict, &mask_key, "mask") != NULL) {
+    if (entry(dict, wm_py_state->names.mask) != NULL) {
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "masked arrays are not supported: fill the "
                                "masked elements first");
     }
-    PyObject *descr = entry(dict, &descr_key, "descr"); // borrowed
+    PyObject *descr = entry(dict, wm_py_state->names.descr); // borrowed
     if (descr != NULL && !PyList_Check(descr)) {
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "the descr of its array interface is a %.200s, "
@@ -154,8 +138,7 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
 static int
 read_version(PyObject *dict, const char *argument, long *version)
 {
-    static PyObject *key;
-    PyObject *value = entry(dict, &key, "version"); // borrowed
+    PyObject *value = entry(dict, wm_py_state->names.version); // borrowed
     if (value == NULL) {
         return missing(argument, "version");
     }
@@ -174,8 +157,7 @@ static int
 read_stream(PyObject *dict, const char *argument, long version,
             CUstream *stream)
 {
-    static PyObject *key;
-    PyObject *value = version >= 3 ? entry(dict, &key, "stream")
+    PyObject *value = version >= 3 ? entry(dict, wm_py_state->names.stream)
                                    : NULL; // borrowed
     if (value == NULL) {
         return PyErr_Occurred() ? -1 : 0;
@@ -264,7 +246,7 @@ check_known(const wm_view_t *view, const char *argument)
     wm_array_extent(&view->array, &low, &length);
     if (is_readable(low) && is_readable(low + length - 1))
         return 0;
-    return wm_py_view_fail(wm_py_state()->cuda_error, argument,
+    return wm_py_view_fail(wm_py_state->cuda_error, argument,
                            "its CUDA array interface names memory at %p that "
                            "CUDA does not know: was it freed?",
                            view->array.data);
@@ -274,14 +256,11 @@ int
 wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                      bool *stream_named)
 {
-    static PyObject *key;
     CUstream stream = NULL;
     long version;
     int status = -1;
-    if (intern(&key, "__cuda_array_interface__") == NULL) {
-        return -1;
-    }
-    PyObject *dict = wm_py_attribute(object, key);
+    PyObject *dict = wm_py_attribute(object,
+                                     wm_py_state->names.cuda_array_interface);
     if (dict == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -306,19 +285,15 @@ int
 wm_py_view_parse_array_interface(PyObject *object, const char *argument,
                                  wm_view_t *view)
 {
-    static PyObject *key;
-    static PyObject *data_key;
     long version;
     int status = -1;
-    if (intern(&key, "__array_interface__") == NULL) {
-        return -1;
-    }
-    PyObject *dict = wm_py_attribute(object, key);
+    PyObject *dict = wm_py_attribute(object,
+                                     wm_py_state->names.array_interface);
     if (dict == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
     // Without an address the buffer protocol is meant, which was tried.
-    if (PyDict_Check(dict) && entry(dict, &data_key, "data") == NULL) {
+    if (PyDict_Check(dict) && entry(dict, wm_py_state->names.data) == NULL) {
         status = PyErr_Occurred() ? -1 : 0;
     }
     else if (read_array(dict, argument, &view->array, &version) == 0

@@ -128,7 +128,7 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
     if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL
         && view->memory.kind == WM_MEMORY_HOST
         && wm_array_count(&view->array) > 0) {
-        return wm_py_view_fail(wm_py_state()->cuda_error, argument,
+        return wm_py_view_fail(wm_py_state->cuda_error, argument,
                                "it claims to be memory of cuda:%d, but CUDA "
                                "does not know the pointer %p",
                                (int)tensor->device.id, view->array.data);
@@ -421,14 +421,7 @@ int
 wm_py_view_parse_dlpack(PyObject *object, const char *argument,
                         wm_view_t *view)
 {
-    static PyObject *key;
-    if (key == NULL) {
-        key = PyUnicode_InternFromString("__dlpack__");
-        if (key == NULL) {
-            return -1;
-        }
-    }
-    PyObject *method = wm_py_attribute(object, key);
+    PyObject *method = wm_py_attribute(object, wm_py_state->names.dlpack);
     if (method == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }

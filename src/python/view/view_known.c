@@ -5,36 +5,8 @@
 // nvidia.github.io/warp/user_guide/interoperability.html.
 #include <stdlib.h>
 
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
-
-// Attributes; interned at first use.
-static struct {
-    PyObject *data, *ptr, *dtype, *shape, *strides, *contiguous; // CuPy's
-    PyObject *device, *stream, *cuda_stream;                     // Warp's
-    bool made;
-} names;
-
-static int
-make_names(void)
-{
-    if (names.made) {
-        return 0;
-    }
-    names.made =
-        (names.data = PyUnicode_InternFromString("data")) != NULL
-        && (names.ptr = PyUnicode_InternFromString("ptr")) != NULL
-        && (names.dtype = PyUnicode_InternFromString("dtype")) != NULL
-        && (names.shape = PyUnicode_InternFromString("shape")) != NULL
-        && (names.strides = PyUnicode_InternFromString("strides")) != NULL
-        && (names.contiguous = PyUnicode_InternFromString("_c_contiguous"))
-               != NULL
-        && (names.device = PyUnicode_InternFromString("device")) != NULL
-        && (names.stream = PyUnicode_InternFromString("stream")) != NULL
-        && (names.cuda_stream = PyUnicode_InternFromString("cuda_stream"))
-               != NULL;
-    return names.made ? 0 : -1;
-}
 
 // An attribute that is an address or a handle.
 static bool
@@ -50,8 +22,9 @@ static bool
 read_cupy_data(PyObject *object, wm_array_t *array)
 {
     uintptr_t address = 0;
-    PyObject *data = PyObject_GetAttr(object, names.data);
-    bool read = data != NULL && read_address(data, names.ptr, &address);
+    PyObject *data = PyObject_GetAttr(object, wm_py_state->names.data);
+    bool read = data != NULL
+                && read_address(data, wm_py_state->names.ptr, &address);
     Py_XDECREF(data);
     array->data = (char *)address;
     return read;
@@ -60,7 +33,7 @@ read_cupy_data(PyObject *object, wm_array_t *array)
 static bool
 read_cupy_dtype(PyObject *object, wm_array_t *array)
 {
-    PyObject *dtype = PyObject_GetAttr(object, names.dtype);
+    PyObject *dtype = PyObject_GetAttr(object, wm_py_state->names.dtype);
     bool known = dtype != NULL
                  && wm_py_dtype_from_object(dtype, &array->dtype) == 0;
     Py_XDECREF(dtype);
@@ -70,16 +43,16 @@ read_cupy_dtype(PyObject *object, wm_array_t *array)
 static bool
 read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
 {
-    PyObject *shape = PyObject_GetAttr(object, names.shape);
-    PyObject *contiguous = shape != NULL
-                               ? wm_py_attribute(object, names.contiguous)
-                               : NULL;
+    PyObject *shape = PyObject_GetAttr(object, wm_py_state->names.shape);
+    PyObject *contiguous = shape != NULL ? wm_py_attribute(
+                               object, wm_py_state->names.c_contiguous)
+                                         : NULL;
     PyObject *strides = NULL;
     if (contiguous == Py_True) {
         strides = Py_NewRef(Py_None);
     }
     else if (!PyErr_Occurred()) {
-        strides = PyObject_GetAttr(object, names.strides);
+        strides = PyObject_GetAttr(object, wm_py_state->names.strides);
     }
     bool read = shape != NULL && strides != NULL
                 && wm_py_view_set_shape(shape, argument, array) == 0
@@ -117,19 +90,20 @@ static intptr_t (*find_cupy_function(void))(void)
 static bool
 call_cupy_stream(uintptr_t *handle)
 {
-    static PyObject *get_current_stream; // kept
-    if (get_current_stream == NULL) {
+    wm_state_t *state = wm_py_state;
+    if (state->cupy_stream == NULL) {
         PyObject *module = PyImport_ImportModule("cupy.cuda");
         if (module != NULL) {
-            get_current_stream = PyObject_GetAttrString(module,
+            state->cupy_stream = PyObject_GetAttrString(module,
                                                         "get_current_stream");
             Py_DECREF(module);
         }
     }
-    PyObject *current = get_current_stream != NULL
-                            ? PyObject_CallNoArgs(get_current_stream)
+    PyObject *current = state->cupy_stream != NULL
+                            ? PyObject_CallNoArgs(state->cupy_stream)
                             : NULL;
-    bool read = current != NULL && read_address(current, names.ptr, handle);
+    bool read = current != NULL
+                && read_address(current, wm_py_state->names.ptr, handle);
     Py_XDECREF(current);
     return read;
 }
@@ -175,9 +149,6 @@ wm_py_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view)
 {
     CUstream stream;
     wm_array_t *array = &view->array;
-    if (make_names() < 0) {
-        return -1;
-    }
     array->readonly = false;
     if (!read_cupy_dtype(object, array) || !read_cupy_data(object, array)
         || !read_cupy_layout(object, argument, array)
@@ -214,15 +185,13 @@ int
 wm_py_view_stream_warp(PyObject *object, CUstream *stream)
 {
     bool known = false;
-    if (make_names() < 0) {
-        return -1;
-    }
-    PyObject *device = wm_py_attribute(object, names.device);
-    PyObject *current = device != NULL ? wm_py_attribute(device, names.stream)
+    PyObject *device = wm_py_attribute(object, wm_py_state->names.device);
+    PyObject *current = device != NULL ? wm_py_attribute(
+                            device, wm_py_state->names.stream)
                                        : NULL;
-    PyObject *handle = current != NULL
-                           ? wm_py_attribute(current, names.cuda_stream)
-                           : NULL;
+    PyObject *handle = current != NULL ? wm_py_attribute(
+                           current, wm_py_state->names.cuda_stream)
+                                       : NULL;
     if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
         void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
         *stream = value != NULL ? value : CU_STREAM_LEGACY;

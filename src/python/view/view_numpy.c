@@ -41,16 +41,16 @@ import_functions(void)
 static PyTypeObject *
 array_type(void)
 {
-    static PyTypeObject *known; // never freed, as NumPy is not
-    if (known == NULL) {
+    wm_state_t *state = wm_py_state;
+    if (state->numpy_array_type == NULL) {
         PyObject *type = imported("numpy", "ndarray");
         if (type != NULL) {
             has_our_abi = import_functions() == 0;
             PyErr_Clear();
-            known = (PyTypeObject *)type;
+            state->numpy_array_type = type;
         }
     }
-    return known;
+    return (PyTypeObject *)state->numpy_array_type;
 }
 
 // Integers of a kind follow each other by size.

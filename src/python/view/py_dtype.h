@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // NumPy's dtypes and ours. NumPy is imported at first use. GIL held.
-#ifndef WM_PYTHON_ARRAY_PY_DTYPE_H
-#define WM_PYTHON_ARRAY_PY_DTYPE_H
+#ifndef WM_PYTHON_VIEW_PY_DTYPE_H
+#define WM_PYTHON_VIEW_PY_DTYPE_H
 
 #include "array/dtype.h"
 #include "python/core/module.h"

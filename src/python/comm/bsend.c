@@ -81,15 +81,9 @@ flush(PyObject *module, PyObject *object)
                     : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef wm_py_buffered_functions[] = {
     {"_buffer_attach", attach, METH_VARARGS, attach_doc},
     {"_buffer_detach", detach, METH_O, detach_doc},
     {"_buffer_flush", flush, METH_O, flush_doc},
     {0},
 };
-
-int
-wm_py_add_buffered(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

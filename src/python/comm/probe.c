@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/message/probe.h"
-
-#include "comm/engine/engine.h"
-#include "comm/engine/request.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/wait.h"
-#include "python/core/mpi4py.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "python/comm/calls.h"
+#include "python/comm/matched.h"
 #include "python/message/channel.h"
-#include "python/message/matched.h"
 #include "python/request/py_request.h"
 
 static wm_op_t *
@@ -90,7 +88,7 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
     return finish(op, wm_py_waited(code, &err)) < 0 ? NULL : op;
 }
 
-const char wm_py_comm_probe_doc[] = PyDoc_STR(
+const char wm_py_comm_Probe_doc[] = PyDoc_STR(
     "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait until a message could be received; `status` tells of it.\n\n"
@@ -98,7 +96,7 @@ const char wm_py_comm_probe_doc[] = PyDoc_STR(
     "MPI.Exception (rank, tag).");
 
 PyObject *
-wm_py_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
                  PyObject *keywords)
 {
     wm_op_t *op = find("Probe", false, self, args, given, keywords);
@@ -108,14 +106,14 @@ wm_py_comm_probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return Py_NewRef(Py_True);
 }
 
-const char wm_py_comm_iprobe_doc[] = PyDoc_STR(
+const char wm_py_comm_Iprobe_doc[] = PyDoc_STR(
     "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Whether a message could be received now; `status` tells of it.\n\n"
     "Otherwise as Probe.");
 
 PyObject *
-wm_py_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
                   PyObject *keywords)
 {
     bool found;
@@ -126,14 +124,14 @@ wm_py_comm_iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return PyBool_FromLong(found);
 }
 
-const char wm_py_comm_mprobe_doc[] = PyDoc_STR(
+const char wm_py_comm_Mprobe_doc[] = PyDoc_STR(
     "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Wait for a message and match it: only the Recv or Irecv of the\n"
     "wm.Message that is returned receives it. Otherwise as Probe.");
 
 PyObject *
-wm_py_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
                   PyObject *keywords)
 {
     wm_op_t *op = find("Mprobe", true, self, args, given, keywords);
@@ -144,14 +142,14 @@ wm_py_comm_mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return message;
 }
 
-const char wm_py_comm_improbe_doc[] = PyDoc_STR(
+const char wm_py_comm_Improbe_doc[] = PyDoc_STR(
     "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "A message that could be received now, matched, or None. Otherwise as\n"
     "Mprobe.");
 
 PyObject *
-wm_py_comm_improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
+wm_py_comm_Improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,
                    PyObject *keywords)
 {
     bool found;

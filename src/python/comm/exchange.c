@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/message/exchange.h"
-
-#include "comm/engine/engine.h"
+// The calls that send and receive at the same time.
 #include "comm/message/buffered.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/wait.h"
-#include "python/core/mpi4py.h"
-#include "python/message/channel.h"
+#include "comm/engine/engine.h"
+#include "python/comm/calls.h"
+#include "python/comm/transfer.h"
 #include "python/request/py_request.h"
 
 typedef struct {
-    wm_channel_t channel;
-    wm_envelope_t in, out;
-    PyObject *sendbuf, *recvbuf;
-    bool replaces; // both are one, called "buf"
-    MPI_Status *status;
+    wm_transfer_t in, out; // of one channel
+    bool replaces;         // both are one buffer, called "buf"
     wm_message_t sent, received;
 } exchange_t;
 
@@ -35,34 +31,45 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     wm_error_t err;
     values[6] = NULL;
     *exchange = (exchange_t){.replaces = replaces};
+    wm_channel_t *channel = &exchange->in.channel;
+    exchange->in.receives = true;
     wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
     if (wm_py_arguments(function, replaces ? one : two,
                         6 + !replaces - !blocking, 2, args, given, keywords,
                         values)
             < 0
-        || wm_py_channel_get(self, &exchange->channel) < 0
+        || wm_py_channel_get(self, channel) < 0
         || wm_py_argument_int(values[1], "dest", &dest) < 0
         || wm_py_argument_int(values[2], "sendtag", &sendtag) < 0
         || wm_py_argument_int(from[0], "source", &source) < 0
         || wm_py_argument_int(from[1], "recvtag", &recvtag) < 0
         || wm_py_mpi_status(blocking ? from[2] : NULL, "status",
-                            &exchange->status)
+                            &exchange->in.status)
                < 0)
         return -1;
-    exchange->sendbuf = values[0];
-    exchange->recvbuf = replaces            ? values[0]
-                        : values[3] != NULL ? values[3]
-                                            : Py_None;
-    const wm_channel_t *channel = &exchange->channel;
-    exchange->in = wm_py_channel_envelope(channel, source, recvtag, blocking);
-    exchange->out = wm_py_channel_envelope(channel, dest, sendtag, blocking);
-    exchange->out.paired = blocking;
+    exchange->out.channel = *channel;
+    exchange->out.buf = values[0];
+    exchange->in.buf = replaces            ? values[0]
+                       : values[3] != NULL ? values[3]
+                                           : Py_None;
+    exchange->in.envelope = wm_py_channel_envelope(channel, source, recvtag,
+                                                   blocking);
+    exchange->out.envelope = wm_py_channel_envelope(channel, dest, sendtag,
+                                                    blocking);
+    exchange->out.envelope.paired = blocking;
     if (wm_comm_check(channel->comm, "dest", dest, sendtag, false, &err) == 0
         && wm_comm_check(channel->comm, "source", source, recvtag, true, &err)
                == 0)
         return 0;
     wm_py_raise(&err);
     return -1;
+}
+
+static void
+tell_receiver(const exchange_t *exchange)
+{
+    wm_py_channel_tell_receiver(&exchange->out.channel,
+                                &exchange->out.envelope);
 }
 
 // What is sent of a buffer that is received into at the same time: a copy.
@@ -73,15 +80,15 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
     int code;
     wm_buffer_t buffer = wm_py_message_take(&exchange->sent);
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_buffer_duplicate(&buffer, &exchange->out, copy, &err);
+    code = wm_buffer_duplicate(&buffer, &exchange->out.envelope, copy, &err);
     wm_buffer_release(&buffer);
     Py_END_ALLOW_THREADS;
     if (code == 0) {
-        exchange->out.stream_device = -1; // the copy is no stream's
+        exchange->out.envelope.stream_device = -1; // the copy is no stream's
         return 0;
     }
     wm_py_raise(&err);
-    wm_py_channel_tell_receiver(&exchange->channel, &exchange->out);
+    tell_receiver(exchange);
     return -1;
 }
 
@@ -90,15 +97,17 @@ static int
 look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
 {
     const char *name = exchange->replaces ? "buf" : "sendbuf";
-    if (wm_py_argument_no_none(exchange->sendbuf, name, exchange->out.rank) < 0
-        || wm_py_message_parse(exchange->sendbuf, false, name, &exchange->sent)
+    if (wm_py_argument_no_none(exchange->out.buf, name,
+                               exchange->out.envelope.rank)
+            < 0
+        || wm_py_message_parse(exchange->out.buf, false, name, &exchange->sent)
                < 0) {
-        wm_py_channel_tell_receiver(&exchange->channel, &exchange->out);
+        tell_receiver(exchange);
         return -1;
     }
     if (exchange->replaces)
         return duplicate(exchange, buffer);
-    wm_py_channel_keep(&exchange->channel, &exchange->sent);
+    wm_py_channel_keep(&exchange->out.channel, &exchange->sent);
     *buffer = wm_py_message_take(&exchange->sent);
     return 0;
 }
@@ -122,18 +131,17 @@ take_back(wm_op_t *receiving)
 static int
 begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
 {
-    const wm_channel_t *channel = &exchange->channel;
     wm_buffer_t buffer;
     wm_error_t err;
     int code;
-    bool ready = exchange->replaces || !exchange->in.blocking;
+    bool ready = exchange->replaces || !exchange->in.envelope.blocking;
     if (ready && look_at_sent(exchange, &buffer) < 0)
         return -1;
-    *receiving = wm_py_channel_begin(channel, exchange->recvbuf,
-                                     exchange->replaces ? "buf" : "recvbuf",
-                                     &exchange->in, true, &exchange->received);
+    *receiving = wm_py_transfer_begin(&exchange->in,
+                                      exchange->replaces ? "buf" : "recvbuf",
+                                      NULL, &exchange->received);
     if (*receiving == NULL) {
-        wm_py_channel_tell_receiver(channel, &exchange->out);
+        tell_receiver(exchange);
         if (ready)
             wm_buffer_release(&buffer);
         return -1;
@@ -143,7 +151,8 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_py_channel_begin_unlocked(channel, &exchange->out, false,
+    code = wm_py_channel_begin_unlocked(&exchange->out.channel,
+                                        &exchange->out.envelope, false,
                                         &buffer, sending, &err);
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
@@ -161,7 +170,7 @@ run(exchange_t *exchange)
     int code = begin(exchange, &receiving, &sending);
     if (code == 0) {
         wm_call.type = exchange->received.type;
-        code = wm_py_wait(receiving, exchange->status);
+        code = wm_py_wait(receiving, exchange->in.status);
         if (code == 0) { // not interrupted: what was received would be lost
             wm_error_t err;
             Py_BEGIN_ALLOW_THREADS;
@@ -197,19 +206,19 @@ request(exchange_t *exchange)
                         : PyErr_NoMemory();
 }
 
-#define EXCHANGE(function, name, replaces, blocking, finish)                  \
-    PyObject *function(PyObject *self, PyObject *const *args,                 \
-                       Py_ssize_t given, PyObject *keywords)                  \
+#define EXCHANGE(name, replaces, blocking, finish)                            \
+    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
+                                Py_ssize_t given, PyObject *keywords)         \
     {                                                                         \
         exchange_t exchange;                                                  \
-        return parse(name, self, args, given, keywords, replaces, blocking,   \
+        return parse(#name, self, args, given, keywords, replaces, blocking,  \
                      &exchange)                                               \
                        < 0                                                    \
                    ? NULL                                                     \
                    : finish(&exchange);                                       \
     }
 
-const char wm_py_comm_sendrecv_doc[] = PyDoc_STR(
+const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(
     "Sendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
@@ -217,27 +226,26 @@ const char wm_py_comm_sendrecv_doc[] = PyDoc_STR(
     "recvbuf: has to be given, and not to overlap sendbuf. Ordered and "
     "raises\n"
     "as Send and Recv do.");
-EXCHANGE(wm_py_comm_sendrecv, "Sendrecv", false, true, run)
+EXCHANGE(Sendrecv, false, true, run)
 
-const char wm_py_comm_sendrecv_replace_doc[] = PyDoc_STR(
+const char wm_py_comm_Sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send an array and receive into it: what is sent is a copy, made on the\n"
     "array's own device.");
-EXCHANGE(wm_py_comm_sendrecv_replace, "Sendrecv_replace", true, true, run)
+EXCHANGE(Sendrecv_replace, true, true, run)
 
-const char wm_py_comm_isendrecv_doc[] = PyDoc_STR(
+const char wm_py_comm_Isendrecv_doc[] = PyDoc_STR(
     "Isendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send one array and to receive another; returns a wm.Request\n"
     "that ends when both have, with the status of the receive.");
-EXCHANGE(wm_py_comm_isendrecv, "Isendrecv", false, false, request)
+EXCHANGE(Isendrecv, false, false, request)
 
-const char wm_py_comm_isendrecv_replace_doc[] = PyDoc_STR(
+const char wm_py_comm_Isendrecv_replace_doc[] = PyDoc_STR(
     "Isendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send a copy of an array and to receive into it; returns a\n"
     "wm.Request.");
-EXCHANGE(wm_py_comm_isendrecv_replace, "Isendrecv_replace", true, false,
-         request)
+EXCHANGE(Isendrecv_replace, true, false, request)

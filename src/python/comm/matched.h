@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Message: a message that a matching probe has found, which only its own
 // Recv and Irecv receive. GIL held; released while waiting.
-#ifndef WM_PYTHON_MESSAGE_MATCHED_H
-#define WM_PYTHON_MESSAGE_MATCHED_H
+#ifndef WM_PYTHON_COMM_MATCHED_H
+#define WM_PYTHON_COMM_MATCHED_H
 
 #include "comm/message/p2p.h"
 #include "python/core/module.h"

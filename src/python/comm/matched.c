@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/message/matched.h"
+#include "python/comm/matched.h"
 
-#include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
-#include "python/core/mpi4py.h"
+#include "comm/engine/engine.h"
 #include "python/message/channel.h"
-#include "python/message/probe.h"
+#include "python/core/mpi4py.h"
 #include "python/request/py_request.h"
 
 typedef struct {
@@ -15,8 +14,6 @@ typedef struct {
     wm_stashed_t *matched;
     int source, tag;
 } message_t;
-
-static PyTypeObject *message_type;
 
 // The message goes back to its communicator, while MPI runs.
 static void
@@ -34,10 +31,11 @@ give_back(wm_comm_t *comm, wm_stashed_t *matched)
 PyObject *
 wm_py_matched_new(PyObject *comm, wm_op_t *op)
 {
+    PyTypeObject *type = wm_py_state->matched_type;
     PyObject *empty = PyTuple_New(0);
-    message_t *self = empty != NULL ? (message_t *)message_type->tp_new(
-                          message_type, empty, NULL)
-                                    : NULL;
+    message_t *self = empty != NULL
+                          ? (message_t *)type->tp_new(type, empty, NULL)
+                          : NULL;
     Py_XDECREF(empty);
     wm_stashed_t *matched;
     Py_BEGIN_ALLOW_THREADS;
@@ -143,7 +141,7 @@ call_base(PyObject *self, const char *name, PyObject *const *args,
 bool
 wm_py_matched_is_full(PyObject *object)
 {
-    return PyObject_TypeCheck(object, message_type)
+    return PyObject_TypeCheck(object, wm_py_state->matched_type)
            && ((message_t *)object)->matched != NULL;
 }
 
@@ -254,7 +252,7 @@ probe(const char *name, const char *ours, PyObject *const *args,
       Py_ssize_t given, PyObject *keywords)
 {
     bool mine = given > 0
-                && PyObject_TypeCheck(args[0], wm_py_state()->comm_type);
+                && PyObject_TypeCheck(args[0], wm_py_state->comm_type);
     PyObject *method = mine ? PyObject_GetAttrString(args[0], ours)
                             : wm_py_mpi_method(wm_py_mpi_message_type(), name);
     PyObject *result = method == NULL
@@ -357,23 +355,9 @@ static PyType_Slot message_slots[] = {
     {0},
 };
 
-static PyType_Spec message_spec = {
+PyType_Spec wm_py_matched_spec = {
     .name = "warpmpi.Message",
     .basicsize = sizeof(message_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = message_slots,
 };
-
-int
-wm_py_add_matched(PyObject *module)
-{
-    PyObject *bases = PyTuple_Pack(1, wm_py_mpi_message_type());
-    PyObject *type = bases != NULL ? PyType_FromModuleAndSpec(
-                         module, &message_spec, bases)
-                                   : NULL;
-    Py_XDECREF(bases);
-    if (type == NULL)
-        return -1;
-    message_type = (PyTypeObject *)type; // kept
-    return PyModule_AddObjectRef(module, "Message", type);
-}

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/array/py_dtype.h"
+#include "python/view/py_dtype.h"
 
 #include <string.h>
-
-static PyObject *numpy_dtypes[WM_DTYPES]; // made at first use, kept
 
 PyObject *
 wm_py_numpy(const char *name)
 {
-    static PyObject *numpy;
-    if (numpy == NULL) {
-        numpy = PyImport_ImportModule("numpy");
-        if (numpy == NULL) {
+    wm_state_t *state = wm_py_state;
+    if (state->numpy == NULL) {
+        state->numpy = PyImport_ImportModule("numpy");
+        if (state->numpy == NULL) {
             return NULL;
         }
     }
-    return PyObject_GetAttrString(numpy, name);
+    return PyObject_GetAttrString(state->numpy, name);
 }
 
 static PyObject *
@@ -38,8 +36,8 @@ make_bfloat16(void)
 PyObject *
 wm_py_dtype(wm_dtype_t dtype)
 {
-    if (numpy_dtypes[dtype] != NULL) {
-        return Py_NewRef(numpy_dtypes[dtype]);
+    if (wm_py_state->dtypes[dtype] != NULL) {
+        return Py_NewRef(wm_py_state->dtypes[dtype]);
     }
     const wm_dtype_info_t *info = wm_dtype_info(dtype);
     PyObject *type = NULL, *what = NULL, *made = NULL;
@@ -49,7 +47,7 @@ wm_py_dtype(wm_dtype_t dtype)
     made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
     Py_XDECREF(what);
     Py_XDECREF(type);
-    numpy_dtypes[dtype] = Py_XNewRef(made);
+    wm_py_state->dtypes[dtype] = Py_XNewRef(made);
     return made;
 }
 
@@ -120,7 +118,7 @@ int
 wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
 {
     for (int i = 0; i < WM_DTYPES; i++) {
-        if (object == numpy_dtypes[i]) {
+        if (object == wm_py_state->dtypes[i]) {
             *dtype = (wm_dtype_t)i;
             return 0;
         }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The message calls of communicators, which comm.on(stream) has as well, and
+// their probes. GIL held; released while waiting.
+#ifndef WM_PYTHON_COMM_CALLS_H
+#define WM_PYTHON_COMM_CALLS_H
+
+#include "python/core/module.h"
+
+#define WM_PY_MESSAGE_CALLS(X)                                                \
+    X(Send)                                                                   \
+    X(Ssend)                                                                  \
+    X(Rsend)                                                                  \
+    X(Bsend)                                                                  \
+    X(Isend)                                                                  \
+    X(Issend)                                                                 \
+    X(Irsend)                                                                 \
+    X(Ibsend)                                                                 \
+    X(Recv)                                                                   \
+    X(Irecv)                                                                  \
+    X(Send_init)                                                              \
+    X(Ssend_init)                                                             \
+    X(Rsend_init)                                                             \
+    X(Bsend_init)                                                             \
+    X(Recv_init)                                                              \
+    X(Psend_init)                                                             \
+    X(Precv_init)                                                             \
+    X(Sendrecv)                                                               \
+    X(Sendrecv_replace)                                                       \
+    X(Isendrecv)                                                              \
+    X(Isendrecv_replace)
+
+#define WM_PY_PROBE_CALLS(X)                                                  \
+    X(Probe)                                                                  \
+    X(Iprobe)                                                                 \
+    X(Mprobe)                                                                 \
+    X(Improbe)
+
+#define X(name) WM_PY_DECLARE_FASTCALL(wm_py_comm_##name)
+WM_PY_MESSAGE_CALLS(X)
+WM_PY_PROBE_CALLS(X)
+#undef X
+
+// A row of the table of methods.
+#define WM_PY_CALL_ROW(name) WM_PY_FASTCALL(#name, wm_py_comm_##name),
+
+#endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The message calls of a communicator bound to a stream: comm.on(stream).
+#include "python/comm/on_stream.h"
+
+#include "python/comm/calls.h"
+#include "python/device/py_stream.h"
+#include "python/message/channel.h"
+
+PyObject *
+wm_py_on_stream(PyObject *comm, PyObject *stream)
+{
+    wm_on_stream_t *bound = PyObject_GC_New(wm_on_stream_t,
+                                            wm_py_state->on_stream_type);
+    if (bound == NULL)
+        return NULL;
+    bound->comm = Py_NewRef(comm);
+    bound->stream_object = Py_NewRef(stream);
+    int code = wm_py_stream_from_object(stream, "stream", &bound->device,
+                                        &bound->stream);
+    if (code == 0 && bound->stream == CU_STREAM_PER_THREAD) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "stream: the per-thread default stream is another one on each "
+            "thread, and any thread may serve a message; use a stream of its "
+            "own, such as wm.Stream(), or the legacy default stream");
+        code = -1;
+    }
+    if (code < 0)
+        Py_CLEAR(bound);
+    else
+        PyObject_GC_Track(bound);
+    return (PyObject *)bound;
+}
+
+static void
+on_stream_dealloc(PyObject *object)
+{
+    wm_on_stream_t *self = (wm_on_stream_t *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->comm);
+    Py_XDECREF(self->stream_object);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+// Nothing is cleared: as of a tuple, another object of a cycle is.
+static int
+on_stream_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    wm_on_stream_t *self = (wm_on_stream_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->comm);
+    Py_VISIT(self->stream_object);
+    return 0;
+}
+
+static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW){0}};
+
+PyDoc_STRVAR(on_stream_doc,
+             "Message calls of a communicator, ordered on one stream.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)on_stream_doc},
+    {Py_tp_dealloc, on_stream_dealloc},
+    {Py_tp_traverse, on_stream_traverse},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+PyType_Spec wm_py_on_stream_spec = {
+    .name = "warpmpi.StreamComm",
+    .basicsize = sizeof(wm_on_stream_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
+             | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};

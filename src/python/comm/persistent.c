@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Send_init and Recv_init: messages that are begun many times.
+#include "python/comm/calls.h"
+#include "python/comm/transfer.h"
+#include "python/request/prequest.h"
+
+static PyObject *
+make(PyObject *comm, const wm_transfer_t *transfer)
+{
+    const wm_channel_t *channel = &transfer->channel;
+    const wm_envelope_t *envelope = &transfer->envelope;
+    bool receives = transfer->receives;
+    PyObject *buf = transfer->buf;
+    wm_error_t err;
+    wm_message_t message;
+    if (wm_comm_check(channel->comm, receives ? "source" : "dest",
+                      envelope->rank, envelope->tag, receives, &err)
+        < 0)
+        return wm_py_raise(&err);
+    if (wm_py_argument_no_none(buf, "buf", envelope->rank) < 0)
+        return NULL;
+    // What reads it may change the list.
+    buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
+    PyObject *made = NULL;
+    if (buf != NULL
+        && wm_py_message_parse(buf, receives, "buf", &message) == 0) {
+        wm_py_channel_keep(channel, &message);
+        made = wm_py_prequest_new(wm_py_state->prequest_type, comm, channel,
+                                  buf, receives, envelope, &message);
+    }
+    Py_XDECREF(buf);
+    return made;
+}
+
+#define SEND_INIT(name, mode)                                                 \
+    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
+                                Py_ssize_t given, PyObject *keywords)         \
+    {                                                                         \
+        wm_transfer_t transfer;                                               \
+        return wm_py_transfer_of_send(&transfer, #name, self, args, given,    \
+                                      keywords, false, mode)                  \
+                       < 0                                                    \
+                   ? NULL                                                     \
+                   : make(self, &transfer);                                   \
+    }
+
+WM_PY_SEND_DOC(Send_init,
+               "Make a wm.Prequest that sends an array at each Start.")
+SEND_INIT(Send_init, WM_STANDARD)
+WM_PY_SEND_DOC(Ssend_init, "Make a wm.Prequest whose sends are synchronous.")
+SEND_INIT(Ssend_init, WM_SYNCHRONOUS)
+WM_PY_SEND_DOC(Rsend_init, "Make a wm.Prequest whose sends are ready ones.")
+SEND_INIT(Rsend_init, WM_STANDARD)
+WM_PY_SEND_DOC(Bsend_init, "Make a wm.Prequest whose sends are buffered.")
+SEND_INIT(Bsend_init, WM_BUFFERED)
+
+const char wm_py_comm_Recv_init_doc[] = PyDoc_STR(
+    "Recv_init($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
+    "Make a wm.Prequest that receives into an array at each Start.");
+
+PyObject *
+wm_py_comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                     PyObject *keywords)
+{
+    wm_transfer_t transfer;
+    return wm_py_transfer_of_receive(&transfer, "Recv_init", self, args, given,
+                                     keywords, false)
+                   < 0
+               ? NULL
+               : make(self, &transfer);
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Send and Recv in all their modes.
+#include "python/comm/transfer.h"
+
+#include "comm/watch/hang.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/request.h"
+#include "python/comm/calls.h"
+#include "python/request/py_request.h"
+
+int
+wm_py_transfer_of_send(wm_transfer_t *transfer, const char *function,
+                       PyObject *self, PyObject *const *args, Py_ssize_t given,
+                       PyObject *keywords, bool blocking, wm_send_mode_t mode)
+{
+    static const char *const names[] = {"buf", "dest", "tag"};
+    PyObject *values[3];
+    int dest, tag = 0;
+    if (wm_py_arguments(function, names, 3, 2, args, given, keywords, values)
+            < 0
+        || wm_py_channel_get(self, &transfer->channel) < 0
+        || wm_py_argument_int(values[1], "dest", &dest) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0)
+        return -1;
+    transfer->buf = values[0];
+    transfer->receives = false;
+    transfer->status = NULL;
+    transfer->envelope = wm_py_channel_envelope(&transfer->channel, dest, tag,
+                                                blocking);
+    transfer->envelope.synchronous = mode == WM_SYNCHRONOUS;
+    transfer->envelope.buffered = mode == WM_BUFFERED;
+    return 0;
+}
+
+int
+wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
+                          PyObject *self, PyObject *const *args,
+                          Py_ssize_t given, PyObject *keywords, bool blocking)
+{
+    static const char *const names[] = {"buf", "source", "tag", "status"};
+    PyObject *values[4];
+    int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
+    if (wm_py_arguments(function, names, blocking ? 4 : 3, 1, args, given,
+                        keywords, values)
+            < 0
+        || wm_py_channel_get(self, &transfer->channel) < 0
+        || wm_py_argument_int(values[1], "source", &source) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0
+        || wm_py_mpi_status(blocking ? values[3] : NULL, "status",
+                            &transfer->status)
+               < 0)
+        return -1;
+    transfer->buf = values[0];
+    transfer->receives = true;
+    transfer->envelope = wm_py_channel_envelope(&transfer->channel, source,
+                                                tag, blocking);
+    return 0;
+}
+
+static int
+parse(const wm_transfer_t *transfer, const char *argument,
+      wm_message_t *message)
+{
+    if (wm_py_argument_no_none(transfer->buf, argument,
+                               transfer->envelope.rank)
+            == 0
+        && wm_py_message_parse(transfer->buf, transfer->receives, argument,
+                               message)
+               == 0) {
+        wm_py_channel_keep(&transfer->channel, message);
+        return 0;
+    }
+    if (!transfer->receives)
+        wm_py_channel_tell_receiver(&transfer->channel, &transfer->envelope);
+    return -1;
+}
+
+wm_op_t *
+wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
+                     MPI_Request *request, wm_message_t *message)
+{
+    wm_error_t err;
+    wm_op_t *op = NULL;
+    int code;
+    if (parse(transfer, argument, message) < 0)
+        return NULL;
+    wm_buffer_t buffer = wm_py_message_take(message);
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_py_channel_begin_unlocked(
+        &transfer->channel, &transfer->envelope, transfer->receives, &buffer,
+        &op, &err);
+    if (code == 0 && request != NULL && op->has_request) {
+        *request = op->request;
+        wm_engine_notify();
+    }
+    else if (code == 0 && request != NULL) {
+        code = wm_request_start(op, request, &err);
+        if (code < 0)
+            wm_op_release(op); // it ends by itself
+    }
+    Py_END_ALLOW_THREADS;
+    wm_buffer_release(&buffer);
+    if (code < 0) {
+        wm_py_message_release(message);
+        wm_py_raise(&err);
+        return NULL;
+    }
+    return op;
+}
+
+// From its beginning to its end, without the GIL in one go.
+static PyObject *
+run(const wm_transfer_t *transfer, const char *function)
+{
+    wm_error_t err;
+    wm_message_t message;
+    wm_op_t *op = NULL;
+    int code;
+    if (parse(transfer, "buf", &message) < 0)
+        return NULL;
+    wm_buffer_t buffer = wm_py_message_take(&message);
+    wm_call = (wm_call_t){.name = function, .type = message.type};
+    Py_BEGIN_ALLOW_THREADS;
+    code = wm_py_channel_begin_unlocked(
+        &transfer->channel, &transfer->envelope, transfer->receives, &buffer,
+        &op, &err);
+    if (code == 0)
+        code = wm_py_wait_unlocked(op, transfer->status, &err);
+    Py_END_ALLOW_THREADS;
+    wm_buffer_release(&buffer);
+    if (op != NULL) {
+        code = wm_py_waited(code, &err);
+        wm_op_release_told(op);
+    }
+    else
+        wm_py_raise(&err);
+    wm_py_message_release(&message);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+begin(const wm_transfer_t *transfer)
+{
+    wm_message_t message;
+    MPI_Request request;
+    wm_op_t *op = wm_py_transfer_begin(transfer, "buf", &request, &message);
+    return op != NULL ? wm_py_request_new(op, request, &message) : NULL;
+}
+
+#define SEND(name, blocking, mode)                                            \
+    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
+                                Py_ssize_t given, PyObject *keywords)         \
+    {                                                                         \
+        wm_transfer_t transfer;                                               \
+        if (wm_py_transfer_of_send(&transfer, #name, self, args, given,       \
+                                   keywords, blocking, mode)                  \
+            < 0)                                                              \
+            return NULL;                                                      \
+        return (blocking) ? run(&transfer, #name) : begin(&transfer);         \
+    }
+
+WM_PY_SEND_DOC(Send, "Send an array; returns when it may be changed.")
+SEND(Send, true, WM_STANDARD)
+WM_PY_SEND_DOC(Ssend, "Send an array; returns when its receive has begun.")
+SEND(Ssend, true, WM_SYNCHRONOUS)
+WM_PY_SEND_DOC(Rsend, "Send an array whose receive is posted already.")
+SEND(Rsend, true, WM_STANDARD)
+WM_PY_SEND_DOC(Bsend, "Send a copy, which counts against the attached buffer.")
+SEND(Bsend, true, WM_BUFFERED)
+WM_PY_SEND_DOC(Isend, "Begin to send an array; returns a wm.Request.")
+SEND(Isend, false, WM_STANDARD)
+WM_PY_SEND_DOC(Issend, "Begin a synchronous send; returns a wm.Request.")
+SEND(Issend, false, WM_SYNCHRONOUS)
+WM_PY_SEND_DOC(Irsend, "Begin a ready send; returns a wm.Request.")
+SEND(Irsend, false, WM_STANDARD)
+WM_PY_SEND_DOC(Ibsend, "Begin a buffered send; the wm.Request has ended.")
+SEND(Ibsend, false, WM_BUFFERED)
+
+const char wm_py_comm_Recv_doc[] = PyDoc_STR(
+    "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "Receive into an array; the data are there when it returns.\n\n"
+    "buf: a writable array on any device or the host,\n"
+    "whatever memory the sender's is in. Raises MPI.Exception\n"
+    "(truncation, rank, tag), BufferError (read-only), wm.CudaError.");
+
+PyObject *
+wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                PyObject *keywords)
+{
+    wm_transfer_t transfer;
+    return wm_py_transfer_of_receive(&transfer, "Recv", self, args, given,
+                                     keywords, true)
+                   < 0
+               ? NULL
+               : run(&transfer, "Recv");
+}
+
+const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
+    "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
+    "Begin to receive into an array; returns a wm.Request.\n\n"
+    "buf: as for Recv; the data are there when the request's Wait or Test\n"
+    "says so, which also raises what goes wrong by then.");
+
+PyObject *
+wm_py_comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                 PyObject *keywords)
+{
+    wm_transfer_t transfer;
+    if (wm_py_transfer_of_receive(&transfer, "Irecv", self, args, given,
+                                  keywords, false)
+        < 0)
+        return NULL;
+    transfer.envelope.requested = true;
+    return begin(&transfer);
+}

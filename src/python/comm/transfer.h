@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the calls that send or receive share. GIL held; released while waiting.
+#ifndef WM_PYTHON_COMM_TRANSFER_H
+#define WM_PYTHON_COMM_TRANSFER_H
+
+#include "python/message/channel.h"
+
+// What a call of the send or of the receive family was given.
+typedef struct {
+    wm_channel_t channel;
+    wm_envelope_t envelope;
+    PyObject *buf; // borrowed
+    bool receives;
+    MPI_Status *status; // NULL: none is wanted
+} wm_transfer_t;
+
+typedef enum {
+    WM_STANDARD, // and ready
+    WM_SYNCHRONOUS,
+    WM_BUFFERED,
+} wm_send_mode_t;
+
+// (buf, dest, tag). 0, or -1 with an exception.
+WM_MUST_CHECK int
+wm_py_transfer_of_send(wm_transfer_t *transfer, const char *function,
+                       PyObject *self, PyObject *const *args, Py_ssize_t given,
+                       PyObject *keywords, bool blocking, wm_send_mode_t mode);
+
+// (buf, source, tag), and a status where it is blocking.
+WM_MUST_CHECK int
+wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
+                          PyObject *self, PyObject *const *args,
+                          Py_ssize_t given, PyObject *keywords, bool blocking);
+
+// Parses the buffer, called `argument`, and begins the message; `request`,
+// unless NULL, gets its MPI request, in the same go without the GIL. NULL with
+// an exception: the message is then released, and the receiver told where he
+// may wait.
+wm_op_t *
+wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
+                     MPI_Request *request, wm_message_t *message);
+
+// How the calls of the send family differ, and what they have in common.
+#define WM_PY_SEND_DOC(name, what)                                            \
+    const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \
+        #name "($self, /, buf, dest, tag=0)\n--\n\n" what                     \
+              "\n\nbuf: an array on any device or the host, or\n"             \
+              "[array, count, datatype] as mpi4py has them. Ordered after "   \
+              "the work of\nthe array's own stream. Raises MPI.Exception "    \
+              "(rank, tag), TypeError or\nValueError (buffer), "              \
+              "wm.CudaError.");
+
+#endif

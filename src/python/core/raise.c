@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Exceptions: wm.CudaError, and what each C error becomes.
+#include "cuda/driver.h"
+#include "python/core/module.h"
+
+#include <mpi.h>
+
+// An MPI code as mpi4py raises it; the C text goes along as a note.
+static void
+raise_mpi(const wm_error_t *err)
+{
+    PyObject *type = wm_py_state->mpi_exception, *done = NULL;
+    int code = err->code == WM_ERR_TRUNCATE ? MPI_ERR_TRUNCATE : err->detail;
+    PyObject *exception = PyObject_CallFunction(type, "i", code);
+    if (exception != NULL
+        && PyObject_HasAttrString(exception, "add_note")) { // Python 3.11
+        done = PyObject_CallMethod(exception, "add_note", "s", err->text);
+        if (done == NULL)
+            Py_CLEAR(exception);
+    }
+    if (exception != NULL)
+        PyErr_SetObject(type, exception);
+    Py_XDECREF(exception);
+    Py_XDECREF(done);
+}
+
+// A CudaError or a subclass; `code` and `name` stay None where the driver
+// gave no result.
+static void
+raise_cuda(PyObject *type, const wm_error_t *err)
+{
+    PyObject *code = NULL, *name = NULL;
+    PyObject *exception = PyObject_CallFunction(type, "s", err->text);
+    if (exception == NULL) {
+        goto done;
+    }
+    if (err->detail != 0) {
+        code = PyLong_FromLong(err->detail);
+        name = PyUnicode_FromString(wm_cu_error_name(err->detail));
+        if (code == NULL || name == NULL
+            || PyObject_SetAttrString(exception, "code", code) < 0
+            || PyObject_SetAttrString(exception, "name", name) < 0) {
+            goto done;
+        }
+    }
+    PyErr_SetObject(type, exception);
+done:
+    Py_XDECREF(exception);
+    Py_XDECREF(code);
+    Py_XDECREF(name);
+}
+
+static void
+raise_system(const wm_error_t *err)
+{
+    PyObject *args = Py_BuildValue("is", err->detail, err->text);
+    if (args != NULL) {
+        PyErr_SetObject(PyExc_OSError, args);
+        Py_DECREF(args);
+    }
+}
+
+PyObject *
+wm_py_raise(const wm_error_t *err)
+{
+    switch ((wm_code_t)err->code) {
+    case WM_ERR_CUDA:
+    case WM_ERR_DRIVER:
+        raise_cuda(wm_py_state->cuda_error, err);
+        break;
+    case WM_ERR_MEMORY:
+        if (err->detail == CUDA_ERROR_OUT_OF_MEMORY) {
+            raise_cuda(wm_py_state->memory_error, err);
+        }
+        else {
+            PyErr_SetString(PyExc_MemoryError, err->text);
+        }
+        break;
+    case WM_ERR_VALUE:
+        PyErr_SetString(PyExc_ValueError, err->text);
+        break;
+    case WM_ERR_TYPE:
+        PyErr_SetString(PyExc_TypeError, err->text);
+        break;
+    case WM_ERR_MPI:
+    case WM_ERR_TRUNCATE:
+        raise_mpi(err);
+        break;
+    case WM_ERR_SYSTEM:
+        raise_system(err);
+        break;
+    case WM_ERR_STATE:
+        PyErr_SetString(PyExc_RuntimeError, err->text);
+        break;
+    case WM_ERR_PYTHON:
+        break;
+    case WM_OK:
+    default:
+        PyErr_Format(PyExc_SystemError, "warpmpi: no error to raise (%d)",
+                     err->code);
+    }
+    return NULL;
+}
+
+PyDoc_STRVAR(
+    cuda_error_doc,
+    "A call of the CUDA driver failed, or no usable driver is there.\n"
+    "\n"
+    "Attributes:\n"
+    "    code: the driver's result (a CUresult) as an int, or None.\n"
+    "    name: its name, such as \"CUDA_ERROR_INVALID_VALUE\", or None.");
+
+PyDoc_STRVAR(
+    memory_error_doc,
+    "A device has not enough memory, or the driver ran out of it.\n"
+    "\n"
+    "Raised after all that warpmpi keeps for reuse was given back. The text\n"
+    "tells what was asked for and what is free, in bytes.");
+
+int
+wm_py_add_exceptions(PyObject *module)
+{
+    wm_state_t *state = wm_py_state;
+    PyObject *bases = NULL;
+    PyObject *attributes = Py_BuildValue("{s:O,s:O}", "code", Py_None, "name",
+                                         Py_None);
+    int status = -1;
+    if (attributes == NULL) {
+        goto done;
+    }
+    state->cuda_error = PyErr_NewExceptionWithDoc(
+        "warpmpi.CudaError", cuda_error_doc, PyExc_RuntimeError, attributes);
+    if (state->cuda_error == NULL) {
+        goto done;
+    }
+    bases = PyTuple_Pack(2, state->cuda_error, PyExc_MemoryError);
+    if (bases == NULL) {
+        goto done;
+    }
+    state->memory_error = PyErr_NewExceptionWithDoc(
+        "warpmpi.OutOfMemoryError", memory_error_doc, bases, NULL);
+    if (state->memory_error == NULL
+        || PyModule_AddObjectRef(module, "CudaError", state->cuda_error) < 0
+        || PyModule_AddObjectRef(module, "OutOfMemoryError",
+                                 state->memory_error)
+               < 0) {
+        goto done;
+    }
+    status = 0;
+done:
+    Py_XDECREF(attributes);
+    Py_XDECREF(bases);
+    return status;
+}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a wm.Array has beside what messages and copies need."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from ._arrays import _unpickled
+from ._extend import extends
+from ._typing import DeviceLike, DTypeLike, StreamLike
+
+# Values are shown up to this many, and not of a GPU's that cannot be read: a
+# forked process of multiprocessing's tells its errors with what it was given.
+_SHOWN = 1000
+
+
+def _completed(shape: tuple[int, ...], count: int) -> list[int]:
+    """Replace a -1, and check that the number of elements stays."""
+    extents = list(shape)
+    if -1 in shape:
+        at = shape.index(-1)
+        extents[at] = 1
+        known = math.prod(extents)
+        extents[at] = count // known if known > 0 else -1
+    if min(extents, default=0) < 0 or math.prod(extents) != count:
+        raise ValueError(f"shape: {shape} is not one of {count} elements")
+    return extents
+
+
+def _row_major(shape: Sequence[int], stride: int) -> list[int]:
+    strides = []
+    for extent in reversed(shape):
+        strides.append(stride)
+        stride *= max(extent, 1)
+    return strides[::-1]
+
+
+def _divided(array: _core.Array, shape: list[int]) -> list[int] | None:
+    """Strides for another shape of the same memory; None where it has none.
+
+    Groups of old dimensions that are dense among themselves are divided anew.
+    """
+    strides = [0] * len(shape)
+    new = [i for i, extent in enumerate(shape) if extent != 1]
+    pairs = zip(array.shape, array.strides, strict=True)
+    old = [(extent, stride) for extent, stride in pairs if extent != 1]
+    while new:
+        group = [new.pop(0)]
+        wanted = shape[group[0]]
+        count, stride = old.pop(0)
+        while wanted != count:
+            if wanted < count:
+                group.append(new.pop(0))
+                wanted *= shape[group[-1]]
+                continue
+            extent, inner = old.pop(0)
+            if stride != extent * inner:
+                return None
+            count, stride = count * extent, inner
+        for i in reversed(group):
+            strides[i] = stride
+            stride *= shape[i]
+    return strides
+
+
+@extends(_core.Array)
+class _Methods:
+    def __repr__(self: Any) -> str:
+        import numpy as np
+
+        text = f"shape={self.shape}"
+        forked = self.device.is_cuda and _core._device_forked()
+        if self.size <= _SHOWN and not forked:
+            host = self.numpy()
+            text = np.array2string(host, separator=", ", prefix="array(")
+        name = _core._dtype_name(self)
+        pinned = ", pinned=True" if self.pinned else ""
+        return f"array({text}, dtype={name}, device={self.device}{pinned})"
+
+    def item(self: Any) -> Any:
+        """The only element, as a Python scalar. Waits for the GPU.
+
+        Raises ValueError for an array of any other size than 1.
+        """
+        if self.size != 1:
+            raise ValueError(
+                "only an array of one element is a scalar, this one has "
+                f"{self.size}"
+            )
+        return self.numpy().item()
+
+    def __bool__(self: Any) -> bool:
+        return bool(self.item())
+
+    def __int__(self: Any) -> int:
+        return int(self.item())
+
+    def __float__(self: Any) -> float:
+        return float(self.item())
+
+    def __index__(self: Any) -> int:
+        if self.size != 1:  # TypeError: bytes() and its like go on
+            raise TypeError("only an array of one integer is an index")
+        return operator.index(self.item())
+
+    def reshape(self: Any, *shape: int | Sequence[int]) -> _core.Array:
+        """A view of the same memory in another shape.
+
+        shape: ints, or one tuple of them; one may be -1. Elements are taken
+        in row-major order.
+
+        Raises ValueError where the number of elements differs, or where no
+        view can have that shape: use .copy().reshape(...) then.
+        """
+        given = shape[0] if len(shape) == 1 else shape
+        extents = _completed(_core._extents(given, "shape"), self.size)
+        strides: list[int] | None
+        if self.is_contiguous:
+            strides = _row_major(extents, self.itemsize)
+        else:
+            strides = _divided(self, extents)
+        if strides is None:
+            raise ValueError(
+                "reshape: no view of this strided array has the new shape: "
+                "use .copy().reshape(...)"
+            )
+        return _core._view(self, extents, strides)
+
+    def transpose(self: Any, *axes: int | Sequence[int] | None) -> _core.Array:
+        """A view with the dimensions in the order given, or reversed.
+
+        axes: ints, or one tuple of them. Raises ValueError unless each is
+        named once.
+        """
+        given: Any = axes[0] if len(axes) == 1 else axes
+        if given is None or not axes:
+            reverse: _core.Array = self.T
+            return reverse
+        named = [
+            axis + self.ndim if axis < 0 else axis
+            for axis in _core._extents(given, "axes")
+        ]
+        if sorted(named) != list(range(self.ndim)):
+            raise ValueError(
+                f"transpose: expected each of the {self.ndim} axes once"
+            )
+        shape, strides = self.shape, self.strides
+        return _core._view(
+            self, [shape[i] for i in named], [strides[i] for i in named]
+        )
+
+    def to_device(
+        self: Any, device: DeviceLike, /, *, stream: StreamLike | None = None
+    ) -> _core.Array:
+        """The array on another device: to(), by the array API standard."""
+        there: _core.Array = self.to(device, stream=stream)
+        return there
+
+    def __array__(
+        self: Any, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> Any:
+        """The array as a numpy.ndarray, see numpy().
+
+        copy=False raises ValueError where a copy is needed.
+        """
+        if copy is False and self.device.is_cuda:
+            raise ValueError("copy: an array of a GPU needs a copy")
+        host = self.numpy()
+        if dtype is None:
+            return host.copy() if copy and self.device.is_cpu else host
+        same = host.astype(dtype, copy=bool(copy))
+        if copy is False and same is not host:
+            raise ValueError("copy: another dtype needs a copy")
+        return same
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        """Pickle with the values; made on the device of the same name."""
+        return _unpickled, (self.numpy(), str(self.device), self.pinned)
