@@ -69,4 +69,5 @@ wm_ways_drop(wm_end_t *end)
     if (end->slot_index >= 0 && quiet)
         wm_slot_release(end->slot_index);
     end->slot_index = -1;
+    end->slot = NULL;
 }
