@@ -402,6 +402,12 @@ LEFT = """
         kept = comm.Irecv(other, 1, 8)
         comm.Isend(array[:1], 0, 9)  # dropped at once
         comm.Recv(other, 0, 9)
+        comm.Attach_buffer(bytearray(10_000))
+        comm.Ibsend(array[:1], 0, 3)
+        comm.Recv(other, 0, 3)
+        part = comm.Psend_init(array[:2], 2, 1, 4)
+        part.Start()
+        part.Pready(0)
     elif how == "communicator":
         halo = comm.Dup()
         halo.Set_name("halo")
@@ -431,6 +437,10 @@ TOLD = {
         "a receive from rank 1 with tag 8 (8000 bytes)",
         "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
         "a send to rank 0 with tag 9 (8 bytes)",
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a send to rank 0 with tag 3 (8 bytes)",
+        "rank 0 of MPI_COMM_WORLD (size 2): a request was never waited for: "
+        "a send to rank 1 with tag 4",
     ],
     "communicator": [
         f"rank {n} of halo (size 2): the communicator was never freed"
@@ -438,7 +448,7 @@ TOLD = {
     ],
     "nothing": [],
 }
-LINES = {"message": 11, "request": 2, "communicator": 2, "nothing": 0}
+LINES = {"message": 11, "request": 4, "communicator": 2, "nothing": 0}
 
 
 @pytest.mark.parametrize("name", TOLD)

@@ -151,3 +151,26 @@ def test_a_sender_that_fails(tmp_path):
         assert (into.numpy() == 9).all()
     """
     run(tmp_path, "serialized", program)
+
+
+@pytest.mark.skipif(
+    not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+def test_a_receiver_without_memory_for_gaps(tmp_path):
+    """What MPI carries to it is thrown away, and its sender ends."""
+    program = """
+    if comm.rank == 0:
+        comm.Send(full(9 << 20, 9), 2)
+    elif comm.rank == 2:
+        library = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+        into = full((3 << 10, 6 << 10), 0)
+        library.simcuda_fail(b"MemAlloc", ctypes.c_long(1), 999)
+        try:
+            comm.Recv(into[:, : 3 << 10], 0)
+        except wm.CudaError:
+            pass
+        else:
+            raise AssertionError("nothing was raised")
+    """
+    run(tmp_path, "serialized", program)

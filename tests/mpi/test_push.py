@@ -156,3 +156,31 @@ def test_other_memory_at_one_end(comm, kind):
         mine.assign(np.full(LARGE, turn + comm.rank, "u1"))
         comm.Sendrecv(mine, other, 1, theirs, other, 1)
         assert (kinds.values_of(theirs) == turn + other).all()
+
+
+@pytest.mark.skipif(
+    not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+def test_a_sender_whose_copy_fails(comm, pair, fail):
+    """Both ends are told."""
+    if comm.rank > 1:
+        return
+    array = kinds.make("device", np.zeros(100_000, "u1"))
+    for turn in range(120):
+        sends, raised = comm.rank == turn % 2, 0
+        pair.Barrier()
+        if sends and turn > 40:
+            fail("MemcpyAsync")
+        try:
+            if sends:
+                comm.Ssend(array, 1 - comm.rank)
+            else:
+                comm.Recv(array, 1 - comm.rank)
+        except wm.CudaError:
+            raised = 1
+        kinds.driver().simcuda_fail(None, 0, 0)
+        told = pair.allreduce(raised)
+        if told > 0:
+            break
+    assert told == 2

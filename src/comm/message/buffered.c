@@ -7,6 +7,7 @@
 
 #include "array/access.h"
 #include "array/copy.h"
+#include "comm/engine/check.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
 #include "cuda/lock.h"
@@ -293,6 +294,43 @@ send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
     return code;
 }
 
+// A send that has ended, of which WARPMPI_CHECK tells.
+typedef struct {
+    wm_op_t op;
+    int rank, tag;
+    size_t nbytes;
+} ended_t;
+
+static void
+about_ended(const wm_op_t *op, wm_about_t *about)
+{
+    const ended_t *ended = (const ended_t *)op;
+    *about = (wm_about_t){
+        .is_message = true,
+        .rank = ended->rank,
+        .tag = ended->tag,
+        .sized = true,
+        .nbytes = ended->nbytes,
+    };
+}
+
+static const wm_op_kind_t ended_kind = {.about = about_ended};
+
+static wm_op_t *
+ended(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
+{
+    if (!wm_check_wanted()) // else operations are listed
+        return wm_op_ended();
+    ended_t *own = wm_op_new(&ended_kind, sizeof *own, comm);
+    if (own == NULL)
+        return NULL;
+    own->rank = envelope->rank;
+    own->tag = envelope->tag;
+    own->nbytes = nbytes;
+    wm_op_end(&own->op);
+    return &own->op;
+}
+
 int
 wm_buffered_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                   const wm_envelope_t *envelope, wm_op_t **result,
@@ -304,8 +342,11 @@ wm_buffered_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                              false, err);
     if (code == 0 && envelope->rank != MPI_PROC_NULL)
         code = send_copy(comm, buffer, envelope, err);
+    size_t nbytes = buffer->nbytes;
     wm_buffer_release(buffer);
     if (code == 0)
-        *result = wm_op_ended();
-    return code;
+        *result = ended(comm, envelope, nbytes);
+    return code < 0 || *result != NULL
+               ? code
+               : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
 }

@@ -112,8 +112,8 @@ wm_partitioned_drop(wm_counted_t *counted)
 }
 
 typedef struct {
-    wm_op_t op; // its part is the message, once that is begun
-    int tag;    // the caller's
+    wm_op_t op;    // its part is the message, once that is begun
+    int rank, tag; // the caller's
     bool receives;
 } gate_t;
 
@@ -137,18 +137,35 @@ cancel_gate(wm_op_t *op)
     return ((const gate_t *)op)->receives; // too late
 }
 
+// Until it has its part.
+static void
+about_gate(const wm_op_t *op, wm_about_t *about)
+{
+    const gate_t *gate = (const gate_t *)op;
+    *about = (wm_about_t){
+        .is_message = true,
+        .receives = gate->receives,
+        .matched = true, // to nobody's wait
+        .rank = gate->rank,
+        .tag = gate->tag,
+    };
+}
+
 static const wm_op_kind_t gate_kind = {
     .step = step_gate,
+    .about = about_gate,
     .cancel = cancel_gate,
 };
 
 wm_op_t *
-wm_gate_new(wm_comm_t *comm, int tag, bool receives)
+wm_gate_new(wm_comm_t *comm, int rank, int tag, bool receives)
 {
     gate_t *gate = wm_op_new(&gate_kind, sizeof *gate, comm);
     if (gate == NULL)
         return NULL;
+    gate->rank = rank;
     gate->tag = tag;
+    gate->op.result.source = rank;
     gate->receives = receives;
     gate->op.result.received = receives;
     return &gate->op;

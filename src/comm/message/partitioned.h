@@ -35,7 +35,7 @@ wm_partitioned_drop(wm_counted_t *counted);
 // An operation with one reference that waits for its message to be begun.
 // NULL when memory is exhausted.
 wm_op_t *
-wm_gate_new(wm_comm_t *comm, int tag, bool receives);
+wm_gate_new(wm_comm_t *comm, int rank, int tag, bool receives);
 
 // Begins its message, and takes over the buffer: the gate ends when that has,
 // and tells its result with its own tag. Where it cannot begin the gate fails.

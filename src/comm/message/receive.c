@@ -179,8 +179,8 @@ ask_about_producer(wm_end_t *end)
     (void)wm_access_ask_note(&end->access);
 }
 
-static int
-damaged(const wm_end_t *end, wm_error_t *err)
+int
+wm_receive_damaged(const wm_end_t *end, wm_error_t *err)
 {
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "the header of a message from rank %d is damaged",
@@ -202,11 +202,11 @@ read_header(wm_end_t *end, wm_error_t *err)
     end->op.result.nbytes = fitting_bytes(end);
     end->peer = end->op.comm->peers[source];
     if (header->token > (uint32_t)wm_comm_last_number(end->op.comm) + 1)
-        return damaged(end, err);
+        return wm_receive_damaged(end, err);
     if (!header->failed) {
         wm_receive_become(end, wm_receiving_find(header));
         if (end->receiving == NULL || !end->receiving->check(end))
-            return damaged(end, err);
+            return wm_receive_damaged(end, err);
     }
     if (header->token != 0)
         take_token(end);

@@ -54,6 +54,10 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err);
 const wm_sending_t *
 wm_sending_choose(wm_end_t *end);
 
+// The error of a header that says what none can.
+int
+wm_receive_damaged(const wm_end_t *end, wm_error_t *err);
+
 // The receiver's for what a header says; NULL of one that nobody knows.
 const wm_receiving_t *
 wm_receiving_find(const wm_header_t *header);

@@ -137,7 +137,9 @@ wm_drain_all(void)
     (void)wait_for(NULL);
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        if (waits_for_match(op) && op->kind->cancel != NULL)
+        // In MPI, that is: of others their threads are told themselves.
+        if (waits_for_match(op) && op->kind->asks != NULL
+            && op->kind->asks(op) != WM_ASKS_NOTHING)
             (void)op->kind->cancel(op);
     wm_engine_unlock();
     wm_engine_step(); // tells them so

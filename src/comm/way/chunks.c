@@ -389,7 +389,8 @@ static bool
 fail(wm_end_t *end, const wm_error_t *err)
 {
     (void)err;
-    (void)!wm_access_synchronize(&end->access, NULL);
+    if (end->access.opened)
+        (void)!wm_access_synchronize(&end->access, NULL);
     return true;
 }
 

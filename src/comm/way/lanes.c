@@ -177,7 +177,7 @@ follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
     end->header.seq = staging->seq;
     end->header.chunk = staging->piece;
     if (!wm_receiving_chunks.check(end))
-        return damaged(end, err);
+        return wm_receive_damaged(end, err);
     wm_slot_set_taken(end->slot, staging->taken_base + 1);
     end->slot = NULL;
     return 0;

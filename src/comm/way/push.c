@@ -151,8 +151,7 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_slot_enqueue_pushed(slot, end->access.device,
                                       end->access.stream, err);
-    if (code == 0)
-        wm_send_become(end, &wm_sending_pushed);
+    wm_send_become(end, &wm_sending_pushed);
     return code;
 }
 

@@ -131,10 +131,11 @@ accept_offer(wm_end_t *end, wm_error_t *err)
     if (code != 0)
         return code < 0 ? code : 0;
     end->transport->count(end);
+    if (end->slot == NULL) // MPI carries it after all
+        wm_receive_become(end, &wm_receiving_chunks);
     code = accept_gaps(end, err);
-    if (code == 0)
-        wm_receive_become(end, end->slot != NULL ? way_of_taking(end)
-                                                 : &wm_receiving_chunks);
+    if (code == 0 && end->slot != NULL)
+        wm_receive_become(end, way_of_taking(end));
     return code;
 }
 

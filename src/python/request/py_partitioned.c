@@ -62,7 +62,8 @@ start(partitioned_t *self)
 {
     wm_prequest_t *base = &self->base;
     wm_error_t err;
-    wm_op_t *gate = wm_gate_new(base->channel.comm, self->tag, base->receives);
+    wm_op_t *gate = wm_gate_new(base->channel.comm, base->envelope.rank,
+                                self->tag, base->receives);
     if (gate == NULL) {
         PyErr_NoMemory();
         return NULL;
