@@ -31,7 +31,7 @@ import kinds  # noqa: E402
 import warpmpi as wm  # noqa: E402
 
 KIB, MIB = 1 << 10, 1 << 20
-PAUSE = 0.03  # the other end has begun, and waits
+PAUSE = 0.03  # the other end has begun, and waits; longer at later tries
 TRIES = 12, 60  # to write, to compare
 LEFT_OUT = (
     "Query Get Ctx Device Capturing ThreadExchange Create Destroy IpcOpen"
@@ -188,13 +188,13 @@ def told(text):
     ]
 
 
-def traced(driver, form, array, late, comm):
+def traced(driver, form, array, late, comm, pause):
     """Both ranks' calls, at rank 0."""
     wm.synchronize_device(wm.get_device())
     plain.Barrier()
     driver.simcuda_trace(1)
     if rank == late:
-        time.sleep(PAUSE)
+        time.sleep(pause)
     form(comm, array)
     plain.Barrier()
     calls = plain.gather(told(driver.simcuda_trace(0).decode()))
@@ -220,7 +220,9 @@ def main():
             array = array, MEMORY[kind](nbytes)
         seen = Counter()
         for turn in range(TRIES[not write]):
-            text = traced(driver, form, array, late, comm)
+            # A busy machine may keep the other end from its core meanwhile.
+            pause = PAUSE * (1 + turn // 6)
+            text = traced(driver, form, array, late, comm, pause)
             seen[text] += turn > 1
             if plain.bcast(
                 not write and turn > 1 and text == path.read_text()
