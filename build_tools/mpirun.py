@@ -15,6 +15,10 @@ import sys
 
 from toolchain import ToolchainError, find_mpicc
 
+# What Open MPI need not do within a host: as MPI_Init closes this component,
+# it sleeps for a second.
+ON_ONE_HOST = {"OMPI_MCA_btl": "^ofi"}
+
 
 def find_mpirun() -> str:
     """The launcher beside the MPI compiler, else beside Python, else PATH."""
@@ -53,6 +57,9 @@ def launcher(ranks: int) -> tuple[list[str], dict[str, str]]:
         words += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         if crowded:
             words += ["--mca", "mpi_yield_when_idle", "1"]
+        environment.update(
+            {k: v for k, v in ON_ONE_HOST.items() if k not in os.environ}
+        )
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     elif crowded:

@@ -6,6 +6,7 @@ WARPMPI_TEST_GPU=1 (`make gpu-test`) leaves the real one in place. Whatever
 is set in the environment already is left alone.
 """
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -46,6 +47,12 @@ def pytest_configure(config):
         "warpmpi", derandomize=True, deadline=None, database=None
     )
     hypothesis.settings.load_profile("warpmpi")
+
+
+def pytest_collection_finish(session):
+    # All tests, and what they import, stay: nothing looks through them again.
+    gc.collect()
+    gc.freeze()
 
 
 class _Results:

@@ -18,7 +18,7 @@ import mpirun  # noqa: E402
 _LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA")
 # What says that this is such a rank, and what its user may have set.
 _RANK = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}
-_USERS = ("OMPI_ALLOW_RUN", "OMPI_MCA_plm")
+_USERS = ("OMPI_ALLOW_RUN", "OMPI_MCA_btl", "OMPI_MCA_plm")
 
 
 def clean_environment(**changes):

@@ -47,6 +47,17 @@ PROGRAMS = 3  # parts of the tests that start programs
 _running = set()  # what run() waits for, in all threads
 
 
+def make_starts_cheap():
+    """Sets what each of the thousand processes that tests start would redo."""
+    # Compiled once, also for one who wants no bytecode in the tree.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "pycache")
+    # Its threads begin with a spin, and no test multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name, value in mpirun.ON_ONE_HOST.items():
+        os.environ.setdefault(name, value)
+
+
 def run(command, limit, environment=None, out=None):
     """Runs it in a process group of its own, which ends when it is late.
 
@@ -235,6 +246,7 @@ def main():
         parser.error(f"a suite is one of {', '.join(names)}")
     if options.gpu:
         os.environ["WARPMPI_TEST_GPU"] = "1"
+    make_starts_cheap()
     started = time.monotonic()
     color = "yes" if sys.stdout.isatty() else "no"  # mpirun hides that
     named = any(word.startswith("tests/") for word in passed_on)

@@ -7,8 +7,9 @@ FOLDER/SCENARIO.txt has the calls of both ranks in their order, without those
 that only ask (queries, tests, probes, contexts) and those that make what is
 kept (streams, events, mappings). The simulated driver serves, no progress
 thread runs, and a message has gone twice before. Prints what differs; the two
-ranks' races leave few variants, so a scenario has some tries. --write writes
-the files anew.
+ranks' races leave few variants, so a scenario has some tries, and the file of
+one that comes out in two ways about as often has both, with "or" between.
+--write writes the files anew.
 """
 
 import ctypes
@@ -31,8 +32,9 @@ import kinds  # noqa: E402
 import warpmpi as wm  # noqa: E402
 
 KIB, MIB = 1 << 10, 1 << 20
-PAUSE = 0.03  # the other end has begun, and waits
+PAUSE = 0.03  # the other end has begun, and waits; longer at later tries
 TRIES = 12, 60  # to write, to compare
+OR = "or\n"
 LEFT_OUT = (
     "Query Get Ctx Device Capturing ThreadExchange Create Destroy IpcOpen"
 )
@@ -188,13 +190,13 @@ def told(text):
     ]
 
 
-def traced(driver, form, array, late, comm):
+def traced(driver, form, array, late, comm, pause):
     """Both ranks' calls, at rank 0."""
     wm.synchronize_device(wm.get_device())
     plain.Barrier()
     driver.simcuda_trace(1)
     if rank == late:
-        time.sleep(PAUSE)
+        time.sleep(pause)
     form(comm, array)
     plain.Barrier()
     calls = plain.gather(told(driver.simcuda_trace(0).decode()))
@@ -220,15 +222,19 @@ def main():
             array = array, MEMORY[kind](nbytes)
         seen = Counter()
         for turn in range(TRIES[not write]):
-            text = traced(driver, form, array, late, comm)
+            # A busy machine may keep the other end from its core meanwhile.
+            pause = PAUSE * (1 + turn // 6)
+            text = traced(driver, form, array, late, comm, pause)
             seen[text] += turn > 1
             if plain.bcast(
-                not write and turn > 1 and text == path.read_text()
+                not write and turn > 1 and text in path.read_text().split(OR)
             ):
                 break
         else:
             if rank == 0 and write:
-                path.write_text(seen.most_common(1)[0][0])
+                most = max(seen.values())
+                common = (each for each in seen if 2 * seen[each] >= most)
+                path.write_text(OR.join(common))
             elif rank == 0:
                 print(f"{name}: expected\n{path.read_text()}came\n{text}")
 

@@ -99,27 +99,46 @@ def test_persistent_requests_end(comm, kind):
         request.Free()
 
 
-@pytest.mark.parametrize("how", ["Recv", "Irecv"])
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [("host", 10), ("host", 800_000), ("device", 10), ("device", 800_000)],
-)
-def test_a_matched_message_is_received(comm, kind, size, how):
-    if kind not in kinds.KINDS:
-        pytest.skip("needs a GPU")
+MATCHED = [
+    (kind, size, how)
+    for kind in ("host", "device")
+    for size in (10, 800_000)
+    for how in ("Recv", "Irecv")
+    if kind in kinds.KINDS
+]
+
+
+@pytest.fixture(scope="module")
+def matched(comm):
+    """Messages of a freed communicator: what is sent, of which request.
+
+    All of one, as to free it is to wait some seconds for them.
+    """
     right, left = neighbours(comm)
     made = comm.Dup()
-    into = kinds.make(kind, np.zeros(size, np.uint8))
-    out = kinds.make(kind, np.full(size, comm.rank + 1, np.uint8))
-    sending = made.Isend(out, right, 3)
-    message = made.Mprobe(left, 3)
+    found = {}
+    for tag, (kind, size, how) in enumerate(MATCHED):
+        out = kinds.make(kind, np.full(size, comm.rank + tag, np.uint8))
+        sending = made.Isend(out, right, tag)
+        found[kind, size, how] = tag, sending, made.Mprobe(left, tag)
     made.Free()
     comm.Dup().Free()  # lets go of what nothing refers to
+    yield found
+    for (kind, size, _), (_, sending, message) in found.items():
+        message.Recv(kinds.make(kind, np.zeros(size, np.uint8)))
+        sending.Wait()
+
+
+@pytest.mark.parametrize(("kind", "size", "how"), MATCHED)
+def test_a_matched_message_is_received(comm, matched, kind, size, how):
+    _, left = neighbours(comm)
+    tag, sending, message = matched.pop((kind, size, how))
+    into = kinds.make(kind, np.zeros(size, np.uint8))
     receiving = getattr(message, how)(into)
     if how == "Irecv":
         receiving.Wait()
     sending.Wait()
-    assert (kinds.values_of(into) == left + 1).all()
+    assert (kinds.values_of(into) == left + tag).all()
 
 
 @pytest.mark.parametrize("how", ["recv", "irecv"])

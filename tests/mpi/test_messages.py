@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Send, Recv, Isend, Irecv, Sendrecv: any memory to any memory."""
 
+import functools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -16,10 +18,13 @@ def comm(world):
     return wm.Comm(world)
 
 
+@functools.cache
 def data(rank, size, dtype=np.uint8):
-    return np.random.default_rng(size * 31 + rank).integers(
+    values = np.random.default_rng(size * 31 + rank).integers(
         0, 100, size, dtype=dtype
     )
+    values.flags.writeable = False
+    return values
 
 
 @pytest.mark.ranks(2)
