@@ -23,9 +23,7 @@ give_back(wm_comm_t *comm, wm_stashed_t *matched)
         free(matched);
         return;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    wm_matched_return(comm, matched);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_matched_return(comm, matched));
 }
 
 PyObject *
@@ -38,9 +36,7 @@ wm_py_matched_new(PyObject *comm, wm_op_t *op)
                           : NULL;
     Py_XDECREF(empty);
     wm_stashed_t *matched;
-    Py_BEGIN_ALLOW_THREADS;
-    matched = wm_probe_take(op);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(matched = wm_probe_take(op));
     wm_channel_t channel;
     if (self == NULL || wm_py_channel_get(comm, &channel) < 0) {
         Py_XDECREF(self);
@@ -174,9 +170,8 @@ wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
         &self->channel, self->source, self->tag, blocking);
     envelope.matched = self->matched;
     self->matched = NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_receive_begin(self->channel.comm, buffer, &envelope, op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_receive_begin(self->channel.comm, buffer,
+                                           &envelope, op, &err));
     if (code < 0) {
         self->matched = envelope.matched;
         wm_py_raise(&err);
@@ -264,31 +259,30 @@ probe(const char *name, const char *ours, PyObject *const *args,
     return result;
 }
 
-PyDoc_STRVAR(message_Probe_doc,
-             "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
-             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-             "Wait for a message and match it: comm.Mprobe(), of any\n"
-             "communicator.");
+PyDoc_STRVAR(
+    message_Probe_doc,
+    "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
+    "Wait for a message and match it: comm.Mprobe(), of any communicator.");
 
 static PyObject *
-message_Probe(PyObject *type, PyObject *const *args, Py_ssize_t given,
-              PyObject *keywords)
+message_Probe(PyObject *Py_UNUSED(type), PyObject *const *args,
+              Py_ssize_t given, PyObject *keywords)
 {
-    (void)type;
     return probe("Probe", "Mprobe", args, given, keywords);
 }
 
-PyDoc_STRVAR(message_Iprobe_doc,
-             "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
-             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-             "A matched message that has come, or None: comm.Improbe(), of\n"
-             "any communicator.");
+PyDoc_STRVAR(
+    message_Iprobe_doc,
+    "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "A matched message that has come, or None: comm.Improbe(), of any\n"
+    "communicator.");
 
 static PyObject *
-message_Iprobe(PyObject *type, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
+message_Iprobe(PyObject *Py_UNUSED(type), PyObject *const *args,
+               Py_ssize_t given, PyObject *keywords)
 {
-    (void)type;
     return probe("Iprobe", "Improbe", args, given, keywords);
 }
 
@@ -313,9 +307,8 @@ PyDoc_STRVAR(message_reduce_doc, "__reduce__($self, /)\n--\n\n"
                                  "Pickles null messages alone.");
 
 static PyObject *
-message_reduce(PyObject *object, PyObject *unused)
+message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     if (((message_t *)object)->matched == NULL)
         return call_base(object, "__reduce__", NULL, 0, NULL);
     PyErr_SetString(PyExc_ValueError,
@@ -336,11 +329,12 @@ static PyMethodDef message_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(message_doc,
-             "Message(message=None)\n--\n\n"
-             "A matched message of a wm.Comm (Mprobe, Improbe): only its own\n"
-             "Recv or Irecv receives it. Dropped, it goes back to its\n"
-             "communicator as the first that came.");
+PyDoc_STRVAR(
+    message_doc,
+    "Message(message=None)\n--\n\n"
+    "A matched message of a wm.Comm (Mprobe, Improbe): only its own Recv\n"
+    "or Irecv receives it. Dropped, it goes back to its communicator as\n"
+    "the first that came.");
 
 static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},

@@ -12,8 +12,8 @@ static int
 count_devices(void)
 {
     int count;
-    Py_BEGIN_ALLOW_THREADS count = wm_device_count();
-    Py_END_ALLOW_THREADS return count;
+    WM_PY_UNLOCKED(count = wm_device_count());
+    return count;
 }
 
 // The launcher's environment does not change: asked once.
@@ -201,8 +201,7 @@ wm_py_synchronize_device(int ordinal)
     wm_error_t err;
     int status = 0;
     if (ordinal >= 0) {
-        Py_BEGIN_ALLOW_THREADS status = wm_device_synchronize(ordinal, &err);
-        Py_END_ALLOW_THREADS
+        WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err));
     }
     if (status < 0) {
         wm_py_raise(&err);
@@ -212,23 +211,18 @@ wm_py_synchronize_device(int ordinal)
 
 PyDoc_STRVAR(
     get_device_doc,
-    "get_device(ident=None)\n"
-    "--\n"
-    "\n"
-    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA "
-    "device),\n"
-    "\"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's or CuPy's, or\n"
-    "None for the current device of this thread. That is, unless set, the\n"
-    "device of this process's local rank, as the MPI launcher tells it, "
-    "modulo\n"
-    "the number of visible devices, or the CPU where there is none.\n"
-    "\n"
+    "get_device(ident=None)\n--\n\n"
+    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA\n"
+    "device), \"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's\n"
+    "or CuPy's, or None for the current device of this thread. That is,\n"
+    "unless set, the device of this process's local rank, as the MPI\n"
+    "launcher tells it, modulo the number of visible devices, or the CPU\n"
+    "where there is none.\n\n"
     "ValueError for an unknown device lists the valid ones.");
 
 static PyObject *
-get_device(PyObject *module, PyObject *args, PyObject *kwargs)
+get_device(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"ident", NULL};
     PyObject *ident = NULL; // borrowed
     int ordinal;
@@ -241,16 +235,12 @@ get_device(PyObject *module, PyObject *args, PyObject *kwargs)
 }
 
 PyDoc_STRVAR(get_cuda_devices_doc,
-             "get_cuda_devices()\n"
-             "--\n"
-             "\n"
+             "get_cuda_devices()\n--\n\n"
              "The visible CUDA devices in order; empty without a driver.");
 
 static PyObject *
-get_cuda_devices(PyObject *module, PyObject *unused)
+get_cuda_devices(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     int count = count_devices();
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < count; i++) {
@@ -264,47 +254,35 @@ get_cuda_devices(PyObject *module, PyObject *unused)
 }
 
 PyDoc_STRVAR(get_cuda_device_count_doc,
-             "get_cuda_device_count()\n"
-             "--\n"
-             "\n"
+             "get_cuda_device_count()\n--\n\n"
              "Number of visible CUDA devices; 0 without a driver.");
 
 static PyObject *
-get_cuda_device_count(PyObject *module, PyObject *unused)
+get_cuda_device_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyLong_FromLong(count_devices());
 }
 
 PyDoc_STRVAR(is_cuda_available_doc,
-             "is_cuda_available()\n"
-             "--\n"
-             "\n"
+             "is_cuda_available()\n--\n\n"
              "Whether a CUDA driver and a device are there. Never raises.");
 
 static PyObject *
-is_cuda_available(PyObject *module, PyObject *unused)
+is_cuda_available(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyBool_FromLong(count_devices() > 0);
 }
 
 PyDoc_STRVAR(
     set_device_doc,
-    "set_device(ident, /)\n"
-    "--\n"
-    "\n"
-    "Makes a device current on this thread: what device=None means from now\n"
-    "on. None restores the default. Other threads keep theirs, and CUDA's "
-    "own\n"
-    "current context is left alone.");
+    "set_device(ident, /)\n--\n\n"
+    "Makes a device current on this thread: what device=None means from\n"
+    "now on. None restores the default. Other threads keep theirs, and\n"
+    "CUDA's own current context is left alone.");
 
 static PyObject *
-set_device(PyObject *module, PyObject *ident)
+set_device(PyObject *Py_UNUSED(module), PyObject *ident)
 {
-    (void)module;
     PyObject *thread = PyThreadState_GetDict(); // borrowed
     PyObject *key = (PyObject *)wm_py_state->device_type;
     int ordinal;
@@ -335,16 +313,14 @@ set_device(PyObject *module, PyObject *ident)
 
 PyDoc_STRVAR(
     synchronize_device_doc,
-    "synchronize_device(device=None)\n"
-    "--\n"
-    "\n"
-    "Waits for all work on a device (None: the current one); returns at once\n"
-    "for the CPU.");
+    "synchronize_device(device=None)\n--\n\n"
+    "Waits for all work on a device (None: the current one); returns at\n"
+    "once for the CPU.");
 
 static PyObject *
-synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
+synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,
+                   PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"device", NULL};
     PyObject *device = NULL; // borrowed
     int ordinal;
@@ -359,17 +335,13 @@ synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
 
 PyDoc_STRVAR(
     synchronize_doc,
-    "synchronize()\n"
-    "--\n"
-    "\n"
+    "synchronize()\n--\n\n"
     "Waits for all work on every device that this process uses, through\n"
     "whatever library. Makes no context.");
 
 static PyObject *
-synchronize(PyObject *module, PyObject *unused)
+synchronize(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     int count = count_devices();
     for (int i = 0; i < count; i++) {
         bool active;

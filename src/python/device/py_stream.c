@@ -38,10 +38,10 @@ stream_open(stream_t *self)
 {
     wm_error_t err;
     int status;
-    Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
-        status = wm_stream_create(self->device, 0, &self->handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    WM_PY_UNLOCKED(status = wm_stream_create(
+                       self->device, 0, &self->handle,
+                       &err)); // the first use of a device takes long
+    if (status < 0) {
         wm_py_raise(&err);
         return -1;
     }
@@ -173,23 +173,20 @@ stream_richcompare(PyObject *self, PyObject *other, int op)
 }
 
 static PyObject *
-get_device(PyObject *self, void *unused)
+get_device(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return wm_py_device(((stream_t *)self)->device);
 }
 
 static PyObject *
-get_cuda_stream(PyObject *self, void *unused)
+get_cuda_stream(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromVoidPtr((void *)((stream_t *)self)->handle);
 }
 
 static PyObject *
-get_is_complete(PyObject *self, void *unused)
+get_is_complete(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     stream_t *stream = (stream_t *)self;
     bool idle;
     wm_error_t err;
@@ -210,39 +207,30 @@ static PyGetSetDef getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(cuda_stream_doc, "__cuda_stream__($self, /)\n"
-                              "--\n"
-                              "\n"
+PyDoc_STRVAR(cuda_stream_doc, "__cuda_stream__($self, /)\n--\n\n"
                               "The CUDA stream protocol: (0, handle).");
 
 static PyObject *
-stream_cuda_stream(PyObject *self, PyObject *unused)
+stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return Py_BuildValue("iN", 0, get_cuda_stream(self, NULL));
 }
 
-PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
-                              "--\n"
-                              "\n"
-                              "Waits on the host for all work submitted so "
-                              "far. CudaError tells of work\n"
-                              "that failed.");
+PyDoc_STRVAR(
+    synchronize_doc,
+    "synchronize($self, /)\n--\n\n"
+    "Waits on the host for all work submitted so far. CudaError tells of\n"
+    "work that failed.");
 
 static PyObject *
-stream_synchronize(PyObject *self, PyObject *unused)
+stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     stream_t *stream = (stream_t *)self;
     wm_error_t err;
     int status;
-    Py_BEGIN_ALLOW_THREADS status = wm_stream_synchronize(
-        stream->device, stream->handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        return wm_py_raise(&err);
-    }
-    Py_RETURN_NONE;
+    WM_PY_UNLOCKED(
+        status = wm_stream_synchronize(stream->device, stream->handle, &err));
+    return wm_py_none(status, &err);
 }
 
 static PyMethodDef methods[] = {
@@ -254,11 +242,11 @@ static PyMethodDef methods[] = {
 PyDoc_STRVAR(
     stream_doc,
     "Stream(device=None, *, cuda_stream=...)\n--\n\n"
-    "A new non-blocking stream of a CUDA device (None: the current one); or,\n"
-    "with `cuda_stream`, a view of a stream that somebody else owns: an\n"
-    "object with __cuda_stream__, a stream of CuPy, Torch, Warp or Numba\n"
-    "(kept alive by the view), a handle as an int, or None for the default\n"
-    "stream.\n\n"
+    "A new non-blocking stream of a CUDA device (None: the current one);\n"
+    "or, with `cuda_stream`, a view of a stream that somebody else owns:\n"
+    "an object with __cuda_stream__, a stream of CuPy, Torch, Warp or\n"
+    "Numba (kept alive by the view), a handle as an int, or None for the\n"
+    "default stream.\n\n"
     "ValueError where the device is the CPU or not the stream's.");
 
 static PyType_Slot slots[] = {
