@@ -361,8 +361,7 @@ def test_versions_agree():
     assert f"## {version}" in changelog
 
 
-def test_the_package_has_no_private_module_under_a_public_name():
-    """`wm.comm` alone is public; the rest begins with an underscore."""
+def test_every_module_of_the_package_is_private():
     import warpmpi
 
     folder = ROOT / "warpmpi"
@@ -372,13 +371,13 @@ def test_the_package_has_no_private_module_under_a_public_name():
         if (path.suffix == ".py" or (path / "__init__.py").is_file())
         and not path.name.startswith("_")
     }
-    assert public == {"comm"}
+    assert public == set()
     modules = {
         name
         for name, value in vars(warpmpi).items()
         if inspect.ismodule(value) and not name.startswith("_")
     }
-    assert modules <= {"comm"}
+    assert modules == set()
 
 
 def test_install_is_the_function_whatever_is_imported():

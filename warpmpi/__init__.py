@@ -39,6 +39,15 @@ if not _is_begun():
         ones_like,
         zeros_like,
     )
+    from warpmpi._comm import (
+        Cartcomm,
+        Comm,
+        Distgraphcomm,
+        Graphcomm,
+        Intercomm,
+        Transport,
+        transport,
+    )
     from warpmpi._core import (
         Array,
         CommMethods,
@@ -71,15 +80,6 @@ if not _is_begun():
     from warpmpi._install import install
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
-    from warpmpi.comm import (
-        Cartcomm,
-        Comm,
-        Distgraphcomm,
-        Graphcomm,
-        Intercomm,
-        Transport,
-        transport,
-    )
 
     check_names()
     del check_names, warpmpi

@@ -498,17 +498,15 @@ class Message(MPI.Message):
         tag: int = ...,
         status: MPI.Status | None = None,
     ) -> Any: ...
-    @classmethod
+    @staticmethod
     def Probe(
-        cls,
         comm: MPI.Comm,
         source: int = ...,
         tag: int = ...,
         status: MPI.Status | None = None,
     ) -> Any: ...
-    @classmethod
+    @staticmethod
     def Iprobe(
-        cls,
         comm: MPI.Comm,
         source: int = ...,
         tag: int = ...,

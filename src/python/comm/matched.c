@@ -241,51 +241,6 @@ message_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return receive(self, args, given, keywords, false);
 }
 
-// Of a communicator of ours its own probe, else mpi4py's.
-static PyObject *
-probe(const char *name, const char *ours, PyObject *const *args,
-      Py_ssize_t given, PyObject *keywords)
-{
-    bool mine = given > 0
-                && PyObject_TypeCheck(args[0], wm_py_state->comm_type);
-    PyObject *method = mine ? PyObject_GetAttrString(args[0], ours)
-                            : wm_py_mpi_method(wm_py_mpi_message_type(), name);
-    PyObject *result = method == NULL
-                           ? NULL
-                           : PyObject_Vectorcall(method, args + mine,
-                                                 (size_t)(given - mine),
-                                                 keywords);
-    Py_XDECREF(method);
-    return result;
-}
-
-PyDoc_STRVAR(
-    message_Probe_doc,
-    "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
-    "status=None)\n--\n\n"
-    "Wait for a message and match it: comm.Mprobe(), of any communicator.");
-
-static PyObject *
-message_Probe(PyObject *Py_UNUSED(type), PyObject *const *args,
-              Py_ssize_t given, PyObject *keywords)
-{
-    return probe("Probe", "Mprobe", args, given, keywords);
-}
-
-PyDoc_STRVAR(
-    message_Iprobe_doc,
-    "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
-    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-    "A matched message that has come, or None: comm.Improbe(), of any\n"
-    "communicator.");
-
-static PyObject *
-message_Iprobe(PyObject *Py_UNUSED(type), PyObject *const *args,
-               Py_ssize_t given, PyObject *keywords)
-{
-    return probe("Iprobe", "Improbe", args, given, keywords);
-}
-
 static int
 message_bool(PyObject *object)
 {
@@ -317,14 +272,8 @@ message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef message_methods[] = {
-    {"Recv", (PyCFunction)(void (*)(void))message_Recv,
-     METH_FASTCALL | METH_KEYWORDS, message_Recv_doc},
-    {"Irecv", (PyCFunction)(void (*)(void))message_Irecv,
-     METH_FASTCALL | METH_KEYWORDS, message_Irecv_doc},
-    {"Probe", (PyCFunction)(void (*)(void))message_Probe,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Probe_doc},
-    {"Iprobe", (PyCFunction)(void (*)(void))message_Iprobe,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Iprobe_doc},
+    WM_PY_FASTCALL("Recv", message_Recv),
+    WM_PY_FASTCALL("Irecv", message_Irecv),
     {"__reduce__", message_reduce, METH_NOARGS, message_reduce_doc},
     {0},
 };
