@@ -41,6 +41,7 @@
     X(makers)                                                                 \
     X(array)                                                                  \
     X(on_device)                                                              \
+    X(raw)                                                                    \
     X(checked)                                                                \
     X(reduced)                                                                \
     X(buffered)                                                               \
