@@ -3,7 +3,6 @@
 // current on a thread; and the package's functions on devices.
 #include "python/device/py_device.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,22 +50,12 @@ wm_py_current_device(int *ordinal)
 static int
 unknown_device(PyObject *given)
 {
-    char valid[WM_MAX_DEVICES * 12 + 600];
-    int count = count_devices();
-    if (count > 0) {
-        size_t used = (size_t)snprintf(valid, sizeof(valid), "'cpu', 'cuda'");
-        for (int i = 0; i < count; i++) {
-            used += (size_t)snprintf(valid + used, sizeof(valid) - used,
-                                     ", 'cuda:%d'", i);
-        }
-    }
-    else {
-        wm_error_t err = {.text = "no CUDA device"};
+    wm_error_t err = {.text = "no CUDA device"};
+    if (count_devices() == 0) {
         (void)!wm_driver_load(&err);
-        snprintf(valid, sizeof(valid), "'cpu' (%s)", err.text);
     }
-    PyErr_Format(PyExc_ValueError, "unknown device %R: valid devices are %s",
-                 given, valid);
+    Py_XDECREF(wm_py_cold("warpmpi._foreign", "unknown_device", "(Os)", given,
+                          err.text));
     return -1;
 }
 
@@ -111,41 +100,18 @@ device_from_text(PyObject *given, const char *text, int *device)
     return unknown_device(given);
 }
 
-// Others' devices by what they have: Warp's alias, Torch's type and index,
-// CuPy's id. 1 when it is one, 0 when not, -1 with an exception.
+// From a name or an ordinal; `given` is what it was found in.
 static int
-device_from_foreign(PyObject *object, int *device)
+device_from_value(PyObject *given, PyObject *value, int *device)
 {
-    static const char *const names[] = {"alias", "type", "id"};
-    PyObject *value = NULL;
-    int found = 0;
-    for (int i = 0; i < 3 && value == NULL; i++) {
-        value = PyObject_GetAttrString(object, names[i]);
-        if (value == NULL) {
-            PyErr_Clear();
-        }
-        else if (i == 1 && PyUnicode_Check(value)) {
-            // str(torch.device) is "cuda:1", "cuda" or "cpu".
-            Py_SETREF(value, PyObject_Str(object));
-            if (value == NULL) {
-                return -1;
-            }
-        }
-    }
-    if (value != NULL && PyUnicode_Check(value)) {
+    if (PyUnicode_Check(value)) {
         const char *text = PyUnicode_AsUTF8(value);
-        found = text == NULL || device_from_text(object, text, device) < 0 ? -1
-                                                                           : 1;
+        return text != NULL ? device_from_text(given, text, device) : -1;
     }
-    else if (value != NULL && PyLong_Check(value)) {
-        long ordinal = PyLong_AsLong(value);
-        found = (ordinal == -1 && PyErr_Occurred())
-                        || check_ordinal(object, ordinal, device) < 0
-                    ? -1
-                    : 1;
-    }
-    Py_XDECREF(value);
-    return found;
+    int overflow;
+    long ordinal = PyLong_AsLongAndOverflow(value, &overflow);
+    return overflow ? unknown_device(given)
+                    : check_ordinal(given, ordinal, device);
 }
 
 int
@@ -158,25 +124,15 @@ wm_py_device_from_object(PyObject *object, int *device)
         *device = wm_py_device_ordinal(object);
         return 0;
     }
-    if (PyUnicode_Check(object)) {
-        const char *text = PyUnicode_AsUTF8(object);
-        return text != NULL ? device_from_text(object, text, device) : -1;
+    if (PyUnicode_Check(object)
+        || (PyLong_Check(object) && !PyBool_Check(object))) {
+        return device_from_value(object, object, device);
     }
-    if (PyLong_Check(object) && !PyBool_Check(object)) {
-        int overflow;
-        long ordinal = PyLong_AsLongAndOverflow(object, &overflow);
-        return overflow ? unknown_device(object)
-                        : check_ordinal(object, ordinal, device);
-    }
-    int found = device_from_foreign(object, device);
-    if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "a device is a wm.Device, a name such as 'cuda:0', an "
-                     "ordinal or None, not %.200s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    return found < 0 ? -1 : 0;
+    PyObject *value = wm_py_cold("warpmpi._foreign", "device_of", "(O)",
+                                 object);
+    int status = value != NULL ? device_from_value(object, value, device) : -1;
+    Py_XDECREF(value);
+    return status;
 }
 
 int
