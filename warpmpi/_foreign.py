@@ -103,3 +103,20 @@ def stream_of(stream: Any, argument: str) -> tuple[int, int]:
             f"handle as an int, not {type(stream).__name__}"
         )
     return handle, _device_told(stream) if handle in _DEFAULTS else -1
+
+
+def refuse_struct(array: Any, argument: str) -> None:
+    """TypeError with the cure where the elements are a structure of Warp's."""
+    for name in ("__cuda_array_interface__", "__array_interface__"):
+        try:
+            text = getattr(array, name)["typestr"]
+            size = int(text[2:]) if text[:2] == "|V" else 0
+        except Exception:
+            continue
+        if size:
+            raise TypeError(
+                f"{argument}: the elements are Warp structs of {size} bytes, "
+                "which MPI has no type for: give "
+                f"array.view(wp.types.vector({size}, wp.uint8)), or "
+                "[array.numpy(), MPI.BYTE] on the host"
+            )

@@ -295,50 +295,17 @@ asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"obj", "dtype", "device", "copy", NULL};
     PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
-    wm_dtype_t dtype;
-    int device;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
                                      &object, &type, &place, &copy)) {
         return NULL;
     }
     PyObject *view = view_of(object);
-    if (view == NULL) {
-        return NULL;
+    bool plain = type == Py_None && place == Py_None && copy == Py_None;
+    if (view == NULL || plain) {
+        return view;
     }
-    const wm_array_t *array = wm_py_array_of(view);
-    device = array->storage->memory.device;
-    int own = device;
-    bool other = false;
-    PyObject *result = NULL, *here = NULL;
-    if (type != Py_None) {
-        if (wm_py_dtype_from_object(type, &dtype) < 0) {
-            goto done;
-        }
-        other = dtype != array->dtype;
-    }
-    if (place != Py_None && wm_py_device_from_object(place, &device) < 0) {
-        goto done;
-    }
-    int wanted = copy != Py_None ? PyObject_IsTrue(copy) : -1;
-    if (PyErr_Occurred()) {
-        goto done;
-    }
-    other = other || device != own;
-    if (wanted != 1 && !other) {
-        result = Py_NewRef(view);
-    }
-    else if (wanted == 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: another dtype or device needs a copy");
-    }
-    else {
-        here = wm_py_device(device);
-        result = here != NULL ? copied_data(type != Py_None ? object : view,
-                                            type, here, false, true, "obj")
-                              : NULL;
-    }
-done:
-    Py_XDECREF(here);
+    PyObject *result = wm_py_cold("warpmpi._arrays", "_converted", "(OOOOO)",
+                                  object, view, type, place, copy);
     Py_DECREF(view);
     return result;
 }

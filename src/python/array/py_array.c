@@ -303,16 +303,18 @@ PyType_Spec wm_py_array_spec = {
 };
 
 PyDoc_STRVAR(dtype_name_doc,
-             "_dtype_name(array, /)\n--\n\n"
-             "That of its elements: also of bfloat16, which NumPy may lack.");
+             "_dtype_name(thing, /)\n--\n\n"
+             "That of an array's elements, or of what names a dtype.");
 
 static PyObject *
-dtype_name(PyObject *Py_UNUSED(module), PyObject *array)
+dtype_name(PyObject *Py_UNUSED(module), PyObject *thing)
 {
-    if (!Py_IS_TYPE(array, wm_py_state->array_type))
-        return PyErr_Format(PyExc_TypeError, "%R is no wm.Array", array);
-    return PyUnicode_FromString(
-        wm_dtype_info(wm_py_array_of(array)->dtype)->name);
+    wm_dtype_t dtype;
+    if (Py_IS_TYPE(thing, wm_py_state->array_type))
+        dtype = wm_py_array_of(thing)->dtype;
+    else if (wm_py_dtype_from_object(thing, &dtype) < 0)
+        return NULL;
+    return PyUnicode_FromString(wm_dtype_info(dtype)->name);
 }
 
 PyMethodDef wm_py_array_functions[] = {

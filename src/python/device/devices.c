@@ -190,25 +190,6 @@ get_device(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     return wm_py_device(ordinal);
 }
 
-PyDoc_STRVAR(get_cuda_devices_doc,
-             "get_cuda_devices()\n--\n\n"
-             "The visible CUDA devices in order; empty without a driver.");
-
-static PyObject *
-get_cuda_devices(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    int count = count_devices();
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < count; i++) {
-        PyObject *device = wm_py_device(i);
-        if (device == NULL || PyList_Append(list, device) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(device);
-    }
-    return list;
-}
-
 PyDoc_STRVAR(get_cuda_device_count_doc,
              "get_cuda_device_count()\n--\n\n"
              "Number of visible CUDA devices; 0 without a driver.");
@@ -217,16 +198,6 @@ static PyObject *
 get_cuda_device_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromLong(count_devices());
-}
-
-PyDoc_STRVAR(is_cuda_available_doc,
-             "is_cuda_available()\n--\n\n"
-             "Whether a CUDA driver and a device are there. Never raises.");
-
-static PyObject *
-is_cuda_available(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    return PyBool_FromLong(count_devices() > 0);
 }
 
 PyDoc_STRVAR(
@@ -289,38 +260,11 @@ synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    synchronize_doc,
-    "synchronize()\n--\n\n"
-    "Waits for all work on every device that this process uses, through\n"
-    "whatever library. Makes no context.");
-
-static PyObject *
-synchronize(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    int count = count_devices();
-    for (int i = 0; i < count; i++) {
-        bool active;
-        wm_error_t err;
-        if (wm_device_active(i, &active, &err) < 0) {
-            return wm_py_raise(&err);
-        }
-        if (active && wm_py_synchronize_device(i) < 0) {
-            return NULL;
-        }
-    }
-    Py_RETURN_NONE;
-}
-
 PyMethodDef wm_py_devices_functions[] = {
     WM_PY_KEYWORDS("get_device", get_device),
-    {"get_cuda_devices", get_cuda_devices, METH_NOARGS, get_cuda_devices_doc},
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
-    {"is_cuda_available", is_cuda_available, METH_NOARGS,
-     is_cuda_available_doc},
     {"set_device", set_device, METH_O, set_device_doc},
     WM_PY_KEYWORDS("synchronize_device", synchronize_device),
-    {"synchronize", synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -133,7 +133,24 @@ forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyBool_FromLong(wm_device_forked());
 }
 
+PyDoc_STRVAR(active_doc,
+             "_device_active(device, /)\n--\n\n"
+             "Whether this process uses it, through whatever library.");
+
+static PyObject *
+active(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    bool found;
+    wm_error_t err;
+    int device;
+    if (wm_py_cuda_device(object, "this", &device) < 0)
+        return NULL;
+    return wm_device_active(device, &found, &err) < 0 ? wm_py_raise(&err)
+                                                      : PyBool_FromLong(found);
+}
+
 PyMethodDef wm_py_device_functions[] = {
+    {"_device_active", active, METH_O, active_doc},
     {"_device_facts", device_facts, METH_O, facts_doc},
     {"_device_free_memory", free_memory, METH_O, free_memory_doc},
     {"_device_forked", forked, METH_NOARGS, forked_doc},

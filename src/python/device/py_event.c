@@ -52,14 +52,6 @@ event_dealloc(PyObject *self)
 }
 
 static PyObject *
-event_repr(PyObject *self)
-{
-    event_t *event = (event_t *)self;
-    return PyUnicode_FromFormat("<warpmpi.Event %p on cuda:%d>",
-                                (void *)event->handle, event->device);
-}
-
-static PyObject *
 get_device(PyObject *self, void *Py_UNUSED(unused))
 {
     return wm_py_device(((event_t *)self)->device);
@@ -156,18 +148,14 @@ PyDoc_STRVAR(
     "tells no time.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)event_doc},
-    {Py_tp_new, event_new},
-    {Py_tp_dealloc, event_dealloc},
-    {Py_tp_repr, event_repr},
-    {Py_tp_getset, getset},
-    {Py_tp_methods, methods},
-    {0, NULL},
+    {Py_tp_doc, (void *)event_doc}, {Py_tp_new, event_new},
+    {Py_tp_dealloc, event_dealloc}, {Py_tp_getset, getset},
+    {Py_tp_methods, methods},       {0, NULL},
 };
 
 PyType_Spec wm_py_event_spec = {
     .name = "warpmpi.Event",
     .basicsize = sizeof(event_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT,
     .slots = slots,
 };

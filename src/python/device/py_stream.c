@@ -33,6 +33,61 @@ wm_py_stream_handle(PyObject *stream)
     return ((stream_t *)stream)->handle;
 }
 
+// A default stream's handle says no device: that of the object, else of the
+// CUDA context current on this thread, else our own current one.
+static int
+device_of_default_stream(int told, int *device)
+{
+    int found = told >= 0 ? told : wm_device_current();
+    if (found < 0) {
+        return wm_py_cuda_device(NULL, "a stream", device);
+    }
+    *device = found;
+    return 0;
+}
+
+int
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream)
+{
+    if (Py_IS_TYPE(object, wm_py_state->stream_type)) {
+        *device = wm_py_stream_device(object);
+        *stream = wm_py_stream_handle(object);
+        return 0;
+    }
+    int ordinal;
+    PyObject *number; // borrowed
+    PyObject *found = wm_py_cold("warpmpi._foreign", "stream_of", "(Os)",
+                                 object, argument);
+    if (found == NULL || !PyArg_ParseTuple(found, "Oi", &number, &ordinal)) {
+        Py_XDECREF(found);
+        return -1;
+    }
+    CUstream handle = PyLong_AsVoidPtr(number);
+    Py_DECREF(found);
+    if (handle == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    if (handle == NULL || handle == CU_STREAM_LEGACY
+        || handle == CU_STREAM_PER_THREAD) {
+        if (device_of_default_stream(ordinal, &ordinal) < 0) {
+            return -1;
+        }
+        handle = handle != NULL ? handle : CU_STREAM_LEGACY;
+    }
+    else {
+        wm_error_t err;
+        if (wm_device_of_stream(handle, &ordinal, &err) < 0) {
+            wm_error_context(&err, "%s", argument);
+            wm_py_raise(&err);
+            return -1;
+        }
+    }
+    *device = ordinal;
+    *stream = handle;
+    return 0;
+}
+
 static int
 stream_open(stream_t *self)
 {
@@ -145,34 +200,6 @@ stream_dealloc(PyObject *self)
 }
 
 static PyObject *
-stream_repr(PyObject *self)
-{
-    stream_t *stream = (stream_t *)self;
-    return PyUnicode_FromFormat("<warpmpi.Stream %p on cuda:%d>",
-                                (void *)stream->handle, stream->device);
-}
-
-static Py_hash_t
-stream_hash(PyObject *self)
-{
-    stream_t *stream = (stream_t *)self;
-    Py_hash_t hash = (Py_hash_t)((uintptr_t)stream->handle >> 4)
-                     ^ stream->device;
-    return hash != -1 ? hash : -2;
-}
-
-static PyObject *
-stream_richcompare(PyObject *self, PyObject *other, int op)
-{
-    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, Py_TYPE(self))) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    stream_t *a = (stream_t *)self, *b = (stream_t *)other;
-    bool same = a->device == b->device && a->handle == b->handle;
-    return PyBool_FromLong(same == (op == Py_EQ));
-}
-
-static PyObject *
 get_device(PyObject *self, void *Py_UNUSED(unused))
 {
     return wm_py_device(((stream_t *)self)->device);
@@ -250,23 +277,15 @@ PyDoc_STRVAR(
     "ValueError where the device is the CPU or not the stream's.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)stream_doc},
-    {Py_tp_new, stream_tp_new},
-    {Py_tp_traverse, stream_traverse},
-    {Py_tp_clear, stream_clear},
-    {Py_tp_dealloc, stream_dealloc},
-    {Py_tp_repr, stream_repr},
-    {Py_tp_hash, stream_hash},
-    {Py_tp_richcompare, stream_richcompare},
-    {Py_tp_getset, getset},
-    {Py_tp_methods, methods},
-    {0, NULL},
+    {Py_tp_doc, (void *)stream_doc},   {Py_tp_new, stream_tp_new},
+    {Py_tp_traverse, stream_traverse}, {Py_tp_clear, stream_clear},
+    {Py_tp_dealloc, stream_dealloc},   {Py_tp_getset, getset},
+    {Py_tp_methods, methods},          {0, NULL},
 };
 
 PyType_Spec wm_py_stream_spec = {
     .name = "warpmpi.Stream",
     .basicsize = sizeof(stream_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
-             | Py_TPFLAGS_HAVE_GC,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

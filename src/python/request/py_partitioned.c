@@ -373,47 +373,6 @@ PyType_Spec wm_py_partitioned_spec = {
     .slots = slots,
 };
 
-// A count, or (count, displacement), so many times; anything else as it is.
-static PyObject *
-times(PyObject *given, int partitions)
-{
-    if (PyIndex_Check(given)) {
-        PyObject *number = PyLong_FromLong(partitions);
-        PyObject *all = number != NULL ? PyNumber_Multiply(given, number)
-                                       : NULL;
-        Py_XDECREF(number);
-        return all;
-    }
-    if (!PyList_Check(given) && !PyTuple_Check(given))
-        return Py_NewRef(given);
-    PyObject *list = PySequence_List(given), *pair = NULL;
-    if (list != NULL && PyList_GET_SIZE(list) > 0) {
-        PyObject *all = times(PyList_GET_ITEM(list, 0), partitions);
-        if (all == NULL || PyList_SetItem(list, 0, all) < 0)
-            Py_CLEAR(list);
-    }
-    if (list != NULL)
-        pair = PyList_AsTuple(list);
-    Py_XDECREF(list);
-    return pair;
-}
-
-// The count in a message is that of one partition, as in MPI: the message with
-// that of all of them. What is wrong with it is told where it is parsed.
-static PyObject *
-whole(PyObject *buf, int partitions)
-{
-    if (!PyList_Check(buf) && !PyTuple_Check(buf))
-        return Py_NewRef(buf);
-    PyObject *list = PySequence_List(buf);
-    if (list != NULL && PyList_GET_SIZE(list) > 1) {
-        PyObject *all = times(PyList_GET_ITEM(list, 1), partitions);
-        if (all == NULL || PyList_SetItem(list, 1, all) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 // As many elements in each.
 static int
 check_partitions(const wm_message_t *message, int partitions)
@@ -435,7 +394,8 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
             int partitions, bool receives, wm_envelope_t *envelope)
 {
     wm_message_t message;
-    PyObject *buf = whole(given, partitions);
+    PyObject *buf = wm_py_cold("warpmpi._partitions", "whole", "(Oi)", given,
+                               partitions);
     if (buf == NULL
         || wm_py_message_parse(buf, receives, "buf", &message) < 0) {
         Py_XDECREF(buf);
