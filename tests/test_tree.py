@@ -2,6 +2,7 @@
 """The tree is as the design says: floors, names, licences, documentation."""
 
 import ast
+import importlib
 import importlib.machinery
 import inspect
 import pickle
@@ -89,6 +90,17 @@ def test_objects_are_kept_in_the_state_of_the_module(path):
         r"^\s*(?:static|extern) (?:Py\w*Object|PyStructSequence) \*\w+[;,=[ ]"
     )
     assert not re.findall(kept, path.read_text(), re.MULTILINE)
+
+
+def test_functions_that_the_core_calls_are_there():
+    """Those in Python, by wm_py_cold(), most of them after an error."""
+    call = r'wm_py_cold\(\s*"([\w.]+)",\s*"(\w+)"'
+    called = [
+        each for path in SOURCES for each in re.findall(call, path.read_text())
+    ]
+    assert called
+    for module, function in called:
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)

@@ -27,8 +27,9 @@ default_device(void)
     return found;
 }
 
-int
-wm_py_current_device(int *ordinal)
+// The device current on this thread (-1: the CPU). 0, or -1 with an exception.
+static int
+current_device(int *ordinal)
 {
     PyObject *thread = PyThreadState_GetDict(); // borrowed
     PyObject *key = (PyObject *)wm_py_state->device_type;
@@ -78,7 +79,7 @@ device_from_text(PyObject *given, const char *text, int *device)
     }
     if (strcmp(text, "cuda") == 0) {
         int current;
-        if (wm_py_current_device(&current) < 0) {
+        if (current_device(&current) < 0) {
             return -1;
         }
         if (current < 0) {
@@ -118,7 +119,7 @@ int
 wm_py_device_from_object(PyObject *object, int *device)
 {
     if (object == NULL || object == Py_None) {
-        return wm_py_current_device(device);
+        return current_device(device);
     }
     if (Py_IS_TYPE(object, wm_py_state->device_type)) {
         *device = wm_py_device_ordinal(object);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// wm.Stream, and which stream anyone's objects and handles mean.
 #include "python/device/py_stream.h"
 
 #include "python/device/py_device.h"
@@ -21,18 +22,6 @@ stream_new(PyTypeObject *type, int device)
     return stream;
 }
 
-int
-wm_py_stream_device(PyObject *stream)
-{
-    return ((stream_t *)stream)->device;
-}
-
-CUstream
-wm_py_stream_handle(PyObject *stream)
-{
-    return ((stream_t *)stream)->handle;
-}
-
 // A default stream's handle says no device: that of the object, else of the
 // CUDA context current on this thread, else our own current one.
 static int
@@ -51,8 +40,8 @@ wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
                          CUstream *stream)
 {
     if (Py_IS_TYPE(object, wm_py_state->stream_type)) {
-        *device = wm_py_stream_device(object);
-        *stream = wm_py_stream_handle(object);
+        *device = ((stream_t *)object)->device;
+        *stream = ((stream_t *)object)->handle;
         return 0;
     }
     int ordinal;
