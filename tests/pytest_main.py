@@ -51,6 +51,10 @@ def main():
     os.environ["WARPMPI_TEST_RESULTS"] = os.path.join(
         folder, f"rank{me}.jsonl"
     )
+    # Not one of all suites: each clears away what the others have left.
+    temporary = os.path.join(folder, f"tmp{me}")
+    os.mkdir(temporary)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = temporary
     # For what must be said even when pytest, which captures 2, is killed.
     os.environ["WARPMPI_TEST_STDERR"] = str(os.dup(2))
     status = pytest.main(arguments, plugins=[Parts()])

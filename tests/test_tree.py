@@ -77,10 +77,36 @@ def test_room_includes_only_rooms_before_it(path):
         assert floor not in ROOMS or path.name == "hooks.c"
         return
     known = ROOMS[floor][: ROOMS[floor].index(rooms[0]) + 1]
-    if (floor, rooms) == ("comm", ["message"]):
-        known += ("way",)  # which it still names
     for header in includes(path, f'"{floor}/([^"]+)"'):
         assert header.split("/")[0] in known, header
+
+
+# Members of one end of a message that are one file's, and who else may look.
+OWN = {
+    "chunks": {"chunks.c", "offer.c", "table.c"},
+    "copy": {"eager.c"},
+    "pull": {"pulling.c", "take.c", "table.c"},
+    "fetch": {"mailbox.c", "take.c"},
+    "box": {"mailbox.c", "ring.c", "chunks.c"},
+    "handoff": {"ring.c", "eager.c"},
+    "lane": {"lanes.c"},
+    "left_since": {"take.c"},
+    "pushed_since": {"push.c"},
+    "stashed|withdrawn": {"receive.c", "stash.c"},
+    "held|discards|asked": {"receive.c"},
+    "gaps.(?!block)": {"pack.c"},
+}
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in SOURCES if "comm" in each.parts], ids=name
+)
+def test_state_of_an_end_belongs_to_one_room(path):
+    """What makes one, and tells how far it is, names all (end.c)."""
+    text = path.read_text()
+    for members, files in OWN.items():
+        if path.name not in files | {"end.c"}:
+            assert not re.search(rf"\bend->({members})\b", text), members
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)

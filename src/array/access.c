@@ -190,6 +190,12 @@ wm_access_open_named(wm_access_t *access, wm_error_t *err)
     return code;
 }
 
+bool
+wm_access_is_named(const wm_access_t *access)
+{
+    return access->opened && !access->pooled && access->user_device >= 0;
+}
+
 int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err)
 {
@@ -201,7 +207,7 @@ wm_access_look(wm_access_t *access, int tries, wm_error_t *err)
 }
 
 int
-wm_access_synchronize(wm_access_t *access, wm_error_t *err)
+wm_access_synchronize(const wm_access_t *access, wm_error_t *err)
 {
     return access->opened || access->pooled
                ? wm_stream_synchronize(access->device, access->stream, err)

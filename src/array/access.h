@@ -99,6 +99,10 @@ wm_access_open(wm_access_t *access, wm_error_t *err);
 WM_MUST_CHECK int
 wm_access_open_named(wm_access_t *access, wm_error_t *err);
 
+// Whether it is that one.
+bool
+wm_access_is_named(const wm_access_t *access);
+
 // Makes another stream come behind the producer, as it was noted, or is now.
 WM_MUST_CHECK int
 wm_access_before(const wm_access_t *access, int device, CUstream stream,
@@ -110,7 +114,7 @@ wm_access_look(wm_access_t *access, int tries, wm_error_t *err);
 
 // Waits for our stream, where one is open.
 WM_MUST_CHECK int
-wm_access_synchronize(wm_access_t *access, wm_error_t *err);
+wm_access_synchronize(const wm_access_t *access, wm_error_t *err);
 
 // Waits for what was noted of both.
 void

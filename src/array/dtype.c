@@ -15,22 +15,15 @@ enum {
 };
 
 static const wm_dtype_info_t infos[WM_DTYPES] = {
-    [WM_BOOL] = {"bool", "|b1", 1, DL_BOOL, 8},
-    [WM_INT8] = {"int8", "|i1", 1, DL_INT, 8},
-    [WM_INT16] = {"int16", "<i2", 2, DL_INT, 16},
-    [WM_INT32] = {"int32", "<i4", 4, DL_INT, 32},
-    [WM_INT64] = {"int64", "<i8", 8, DL_INT, 64},
-    [WM_UINT8] = {"uint8", "|u1", 1, DL_UINT, 8},
-    [WM_UINT16] = {"uint16", "<u2", 2, DL_UINT, 16},
-    [WM_UINT32] = {"uint32", "<u4", 4, DL_UINT, 32},
-    [WM_UINT64] = {"uint64", "<u8", 8, DL_UINT, 64},
-    [WM_FLOAT16] = {"float16", "<f2", 2, DL_FLOAT, 16},
-    [WM_FLOAT32] = {"float32", "<f4", 4, DL_FLOAT, 32},
-    [WM_FLOAT64] = {"float64", "<f8", 8, DL_FLOAT, 64},
-    [WM_COMPLEX64] = {"complex64", "<c8", 8, DL_COMPLEX, 64},
-    [WM_COMPLEX128] = {"complex128", "<c16", 16, DL_COMPLEX, 128},
-    [WM_BFLOAT16] = {"bfloat16", NULL, 2, DL_BFLOAT, 16},
+#define X(NAME, name, typestr, bytes, code, format, mpi)                      \
+    {name, typestr, bytes, DL_##code, 8 * (bytes), format},
+    WM_DTYPE_ROWS(X)
+#undef X
 };
+
+_Static_assert(WM_INT64 == WM_INT8 + 3 && WM_UINT64 == WM_UINT8 + 3
+                   && WM_FLOAT64 == WM_FLOAT16 + 2,
+               "they stand in order of size");
 
 const wm_dtype_info_t *
 wm_dtype_info(wm_dtype_t dtype)

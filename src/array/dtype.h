@@ -10,23 +10,33 @@
 
 #include "cuda/error.h"
 
+// X(NAME, name, typestring (NULL: none), bytes, DLPack's code, format of the
+// buffer protocol (NULL: none), MPI's type). Signed and unsigned integers
+// stand in order of size, in groups of four, and so do the three floats: who
+// reads letters and NumPy's numbers relies on it (dtype.c asserts it).
+#define WM_DTYPE_ROWS(X)                                                      \
+    X(BOOL, "bool", "|b1", 1, BOOL, "?", MPI_C_BOOL)                          \
+    X(INT8, "int8", "|i1", 1, INT, "b", MPI_INT8_T)                           \
+    X(INT16, "int16", "<i2", 2, INT, "h", MPI_INT16_T)                        \
+    X(INT32, "int32", "<i4", 4, INT, "i", MPI_INT32_T)                        \
+    X(INT64, "int64", "<i8", 8, INT, "l", MPI_INT64_T)                        \
+    X(UINT8, "uint8", "|u1", 1, UINT, "B", MPI_UINT8_T)                       \
+    X(UINT16, "uint16", "<u2", 2, UINT, "H", MPI_UINT16_T)                    \
+    X(UINT32, "uint32", "<u4", 4, UINT, "I", MPI_UINT32_T)                    \
+    X(UINT64, "uint64", "<u8", 8, UINT, "L", MPI_UINT64_T)                    \
+    X(FLOAT16, "float16", "<f2", 2, FLOAT, "e", MPI_DATATYPE_NULL)            \
+    X(FLOAT32, "float32", "<f4", 4, FLOAT, "f", MPI_FLOAT)                    \
+    X(FLOAT64, "float64", "<f8", 8, FLOAT, "d", MPI_DOUBLE)                   \
+    X(COMPLEX64, "complex64", "<c8", 8, COMPLEX, "Zf", MPI_C_FLOAT_COMPLEX)   \
+    X(COMPLEX128, "complex128", "<c16", 16, COMPLEX, "Zd",                    \
+      MPI_C_DOUBLE_COMPLEX)                                                   \
+    X(BFLOAT16, "bfloat16", NULL, 2, BFLOAT, NULL, MPI_DATATYPE_NULL)
+
 typedef enum {
-    WM_BOOL,
-    WM_INT8,
-    WM_INT16,
-    WM_INT32,
-    WM_INT64,
-    WM_UINT8,
-    WM_UINT16,
-    WM_UINT32,
-    WM_UINT64,
-    WM_FLOAT16,
-    WM_FLOAT32,
-    WM_FLOAT64,
-    WM_COMPLEX64,
-    WM_COMPLEX128,
-    WM_BFLOAT16,
-    WM_DTYPES, // number of them
+#define X(NAME, ...) WM_##NAME,
+    WM_DTYPE_ROWS(X)
+#undef X
+        WM_DTYPES, // number of them
 } wm_dtype_t;
 
 typedef struct {
@@ -35,6 +45,7 @@ typedef struct {
     uint8_t itemsize;    // bytes
     uint8_t dlpack_code; // kDLInt …
     uint8_t dlpack_bits;
+    const char *format; // of the buffer protocol; NULL for bfloat16
 } wm_dtype_info_t;
 
 // Facts of a type; borrowed, static.

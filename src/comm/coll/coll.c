@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array/access.h"
 #include "comm/coll/agree.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
@@ -37,36 +38,29 @@ wait_request(wm_comm_t *comm, int begun, MPI_Request *request, wm_error_t *err)
 typedef struct {
     const wm_buffer_t *buffer;
     bool device;
-    int ordinal;
     char *stage;
-    CUstream stream;
-    bool pooled;
+    wm_access_t access;
 } end_t;
 
 static int
 end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
          wm_error_t *err)
 {
+    const wm_producer_t *producer = &buffer->producer;
     *end = (end_t){.buffer = buffer, .device = wm_buffer_on_device(buffer)};
     if (!end->device || buffer->nbytes == 0)
-        return buffer->producer.kind == WM_PRODUCER_ORDER
-                   ? wm_order_wait(buffer->producer.order, to_write, err)
+        return producer->kind == WM_PRODUCER_ORDER
+                   ? wm_order_wait(producer->order, to_write, err)
                    : 0;
-    end->ordinal = buffer->memory.device >= 0 ? buffer->memory.device : 0;
-    const wm_producer_t *producer = &buffer->producer;
+    wm_access_begin(&end->access, producer, to_write,
+                    buffer->memory.device >= 0 ? buffer->memory.device : 0);
     int code = 0;
     if (producer->kind == WM_PRODUCER_STREAM)
         code = wm_stream_refuse_capture(producer->device, producer->stream,
                                         "the stream of the array", err);
     if (code == 0)
         code = wm_pinned_alloc(piece, (void **)&end->stage, err);
-    if (code == 0)
-        code = wm_stream_acquire(end->ordinal, &end->stream, err);
-    if (code < 0)
-        return code;
-    end->pooled = true;
-    return wm_producer_before(&buffer->producer, to_write, end->ordinal,
-                              end->stream, err);
+    return code < 0 ? code : wm_access_open(&end->access, err);
 }
 
 static void
@@ -74,11 +68,10 @@ end_close(end_t *end)
 {
     // After an error a copy may still be on its way to the staging, which is
     // given up rather than handed out again where that cannot be found out.
-    bool quiet = !end->pooled;
+    bool quiet = false;
     for (int tries = 0; tries < 2 && !quiet; ++tries)
-        quiet = wm_stream_synchronize(end->ordinal, end->stream, NULL) == 0;
-    if (end->pooled)
-        wm_stream_release(end->ordinal, end->stream);
+        quiet = wm_access_synchronize(&end->access, NULL) == 0;
+    wm_access_close(&end->access);
     if (end->stage != NULL && quiet)
         wm_pinned_free(end->stage);
 }
@@ -222,11 +215,12 @@ end_copy(const end_t *end, size_t at, size_t length, bool to_host,
     if (end->stage == NULL || length == 0)
         return 0;
     char *data = end->buffer->data + at;
-    int code = wm_memory_copy(end->ordinal, to_host ? end->stage : data,
-                              to_host ? data : end->stage, length, end->stream,
-                              err);
+    const wm_access_t *access = &end->access;
+    int code = wm_memory_copy(access->device, to_host ? end->stage : data,
+                              to_host ? data : end->stage, length,
+                              access->stream, err);
     if (code == 0)
-        code = wm_stream_synchronize(end->ordinal, end->stream, err);
+        code = wm_access_synchronize(access, err);
     if (code == 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)length);
     return code;

@@ -58,12 +58,26 @@ static const struct {
 };
 #define ROWS (sizeof rows / sizeof *rows)
 
+static size_t
+row_of(MPI_Datatype type)
+{
+    size_t row = 0;
+    while (row < ROWS && rows[row].type != type)
+        ++row;
+    return row;
+}
+
+const char *
+wm_element_of(MPI_Datatype type)
+{
+    size_t row = type != MPI_BYTE ? row_of(type) : ROWS;
+    return row < ROWS ? rows[row].name : NULL;
+}
+
 int64_t
 wm_element_number(MPI_Datatype type)
 {
-    size_t row = 0, first = 0;
-    while (row < ROWS && rows[row].type != type)
-        ++row;
+    size_t row = row_of(type), first = 0;
     if (row < ROWS) {
         while (strcmp(rows[first].name, rows[row].name) != 0)
             ++first;

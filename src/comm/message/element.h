@@ -21,6 +21,11 @@ wm_element_is_known(int64_t number);
 const char *
 wm_element_name(int64_t number);
 
+// Likewise of one of MPI's own types; NULL of others, which may have been
+// freed, and of bytes.
+const char *
+wm_element_of(MPI_Datatype type);
+
 // How many of them so many bytes are.
 unsigned long long
 wm_element_count(int64_t number, uint64_t nbytes);

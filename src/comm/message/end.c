@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/message/end.h"
 
-#include <stdlib.h>
-
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
-#include "comm/node/mapping.h"
-#include "comm/way/eager.h"
-#include "comm/way/staging.h"
-#include "cuda/word.h"
+#include "comm/message/way.h"
 
 #define BORROW_BYTES 1048576
 
@@ -46,7 +41,8 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
         wm_access_name_stream(&end->access, envelope->stream_device,
                               envelope->stream);
     end->slot_index = end->lane = -1;
-    end->matching = end->flying[0] = end->flying[1] = MPI_REQUEST_NULL;
+    end->matching = end->chunks.flying[0] = end->chunks.flying[1] =
+        MPI_REQUEST_NULL;
     end->op.result.received = receives;
     end->op.result.source = envelope->rank;
     end->op.result.tag = envelope->tag;
@@ -128,72 +124,38 @@ wm_end_borrows(const wm_end_t *end)
            && wm_access_may_borrow(&end->access);
 }
 
-bool
-wm_end_posts(const wm_end_t *end)
-{
-    return end->box != NULL && end->lane < 0 && !end->synchronous
-           && end->access.user_device == end->access.device;
-}
-
 int
 wm_end_open_stream(wm_end_t *end, wm_error_t *err)
 {
-    wm_access_t *access = &end->access;
-    if (access->opened)
+    if (end->access.opened)
         return 0;
-    if (wm_end_borrows(end)) {
-        wm_access_borrow(access);
-        return 0;
-    }
-    return wm_end_posts(end) ? wm_access_open_named(access, err)
-                             : wm_access_open(access, err);
+    if (!wm_end_borrows(end))
+        return wm_access_open(&end->access, err);
+    wm_access_borrow(&end->access);
+    return 0;
 }
 
 void
 wm_end_drop(wm_end_t *end)
 {
     wm_pack_drop(end);
-    if (end->side != NULL)
-        wm_stream_release(end->access.device, end->side);
-    end->side = NULL;
     wm_access_close(&end->access);
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
     end->event = NULL;
-    if (end->mapping != NULL)
-        wm_mapping_release(end->mapping);
-    end->mapping = NULL;
-    wm_eager_drop(end);
-    if (end->handoff != NULL)
-        wm_block_free(end->handoff, 0, NULL, NULL);
-    end->handoff = NULL;
-    bool quiet = end->slot != NULL
-                 && wm_word_reached(&end->slot->ready,
-                                    end->pieces.ready_base + end->pieces.next);
-    if (end->box != NULL && (quiet || end->pieces.next == 0))
-        wm_mailbox_release(end->box);
-    end->box = NULL;
-    if (end->staging != NULL)
-        wm_pinned_free(end->staging);
-    end->staging = NULL;
-    free(end->scratch);
-    end->scratch = NULL;
-    wm_staging_drop(end);
-    // A slot or mailbox that a stream of ours may still write is given up.
-    if (end->slot_index >= 0 && quiet)
-        wm_slot_release(end->slot_index);
-    end->slot_index = -1;
+    wm_ways_drop(end);
 }
 
 wm_asks_t
 wm_end_asks(const wm_op_t *op)
 {
     const wm_end_t *end = (const wm_end_t *)op;
-    if (end->matching == MPI_REQUEST_NULL && end->flying[0] == MPI_REQUEST_NULL
-        && end->flying[1] == MPI_REQUEST_NULL)
+    if (end->matching == MPI_REQUEST_NULL
+        && end->chunks.flying[0] == MPI_REQUEST_NULL
+        && end->chunks.flying[1] == MPI_REQUEST_NULL)
         return WM_ASKS_NOTHING;
-    return end->slot == NULL && end->staging == NULL ? WM_ASKS_ALONE
-                                                     : WM_ASKS_TOO;
+    return end->slot == NULL && end->chunks.staging == NULL ? WM_ASKS_ALONE
+                                                            : WM_ASKS_TOO;
 }
 
 void
@@ -203,11 +165,13 @@ wm_end_about(const wm_op_t *op, wm_about_t *about)
     const wm_slot_t *slot = end->slot;
     const uint64_t parts[] = {
         (uint64_t)end->state,
+        (uintptr_t)end->sending,
+        (uintptr_t)end->receiving,
         end->pieces.next,
-        end->offset,
-        end->chunks[0],
-        end->chunks[1],
-        (uint64_t)end->unpacking,
+        end->chunks.given,
+        end->chunks.copied,
+        end->chunks.done,
+        (uint64_t)end->gaps.step,
         end->header.magic,
         slot != NULL ? atomic_load(&slot->ready) : 0,
         slot != NULL ? atomic_load(&slot->taken) : 0,
@@ -239,11 +203,11 @@ wm_end_meet(wm_op_t *op)
     wm_end_t *end = (wm_end_t *)op;
     wm_error_t err;
     atomic_store(&op->news, 0);
-    end->sync_code = wm_stream_synchronize(end->access.device,
+    end->pull.code = wm_stream_synchronize(end->access.device,
                                            end->access.stream, &err);
-    if (end->sync_code < 0)
+    if (end->pull.code < 0)
         wm_op_fail(op, &err);
-    atomic_store(&end->synchronized, true);
+    atomic_store(&end->pull.synchronized, true);
 }
 
 void

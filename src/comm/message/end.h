@@ -9,9 +9,11 @@
 #include "comm/engine/op.h"
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
-#include "comm/way/mailbox.h"
 
-typedef struct wm_transport wm_transport_t; // transport.h
+typedef struct wm_sending wm_sending_t;     // way.h
+typedef struct wm_receiving wm_receiving_t; // way.h
+typedef struct wm_transport wm_transport_t; // way/transport.h
+typedef struct wm_mailbox wm_mailbox_t;     // way/mailbox.h
 
 // Moving pieces between a source or a ring and a buffer: what both ends of
 // every transport do.
@@ -25,9 +27,57 @@ typedef struct {
     bool ramped;  // the first are shorter: one quarter, one half
 } wm_pieces_t;
 
+// A buffer with gaps (pack.c).
+typedef struct {
+    wm_block_t *block; // stands in for it
+    char *host;        // likewise
+    char *span;        // page-locked copy of the memory of a pattern
+    int step;          // of unpacking
+    bool enqueued;     // what unpacks is, or has run
+    bool onto_device;  // what is unpacked on the host goes there
+} wm_gaps_t;
+
+// Chunks that MPI carries (way/chunks.c).
+typedef struct {
+    bool carried;          // MPI reaches the device memory itself
+    bool reachable;        // nobody else uses that any more
+    char *staging;         // two pinned chunks
+    char *scratch;         // two chunks that are thrown away
+    MPI_Request flying[2]; // of two chunks
+    uint32_t copied;       // out of the device so far
+    uint32_t given, done;  // to MPI; by MPI
+} wm_chunks_t;
+
+// A copy, with which a blocking send need not wait (way/eager.c).
+typedef struct {
+    wm_block_t *block;
+    CUstream stream;
+    bool unmoved;  // it stays where it is
+    int64_t since; // its offer waits, microseconds
+} wm_copy_t;
+
+// Copies on our own streams (way/pulling.c).
+typedef struct {
+    CUstream side;             // of the pool: every other piece's; NULL: none
+    bool alone;                // it shall share no kernel
+    bool signals;              // its stream writes `taken`
+    _Atomic bool synchronized; // the caller has waited himself (kind->meet)
+    int code;                  // what that gave; in `error` where negative
+} wm_pulling_t;
+
+// A kernel that takes the data out of a mailbox (way/mailbox.c).
+typedef struct {
+    bool under_way;
+    bool late; // one did not find them there
+} wm_fetch_t;
+
 typedef struct {
     wm_op_t op;
-    int state; // of the step function
+    int state; // send.c, receive.c
+    // How the payload comes; NULL: nothing follows the header, or it has not
+    // come.
+    const wm_sending_t *sending;
+    const wm_receiving_t *receiving;
     // What the call said.
     int rank, tag;
     bool receives;
@@ -51,57 +101,33 @@ typedef struct {
     wm_peer_t *peer;
     bool asked; // whether those who used the buffer have ended
 
-    // Of an offer.
-    wm_slot_t *slot;
-    int slot_index, lane; // ours, -1 none
-    unsigned looks;       // how often it waited for words of its peer
-    wm_mapping_t *mapping;
-    wm_block_t *handoff; // exportable copy, or ring
-    wm_mailbox_t *box;   // or mailbox
-    const wm_transport_t *transport;
-    wm_pieces_t pieces;
-    CUstream side; // of the pool: every other piece's; NULL: none
-    bool batched;  // its copy, or its announcement, goes with others
-    bool alone;    // it shall not
-    bool fetching; // a kernel takes the data out of a mailbox
-    bool late;     // one did not find them there
-    bool signals;  // its stream writes `taken`
-    unsigned asks; // how often its end was looked for
+    wm_gaps_t gaps;
 
-    // On a user's stream.
-    bool on_stream; // it has been given the pull
+    // Of an offer, what several ways share.
+    wm_slot_t *slot;
+    int slot_index; // ours, -1 none
+    unsigned looks; // how often it waited for words of its peer
+    unsigned asks;  // how often its end was looked for
+    wm_pieces_t pieces;
+    const wm_transport_t *transport;
+    wm_mapping_t *mapping;
+    bool batched; // its copy, or its announcement, goes with others
+
+    // On the user's stream.
+    bool on_stream; // it has been given what takes the message
     CUevent event;  // that our use of the memory ended
     bool recorded;  // that is
 
-    // A caller who waits for our stream himself (kind->meet).
-    _Atomic bool synchronized;
-    int sync_code; // what that gave; in `error` where negative
-
-    // Chunks that MPI carries (payload.c).
-    bool carried;          // MPI reaches the device memory itself
-    bool reachable;        // nobody else uses that any more
-    char *staging;         // two pinned chunks
-    char *scratch;         // two chunks that are thrown away
-    MPI_Request flying[2]; // of two chunks
-    size_t offset;         // chunks given to MPI so far
-    uint32_t chunks[2];    // copied out of the device; MPI is done with
-
-    // A buffer with gaps (pack.c).
-    wm_block_t *packed; // stands in for it
-    char *packed_host;  // likewise
-    char *span;         // page-locked copy of the memory of a pattern
-    int unpacking;      // how far that is
-    bool unpacked;      // what unpacks has been enqueued, or has run
-    bool onto_device;   // what is unpacked on the host goes there
-
-    // A blocking send that need not wait (eager.c).
-    wm_block_t *copy;
-    CUstream copying;
-    bool unmoved;  // it stays where it is
-    int64_t since; // its offer waits, microseconds
-
-    int64_t left_since;   // to a thread of the program's (receive.c)
-    int64_t pushed_since; // its sender could have begun (push.c)
+    // Each of one way, whose file has its name (tests/test_tree.py).
+    wm_chunks_t chunks;
+    wm_copy_t copy;
+    wm_pulling_t pull;
+    wm_fetch_t fetch;
+    wm_mailbox_t *box;    // the sender's, or NULL
+    wm_block_t *handoff;  // exportable copy, or ring
+    int lane;             // -1: none
+    int64_t left_since;   // to a thread of the program's
+    int64_t pushed_since; // its sender could have begun
 } wm_end_t;
 
 _Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "
@@ -137,11 +163,6 @@ wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err);
 // Whether the operation is to work on the stream of the buffer's producer.
 bool
 wm_end_borrows(const wm_end_t *end);
-
-// Whether the user's stream itself posts the message to a mailbox: the buffer
-// is free behind that, whenever the receiver comes.
-bool
-wm_end_posts(const wm_end_t *end);
 
 // Gives the operation a stream that is ordered after whoever uses the buffer:
 // the producer's own for short work while its owner waits, else one of the

@@ -6,8 +6,6 @@
 #include "array/copy.h"
 #include "array/mail.h"
 #include "comm/engine/stats.h"
-#include "comm/way/pieces.h"
-#include "comm/way/transport.h"
 
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
@@ -16,8 +14,8 @@ static bool
 by_kernel(const wm_end_t *end)
 {
     const wm_pattern_t *pattern = end->buffer.pattern;
-    return pattern != NULL && end->buffer.nbytes > 0
-           && end->packed_host == NULL && wm_buffer_on_device(&end->buffer)
+    return pattern != NULL && end->buffer.nbytes > 0 && end->gaps.host == NULL
+           && wm_buffer_on_device(&end->buffer)
            && wm_pattern_is_strided(pattern);
 }
 
@@ -39,29 +37,30 @@ received_bytes(const wm_end_t *end)
 static int
 stand_in_on_device(wm_end_t *end, size_t nbytes, wm_error_t *err)
 {
-    if (end->packed != NULL)
+    if (end->gaps.block != NULL)
         return 0;
-    int code = wm_block_alloc(end->access.device, nbytes, &end->packed, err);
+    int code = wm_block_alloc(end->access.device, nbytes, &end->gaps.block,
+                              err);
     if (code < 0)
         return code;
-    wm_block_describe(end->packed, &end->buffer.memory);
-    end->buffer.data = wm_block_pointer(end->packed);
+    wm_block_describe(end->gaps.block, &end->buffer.memory);
+    end->buffer.data = wm_block_pointer(end->gaps.block);
     return 0;
 }
 
 static int
 stand_in_on_host(wm_end_t *end, size_t nbytes, wm_error_t *err)
 {
-    if (end->packed_host != NULL)
+    if (end->gaps.host != NULL)
         return 0;
-    end->packed_host = malloc(nbytes);
-    if (end->packed_host == NULL)
+    end->gaps.host = malloc(nbytes);
+    if (end->gaps.host == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0,
                             "out of host memory: %zu bytes to pack a message "
                             "into",
                             nbytes);
     end->buffer.memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
-    end->buffer.data = end->packed_host;
+    end->buffer.data = end->gaps.host;
     return 0;
 }
 
@@ -73,10 +72,10 @@ read_span(wm_end_t *end, wm_error_t *err)
     const wm_pattern_t *pattern = end->buffer.pattern;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
-        code = wm_pinned_alloc(pattern->span, (void **)&end->span, err);
+        code = wm_pinned_alloc(pattern->span, (void **)&end->gaps.span, err);
     end->access.idle = false;
     return code < 0 ? code
-                    : wm_memory_copy(end->access.device, end->span,
+                    : wm_memory_copy(end->access.device, end->gaps.span,
                                      pattern->data + pattern->low,
                                      pattern->span, end->access.stream, err);
 }
@@ -91,7 +90,7 @@ stage(wm_end_t *end, wm_error_t *err)
         code = stand_in_on_host(end, end->buffer.nbytes, err);
     if (code == 0)
         code = wm_pattern_stage(end->buffer.pattern, device,
-                                end->access.stream, end->packed_host,
+                                end->access.stream, end->gaps.host,
                                 end->buffer.nbytes, end->op.comm->data, err);
     end->access.idle = code == 0;
     wm_access_forget_borrowed(&end->access); // it may be gone later
@@ -110,7 +109,7 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
         return stage(end, err);
     int code = stand_in_on_host(end, end->buffer.nbytes, err);
     return code < 0 ? code
-                    : wm_pattern_pack(end->buffer.pattern, end->packed_host,
+                    : wm_pattern_pack(end->buffer.pattern, end->gaps.host,
                                       end->buffer.nbytes, NULL,
                                       end->op.comm->data, err);
 }
@@ -118,7 +117,7 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 const wm_strided_t *
 wm_pack_by_mail(const wm_end_t *end)
 {
-    bool mailed = by_kernel(end) && end->packed == NULL
+    bool mailed = by_kernel(end) && end->gaps.block == NULL
                   && wm_mail_takes(&end->buffer.pattern->strided);
     return mailed ? &end->buffer.pattern->strided : NULL;
 }
@@ -157,7 +156,7 @@ wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
     int device = end->access.device;
     CUstream stream = end->access.user_stream;
     int code;
-    if (end->packed == NULL)
+    if (end->gaps.block == NULL)
         return 0;
     if (end->access.user_device == device)
         code = pack_on_stream(end, err);
@@ -195,7 +194,7 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
 {
     if (!by_host(end) || end->header.nbytes == 0)
         return 0;
-    end->onto_device |= wm_buffer_on_device(&end->buffer);
+    end->gaps.onto_device |= wm_buffer_on_device(&end->buffer);
     return stand_in_on_host(end, received_bytes(end), err);
 }
 
@@ -207,21 +206,10 @@ wm_unpack_reserve(wm_end_t *end, wm_error_t *err)
     return wm_unpack_match(end, err);
 }
 
-int
-wm_unpack_accept(wm_end_t *end, wm_error_t *err)
-{
-    bool near = end->transport == &wm_transport_ipc
-                || (end->transport == &wm_transport_self
-                    && end->header.device == end->access.device);
-    bool direct = wm_pieces_are_boxed(end) ? wm_pack_by_mail(end) != NULL
-                                           : near && end->pieces.pieces == 1;
-    return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
-}
-
 bool
 wm_unpack_is_direct(const wm_end_t *end)
 {
-    return by_kernel(end) && end->packed == NULL;
+    return by_kernel(end) && end->gaps.block == NULL;
 }
 
 bool
@@ -238,7 +226,7 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
 {
     if (!by_kernel(end))
         return 0;
-    end->unpacked = true;
+    end->gaps.enqueued = true;
     return wm_strided_unpack(&end->buffer.pattern->strided, from,
                              received_bytes(end), device, stream, err);
 }
@@ -246,8 +234,9 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
 bool
 wm_unpack_is_left(const wm_end_t *end)
 {
-    return (end->packed != NULL || end->packed_host != NULL) && !end->unpacked
-           && end->op.error.code == 0 && !end->op.result.cancelled;
+    return (end->gaps.block != NULL || end->gaps.host != NULL)
+           && !end->gaps.enqueued && end->op.error.code == 0
+           && !end->op.result.cancelled;
 }
 
 static int
@@ -264,34 +253,35 @@ unpack_span(wm_end_t *end, wm_error_t *err)
     int code = look_at_stream(end, err);
     if (code <= 0)
         return code;
-    code = wm_pattern_unpack(pattern, end->packed_host, received_bytes(end),
-                             wm_pattern_base(pattern, end->span),
+    code = wm_pattern_unpack(pattern, end->gaps.host, received_bytes(end),
+                             wm_pattern_base(pattern, end->gaps.span),
                              end->op.comm->data, err);
     if (code < 0)
         return code;
     wm_stat_add(WM_STAT_staged_bytes, (int64_t)received_bytes(end));
     end->access.idle = false;
-    end->unpacking = UNPACK_WRITTEN;
+    end->gaps.step = UNPACK_WRITTEN;
     return wm_memory_copy(end->access.device, pattern->data + pattern->low,
-                          end->span, pattern->span, end->access.stream, err);
+                          end->gaps.span, pattern->span, end->access.stream,
+                          err);
 }
 
 static int
 begin_unpacking(wm_end_t *end, wm_error_t *err)
 {
     int code;
-    if (end->packed_host != NULL && !end->onto_device) {
-        end->unpacked = true;
-        code = wm_pattern_unpack(end->buffer.pattern, end->packed_host,
+    if (end->gaps.host != NULL && !end->gaps.onto_device) {
+        end->gaps.enqueued = true;
+        code = wm_pattern_unpack(end->buffer.pattern, end->gaps.host,
                                  received_bytes(end), NULL, end->op.comm->data,
                                  err);
         return code < 0 ? code : 1;
     }
-    if (end->packed_host != NULL) {
-        end->unpacking = UNPACK_READ;
+    if (end->gaps.host != NULL) {
+        end->gaps.step = UNPACK_READ;
         return read_span(end, err);
     }
-    end->unpacking = UNPACK_WRITTEN;
+    end->gaps.step = UNPACK_WRITTEN;
     code = wm_end_open_stream(end, err);
     end->access.idle = false;
     return code < 0
@@ -303,7 +293,7 @@ begin_unpacking(wm_end_t *end, wm_error_t *err)
 int
 wm_unpack_step(wm_end_t *end, wm_error_t *err)
 {
-    switch (end->unpacking) {
+    switch (end->gaps.step) {
     case UNPACK_NEW:
         return begin_unpacking(end, err);
     case UNPACK_READ:
@@ -317,18 +307,19 @@ void
 wm_pack_drop(wm_end_t *end)
 {
     // What packs may run still where a send failed.
-    if (end->packed != NULL && !end->receives && end->op.error.code != 0)
+    if (end->gaps.block != NULL && !end->receives && end->op.error.code != 0)
         wm_access_wait_for_notes(&end->access);
-    if (end->packed != NULL && end->recorded) {
-        wm_block_free(end->packed, 1, &end->event, &end->access.user_device);
+    if (end->gaps.block != NULL && end->recorded) {
+        wm_block_free(end->gaps.block, 1, &end->event,
+                      &end->access.user_device);
         end->event = NULL;
     }
-    else if (end->packed != NULL)
-        wm_block_free(end->packed, 0, NULL, NULL);
-    end->packed = NULL;
-    if (end->span != NULL)
-        wm_pinned_free(end->span);
-    end->span = NULL;
-    free(end->packed_host);
-    end->packed_host = NULL;
+    else if (end->gaps.block != NULL)
+        wm_block_free(end->gaps.block, 0, NULL, NULL);
+    end->gaps.block = NULL;
+    if (end->gaps.span != NULL)
+        wm_pinned_free(end->gaps.span);
+    end->gaps.span = NULL;
+    free(end->gaps.host);
+    end->gaps.host = NULL;
 }

@@ -34,13 +34,9 @@ wm_unpack_prepare(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_unpack_reserve(wm_end_t *end, wm_error_t *err);
 
-// The same of an offer: before a transport is chosen, and once it knows where
-// the offered memory is, which a kernel may unpack from as it is.
+// The same where a kernel may yet unpack from memory that is offered.
 WM_MUST_CHECK int
 wm_unpack_match(wm_end_t *end, wm_error_t *err);
-
-WM_MUST_CHECK int
-wm_unpack_accept(wm_end_t *end, wm_error_t *err);
 
 // Whether a kernel is to unpack from the offered memory itself.
 bool

@@ -11,94 +11,17 @@
 #include "comm/engine/posted.h"
 #include "comm/engine/request.h"
 #include "comm/engine/stats.h"
-#include "comm/message/bounds.h"
+#include "comm/message/element.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pack.h"
 #include "comm/message/stash.h"
-#include "comm/node/mapping.h"
-#include "comm/way/batch.h"
-#include "comm/way/eager.h"
-#include "comm/way/payload.h"
-#include "comm/way/pieces.h"
-#include "comm/way/push.h"
-#include "comm/way/transport.h"
-#include "cuda/word.h"
-
-#define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
-#define PATIENCE_US 10000
+#include "comm/message/way.h"
 
 enum {
-    RECEIVE_HEADER,  // not matched
-    RECEIVE_PAYLOAD, // on the data communicator
-    RECEIVE_COPY,    // an eager payload on its way to the device
-    RECEIVE_ACCEPT,  // the transport is getting ready
-    RECEIVE_PULL,
-    RECEIVE_PUSHED, // the sender copies
+    RECEIVE_HEADER, // not matched
+    RECEIVE_COMES,  // its way has it
     RECEIVE_UNPACK, // all is there, but not in its place
 };
-
-// Whether the slot is still this message's: once all pieces are taken the
-// sender may have given it to another.
-static bool
-holds_slot(const wm_end_t *end)
-{
-    return end->slot != NULL
-           && (end->pieces.pieces == 0
-               || !wm_word_reached(&end->slot->taken,
-                                   end->pieces.taken_base
-                                       + end->pieces.pieces));
-}
-
-static void
-answer_error(wm_end_t *end, const wm_error_t *err)
-{
-    if (!holds_slot(end))
-        return;
-    wm_slot_answer_error(end->slot, err->text);
-}
-
-// The eager payload, or what fits of it, into the buffer; 1 when it is there.
-static int
-take_eager(wm_end_t *end, wm_error_t *err)
-{
-    size_t length = end->header.nbytes;
-    const char *payload = end->packet + wm_header_length(&end->header);
-    if (end->op.error.code != 0)
-        return 1; // truncated, or refused
-    int code = wm_unpack_reserve(end, err);
-    if (code < 0)
-        return code;
-    if (!wm_buffer_on_device(&end->buffer)) {
-        if (length > 0)
-            memcpy(end->buffer.data, payload, length);
-        wm_stat_add(WM_STAT_mpi_messages, 1);
-        wm_stat_add(WM_STAT_mpi_bytes, (int64_t)length);
-        return 1;
-    }
-    if (length == 0)
-        return 1;
-    code = wm_end_open_stream(end, err);
-    if (code == 0)
-        code = wm_memory_copy(end->access.device, end->buffer.data, payload,
-                              length, end->access.stream, err);
-    wm_transport_host.count(end);
-    return code;
-}
-
-static const wm_transport_t *
-choose(wm_end_t *end)
-{
-    if (end->peer->self)
-        return &wm_transport_self;
-    if (end->header.stage_only == WM_STAGE_UNEXPORTABLE) {
-        end->peer->ipc_refused = true;
-        snprintf(end->peer->reason, sizeof end->peer->reason,
-                 "CUDA IPC could not export its GPU memory");
-    }
-    if (end->header.stage_only)
-        return &wm_transport_host;
-    return wm_transport_take(end->peer, &end->buffer.memory);
-}
 
 // Tells who sends synchronously that a receive has begun.
 static void
@@ -137,106 +60,35 @@ grow(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
+// What came is not what the receive is of: it is thrown away.
+static bool
+is_refused(const wm_end_t *end, wm_error_t *err)
+{
+    int sent = end->header.element, element = end->buffer.element;
+    bool pickle = end->header.pickled && end->buffer.numbers;
+    bool differ = sent != 0 && element != 0 && sent != element;
+    if (pickle)
+        wm_error_set(err, WM_ERR_TYPE, 0,
+                     "Recv met send: rank %d sent a pickled object; receive "
+                     "it by recv, or its bytes into a bytearray",
+                     end->op.result.source);
+    else if (differ)
+        wm_error_set(err, WM_ERR_TYPE, 0,
+                     "rank %d sent %llu of %s, the receive is of %llu of %s; "
+                     "give both the same element type",
+                     end->op.result.source,
+                     wm_element_count(sent, end->header.nbytes),
+                     wm_element_name(sent),
+                     wm_element_count(element, end->buffer.nbytes),
+                     wm_element_name(element));
+    return pickle || differ;
+}
+
 static uint64_t
 fitting_bytes(const wm_end_t *end)
 {
     return end->header.nbytes < end->buffer.nbytes ? end->header.nbytes
                                                    : end->buffer.nbytes;
-}
-
-// The header has come: what now? 1 when the message has ended.
-static int
-match(wm_end_t *end, wm_error_t *err)
-{
-    wm_header_read(&end->header, end->packet);
-    if (end->header.magic != WM_HEADER_MAGIC)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "what came from rank %d is no message of "
-                            "warpmpi's",
-                            end->op.result.source);
-    end->op.result.nbytes = fitting_bytes(end);
-    end->peer = end->op.comm->peers[end->op.result.source];
-    int code = wm_bounds_check_header(end, err);
-    if (code < 0)
-        return code;
-    if (end->header.token != 0)
-        take_token(end);
-    if (end->header.failed)
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the sender, rank %d, failed: %.63s",
-                            end->op.result.source, end->header.text);
-    bool truncated = end->header.nbytes > end->buffer.nbytes;
-    if (truncated)
-        wm_error_set(&end->op.error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
-                     "message truncated: %llu bytes came from rank %d with "
-                     "tag %d, the receive buffer holds %zu",
-                     (unsigned long long)end->header.nbytes,
-                     end->op.result.source, end->op.result.tag,
-                     end->buffer.nbytes);
-    else if (end->buffer.grows) // what cannot be had is thrown away likewise
-        truncated = grow(end, &end->op.error) < 0;
-    end->op.result.nbytes = fitting_bytes(end);
-    truncated = wm_bounds_refuse(end, &end->op.error) || truncated;
-    wm_stat_add(WM_STAT_received_messages, 1);
-    wm_stat_add(WM_STAT_received_bytes, (int64_t)end->header.nbytes);
-    if (end->header.kind == WM_MESSAGE_EAGER) {
-        end->state = RECEIVE_COPY;
-        return take_eager(end, err);
-    }
-    if (end->header.kind == WM_MESSAGE_DATA) {
-        end->state = RECEIVE_PAYLOAD;
-        bool device = wm_buffer_on_device(&end->buffer);
-        end->carried = device && wm_transport_is_carried(end->peer);
-        if (device && !end->carried)
-            wm_transport_host.count(end);
-        else
-            wm_transport_mpi.count(end);
-        return truncated ? 0 : wm_unpack_reserve(end, err);
-    }
-    if (truncated) { // the sender completes, nothing is taken
-        wm_slot_set_taken(end->slot,
-                          end->header.taken_base + end->header.pieces);
-        return 1;
-    }
-    code = wm_unpack_match(end, err);
-    end->transport = choose(end);
-    end->state = RECEIVE_ACCEPT;
-    return code;
-}
-
-// Whether the progress thread leaves it to a thread of the program's, which
-// may close what stands in the way of a mapping, and comes soon as a rule.
-static bool
-is_left_to_program(wm_end_t *end)
-{
-    if (!wm_engine_is_background() || !wm_mapping_is_closing_wanted())
-        return false;
-    int64_t now = wm_engine_now();
-    if (end->left_since == 0)
-        end->left_since = now;
-    return now - end->left_since < PATIENCE_US;
-}
-
-static int
-accept_offer(wm_end_t *end, wm_error_t *err)
-{
-    if (wm_push_ask(end)) {
-        end->state = RECEIVE_PUSHED;
-        return 0;
-    }
-    int code = end->transport->accept(end, err);
-    if (code < 0 && is_left_to_program(end))
-        return 0;
-    if (code < 0 && end->transport != &wm_transport_host) {
-        end->transport = &wm_transport_host;
-        code = end->transport->accept(end, err);
-    }
-    if (code == 0) {
-        end->transport->count(end);
-        end->state = end->slot != NULL ? RECEIVE_PULL : RECEIVE_PAYLOAD;
-        code = wm_unpack_accept(end, err);
-    }
-    return code < 0 ? code : 0;
 }
 
 // A receive from anybody goes on where one has died. True when a message came
@@ -327,78 +179,102 @@ ask_about_producer(wm_end_t *end)
     (void)wm_access_ask_note(&end->access);
 }
 
-// It says so, or it is dead, as another message has found out: then `failed`
-// is ours, and there is no text.
 static int
-sender_failed(const wm_end_t *end, wm_error_t *err)
+damaged(const wm_end_t *end, wm_error_t *err)
 {
-    int code = end->peer->dead
-                   ? wm_failure_look(end->op.comm, end->op.result.source, err)
-                   : 0;
-    return code < 0 ? code
-                    : wm_error_set(err, WM_ERR_CUDA, 0,
-                                   "the sender, rank %d, failed: %.120s",
-                                   end->op.result.source, end->slot->error);
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "the header of a message from rank %d is damaged",
+                        end->op.result.source);
+}
+
+// What its sender says, before it is believed.
+static int
+read_header(wm_end_t *end, wm_error_t *err)
+{
+    const wm_header_t *header = &end->header;
+    int source = end->op.result.source;
+    wm_header_read(&end->header, end->packet);
+    if (header->magic != WM_HEADER_MAGIC)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "what came from rank %d is no message of "
+                            "warpmpi's",
+                            source);
+    end->op.result.nbytes = fitting_bytes(end);
+    end->peer = end->op.comm->peers[source];
+    if (header->token > (uint32_t)wm_comm_last_number(end->op.comm) + 1)
+        return damaged(end, err);
+    if (!header->failed) {
+        wm_receive_become(end, wm_receiving_find(header));
+        if (end->receiving == NULL || !end->receiving->check(end))
+            return damaged(end, err);
+    }
+    if (header->token != 0)
+        take_token(end);
+    if (header->failed)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the sender, rank %d, failed: %.63s", source,
+                            header->text);
+    return 0;
+}
+
+// The header has come: 1 when the message has ended.
+static int
+match(wm_end_t *end, wm_error_t *err)
+{
+    const wm_header_t *header = &end->header;
+    int code = read_header(end, err);
+    if (code < 0)
+        return code;
+    bool refused = header->nbytes > end->buffer.nbytes;
+    if (refused)
+        wm_error_set(&end->op.error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
+                     "message truncated: %llu bytes came from rank %d with "
+                     "tag %d, the receive buffer holds %zu",
+                     (unsigned long long)header->nbytes, end->op.result.source,
+                     end->op.result.tag, end->buffer.nbytes);
+    else if (end->buffer.grows) // what cannot be had is thrown away likewise
+        refused = grow(end, &end->op.error) < 0;
+    end->op.result.nbytes = fitting_bytes(end);
+    refused = is_refused(end, &end->op.error) || refused;
+    wm_stat_add(WM_STAT_received_messages, 1);
+    wm_stat_add(WM_STAT_received_bytes, (int64_t)header->nbytes);
+    end->state = RECEIVE_COMES;
+    return end->receiving->match(end, refused, err);
 }
 
 static int
 advance(wm_end_t *end, wm_error_t *err)
 {
-    bool idle = false;
-    int code, done = atomic_load(&end->op.done);
+    int code;
     switch (end->state) {
     case RECEIVE_HEADER:
         code = look_for_header(end, err);
         if (code == 0)
             ask_about_producer(end);
-        if (code <= 0 || end->op.result.cancelled)
-            return code;
-        code = match(end, err);
-        return code != 0 || end->state == RECEIVE_COPY ? code
-                                                       : advance(end, err);
-    case RECEIVE_COPY:
-        code = wm_stream_spin(end->access.device, end->access.stream, 16,
-                              &idle, err);
-        end->access.idle = idle;
-        return code < 0 ? code : idle;
-    case RECEIVE_PAYLOAD:
-        return wm_payload_receive(end, err);
-    case RECEIVE_ACCEPT:
-        // A user's stream takes what cannot be taken back: asked first.
-        wm_eager_claim(end);
-        code = atomic_load(&end->slot->failed) ? 0 : accept_offer(end, err);
-        if (end->state == RECEIVE_PAYLOAD)
-            return code;
-        if (code < 0 || end->state != RECEIVE_PULL)
-            break;
-        // fall through
-    case RECEIVE_PULL:
-        code = wm_pieces_pull(end, err);
-        if (atomic_load(&end->op.done) != done)
-            return code; // told by this step: failures are the next one's
-        break;
-    case RECEIVE_PUSHED:
-        code = wm_push_ended(end);
-        if (code < 0)
-            end->state = RECEIVE_ACCEPT;
-        code = code > 0;
-        break;
-    case RECEIVE_UNPACK:
-        return wm_unpack_step(end, err);
+        return code <= 0 || end->op.result.cancelled ? code : match(end, err);
+    case RECEIVE_COMES:
+        return end->receiving->step(end, err);
     default:
-        return 1;
+        return wm_unpack_step(end, err);
     }
-    // What a living peer has posted comes, whoever revoked the communicator.
-    if (code == 0 && end->slot != NULL && ++end->looks % LOOKS_FOR_PEER == 0
-        && wm_failure_look(end->op.comm, end->op.result.source, err) < 0
-        && (end->peer->dead || !end->on_stream)
-        && (end->peer->dead || end->state != RECEIVE_PUSHED
-            || wm_push_withdraw(end)))
-        return WM_ERR_MPI;
-    if (code == 0 && atomic_load(&end->slot->failed) && holds_slot(end)
-        && (end->state != RECEIVE_PUSHED || (code = wm_push_ended(end)) <= 0))
-        return sender_failed(end, err);
-    return code;
+}
+
+// It has failed. Whether it goes on, to throw away what still comes.
+static bool
+fail(wm_end_t *end, const wm_error_t *err)
+{
+    if (atomic_load(&end->op.done)) // on a stream
+        wm_comm_keep_error(end->op.comm, true, end->op.result.source,
+                           end->op.result.tag, err);
+    wm_op_fail(&end->op, err);
+    if (err->code == WM_ERR_MPI)
+        wm_failure_release(end->op.comm); // what our streams may wait for
+    wm_ways_flush(); // what takes the data may not be launched yet
+    if (end->receiving == NULL || !end->receiving->fail(end, err)
+        || end->discards || end->state != RECEIVE_COMES)
+        return false;
+    end->discards = true;
+    return true;
 }
 
 static bool
@@ -411,42 +287,8 @@ step(wm_op_t *op)
         end->state = RECEIVE_UNPACK;
         code = wm_unpack_step(end, &err);
     }
-    if (code == 0)
+    if (code == 0 || (code < 0 && fail(end, &err)))
         return false;
-    if (code < 0) {
-        if (atomic_load(&end->op.done)) // on a stream
-            wm_comm_keep_error(end->op.comm, true, end->op.result.source,
-                               end->op.result.tag, &err);
-        wm_op_fail(&end->op, &err);
-        if (err.code == WM_ERR_MPI)
-            wm_failure_release(end->op.comm); // what our streams may wait for
-        // What takes the data may not be launched yet.
-        wm_batch_flush();
-        // A stream that waits for a sender who failed waits in vain.
-        if (end->on_stream && atomic_load(&end->slot->failed))
-            wm_slot_ready_for_sender(end->slot, end->pieces.ready_base + 1);
-        // What our stream was given must not touch the slot any more.
-        if ((end->access.opened
-             || (end->batched && end->access.stream != NULL))
-            && wm_stream_synchronize(end->access.device, end->access.stream,
-                                     NULL)
-                   < 0
-            && end->fetching)
-            end->packet = NULL; // given up: a kernel may write its status
-        if (end->side != NULL)
-            (void)!wm_stream_synchronize(end->access.device, end->side, NULL);
-        if (end->recorded)
-            (void)!wm_event_synchronize(end->access.user_device, end->event,
-                                        NULL);
-        else if (end->on_stream && !atomic_load(&end->op.done))
-            (void)!wm_stream_synchronize(end->access.user_device,
-                                         end->access.user_stream, NULL);
-        answer_error(end, &err);
-        if (end->state == RECEIVE_PAYLOAD && !end->discards) {
-            end->discards = true; // the sender goes on sending
-            return false;
-        }
-    }
     wm_end_drop(end);
     return true;
 }
@@ -485,11 +327,9 @@ static void
 peer_died(wm_op_t *op, const wm_peer_t *peer)
 {
     wm_end_t *end = (wm_end_t *)op;
-    if (end->peer != peer || end->slot == NULL)
-        return;
-    wm_slot_fail_for_sender(end->slot);
-    if (end->on_stream)
-        wm_slot_ready_for_sender(end->slot, end->pieces.ready_base + 1);
+    if (end->peer == peer && end->receiving != NULL
+        && end->receiving->peer_died != NULL)
+        end->receiving->peer_died(end);
 }
 
 static const wm_op_kind_t kind = {

@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sender's end. Host memory rides the header or follows on the data
-// communicator; device memory is offered to receivers that share this host's
-// segments, and staged through the data communicator to others.
+// The sender's end: the header, and what its way does behind it.
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
 #include "comm/message/buffered.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pack.h"
-#include "comm/way/batch.h"
-#include "comm/way/eager.h"
-#include "comm/way/inline.h"
-#include "comm/way/offer.h"
-#include "comm/way/payload.h"
-#include "comm/way/pieces.h"
-#include "comm/way/push.h"
-#include "comm/way/staging.h"
-#include "comm/way/transport.h"
-#include "cuda/event.h"
-#include "cuda/word.h"
-
-#define LOOKS 256 // at words, before the driver is asked for errors
-#define LOOKS_FOR_PEER 16
+#include "comm/message/way.h"
 
 enum {
     SEND_NEW,
     SEND_UNDER_WAY,
-    SEND_OFFERED,
-    SEND_PUSHING, // into the receiver's memory
-    SEND_STAGING,
     SEND_FAILED,
 };
 
@@ -83,145 +64,47 @@ wm_send_tells(int code)
            || code == WM_ERR_SYSTEM;
 }
 
-// Whether the message comes in spite of the failure: it was posted, and the
-// receiver's stream may wait for it already.
-static bool
-is_on_its_way(const wm_end_t *end)
+void
+wm_send_fail(wm_end_t *end, const wm_error_t *err)
 {
-    const wm_pieces_t *pieces = &end->pieces;
-    return end->state == SEND_OFFERED && pieces->pieces == 1
-           && wm_word_reached(&end->slot->posted, pieces->ready_base + 1)
-           && (wm_word_reached(&end->slot->ready, pieces->ready_base + 1)
-               || wm_event_look_for_errors(end->access.device, NULL) == 0);
-}
-
-static void
-fail(wm_end_t *end, const wm_error_t *err)
-{
+    const wm_access_t *access = &end->access;
     wm_op_fail(&end->op, err);
-    wm_batch_flush(); // its kernel may not be launched yet
+    wm_ways_flush(); // its kernel may not be launched yet
     // What our stream was given must not touch ring or words any more. The
     // user may have destroyed his by now: then slot and mailbox are given up.
-    if (end->access.opened
-        && !(wm_end_posts(end) && atomic_load(&end->op.done)))
-        (void)!wm_stream_synchronize(end->access.device, end->access.stream,
-                                     NULL);
-    bool comes = end->slot != NULL && is_on_its_way(end);
-    if (end->header.kind == WM_MESSAGE_DATA)
-        wm_payload_abandon(end);
-    else if (end->slot != NULL && !comes)
-        wm_slot_fail(end->slot, end->op.error.text);
+    if (access->opened
+        && !(wm_access_is_named(access) && atomic_load(&end->op.done)))
+        (void)!wm_stream_synchronize(access->device, access->stream, NULL);
+    bool comes = end->sending != NULL && end->sending->fail(end);
     end->state = SEND_FAILED;
     // The receiver may be reading the buffer until it has taken all.
-    if (!comes || wm_offer_hands_off(end) || end->packed != NULL)
+    if (!comes)
         wm_op_complete(&end->op);
 }
 
-// The user's stream has been given all that reads the buffer: what comes next
-// on it may change it.
-static int
-end_for_stream(wm_end_t *end, wm_error_t *err)
-{
-    int code = 0;
-    if (end->buffer.order != NULL)
-        code = wm_order_after_read(end->buffer.order, end->access.user_device,
-                                   end->access.user_stream, err);
-    if (code == 0)
-        wm_op_complete(&end->op);
-    return code;
-}
-
-// A batch tells how launching the kernel went.
-static void
-posted(wm_end_t *end, const wm_error_t *failure)
-{
-    wm_error_t err;
-    if (failure != NULL) {
-        end->pieces.next = 0;
-        fail(end, failure);
-        return;
-    }
-    wm_offer_posted(end);
-    if (wm_end_posts(end) && end_for_stream(end, &err) < 0)
-        fail(end, &err);
-}
-
-// A kernel writes the message into its mailbox.
-static int
-post(wm_end_t *end, wm_error_t *err)
-{
-    int code = wm_end_open_stream(end, err);
-    if (code < 0)
-        return code;
-    wm_mail_t mail = {
-        .box = end->pieces.remote,
-        .user = end->buffer.data,
-        .strided = wm_pack_by_mail(end),
-        .nbytes = end->header.nbytes,
-        .flag = end->header.flag,
-        .word = &end->slot->ready,
-        .value = end->pieces.ready_base + 1,
-    };
-    end->pieces.next = 1;
-    wm_batch_add(&(wm_batch_t){.device = end->access.device,
-                               .stream = end->access.stream,
-                               .posts = true},
-                 &mail, end, posted);
-    if (end->paired && end->access.user_device < 0)
-        wm_batch_hold();
-    else if (!end->more)
-        wm_batch_flush();
-    return 0;
-}
-
-static void
-announce(wm_end_t *end)
-{
-    wm_error_t err;
-    if (wm_offer_announce_noted(end, &err) < 0)
-        fail(end, &err);
-}
-
-// Puts the header on its way. Where all slots are taken the payload goes the
-// way it goes to other hosts: a send never waits for another to begin.
+// Puts the header on its way.
 static int
 try_start(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
-    bool device = wm_buffer_on_device(&end->buffer);
-    size_t nbytes = end->buffer.nbytes;
-    size_t inlined = 0;
     int code = 0;
     header->magic = WM_HEADER_MAGIC;
-    header->nbytes = nbytes;
+    header->nbytes = end->buffer.nbytes;
     header->pickled = end->buffer.pickled;
-    header->element = nbytes > 0 ? end->buffer.element : 0;
-    end->carried = device && wm_transport_is_carried(end->peer);
+    header->element = header->nbytes > 0 ? end->buffer.element : 0;
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
-    if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES)) {
+    wm_send_become(end, wm_sending_choose(end));
+    if (end->sending != NULL)
+        code = end->sending->offer(end, err);
+    else
         header->kind = WM_MESSAGE_EAGER;
-        inlined = nbytes;
-    }
-    else if (device && !end->carried && end->peer->segment != NULL
-             && (end->slot_index = wm_slot_acquire()) >= 0) {
-        end->slot = &wm_node_self()->segment->slots[end->slot_index];
-        code = wm_offer_prepare(end, err);
-    }
-    else {
-        header->kind = WM_MESSAGE_DATA;
-        if ((code = wm_pack_reserve(end, err)) < 0)
-            return code;
-        if (device && end->packed == NULL)
-            wm_access_take_note(&end->access);
-        header->seq = wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
-        header->chunk = wm_payload_chunk(end);
-    }
+    if (code == 0)
+        code = wm_end_packet(end, false, err);
     if (code < 0)
         return code;
-    if ((code = wm_end_packet(end, false, err)) < 0)
-        return code;
     size_t length = wm_header_length(header);
+    size_t inlined = end->sending == NULL ? end->buffer.nbytes : 0;
     header->order = wm_comm_order(end->op.comm, end->rank);
     memcpy(end->packet, header, length);
     if (inlined > 0)
@@ -229,24 +112,15 @@ try_start(wm_end_t *end, wm_error_t *err)
     code = send_header(end, (int)(length + inlined), err);
     if (code < 0)
         return code;
-    end->state = header->kind == WM_MESSAGE_OFFER ? SEND_OFFERED
-                                                  : SEND_UNDER_WAY;
+    end->state = SEND_UNDER_WAY;
     // Launching a copy, or asking whether a stream is idle, takes longer than
     // the header does: both at once.
     wm_error_t late;
     code = wm_pack_enqueue(end, &late);
-    if (code == 0 && end->state == SEND_OFFERED) {
-        if (end->box != NULL)
-            code = post(end, &late);
-        else if (end->handoff != NULL)
-            code = wm_pieces_feed(end, &late);
-        else if (wm_offer_waits_to_announce(end))
-            wm_batch_add_announcement(end, announce);
-        else
-            code = wm_offer_announce(end, &late);
-    }
+    if (code == 0 && end->sending != NULL && end->sending->go != NULL)
+        code = end->sending->go(end, &late);
     if (code < 0)
-        fail(end, &late);
+        wm_send_fail(end, &late);
     return 0;
 }
 
@@ -261,137 +135,10 @@ start(wm_end_t *end, wm_error_t *err)
         (void)!wm_stream_synchronize(end->access.device, end->access.stream,
                                      NULL);
     wm_end_drop(end);
-    end->slot = NULL;
+    wm_send_become(end, NULL);
     send_failure(end, err);
     wm_op_complete(&end->op);
     return end->state == SEND_UNDER_WAY ? 0 : code;
-}
-
-// A stream of the user's sends: it goes on when the receiver's has taken.
-static int
-follow_receiver(wm_end_t *end, wm_error_t *err)
-{
-    int device = end->access.user_device;
-    int code = wm_node_register(wm_node_self(), false, device, err);
-    if (code == 0)
-        code = wm_word_wait(device, end->access.user_stream, &end->slot->taken,
-                            end->pieces.taken_base + 1, err);
-    return code < 0 ? code : end_for_stream(end, err);
-}
-
-// 1 when the receiver has taken everything and no word of ours is still to
-// come, 0 when not yet.
-static int
-step_offer(wm_end_t *end, wm_error_t *err)
-{
-    wm_pieces_t *pieces = &end->pieces;
-    uint32_t answer = atomic_load(&end->slot->answer);
-    int code = 0;
-    if (end->peer->dead || answer == WM_ANSWER_ERROR)
-        code = wm_failure_look(end->op.comm, end->rank, err);
-    if (code < 0)
-        return code;
-    if (answer == WM_ANSWER_ERROR)
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the receiver, rank %d, failed: %.120s", end->rank,
-                            end->slot->error);
-    if (end->state == SEND_OFFERED) {
-        wm_eager_step(end);
-        if ((code = wm_push_serve(end, err)) != 0)
-            end->state = SEND_PUSHING;
-        if (code < 0)
-            return code;
-    }
-    bool stages = end->state == SEND_STAGING || answer == WM_ANSWER_HOST;
-    if (end->state == SEND_OFFERED && stages) {
-        if ((code = wm_staging_begin(end, err)) < 0)
-            return code;
-        if (code == WM_STAGING_BY_MPI) {
-            end->state = SEND_UNDER_WAY;
-            return 0;
-        }
-        if (code == WM_STAGING_BEGUN)
-            end->state = SEND_STAGING;
-        code = 0;
-    }
-    if (end->state == SEND_OFFERED
-        && atomic_load(&end->slot->submitted) == pieces->taken_base + 1
-        && end->access.user_device >= 0 && !atomic_load(&end->op.done)
-        && pieces->pieces == 1 && (code = follow_receiver(end, err)) < 0)
-        return code;
-    if (end->state == SEND_STAGING || (!stages && wm_offer_hands_off(end)))
-        code = wm_pieces_feed(end, err);
-    if (code < 0)
-        return code;
-    bool ready = wm_word_reached(&end->slot->ready,
-                                 pieces->ready_base + pieces->next);
-    if (ready
-        && wm_word_reached(&end->slot->taken,
-                           pieces->taken_base + pieces->pieces)) {
-        wm_push_note(end, end->state == SEND_PUSHING);
-        return 1;
-    }
-    code = 0;
-    if (++end->looks % LOOKS == 0 && (!ready || end->state == SEND_PUSHING))
-        code = wm_event_look_for_errors(end->access.device, err);
-    if (code == 0 && end->looks % LOOKS_FOR_PEER == 0)
-        code = wm_failure_look(end->op.comm, end->rank, err);
-    return code;
-}
-
-// Whether nobody will say another word of the message: the receiver is dead,
-// or its communicator was revoked before it took the offer. The slot serves no
-// other, as somebody may look at it yet.
-static bool
-is_given_up(wm_end_t *end)
-{
-    bool given_up = end->peer->dead;
-    if (!given_up) {
-        wm_slot_fail(end->slot, end->op.error.text);
-        given_up = wm_slot_take_back(end->slot);
-    }
-    if (end->peer->dead) // our user's stream may wait for it
-        wm_slot_take_for_receiver(end->slot,
-                                  end->pieces.taken_base + end->pieces.pieces);
-    if (given_up)
-        end->slot_index = -1;
-    return given_up;
-}
-
-// Whether a send that failed can go: the receiver has heard of it, or wants
-// nothing more, and MPI reads our memory no more.
-static bool
-heard_of_failure(wm_end_t *end)
-{
-    int flag = 1;
-    for (int i = 0; i < 2 && flag; ++i)
-        if (end->flying[i] != MPI_REQUEST_NULL
-            && MPI_Test(&end->flying[i], &flag, MPI_STATUS_IGNORE)
-                   != MPI_SUCCESS)
-            flag = 1;
-    if (end->slot == NULL)
-        return flag;
-    if (++end->looks % LOOKS_FOR_PEER == 0
-        && wm_failure_look(end->op.comm, end->rank, NULL) < 0
-        && is_given_up(end))
-        return true;
-    uint32_t answer = atomic_load(&end->slot->answer);
-    if (wm_staging_is_by_mpi(end))
-        return flag
-               && (answer == WM_ANSWER_ERROR
-                   || wm_word_reached(&end->slot->taken,
-                                      end->pieces.taken_base + 1));
-    bool lost = end->looks % LOOKS == 0
-                && !wm_word_reached(&end->slot->ready,
-                                    end->pieces.ready_base + end->pieces.next)
-                && wm_event_look_for_errors(end->access.device, NULL) < 0;
-    if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
-        wm_slot_fail(
-            end->slot,
-            end->op.error.text); // it waits for what will not come any more
-    return answer == WM_ANSWER_ERROR
-           || wm_word_reached(&end->slot->taken,
-                              end->pieces.taken_base + end->pieces.pieces);
 }
 
 static bool
@@ -406,40 +153,24 @@ step(wm_op_t *op)
         code = wm_mpi_check(MPI_Test(&end->matching, &flag, MPI_STATUS_IGNORE),
                             "MPI_Test", &err);
     if (code == 0 && end->state == SEND_UNDER_WAY)
-        code = wm_staging_is_by_mpi(end) ? wm_staging_send(end, &err)
-               : end->header.kind == WM_MESSAGE_DATA
-                   ? wm_payload_send(end, &err)
-                   : 1;
-    else if (code == 0 && end->state != SEND_FAILED)
-        code = step_offer(end, &err);
+        code = end->sending == NULL ? 1 : end->sending->step(end, &err);
     if (end->state == SEND_FAILED)
-        code = heard_of_failure(end);
-    if (code < 0) {
-        bool heard = end->slot != NULL && !wm_staging_is_by_mpi(end)
-                     && atomic_load(&end->slot->answer) == WM_ANSWER_ERROR;
-        fail(end, &err);
-        if (heard) // which our user's stream may wait for
-            wm_slot_take_for_receiver(end->slot, end->pieces.taken_base
-                                                     + end->pieces.pieces);
-        if (!heard || !flag)
-            return false;
-        wm_end_drop(end);
-        return true;
-    }
-    if (code == 0 || !flag)
+        code = end->sending == NULL || end->sending->heard(end);
+    if (code < 0)
+        wm_send_fail(end, &err);
+    if (code <= 0 || !flag)
         return false;
     wm_end_drop(end);
     return true;
 }
 
-// What our streams wait for, it will not say any more.
 static void
 peer_died(wm_op_t *op, const wm_peer_t *peer)
 {
     wm_end_t *end = (wm_end_t *)op;
-    if (end->peer == peer && end->slot != NULL)
-        wm_slot_take_for_receiver(end->slot,
-                                  end->pieces.taken_base + end->pieces.pieces);
+    if (end->peer == peer && end->sending != NULL
+        && end->sending->peer_died != NULL)
+        end->sending->peer_died(end);
 }
 
 static const wm_op_kind_t kind = {
@@ -575,6 +306,6 @@ void
 wm_send_flush(void)
 {
     wm_engine_lock();
-    wm_batch_flush();
+    wm_ways_flush();
     wm_engine_unlock();
 }

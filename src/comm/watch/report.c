@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "array/dtype.h"
+#include "comm/message/element.h"
 #include "comm/message/partitioned.h"
 
 void
@@ -63,49 +63,11 @@ wm_report_rank(wm_words_t *words, const wm_comm_t *comm)
     wm_words_add(words, ")");
 }
 
-// NumPy's name of what MPI has a constant for; NULL of others: they may have
-// been freed.
-static const char *
-name_of(MPI_Datatype type)
-{
-    const struct {
-        MPI_Datatype type;
-        wm_dtype_t dtype;
-    } table[] = {
-        {MPI_C_BOOL, WM_BOOL},
-        {MPI_INT8_T, WM_INT8},
-        {MPI_SIGNED_CHAR, WM_INT8},
-        {MPI_INT16_T, WM_INT16},
-        {MPI_SHORT, WM_INT16},
-        {MPI_INT32_T, WM_INT32},
-        {MPI_INT, WM_INT32},
-        {MPI_INT64_T, WM_INT64},
-        {MPI_LONG, WM_INT64},
-        {MPI_LONG_LONG, WM_INT64},
-        {MPI_UINT8_T, WM_UINT8},
-        {MPI_UNSIGNED_CHAR, WM_UINT8},
-        {MPI_UINT16_T, WM_UINT16},
-        {MPI_UNSIGNED_SHORT, WM_UINT16},
-        {MPI_UINT32_T, WM_UINT32},
-        {MPI_UNSIGNED, WM_UINT32},
-        {MPI_UINT64_T, WM_UINT64},
-        {MPI_UNSIGNED_LONG, WM_UINT64},
-        {MPI_FLOAT, WM_FLOAT32},
-        {MPI_DOUBLE, WM_FLOAT64},
-        {MPI_C_FLOAT_COMPLEX, WM_COMPLEX64},
-        {MPI_C_DOUBLE_COMPLEX, WM_COMPLEX128},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; ++i)
-        if (table[i].type == type)
-            return wm_dtype_info(table[i].dtype)->name;
-    return NULL;
-}
-
 void
 wm_report_size(wm_words_t *words, bool known, uint64_t nbytes,
                MPI_Datatype type)
 {
-    const char *name = name_of(type);
+    const char *name = wm_element_of(type);
     if (known)
         wm_words_add(words, " (%llu byte%s%s%s)", (unsigned long long)nbytes,
                      nbytes == 1 ? "" : "s", name != NULL ? ", " : "",

@@ -7,8 +7,8 @@
 
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/message/way.h"
 #include "comm/node/mapping.h"
-#include "comm/way/offer.h"
 #include "cuda/word.h"
 
 #define DEFAULT_LIMIT 65536
@@ -46,8 +46,8 @@ let_go(wm_end_t *end)
 }
 
 // What was handed off is a copy already: of all of it once it has been fed.
-static void
-end_handed_off(wm_end_t *end)
+void
+wm_eager_let_go_of_handed_off(wm_end_t *end)
 {
     const wm_pieces_t *pieces = &end->pieces;
     if (pieces->next < pieces->pieces
@@ -65,17 +65,17 @@ static void
 begin_copy(wm_end_t *end)
 {
     int device = end->access.device;
-    end->unmoved = true;
-    if (wm_block_alloc(device, end->buffer.nbytes, &end->copy, NULL) == 0
-        && wm_stream_acquire(device, &end->copying, NULL) == 0
+    end->copy.unmoved = true;
+    if (wm_block_alloc(device, end->buffer.nbytes, &end->copy.block, NULL) == 0
+        && wm_stream_acquire(device, &end->copy.stream, NULL) == 0
         && wm_producer_before(&end->access.producer, false, device,
-                              end->copying, NULL)
+                              end->copy.stream, NULL)
                == 0
-        && wm_memory_copy(device, wm_block_pointer(end->copy),
-                          end->buffer.data, end->buffer.nbytes, end->copying,
-                          NULL)
+        && wm_memory_copy(device, wm_block_pointer(end->copy.block),
+                          end->buffer.data, end->buffer.nbytes,
+                          end->copy.stream, NULL)
                == 0)
-        end->unmoved = false;
+        end->copy.unmoved = false;
 }
 
 // The copy is there: the offer means it from now on, unless it was claimed.
@@ -84,16 +84,16 @@ publish(wm_end_t *end)
 {
     wm_pointer_t memory;
     wm_place_t place;
-    end->unmoved = true;
-    wm_block_describe(end->copy, &memory);
-    const char *copy = wm_block_pointer(end->copy);
+    end->copy.unmoved = true;
+    wm_block_describe(end->copy.block, &memory);
+    const char *copy = wm_block_pointer(end->copy.block);
     if (end->header.stage_only != WM_STAGE_NOT || end->peer->self)
         wm_place_set(copy, &memory, &place);
     else if (wm_place_export(copy, &memory, &place, NULL) < 0)
         return;
     if (!wm_slot_move(end->slot, &place))
         return;
-    end->buffer.data = wm_block_pointer(end->copy);
+    end->buffer.data = wm_block_pointer(end->copy.block);
     end->buffer.memory = memory;
     end->access.producer = (wm_producer_t){0};
     end->buffer.order = NULL;
@@ -116,22 +116,23 @@ static void
 step_copy(wm_end_t *end)
 {
     bool ended;
-    if (end->unmoved || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
+    if (end->copy.unmoved || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
         return;
-    if (end->copy == NULL) {
+    if (end->copy.block == NULL) {
         int64_t now = wm_engine_now();
-        if (end->since == 0)
-            end->since = now;
-        if (now - end->since
+        if (end->copy.since == 0)
+            end->copy.since = now;
+        if (now - end->copy.since
             >= (end->eager ? PATIENCE_WITH_PARTS_US : PATIENCE_US))
             begin_copy(end);
     }
-    else if (wm_stream_spin(end->access.device, end->copying, 1, &ended, NULL)
+    else if (wm_stream_spin(end->access.device, end->copy.stream, 1, &ended,
+                            NULL)
              < 0)
-        end->unmoved = true;
+        end->copy.unmoved = true;
     else if (ended) {
-        wm_stream_release_idle(end->access.device, end->copying);
-        end->copying = NULL;
+        wm_stream_release_idle(end->access.device, end->copy.stream);
+        end->copy.stream = NULL;
         publish(end);
     }
 }
@@ -142,11 +143,16 @@ wm_eager_step(wm_end_t *end)
     if (!end->blocking || end->synchronous || end->access.user_device >= 0
         || atomic_load(&end->op.done)
         || (end->buffer.nbytes > limit && !end->eager)
-        || atomic_load(&end->slot->answer) != WM_ANSWER_NONE)
+        || atomic_load(&end->slot->answer) != WM_ANSWER_NONE
+        || end->sending->let_go == NULL)
         return;
-    if (wm_offer_hands_off(end))
-        end_handed_off(end);
-    else if (end->packed != NULL)
+    end->sending->let_go(end);
+}
+
+void
+wm_eager_let_go(wm_end_t *end)
+{
+    if (end->gaps.block != NULL)
         end_packed(end);
     else
         step_copy(end);
@@ -164,21 +170,22 @@ wm_eager_drop(wm_end_t *end)
 {
     CUevent event;
     int device = end->access.device, count = 0;
-    if (end->copy == NULL)
+    if (end->copy.block == NULL)
         return;
-    if (end->copying != NULL && wm_event_acquire(device, &event, NULL) == 0) {
+    if (end->copy.stream != NULL
+        && wm_event_acquire(device, &event, NULL) == 0) {
         count = 1;
-        if (wm_event_record(device, event, end->copying, NULL) < 0) {
+        if (wm_event_record(device, event, end->copy.stream, NULL) < 0) {
             wm_event_release(device, event);
             count = 0;
         }
     }
     // What cannot be remembered is waited for.
-    if (end->copying != NULL && count == 0)
-        (void)!wm_stream_synchronize(device, end->copying, NULL);
-    wm_block_free(end->copy, count, &event, &device);
-    if (end->copying != NULL)
-        wm_stream_release(device, end->copying);
-    end->copy = NULL;
-    end->copying = NULL;
+    if (end->copy.stream != NULL && count == 0)
+        (void)!wm_stream_synchronize(device, end->copy.stream, NULL);
+    wm_block_free(end->copy.block, count, &event, &device);
+    if (end->copy.stream != NULL)
+        wm_stream_release(device, end->copy.stream);
+    end->copy.block = NULL;
+    end->copy.stream = NULL;
 }

@@ -20,6 +20,12 @@ wm_eager_configure(wm_error_t *err);
 void
 wm_eager_step(wm_end_t *end);
 
+// How ways do that (wm_sending_t): by a copy, and of what is one already.
+void
+wm_eager_let_go(wm_end_t *end);
+void
+wm_eager_let_go_of_handed_off(wm_end_t *end);
+
 // Receiver, before it reaches for the memory: takes the offer as it is, or the
 // place of the copy into end->header.
 void

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/way/inline.h"
+// Short messages, whose payload rides behind the header. MPI takes most of
+// them at once: then nothing is left to do, and there is no end but one
+// operation that all of them share.
 
 #include <string.h>
 
@@ -7,8 +9,12 @@
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/message/pack.h"
 #include "comm/message/packet.h"
+#include "comm/message/way.h"
+#include "comm/way/rows.h"
 #include "comm/way/trail.h"
+#include "comm/way/transport.h"
 
 // A packet that MPI still reads, and nobody else.
 typedef struct {
@@ -183,3 +189,60 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
     wm_stat_add(WM_STAT_sent_bytes, (int64_t)buffer->nbytes);
     return 0;
 }
+
+// --- the receiver --------------------------------------------------------
+
+static bool
+check(wm_end_t *end)
+{
+    return end->header.nbytes <= WM_EAGER_BYTES;
+}
+
+// The payload into the buffer; 1 when it is there.
+static int
+match(wm_end_t *end, bool refused, wm_error_t *err)
+{
+    size_t length = end->header.nbytes;
+    const char *payload = end->packet + wm_header_length(&end->header);
+    if (refused)
+        return 1;
+    int code = wm_unpack_reserve(end, err);
+    if (code < 0)
+        return code;
+    if (!wm_buffer_on_device(&end->buffer)) {
+        if (length > 0)
+            memcpy(end->buffer.data, payload, length);
+        wm_transport_mpi.count(end);
+        return 1;
+    }
+    if (length == 0)
+        return 1;
+    code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_memory_copy(end->access.device, end->buffer.data, payload,
+                              length, end->access.stream, err);
+    wm_transport_host.count(end);
+    return code;
+}
+
+static int
+look(wm_end_t *end, wm_error_t *err)
+{
+    return wm_access_look(&end->access, 16, err);
+}
+
+static bool
+fail(wm_end_t *end, const wm_error_t *err)
+{
+    (void)err;
+    (void)!wm_access_synchronize(&end->access, NULL);
+    return false;
+}
+
+const wm_receiving_t wm_receiving_inline = {
+    .name = "inline",
+    .check = check,
+    .match = match,
+    .step = look,
+    .fail = fail,
+};

@@ -3,60 +3,37 @@
 
 #include <string.h>
 
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
-#include "comm/node/mapping.h"
+#include "comm/message/way.h"
+#include "comm/way/batch.h"
+#include "comm/way/eager.h"
+#include "comm/way/lanes.h"
+#include "comm/way/mailbox.h"
 #include "comm/way/pieces.h"
+#include "comm/way/push.h"
+#include "comm/way/ring.h"
+#include "comm/way/rows.h"
 #include "comm/way/transport.h"
 #include "cuda/word.h"
 
 // Sends begun so soon after each other are many: asking the driver about a
 // stream takes longer than recording an event on it.
 #define AGAIN_US 20
-// Of memory that is handed off: each piece costs a copy's start, 3 us or more.
-#define RING_PIECE ((uint64_t)24 << 20)
-#define RING_PIECES 3
+#define LOOKS 256 // at words, before the driver is asked for errors
+#define LOOKS_FOR_PEER 16
 
-// A mailbox, where the message is short and one is free: for memory that CUDA
-// IPC cannot export, for a user's stream, which need not wait then, and for
-// what has gaps, which is packed on its way into it.
-static int
-prepare_box(wm_end_t *end, char **into, wm_pointer_t *memory, wm_error_t *err)
+bool
+wm_offer_begin(wm_end_t *end)
 {
-    bool streamed = end->access.user_device == end->access.device
-                    && !end->synchronous;
-    if (end->header.nbytes > WM_MAIL_BYTES
-        || (end->buffer.pattern != NULL && end->packed == NULL
-                ? wm_pack_by_mail(end) == NULL
-                : end->buffer.memory.exportable && !streamed))
-        return 0;
-    int code = wm_mailbox_acquire(end->access.device, &end->box, memory, err);
-    if (code < 0 || end->box == NULL)
-        return code;
-    end->header.flag = wm_mailbox_flag(end->box);
-    *into = wm_mailbox_pointer(end->box);
-    return 0;
-}
-
-// An exportable copy, or a ring of its pieces.
-static int
-prepare_ring(wm_end_t *end, char **into, wm_pointer_t *memory, wm_error_t *err)
-{
-    wm_header_t *header = &end->header;
-    if (header->nbytes > 2 * RING_PIECE) {
-        header->piece = RING_PIECE;
-        header->ring = RING_PIECES;
-        header->ramped = 1;
-        header->pieces = wm_pieces_count_ramped(header->nbytes, RING_PIECE);
-    }
-    int code = wm_block_alloc(end->access.device, header->piece * header->ring,
-                              &end->handoff, err);
-    if (code < 0)
-        return code;
-    wm_block_describe(end->handoff, memory);
-    *into = wm_block_pointer(end->handoff);
-    return 0;
+    if (!wm_buffer_on_device(&end->buffer) || end->chunks.carried
+        || end->peer->segment == NULL
+        || (end->slot_index = wm_slot_acquire()) < 0)
+        return false;
+    end->slot = &wm_node_self()->segment->slots[end->slot_index];
+    return true;
 }
 
 // What the receiver is to map: the memory itself, else what it is handed off
@@ -64,51 +41,75 @@ prepare_ring(wm_end_t *end, char **into, wm_pointer_t *memory, wm_error_t *err)
 static int
 prepare_memory(wm_end_t *end, wm_error_t *err)
 {
-    wm_header_t *header = &end->header;
     wm_pointer_t memory;
-    char *into;
-    int code = prepare_box(end, &into, &memory, err);
-    if (code == 0 && end->box == NULL)
+    char *into = NULL;
+    int code = wm_mailbox_offer(end, &into, &memory, err);
+    if (code == 0 && into == NULL)
         code = wm_pack_reserve(end, err);
-    if (code == 0 && end->packed != NULL) // what the kernels could not pack
-        code = prepare_box(end, &into, &memory, err);
-    if (code == 0 && end->box == NULL && end->buffer.memory.exportable)
+    if (code == 0
+        && end->gaps.block != NULL) // what the kernels could not pack
+        code = wm_mailbox_offer(end, &into, &memory, err);
+    if (code == 0 && into == NULL && end->buffer.memory.exportable)
         return wm_place_export(end->buffer.data, &end->buffer.memory,
-                               &header->place, err);
-    if (code == 0 && end->box == NULL)
-        code = prepare_ring(end, &into, &memory, err);
+                               &end->header.place, err);
+    if (code == 0 && into == NULL)
+        code = wm_ring_offer(end, &into, &memory, err);
     if (code == 0)
         code = wm_node_register(wm_node_self(), false, end->access.device,
                                 err);
     if (code == 0)
-        code = wm_place_export(into, &memory, &header->place, err);
+        code = wm_place_export(into, &memory, &end->header.place, err);
     if (code < 0) {
-        if (end->handoff != NULL)
-            wm_block_free(end->handoff, 0, NULL, NULL);
-        if (end->box != NULL)
-            wm_mailbox_release(end->box);
-        end->handoff = NULL;
-        end->box = NULL;
-        header->flag = 0;
+        wm_ring_drop(end);
+        wm_mailbox_take_back_offer(end);
+        wm_send_become(end, &wm_sending_direct);
         return code;
     }
-    end->pieces = (wm_pieces_t){
-        .remote = into,
-        .piece = header->piece,
-        .pieces = header->pieces,
-        .ring = header->ring,
-        .ramped = header->ramped,
-        .ready_base = header->ready_base,
-        .taken_base = header->taken_base,
-    };
-    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)header->nbytes);
+    wm_pieces_set(end, into);
+    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
     return 0;
 }
 
-bool
-wm_offer_hands_off(const wm_end_t *end)
+// Fills the header. Where the memory can be neither exported nor handed off it
+// says that the host has to serve; a negative code is for failures of the
+// device alone.
+static int
+offer(wm_end_t *end, wm_error_t *err)
 {
-    return end->handoff != NULL || end->box != NULL;
+    wm_header_t *header = &end->header;
+    const wm_device_t *device;
+    wm_slot_begin(end->slot, &header->ready_base, &header->taken_base);
+    int code = wm_device_describe(end->access.device, &device, err);
+    if (code < 0)
+        return code;
+    header->kind = WM_MESSAGE_OFFER;
+    header->slot = end->slot_index;
+    header->piece = header->nbytes;
+    header->pieces = header->ring = 1;
+    header->device = device->ordinal;
+    memcpy(header->uuid, &device->uuid, sizeof header->uuid);
+    wm_pieces_set(end, NULL);
+    header->stage_only = wm_transport_forced() == &wm_transport_host
+                             ? WM_STAGE_FORCED
+                             : WM_STAGE_NOT;
+    if (!end->peer->self && !header->stage_only)
+        code = prepare_memory(end, err);
+    if (code < 0) { // the host serves; the receiver's transport() tells it
+        header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
+                                                   : WM_STAGE_UNEXPORTABLE;
+        header->piece = header->nbytes;
+        header->pieces = header->ring = 1;
+        header->ramped = 0;
+    }
+    if (end->sending != &wm_sending_direct)
+        return 0;
+    // Of one that is packed the sender may go on before it is taken (eager.c).
+    header->pushes = end->blocking && end->access.user_device < 0
+                     && !end->peer->self && !header->stage_only
+                     && end->buffer.pattern == NULL;
+    code = wm_pack_reserve(end, err);
+    wm_place_set(end->buffer.data, &end->buffer.memory, &header->place);
+    return code;
 }
 
 void
@@ -162,11 +163,13 @@ promise(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-int
-wm_offer_announce(wm_end_t *end, wm_error_t *err)
+// `ready` at once when nobody writes the buffer any more, else by whoever
+// does, in order.
+static int
+announce(wm_end_t *end, wm_error_t *err)
 {
     const wm_producer_t *producer = &end->access.producer;
-    bool idle = end->packed == NULL; // else a kernel was just launched
+    bool idle = end->gaps.block == NULL; // else a kernel was just launched
     int code = 0;
     // Whether it is being captured was asked when the message was begun.
     if (idle)
@@ -185,11 +188,14 @@ wm_offer_announce(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-bool
-wm_offer_waits_to_announce(wm_end_t *end)
+// Whether the driver is to be asked about this send together with others: then
+// it has taken note of its buffer's stream.
+static bool
+waits_for_others(wm_end_t *end)
 {
     static int64_t last; // the engine lock's
-    if (end->blocking || end->access.user_device >= 0 || end->packed != NULL
+    if (end->blocking || end->access.user_device >= 0
+        || end->gaps.block != NULL
         || end->access.producer.kind != WM_PRODUCER_STREAM)
         return false;
     int64_t now = wm_engine_now();
@@ -200,52 +206,186 @@ wm_offer_waits_to_announce(wm_end_t *end)
     return wm_access_is_noted(&end->access);
 }
 
-int
-wm_offer_announce_noted(wm_end_t *end, wm_error_t *err)
+// After that.
+static void
+announce_noted(wm_end_t *end)
 {
-    if (wm_access_is_noted(&end->access))
-        return promise(end, err);
-    ready_now(end);
+    wm_error_t err;
+    if (!wm_access_is_noted(&end->access))
+        ready_now(end);
+    else if (promise(end, &err) < 0)
+        wm_send_fail(end, &err);
+}
+
+static int
+go(wm_end_t *end, wm_error_t *err)
+{
+    if (!waits_for_others(end))
+        return announce(end, err);
+    wm_batch_add_announcement(end, announce_noted);
     return 0;
 }
 
 int
-wm_offer_prepare(wm_end_t *end, wm_error_t *err)
+wm_offer_look(wm_end_t *end, wm_error_t *err)
 {
-    wm_header_t *header = &end->header;
-    const wm_device_t *device;
-    wm_slot_begin(end->slot, &header->ready_base, &header->taken_base);
-    int code = wm_device_describe(end->access.device, &device, err);
-    if (code < 0)
-        return code;
-    header->kind = WM_MESSAGE_OFFER;
-    header->slot = end->slot_index;
-    header->piece = header->nbytes;
-    header->pieces = header->ring = 1;
-    header->device = device->ordinal;
-    memcpy(header->uuid, &device->uuid, sizeof header->uuid);
-    end->pieces.pieces = 1;
-    end->pieces.ready_base = header->ready_base;
-    end->pieces.taken_base = header->taken_base;
-    header->stage_only = wm_transport_forced() == &wm_transport_host
-                             ? WM_STAGE_FORCED
-                             : WM_STAGE_NOT;
-    if (!end->peer->self && !header->stage_only)
-        code = prepare_memory(end, err);
-    if (code < 0) { // the host serves; the receiver's transport() tells it
-        header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
-                                                   : WM_STAGE_UNEXPORTABLE;
-        header->piece = header->nbytes;
-        header->pieces = header->ring = 1;
-        header->ramped = 0;
-    }
-    if (wm_offer_hands_off(end))
-        return 0;
-    // Of one that is packed the sender may go on before it is taken (eager.c).
-    header->pushes = end->blocking && end->access.user_device < 0
-                     && !end->peer->self && !header->stage_only
-                     && end->buffer.pattern == NULL;
-    code = wm_pack_reserve(end, err);
-    wm_place_set(end->buffer.data, &end->buffer.memory, &header->place);
+    bool refused = atomic_load(&end->slot->answer) == WM_ANSWER_ERROR;
+    int code = end->peer->dead || refused
+                   ? wm_failure_look(end->op.comm, end->rank, err)
+                   : 0;
+    if (code == 0 && refused)
+        code = wm_error_set(err, WM_ERR_CUDA, 0,
+                            "the receiver, rank %d, failed: %.120s", end->rank,
+                            end->slot->error);
     return code;
 }
+
+int
+wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err)
+{
+    int code = 0;
+    if (end->buffer.order != NULL)
+        code = wm_order_after_read(end->buffer.order, end->access.user_device,
+                                   end->access.user_stream, err);
+    if (code == 0)
+        wm_op_complete(&end->op);
+    return code;
+}
+
+// A stream of the user's sends: it goes on when the receiver's has taken.
+static int
+follow_receiver(wm_end_t *end, wm_error_t *err)
+{
+    int device = end->access.user_device;
+    int code = wm_node_register(wm_node_self(), false, device, err);
+    if (code == 0)
+        code = wm_word_wait(device, end->access.user_stream, &end->slot->taken,
+                            end->pieces.taken_base + 1, err);
+    return code < 0 ? code : wm_offer_end_for_stream(end, err);
+}
+
+int
+wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
+{
+    const wm_pieces_t *pieces = &end->pieces;
+    int code = 0;
+    bool ready = wm_word_reached(&end->slot->ready,
+                                 pieces->ready_base + pieces->next);
+    if (ready
+        && wm_word_reached(&end->slot->taken,
+                           pieces->taken_base + pieces->pieces)) {
+        wm_push_note(end, pushed);
+        return 1;
+    }
+    if (++end->looks % LOOKS == 0 && (!ready || pushed))
+        code = wm_event_look_for_errors(end->access.device, err);
+    if (code == 0 && end->looks % LOOKS_FOR_PEER == 0)
+        code = wm_failure_look(end->op.comm, end->rank, err);
+    return code;
+}
+
+int
+wm_offer_step(wm_end_t *end, wm_error_t *err)
+{
+    const wm_sending_t *way = end->sending;
+    uint32_t answer = atomic_load(&end->slot->answer);
+    int code = wm_offer_look(end, err);
+    if (code < 0)
+        return code;
+    wm_eager_step(end);
+    if ((code = wm_push_serve(end, err)) < 0)
+        return code;
+    if (end->sending == way && answer == WM_ANSWER_HOST
+        && (code = wm_lanes_begin(end, err)) < 0)
+        return code;
+    if (end->sending != way)
+        return end->sending->step(end, err);
+    if (atomic_load(&end->slot->submitted) == end->pieces.taken_base + 1
+        && end->access.user_device >= 0 && !atomic_load(&end->op.done)
+        && end->pieces.pieces == 1 && (code = follow_receiver(end, err)) < 0)
+        return code;
+    if (way == &wm_sending_ring && answer != WM_ANSWER_HOST
+        && (code = wm_ring_feed(end, err)) < 0)
+        return code;
+    return wm_offer_ended(end, false, err);
+}
+
+// Whether the message comes in spite of the failure: it was posted, and the
+// receiver's stream may wait for it already.
+static bool
+is_on_its_way(const wm_end_t *end)
+{
+    const wm_pieces_t *pieces = &end->pieces;
+    return end->sending->let_go != NULL // nobody has answered
+           && pieces->pieces == 1
+           && wm_word_reached(&end->slot->posted, pieces->ready_base + 1)
+           && (wm_word_reached(&end->slot->ready, pieces->ready_base + 1)
+               || wm_event_look_for_errors(end->access.device, NULL) == 0);
+}
+
+bool
+wm_offer_fail(wm_end_t *end)
+{
+    bool comes = is_on_its_way(end);
+    if (!comes)
+        wm_slot_fail(end->slot, end->op.error.text);
+    if (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR)
+        wm_offer_peer_died(end); // our user's stream may wait for it
+    return comes && end->sending == &wm_sending_direct
+           && end->gaps.block == NULL;
+}
+
+void
+wm_offer_peer_died(wm_end_t *end)
+{
+    wm_slot_take_for_receiver(end->slot,
+                              end->pieces.taken_base + end->pieces.pieces);
+}
+
+// The slot serves no other, as somebody may look at it yet.
+bool
+wm_offer_is_given_up(wm_end_t *end)
+{
+    bool given_up = end->peer->dead;
+    if (!given_up) {
+        wm_slot_fail(end->slot, end->op.error.text);
+        given_up = wm_slot_take_back(end->slot);
+    }
+    if (end->peer->dead)
+        wm_offer_peer_died(end);
+    if (given_up)
+        end->slot_index = -1;
+    return given_up;
+}
+
+bool
+wm_offer_heard(wm_end_t *end)
+{
+    const wm_pieces_t *pieces = &end->pieces;
+    if (++end->looks % LOOKS_FOR_PEER == 0
+        && wm_failure_look(end->op.comm, end->rank, NULL) < 0
+        && wm_offer_is_given_up(end))
+        return true;
+    uint32_t answer = atomic_load(&end->slot->answer);
+    bool lost = end->looks % LOOKS == 0
+                && !wm_word_reached(&end->slot->ready,
+                                    pieces->ready_base + pieces->next)
+                && wm_event_look_for_errors(end->access.device, NULL) < 0;
+    // It waits for what will not come any more.
+    if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
+        wm_slot_fail(end->slot, end->op.error.text);
+    return answer == WM_ANSWER_ERROR
+           || wm_word_reached(&end->slot->taken,
+                              pieces->taken_base + pieces->pieces);
+}
+
+const wm_sending_t wm_sending_direct = {
+    .name = "direct",
+    .offer = offer,
+    .go = go,
+    .step = wm_offer_step,
+    .let_go = wm_eager_let_go,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};

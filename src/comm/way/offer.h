@@ -1,37 +1,48 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a sender offers: its own memory, or an exportable copy of it in a
-// mailbox or a ring. Engine lock held.
+// The sender's end of an offer: a slot of its segment, whose words the two
+// ends write to each other, and what is offered under it: its own memory
+// (direct), or an exportable copy in a mailbox or a ring. Engine lock held.
 #ifndef WM_COMM_WAY_OFFER_H
 #define WM_COMM_WAY_OFFER_H
 
 #include "comm/message/end.h"
 
-// Fills the header of an operation that has a slot. Where the memory can be
-// neither exported nor handed off the header says that the host has to serve;
-// a negative code is for failures of the device alone.
-WM_MUST_CHECK int
-wm_offer_prepare(wm_end_t *end, wm_error_t *err);
-
-// Whether the bytes go through a mailbox or a ring.
+// Takes a slot, where the message is one to offer.
 bool
-wm_offer_hands_off(const wm_end_t *end);
+wm_offer_begin(wm_end_t *end);
 
 // The first piece will be ready whatever comes: a stream may wait for it.
 void
 wm_offer_posted(wm_end_t *end);
 
-// `ready` at once when nobody writes the buffer any more, else by whoever
-// does, in order.
+// The user's stream has been given all that reads the buffer: what comes next
+// on it may change it.
 WM_MUST_CHECK int
-wm_offer_announce(wm_end_t *end, wm_error_t *err);
+wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err);
 
-// Whether the driver is to be asked about this send together with others
-// (wm_batch_add_announcement): then it has taken note of its buffer's stream.
+// What the steps of all offers begin with, an error that the receiver or MPI
+// tells, and end with: 1 when the receiver has taken everything and no word of
+// ours is still to come, 0 when not yet.
+WM_MUST_CHECK int
+wm_offer_look(wm_end_t *end, wm_error_t *err);
+WM_MUST_CHECK int
+wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err);
+
+// One step of what nobody has answered yet: another way may begin.
+WM_MUST_CHECK int
+wm_offer_step(wm_end_t *end, wm_error_t *err);
+
+// Likewise in common (wm_sending_t).
 bool
-wm_offer_waits_to_announce(wm_end_t *end);
+wm_offer_fail(wm_end_t *end);
+bool
+wm_offer_heard(wm_end_t *end);
+void
+wm_offer_peer_died(wm_end_t *end);
 
-// wm_offer_announce() after that.
-WM_MUST_CHECK int
-wm_offer_announce_noted(wm_end_t *end, wm_error_t *err);
+// Whether nobody will say another word of a message that has failed: the
+// receiver is dead, or its communicator was revoked before it took the offer.
+bool
+wm_offer_is_given_up(wm_end_t *end);
 
 #endif

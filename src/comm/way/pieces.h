@@ -1,37 +1,47 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Offered memory, in one piece or through a ring of them: the receiver's
-// pulling and the sender's feeding. Engine lock held.
+// The pieces of an offer, and the words that tell of them: the sender writes
+// piece i and then `ready`, the receiver takes it and then writes `taken`,
+// which frees its place in the ring. A plain offer is a ring of one piece.
+// Engine lock held.
 #ifndef WM_COMM_WAY_PIECES_H
 #define WM_COMM_WAY_PIECES_H
 
 #include "comm/message/end.h"
-
-// Receiver: whether the data come through a mailbox. What is staged does not.
-bool
-wm_pieces_are_boxed(const wm_end_t *end);
-
-// Receiver: whether the sender's memory is on the GPU that ours is on.
-bool
-wm_pieces_on_same_gpu(const wm_end_t *end);
 
 // How many pieces a message has whose first two are a quarter and a half; it
 // is longer than one.
 uint32_t
 wm_pieces_count_ramped(uint64_t nbytes, uint64_t piece);
 
-// Receiver: one step of pulling; 1 when all has been taken, 0 when not yet.
-int
-wm_pieces_pull(wm_end_t *end, wm_error_t *err);
+// The pieces are those of the header, which are there.
+void
+wm_pieces_set(wm_end_t *end, char *remote);
 
-// Sender: one step of filling a ring.
-WM_MUST_CHECK int
-wm_pieces_feed(wm_end_t *end, wm_error_t *err);
+// Where in the message a piece begins, and its bytes.
+uint64_t
+wm_piece_start(const wm_pieces_t *pieces, uint32_t index);
+uint64_t
+wm_piece_length(const wm_end_t *end, uint32_t index);
 
-// Sender: what has been posted to a mailbox, and is to go through the host
-// after all, comes out of that on the operation's stream, then `ready`: its
-// buffer is the user's again, or has gaps.
+// Whether a piece is there.
+bool
+wm_piece_is_ready(const wm_end_t *end, uint32_t index);
+
+// Receiver: whether all have been taken.
+bool
+wm_pieces_are_taken(const wm_end_t *end);
+
+// Receiver: the word that tells how a kernel of ours has ended.
+_Atomic uint32_t *
+wm_pieces_status(const wm_end_t *end);
+
+// What a batch tells of launching it: the next step raises where it failed.
+void
+wm_pieces_launched(wm_end_t *end, const wm_error_t *failure);
+
+// Words tell the end for nothing, but no errors: now and then the driver is
+// asked for those.
 WM_MUST_CHECK int
-wm_pieces_take_back(wm_end_t *end, char *into, uint32_t ready,
-                    wm_error_t *err);
+wm_pieces_look_for_errors(wm_end_t *end, wm_error_t *err);
 
 #endif

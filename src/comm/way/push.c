@@ -4,7 +4,9 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
-#include "comm/way/pieces.h"
+#include "comm/way/offer.h"
+#include "comm/way/rows.h"
+#include "comm/way/take.h"
 #include "comm/way/transport.h"
 #include "cuda/word.h"
 
@@ -28,7 +30,7 @@ is_sending(const wm_peer_t *peer, uint64_t nbytes)
 static bool
 is_worth_it(const wm_end_t *end)
 {
-    if (wm_pieces_on_same_gpu(end))
+    if (wm_take_is_on_same_gpu(end))
         return end->peer->copied;
     return end->header.nbytes >= BOTH_WAYS_BYTES
            && is_sending(end->peer, BOTH_WAYS_BYTES);
@@ -53,7 +55,7 @@ wm_push_ask(wm_end_t *end)
     wm_slot_t *slot = end->slot;
     wm_place_t into;
     if (!end->header.pushes || end->peer->push_refused
-        || end->transport != &wm_transport_ipc || end->access.user_device >= 0
+        || !end->transport->direct || end->access.user_device >= 0
         || end->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(end)
         || !is_free(end)
@@ -149,7 +151,9 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_slot_enqueue_pushed(slot, end->access.device,
                                       end->access.stream, err);
-    return code < 0 ? code : 1;
+    if (code == 0)
+        wm_send_become(end, &wm_sending_pushed);
+    return code;
 }
 
 void
@@ -158,3 +162,34 @@ wm_push_note(wm_end_t *end, bool pushed)
     end->access.idle |= pushed;
     end->peer->copied = !pushed;
 }
+
+static int
+step_sending(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_offer_look(end, err);
+    return code < 0 ? code : wm_offer_ended(end, true, err);
+}
+
+const wm_sending_t wm_sending_pushed = {
+    .name = "pushed",
+    .step = step_sending,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};
+
+static int
+step_receiving(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_push_ended(end);
+    if (code < 0) // the receiver's to copy
+        wm_receive_become(end, &wm_receiving_offer);
+    return wm_take_watch(end, code > 0, err);
+}
+
+const wm_receiving_t wm_receiving_pushed = {
+    .name = "pushed",
+    .step = step_receiving,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};

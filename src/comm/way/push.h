@@ -24,8 +24,8 @@ wm_push_ended(wm_end_t *end);
 bool
 wm_push_withdraw(wm_end_t *end);
 
-// Sender: copies if it has been asked; 1 when that has been enqueued, 0 when
-// there is nothing to do, negative when the receiver must be told.
+// Sender: copies if it has been asked, and is pushed from then on; negative
+// when the receiver must be told.
 WM_MUST_CHECK int
 wm_push_serve(wm_end_t *end, wm_error_t *err);
 

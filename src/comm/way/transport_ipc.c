@@ -6,21 +6,8 @@
 
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
+#include "comm/way/pieces.h"
 #include "comm/way/transport.h"
-
-static void
-set_pieces(wm_end_t *end, char *remote)
-{
-    end->pieces = (wm_pieces_t){
-        .remote = remote,
-        .piece = end->header.piece,
-        .pieces = end->header.pieces,
-        .ring = end->header.ring,
-        .ramped = end->header.ramped,
-        .ready_base = end->header.ready_base,
-        .taken_base = end->header.taken_base,
-    };
-}
 
 static bool
 on_device(const wm_pointer_t *into)
@@ -58,7 +45,7 @@ self_accept(wm_end_t *end, wm_error_t *err)
                                 end->header.device, end->access.device);
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
-    set_pieces(end, (char *)(uintptr_t)end->header.place.address);
+    wm_pieces_set(end, (char *)(uintptr_t)end->header.place.address);
     return 0;
 }
 
@@ -109,7 +96,7 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
     }
     if (code < 0)
         return code;
-    set_pieces(end, wm_mapping_at(end->mapping, &end->header.place));
+    wm_pieces_set(end, wm_mapping_at(end->mapping, &end->header.place));
     return 0;
 }
 

@@ -146,19 +146,6 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
     return interface_dict(self, false, NULL);
 }
 
-static const char *
-format_of(wm_dtype_t dtype)
-{
-    static const char *const formats[WM_DTYPES] = {
-        [WM_BOOL] = "?",       [WM_INT8] = "b",        [WM_INT16] = "h",
-        [WM_INT32] = "i",      [WM_INT64] = "l",       [WM_UINT8] = "B",
-        [WM_UINT16] = "H",     [WM_UINT32] = "I",      [WM_UINT64] = "L",
-        [WM_FLOAT16] = "e",    [WM_FLOAT32] = "f",     [WM_FLOAT64] = "d",
-        [WM_COMPLEX64] = "Zf", [WM_COMPLEX128] = "Zd",
-    };
-    return formats[dtype];
-}
-
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit platform");
 
 // Why the buffer cannot be had as asked for, or NULL.
@@ -168,7 +155,7 @@ refusal(const wm_array_t *array, int flags)
     if (array->storage->memory.device >= 0) {
         return "this array is on a GPU: use .numpy() for a copy on the host";
     }
-    if (format_of(array->dtype) == NULL) {
+    if (wm_dtype_info(array->dtype)->format == NULL) {
         return "the buffer protocol has no bfloat16: use .numpy()";
     }
     if ((flags & PyBUF_WRITABLE) != 0 && array->readonly) {
@@ -209,7 +196,8 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
     buffer->len = (Py_ssize_t)wm_array_nbytes(array);
     buffer->readonly = array->readonly;
     buffer->itemsize = wm_dtype_info(array->dtype)->itemsize;
-    buffer->format = typed ? (char *)format_of(array->dtype) : NULL;
+    buffer->format = typed ? (char *)wm_dtype_info(array->dtype)->format
+                           : NULL;
     buffer->ndim = array->ndim;
     buffer->shape = shaped ? (Py_ssize_t *)array->shape : NULL;
     buffer->strides = strided ? (Py_ssize_t *)array->strides : NULL;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/channel.h"
 
-#include "comm/way/inline.h"
 #include "comm/engine/engine.h"
 
 int

@@ -32,38 +32,12 @@ half_type(void)
 MPI_Datatype
 wm_py_datatype_of(wm_dtype_t dtype)
 {
-    switch (dtype) {
-    case WM_BOOL:
-        return MPI_C_BOOL;
-    case WM_INT8:
-        return MPI_INT8_T;
-    case WM_INT16:
-        return MPI_INT16_T;
-    case WM_INT32:
-        return MPI_INT32_T;
-    case WM_INT64:
-        return MPI_INT64_T;
-    case WM_UINT8:
-        return MPI_UINT8_T;
-    case WM_UINT16:
-        return MPI_UINT16_T;
-    case WM_UINT32:
-        return MPI_UINT32_T;
-    case WM_UINT64:
-        return MPI_UINT64_T;
-    case WM_FLOAT16:
-        return half_type();
-    case WM_FLOAT32:
-        return MPI_FLOAT;
-    case WM_FLOAT64:
-        return MPI_DOUBLE;
-    case WM_COMPLEX64:
-        return MPI_C_FLOAT_COMPLEX;
-    case WM_COMPLEX128:
-        return MPI_C_DOUBLE_COMPLEX;
-    default:
-        return MPI_DATATYPE_NULL;
-    }
+    static const MPI_Datatype types[WM_DTYPES] = {
+#define X(NAME, name, typestr, bytes, code, format, mpi) mpi,
+        WM_DTYPE_ROWS(X)
+#undef X
+    };
+    return dtype == WM_FLOAT16 ? half_type() : types[dtype];
 }
 
 // How a datatype was made. `numbers` are the counts and then the addresses of

@@ -4,13 +4,15 @@
 // device memory to a CUDA-aware one, once those who use it have ended; else
 // it goes through two page-locked chunks, so that the copy of one overlaps the
 // flight of the other. An empty chunk says that the sender failed.
-#include "comm/way/payload.h"
+#include "comm/way/chunks.h"
 
 #include <stdlib.h>
 
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
-#include "comm/way/pieces.h"
+#include "comm/message/pack.h"
+#include "comm/way/mailbox.h"
+#include "comm/way/rows.h"
 #include "comm/way/transport.h"
 
 static uint32_t
@@ -28,11 +30,11 @@ chunk_length(const wm_end_t *end, uint32_t index)
 }
 
 // A device's end stages two chunks, so none is larger than need be.
-uint32_t
-wm_payload_chunk(const wm_end_t *end)
+static uint32_t
+chunk_size(const wm_end_t *end)
 {
     size_t nbytes = end->header.nbytes, most = WM_CHUNK_BYTES;
-    if (end->carried)
+    if (end->chunks.carried)
         most = WM_CARRIED_BYTES;
     else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
         most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
@@ -42,7 +44,7 @@ wm_payload_chunk(const wm_end_t *end)
 static char *
 chunk_stage(const wm_end_t *end, uint32_t index)
 {
-    return end->staging + (size_t)(index % 2) * end->header.chunk;
+    return end->chunks.staging + (size_t)(index % 2) * end->header.chunk;
 }
 
 // Device memory: two chunks of staging, a stream behind the producer.
@@ -50,7 +52,7 @@ static int
 prepare(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_pinned_alloc(2 * (size_t)end->header.chunk,
-                               (void **)&end->staging, err);
+                               (void **)&end->chunks.staging, err);
     return code < 0 ? code : wm_end_open_stream(end, err);
 }
 
@@ -58,21 +60,21 @@ prepare(wm_end_t *end, wm_error_t *err)
 static bool
 is_staged(const wm_end_t *end)
 {
-    return wm_buffer_on_device(&end->buffer) && !end->carried;
+    return wm_buffer_on_device(&end->buffer) && !end->chunks.carried;
 }
 
 // MPI looks at no stream: 1 once nobody uses the memory that it is to reach.
 static int
 wait_for_users(wm_end_t *end, wm_error_t *err)
 {
-    if (!end->carried || end->reachable)
+    if (!end->chunks.carried || end->chunks.reachable)
         return 1;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
         code = wm_stream_idle(end->access.device, end->access.stream,
-                              &end->reachable, err);
-    end->access.idle = end->reachable;
-    return code < 0 ? code : end->reachable;
+                              &end->chunks.reachable, err);
+    end->access.idle = end->chunks.reachable;
+    return code < 0 ? code : end->chunks.reachable;
 }
 
 // What MPI does with device memory it does in the current context. After an
@@ -80,7 +82,7 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
-    if (end->carried && end->op.error.code == 0)
+    if (end->chunks.carried && end->op.error.code == 0)
         return wm_device_enter(end->access.device, scope, err);
     scope->stayed = true; // nothing to leave
     return 0;
@@ -96,8 +98,9 @@ test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
     int code = enter(end, &scope, err);
     if (code < 0)
         return code;
-    code = wm_mpi_check(MPI_Test(&end->flying[chunk % 2], &flag, &status),
-                        "MPI_Test", err);
+    code = wm_mpi_check(
+        MPI_Test(&end->chunks.flying[chunk % 2], &flag, &status), "MPI_Test",
+        err);
     wm_device_leave(&scope);
     *ended = flag != 0;
     if (code == 0 && flag && count != NULL)
@@ -114,7 +117,8 @@ send_chunk(wm_end_t *end, const char *from, uint32_t at, wm_error_t *err)
         return code;
     code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(end, at), MPI_BYTE,
                                   end->rank, (int)end->header.seq,
-                                  end->op.comm->data, &end->flying[at % 2]),
+                                  end->op.comm->data,
+                                  &end->chunks.flying[at % 2]),
                         "MPI_Isend", err);
     wm_device_leave(&scope);
     return code;
@@ -129,7 +133,8 @@ receive_chunk(wm_end_t *end, char *into, uint32_t at, wm_error_t *err)
         return code;
     code = wm_mpi_check(MPI_Irecv(into, (int)chunk_length(end, at), MPI_BYTE,
                                   end->op.result.source, (int)end->header.seq,
-                                  end->op.comm->data, &end->flying[at % 2]),
+                                  end->op.comm->data,
+                                  &end->chunks.flying[at % 2]),
                         "MPI_Irecv", err);
     wm_device_leave(&scope);
     return code;
@@ -140,7 +145,7 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
     char *into = chunk_stage(end, at);
     if (end->box != NULL) { // of one chunk
-        int code = wm_pieces_take_back(end, into, end->pieces.ready_base + 1,
+        int code = wm_mailbox_copy_out(end, into, end->pieces.ready_base + 1,
                                        err);
         end->pieces.next = code == 0;
         return code;
@@ -150,37 +155,47 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
                           chunk_length(end, at), end->access.stream, err);
 }
 
-// chunks[0] counts those copied out of the device, offset those given to MPI
-// (in chunks), chunks[1] those that MPI is done with.
+void
+wm_chunks_drop(wm_end_t *end)
+{
+    if (end->chunks.staging != NULL)
+        wm_pinned_free(end->chunks.staging);
+    end->chunks.staging = NULL;
+    free(end->chunks.scratch);
+    end->chunks.scratch = NULL;
+}
+
 int
-wm_payload_send(wm_end_t *end, wm_error_t *err)
+wm_chunks_send(wm_end_t *end, wm_error_t *err)
 {
     uint32_t total = chunk_count(end);
     bool device = is_staged(end);
     int code = wait_for_users(end, err);
     if (code <= 0)
         return code;
-    if (device && end->staging == NULL && (code = prepare(end, err)) < 0)
+    if (device && end->chunks.staging == NULL
+        && (code = prepare(end, err)) < 0)
         return code;
     bool ended = true;
-    while (end->chunks[1] < end->offset && ended) {
-        if ((code = test_part(end, end->chunks[1], &ended, NULL, err)) < 0)
+    while (end->chunks.done < end->chunks.given && ended) {
+        if ((code = test_part(end, end->chunks.done, &ended, NULL, err)) < 0)
             return code;
-        end->chunks[1] += ended;
+        end->chunks.done += ended;
     }
-    if (end->chunks[1] == total)
+    if (end->chunks.done == total)
         return 1;
-    if (device && end->chunks[0] == end->offset && end->chunks[0] < total
-        && end->chunks[0] < end->chunks[1] + 2) {
-        uint32_t at = end->chunks[0];
+    if (device && end->chunks.copied == end->chunks.given
+        && end->chunks.copied < total
+        && end->chunks.copied < end->chunks.done + 2) {
+        uint32_t at = end->chunks.copied;
         if ((code = copy_out(end, at, err)) < 0)
             return code;
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
-        ++end->chunks[0];
+        ++end->chunks.copied;
     }
     if (device) {
         bool idle = false;
-        if (end->chunks[0] > end->offset)
+        if (end->chunks.copied > end->chunks.given)
             code = wm_stream_idle(end->access.device, end->access.stream,
                                   &idle, err);
         else
@@ -188,27 +203,54 @@ wm_payload_send(wm_end_t *end, wm_error_t *err)
         if (code < 0 || !idle)
             return code;
     }
-    while (end->offset < total && end->offset < end->chunks[1] + 2u
-           && (!device || end->offset < end->chunks[0])) {
-        uint32_t at = (uint32_t)end->offset;
+    while (end->chunks.given < total
+           && end->chunks.given < end->chunks.done + 2u
+           && (!device || end->chunks.given < end->chunks.copied)) {
+        uint32_t at = (uint32_t)end->chunks.given;
         char *from = device
                          ? chunk_stage(end, at)
                          : end->buffer.data + (size_t)at * end->header.chunk;
         if ((code = send_chunk(end, from, at, err)) < 0)
             return code;
-        ++end->offset;
+        ++end->chunks.given;
     }
     return 0;
 }
 
-void
-wm_payload_abandon(wm_end_t *end)
+bool
+wm_chunks_fail(wm_end_t *end)
 {
     MPI_Request empty;
     if (MPI_Isend(NULL, 0, MPI_BYTE, end->rank, (int)end->header.seq,
                   end->op.comm->data, &empty)
         == MPI_SUCCESS)
         wm_posted_leave(end->op.comm, &empty);
+    return false;
+}
+
+bool
+wm_chunks_have_gone(wm_end_t *end)
+{
+    int flag = 1;
+    for (int i = 0; i < 2 && flag; ++i)
+        if (end->chunks.flying[i] != MPI_REQUEST_NULL
+            && MPI_Test(&end->chunks.flying[i], &flag, MPI_STATUS_IGNORE)
+                   != MPI_SUCCESS)
+            flag = 1;
+    return flag;
+}
+
+static int
+offer(wm_end_t *end, wm_error_t *err)
+{
+    end->header.kind = WM_MESSAGE_DATA;
+    int code = wm_pack_reserve(end, err);
+    if (code < 0)
+        return code;
+    if (wm_buffer_on_device(&end->buffer) && end->gaps.block == NULL)
+        wm_access_take_note(&end->access);
+    wm_chunks_announce(end);
+    return 0;
 }
 
 // The sender failed: what else was posted for it never comes.
@@ -216,12 +258,12 @@ static void
 end_abandoned(wm_end_t *end, uint32_t total)
 {
     for (int i = 0; i < 2; ++i)
-        if (end->flying[i] != MPI_REQUEST_NULL) {
-            MPI_Cancel(&end->flying[i]);
-            MPI_Wait(&end->flying[i], MPI_STATUS_IGNORE);
+        if (end->chunks.flying[i] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&end->chunks.flying[i]);
+            MPI_Wait(&end->chunks.flying[i], MPI_STATUS_IGNORE);
         }
-    end->chunks[1] = total;
-    end->offset = total;
+    end->chunks.done = total;
+    end->chunks.given = total;
 }
 
 // Where chunk `index` is received: in place when it fits whole into host
@@ -229,17 +271,16 @@ end_abandoned(wm_end_t *end, uint32_t total)
 static char *
 landing(const wm_end_t *end, uint32_t index)
 {
-    if (end->scratch != NULL)
-        return end->scratch + (size_t)(index % 2) * end->header.chunk;
-    if (end->staging != NULL)
+    if (end->chunks.scratch != NULL)
+        return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
+    if (end->chunks.staging != NULL)
         return chunk_stage(end, index);
     return end->buffer.data + (size_t)index * end->header.chunk;
 }
 
-// offset counts the chunks posted, chunks[1] those that MPI is done with.
 // After an error the rest is taken and thrown away, so that the sender ends.
-int
-wm_payload_receive(wm_end_t *end, wm_error_t *err)
+static int
+receive(wm_end_t *end, wm_error_t *err)
 {
     uint32_t total = chunk_count(end);
     bool device = is_staged(end);
@@ -247,15 +288,16 @@ wm_payload_receive(wm_end_t *end, wm_error_t *err)
     int code = discard ? 1 : wait_for_users(end, err);
     if (code <= 0)
         return code;
-    if (device && !discard && end->staging == NULL
+    if (device && !discard && end->chunks.staging == NULL
         && (code = prepare(end, err)) < 0)
         return code;
-    if (discard && end->scratch == NULL
-        && (end->scratch = malloc(2 * (size_t)end->header.chunk)) == NULL)
+    if (discard && end->chunks.scratch == NULL
+        && (end->chunks.scratch = malloc(2 * (size_t)end->header.chunk))
+               == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     bool ended = true;
-    while (end->chunks[1] < end->offset && ended) {
-        uint32_t at = end->chunks[1];
+    while (end->chunks.done < end->chunks.given && ended) {
+        uint32_t at = end->chunks.done;
         int count = 0;
         if ((code = test_part(end, at, &ended, &count, err)) < 0)
             return code;
@@ -268,7 +310,7 @@ wm_payload_receive(wm_end_t *end, wm_error_t *err)
                                 "not deliver the message",
                                 end->op.result.source);
         }
-        ++end->chunks[1];
+        ++end->chunks.done;
         if (!device || discard)
             continue;
         code = wm_memory_copy(end->access.device,
@@ -280,8 +322,9 @@ wm_payload_receive(wm_end_t *end, wm_error_t *err)
             return code;
     }
     bool idle = true;
-    if (device && end->chunks[1] > 0 && !discard
-        && (end->chunks[1] == total || end->offset < end->chunks[1] + 2u)) {
+    if (device && end->chunks.done > 0 && !discard
+        && (end->chunks.done == total
+            || end->chunks.given < end->chunks.done + 2u)) {
         // The stage of the next chunk may still be copied from.
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
                               err);
@@ -290,13 +333,70 @@ wm_payload_receive(wm_end_t *end, wm_error_t *err)
     }
     if (!idle)
         return 0;
-    if (end->chunks[1] == total)
+    if (end->chunks.done == total)
         return 1;
-    while (end->offset < total && end->offset < end->chunks[1] + 2u) {
-        uint32_t at = (uint32_t)end->offset;
+    while (end->chunks.given < total
+           && end->chunks.given < end->chunks.done + 2u) {
+        uint32_t at = (uint32_t)end->chunks.given;
         if ((code = receive_chunk(end, landing(end, at), at, err)) < 0)
             return code;
-        ++end->offset;
+        ++end->chunks.given;
     }
     return 0;
 }
+
+void
+wm_chunks_announce(wm_end_t *end)
+{
+    end->header.kind = WM_MESSAGE_DATA;
+    end->header.seq = wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
+    end->header.chunk = chunk_size(end);
+}
+
+const wm_sending_t wm_sending_chunks = {
+    .name = "chunks",
+    .offer = offer,
+    .step = wm_chunks_send,
+    .fail = wm_chunks_fail,
+    .heard = wm_chunks_have_gone,
+};
+
+static bool
+check(wm_end_t *end)
+{
+    const wm_header_t *header = &end->header;
+    return header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
+           && header->nbytes > 0
+           && (header->nbytes - 1) / header->chunk < INT32_MAX
+           && header->seq <= (uint32_t)wm_comm_last_number(end->op.comm);
+}
+
+static int
+match(wm_end_t *end, bool refused, wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(&end->buffer);
+    end->chunks.carried = device && wm_transport_is_carried(end->peer);
+    if (device && !end->chunks.carried)
+        wm_transport_host.count(end);
+    else
+        wm_transport_mpi.count(end);
+    int code = refused ? 0 : wm_unpack_reserve(end, err);
+    return code < 0 ? code : receive(end, err);
+}
+
+// The sender goes on sending: the rest is thrown away.
+static bool
+fail(wm_end_t *end, const wm_error_t *err)
+{
+    (void)err;
+    (void)!wm_access_synchronize(&end->access, NULL);
+    return true;
+}
+
+const wm_receiving_t wm_receiving_chunks = {
+    .name = "chunks",
+    .check = check,
+    .match = match,
+    .step = receive,
+    .fail = fail,
+};

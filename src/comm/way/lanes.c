@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/way/lanes.h"
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/message/pack.h"
+#include "comm/way/chunks.h"
+#include "comm/way/mailbox.h"
+#include "comm/way/offer.h"
+#include "comm/way/ring.h"
+#include "comm/way/rows.h"
+#include "cuda/word.h"
+
+// For how long nothing is taken out of any lane before others go round them.
+#define STUCK_US 10000
+#define LOOKS 16 // at words, before the clock, or the peer, is looked at
+
+enum { NO_LANE = -1, LANES_STUCK = -2 };
+
+static const wm_slot_t *users[WM_LANES]; // NULL: a free lane
+
+static int
+acquire_lane(const wm_slot_t *slot)
+{
+    static uint32_t seen; // taken out of the lanes, at `since`
+    static int64_t since; // 0: a lane was free
+    static unsigned looks;
+    uint32_t taken = 0;
+    for (int i = 0; i < WM_LANES; ++i) {
+        if (users[i] == NULL) {
+            users[i] = slot;
+            since = 0;
+            return i;
+        }
+        taken += atomic_load(&users[i]->taken);
+    }
+    if (++looks % LOOKS != 0)
+        return NO_LANE;
+    int64_t now = wm_engine_now();
+    if (since == 0 || taken != seen) {
+        seen = taken;
+        since = now;
+    }
+    return now - since < STUCK_US ? NO_LANE : LANES_STUCK;
+}
+
+void
+wm_lane_drop(wm_end_t *end)
+{
+    if (end->lane >= 0)
+        users[end->lane] = NULL;
+    end->lane = -1;
+}
+
+// Some eighth of the message a piece, so that both copies overlap.
+static int
+fill_lane(wm_end_t *end, wm_error_t *err)
+{
+    uint64_t piece = end->header.nbytes / 8;
+    piece = piece < 131072 ? 131072 : piece;
+    piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
+    end->pieces.remote = wm_lane_pointer(wm_node_self(), end->lane);
+    end->pieces.piece = piece;
+    end->pieces.pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece);
+    end->pieces.ring = WM_LANE_PIECES;
+    int code = wm_node_register(wm_node_self(), true, end->access.device, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)end->header.nbytes);
+    return code;
+}
+
+int
+wm_lanes_begin(wm_end_t *end, wm_error_t *err)
+{
+    wm_slot_t *slot = end->slot;
+    // What was promised so far must be there, or its late word would mislead.
+    if (!wm_word_reached(&slot->ready,
+                         end->pieces.ready_base + end->pieces.next))
+        return 0;
+    int lane = acquire_lane(slot), code = 0;
+    if (lane == NO_LANE)
+        return 0;
+    bool by_mpi = lane == LANES_STUCK;
+    end->lane = by_mpi ? -1 : lane;
+    wm_mailbox_give_way(end);
+    wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
+    end->pieces = (wm_pieces_t){
+        .ready_base = atomic_load(&slot->ready),
+        .taken_base = atomic_load(&slot->taken),
+    };
+    if (by_mpi) { // the receiver takes one piece, of nothing, when it knows
+        wm_chunks_announce(end);
+        end->pieces.pieces = 1;
+    }
+    else
+        code = fill_lane(end, err);
+    if (code < 0)
+        return code;
+    wm_slot_staging_t staging = {
+        .lane = by_mpi ? WM_LANE_OF_MPI : (uint32_t)end->lane,
+        .seq = by_mpi ? end->header.seq : 0,
+        .piece = by_mpi ? end->header.chunk : (uint32_t)end->pieces.piece,
+        .ready_base = end->pieces.ready_base,
+        .taken_base = end->pieces.taken_base,
+    };
+    wm_slot_stage(slot, &staging);
+    wm_send_become(end, by_mpi ? &wm_sending_by_mpi : &wm_sending_lane);
+    return 0;
+}
+
+static int
+step_lane(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_offer_look(end, err);
+    if (code == 0)
+        code = wm_ring_feed(end, err);
+    return code < 0 ? code : wm_offer_ended(end, false, err);
+}
+
+const wm_sending_t wm_sending_lane = {
+    .name = "lane",
+    .step = step_lane,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};
+
+// Sends chunks; 1 when all have gone and the receiver needs the slot no more.
+static int
+step_by_mpi(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_chunks_send(end, err);
+    if (code <= 0
+        || wm_word_reached(&end->slot->taken, end->pieces.taken_base + 1))
+        return code;
+    code = ++end->looks % LOOKS == 0
+               ? wm_failure_look(end->op.comm, end->rank, err)
+               : 0;
+    return code < 0 ? code : wm_offer_look(end, err);
+}
+
+static bool
+by_mpi_heard(wm_end_t *end)
+{
+    if (++end->looks % LOOKS == 0
+        && wm_failure_look(end->op.comm, end->rank, NULL) < 0
+        && wm_offer_is_given_up(end))
+        return true;
+    return wm_chunks_have_gone(end)
+           && (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR
+               || wm_word_reached(&end->slot->taken,
+                                  end->pieces.taken_base + 1));
+}
+
+const wm_sending_t wm_sending_by_mpi = {
+    .name = "by MPI",
+    .step = step_by_mpi,
+    .fail = wm_chunks_fail,
+    .heard = by_mpi_heard,
+    .peer_died = wm_offer_peer_died,
+};
+
+static int
+damaged(const wm_end_t *end, wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "the shared segment of rank %d is damaged",
+                        end->op.result.source);
+}
+
+// The payload goes the way it goes to other hosts: the slot is no more needed.
+static int
+follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
+{
+    end->header.kind = WM_MESSAGE_DATA;
+    end->header.seq = staging->seq;
+    end->header.chunk = staging->piece;
+    if (!wm_receiving_chunks.check(end))
+        return damaged(end, err);
+    wm_slot_set_taken(end->slot, staging->taken_base + 1);
+    end->slot = NULL;
+    return 0;
+}
+
+// Asks the sender to stage. Until it has, there are no pieces.
+int
+wm_lanes_accept(wm_end_t *end, wm_error_t *err)
+{
+    wm_slot_t *slot = end->slot;
+    wm_slot_answer_host(slot);
+    if (!atomic_load(&slot->staged))
+        return 1; // not yet
+    wm_slot_staging_t staging = slot->staging;
+    uint32_t lane = staging.lane, piece = staging.piece;
+    if (lane == WM_LANE_OF_MPI)
+        return follow_to_mpi(end, &staging, err);
+    if (lane >= WM_LANES || piece == 0 || piece > WM_PIECE_BYTES
+        || (end->header.nbytes - 1) / piece >= INT32_MAX)
+        return damaged(end, err);
+    bool device = wm_buffer_on_device(&end->buffer);
+    if (device) {
+        int code = wm_node_register(end->peer, true, end->access.device, err);
+        if (code < 0)
+            return code;
+    }
+    end->pieces = (wm_pieces_t){
+        .remote = wm_lane_pointer(end->peer, (int)lane),
+        .piece = piece,
+        .pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece),
+        .ring = WM_LANE_PIECES,
+        .ready_base = staging.ready_base,
+        .taken_base = staging.taken_base,
+        .on_host = !device,
+    };
+    return 0;
+}

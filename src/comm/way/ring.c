@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/way/ring.h"
+
+#include "comm/way/eager.h"
+#include "comm/way/mailbox.h"
+#include "comm/way/offer.h"
+#include "comm/way/pieces.h"
+#include "comm/way/rows.h"
+#include "cuda/word.h"
+
+// Each piece costs a copy's start, 3 us or more.
+#define RING_PIECE ((uint64_t)24 << 20)
+#define RING_PIECES 3
+
+int
+wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+              wm_error_t *err)
+{
+    wm_header_t *header = &end->header;
+    if (header->nbytes > 2 * RING_PIECE) {
+        header->piece = RING_PIECE;
+        header->ring = RING_PIECES;
+        header->ramped = 1;
+        header->pieces = wm_pieces_count_ramped(header->nbytes, RING_PIECE);
+    }
+    int code = wm_block_alloc(end->access.device, header->piece * header->ring,
+                              &end->handoff, err);
+    if (code < 0)
+        return code;
+    wm_block_describe(end->handoff, memory);
+    *into = wm_block_pointer(end->handoff);
+    wm_send_become(end, &wm_sending_ring);
+    return 0;
+}
+
+// A piece into the ring or the lane, then `ready`.
+static int
+feed_piece(wm_end_t *end, uint32_t at, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &end->pieces;
+    char *into = pieces->remote + at % pieces->ring * pieces->piece;
+    uint32_t ready = pieces->ready_base + at + 1;
+    if (end->box != NULL)
+        return wm_mailbox_copy_out(end, into, ready, err);
+    int code = wm_memory_copy(end->access.device, into,
+                              end->buffer.data + wm_piece_start(pieces, at),
+                              wm_piece_length(end, at), end->access.stream,
+                              err);
+    return code < 0 ? code
+                    : wm_slot_enqueue_ready(end->slot, end->access.device,
+                                            end->access.stream, ready, err);
+}
+
+int
+wm_ring_feed(wm_end_t *end, wm_error_t *err)
+{
+    wm_pieces_t *pieces = &end->pieces;
+    while (pieces->next < pieces->pieces
+           && (pieces->next < pieces->ring
+               || wm_word_reached(&end->slot->taken, pieces->taken_base
+                                                         + pieces->next + 1
+                                                         - pieces->ring))) {
+        int code = wm_end_open_stream(end, err);
+        if (code == 0)
+            code = feed_piece(end, pieces->next, err);
+        if (code < 0)
+            return code;
+        if (++pieces->next == 1)
+            wm_offer_posted(end);
+    }
+    return 0;
+}
+
+void
+wm_ring_drop(wm_end_t *end)
+{
+    if (end->handoff != NULL)
+        wm_block_free(end->handoff, 0, NULL, NULL);
+    end->handoff = NULL;
+}
+
+const wm_sending_t wm_sending_ring = {
+    .name = "ring",
+    .go = wm_ring_feed,
+    .step = wm_offer_step,
+    .let_go = wm_eager_let_go_of_handed_off,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device memory that CUDA IPC does not export goes through an exportable copy,
+// which a long message takes the form of a ring: the sender fills it piece by
+// piece while the receiver empties it. A lane is filled likewise. Engine lock
+// held.
+#ifndef WM_COMM_WAY_RING_H
+#define WM_COMM_WAY_RING_H
+
+#include "comm/message/end.h"
+
+// An exportable copy, or a ring, for the offer: its place and memory.
+WM_MUST_CHECK int
+wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+              wm_error_t *err);
+
+// One step of filling a ring or a lane.
+WM_MUST_CHECK int
+wm_ring_feed(wm_end_t *end, wm_error_t *err);
+
+void
+wm_ring_drop(wm_end_t *end);
+
+#endif

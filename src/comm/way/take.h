@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The receiver's end of an offer: it is claimed, a transport makes the memory
+// reachable, and then a way takes the pieces. Engine lock held.
+#ifndef WM_COMM_WAY_TAKE_H
+#define WM_COMM_WAY_TAKE_H
+
+#include "comm/message/end.h"
+
+// Whether the sender's memory is on the GPU that ours is on.
+bool
+wm_take_is_on_same_gpu(const wm_end_t *end);
+
+// What a step of each way that takes ends with: its code, unless that is 0 and
+// the sender has failed, or has died.
+WM_MUST_CHECK int
+wm_take_watch(wm_end_t *end, int code, wm_error_t *err);
+
+// In common (wm_receiving_t).
+bool
+wm_take_fail(wm_end_t *end, const wm_error_t *err);
+void
+wm_take_peer_died(wm_end_t *end);
+
+#endif
