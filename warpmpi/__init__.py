@@ -28,7 +28,11 @@ if not _is_begun():
             name="warpmpi._core",
         ) from None
 
-    from warpmpi import _array_methods, _device_facts  # noqa: F401
+    from warpmpi import (  # noqa: F401
+        _array_methods,
+        _device_facts,
+        _stream_methods,
+    )
     from warpmpi._arrays import (
         array,
         empty_like,
@@ -38,6 +42,15 @@ if not _is_begun():
         ones,
         ones_like,
         zeros_like,
+    )
+    from warpmpi._comm import (
+        Cartcomm,
+        Comm,
+        Distgraphcomm,
+        Graphcomm,
+        Intercomm,
+        Transport,
+        transport,
     )
     from warpmpi._core import (
         Array,
@@ -56,30 +69,23 @@ if not _is_begun():
         empty,
         full,
         get_cuda_device_count,
-        get_cuda_devices,
         get_cuda_driver_version,
         get_device,
-        is_cuda_available,
         is_on_device,
         reset_stats,
         set_device,
         stats,
-        synchronize,
         synchronize_device,
         zeros,
+    )
+    from warpmpi._devices import (
+        get_cuda_devices,
+        is_cuda_available,
+        synchronize,
     )
     from warpmpi._install import install
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
-    from warpmpi.comm import (
-        Cartcomm,
-        Comm,
-        Distgraphcomm,
-        Graphcomm,
-        Intercomm,
-        Transport,
-        transport,
-    )
 
     check_names()
     del check_names, warpmpi

@@ -89,6 +89,22 @@ def from_dlpack(
     return _core._copied(view, None, place, False, True, "x")
 
 
+def _converted(
+    obj: Any, view: Array, dtype: Any, device: DeviceLike, copy: bool | None
+) -> Array:
+    """Give asarray(obj, …), whose view is there already."""
+    name = _core._dtype_name
+    other = dtype is not None and name(dtype) != name(view)
+    place = view.device if device is None else _core.get_device(device)
+    other = other or place is not view.device
+    if not other and not copy:
+        return view
+    if copy is not None and not copy:
+        raise ValueError("copy: another dtype or device needs a copy")
+    data = view if dtype is None else obj
+    return _core._copied(data, dtype, place, False, True, "obj")
+
+
 def _unpickled(data: Any, device: str, pinned: bool) -> Array:
     """The array that was pickled, on the device of that name."""
     place = _core.get_device(device)

@@ -10,8 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 from . import _buffered, _core, _objects, _staging
-from .comm import _MAKERS as _METHODS
-from .comm import Comm, _Communicator, _known, _making, _ours
+from ._comm import _MAKERS as _METHODS
+from ._comm import Comm, _Communicator, _known, _making, _ours
 
 _installed = False
 _waiting: list[Any] = []  # communicators that MPI.Init is to attach
@@ -57,8 +57,6 @@ def _of_ours(kind: type, name: str) -> Any:
 # (type, name, what takes its place).
 CLASS_CALLS: list[tuple[type, str, Any]] = [
     (MPI.Prequest, "Startall", staticmethod(_core.Prequest.Startall)),
-    (MPI.Message, "Probe", staticmethod(_core.Message.Probe)),
-    (MPI.Message, "Iprobe", staticmethod(_core.Message.Iprobe)),
     *(
         (MPI.Request, name, staticmethod(getattr(_core.Request, name)))
         for name in (

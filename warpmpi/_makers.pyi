@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What _complete() of comm.py puts into communicators: makers that give ours.
+# What _complete() of _comm.py puts into communicators: makers that give ours.
 from collections.abc import Sequence
 
 from mpi4py import MPI
 from typing_extensions import Self
 
-from warpmpi.comm import (
+from warpmpi._comm import (
     Cartcomm,
     Comm,
     Distgraphcomm,

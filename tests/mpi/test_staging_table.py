@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 from warpmpi import _staging
+from warpmpi._comm import _HOST_ONLY, _POINT_TO_POINT
 from warpmpi._install import CLASS_CALLS
 from warpmpi._staging import collectives, table
-from warpmpi.comm import _HOST_ONLY, _POINT_TO_POINT
 
 # Pickled objects, with a buffer for the bytes; and those of a message.
 MESSAGES = {"Recv", "Irecv", "recv", "irecv", "sendrecv", *_POINT_TO_POINT}

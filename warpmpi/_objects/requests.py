@@ -151,31 +151,25 @@ def _testsome(
     return _some("testsome", requests, statuses)
 
 
-def _message_probe(
-    comm: MPI.Comm,
-    source: int = MPI.ANY_SOURCE,
-    tag: int = MPI.ANY_TAG,
-    status: MPI.Status | None = None,
-) -> Any:
-    """Wait for a message of any communicator and match it."""
-    if isinstance(comm, _Methods):
-        return comm.Mprobe(source, tag, status)
-    return _stock_probe(comm, source, tag, status)
+def _probing(name: str, ours: str, doc: str) -> Callable[..., Any]:
+    stock = getattr(MPI.Message, name)
+
+    def call(
+        comm: MPI.Comm,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        if isinstance(comm, _Methods):
+            return getattr(comm, ours)(source, tag, status)
+        return stock(comm, source, tag, status)
+
+    call.__doc__ = doc
+    return call
 
 
-def _message_iprobe(
-    comm: MPI.Comm,
-    source: int = MPI.ANY_SOURCE,
-    tag: int = MPI.ANY_TAG,
-    status: MPI.Status | None = None,
-) -> Any:
-    """Match a message of any communicator that has come, or None."""
-    if isinstance(comm, _Methods):
-        return comm.Improbe(source, tag, status)
-    return _stock_iprobe(comm, source, tag, status)
-
-
-_stock_probe, _stock_iprobe = MPI.Message.probe, MPI.Message.iprobe
+_WAITING = "Wait for a message of any communicator and match it."
+_LOOKING = "Match a message of any communicator that has come, or None."
 
 _REQUESTS: dict[str, Callable[..., Any]] = {
     "waitall": _waitall,
@@ -186,8 +180,10 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
     "testsome": _testsome,
 }
 _MESSAGES: dict[str, Callable[..., Any]] = {
-    "probe": _message_probe,
-    "iprobe": _message_iprobe,
+    "probe": _probing("probe", "Mprobe", _WAITING),
+    "iprobe": _probing("iprobe", "Improbe", _LOOKING),
+    "Probe": _probing("Probe", "Mprobe", _WAITING),
+    "Iprobe": _probing("Iprobe", "Improbe", _LOOKING),
 }
 
 # Methods of types written in C, and what install() makes mpi4py's own.

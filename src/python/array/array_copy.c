@@ -11,14 +11,9 @@ wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS status = wm_array_new(device, pinned, dtype, ndim,
-                                                 shape, array, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    WM_PY_UNLOCKED(status = wm_array_new(device, pinned, dtype, ndim, shape,
+                                         array, &err));
+    return wm_py_result(status, &err);
 }
 
 int
@@ -30,14 +25,9 @@ wm_py_array_wait_nogil(const wm_array_t *array, bool to_write)
     wm_order_t *order = array->storage->order;
     status = wm_order_idle(order, to_write, &idle, &err);
     if (status == 0 && !idle) {
-        Py_BEGIN_ALLOW_THREADS status = wm_order_wait(order, to_write, &err);
-        Py_END_ALLOW_THREADS
+        WM_PY_UNLOCKED(status = wm_order_wait(order, to_write, &err));
     }
-    if (status < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    return wm_py_result(status, &err);
 }
 
 // How an operation is to run: options every mover takes.
@@ -82,15 +72,10 @@ copy_nogil(const wm_array_t *dst, const wm_producer_t *dst_producer,
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS status = wm_copy_ordered(
-        dst, dst_producer, &src->array, &src->producer, how->device,
-        how->stream, how->blocking, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    WM_PY_UNLOCKED(status = wm_copy_ordered(dst, dst_producer, &src->array,
+                                            &src->producer, how->device,
+                                            how->stream, how->blocking, &err));
+    return wm_py_result(status, &err);
 }
 
 static PyObject *
@@ -134,21 +119,13 @@ copied_object(PyObject *self, int device, bool pinned, const how_t *how)
 }
 
 const char wm_py_array_to_doc[] = PyDoc_STR(
-    "to($self, device, blocking=None, *, pinned=None, stream=None)\n"
-    "--\n"
-    "\n"
-    "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a "
-    "wm.Device.\n"
-    "The array itself where it is there already, else a contiguous "
-    "copy; with\n"
-    "pinned=True in page-locked host memory.\n"
-    "\n"
-    "Complete when it returns. With blocking=False, or on a stream, "
-    "it is only\n"
-    "ordered: what warpmpi does with both arrays comes after it, "
-    "other libraries\n"
-    "and other streams have to be told.\n"
-    "\n"
+    "to($self, device, blocking=None, *, pinned=None, stream=None)\n--\n\n"
+    "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a\n"
+    "wm.Device. The array itself where it is there already, else a\n"
+    "contiguous copy; with pinned=True in page-locked host memory.\n\n"
+    "Complete when it returns. With blocking=False, or on a stream, it is\n"
+    "only ordered: what warpmpi does with both arrays comes after it,\n"
+    "other libraries and other streams have to be told.\n\n"
     "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
 
 PyObject *
@@ -183,11 +160,9 @@ wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 const char wm_py_array_copy_doc[] = PyDoc_STR(
-    "copy($self, blocking=None, *, stream=None)\n"
-    "--\n"
-    "\n"
-    "A contiguous copy in memory of the same kind. See to() for blocking and\n"
-    "stream.");
+    "copy($self, blocking=None, *, stream=None)\n--\n\n"
+    "A contiguous copy in memory of the same kind. See to() for blocking\n"
+    "and stream.");
 
 PyObject *
 wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -206,19 +181,14 @@ wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 const char wm_py_array_numpy_doc[] = PyDoc_STR(
-    "numpy($self)\n"
-    "--\n"
-    "\n"
-    "The array as a numpy.ndarray: over the same memory "
-    "on the host, a copy of\n"
-    "an array of a GPU. Waits for pending work. TypeError "
-    "for bfloat16 without\n"
-    "the package ml_dtypes.");
+    "numpy($self)\n--\n\n"
+    "The array as a numpy.ndarray: over the same memory on the host, a\n"
+    "copy of an array of a GPU. Waits for pending work. TypeError for\n"
+    "bfloat16 without the package ml_dtypes.");
 
 PyObject *
-wm_py_array_numpy(PyObject *self, PyObject *unused)
+wm_py_array_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     if (wm_py_array_of(self)->storage->memory.device < 0) {
         return wm_py_array_as_numpy(self);
     }
@@ -288,14 +258,9 @@ fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
                      how->device, device);
         return -1;
     }
-    Py_BEGIN_ALLOW_THREADS status = wm_fill(dst, value, how->stream,
-                                            how->blocking, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    WM_PY_UNLOCKED(
+        status = wm_fill(dst, value, how->stream, how->blocking, &err));
+    return wm_py_result(status, &err);
 }
 
 static int
@@ -331,18 +296,13 @@ wm_py_array_assign_object(const wm_array_t *dst, PyObject *value)
 }
 
 const char wm_py_array_assign_doc[] = PyDoc_STR(
-    "assign($self, source, blocking=None, *, stream=None)\n"
-    "--\n"
-    "\n"
-    "Copies the source into the array: any array object of the same "
-    "element type\n"
-    "on any device, or host data that NumPy can convert; broadcast "
-    "as NumPy does.\n"
-    "See to() for blocking and stream.\n"
-    "\n"
-    "Raises ValueError where the shapes do not fit, TypeError where "
-    "the elements\n"
-    "cannot be converted, BufferError where the array is read-only.");
+    "assign($self, source, blocking=None, *, stream=None)\n--\n\n"
+    "Copies the source into the array: any array object of the same\n"
+    "element type on any device, or host data that NumPy can convert;\n"
+    "broadcast as NumPy does. See to() for blocking and stream.\n\n"
+    "Raises ValueError where the shapes do not fit, TypeError where the\n"
+    "elements cannot be converted, BufferError where the array is\n"
+    "read-only.");
 
 PyObject *
 wm_py_array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -360,14 +320,10 @@ wm_py_array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 const char wm_py_array_fill_doc[] = PyDoc_STR(
-    "fill_($self, value, blocking=None, *, stream=None)\n"
-    "--\n"
-    "\n"
-    "Sets every element to the value, a scalar of the "
-    "array's type. See to() for\n"
-    "blocking and stream. Raises ValueError for more than "
-    "one value, BufferError\n"
-    "where the array is read-only.");
+    "fill_($self, value, blocking=None, *, stream=None)\n--\n\n"
+    "Sets every element to the value, a scalar of the array's type. See\n"
+    "to() for blocking and stream. Raises ValueError for more than one\n"
+    "value, BufferError where the array is read-only.");
 
 PyObject *
 wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -399,9 +355,7 @@ wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 const char wm_py_array_zero_doc[] = PyDoc_STR(
-    "zero_($self, blocking=None, *, stream=None)\n"
-    "--\n"
-    "\n"
+    "zero_($self, blocking=None, *, stream=None)\n--\n\n"
     "Sets every element to zero. See to() for blocking and stream.");
 
 PyObject *

@@ -242,22 +242,15 @@ export_copy(PyObject *self, int ordinal, bool versioned)
 
 const char wm_py_array_dlpack_doc[] = PyDoc_STR(
     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
-    "copy=None)\n"
-    "--\n"
-    "\n"
-    "A DLPack capsule over the array's memory, as the Python array API "
-    "standard\n"
-    "has it: of version 1 where max_version allows it, else of version 0.\n"
-    "\n"
-    "stream: the consumer's, which is made to wait for pending work (None or "
-    "1:\n"
-    "the legacy default stream, -1: no waiting). dl_device: another (type, "
-    "id)\n"
-    "gets a copy, unless copy=False.\n"
-    "\n"
-    "Raises BufferError where it cannot be exported so, ValueError for a "
-    "stream\n"
-    "that is none.");
+    "copy=None)\n--\n\n"
+    "A DLPack capsule over the array's memory, as the Python array API\n"
+    "standard has it: of version 1 where max_version allows it, else of\n"
+    "version 0.\n\n"
+    "stream: the consumer's, which is made to wait for pending work (None\n"
+    "or 1: the legacy default stream, -1: no waiting). dl_device: another\n"
+    "(type, id) gets a copy, unless copy=False.\n\n"
+    "Raises BufferError where it cannot be exported so, ValueError for a\n"
+    "stream that is none.");
 
 PyObject *
 wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -302,16 +295,13 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 const char wm_py_array_dlpack_device_doc[] = PyDoc_STR(
-    "__dlpack_device__($self)\n"
-    "--\n"
-    "\n"
-    "The DLPack device as (type, id): (1, 0) for "
-    "the host, (2, n) for cuda:n.");
+    "__dlpack_device__($self)\n--\n\n"
+    "The DLPack device as (type, id): (1, 0) for the host, (2, n) for\n"
+    "cuda:n.");
 
 PyObject *
-wm_py_array_dlpack_device(PyObject *self, PyObject *unused)
+wm_py_array_dlpack_device(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_dl_device_t device = device_of(wm_py_array_of(self));
     return Py_BuildValue("ii", (int)device.type, (int)device.id);
 }

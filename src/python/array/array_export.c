@@ -37,13 +37,8 @@ wait_for_others(const wm_producer_t *producer)
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS status = wm_producer_wait(producer, true, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    WM_PY_UNLOCKED(status = wm_producer_wait(producer, true, &err));
+    return wm_py_result(status, &err);
 }
 
 int
@@ -66,11 +61,7 @@ wm_py_array_export_stream(const wm_array_t *array, CUstream *stream)
             status = wm_order_before_write(order, device, *stream, &err);
         }
     }
-    if (status < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    return wm_py_result(status, &err);
 }
 
 static PyObject *
@@ -117,9 +108,8 @@ no_interface(const char *why)
 }
 
 PyObject *
-wm_py_array_cuda_interface(PyObject *self, void *unused)
+wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     CUstream stream;
     const wm_array_t *array = wm_py_array_of(self);
     if (array->storage->memory.device < 0) {
@@ -138,9 +128,8 @@ wm_py_array_cuda_interface(PyObject *self, void *unused)
 }
 
 PyObject *
-wm_py_array_host_interface(PyObject *self, void *unused)
+wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const wm_array_t *array = wm_py_array_of(self);
     if (array->storage->memory.device >= 0) {
         return no_interface("__array_interface__: this array is on a GPU, "
@@ -219,9 +208,8 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
 }
 
 void
-wm_py_array_release_buffer(PyObject *self, Py_buffer *buffer)
+wm_py_array_release_buffer(PyObject *Py_UNUSED(self), Py_buffer *buffer)
 {
-    (void)self;
     (void)buffer;
 }
 

@@ -60,10 +60,8 @@ filled(wm_array_t *array, const void *value, bool blocking)
 {
     int status;
     wm_error_t err;
-    Py_BEGIN_ALLOW_THREADS status = wm_fill(array, value, NULL, blocking,
-                                            &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    WM_PY_UNLOCKED(status = wm_fill(array, value, NULL, blocking, &err));
+    if (status < 0) {
         wm_array_clear(array);
         return wm_py_raise(&err);
     }
@@ -86,9 +84,8 @@ PyDoc_STRVAR(empty_doc, "empty(shape, dtype=None, device=None, pinned=False)\n"
                         "\n" MAKER_ARGS "\n" MAKER_ERRORS);
 
 static PyObject *
-empty(PyObject *module, PyObject *args, PyObject *kwargs)
+empty(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"shape", "dtype", "device", "pinned", NULL};
     PyObject *shape, *type = NULL, *device = NULL;
     int pinned = 0;
@@ -114,9 +111,8 @@ PyDoc_STRVAR(
     "returns.\n" MAKER_ERRORS);
 
 static PyObject *
-zeros(PyObject *module, PyObject *args, PyObject *kwargs)
+zeros(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"shape",  "dtype",    "device",
                             "pinned", "blocking", NULL};
     static const char zero[16];
@@ -174,9 +170,8 @@ PyDoc_STRVAR(full_doc, "full(shape, fill_value, dtype=None, device=None, "
                        "complete when it returns.\n" MAKER_ERRORS);
 
 static PyObject *
-full(PyObject *module, PyObject *args, PyObject *kwargs)
+full(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"shape",  "fill_value", "dtype", "device",
                             "pinned", "blocking",   NULL};
     PyObject *shape, *value, *type = NULL, *device = NULL;
@@ -218,9 +213,8 @@ PyDoc_STRVAR(copied_doc,
              "array(), whose errors name `name`.");
 
 static PyObject *
-copied(PyObject *module, PyObject *args)
+copied(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *data, *type, *device;
     int pinned, blocking;
     const char *name;
@@ -235,9 +229,8 @@ PyDoc_STRVAR(without_memory_doc,
              "An array of a GPU that has no memory there.");
 
 static PyObject *
-without_memory(PyObject *module, PyObject *args)
+without_memory(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *shape, *type, *place;
     wm_array_t array = {.data = NULL};
     wm_error_t err;
@@ -269,28 +262,20 @@ object_of_view(wm_view_t *view)
 
 PyDoc_STRVAR(
     asarray_doc,
-    "asarray(obj, dtype=None, device=None, copy=None)\n"
-    "--\n"
-    "\n"
-    "A view, without a copy, of any array object: CuPy, Warp, PyTorch, JAX, "
-    "Numba\n"
-    "and NumPy arrays, memoryviews, or whatever has "
-    "__cuda_array_interface__,\n"
-    "__dlpack__ or the buffer protocol. A wm.Array is returned itself. The\n"
-    "object is kept alive; read-only objects give read-only arrays.\n"
-    "\n"
-    "Others may write what is viewed: each operation on it waits for its "
-    "whole\n"
-    "device first.\n"
-    "\n"
-    "dtype, device: a contiguous copy where these are others than the "
-    "object's; only\n"
-    "host data is converted. copy: True for a copy in any case, False for "
-    "none.\n"
-    "\n"
+    "asarray(obj, dtype=None, device=None, copy=None)\n--\n\n"
+    "A view, without a copy, of any array object: CuPy, Warp, PyTorch,\n"
+    "JAX, Numba and NumPy arrays, memoryviews, or whatever has\n"
+    "__cuda_array_interface__, __dlpack__ or the buffer protocol. A\n"
+    "wm.Array is returned itself. The object is kept alive; read-only\n"
+    "objects give read-only arrays.\n\n"
+    "Others may write what is viewed: each operation on it waits for its\n"
+    "whole device first.\n\n"
+    "dtype, device: a contiguous copy where these are others than the\n"
+    "object's; only host data is converted. copy: True for a copy in any\n"
+    "case, False for none.\n\n"
     "Raises TypeError for any other object or an element type that is not\n"
-    "supported, ValueError where the object describes itself wrongly, for an\n"
-    "unknown device, and for copy=False where a copy is needed.");
+    "supported, ValueError where the object describes itself wrongly, for\n"
+    "an unknown device, and for copy=False where a copy is needed.");
 
 static PyObject *
 view_of(PyObject *object)
@@ -306,55 +291,21 @@ view_of(PyObject *object)
 }
 
 static PyObject *
-asarray(PyObject *module, PyObject *args, PyObject *kwargs)
+asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"obj", "dtype", "device", "copy", NULL};
     PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
-    wm_dtype_t dtype;
-    int device;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
                                      &object, &type, &place, &copy)) {
         return NULL;
     }
     PyObject *view = view_of(object);
-    if (view == NULL) {
-        return NULL;
+    bool plain = type == Py_None && place == Py_None && copy == Py_None;
+    if (view == NULL || plain) {
+        return view;
     }
-    const wm_array_t *array = wm_py_array_of(view);
-    device = array->storage->memory.device;
-    int own = device;
-    bool other = false;
-    PyObject *result = NULL, *here = NULL;
-    if (type != Py_None) {
-        if (wm_py_dtype_from_object(type, &dtype) < 0) {
-            goto done;
-        }
-        other = dtype != array->dtype;
-    }
-    if (place != Py_None && wm_py_device_from_object(place, &device) < 0) {
-        goto done;
-    }
-    int wanted = copy != Py_None ? PyObject_IsTrue(copy) : -1;
-    if (PyErr_Occurred()) {
-        goto done;
-    }
-    other = other || device != own;
-    if (wanted != 1 && !other) {
-        result = Py_NewRef(view);
-    }
-    else if (wanted == 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "copy: another dtype or device needs a copy");
-    }
-    else {
-        here = wm_py_device(device);
-        result = here != NULL ? copied_data(type != Py_None ? object : view,
-                                            type, here, false, true, "obj")
-                              : NULL;
-    }
-done:
-    Py_XDECREF(here);
+    PyObject *result = wm_py_cold("warpmpi._arrays", "_converted", "(OOOOO)",
+                                  object, view, type, place, copy);
     Py_DECREF(view);
     return result;
 }
@@ -382,9 +333,8 @@ PyDoc_STRVAR(view_of_dlpack_doc, "_view_of_dlpack(x, /)\n--\n\n"
                                  "A view of an object by its __dlpack__.");
 
 static PyObject *
-view_of_dlpack(PyObject *module, PyObject *object)
+view_of_dlpack(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     wm_view_t view;
     return view_dlpack(object, &view) < 0 ? NULL : object_of_view(&view);
 }

@@ -62,9 +62,8 @@ const char wm_py_array_extents_doc[] = PyDoc_STR(
     "An int, or a sequence of ints, as a tuple.");
 
 PyObject *
-wm_py_array_extents(PyObject *module, PyObject *args)
+wm_py_array_extents(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object;
     const char *name;
     int ndim;
@@ -80,9 +79,8 @@ const char wm_py_array_view_doc[] = PyDoc_STR(
     "A view of an array, within whose memory it must be.");
 
 PyObject *
-wm_py_array_view(PyObject *module, PyObject *args)
+wm_py_array_view(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *array, *shape, *strides;
     wm_array_t view;
     int count;
@@ -100,9 +98,8 @@ wm_py_array_view(PyObject *module, PyObject *args)
 }
 
 PyObject *
-wm_py_array_transposed(PyObject *self, void *unused)
+wm_py_array_transposed(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_array_t view;
     const wm_array_t *array = wm_py_array_of(self);
     wm_py_array_begin_view(self, &view);

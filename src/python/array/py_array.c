@@ -126,62 +126,54 @@ wm_py_array_tuple(const int64_t *values, int count)
 }
 
 static PyObject *
-get_shape(PyObject *self, void *unused)
+get_shape(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const wm_array_t *array = wm_py_array_of(self);
     return wm_py_array_tuple(array->shape, array->ndim);
 }
 
 static PyObject *
-get_strides(PyObject *self, void *unused)
+get_strides(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const wm_array_t *array = wm_py_array_of(self);
     return wm_py_array_tuple(array->strides, array->ndim);
 }
 
 static PyObject *
-get_dtype(PyObject *self, void *unused)
+get_dtype(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return wm_py_dtype(wm_py_array_of(self)->dtype);
 }
 
 static PyObject *
-get_size(PyObject *self, void *unused)
+get_size(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromLongLong(wm_array_count(wm_py_array_of(self)));
 }
 
 static PyObject *
-get_nbytes(PyObject *self, void *unused)
+get_nbytes(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromSize_t(wm_array_nbytes(wm_py_array_of(self)));
 }
 
 static PyObject *
-get_itemsize(PyObject *self, void *unused)
+get_itemsize(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromLong(
         wm_dtype_info(wm_py_array_of(self)->dtype)->itemsize);
 }
 
 static PyObject *
-get_device(PyObject *self, void *unused)
+get_device(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return wm_py_device(wm_py_array_of(self)->storage->memory.device);
 }
 
 // Whoever has the address can do anything with it, at any time from now on.
 static PyObject *
-get_ptr(PyObject *self, void *unused)
+get_ptr(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const wm_array_t *array = wm_py_array_of(self);
     atomic_store(&array->storage->shared, true);
     if (wm_py_array_wait_nogil(array, true) < 0) {
@@ -191,16 +183,14 @@ get_ptr(PyObject *self, void *unused)
 }
 
 static PyObject *
-get_is_contiguous(PyObject *self, void *unused)
+get_is_contiguous(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(wm_array_is_contiguous(wm_py_array_of(self)));
 }
 
 static PyObject *
-get_pinned(PyObject *self, void *unused)
+get_pinned(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(wm_py_array_of(self)->storage->memory.kind
                            == WM_MEMORY_PINNED);
 }
@@ -276,19 +266,15 @@ static PyMemberDef members[] = {
 
 PyDoc_STRVAR(
     array_doc,
-    "A strided array in the memory of a GPU or of the host.\n"
-    "\n"
+    "A strided array in the memory of a GPU or of the host.\n\n"
     "Made by wm.empty, zeros, ones, full, array, from_numpy, asarray and\n"
-    "from_dlpack. It is a container for communication: computing is done by\n"
-    "CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
-    "__cuda_array_interface__, __dlpack__ or the buffer protocol.\n"
-    "\n"
-    "Indexing by ints, slices, ... and None gives views. Operations on one "
-    "array\n"
-    "are ordered among themselves, on whichever stream or device they run, "
-    "and\n"
-    "are complete when they return unless blocking=False or a stream is "
-    "given.");
+    "from_dlpack. It is a container for communication: computing is done\n"
+    "by CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
+    "__cuda_array_interface__, __dlpack__ or the buffer protocol.\n\n"
+    "Indexing by ints, slices, ... and None gives views. Operations on\n"
+    "one array are ordered among themselves, on whichever stream or\n"
+    "device they run, and are complete when they return unless\n"
+    "blocking=False or a stream is given.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (char *)array_doc},
@@ -316,18 +302,19 @@ PyType_Spec wm_py_array_spec = {
     .slots = slots,
 };
 
-PyDoc_STRVAR(dtype_name_doc, "_dtype_name(array, /)\n--\n\n"
-                             "That of its elements: also of bfloat16, which "
-                             "NumPy may lack.");
+PyDoc_STRVAR(dtype_name_doc,
+             "_dtype_name(thing, /)\n--\n\n"
+             "That of an array's elements, or of what names a dtype.");
 
 static PyObject *
-dtype_name(PyObject *module, PyObject *array)
+dtype_name(PyObject *Py_UNUSED(module), PyObject *thing)
 {
-    (void)module;
-    if (!Py_IS_TYPE(array, wm_py_state->array_type))
-        return PyErr_Format(PyExc_TypeError, "%R is no wm.Array", array);
-    return PyUnicode_FromString(
-        wm_dtype_info(wm_py_array_of(array)->dtype)->name);
+    wm_dtype_t dtype;
+    if (Py_IS_TYPE(thing, wm_py_state->array_type))
+        dtype = wm_py_array_of(thing)->dtype;
+    else if (wm_py_dtype_from_object(thing, &dtype) < 0)
+        return NULL;
+    return PyUnicode_FromString(wm_dtype_info(dtype)->name);
 }
 
 PyMethodDef wm_py_array_functions[] = {

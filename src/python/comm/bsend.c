@@ -23,15 +23,15 @@ comm_of(PyObject *object, wm_comm_t **comm)
     return 0;
 }
 
-PyDoc_STRVAR(attach_doc,
-             "_buffer_attach(comm, size, /)\n--\n\n"
-             "Attach so many bytes (-1: without limit) to a communicator, or\n"
-             "None for the process. Raises MPI.Exception where some are.");
+PyDoc_STRVAR(
+    attach_doc,
+    "_buffer_attach(comm, size, /)\n--\n\n"
+    "Attach so many bytes (-1: without limit) to a communicator, or None\n"
+    "for the process. Raises MPI.Exception where some are.");
 
 static PyObject *
-attach(PyObject *module, PyObject *args)
+attach(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object;
     Py_ssize_t size;
     wm_comm_t *comm;
@@ -48,9 +48,8 @@ PyDoc_STRVAR(detach_doc, "_buffer_detach(comm, /)\n--\n\n"
                          "Take away what is attached; waits for nothing.");
 
 static PyObject *
-detach(PyObject *module, PyObject *object)
+detach(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     wm_comm_t *comm;
     wm_error_t err;
     if (comm_of(object, &comm) < 0)
@@ -64,9 +63,8 @@ PyDoc_STRVAR(flush_doc,
              "A wm.Request that ends when no buffered message is left.");
 
 static PyObject *
-flush(PyObject *module, PyObject *object)
+flush(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     wm_comm_t *comm;
     wm_op_t *op;
     wm_error_t err;
@@ -74,9 +72,7 @@ flush(PyObject *module, PyObject *object)
     if (comm_of(object, &comm) < 0)
         return NULL;
     int code;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_room_flush_begin(comm, &op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_room_flush_begin(comm, &op, &err));
     return code < 0 ? wm_py_raise(&err)
                     : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }

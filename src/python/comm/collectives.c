@@ -21,25 +21,23 @@ enter(const char *name, const wm_message_t *message)
     };
 }
 
-PyDoc_STRVAR(comm_Barrier_doc,
-             "Barrier($self, /)\n--\n\n"
-             "Wait for all ranks; GPU memory freed before it can be allocated "
-             "after it.");
+PyDoc_STRVAR(
+    comm_Barrier_doc,
+    "Barrier($self, /)\n--\n\n"
+    "Wait for all ranks; GPU memory freed before it can be allocated\n"
+    "after it.");
 
 static PyObject *
-comm_Barrier(PyObject *self, PyObject *unused)
+comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_channel_t channel;
     wm_error_t err;
     int code;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     enter("Barrier", NULL);
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_coll_barrier(channel.comm, &err);
-    Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
+    WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm, &err));
+    return wm_py_none(code, &err);
 }
 
 // Where CUDA failed while the buffer was looked at, the others may be in the
@@ -52,19 +50,18 @@ tell_others(const wm_channel_t *channel)
         return NULL;
     PyErr_Fetch(&kind, &value, &trace);
     enter("a collective", NULL);
-    Py_BEGIN_ALLOW_THREADS;
-    wm_coll_refuse(channel->comm);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_coll_refuse(channel->comm));
     PyErr_Restore(kind, value, trace);
     return NULL;
 }
 
-PyDoc_STRVAR(comm_Bcast_doc,
-             "Bcast($self, /, buf, root=0)\n--\n\n"
-             "Send root's array to all ranks; GPU arrays go through "
-             "page-locked\nhost memory. The counts must agree, the kinds of "
-             "memory need not. Raises\non all ranks: MPI.Exception (counts, "
-             "roots), TypeError (another call),\nwm.CudaError.");
+PyDoc_STRVAR(
+    comm_Bcast_doc,
+    "Bcast($self, /, buf, root=0)\n--\n\n"
+    "Send root's array to all ranks; GPU arrays go through page-locked\n"
+    "host memory. The counts must agree, the kinds of memory need not.\n"
+    "Raises on all ranks: MPI.Exception (counts, roots), TypeError\n"
+    "(another call), wm.CudaError.");
 
 static PyObject *
 comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -100,9 +97,8 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return NULL;
     }
     enter("Bcast", &message);
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_coll_bcast(channel.comm, &message.buffer, root, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(
+        code = wm_coll_bcast(channel.comm, &message.buffer, root, &err));
     if (code < 0)
         wm_py_raise(&err);
     wm_py_message_release(&message);
@@ -159,13 +155,13 @@ parse_elements(PyObject *object, bool writable, const char *argument,
     return code;
 }
 
-PyDoc_STRVAR(comm_Allreduce_doc,
-             "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
-             "Reduce elementwise over all ranks, by MPI.SUM unless op is "
-             "given.\n\nsendbuf may be MPI.IN_PLACE. GPU arrays go through "
-             "page-locked host memory.\nRaises on all ranks: MPI.Exception "
-             "(counts), TypeError (element types,\nanother call), "
-             "wm.CudaError.");
+PyDoc_STRVAR(
+    comm_Allreduce_doc,
+    "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
+    "Reduce elementwise over all ranks, by MPI.SUM unless op is given.\n\n"
+    "sendbuf may be MPI.IN_PLACE. GPU arrays go through page-locked host\n"
+    "memory. Raises on all ranks: MPI.Exception (counts), TypeError\n"
+    "(element types, another call), wm.CudaError.");
 
 static PyObject *
 comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -194,11 +190,10 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
         enter("Allreduce", &received);
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_coll_allreduce(channel.comm, in_place ? NULL : &sent.buffer,
-                                 &received.buffer, received.type,
-                                 received.size, op, &err);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(code = wm_coll_allreduce(
+                           channel.comm, in_place ? NULL : &sent.buffer,
+                           &received.buffer, received.type, received.size, op,
+                           &err));
         if (code < 0)
             wm_py_raise(&err);
     }

@@ -150,11 +150,9 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
         take_back(*receiving);
         return -1;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_py_channel_begin_unlocked(&exchange->out.channel,
-                                        &exchange->out.envelope, false,
-                                        &buffer, sending, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_py_channel_begin_unlocked(
+                       &exchange->out.channel, &exchange->out.envelope, false,
+                       &buffer, sending, &err));
     wm_buffer_release(&buffer);
     if (code == 0)
         return 0;
@@ -173,9 +171,7 @@ run(exchange_t *exchange)
         code = wm_py_wait(receiving, exchange->in.status);
         if (code == 0) { // not interrupted: what was received would be lost
             wm_error_t err;
-            Py_BEGIN_ALLOW_THREADS;
-            code = wm_op_wait(sending, NULL, &err);
-            Py_END_ALLOW_THREADS;
+            WM_PY_UNLOCKED(code = wm_op_wait(sending, NULL, &err));
             if (code < 0)
                 wm_py_raise(&err);
         }
@@ -199,9 +195,7 @@ request(exchange_t *exchange)
     if (code < 0)
         return NULL;
     wm_op_t *both;
-    Py_BEGIN_ALLOW_THREADS;
-    both = wm_pair_begin(receiving, sending);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(both = wm_pair_begin(receiving, sending));
     return both != NULL ? wm_py_request_new(both, MPI_REQUEST_NULL, &none)
                         : PyErr_NoMemory();
 }
@@ -223,17 +217,16 @@ const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send one array and receive another at the same time.\n\n"
-    "recvbuf: has to be given, and not to overlap sendbuf. Ordered and "
-    "raises\n"
-    "as Send and Recv do.");
+    "recvbuf: has to be given, and not to overlap sendbuf. Ordered and\n"
+    "raises as Send and Recv do.");
 EXCHANGE(Sendrecv, false, true, run)
 
 const char wm_py_comm_Sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Send an array and receive into it: what is sent is a copy, made on the\n"
-    "array's own device.");
+    "Send an array and receive into it: what is sent is a copy, made on\n"
+    "the array's own device.");
 EXCHANGE(Sendrecv_replace, true, true, run)
 
 const char wm_py_comm_Isendrecv_doc[] = PyDoc_STR(

@@ -23,9 +23,7 @@ give_back(wm_comm_t *comm, wm_stashed_t *matched)
         free(matched);
         return;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    wm_matched_return(comm, matched);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_matched_return(comm, matched));
 }
 
 PyObject *
@@ -38,9 +36,7 @@ wm_py_matched_new(PyObject *comm, wm_op_t *op)
                           : NULL;
     Py_XDECREF(empty);
     wm_stashed_t *matched;
-    Py_BEGIN_ALLOW_THREADS;
-    matched = wm_probe_take(op);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(matched = wm_probe_take(op));
     wm_channel_t channel;
     if (self == NULL || wm_py_channel_get(comm, &channel) < 0) {
         Py_XDECREF(self);
@@ -174,9 +170,8 @@ wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
         &self->channel, self->source, self->tag, blocking);
     envelope.matched = self->matched;
     self->matched = NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_receive_begin(self->channel.comm, buffer, &envelope, op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_receive_begin(self->channel.comm, buffer,
+                                           &envelope, op, &err));
     if (code < 0) {
         self->matched = envelope.matched;
         wm_py_raise(&err);
@@ -246,52 +241,6 @@ message_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
     return receive(self, args, given, keywords, false);
 }
 
-// Of a communicator of ours its own probe, else mpi4py's.
-static PyObject *
-probe(const char *name, const char *ours, PyObject *const *args,
-      Py_ssize_t given, PyObject *keywords)
-{
-    bool mine = given > 0
-                && PyObject_TypeCheck(args[0], wm_py_state->comm_type);
-    PyObject *method = mine ? PyObject_GetAttrString(args[0], ours)
-                            : wm_py_mpi_method(wm_py_mpi_message_type(), name);
-    PyObject *result = method == NULL
-                           ? NULL
-                           : PyObject_Vectorcall(method, args + mine,
-                                                 (size_t)(given - mine),
-                                                 keywords);
-    Py_XDECREF(method);
-    return result;
-}
-
-PyDoc_STRVAR(message_Probe_doc,
-             "Probe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
-             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-             "Wait for a message and match it: comm.Mprobe(), of any\n"
-             "communicator.");
-
-static PyObject *
-message_Probe(PyObject *type, PyObject *const *args, Py_ssize_t given,
-              PyObject *keywords)
-{
-    (void)type;
-    return probe("Probe", "Mprobe", args, given, keywords);
-}
-
-PyDoc_STRVAR(message_Iprobe_doc,
-             "Iprobe($type, comm, source=mpi4py.MPI.ANY_SOURCE, "
-             "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-             "A matched message that has come, or None: comm.Improbe(), of\n"
-             "any communicator.");
-
-static PyObject *
-message_Iprobe(PyObject *type, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
-{
-    (void)type;
-    return probe("Iprobe", "Improbe", args, given, keywords);
-}
-
 static int
 message_bool(PyObject *object)
 {
@@ -313,9 +262,8 @@ PyDoc_STRVAR(message_reduce_doc, "__reduce__($self, /)\n--\n\n"
                                  "Pickles null messages alone.");
 
 static PyObject *
-message_reduce(PyObject *object, PyObject *unused)
+message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     if (((message_t *)object)->matched == NULL)
         return call_base(object, "__reduce__", NULL, 0, NULL);
     PyErr_SetString(PyExc_ValueError,
@@ -324,23 +272,18 @@ message_reduce(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef message_methods[] = {
-    {"Recv", (PyCFunction)(void (*)(void))message_Recv,
-     METH_FASTCALL | METH_KEYWORDS, message_Recv_doc},
-    {"Irecv", (PyCFunction)(void (*)(void))message_Irecv,
-     METH_FASTCALL | METH_KEYWORDS, message_Irecv_doc},
-    {"Probe", (PyCFunction)(void (*)(void))message_Probe,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Probe_doc},
-    {"Iprobe", (PyCFunction)(void (*)(void))message_Iprobe,
-     METH_FASTCALL | METH_KEYWORDS | METH_CLASS, message_Iprobe_doc},
+    WM_PY_FASTCALL("Recv", message_Recv),
+    WM_PY_FASTCALL("Irecv", message_Irecv),
     {"__reduce__", message_reduce, METH_NOARGS, message_reduce_doc},
     {0},
 };
 
-PyDoc_STRVAR(message_doc,
-             "Message(message=None)\n--\n\n"
-             "A matched message of a wm.Comm (Mprobe, Improbe): only its own\n"
-             "Recv or Irecv receives it. Dropped, it goes back to its\n"
-             "communicator as the first that came.");
+PyDoc_STRVAR(
+    message_doc,
+    "Message(message=None)\n--\n\n"
+    "A matched message of a wm.Comm (Mprobe, Improbe): only its own Recv\n"
+    "or Irecv receives it. Dropped, it goes back to its communicator as\n"
+    "the first that came.");
 
 static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},

@@ -26,9 +26,8 @@ begin(const char *function, bool matched, PyObject *self,
         || wm_py_argument_int(values[1], "tag", &tag) < 0
         || wm_py_mpi_status(values[2], "status", status) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_probe_begin(channel.comm, source, tag, matched, &op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(
+        code = wm_probe_begin(channel.comm, source, tag, matched, &op, &err));
     if (code < 0) {
         wm_py_raise(&err);
         return NULL;
@@ -89,8 +88,8 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
 }
 
 const char wm_py_comm_Probe_doc[] = PyDoc_STR(
-    "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
-    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "Wait until a message could be received; `status` tells of it.\n\n"
     "Returns True. The next receive that matches gets it. Raises\n"
     "MPI.Exception (rank, tag).");
@@ -107,8 +106,8 @@ wm_py_comm_Probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_py_comm_Iprobe_doc[] = PyDoc_STR(
-    "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
-    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "Whether a message could be received now; `status` tells of it.\n\n"
     "Otherwise as Probe.");
 
@@ -125,8 +124,8 @@ wm_py_comm_Iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_py_comm_Mprobe_doc[] = PyDoc_STR(
-    "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
-    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "Wait for a message and match it: only the Recv or Irecv of the\n"
     "wm.Message that is returned receives it. Otherwise as Probe.");
 
@@ -143,8 +142,8 @@ wm_py_comm_Mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_py_comm_Improbe_doc[] = PyDoc_STR(
-    "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, "
-    "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
+    "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
+    "status=None)\n--\n\n"
     "A message that could be received now, matched, or None. Otherwise as\n"
     "Mprobe.");
 

@@ -14,30 +14,26 @@ PyDoc_STRVAR(comm_attach_doc,
              "Make the private communicators behind this handle; collective.");
 
 static PyObject *
-comm_attach(PyObject *self, PyObject *unused)
+comm_attach(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     MPI_Comm handle;
     wm_comm_t *comm;
     wm_error_t err;
     int code;
     if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_comm_attach(handle, &comm, &err);
-    Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
+    WM_PY_UNLOCKED(code = wm_comm_attach(handle, &comm, &err));
+    return wm_py_none(code, &err);
 }
 
-PyDoc_STRVAR(comm_is_attached_doc,
-             "_is_attached($self, /)\n--\n\n"
-             "Whether there are private communicators behind this handle; "
-             "local.");
+PyDoc_STRVAR(
+    comm_is_attached_doc,
+    "_is_attached($self, /)\n--\n\n"
+    "Whether there are private communicators behind this handle; local.");
 
 static PyObject *
-comm_is_attached(PyObject *self, PyObject *unused)
+comm_is_attached(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     MPI_Comm handle;
     if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return NULL;
@@ -50,9 +46,8 @@ PyDoc_STRVAR(comm_revoke_doc,
              "End all ranks' calls on what is behind the communicator.");
 
 static PyObject *
-comm_revoke(PyObject *self, PyObject *unused)
+comm_revoke(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_channel_t channel;
     wm_error_t err;
     if (wm_py_channel_get(self, &channel) < 0)
@@ -63,38 +58,36 @@ comm_revoke(PyObject *self, PyObject *unused)
     code = wm_failure_revoke(channel.comm, &err);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
-    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
+    return wm_py_none(code, &err);
 }
 
-PyDoc_STRVAR(comm_refuse_doc,
-             "_refuse($self)\n--\n\n"
-             "Tell the other ranks, who are in a Bcast, or will be, that it\n"
-             "failed here.");
+PyDoc_STRVAR(
+    comm_refuse_doc,
+    "_refuse($self)\n--\n\n"
+    "Tell the other ranks, who are in a Bcast, or will be, that it failed\n"
+    "here.");
 
 static PyObject *
-comm_refuse(PyObject *self, PyObject *unused)
+comm_refuse(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     wm_channel_t channel;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    wm_coll_refuse(channel.comm);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_coll_refuse(channel.comm));
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(comm_on_doc,
-             "on($self, stream, /)\n--\n\n"
-             "The same message calls, ordered on a stream.\n\n"
-             "A send reads what the work before it on the stream has written, "
-             "a\nreceive is seen by the work after it; the device is not "
-             "synchronised.\nstream: wm.Stream, one of CuPy's, Torch's, "
-             "Warp's, Numba's, any object\nwith __cuda_stream__, or a "
-             "handle. Raises\nValueError for the per-thread default stream, "
-             "which is another one on\neach thread; the calls raise "
-             "RuntimeError while the stream is captured\ninto a CUDA "
-             "graph.");
+PyDoc_STRVAR(
+    comm_on_doc,
+    "on($self, stream, /)\n--\n\n"
+    "The same message calls, ordered on a stream.\n\n"
+    "A send reads what the work before it on the stream has written, a\n"
+    "receive is seen by the work after it; the device is not\n"
+    "synchronised. stream: wm.Stream, one of CuPy's, Torch's, Warp's,\n"
+    "Numba's, any object with __cuda_stream__, or a handle. Raises\n"
+    "ValueError for the per-thread default stream, which is another one\n"
+    "on each thread; the calls raise RuntimeError while the stream is\n"
+    "captured into a CUDA graph.");
 
 static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){

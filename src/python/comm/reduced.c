@@ -60,16 +60,16 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     return result;
 }
 
-PyDoc_STRVAR(on_device_doc,
-             "_is_on_device_reduced(obj, name, /)\n--\n\n"
-             "Like is_on_device, of a buffer of a reduction.\n\n"
-             "Raises TypeError, naming `name`, where MPI cannot compute with "
-             "the elements,\nand would take them for bytes.");
+PyDoc_STRVAR(
+    on_device_doc,
+    "_is_on_device_reduced(obj, name, /)\n--\n\n"
+    "Like is_on_device, of a buffer of a reduction.\n\n"
+    "Raises TypeError, naming `name`, where MPI cannot compute with the\n"
+    "elements, and would take them for bytes.");
 
 static PyObject *
-on_device(PyObject *module, PyObject *const *args, Py_ssize_t given)
+on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
 {
-    (void)module;
     const char *name = given == 2 ? PyUnicode_AsUTF8(args[1]) : NULL;
     if (name == NULL) {
         if (!PyErr_Occurred())

@@ -180,9 +180,9 @@ const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Receive into an array; the data are there when it returns.\n\n"
-    "buf: a writable array on any device or the host,\n"
-    "whatever memory the sender's is in. Raises MPI.Exception\n"
-    "(truncation, rank, tag), BufferError (read-only), wm.CudaError.");
+    "buf: a writable array on any device or the host, whatever memory the\n"
+    "sender's is in. Raises MPI.Exception (truncation, rank, tag),\n"
+    "BufferError (read-only), wm.CudaError.");
 
 PyObject *
 wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,

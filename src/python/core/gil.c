@@ -46,18 +46,16 @@ watch(void)
 static atomic_bool misled;
 
 static bool
-is_current(PyThreadState *thread)
+is_current(PyThreadState *Py_UNUSED(thread))
 {
-    (void)thread;
     return !atomic_load_explicit(&misled, memory_order_relaxed)
            && PyGILState_Check();
 }
 
 static int
-hear(const char *event, PyObject *arguments, void *unused)
+hear(const char *event, PyObject *Py_UNUSED(arguments),
+     void *Py_UNUSED(unused))
 {
-    (void)arguments;
-    (void)unused;
     if (strcmp(event, "cpython.PyInterpreterState_New") == 0) {
         atomic_store(&misled, true);
     }

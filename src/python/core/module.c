@@ -14,19 +14,15 @@ wm_state_t *wm_py_state = &nothing;
 
 PyDoc_STRVAR(
     memory_stats_doc,
-    "_memory_stats()\n"
-    "--\n"
-    "\n"
-    "Memory that warpmpi has taken in this process, as a dict of ints: bytes "
-    "of\n"
-    "device and of pinned host memory, how many of them are in use, how many\n"
-    "blocks that are, and how often the driver's allocators were called.");
+    "_memory_stats()\n--\n\n"
+    "Memory that warpmpi has taken in this process, as a dict of ints:\n"
+    "bytes of device and of pinned host memory, how many of them are in\n"
+    "use, how many blocks that are, and how often the driver's allocators\n"
+    "were called.");
 
 static PyObject *
-memory_stats(PyObject *module, PyObject *unused)
+memory_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     wm_memory_stats_t s;
     wm_memory_stats(&s);
     return Py_BuildValue(
@@ -40,22 +36,18 @@ memory_stats(PyObject *module, PyObject *unused)
         (Py_ssize_t)s.pinned_allocations);
 }
 
-PyDoc_STRVAR(driver_version_doc, "get_cuda_driver_version()\n"
-                                 "--\n"
-                                 "\n"
-                                 "The CUDA version that the driver supports, "
-                                 "as (major, minor); None where\n"
-                                 "there is no driver.");
+PyDoc_STRVAR(
+    driver_version_doc,
+    "get_cuda_driver_version()\n--\n\n"
+    "The CUDA version that the driver supports, as (major, minor); None\n"
+    "where there is no driver.");
 
 static PyObject *
-driver_version(PyObject *module, PyObject *unused)
+driver_version(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     int version;
-    Py_BEGIN_ALLOW_THREADS version = wm_driver_version();
-    Py_END_ALLOW_THREADS if (version == 0)
-    {
+    WM_PY_UNLOCKED(version = wm_driver_version());
+    if (version == 0) {
         Py_RETURN_NONE;
     }
     return Py_BuildValue("ii", version / 1000, version % 1000 / 10);
@@ -228,8 +220,10 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-PyDoc_STRVAR(module_doc, "The C core of warpmpi. Its public names are those "
-                         "of the package warpmpi.");
+PyDoc_STRVAR(
+    module_doc,
+    "The C core of warpmpi. Its public names are those of the package\n"
+    "warpmpi.");
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,   .m_name = "warpmpi._core",

@@ -41,6 +41,7 @@
     X(makers)                                                                 \
     X(array)                                                                  \
     X(on_device)                                                              \
+    X(raw)                                                                    \
     X(checked)                                                                \
     X(reduced)                                                                \
     X(buffered)                                                               \
@@ -146,6 +147,20 @@ wm_py_raise(const wm_error_t *err);
 // Makes wm.CudaError and wm.OutOfMemoryError. 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_add_exceptions(PyObject *module);
+
+// What a code is in Python: 0, or -1 with the exception set; None, or NULL.
+int
+wm_py_result(int code, const wm_error_t *err);
+PyObject *
+wm_py_none(int code, const wm_error_t *err);
+
+// Has something done while others may have the GIL.
+#define WM_PY_UNLOCKED(statement)                                             \
+    do {                                                                      \
+        PyThreadState *wm_py_saved = PyEval_SaveThread();                     \
+        statement;                                                            \
+        PyEval_RestoreThread(wm_py_saved);                                    \
+    } while (0)
 
 // Calls a function of the package that is written in Python, as no message
 // waits for it, with arguments in a tuple of that format. A new reference, or

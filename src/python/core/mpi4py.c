@@ -208,15 +208,3 @@ wm_py_mpi_datatype_from_code(PyObject *code)
     Py_DECREF(type);
     return result;
 }
-
-PyObject *
-wm_py_mpi_buffer(PyObject *object, bool readonly)
-{
-    PyObject *type = PyObject_GetAttrString(wm_py_state->mpi, "buffer");
-    PyObject *result = type == NULL
-                           ? NULL
-                           : PyObject_CallMethod(type, "frombuffer", "Oi",
-                                                 object, (int)readonly);
-    Py_XDECREF(type);
-    return result;
-}

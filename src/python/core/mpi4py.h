@@ -65,9 +65,4 @@ wm_py_mpi_method(PyTypeObject *type, const char *name);
 PyObject *
 wm_py_mpi_datatype_from_code(PyObject *code);
 
-// mpi4py's own buffer over memory that speaks DLPack or the CUDA array
-// interface; NULL with an exception.
-PyObject *
-wm_py_mpi_buffer(PyObject *object, bool readonly);
-
 #endif

@@ -4,17 +4,16 @@
 // MPI about each handle, before MPI runs, too.
 #include "python/core/mpi4py.h"
 
-PyDoc_STRVAR(patch_doc,
-             "_patch(type, name, value, /)\n--\n\n"
-             "Put an attribute into a type of mpi4py's; returns the former "
-             "one.\n\n"
-             "A classmethod or staticmethod comes as its descriptor. Raises\n"
-             "AttributeError where the type itself has no such attribute.");
+PyDoc_STRVAR(
+    patch_doc,
+    "_patch(type, name, value, /)\n--\n\n"
+    "Put an attribute into a type of mpi4py's; returns the former one.\n\n"
+    "A classmethod or staticmethod comes as its descriptor. Raises\n"
+    "AttributeError where the type itself has no such attribute.");
 
 static PyObject *
-patch(PyObject *module, PyObject *args)
+patch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyTypeObject *type;
     PyObject *name, *value;
     if (!PyArg_ParseTuple(args, "O!UO:_patch", &PyType_Type, &type, &name,
@@ -41,9 +40,8 @@ PyDoc_STRVAR(share_handle_doc,
              "Give a communicator the handle of another; MPI need not run.");
 
 static PyObject *
-share_handle(PyObject *module, PyObject *args)
+share_handle(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *ours, *theirs;
     MPI_Comm handle;
     if (!PyArg_ParseTuple(args, "OO:_share_handle", &ours, &theirs)
@@ -53,14 +51,14 @@ share_handle(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(seal_doc, "_seal(type, /)\n--\n\n"
-                       "Make a type of the core immutable, once it has all it "
-                       "shall have.");
+PyDoc_STRVAR(
+    seal_doc,
+    "_seal(type, /)\n--\n\n"
+    "Make a type of the core immutable, once it has all it shall have.");
 
 static PyObject *
-seal(PyObject *module, PyObject *given)
+seal(PyObject *Py_UNUSED(module), PyObject *given)
 {
-    (void)module;
     if (!PyType_Check(given))
         return PyErr_Format(PyExc_TypeError, "%R is no type", given);
     PyTypeObject *type = (PyTypeObject *)given;

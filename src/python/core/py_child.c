@@ -28,15 +28,15 @@ wm_py_watch_children(void)
     return 0;
 }
 
-PyDoc_STRVAR(check_running_doc,
-             "_check_running()\n--\n\n"
-             "Raise RuntimeError where MPI does not run, and in a forked "
-             "child: MPI itself\nends the program, or breaks its parent's.");
+PyDoc_STRVAR(
+    check_running_doc,
+    "_check_running()\n--\n\n"
+    "Raise RuntimeError where MPI does not run, and in a forked child:\n"
+    "MPI itself ends the program, or breaks its parent's.");
 
 static PyObject *
-check_running(PyObject *module, PyObject *unused)
+check_running(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return wm_py_check_running() < 0 ? NULL : Py_NewRef(Py_None);
 }
 

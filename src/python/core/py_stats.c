@@ -2,18 +2,18 @@
 #include "comm/engine/stats.h"
 #include "python/core/module.h"
 
-PyDoc_STRVAR(stats_doc,
-             "stats($module, /)\n--\n\n"
-             "Counters of this process since its start or reset_stats(): a "
-             "dict of ints.\n\n"
-             "Names that end in _bytes count bytes, those in _messages "
-             "messages; what was\nreceived is counted by its transport, too "
-             "(\"ipc_messages\"). The guide has\na table of all.");
+PyDoc_STRVAR(
+    stats_doc,
+    "stats($module, /)\n--\n\n"
+    "Counters of this process since its start or reset_stats(): a dict of\n"
+    "ints.\n\n"
+    "Names that end in _bytes count bytes, those in _messages messages;\n"
+    "what was received is counted by its transport, too\n"
+    "(\"ipc_messages\"). The guide has a table of all.");
 
 static PyObject *
-stats(PyObject *module, PyObject *unused)
+stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     PyObject *result = PyDict_New();
     for (int i = 0; i < WM_STATS && result != NULL; ++i) {
         PyObject *value = PyLong_FromLongLong(wm_stat_get(i));
@@ -30,9 +30,8 @@ PyDoc_STRVAR(reset_stats_doc,
              "Set the counters of stats() to 0, except what is open now.");
 
 static PyObject *
-reset_stats(PyObject *module, PyObject *unused)
+reset_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     wm_stat_reset();
     return Py_NewRef(Py_None);
 }

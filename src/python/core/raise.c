@@ -102,20 +102,33 @@ wm_py_raise(const wm_error_t *err)
     return NULL;
 }
 
+int
+wm_py_result(int code, const wm_error_t *err)
+{
+    if (code >= 0)
+        return 0;
+    wm_py_raise(err);
+    return -1;
+}
+
+PyObject *
+wm_py_none(int code, const wm_error_t *err)
+{
+    return code < 0 ? wm_py_raise(err) : Py_NewRef(Py_None);
+}
+
 PyDoc_STRVAR(
     cuda_error_doc,
-    "A call of the CUDA driver failed, or no usable driver is there.\n"
-    "\n"
+    "A call of the CUDA driver failed, or no usable driver is there.\n\n"
     "Attributes:\n"
     "    code: the driver's result (a CUresult) as an int, or None.\n"
     "    name: its name, such as \"CUDA_ERROR_INVALID_VALUE\", or None.");
 
 PyDoc_STRVAR(
     memory_error_doc,
-    "A device has not enough memory, or the driver ran out of it.\n"
-    "\n"
-    "Raised after all that warpmpi keeps for reuse was given back. The text\n"
-    "tells what was asked for and what is free, in bytes.");
+    "A device has not enough memory, or the driver ran out of it.\n\n"
+    "Raised after all that warpmpi keeps for reuse was given back. The\n"
+    "text tells what was asked for and what is free, in bytes.");
 
 int
 wm_py_add_exceptions(PyObject *module)

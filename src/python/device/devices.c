@@ -3,7 +3,6 @@
 // current on a thread; and the package's functions on devices.
 #include "python/device/py_device.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +11,8 @@ static int
 count_devices(void)
 {
     int count;
-    Py_BEGIN_ALLOW_THREADS count = wm_device_count();
-    Py_END_ALLOW_THREADS return count;
+    WM_PY_UNLOCKED(count = wm_device_count());
+    return count;
 }
 
 // The launcher's environment does not change: asked once.
@@ -28,8 +27,9 @@ default_device(void)
     return found;
 }
 
-int
-wm_py_current_device(int *ordinal)
+// The device current on this thread (-1: the CPU). 0, or -1 with an exception.
+static int
+current_device(int *ordinal)
 {
     PyObject *thread = PyThreadState_GetDict(); // borrowed
     PyObject *key = (PyObject *)wm_py_state->device_type;
@@ -51,22 +51,12 @@ wm_py_current_device(int *ordinal)
 static int
 unknown_device(PyObject *given)
 {
-    char valid[WM_MAX_DEVICES * 12 + 600];
-    int count = count_devices();
-    if (count > 0) {
-        size_t used = (size_t)snprintf(valid, sizeof(valid), "'cpu', 'cuda'");
-        for (int i = 0; i < count; i++) {
-            used += (size_t)snprintf(valid + used, sizeof(valid) - used,
-                                     ", 'cuda:%d'", i);
-        }
-    }
-    else {
-        wm_error_t err = {.text = "no CUDA device"};
+    wm_error_t err = {.text = "no CUDA device"};
+    if (count_devices() == 0) {
         (void)!wm_driver_load(&err);
-        snprintf(valid, sizeof(valid), "'cpu' (%s)", err.text);
     }
-    PyErr_Format(PyExc_ValueError, "unknown device %R: valid devices are %s",
-                 given, valid);
+    Py_XDECREF(wm_py_cold("warpmpi._foreign", "unknown_device", "(Os)", given,
+                          err.text));
     return -1;
 }
 
@@ -89,7 +79,7 @@ device_from_text(PyObject *given, const char *text, int *device)
     }
     if (strcmp(text, "cuda") == 0) {
         int current;
-        if (wm_py_current_device(&current) < 0) {
+        if (current_device(&current) < 0) {
             return -1;
         }
         if (current < 0) {
@@ -111,72 +101,39 @@ device_from_text(PyObject *given, const char *text, int *device)
     return unknown_device(given);
 }
 
-// Others' devices by what they have: Warp's alias, Torch's type and index,
-// CuPy's id. 1 when it is one, 0 when not, -1 with an exception.
+// From a name or an ordinal; `given` is what it was found in.
 static int
-device_from_foreign(PyObject *object, int *device)
+device_from_value(PyObject *given, PyObject *value, int *device)
 {
-    static const char *const names[] = {"alias", "type", "id"};
-    PyObject *value = NULL;
-    int found = 0;
-    for (int i = 0; i < 3 && value == NULL; i++) {
-        value = PyObject_GetAttrString(object, names[i]);
-        if (value == NULL) {
-            PyErr_Clear();
-        }
-        else if (i == 1 && PyUnicode_Check(value)) {
-            // str(torch.device) is "cuda:1", "cuda" or "cpu".
-            Py_SETREF(value, PyObject_Str(object));
-            if (value == NULL) {
-                return -1;
-            }
-        }
-    }
-    if (value != NULL && PyUnicode_Check(value)) {
+    if (PyUnicode_Check(value)) {
         const char *text = PyUnicode_AsUTF8(value);
-        found = text == NULL || device_from_text(object, text, device) < 0 ? -1
-                                                                           : 1;
+        return text != NULL ? device_from_text(given, text, device) : -1;
     }
-    else if (value != NULL && PyLong_Check(value)) {
-        long ordinal = PyLong_AsLong(value);
-        found = (ordinal == -1 && PyErr_Occurred())
-                        || check_ordinal(object, ordinal, device) < 0
-                    ? -1
-                    : 1;
-    }
-    Py_XDECREF(value);
-    return found;
+    int overflow;
+    long ordinal = PyLong_AsLongAndOverflow(value, &overflow);
+    return overflow ? unknown_device(given)
+                    : check_ordinal(given, ordinal, device);
 }
 
 int
 wm_py_device_from_object(PyObject *object, int *device)
 {
     if (object == NULL || object == Py_None) {
-        return wm_py_current_device(device);
+        return current_device(device);
     }
     if (Py_IS_TYPE(object, wm_py_state->device_type)) {
         *device = wm_py_device_ordinal(object);
         return 0;
     }
-    if (PyUnicode_Check(object)) {
-        const char *text = PyUnicode_AsUTF8(object);
-        return text != NULL ? device_from_text(object, text, device) : -1;
+    if (PyUnicode_Check(object)
+        || (PyLong_Check(object) && !PyBool_Check(object))) {
+        return device_from_value(object, object, device);
     }
-    if (PyLong_Check(object) && !PyBool_Check(object)) {
-        int overflow;
-        long ordinal = PyLong_AsLongAndOverflow(object, &overflow);
-        return overflow ? unknown_device(object)
-                        : check_ordinal(object, ordinal, device);
-    }
-    int found = device_from_foreign(object, device);
-    if (found == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "a device is a wm.Device, a name such as 'cuda:0', an "
-                     "ordinal or None, not %.200s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    return found < 0 ? -1 : 0;
+    PyObject *value = wm_py_cold("warpmpi._foreign", "device_of", "(O)",
+                                 object);
+    int status = value != NULL ? device_from_value(object, value, device) : -1;
+    Py_XDECREF(value);
+    return status;
 }
 
 int
@@ -201,8 +158,7 @@ wm_py_synchronize_device(int ordinal)
     wm_error_t err;
     int status = 0;
     if (ordinal >= 0) {
-        Py_BEGIN_ALLOW_THREADS status = wm_device_synchronize(ordinal, &err);
-        Py_END_ALLOW_THREADS
+        WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err));
     }
     if (status < 0) {
         wm_py_raise(&err);
@@ -212,23 +168,18 @@ wm_py_synchronize_device(int ordinal)
 
 PyDoc_STRVAR(
     get_device_doc,
-    "get_device(ident=None)\n"
-    "--\n"
-    "\n"
-    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA "
-    "device),\n"
-    "\"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's or CuPy's, or\n"
-    "None for the current device of this thread. That is, unless set, the\n"
-    "device of this process's local rank, as the MPI launcher tells it, "
-    "modulo\n"
-    "the number of visible devices, or the CPU where there is none.\n"
-    "\n"
+    "get_device(ident=None)\n--\n\n"
+    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA\n"
+    "device), \"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's\n"
+    "or CuPy's, or None for the current device of this thread. That is,\n"
+    "unless set, the device of this process's local rank, as the MPI\n"
+    "launcher tells it, modulo the number of visible devices, or the CPU\n"
+    "where there is none.\n\n"
     "ValueError for an unknown device lists the valid ones.");
 
 static PyObject *
-get_device(PyObject *module, PyObject *args, PyObject *kwargs)
+get_device(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"ident", NULL};
     PyObject *ident = NULL; // borrowed
     int ordinal;
@@ -240,71 +191,26 @@ get_device(PyObject *module, PyObject *args, PyObject *kwargs)
     return wm_py_device(ordinal);
 }
 
-PyDoc_STRVAR(get_cuda_devices_doc,
-             "get_cuda_devices()\n"
-             "--\n"
-             "\n"
-             "The visible CUDA devices in order; empty without a driver.");
-
-static PyObject *
-get_cuda_devices(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    int count = count_devices();
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < count; i++) {
-        PyObject *device = wm_py_device(i);
-        if (device == NULL || PyList_Append(list, device) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(device);
-    }
-    return list;
-}
-
 PyDoc_STRVAR(get_cuda_device_count_doc,
-             "get_cuda_device_count()\n"
-             "--\n"
-             "\n"
+             "get_cuda_device_count()\n--\n\n"
              "Number of visible CUDA devices; 0 without a driver.");
 
 static PyObject *
-get_cuda_device_count(PyObject *module, PyObject *unused)
+get_cuda_device_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyLong_FromLong(count_devices());
-}
-
-PyDoc_STRVAR(is_cuda_available_doc,
-             "is_cuda_available()\n"
-             "--\n"
-             "\n"
-             "Whether a CUDA driver and a device are there. Never raises.");
-
-static PyObject *
-is_cuda_available(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return PyBool_FromLong(count_devices() > 0);
 }
 
 PyDoc_STRVAR(
     set_device_doc,
-    "set_device(ident, /)\n"
-    "--\n"
-    "\n"
-    "Makes a device current on this thread: what device=None means from now\n"
-    "on. None restores the default. Other threads keep theirs, and CUDA's "
-    "own\n"
-    "current context is left alone.");
+    "set_device(ident, /)\n--\n\n"
+    "Makes a device current on this thread: what device=None means from\n"
+    "now on. None restores the default. Other threads keep theirs, and\n"
+    "CUDA's own current context is left alone.");
 
 static PyObject *
-set_device(PyObject *module, PyObject *ident)
+set_device(PyObject *Py_UNUSED(module), PyObject *ident)
 {
-    (void)module;
     PyObject *thread = PyThreadState_GetDict(); // borrowed
     PyObject *key = (PyObject *)wm_py_state->device_type;
     int ordinal;
@@ -335,16 +241,14 @@ set_device(PyObject *module, PyObject *ident)
 
 PyDoc_STRVAR(
     synchronize_device_doc,
-    "synchronize_device(device=None)\n"
-    "--\n"
-    "\n"
-    "Waits for all work on a device (None: the current one); returns at once\n"
-    "for the CPU.");
+    "synchronize_device(device=None)\n--\n\n"
+    "Waits for all work on a device (None: the current one); returns at\n"
+    "once for the CPU.");
 
 static PyObject *
-synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
+synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,
+                   PyObject *kwargs)
 {
-    (void)module;
     static char *names[] = {"device", NULL};
     PyObject *device = NULL; // borrowed
     int ordinal;
@@ -357,42 +261,11 @@ synchronize_device(PyObject *module, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    synchronize_doc,
-    "synchronize()\n"
-    "--\n"
-    "\n"
-    "Waits for all work on every device that this process uses, through\n"
-    "whatever library. Makes no context.");
-
-static PyObject *
-synchronize(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    int count = count_devices();
-    for (int i = 0; i < count; i++) {
-        bool active;
-        wm_error_t err;
-        if (wm_device_active(i, &active, &err) < 0) {
-            return wm_py_raise(&err);
-        }
-        if (active && wm_py_synchronize_device(i) < 0) {
-            return NULL;
-        }
-    }
-    Py_RETURN_NONE;
-}
-
 PyMethodDef wm_py_devices_functions[] = {
     WM_PY_KEYWORDS("get_device", get_device),
-    {"get_cuda_devices", get_cuda_devices, METH_NOARGS, get_cuda_devices_doc},
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
-    {"is_cuda_available", is_cuda_available, METH_NOARGS,
-     is_cuda_available_doc},
     {"set_device", set_device, METH_O, set_device_doc},
     WM_PY_KEYWORDS("synchronize_device", synchronize_device),
-    {"synchronize", synchronize, METH_NOARGS, synchronize_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -39,18 +39,15 @@ static PyMemberDef members[] = {
     {0},
 };
 
-PyDoc_STRVAR(synchronize_doc,
-             "synchronize($self, /)\n"
-             "--\n"
-             "\n"
-             "Waits for all work on the device, anybody's in this process. "
-             "Does nothing\n"
-             "for the CPU. CudaError tells of work that failed.");
+PyDoc_STRVAR(
+    synchronize_doc,
+    "synchronize($self, /)\n--\n\n"
+    "Waits for all work on the device, anybody's in this process. Does\n"
+    "nothing for the CPU. CudaError tells of work that failed.");
 
 static PyObject *
-device_synchronize(PyObject *self, PyObject *unused)
+device_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     if (wm_py_synchronize_device(((device_t *)self)->ordinal) < 0) {
         return NULL;
     }
@@ -62,11 +59,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(device_doc, "A CUDA device, or the CPU. Made by wm.get_device; "
-                         "the same device is always\n"
-                         "the same object, and equal to its name "
-                         "(\"cuda:0\"). Looking at a device\n"
-                         "makes no context on it; using it does.");
+PyDoc_STRVAR(
+    device_doc,
+    "A CUDA device, or the CPU. Made by wm.get_device; the same device is\n"
+    "always the same object, and equal to its name (\"cuda:0\"). Looking\n"
+    "at a device makes no context on it; using it does.");
 
 static PyType_Slot type_slots[] = {
     {Py_tp_doc, (void *)device_doc},
@@ -100,9 +97,8 @@ PyDoc_STRVAR(facts_doc, "_device_facts(device, /)\n--\n\n"
                         "(name, UUID, PCI address, bytes) of a CUDA device.");
 
 static PyObject *
-device_facts(PyObject *module, PyObject *object)
+device_facts(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     const wm_device_t *facts = facts_of(object);
     return facts == NULL
                ? NULL
@@ -115,17 +111,16 @@ PyDoc_STRVAR(free_memory_doc, "_device_free_memory(device, /)\n--\n\n"
                               "In bytes; makes the device's context.");
 
 static PyObject *
-free_memory(PyObject *module, PyObject *object)
+free_memory(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     size_t left, total;
     wm_error_t err;
     int device, status;
     if (wm_py_cuda_device(object, "this", &device) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS; // the first use of a device takes long
-    status = wm_device_memory(device, &left, &total, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(status = wm_device_memory(
+                       device, &left, &total,
+                       &err)); // the first use of a device takes long
     return status < 0 ? wm_py_raise(&err) : PyLong_FromSize_t(left);
 }
 
@@ -133,13 +128,29 @@ PyDoc_STRVAR(forked_doc, "_device_forked()\n--\n\n"
                          "Whether this is a forked child of who uses GPUs.");
 
 static PyObject *
-forked(PyObject *module, PyObject *unused)
+forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return PyBool_FromLong(wm_device_forked());
 }
 
+PyDoc_STRVAR(active_doc,
+             "_device_active(device, /)\n--\n\n"
+             "Whether this process uses it, through whatever library.");
+
+static PyObject *
+active(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    bool found;
+    wm_error_t err;
+    int device;
+    if (wm_py_cuda_device(object, "this", &device) < 0)
+        return NULL;
+    return wm_device_active(device, &found, &err) < 0 ? wm_py_raise(&err)
+                                                      : PyBool_FromLong(found);
+}
+
 PyMethodDef wm_py_device_functions[] = {
+    {"_device_active", active, METH_O, active_doc},
     {"_device_facts", device_facts, METH_O, facts_doc},
     {"_device_free_memory", free_memory, METH_O, free_memory_doc},
     {"_device_forked", forked, METH_NOARGS, forked_doc},

@@ -22,10 +22,6 @@ wm_py_device_ordinal(PyObject *device);
 int
 wm_py_device_from_object(PyObject *object, int *device);
 
-// The device current on this thread (-1: the CPU). 0, or -1 with an exception.
-int
-wm_py_current_device(int *ordinal);
-
 // Like wm_py_device_from_object, but ValueError for the CPU: "`what` needs a
 // CUDA device".
 int
@@ -35,9 +31,5 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal);
 // exception.
 int
 wm_py_synchronize_device(int ordinal);
-
-// The package's functions on devices; called by wm_py_add_device.
-int
-wm_py_add_device_functions(PyObject *module);
 
 #endif

@@ -23,9 +23,9 @@ event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         || wm_py_cuda_device(given, "an event", &device) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS; // the first use of a device takes long
-    status = wm_event_create(device, &handle, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(
+        status = wm_event_create(
+            device, &handle, &err)); // the first use of a device takes long
     if (status < 0) {
         return wm_py_raise(&err);
     }
@@ -52,31 +52,20 @@ event_dealloc(PyObject *self)
 }
 
 static PyObject *
-event_repr(PyObject *self)
+get_device(PyObject *self, void *Py_UNUSED(unused))
 {
-    event_t *event = (event_t *)self;
-    return PyUnicode_FromFormat("<warpmpi.Event %p on cuda:%d>",
-                                (void *)event->handle, event->device);
-}
-
-static PyObject *
-get_device(PyObject *self, void *unused)
-{
-    (void)unused;
     return wm_py_device(((event_t *)self)->device);
 }
 
 static PyObject *
-get_cuda_event(PyObject *self, void *unused)
+get_cuda_event(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromVoidPtr((void *)((event_t *)self)->handle);
 }
 
 static PyObject *
-get_is_complete(PyObject *self, void *unused)
+get_is_complete(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     event_t *event = (event_t *)self;
     bool done;
     wm_error_t err;
@@ -99,11 +88,9 @@ static PyGetSetDef getset[] = {
 
 PyDoc_STRVAR(
     event_record_doc,
-    "record($self, /, stream)\n"
-    "--\n"
-    "\n"
-    "Records the event after the work submitted so far to a stream, ours or\n"
-    "anyone's. ValueError for a stream of another device.");
+    "record($self, /, stream)\n--\n\n"
+    "Records the event after the work submitted so far to a stream, ours\n"
+    "or anyone's. ValueError for a stream of another device.");
 
 static PyObject *
 event_record(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -130,27 +117,21 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
-                              "--\n"
-                              "\n"
-                              "Waits on the host for the work before the last "
-                              "record. CudaError tells of\n"
-                              "work that failed.");
+PyDoc_STRVAR(
+    synchronize_doc,
+    "synchronize($self, /)\n--\n\n"
+    "Waits on the host for the work before the last record. CudaError\n"
+    "tells of work that failed.");
 
 static PyObject *
-event_synchronize(PyObject *self, PyObject *unused)
+event_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     event_t *event = (event_t *)self;
     wm_error_t err;
     int status;
-    Py_BEGIN_ALLOW_THREADS status = wm_event_synchronize(event->device,
-                                                         event->handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        return wm_py_raise(&err);
-    }
-    Py_RETURN_NONE;
+    WM_PY_UNLOCKED(
+        status = wm_event_synchronize(event->device, event->handle, &err));
+    return wm_py_none(status, &err);
 }
 
 static PyMethodDef methods[] = {
@@ -161,26 +142,20 @@ static PyMethodDef methods[] = {
 
 PyDoc_STRVAR(
     event_doc,
-    "Event(device=None)\n"
-    "--\n"
-    "\n"
-    "An event of a CUDA device (None: the current one): recorded on a "
-    "stream,\n"
-    "waited for by streams of any device, or by the host. It tells no time.");
+    "Event(device=None)\n--\n\n"
+    "An event of a CUDA device (None: the current one): recorded on a\n"
+    "stream, waited for by streams of any device, or by the host. It\n"
+    "tells no time.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)event_doc},
-    {Py_tp_new, event_new},
-    {Py_tp_dealloc, event_dealloc},
-    {Py_tp_repr, event_repr},
-    {Py_tp_getset, getset},
-    {Py_tp_methods, methods},
-    {0, NULL},
+    {Py_tp_doc, (void *)event_doc}, {Py_tp_new, event_new},
+    {Py_tp_dealloc, event_dealloc}, {Py_tp_getset, getset},
+    {Py_tp_methods, methods},       {0, NULL},
 };
 
 PyType_Spec wm_py_event_spec = {
     .name = "warpmpi.Event",
     .basicsize = sizeof(event_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT,
     .slots = slots,
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// wm.Stream, and which stream anyone's objects and handles mean.
 #include "python/device/py_stream.h"
 
 #include "python/device/py_device.h"
@@ -21,16 +22,59 @@ stream_new(PyTypeObject *type, int device)
     return stream;
 }
 
-int
-wm_py_stream_device(PyObject *stream)
+// A default stream's handle says no device: that of the object, else of the
+// CUDA context current on this thread, else our own current one.
+static int
+device_of_default_stream(int told, int *device)
 {
-    return ((stream_t *)stream)->device;
+    int found = told >= 0 ? told : wm_device_current();
+    if (found < 0) {
+        return wm_py_cuda_device(NULL, "a stream", device);
+    }
+    *device = found;
+    return 0;
 }
 
-CUstream
-wm_py_stream_handle(PyObject *stream)
+int
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream)
 {
-    return ((stream_t *)stream)->handle;
+    if (Py_IS_TYPE(object, wm_py_state->stream_type)) {
+        *device = ((stream_t *)object)->device;
+        *stream = ((stream_t *)object)->handle;
+        return 0;
+    }
+    int ordinal;
+    PyObject *number; // borrowed
+    PyObject *found = wm_py_cold("warpmpi._foreign", "stream_of", "(Os)",
+                                 object, argument);
+    if (found == NULL || !PyArg_ParseTuple(found, "Oi", &number, &ordinal)) {
+        Py_XDECREF(found);
+        return -1;
+    }
+    CUstream handle = PyLong_AsVoidPtr(number);
+    Py_DECREF(found);
+    if (handle == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    if (handle == NULL || handle == CU_STREAM_LEGACY
+        || handle == CU_STREAM_PER_THREAD) {
+        if (device_of_default_stream(ordinal, &ordinal) < 0) {
+            return -1;
+        }
+        handle = handle != NULL ? handle : CU_STREAM_LEGACY;
+    }
+    else {
+        wm_error_t err;
+        if (wm_device_of_stream(handle, &ordinal, &err) < 0) {
+            wm_error_context(&err, "%s", argument);
+            wm_py_raise(&err);
+            return -1;
+        }
+    }
+    *device = ordinal;
+    *stream = handle;
+    return 0;
 }
 
 static int
@@ -38,10 +82,10 @@ stream_open(stream_t *self)
 {
     wm_error_t err;
     int status;
-    Py_BEGIN_ALLOW_THREADS // the first use of a device takes long
-        status = wm_stream_create(self->device, 0, &self->handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    WM_PY_UNLOCKED(status = wm_stream_create(
+                       self->device, 0, &self->handle,
+                       &err)); // the first use of a device takes long
+    if (status < 0) {
         wm_py_raise(&err);
         return -1;
     }
@@ -145,51 +189,20 @@ stream_dealloc(PyObject *self)
 }
 
 static PyObject *
-stream_repr(PyObject *self)
+get_device(PyObject *self, void *Py_UNUSED(unused))
 {
-    stream_t *stream = (stream_t *)self;
-    return PyUnicode_FromFormat("<warpmpi.Stream %p on cuda:%d>",
-                                (void *)stream->handle, stream->device);
-}
-
-static Py_hash_t
-stream_hash(PyObject *self)
-{
-    stream_t *stream = (stream_t *)self;
-    Py_hash_t hash = (Py_hash_t)((uintptr_t)stream->handle >> 4)
-                     ^ stream->device;
-    return hash != -1 ? hash : -2;
-}
-
-static PyObject *
-stream_richcompare(PyObject *self, PyObject *other, int op)
-{
-    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, Py_TYPE(self))) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    stream_t *a = (stream_t *)self, *b = (stream_t *)other;
-    bool same = a->device == b->device && a->handle == b->handle;
-    return PyBool_FromLong(same == (op == Py_EQ));
-}
-
-static PyObject *
-get_device(PyObject *self, void *unused)
-{
-    (void)unused;
     return wm_py_device(((stream_t *)self)->device);
 }
 
 static PyObject *
-get_cuda_stream(PyObject *self, void *unused)
+get_cuda_stream(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromVoidPtr((void *)((stream_t *)self)->handle);
 }
 
 static PyObject *
-get_is_complete(PyObject *self, void *unused)
+get_is_complete(PyObject *self, void *Py_UNUSED(unused))
 {
-    (void)unused;
     stream_t *stream = (stream_t *)self;
     bool idle;
     wm_error_t err;
@@ -210,39 +223,30 @@ static PyGetSetDef getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(cuda_stream_doc, "__cuda_stream__($self, /)\n"
-                              "--\n"
-                              "\n"
+PyDoc_STRVAR(cuda_stream_doc, "__cuda_stream__($self, /)\n--\n\n"
                               "The CUDA stream protocol: (0, handle).");
 
 static PyObject *
-stream_cuda_stream(PyObject *self, PyObject *unused)
+stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return Py_BuildValue("iN", 0, get_cuda_stream(self, NULL));
 }
 
-PyDoc_STRVAR(synchronize_doc, "synchronize($self, /)\n"
-                              "--\n"
-                              "\n"
-                              "Waits on the host for all work submitted so "
-                              "far. CudaError tells of work\n"
-                              "that failed.");
+PyDoc_STRVAR(
+    synchronize_doc,
+    "synchronize($self, /)\n--\n\n"
+    "Waits on the host for all work submitted so far. CudaError tells of\n"
+    "work that failed.");
 
 static PyObject *
-stream_synchronize(PyObject *self, PyObject *unused)
+stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     stream_t *stream = (stream_t *)self;
     wm_error_t err;
     int status;
-    Py_BEGIN_ALLOW_THREADS status = wm_stream_synchronize(
-        stream->device, stream->handle, &err);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
-        return wm_py_raise(&err);
-    }
-    Py_RETURN_NONE;
+    WM_PY_UNLOCKED(
+        status = wm_stream_synchronize(stream->device, stream->handle, &err));
+    return wm_py_none(status, &err);
 }
 
 static PyMethodDef methods[] = {
@@ -254,31 +258,23 @@ static PyMethodDef methods[] = {
 PyDoc_STRVAR(
     stream_doc,
     "Stream(device=None, *, cuda_stream=...)\n--\n\n"
-    "A new non-blocking stream of a CUDA device (None: the current one); or,\n"
-    "with `cuda_stream`, a view of a stream that somebody else owns: an\n"
-    "object with __cuda_stream__, a stream of CuPy, Torch, Warp or Numba\n"
-    "(kept alive by the view), a handle as an int, or None for the default\n"
-    "stream.\n\n"
+    "A new non-blocking stream of a CUDA device (None: the current one);\n"
+    "or, with `cuda_stream`, a view of a stream that somebody else owns:\n"
+    "an object with __cuda_stream__, a stream of CuPy, Torch, Warp or\n"
+    "Numba (kept alive by the view), a handle as an int, or None for the\n"
+    "default stream.\n\n"
     "ValueError where the device is the CPU or not the stream's.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)stream_doc},
-    {Py_tp_new, stream_tp_new},
-    {Py_tp_traverse, stream_traverse},
-    {Py_tp_clear, stream_clear},
-    {Py_tp_dealloc, stream_dealloc},
-    {Py_tp_repr, stream_repr},
-    {Py_tp_hash, stream_hash},
-    {Py_tp_richcompare, stream_richcompare},
-    {Py_tp_getset, getset},
-    {Py_tp_methods, methods},
-    {0, NULL},
+    {Py_tp_doc, (void *)stream_doc},   {Py_tp_new, stream_tp_new},
+    {Py_tp_traverse, stream_traverse}, {Py_tp_clear, stream_clear},
+    {Py_tp_dealloc, stream_dealloc},   {Py_tp_getset, getset},
+    {Py_tp_methods, methods},          {0, NULL},
 };
 
 PyType_Spec wm_py_stream_spec = {
     .name = "warpmpi.Stream",
     .basicsize = sizeof(stream_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE
-             | Py_TPFLAGS_HAVE_GC,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

@@ -7,13 +7,6 @@
 
 #include "cuda/stream.h"
 
-// What a wm.Stream holds.
-int
-wm_py_stream_device(PyObject *stream);
-
-CUstream
-wm_py_stream_handle(PyObject *stream);
-
 // A stream handle and its device from wm.Stream, an object with
 // __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
 // 0 or -1 with a TypeError naming `argument`.

@@ -71,9 +71,8 @@ wm_py_channel_tell_receiver(const wm_channel_t *channel,
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
     const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    wm_send_failure(channel->comm, envelope, told != NULL ? told : "CUDA");
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_send_failure(channel->comm, envelope,
+                                   told != NULL ? told : "CUDA"));
     PyErr_Clear();
     Py_XDECREF(text);
     PyErr_Restore(kind, value, trace);

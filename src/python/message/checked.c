@@ -11,9 +11,8 @@ PyDoc_STRVAR(check_wanted_doc, "_check_wanted()\n--\n\n"
                                "Whether WARPMPI_CHECK is set.");
 
 static PyObject *
-check_wanted(PyObject *module, PyObject *unused)
+check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return PyBool_FromLong(wm_check_wanted());
 }
 
@@ -29,16 +28,16 @@ tell(MPI_Datatype type)
         (long long)size);
 }
 
-PyDoc_STRVAR(element_doc,
-             "_element(datatype, /)\n--\n\n"
-             "What a datatype is made of: the name of its element type and "
-             "its bytes.\n(None, 0) where it has several, None where it is "
-             "none of MPI's own.");
+PyDoc_STRVAR(
+    element_doc,
+    "_element(datatype, /)\n--\n\n"
+    "What a datatype is made of: the name of its element type and its\n"
+    "bytes. (None, 0) where it has several, None where it is none of\n"
+    "MPI's own.");
 
 static PyObject *
-element(PyObject *module, PyObject *object)
+element(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     MPI_Datatype type;
     if (wm_py_mpi_datatype(object, "datatype", &type) < 0)
         return NULL;
@@ -47,15 +46,15 @@ element(PyObject *module, PyObject *object)
                                      : Py_BuildValue("zi", NULL, 0);
 }
 
-PyDoc_STRVAR(elements_doc,
-             "_elements(array, /)\n--\n\n"
-             "The elements of an array: the name of their type, or None, the "
-             "bytes of\neach and of all. Raises TypeError.");
+PyDoc_STRVAR(
+    elements_doc,
+    "_elements(array, /)\n--\n\n"
+    "The elements of an array: the name of their type, or None, the bytes\n"
+    "of each and of all. Raises TypeError.");
 
 static PyObject *
-elements(PyObject *module, PyObject *array)
+elements(PyObject *Py_UNUSED(module), PyObject *array)
 {
-    (void)module;
     wm_view_t view;
     Py_buffer raw;
     PyObject *found, *told = NULL;

@@ -277,9 +277,7 @@ wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
     bool decoded;
     if (is_predefined(type))
         return decode_predefined(type, strided);
-    Py_BEGIN_ALLOW_THREADS;
-    decoded = decode(type, strided);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(decoded = decode(type, strided));
     return decoded;
 }
 
@@ -318,9 +316,7 @@ wm_py_datatype_blocks(MPI_Datatype type, MPI_Aint base,
                       bool (*accept)(MPI_Aint at))
 {
     bool accepted;
-    Py_BEGIN_ALLOW_THREADS;
-    accepted = blocks(type, base, accept);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(accepted = blocks(type, base, accept));
     return accepted;
 }
 
@@ -346,9 +342,7 @@ wm_py_datatype_element(MPI_Datatype type)
     MPI_Datatype found = type;
     if (is_predefined(type))
         return found;
-    Py_BEGIN_ALLOW_THREADS;
-    found = element(type);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(found = element(type));
     return found;
 }
 
@@ -369,11 +363,10 @@ check_committed(MPI_Datatype type, wm_error_t *err)
 {
     char none = 0;
     int position = 0, code;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_mpi_check(
-        MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
-        "the datatype cannot be used, call Commit() first", err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(
+        code = wm_mpi_check(
+            MPI_Pack(&none, 0, type, &none, 1, &position, MPI_COMM_SELF),
+            "the datatype cannot be used, call Commit() first", err));
     return code;
 }
 

@@ -79,10 +79,8 @@ wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
     wm_pattern_t *pattern = pattern_new();
     if (pattern == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_mpi_check(MPI_Type_dup(type, &pattern->type), "MPI_Type_dup",
-                        &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_mpi_check(MPI_Type_dup(type, &pattern->type),
+                                       "MPI_Type_dup", &err));
     if (code < 0) {
         free(pattern);
         wm_error_context(&err, "%s", argument);
@@ -178,9 +176,7 @@ wm_py_elements_free(wm_pattern_t *pattern)
 {
     if (pattern != NULL && pattern->type != MPI_DATATYPE_NULL
         && wm_engine_check(NULL) == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        MPI_Type_free(&pattern->type);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(MPI_Type_free(&pattern->type));
     }
     free(pattern);
 }

@@ -73,15 +73,14 @@ wm_py_message_on_device(PyObject *object)
     return device;
 }
 
-PyDoc_STRVAR(is_on_device_doc,
-             "is_on_device($module, obj, /)\n--\n\n"
-             "Whether an array, or the array in a [array, …] list, is GPU "
-             "memory.");
+PyDoc_STRVAR(
+    is_on_device_doc,
+    "is_on_device($module, obj, /)\n--\n\n"
+    "Whether an array, or the array in a [array, …] list, is GPU memory.");
 
 static PyObject *
-is_on_device(PyObject *module, PyObject *object)
+is_on_device(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     return PyBool_FromLong(wm_py_message_on_device(object));
 }
 

@@ -61,16 +61,14 @@ payload_getbuffer(PyObject *object, Py_buffer *view, int flags)
 }
 
 static PyObject *
-payload_get_source(PyObject *object, void *unused)
+payload_get_source(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromLong(((payload_t *)object)->op->result.source);
 }
 
 static PyObject *
-payload_get_pickled(PyObject *object, void *unused)
+payload_get_pickled(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(wm_receive_is_pickled(((payload_t *)object)->op));
 }
 
@@ -163,9 +161,8 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     else if (code == 0) {
         wm_envelope_t envelope = wm_py_channel_envelope(&channel, source, tag,
                                                         blocking);
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_receive_begin(comm, &buffer, &envelope, &self->op, &err);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(code = wm_receive_begin(comm, &buffer, &envelope,
+                                               &self->op, &err));
         if (code < 0)
             wm_py_raise(&err);
     }
@@ -186,9 +183,8 @@ PyDoc_STRVAR(receive_doc,
              "wm.Message.");
 
 static PyObject *
-receive(PyObject *module, PyObject *args)
+receive(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *target, *buf, *from, *tagged, *given;
     MPI_Status *status;
     int source, tag;
@@ -210,9 +206,8 @@ PyDoc_STRVAR(ireceive_doc,
              "Begin to; the wm.Request has a payload.");
 
 static PyObject *
-ireceive(PyObject *module, PyObject *args)
+ireceive(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *target, *buf, *from, *tagged;
     wm_message_t none = {0};
     int source, tag;
@@ -239,23 +234,23 @@ PyDoc_STRVAR(payload_of_doc,
              "What a request receives, to be told once; None of any other.");
 
 static PyObject *
-payload_of(PyObject *module, PyObject *request)
+payload_of(PyObject *Py_UNUSED(module), PyObject *request)
 {
-    (void)module;
     PyObject *payload = PyObject_TypeCheck(request, wm_py_state->request_type)
                             ? ((wm_request_t *)request)->payload
                             : NULL;
     return Py_NewRef(payload != NULL ? payload : Py_None);
 }
 
-PyDoc_STRVAR(is_full_doc, "_object_matched(message, /)\n--\n\n"
-                          "Whether a wm.Message is still to be received. "
-                          "Raises\nMPI.Exception for a null one.");
+PyDoc_STRVAR(
+    is_full_doc,
+    "_object_matched(message, /)\n--\n\n"
+    "Whether a wm.Message is still to be received. Raises MPI.Exception\n"
+    "for a null one.");
 
 static PyObject *
-is_full(PyObject *module, PyObject *message)
+is_full(PyObject *Py_UNUSED(module), PyObject *message)
 {
-    (void)module;
     return wm_py_matched_refuse_null(message) < 0
                ? NULL
                : PyBool_FromLong(wm_py_matched_is_full(message));
@@ -265,9 +260,8 @@ PyDoc_STRVAR(complete_doc, "_object_requests(name, requests, other, /)\n--\n\n"
                            "mpi4py's lower-case call on a tuple of requests.");
 
 static PyObject *
-complete(PyObject *module, PyObject *args)
+complete(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     const char *name;
     PyObject *list, *other;
     if (!PyArg_ParseTuple(args, "sO!O:_object_requests", &name, &PyTuple_Type,

@@ -35,9 +35,8 @@ PyDoc_STRVAR(numbers_doc, "_part_numbers(comm, dest, count, /)\n--\n\n"
                           "Numbers for so many parts that go to a rank.");
 
 static PyObject *
-numbers(PyObject *module, PyObject *args)
+numbers(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object, *to;
     wm_channel_t channel;
     int dest, count;
@@ -48,9 +47,7 @@ numbers(PyObject *module, PyObject *args)
         return NULL;
     PyObject *list = PyList_New(count);
     uint32_t next;
-    Py_BEGIN_ALLOW_THREADS;
-    next = wm_comm_draw(channel.comm, dest, (uint32_t)count);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(next = wm_comm_draw(channel.comm, dest, (uint32_t)count));
     for (int i = 0; i < count && list != NULL; ++i) {
         PyObject *number = PyLong_FromLong((long)next);
         if (number == NULL)
@@ -245,17 +242,16 @@ run(sending_t *sending)
     return Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(send_doc,
-             "_object_send(comm, data, dest, tag, mode, blocking, parts, /)"
-             "\n--\n\n"
-             "Send the bytes of an object and its parts, a list of (array,\n"
-             "number). mode: '' 's' 'b' as in ssend and bsend. None, or a\n"
-             "wm.Request, which is that of the object.");
+PyDoc_STRVAR(
+    send_doc,
+    "_object_send(comm, data, dest, tag, mode, blocking, parts, /)\n--\n\n"
+    "Send the bytes of an object and its parts, a list of (array,\n"
+    "number). mode: '' 's' 'b' as in ssend and bsend. None, or a\n"
+    "wm.Request, which is that of the object.");
 
 static PyObject *
-send(PyObject *module, PyObject *args)
+send(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *comm, *data, *to, *tagged, *list;
     const char *mode;
     int dest, tag, blocking;
@@ -288,9 +284,8 @@ PyDoc_STRVAR(failure_doc,
              "Send why there is no object, for its receiver to raise.");
 
 static PyObject *
-failure(PyObject *module, PyObject *args)
+failure(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *comm, *to, *tagged;
     const char *mode, *text;
     int dest, tag;
@@ -304,22 +299,19 @@ failure(PyObject *module, PyObject *args)
     wm_envelope_t envelope = wm_py_channel_envelope(&channel, dest, tag,
                                                     false);
     envelope.synchronous = *mode == 's';
-    Py_BEGIN_ALLOW_THREADS;
-    wm_send_failure(channel.comm, &envelope, text);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_send_failure(channel.comm, &envelope, text));
     return Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(
     part_receive_doc,
     "_part_receive(payload, array, number, /)\n--\n\n"
-    "Begin to receive a part of an object into an array; None: throw\n"
-    "it away.");
+    "Begin to receive a part of an object into an array; None: throw it\n"
+    "away.");
 
 static PyObject *
-part_receive(PyObject *module, PyObject *args)
+part_receive(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object, *array;
     wm_message_t message = {0};
     wm_error_t err;
@@ -339,9 +331,8 @@ part_receive(PyObject *module, PyObject *args)
             return NULL;
         buffer = wm_py_message_take(&message);
     }
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_receive_begin(of->comm->parts, &buffer, &envelope, &op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_receive_begin(of->comm->parts, &buffer, &envelope,
+                                           &op, &err));
     if (code < 0) {
         wm_py_message_release(&message);
         return wm_py_raise(&err);
@@ -353,15 +344,15 @@ part_receive(PyObject *module, PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(part_wait_doc,
-             "_part_wait(request, /)\n--\n\n"
-             "Wait until a part is there; not interrupted, since the object\n"
-             "would be lost.");
+PyDoc_STRVAR(
+    part_wait_doc,
+    "_part_wait(request, /)\n--\n\n"
+    "Wait until a part is there; not interrupted, since the object would\n"
+    "be lost.");
 
 static PyObject *
-part_wait(PyObject *module, PyObject *object)
+part_wait(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    (void)module;
     wm_error_t err;
     int code;
     if (!PyObject_TypeCheck(object, wm_py_state->request_type)) {
@@ -374,9 +365,7 @@ part_wait(PyObject *module, PyObject *object)
         return Py_NewRef(Py_None);
     wm_op_retain(op);
     wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_op_wait(op, NULL, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_op_wait(op, NULL, &err));
     code = wm_py_waited(code, &err);
     wm_op_release(op);
     wm_py_request_retire(request);

@@ -24,10 +24,8 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
     bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
                   && PySequence_Fast_GET_SIZE(buf) > 0;
     MPI_Request inactive; // the handle that it has while it is inactive
-    Py_BEGIN_ALLOW_THREADS;
-    MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF,
-                  &inactive);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0,
+                                 MPI_COMM_SELF, &inactive));
     self->request.inactive = inactive;
     self->request.base.ob_mpi = self->request.inactive;
     self->comm = Py_NewRef(comm);
@@ -219,30 +217,30 @@ start(wm_prequest_t **requests, int count)
     return -1;
 }
 
-PyDoc_STRVAR(prequest_start_doc,
-             "Start($self, /)\n--\n\n"
-             "Begin the message once more, ordered after the work that is on\n"
-             "the array's stream now. Raises MPI.Exception where it is under\n"
-             "way already, and what Isend or Irecv would.");
+PyDoc_STRVAR(
+    prequest_start_doc,
+    "Start($self, /)\n--\n\n"
+    "Begin the message once more, ordered after the work that is on the\n"
+    "array's stream now. Raises MPI.Exception where it is under way\n"
+    "already, and what Isend or Irecv would.");
 
 static PyObject *
-prequest_start(PyObject *object, PyObject *unused)
+prequest_start(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
-    (void)unused;
     return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(prequest_startall_doc,
-             "Startall($type, requests, /)\n--\n\n"
-             "Begin the messages of persistent requests together: short ones\n"
-             "share a kernel. Those of MPI's own may be among them. Raises\n"
-             "what Start raises: those before have begun then.");
+PyDoc_STRVAR(
+    prequest_startall_doc,
+    "Startall($type, requests, /)\n--\n\n"
+    "Begin the messages of persistent requests together: short ones share\n"
+    "a kernel. Those of MPI's own may be among them. Raises what Start\n"
+    "raises: those before have begun then.");
 
 static PyObject *
-prequest_startall(PyObject *type, PyObject *given)
+prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
 {
-    (void)type;
     // A list of the caller's may change while the GIL is released.
     PyObject *list = wm_py_requests_tuple(given);
     if (list == NULL)
@@ -282,10 +280,9 @@ PyDoc_STRVAR(prequest_free_doc,
              "Let go of the request; a message under way ends by itself.");
 
 PyObject *
-wm_py_prequest_free(PyObject *object, PyObject *unused)
+wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
-    (void)unused;
     if (self->comm == NULL) {
         wm_py_prequest_fail(
             "the persistent request is of no communicator, or freed");
@@ -319,9 +316,9 @@ prequest_bool(PyObject *object)
 }
 
 static PyObject *
-not_partitioned(PyObject *object, PyObject *args, PyObject *kwargs)
+not_partitioned(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(args),
+                PyObject *Py_UNUSED(kwargs))
 {
-    (void)object, (void)args, (void)kwargs;
     wm_py_prequest_fail("the request is not partitioned: Psend_init and "
                         "Precv_init make those that are");
     return NULL;
@@ -348,11 +345,12 @@ static PyMethodDef prequest_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(prequest_doc,
-             "Prequest(request=None)\n--\n\n"
-             "A message of a wm.Comm that is begun many times (Send_init,\n"
-             "Recv_init): its buffer is looked at once. An MPI.Prequest that\n"
-             "any wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
+PyDoc_STRVAR(
+    prequest_doc,
+    "Prequest(request=None)\n--\n\n"
+    "A message of a wm.Comm that is begun many times (Send_init,\n"
+    "Recv_init): its buffer is looked at once. An MPI.Prequest that any\n"
+    "wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
     {Py_tp_doc, (void *)prequest_doc},

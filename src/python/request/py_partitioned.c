@@ -37,9 +37,7 @@ retire(partitioned_t *self)
         wm_gate_fail(gate, &err);
         Py_END_ALLOW_THREADS;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    wm_partitions_forget(&self->partitions);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_partitions_forget(&self->partitions));
     if (self->counted != NULL)
         wm_partitioned_give_back(self->counted, self->base.envelope.tag);
     self->counted = NULL;
@@ -82,7 +80,7 @@ PyDoc_STRVAR(start_doc,
              "Begin the message once more: a send with no partition ready.");
 
 static PyObject *
-partitioned_start(PyObject *object, PyObject *unused)
+partitioned_start(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     partitioned_t *self = (partitioned_t *)object;
     wm_prequest_t *base = &self->base;
@@ -90,7 +88,6 @@ partitioned_start(PyObject *object, PyObject *unused)
     wm_error_t err;
     wm_op_t *gate = NULL;
     int code = 0;
-    (void)unused;
     if (wm_py_prequest_prepare(base) < 0)
         return NULL;
     if (!base->receives || wm_py_prequest_again(base, &buffer) == 0) {
@@ -99,10 +96,8 @@ partitioned_start(PyObject *object, PyObject *unused)
             wm_buffer_release(&buffer);
     }
     if (gate != NULL && base->receives) {
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_gate_begin(gate, base->channel.comm, &base->envelope,
-                             &buffer, &err);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(code = wm_gate_begin(gate, base->channel.comm,
+                                            &base->envelope, &buffer, &err));
     }
     else if (gate != NULL) {
         memset(self->ready, 0, (size_t)self->count);
@@ -130,11 +125,10 @@ mark(partitioned_t *self, int marked, bool *begun)
     wm_op_retain(gate);
     ++self->marks; // what asks the array may be Python code
     if (wm_py_prequest_again(&self->base, &buffer) == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        code = wm_partitions_ready(&self->partitions, marked, gate,
-                                   self->base.channel.comm, envelope, &buffer,
-                                   begun, &err);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(
+            code = wm_partitions_ready(&self->partitions, marked, gate,
+                                       self->base.channel.comm, envelope,
+                                       &buffer, begun, &err));
         if (code < 0)
             wm_py_raise(&err);
     }
@@ -289,11 +283,12 @@ pready_list(PyObject *object, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-PyDoc_STRVAR(parrived_doc,
-             "Parrived($self, /, partition)\n--\n\n"
-             "Whether a partition of a receive has come: all come together.\n"
-             "True where the request is inactive. Raises MPI.Exception, or\n"
-             "what Wait would.");
+PyDoc_STRVAR(
+    parrived_doc,
+    "Parrived($self, /, partition)\n--\n\n"
+    "Whether a partition of a receive has come: all come together. True\n"
+    "where the request is inactive. Raises MPI.Exception, or what Wait\n"
+    "would.");
 
 static PyObject *
 parrived(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -310,9 +305,7 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
     wm_op_t *gate = self->base.request.op;
     wm_op_retain(gate);
     if (!atomic_load(&gate->done)) {
-        Py_BEGIN_ALLOW_THREADS;
-        wm_engine_look(gate);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(wm_engine_look(gate));
     }
     bool done = atomic_load(&gate->done);
     wm_error_t err = gate->error;
@@ -361,9 +354,10 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(partitioned_doc,
-             "A message of a wm.Comm in partitions (Psend_init, Precv_init),\n"
-             "which are made ready one by one and sent as one.");
+PyDoc_STRVAR(
+    partitioned_doc,
+    "A message of a wm.Comm in partitions (Psend_init, Precv_init), which\n"
+    "are made ready one by one and sent as one.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)partitioned_doc},
@@ -379,47 +373,6 @@ PyType_Spec wm_py_partitioned_spec = {
     .flags = Py_TPFLAGS_DEFAULT, // collected as its base is
     .slots = slots,
 };
-
-// A count, or (count, displacement), so many times; anything else as it is.
-static PyObject *
-times(PyObject *given, int partitions)
-{
-    if (PyIndex_Check(given)) {
-        PyObject *number = PyLong_FromLong(partitions);
-        PyObject *all = number != NULL ? PyNumber_Multiply(given, number)
-                                       : NULL;
-        Py_XDECREF(number);
-        return all;
-    }
-    if (!PyList_Check(given) && !PyTuple_Check(given))
-        return Py_NewRef(given);
-    PyObject *list = PySequence_List(given), *pair = NULL;
-    if (list != NULL && PyList_GET_SIZE(list) > 0) {
-        PyObject *all = times(PyList_GET_ITEM(list, 0), partitions);
-        if (all == NULL || PyList_SetItem(list, 0, all) < 0)
-            Py_CLEAR(list);
-    }
-    if (list != NULL)
-        pair = PyList_AsTuple(list);
-    Py_XDECREF(list);
-    return pair;
-}
-
-// The count in a message is that of one partition, as in MPI: the message with
-// that of all of them. What is wrong with it is told where it is parsed.
-static PyObject *
-whole(PyObject *buf, int partitions)
-{
-    if (!PyList_Check(buf) && !PyTuple_Check(buf))
-        return Py_NewRef(buf);
-    PyObject *list = PySequence_List(buf);
-    if (list != NULL && PyList_GET_SIZE(list) > 1) {
-        PyObject *all = times(PyList_GET_ITEM(list, 1), partitions);
-        if (all == NULL || PyList_SetItem(list, 1, all) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
 
 // As many elements in each.
 static int
@@ -442,7 +395,8 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
             int partitions, bool receives, wm_envelope_t *envelope)
 {
     wm_message_t message;
-    PyObject *buf = whole(given, partitions);
+    PyObject *buf = wm_py_cold("warpmpi._partitions", "whole", "(Oi)", given,
+                               partitions);
     if (buf == NULL
         || wm_py_message_parse(buf, receives, "buf", &message) < 0) {
         Py_XDECREF(buf);

@@ -48,9 +48,7 @@ wm_py_wait(wm_op_t *op, MPI_Status *status)
     int code;
     if (status == NULL && atomic_load(&op->done)) // nothing to wait for
         return wm_py_waited(wm_op_wait(op, NULL, &err), &err);
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_py_wait_unlocked(op, status, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_py_wait_unlocked(op, status, &err));
     return wm_py_waited(code, &err);
 }
 
@@ -58,9 +56,7 @@ int
 wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
     int code;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_request_start(op, request, err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_request_start(op, request, err));
     return code;
 }
 
@@ -69,9 +65,7 @@ wm_py_request_free(MPI_Request request)
 {
     if (request == MPI_REQUEST_NULL || wm_engine_check(NULL) < 0)
         return;
-    Py_BEGIN_ALLOW_THREADS;
-    MPI_Request_free(&request);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(MPI_Request_free(&request));
 }
 
 PyObject *
@@ -283,12 +277,13 @@ call_stock(const char *name, PyObject *object, PyObject *status)
     return result;
 }
 
-PyDoc_STRVAR(request_wait_doc,
-             "Wait($self, /, status=None)\n--\n\n"
-             "Wait until the message has been sent or received.\n\n"
-             "Other messages and Python threads make progress meanwhile.\n"
-             "Returns True. Raises MPI.Exception (truncation), wm.CudaError,\n"
-             "or what else went wrong at either end.");
+PyDoc_STRVAR(
+    request_wait_doc,
+    "Wait($self, /, status=None)\n--\n\n"
+    "Wait until the message has been sent or received.\n\n"
+    "Other messages and Python threads make progress meanwhile. Returns\n"
+    "True. Raises MPI.Exception (truncation), wm.CudaError, or what else\n"
+    "went wrong at either end.");
 
 static PyObject *
 request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -318,10 +313,11 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     Py_RETURN_TRUE;
 }
 
-PyDoc_STRVAR(request_test_doc,
-             "Test($self, /, status=None)\n--\n\n"
-             "Whether the message has been sent or received; advances all\n"
-             "messages once. Errors as for Wait.");
+PyDoc_STRVAR(
+    request_test_doc,
+    "Test($self, /, status=None)\n--\n\n"
+    "Whether the message has been sent or received; advances all messages\n"
+    "once. Errors as for Wait.");
 
 // Whether it has ended, or there is nothing of ours to end.
 static bool
@@ -331,9 +327,7 @@ look(wm_request_t *self)
     if (!wm_py_request_is_active(self) || op->done)
         return true;
     wm_op_retain(op); // another thread may end the request
-    Py_BEGIN_ALLOW_THREADS;
-    wm_engine_look(op);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(wm_engine_look(op));
     bool ended = op->done;
     wm_op_release(op);
     return ended;
@@ -349,10 +343,11 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
     return request_wait(object, args, kwargs);
 }
 
-PyDoc_STRVAR(request_get_status_doc,
-             "Get_status($self, /, status=None)\n--\n\n"
-             "Whether the message has been sent or received, as Test; the\n"
-             "request stays, to be waited for.");
+PyDoc_STRVAR(
+    request_get_status_doc,
+    "Get_status($self, /, status=None)\n--\n\n"
+    "Whether the message has been sent or received, as Test; the request\n"
+    "stays, to be waited for.");
 
 static PyObject *
 request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -382,8 +377,8 @@ PyDoc_STRVAR(
     request_doc,
     "Request(request=None)\n--\n\n"
     "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
-    "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in\n"
-    "a mix with others.");
+    "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in a\n"
+    "mix with others.");
 
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},

@@ -153,9 +153,9 @@ take_list(const char *name, const char *second, PyObject *args,
 }
 
 PyObject *
-wm_py_requests_waitall(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitall(PyObject *Py_UNUSED(type), PyObject *args,
+                       PyObject *kwargs)
 {
-    (void)type;
     PyObject *statuses,
         *list = take_list("Waitall", "statuses", args, kwargs, &statuses);
     PyObject *result = list != NULL
@@ -206,9 +206,7 @@ static PyObject *
 look_at(const char *name, PyObject *list, PyObject *other)
 {
     if (any_of_ours(list)) {
-        Py_BEGIN_ALLOW_THREADS;
-        wm_engine_look(NULL);
-        Py_END_ALLOW_THREADS;
+        WM_PY_UNLOCKED(wm_engine_look(NULL));
     }
     return call_stock(name, list, other);
 }
@@ -288,9 +286,9 @@ const char wm_py_requests_waitany_doc[] = PyDoc_STR(
     "Wait for one of the requests, ours and MPI's in any mix; its index.");
 
 PyObject *
-wm_py_requests_waitany(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
+                       PyObject *kwargs)
 {
-    (void)type;
     PyObject *status,
         *list = take_list("Waitany", "status", args, kwargs, &status);
     if (list == NULL)
@@ -310,9 +308,9 @@ const char wm_py_requests_waitsome_doc[] = PyDoc_STR(
     "where none is active.");
 
 PyObject *
-wm_py_requests_waitsome(PyObject *type, PyObject *args, PyObject *kwargs)
+wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
+                        PyObject *kwargs)
 {
-    (void)type;
     PyObject *statuses,
         *list = take_list("Waitsome", "statuses", args, kwargs, &statuses);
     PyObject *result = list != NULL ? wait_for_some("Waitsome", "Testsome",

@@ -208,9 +208,8 @@ passing_dealloc(PyObject *object)
 
 // As a method: bound where an object is asked for it.
 static PyObject *
-passing_get(PyObject *object, PyObject *owner, PyObject *type)
+passing_get(PyObject *object, PyObject *owner, PyObject *Py_UNUSED(type))
 {
-    (void)type;
     return owner == NULL || owner == Py_None ? Py_NewRef(object)
                                              : PyMethod_New(object, owner);
 }
@@ -227,12 +226,12 @@ static PyGetSetDef attributes[] = {
     {0},
 };
 
-PyDoc_STRVAR(passing_doc,
-             "_Passing(method, other, explain, positions, begins=False, "
-             "/)\n--\n\n"
-             "A method of mpi4py's for plain arrays of NumPy, and another for "
-             "all else.\nbegins: it returns a request, which keeps what the "
-             "call was given.");
+PyDoc_STRVAR(
+    passing_doc,
+    "_Passing(method, other, explain, positions, begins=False, /)\n--\n\n"
+    "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
+    "else. begins: it returns a request, which keeps what the call was\n"
+    "given.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

@@ -14,16 +14,15 @@
 PyDoc_STRVAR(
     stage_doc,
     "_stage(array, writable, name, spoilt=False, /)\n--\n\n"
-    "The twin of an array in GPU memory: a new flat array of its "
-    "element type\nin page-locked host memory.\n\n"
-    "writable: whether the array is to be written. spoilt: not "
-    "page-locked,\nfilled with bytes of 255. Raises what a message of "
-    "the array would,\nnaming `name`, and wm.OutOfMemoryError.");
+    "The twin of an array in GPU memory: a new flat array of its element\n"
+    "type in page-locked host memory.\n\n"
+    "writable: whether the array is to be written. spoilt: not\n"
+    "page-locked, filled with bytes of 255. Raises what a message of the\n"
+    "array would, naming `name`, and wm.OutOfMemoryError.");
 
 static PyObject *
-stage(PyObject *module, PyObject *args)
+stage(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object;
     const char *name;
     int writable, spoilt = 0;
@@ -118,16 +117,15 @@ look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
 PyDoc_STRVAR(
     stage_copy_doc,
     "_stage_copy(array, twin, runs, to_host, name, /)\n--\n\n"
-    "Copy runs of bytes between an array and its twin; complete when "
-    "it returns.\n\n"
-    "runs: (offset, length, rows, stride) in bytes. Where CUDA fails "
-    "on the way\nto the host, raises wm.CudaError and leaves bytes of "
-    "255 there.");
+    "Copy runs of bytes between an array and its twin; complete when it\n"
+    "returns.\n\n"
+    "runs: (offset, length, rows, stride) in bytes. Where CUDA fails on\n"
+    "the way to the host, raises wm.CudaError and leaves bytes of 255\n"
+    "there.");
 
 static PyObject *
-stage_copy(PyObject *module, PyObject *args)
+stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *object, *twin, *runs;
     const char *name;
     int to_host, code;
@@ -146,7 +144,7 @@ stage_copy(PyObject *module, PyObject *args)
     Py_END_ALLOW_THREADS;
     free(staged);
     wm_py_message_release(&message);
-    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_None);
+    return wm_py_none(code, &err);
 }
 
 // A request of ours over one of MPI's, whose handle is taken over unless it is
@@ -162,9 +160,7 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     int code;
     if (into == Py_None)
         inner->ob_mpi = MPI_REQUEST_NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    code = wm_staged_begin(&buffer, staged, handle, &op, &err);
-    Py_END_ALLOW_THREADS;
+    WM_PY_UNLOCKED(code = wm_staged_begin(&buffer, staged, handle, &op, &err));
     if (code == 0 && into == Py_None)
         return wm_py_request_new(op, MPI_REQUEST_NULL, message);
     wm_py_message_release(message);
@@ -178,20 +174,18 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     return Py_NewRef(into);
 }
 
-PyDoc_STRVAR(staged_doc,
-             "_staged(request, array, twin, runs, keep, into, name, /)\n"
-             "--\n\n"
-             "A wm.Request that ends when `request`, which is taken over, has "
-             "ended and\nruns of the twin are in the array, a twin of None: "
-             "none are.\n\n"
-             "keep: what is let go of then. into: None, or the wm.Prequest to "
-             "become the\nrequest of a persistent one, which is not taken "
-             "over.");
+PyDoc_STRVAR(
+    staged_doc,
+    "_staged(request, array, twin, runs, keep, into, name, /)\n--\n\n"
+    "A wm.Request that ends when `request`, which is taken over, has\n"
+    "ended and runs of the twin are in the array, a twin of None: none\n"
+    "are.\n\n"
+    "keep: what is let go of then. into: None, or the wm.Prequest to\n"
+    "become the request of a persistent one, which is not taken over.");
 
 static PyObject *
-staged(PyObject *module, PyObject *args)
+staged(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *inner, *object, *twin, *runs, *keep, *into;
     const char *name;
     wm_message_t message;
@@ -237,31 +231,30 @@ array_of(PyObject *value)
                : value;
 }
 
-PyDoc_STRVAR(concerns_doc,
-             "_concerns_us(value, /)\n--\n\n"
-             "Whether MPI must not be given a buffer without a look at it: "
-             "that is,\nmemory of a GPU, an array of Warp, or one with a "
-             "mask.");
+PyDoc_STRVAR(
+    concerns_doc,
+    "_concerns_us(value, /)\n--\n\n"
+    "Whether MPI must not be given a buffer without a look at it: that\n"
+    "is, memory of a GPU, an array of Warp, or one with a mask.");
 
 static PyObject *
-concerns(PyObject *module, PyObject *value)
+concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    (void)module;
     return PyBool_FromLong(wm_py_view_is_peculiar(array_of(value))
                            || wm_py_message_on_device(value));
 }
 
-PyDoc_STRVAR(inner_doc,
-             "_inner(value, name, /)\n--\n\n"
-             "How many elements of MPI's one of a buffer's is, and how many "
-             "the buffer\nhas of its own: (3, n) for Warp's vec3. (1, 0) of "
-             "what MPI counts likewise.\nTypeError, naming `name`, for masked "
-             "arrays and Warp's structs.");
+PyDoc_STRVAR(
+    inner_doc,
+    "_inner(value, name, /)\n--\n\n"
+    "How many elements of MPI's one of a buffer's is, and how many the\n"
+    "buffer has of its own: (3, n) for Warp's vec3. (1, 0) of what MPI\n"
+    "counts likewise. TypeError, naming `name`, for masked arrays and\n"
+    "Warp's structs.");
 
 static PyObject *
-inner(PyObject *module, PyObject *args)
+inner(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *value;
     const char *name;
     wm_view_t view;
@@ -285,9 +278,8 @@ PyDoc_STRVAR(count_staged_doc, "_count_staged(collective, /)\n--\n\n"
                                "Count a staged call in stats().");
 
 static PyObject *
-count_staged(PyObject *module, PyObject *collective)
+count_staged(PyObject *Py_UNUSED(module), PyObject *collective)
 {
-    (void)module;
     wm_stat_add(collective == Py_True ? WM_STAT_staged_collectives
                                       : WM_STAT_staged_calls,
                 1);

@@ -52,21 +52,6 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
     return 0;
 }
 
-void
-wm_py_view_typestr(PyObject *object, const char *name, char *text, size_t size)
-{
-    PyObject *dict = PyObject_GetAttrString(object, name);
-    PyObject *value = dict != NULL && PyDict_Check(dict)
-                          ? PyDict_GetItemString(dict, "typestr") // borrowed
-                          : NULL;
-    const char *found = value != NULL && PyUnicode_Check(value)
-                            ? PyUnicode_AsUTF8(value)
-                            : NULL;
-    PyOS_snprintf(text, size, "%s", found != NULL ? found : "");
-    PyErr_Clear();
-    Py_XDECREF(dict);
-}
-
 // (address, read-only); an address of None is null.
 static int
 read_data(PyObject *dict, const char *argument, wm_array_t *array)

@@ -3,8 +3,6 @@
 // their stream elsewhere or are read faster so: docs.cupy.dev/en/stable/
 // reference/ndarray.html,
 // nvidia.github.io/warp/user_guide/interoperability.html.
-#include <stdlib.h>
-
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
@@ -214,16 +212,6 @@ wm_py_view_ndim_warp(PyObject *object, const wm_array_t *array)
     return ndim >= 0 && ndim <= array->ndim ? (int)ndim : array->ndim;
 }
 
-// The bytes of an element, in the words of an array interface ("|V16"); 0
-// where there are none. No exception.
-static long
-struct_bytes(PyObject *object, const char *name)
-{
-    char text[32];
-    wm_py_view_typestr(object, name, text, sizeof text);
-    return text[0] == '|' && text[1] == 'V' ? strtol(text + 2, NULL, 10) : 0;
-}
-
 void
 wm_py_view_refuse_struct(PyObject *object, const char *argument)
 {
@@ -232,23 +220,16 @@ wm_py_view_refuse_struct(PyObject *object, const char *argument)
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    long bytes = struct_bytes(object, "__cuda_array_interface__");
-    if (bytes == 0) {
-        bytes = struct_bytes(object, "__array_interface__");
-    }
-    if (bytes == 0) {
+    PyObject *none = wm_py_cold("warpmpi._foreign", "refuse_struct", "(Os)",
+                                object, argument);
+    if (none != NULL) {
+        Py_DECREF(none);
         PyErr_Restore(type, value, traceback);
         return;
     }
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    wm_py_view_fail(
-        PyExc_TypeError, argument,
-        "the elements are Warp structs of %ld bytes, which MPI has "
-        "no type for: give array.view(wp.types.vector(%ld, "
-        "wp.uint8)), or [array.numpy(), MPI.BYTE] on the host",
-        bytes, bytes);
 }
 
 // The interface is of version 2, which names no stream.

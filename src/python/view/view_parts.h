@@ -40,12 +40,6 @@ wm_py_view_ndim_warp(PyObject *object, const wm_array_t *array);
 void
 wm_py_view_refuse_struct(PyObject *object, const char *argument);
 
-// The typestr of the array interface of that name, as much as `text` holds;
-// empty where there is none. No exception.
-void
-wm_py_view_typestr(PyObject *object, const char *name, char *text,
-                   size_t size);
-
 // __array_interface__: host memory.
 int
 wm_py_view_parse_array_interface(PyObject *object, const char *argument,
