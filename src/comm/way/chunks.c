@@ -47,13 +47,23 @@ chunk_stage(const wm_end_t *end, uint32_t index)
     return end->chunks.staging + (size_t)(index % 2) * end->header.chunk;
 }
 
-// Device memory: two chunks of staging, a stream behind the producer.
+static char *
+chunk_place(const wm_end_t *end, uint32_t index)
+{
+    return end->buffer.data + (size_t)index * end->header.chunk;
+}
+
+// Device memory: two chunks of staging, a stream behind the producer. 1.
 static int
 prepare(wm_end_t *end, wm_error_t *err)
 {
+    if (end->chunks.staging != NULL)
+        return 1;
     int code = wm_pinned_alloc(2 * (size_t)end->header.chunk,
                                (void **)&end->chunks.staging, err);
-    return code < 0 ? code : wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_end_open_stream(end, err);
+    return code < 0 ? code : 1;
 }
 
 // Whether device memory is staged here.
@@ -150,8 +160,7 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
         end->pieces.next = code == 0;
         return code;
     }
-    return wm_memory_copy(end->access.device, into,
-                          end->buffer.data + (size_t)at * end->header.chunk,
+    return wm_memory_copy(end->access.device, into, chunk_place(end, at),
                           chunk_length(end, at), end->access.stream, err);
 }
 
@@ -165,54 +174,54 @@ wm_chunks_drop(wm_end_t *end)
     end->chunks.scratch = NULL;
 }
 
-int
-wm_chunks_send(wm_end_t *end, wm_error_t *err)
+// The next out of the device, one ahead of MPI: 1 when it can be given away.
+static int
+stage_next(wm_end_t *end, wm_error_t *err)
 {
-    uint32_t total = chunk_count(end);
-    bool device = is_staged(end);
-    int code = wait_for_users(end, err);
-    if (code <= 0)
-        return code;
-    if (device && end->chunks.staging == NULL
-        && (code = prepare(end, err)) < 0)
-        return code;
-    bool ended = true;
-    while (end->chunks.done < end->chunks.given && ended) {
-        if ((code = test_part(end, end->chunks.done, &ended, NULL, err)) < 0)
-            return code;
-        end->chunks.done += ended;
-    }
-    if (end->chunks.done == total)
-        return 1;
-    if (device && end->chunks.copied == end->chunks.given
-        && end->chunks.copied < total
-        && end->chunks.copied < end->chunks.done + 2) {
-        uint32_t at = end->chunks.copied;
+    wm_chunks_t *chunks = &end->chunks;
+    uint32_t at = chunks->copied;
+    bool idle = false;
+    int code = 0;
+    if (at == chunks->given && at < chunk_count(end)
+        && at < chunks->done + 2) {
         if ((code = copy_out(end, at, err)) < 0)
             return code;
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
-        ++end->chunks.copied;
+        ++chunks->copied;
     }
-    if (device) {
-        bool idle = false;
-        if (end->chunks.copied > end->chunks.given)
-            code = wm_stream_idle(end->access.device, end->access.stream,
-                                  &idle, err);
-        else
-            code = 0;
-        if (code < 0 || !idle)
+    if (chunks->copied > chunks->given)
+        code = wm_stream_idle(end->access.device, end->access.stream, &idle,
+                              err);
+    return code < 0 ? code : idle;
+}
+
+int
+wm_chunks_send(wm_end_t *end, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    uint32_t total = chunk_count(end);
+    bool device = is_staged(end), ended = true;
+    int code = wait_for_users(end, err);
+    if (code > 0 && device)
+        code = prepare(end, err);
+    if (code <= 0)
+        return code;
+    while (chunks->done < chunks->given && ended) {
+        if ((code = test_part(end, chunks->done, &ended, NULL, err)) < 0)
             return code;
+        chunks->done += ended;
     }
-    while (end->chunks.given < total
-           && end->chunks.given < end->chunks.done + 2u
-           && (!device || end->chunks.given < end->chunks.copied)) {
-        uint32_t at = (uint32_t)end->chunks.given;
-        char *from = device
-                         ? chunk_stage(end, at)
-                         : end->buffer.data + (size_t)at * end->header.chunk;
+    if (chunks->done == total)
+        return 1;
+    if (device && (code = stage_next(end, err)) <= 0)
+        return code;
+    uint32_t there = device ? chunks->copied : total;
+    for (; chunks->given < there && chunks->given < chunks->done + 2;
+         ++chunks->given) {
+        uint32_t at = chunks->given;
+        char *from = device ? chunk_stage(end, at) : chunk_place(end, at);
         if ((code = send_chunk(end, from, at, err)) < 0)
             return code;
-        ++end->chunks.given;
     }
     return 0;
 }
@@ -273,74 +282,70 @@ landing(const wm_end_t *end, uint32_t index)
 {
     if (end->chunks.scratch != NULL)
         return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
-    if (end->chunks.staging != NULL)
-        return chunk_stage(end, index);
-    return end->buffer.data + (size_t)index * end->header.chunk;
+    return end->chunks.staging != NULL ? chunk_stage(end, index)
+                                       : chunk_place(end, index);
+}
+
+// Those that have come, into the device unless they are thrown away.
+static int
+take_ended(wm_end_t *end, bool staged, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    int code = 0;
+    while (chunks->done < chunks->given && code == 0) {
+        uint32_t at = chunks->done;
+        bool ended = false;
+        int count = 0;
+        code = test_part(end, at, &ended, &count, err);
+        if (code < 0 || !ended)
+            return code;
+        if (count == 0) {
+            end_abandoned(end, chunk_count(end));
+            return wm_error_set(err, WM_ERR_CUDA, 0,
+                                "the sender, rank %d, failed: its GPU could "
+                                "not deliver the message",
+                                end->op.result.source);
+        }
+        ++chunks->done;
+        if (staged)
+            code = wm_memory_copy(end->access.device, chunk_place(end, at),
+                                  chunk_stage(end, at), chunk_length(end, at),
+                                  end->access.stream, err);
+    }
+    return code;
 }
 
 // After an error the rest is taken and thrown away, so that the sender ends.
 static int
 receive(wm_end_t *end, wm_error_t *err)
 {
+    wm_chunks_t *chunks = &end->chunks;
     uint32_t total = chunk_count(end);
-    bool device = is_staged(end);
-    bool discard = end->op.error.code != 0;
+    bool discard = end->op.error.code != 0, idle = true;
+    bool staged = is_staged(end) && !discard;
     int code = discard ? 1 : wait_for_users(end, err);
+    if (code > 0 && staged)
+        code = prepare(end, err);
     if (code <= 0)
         return code;
-    if (device && !discard && end->chunks.staging == NULL
-        && (code = prepare(end, err)) < 0)
-        return code;
-    if (discard && end->chunks.scratch == NULL
-        && (end->chunks.scratch = malloc(2 * (size_t)end->header.chunk))
-               == NULL)
+    if (discard && chunks->scratch == NULL
+        && (chunks->scratch = malloc(2 * (size_t)end->header.chunk)) == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    bool ended = true;
-    while (end->chunks.done < end->chunks.given && ended) {
-        uint32_t at = end->chunks.done;
-        int count = 0;
-        if ((code = test_part(end, at, &ended, &count, err)) < 0)
-            return code;
-        if (!ended)
-            break;
-        if (count == 0) {
-            end_abandoned(end, total);
-            return wm_error_set(err, WM_ERR_CUDA, 0,
-                                "the sender, rank %d, failed: its GPU could "
-                                "not deliver the message",
-                                end->op.result.source);
-        }
-        ++end->chunks.done;
-        if (!device || discard)
-            continue;
-        code = wm_memory_copy(end->access.device,
-                              end->buffer.data
-                                  + (size_t)at * end->header.chunk,
-                              chunk_stage(end, at), chunk_length(end, at),
-                              end->access.stream, err);
-        if (code < 0)
-            return code;
-    }
-    bool idle = true;
-    if (device && end->chunks.done > 0 && !discard
-        && (end->chunks.done == total
-            || end->chunks.given < end->chunks.done + 2u)) {
-        // The stage of the next chunk may still be copied from.
+    code = take_ended(end, staged, err);
+    // The stage of the next chunk may still be copied from.
+    if (code == 0 && staged && chunks->done > 0
+        && (chunks->done == total || chunks->given < chunks->done + 2))
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
                               err);
-        if (code < 0)
-            return code;
-    }
-    if (!idle)
-        return 0;
-    if (end->chunks.done == total)
+    if (code < 0 || !idle)
+        return code;
+    if (chunks->done == total)
         return 1;
-    while (end->chunks.given < total
-           && end->chunks.given < end->chunks.done + 2u) {
-        uint32_t at = (uint32_t)end->chunks.given;
+    for (; chunks->given < total && chunks->given < chunks->done + 2;
+         ++chunks->given) {
+        uint32_t at = chunks->given;
         if ((code = receive_chunk(end, landing(end, at), at, err)) < 0)
             return code;
-        ++end->chunks.given;
     }
     return 0;
 }
