@@ -267,18 +267,18 @@ def main():
         for ranks in options.ranks:
             title = f"{ranks} rank{'s' if ranks > 1 else ''}"
             suite = mpi(title, ranks, "-m", "not programs")
-            chosen.append(({1: 60, 2: 400}.get(ranks, 120), suite))
+            chosen.append(({1: 50, 2: 300}.get(ranks, 150), suite))
         parts = 1 if options.gpu or named else PROGRAMS
         for part in range(1, parts + 1) if 1 in options.ranks else ():
             which = f"{part}/{parts}"
             title = f"programs, part {which}" if parts > 1 else "programs"
             words = ("-m", "programs", "--part", which)
-            chosen.append((600 / parts, mpi(title, 1, *words)))
+            chosen.append((510 / parts, mpi(title, 1, *words)))
     if "unit" in suites:
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
         words = [*common, *paths]
         chosen.append(
-            (140, partial(pytest_suite, "unit", 0, words, limit, {}))
+            (120, partial(pytest_suite, "unit", 0, words, limit, {}))
         )
     if "mpi4py" in suites:
         import mpi4py_suite
