@@ -244,3 +244,15 @@ def test_a_suite_that_raises_ends_the_others():
     for others in (0, 3):
         with pytest.raises(ZeroDivisionError):
             run.at_once([fail, *[lambda out: 1] * others])
+
+
+def test_starts_are_cheap_and_what_a_user_set_stays(monkeypatch):
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "OMPI_MCA_btl": "self,sm"}
+    monkeypatch.setattr(os, "environ", environment)
+    run.make_starts_cheap()
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert environment["PYTHONPYCACHEPREFIX"].startswith(str(ROOT / "build"))
+    assert environment["OMPI_MCA_btl"] == "self,sm"
+    environment.clear()
+    run.make_starts_cheap()  # bytecode stays where Python has it
+    assert environment.keys() == {"OPENBLAS_NUM_THREADS", "OMPI_MCA_btl"}
