@@ -359,6 +359,9 @@ def test_nth_call_fails():
     assert d.call("MemFree", Ptr(0)) == 0
     assert d.call("MemFree", Ptr(0)) == UNKNOWN
     assert d.call("MemFree", Ptr(0)) == 0
+    d.lib.simcuda_fail(b"MemFree", ct.c_long(1), 0)
+    d.lib.simcuda_fail(None, ct.c_long(0), 0)
+    assert d.call("MemFree", Ptr(0)) == 0
 
 
 @fresh(SIMCUDA_FAIL_ANY="3", SIMCUDA_FAIL_RANK="1", OMPI_COMM_WORLD_RANK="1")

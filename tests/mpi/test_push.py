@@ -166,7 +166,7 @@ def test_a_sender_whose_copy_fails(comm, pair, fail):
     """Both ends are told."""
     if comm.rank > 1:
         return
-    array = kinds.make("device", np.zeros(100_000, "u1"))
+    array = wm.zeros(100_000, "u1", device="cuda:0")
     for turn in range(120):
         sends, raised = comm.rank == turn % 2, 0
         pair.Barrier()

@@ -51,6 +51,11 @@ static void
 arm(const char *name, long n, int code)
 {
     bool all = name == nullptr || strcmp(name, "*") == 0;
+    if (all && n <= 0) { // nothing fails any more
+        for (auto &item : counters) {
+            item.second.fail_at = 0;
+        }
+    }
     Counter &c = all ? any : counters[plain(name)];
     c.fail_at = n > 0 ? c.calls + n : 0;
     c.code = code != 0 ? (CUresult)code
