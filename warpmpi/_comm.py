@@ -232,7 +232,7 @@ def _bcast(self: Any, buf: Any, root: int = 0) -> None:
             _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
 
 
-def _say_nothing(*_: Any) -> None:
+def _say_nothing(*_: Any, **__: Any) -> None:
     """Add nothing to an error, which tells all of it."""
 
 

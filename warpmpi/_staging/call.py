@@ -186,10 +186,7 @@ def staged_call(
     look = on_device_reduced if reduces else concerns_us
 
     def explain(
-        error: MPI.Exception,
-        owner: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        error: MPI.Exception, owner: Any, *args: Any, **kwargs: Any
     ) -> None:
         if family.collective:
             root = row.positions.get("root")
@@ -216,7 +213,7 @@ def staged_call(
                 return method(self, *staged.args, **staged.kwargs)
             return end(staged)
         except MPI.Exception as error:
-            explain(error, self, args, kwargs)
+            explain(error, self, *args, **kwargs)
             raise
 
     positions = tuple(1 + buffer.position for buffer in row.buffers)

@@ -1,42 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <stdbool.h>
-#include <string.h>
-
 #include "python/core/mpi4py.h"
 
 #include <mpi4py/mpi4py.h>
 
-// Two MPI libraries in one process crash: better told at import.
 static int
-check_library(PyObject *mpi)
+check_library(void)
 {
     char ours[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
     int length = 0;
     MPI_Get_library_version(ours, &length);
     ours[length] = '\0';
-    PyObject *theirs = PyObject_CallMethod(mpi, "Get_library_version", NULL);
-    if (theirs == NULL)
-        return -1;
-    const char *text = PyUnicode_AsUTF8(theirs);
-    if (text == NULL) {
-        Py_DECREF(theirs);
-        return -1;
-    }
-    size_t end = strlen(text);
-    while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == ' '))
-        --end;
-    bool same = strncmp(text, ours, end) == 0;
-    if (!same)
-        PyErr_Format(PyExc_ImportError,
-                     "warpmpi was built for another MPI than the one mpi4py "
-                     "runs: built with %s for '%.80s', mpi4py runs '%.80s'. "
-                     "Rebuild it with the MPI in use: MPICC=/path/to/mpicc "
-                     "pip install --force-reinstall --no-binary warpmpi "
-                     "warpmpi, or start the program with the mpirun it was "
-                     "built for",
-                     WM_BUILD_MPI, ours, text);
-    Py_DECREF(theirs);
-    return same ? 0 : -1;
+    PyObject *none = wm_py_cold("warpmpi._library", "check", "(ss)", ours,
+                                WM_BUILD_MPI);
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
 }
 
 static int
@@ -100,7 +77,7 @@ wm_py_mpi_import(void)
     state->mpi_in_place = PyObject_GetAttrString(mpi, "IN_PLACE");
     state->mpi_bottom = PyObject_GetAttrString(mpi, "BOTTOM");
     if (state->mpi_exception == NULL || state->mpi_in_place == NULL
-        || state->mpi_bottom == NULL || check_library(mpi) < 0
+        || state->mpi_bottom == NULL || check_library() < 0
         || import_mpi4py() < 0)
         return -1;
     return keep_methods();

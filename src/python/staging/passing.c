@@ -4,6 +4,7 @@
 // which would take longer than a short collective.
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include <structmember.h>
 
 #include "comm/engine/engine.h"
@@ -45,17 +46,6 @@ are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given)
     return true;
 }
 
-static PyObject *
-keywords_of(PyObject *const *args, PyObject *names)
-{
-    PyObject *kwargs = PyDict_New();
-    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
-    for (Py_ssize_t i = 0; i < count && kwargs != NULL; ++i)
-        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(names, i), args[i]) < 0)
-            Py_CLEAR(kwargs);
-    return kwargs;
-}
-
 // Of an exception of MPI's, which stays.
 static void
 explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
@@ -66,18 +56,16 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *positional = PyTuple_New(given - 1);
-    PyObject *kwargs = keywords_of(args + given, names);
-    PyObject *result = NULL;
-    for (Py_ssize_t i = 1; i < given && positional != NULL; ++i)
-        PyTuple_SET_ITEM(positional, i - 1, Py_NewRef(args[i]));
-    if (positional != NULL && kwargs != NULL)
-        result = PyObject_CallFunctionObjArgs(self->explain, value, args[0],
-                                              positional, kwargs, NULL);
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    PyObject **words = PyMem_New(PyObject *, (size_t)count + 1);
+    if (words != NULL) {
+        words[0] = value;
+        memcpy(words + 1, args, (size_t)count * sizeof *words);
+        Py_XDECREF(PyObject_Vectorcall(self->explain, words, (size_t)given + 1,
+                                       names));
+        PyMem_Free(words);
+    }
     PyErr_Clear();
-    Py_XDECREF(result);
-    Py_XDECREF(positional);
-    Py_XDECREF(kwargs);
     PyErr_Restore(kind, value, trace);
 }
 
