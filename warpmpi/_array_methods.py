@@ -6,12 +6,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import _unpickled
 from ._extend import extends
 from ._typing import DeviceLike, DTypeLike, StreamLike
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Values are shown up to this many, and not of a GPU's that cannot be read: a
 # forked process of multiprocessing's tells its errors with what it was given.
@@ -80,6 +83,23 @@ class _Methods:
         name = _core._dtype_name(self)
         pinned = ", pinned=True" if self.pinned else ""
         return f"array({text}, dtype={name}, device={self.device}{pinned})"
+
+    def numpy(self: Any) -> np.ndarray[Any, Any]:
+        """The array as a numpy.ndarray.
+
+        Over the same memory on the host, a copy of an array of a GPU. Waits
+        for pending work. TypeError for bfloat16 without the package
+        ml_dtypes.
+        """
+        import numpy as np
+
+        bfloat16 = _core._dtype_name(self) == "bfloat16"
+        dtype = self.dtype if bfloat16 else None
+        host = self.to("cpu", pinned=False) if self.device.is_cuda else self
+        if bfloat16:  # for which the buffer protocol has no letter
+            host = _core._view(host, host.shape, host.strides, "uint16")
+        array = np.asarray(memoryview(host))
+        return array if dtype is None else array.view(dtype)
 
     def item(self: Any) -> Any:
         """The only element, as a Python scalar. Waits for the GPU.

@@ -180,24 +180,6 @@ wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
                          memory->kind == WM_MEMORY_PINNED, &how);
 }
 
-const char wm_py_array_numpy_doc[] = PyDoc_STR(
-    "numpy($self)\n--\n\n"
-    "The array as a numpy.ndarray: over the same memory on the host, a\n"
-    "copy of an array of a GPU. Waits for pending work. TypeError for\n"
-    "bfloat16 without the package ml_dtypes.");
-
-PyObject *
-wm_py_array_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    if (wm_py_array_of(self)->storage->memory.device < 0) {
-        return wm_py_array_as_numpy(self);
-    }
-    PyObject *host = copied_object(self, -1, false, &complete);
-    PyObject *result = host != NULL ? wm_py_array_as_numpy(host) : NULL;
-    Py_XDECREF(host);
-    return result;
-}
-
 // Gives the source the shape of `dst`: dimensions that are missing or of
 // extent 1 repeat.
 static int

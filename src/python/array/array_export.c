@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Arrays seen by others: the CUDA and NumPy array interfaces, the buffer
-// protocol, NumPy.
+// protocol.
 #include <stdatomic.h>
 
 #include "python/array/py_array.h"
-#include "python/view/py_dtype.h"
 
 // Streams that stand for pending work in interfaces, one a device: whoever
 // synchronises with it waits for what it was last made to wait for.
@@ -211,43 +210,4 @@ void
 wm_py_array_release_buffer(PyObject *Py_UNUSED(self), Py_buffer *buffer)
 {
     (void)buffer;
-}
-
-static PyObject *
-as_numpy(PyObject *self)
-{
-    PyObject *memory = PyMemoryView_FromObject(self);
-    PyObject *asarray = memory != NULL ? wm_py_numpy("asarray") : NULL;
-    PyObject *result = asarray != NULL ? PyObject_CallOneArg(asarray, memory)
-                                       : NULL;
-    Py_XDECREF(memory);
-    Py_XDECREF(asarray);
-    return result;
-}
-
-// bfloat16 goes as 16-bit words, which NumPy then sees as what they are.
-PyObject *
-wm_py_array_as_numpy(PyObject *self)
-{
-    const wm_array_t *array = wm_py_array_of(self);
-    if (array->dtype != WM_BFLOAT16) {
-        return as_numpy(self);
-    }
-    PyObject *dtype = NULL, *words = NULL, *host = NULL, *result = NULL;
-    wm_array_t view;
-    dtype = wm_py_dtype(WM_BFLOAT16);
-    if (dtype == NULL) {
-        return NULL;
-    }
-    wm_array_copy_header(&view, array);
-    wm_storage_retain(view.storage);
-    view.dtype = WM_UINT16;
-    words = wm_py_array_view_object(self, &view);
-    host = words != NULL ? as_numpy(words) : NULL;
-    result = host != NULL ? PyObject_CallMethod(host, "view", "O", dtype)
-                          : NULL;
-    Py_DECREF(dtype);
-    Py_XDECREF(words);
-    Py_XDECREF(host);
-    return result;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Shapes: of new arrays, and other ones of the same memory.
 #include "python/array/py_array.h"
+#include "python/view/py_dtype.h"
 
 static int
 extent(PyObject *object, const char *argument, int64_t *value)
@@ -75,22 +76,24 @@ wm_py_array_extents(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 const char wm_py_array_view_doc[] = PyDoc_STR(
-    "_view(array, shape, strides, /)\n--\n\n"
+    "_view(array, shape, strides, dtype=None, /)\n--\n\n"
     "A view of an array, within whose memory it must be.");
 
 PyObject *
 wm_py_array_view(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *array, *shape, *strides;
+    PyObject *array, *shape, *strides, *type = Py_None;
     wm_array_t view;
     int count;
-    if (!PyArg_ParseTuple(args, "O!OO:_view", wm_py_state->array_type, &array,
-                          &shape, &strides))
+    if (!PyArg_ParseTuple(args, "O!OO|O:_view", wm_py_state->array_type,
+                          &array, &shape, &strides, &type))
         return NULL;
     wm_py_array_begin_view(array, &view);
     if (wm_py_array_parse_shape(shape, "shape", &view.ndim, view.shape) < 0
         || wm_py_array_parse_shape(strides, "strides", &count, view.strides)
-               < 0) {
+               < 0
+        || (type != Py_None
+            && wm_py_dtype_from_object(type, &view.dtype) < 0)) {
         wm_array_clear(&view);
         return NULL;
     }

@@ -245,7 +245,6 @@ static PyGetSetDef getters[] = {
 static PyMethodDef methods[] = {
     WM_PY_KEYWORDS("to", wm_py_array_to),
     WM_PY_KEYWORDS("copy", wm_py_array_copy),
-    WM_PY_ROW("numpy", wm_py_array_numpy, METH_NOARGS),
     WM_PY_KEYWORDS("assign", wm_py_array_assign),
     WM_PY_KEYWORDS("fill_", wm_py_array_fill),
     WM_PY_KEYWORDS("zero_", wm_py_array_zero),

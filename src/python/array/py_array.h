@@ -81,7 +81,6 @@ X(dlpack)
 #define X(name)                                                               \
     extern const char wm_py_array_##name##_doc[];                             \
     PyObject *wm_py_array_##name(PyObject *self, PyObject *args);
-X(numpy)
 X(extents)
 X(view)
 X(dlpack_device)
@@ -113,10 +112,6 @@ int
 wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags);
 void
 wm_py_array_release_buffer(PyObject *self, Py_buffer *buffer);
-
-// The NumPy array over a host array's memory.
-PyObject *
-wm_py_array_as_numpy(PyObject *self);
 
 // A stream that stands for all our pending work on the array of a device
 // (1: there is none, the legacy default stream will do). 0, or -1.
