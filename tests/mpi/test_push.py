@@ -106,7 +106,9 @@ def test_a_sender_who_has_gone_on_is_not_waited_for(comm, pair):
             pair.Barrier()
 
 
-def test_only_one_way_the_receiver_copies(comm):
+def test_only_one_way_the_receiver_copies(comm, world):
+    if len(set(world.allgather(wm.get_device().uuid)[:2])) == 1:
+        pytest.skip("on one GPU whoever copied last copies again")
     array = kinds.make("device", np.zeros(LARGE, "u1"))
     before = pushed()
     for _ in range(4):
