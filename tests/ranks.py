@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -53,10 +54,13 @@ def run(
         launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)
         environment = {**extra, **environment}
         words = [*launch, *flags, "-n", str(ranks), *words]
+    # A launcher's folder has its process's number, and one that was killed
+    # leaves it behind: the next of that number would not start.
+    temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     child = subprocess.Popen(
         words,
         cwd=ROOT,
-        env=clean_environment(**environment),
+        env=clean_environment(**{"TMPDIR": temporary.name, **environment}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,6 +76,7 @@ def run(
                 child.communicate(timeout=5)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
+        temporary.cleanup()
     assert died or child.returncode == 0, printed + errors
     return printed
 

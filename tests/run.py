@@ -105,8 +105,12 @@ def pytest_suite(title, ranks, arguments, limit, told, out=None):
     failures in words.
     """
     heading(title, out)
-    with tempfile.TemporaryDirectory(prefix="warpmpi-test-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="warpmpi-test-", ignore_cleanup_errors=True
+    ) as folder:
         words = [sys.executable, PYTEST_MAIN, folder, *arguments]
+        # Nobody meets what the killed ones of other suites left.
+        told = {**told, "TMPDIR": folder}
         if ranks:
             words, added = mpirun.command(ranks, *words)
             told = {**told, **added}
