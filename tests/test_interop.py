@@ -646,17 +646,18 @@ def test_the_exchange_api_is_used(where):
     assert alive() is None
 
 
-def test_lazily_changed_tensors_are_refused():
+@pytest.mark.parametrize("take", [wm.asarray, wm.from_dlpack])
+def test_lazily_changed_tensors_are_refused(take):
     c = TorchLike(wm.zeros(3, "c8", "cpu"))
-    wm.asarray(c)
+    take(c)
     c.conjugated = True
     with pytest.raises(BufferError, match="resolve_conj"):
-        wm.asarray(c)
+        take(c)
     f = TorchLike(wm.zeros(6, "f4", "cpu")[::2])
-    wm.asarray(f)
+    take(f)
     f.negated = True
     with pytest.raises(BufferError, match="resolve_neg"):
-        wm.asarray(f)
+        take(f)
 
 
 @needs_gpu

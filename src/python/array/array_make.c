@@ -313,13 +313,13 @@ asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 static int
 view_dlpack(PyObject *object, wm_view_t *view)
 {
-    const wm_dl_exchange_t *api = wm_py_dl_exchange_of(Py_TYPE(object));
+    const void *api;
     if (Py_TYPE(object) == wm_py_state->array_type) {
         return wm_py_view_parse(object, false, "x", view);
     }
-    int status = api != NULL
-                     ? wm_py_view_parse_exchange(object, api, "x", view)
-                     : wm_py_view_parse_dlpack(object, "x", view);
+    int status = wm_py_view_exchange.claims(Py_TYPE(object), &api)
+                     ? wm_py_view_exchange.parse(object, api, false, "x", view)
+                     : wm_py_view_parse_dlpack(object, false, "x", view);
     if (status == 0) {
         PyErr_Format(PyExc_TypeError,
                      "x: %.200s has no __dlpack__: wm.asarray() knows other "

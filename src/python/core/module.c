@@ -173,8 +173,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->devices[i]);
     for (size_t i = 0; i < WM_DTYPES; ++i)
         Py_VISIT(state->dtypes[i]);
-    for (size_t i = 0; i < WM_WAYS_KEPT; ++i)
-        Py_VISIT(state->ways[i].type);
+    for (size_t i = 0; i < WM_TYPES_KEPT; ++i)
+        Py_VISIT(state->libraries[i].type);
     return 0;
 }
 
@@ -195,8 +195,8 @@ module_clear(PyObject *module)
         Py_CLEAR(state->devices[i]);
     for (size_t i = 0; i < WM_DTYPES; ++i)
         Py_CLEAR(state->dtypes[i]);
-    for (size_t i = 0; i < WM_WAYS_KEPT; ++i)
-        Py_CLEAR(state->ways[i].type);
+    for (size_t i = 0; i < WM_TYPES_KEPT; ++i)
+        Py_CLEAR(state->libraries[i].type);
     return 0;
 }
 

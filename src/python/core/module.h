@@ -83,14 +83,14 @@
     X(numpy_array_type) /* numpy.ndarray */                                   \
     X(cupy_stream)      /* cupy.cuda.get_current_stream */
 
-// How objects of a type are read, by the type's address (view.c).
+// Whose arrays objects of a type are, by the type's address (view.c).
 typedef struct {
     PyTypeObject *type;
-    int way;
-    const struct wm_dl_exchange *api;
-} wm_way_of_type_t;
+    const struct wm_view_library *library; // NULL: asked what they speak
+    const void *found;                     // by `claims`, for `parse`
+} wm_library_of_type_t;
 
-#define WM_WAYS_KEPT 64
+#define WM_TYPES_KEPT 64
 
 // All Python objects that outlive a call. What the driver and the C library
 // gave for as long as the process lives is kept in the files that use it.
@@ -108,7 +108,7 @@ typedef struct {
     } names;
     PyObject *devices[WM_MAX_DEVICES + 1]; // by ordinal + 1, once asked for
     PyObject *dtypes[WM_DTYPES];           // numpy.dtype, once asked for
-    wm_way_of_type_t ways[WM_WAYS_KEPT];   // a cache
+    wm_library_of_type_t libraries[WM_TYPES_KEPT]; // a cache
 } wm_state_t;
 
 // That of the module, which is loaded once a process, so that it is found

@@ -8,17 +8,25 @@
 #include "python/view/array_object.h"
 #include "python/view/view_parts.h"
 
-// How objects of a type are read.
-typedef enum {
-    WAY_ASK = 0,  // ask the object what it speaks
-    WAY_BUFFER,   // bytes and their like
-    WAY_NUMPY,    // the structures of its arrays
-    WAY_MASKED,   // likewise, unless a mask hides some of the elements
-    WAY_EXCHANGE, // DLPack's C functions
-    WAY_CUPY,     // by its attributes
-    WAY_WARP,     // CUDA array interface; the stream is elsewhere
-    WAY_JAX,      // immutable
-} way_t;
+// Libraries with arrays of their own, in the order in which they are asked
+// whether a type is theirs.
+static const wm_view_library_t *const libraries[] = {
+    &wm_py_view_bytes,    &wm_py_view_masked, &wm_py_view_numpy,
+    &wm_py_view_exchange, &wm_py_view_cupy,   &wm_py_view_warp,
+    &wm_py_view_jax,
+};
+
+// Protocols that any object may speak, in the order of preference.
+static int
+parse_cai_or_better(PyObject *object, bool writable, const char *argument,
+                    wm_view_t *view);
+static int (*const protocols[])(PyObject *object, bool writable,
+                                const char *argument, wm_view_t *view) = {
+    parse_cai_or_better,
+    wm_py_view_parse_dlpack,
+    wm_py_view_parse_buffer,
+    wm_py_view_parse_array_interface,
+};
 
 PyObject *
 wm_py_attribute(PyObject *object, PyObject *name)
@@ -79,66 +87,24 @@ wm_py_view_object(void (*release)(void *owner), void *owner)
                : wm_py_view_buffer_object(release, owner);
 }
 
-// Whether the type is defined in the package (or a module inside of it).
-static bool
-is_of_package(PyTypeObject *type, const char *package)
-{
-    bool result = false;
-    PyObject *module = PyObject_GetAttrString((PyObject *)type, "__module__");
-    const char *name = module != NULL && PyUnicode_Check(module)
-                           ? PyUnicode_AsUTF8(module)
-                           : NULL;
-    if (name != NULL) {
-        size_t length = strlen(package);
-        result = strncmp(name, package, length) == 0
-                 && (name[length] == '\0' || name[length] == '.');
-    }
-    PyErr_Clear();
-    Py_XDECREF(module);
-    return result;
-}
-
-static void
-classify(wm_way_of_type_t *slot, PyTypeObject *type)
-{
-    slot->way = WAY_ASK;
-    slot->api = NULL;
-    if (type == &PyBytes_Type || type == &PyByteArray_Type
-        || type == &PyMemoryView_Type) {
-        slot->way = WAY_BUFFER;
-    }
-    else if (wm_py_view_is_numpy_type(type)) {
-        slot->way = wm_py_view_is_masked_type(type) ? WAY_MASKED : WAY_NUMPY;
-    }
-    else if ((slot->api = wm_py_dl_exchange_of(type)) != NULL) {
-        slot->way = WAY_EXCHANGE;
-    }
-    else if (strcmp(type->tp_name, "ndarray") == 0
-             && is_of_package(type, "cupy")) {
-        slot->way = WAY_CUPY;
-    }
-    else if (strcmp(type->tp_name, "array") == 0
-             && is_of_package(type, "warp")) {
-        slot->way = WAY_WARP;
-    }
-    else if (is_of_package(type, "jax") || is_of_package(type, "jaxlib")) {
-        slot->way = WAY_JAX;
-    }
-}
-
 // A copy: whatever runs Python code may give the slot to another type. It is
 // read, and written, whole: the GIL is lock enough. The types are held on to,
 // so that an address is never another type's.
-static wm_way_of_type_t
-slot_of(PyTypeObject *type)
+static wm_library_of_type_t
+library_of(PyTypeObject *type)
 {
-    wm_way_of_type_t *slot =
-        &wm_py_state->ways[((uintptr_t)type >> 5) % WM_WAYS_KEPT];
+    wm_library_of_type_t *slot =
+        &wm_py_state->libraries[((uintptr_t)type >> 5) % WM_TYPES_KEPT];
     if (slot->type == type) {
         return *slot;
     }
-    wm_way_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
-    classify(&fresh, type);
+    wm_library_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
+    for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++) {
+        if (libraries[i]->claims(type, &fresh.found)) {
+            fresh.library = libraries[i];
+            break;
+        }
+    }
     PyTypeObject *old = slot->type;
     *slot = fresh;
     Py_XDECREF(old);
@@ -158,63 +124,17 @@ parse_own(PyObject *object, wm_view_t *view)
     return 1;
 }
 
-// Torch marks conjugated and negated views by a bit that the exchange does
-// not show: their memory holds other numbers.
-static int
-check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
-{
-    PyObject *answer = PyObject_CallMethodNoArgs(object, method);
-    if (answer == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear(); // not Torch
-        return 0;
-    }
-    int set = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    if (set > 0) {
-        return wm_py_view_fail(PyExc_BufferError, argument,
-                               "a lazily conjugated or negated tensor: call "
-                               ".resolve_conj().resolve_neg() first");
-    }
-    return set;
-}
-
-static int
-parse_exchange(PyObject *object, const wm_way_of_type_t *slot,
-               const char *argument, wm_view_t *view)
-{
-    int status = wm_py_view_parse_exchange(object, slot->api, argument, view);
-    if (status <= 0) {
-        return status;
-    }
-    wm_dtype_t dtype = view->array.dtype;
-    int bad = 0;
-    if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128) {
-        bad = check_lazy_bit(object, wm_py_state->names.is_conj, argument);
-    }
-    if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 && dtype != WM_BOOL
-        && !wm_array_is_contiguous(&view->array)) {
-        bad = check_lazy_bit(object, wm_py_state->names.is_neg, argument);
-    }
-    if (bad < 0) {
-        wm_py_view_release(view);
-        return -1;
-    }
-    return 1;
-}
-
 // The whole device is waited for where the CUDA array interface names no
 // stream; a handshake, where the object knows it, waits for less.
 static int
-parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
+parse_cai_or_better(PyObject *object, bool writable, const char *argument,
+                    wm_view_t *view)
 {
     bool named;
     int status = wm_py_view_parse_cai(object, argument, view, &named);
     if (status > 0 && !named && view->producer.kind == WM_PRODUCER_DEVICE) {
         wm_view_t better;
-        if (wm_py_view_parse_dlpack(object, argument, &better) > 0) {
+        if (wm_py_view_parse_dlpack(object, writable, argument, &better) > 0) {
             wm_py_view_release(view);
             memcpy(view, &better, sizeof(*view));
         }
@@ -225,7 +145,7 @@ parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
         // DLPack.
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        if (wm_py_view_parse_dlpack(object, argument, view) > 0) {
+        if (wm_py_view_parse_dlpack(object, writable, argument, view) > 0) {
             Py_XDECREF(type);
             Py_XDECREF(value);
             Py_XDECREF(traceback);
@@ -236,64 +156,22 @@ parse_cai_or_better(PyObject *object, const char *argument, wm_view_t *view)
     return status;
 }
 
-static int
-parse_asking(PyObject *object, bool writable, const char *argument,
-             wm_view_t *view)
+int
+wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
+                        wm_view_t *view)
 {
-    int status = parse_cai_or_better(object, argument, view);
-    if (status == 0) {
-        status = wm_py_view_parse_dlpack(object, argument, view);
-    }
-    if (status == 0) {
-        status = wm_py_view_parse_buffer(object, writable, argument, view);
-    }
-    if (status == 0) {
-        status = wm_py_view_parse_array_interface(object, argument, view);
-    }
-    if (status == 0) {
-        return wm_py_view_fail(
-            PyExc_TypeError, argument,
-            "%.200s is not an array: pass a wm.Array, or an object with "
-            "__cuda_array_interface__, __dlpack__ or the buffer protocol "
-            "(CuPy, Warp, PyTorch, JAX, Numba, NumPy)",
-            Py_TYPE(object)->tp_name);
-    }
-    return status;
-}
-
-// On a host array of Warp the interface for CUDA is missing.
-static int
-parse_jax_or_warp(PyObject *object, const wm_way_of_type_t *slot,
-                  bool writable, const char *argument, wm_view_t *view)
-{
-    int status;
-    if (slot->way == WAY_WARP) {
-        status = wm_py_view_parse_warp(object, argument, view);
-        if (status == 0) {
-            status = wm_py_view_parse_array_interface(object, argument, view);
+    for (size_t i = 0; i < sizeof(protocols) / sizeof(*protocols); i++) {
+        int status = protocols[i](object, writable, argument, view);
+        if (status != 0) {
+            return status;
         }
-        if (status == 0) {
-            status = parse_asking(object, writable, argument, view);
-        }
-        if (status < 0) {
-            wm_py_view_refuse_struct(object, argument);
-        }
-        return status;
     }
-    if (writable) {
-        return wm_py_view_fail(
-            PyExc_BufferError, argument,
-            "JAX arrays cannot be changed: receive into wm.empty(shape, "
-            "dtype) and convert it with jax.dlpack.from_dlpack()");
-    }
-    status = wm_py_view_parse_dlpack(object, argument, view);
-    if (status == 0) {
-        status = parse_asking(object, writable, argument, view);
-    }
-    if (status > 0) {
-        view->array.readonly = true;
-    }
-    return status;
+    return wm_py_view_fail(
+        PyExc_TypeError, argument,
+        "%.200s is not an array: pass a wm.Array, or an object with "
+        "__cuda_array_interface__, __dlpack__ or the buffer protocol "
+        "(CuPy, Warp, PyTorch, JAX, Numba, NumPy)",
+        Py_TYPE(object)->tp_name);
 }
 
 static int
@@ -302,31 +180,14 @@ parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     if (Py_TYPE(object) == wm_py_state->array_type) {
         return parse_own(object, view);
     }
-    const wm_way_of_type_t slot = slot_of(Py_TYPE(object));
-    int status;
-    switch (slot.way) {
-    case WAY_BUFFER:
-        return wm_py_view_parse_buffer(object, writable, argument, view);
-    case WAY_MASKED:
-        if (wm_py_view_check_mask(object, argument) < 0) {
-            return -1;
-        }
-        // fall through
-    case WAY_NUMPY:
-        return wm_py_view_parse_numpy(object, writable, argument, view);
-    case WAY_EXCHANGE:
-        return parse_exchange(object, &slot, argument, view);
-    case WAY_CUPY:
-        status = wm_py_view_parse_cupy(object, argument, view);
-        return status != 0 ? status
-                           : parse_asking(object, writable, argument, view);
-    case WAY_WARP:
-    case WAY_JAX:
-        return parse_jax_or_warp(object, &slot, writable, argument, view);
-    case WAY_ASK:
-    default:
-        return parse_asking(object, writable, argument, view);
-    }
+    const wm_library_of_type_t of = library_of(Py_TYPE(object));
+    int status = of.library == NULL
+                     ? 0
+                     : of.library->parse(object, of.found, writable, argument,
+                                         view);
+    return status != 0
+               ? status
+               : wm_py_view_parse_asking(object, writable, argument, view);
 }
 
 int
@@ -350,14 +211,10 @@ wm_py_view_parse(PyObject *object, bool writable, const char *argument,
 int64_t
 wm_py_view_inner(PyObject *object, const wm_array_t *array)
 {
-    int64_t inner = 1;
-    if (slot_of(Py_TYPE(object)).way == WAY_WARP) {
-        for (int i = wm_py_view_ndim_warp(object, array); i < array->ndim;
-             i++) {
-            inner *= array->shape[i];
-        }
-    }
-    return inner > 0 ? inner : 1;
+    const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
+    return library != NULL && library->inner != NULL
+               ? library->inner(object, array)
+               : 1;
 }
 
 bool
@@ -366,8 +223,8 @@ wm_py_view_is_peculiar(PyObject *object)
     if (Py_TYPE(object) == wm_py_state->array_type) {
         return false;
     }
-    way_t way = slot_of(Py_TYPE(object)).way;
-    return way == WAY_WARP || way == WAY_MASKED;
+    const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
+    return library != NULL && library->peculiar;
 }
 
 int
@@ -377,11 +234,10 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
     wm_view_t view;
     int known = 0;
     if (producer->kind == WM_PRODUCER_STREAM) {
-        way_t way = slot_of(Py_TYPE(object)).way;
-        known = way == WAY_CUPY ? wm_py_view_stream_cupy(&producer->stream)
-                : way == WAY_WARP
-                    ? wm_py_view_stream_warp(object, &producer->stream)
-                    : 0;
+        const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
+        if (library != NULL && library->stream != NULL) {
+            known = library->stream(object, &producer->stream);
+        }
     }
     if (known > 0 && !wm_stream_is_default(producer->stream)
         && wm_device_count() > 1) {

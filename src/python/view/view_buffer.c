@@ -275,3 +275,22 @@ wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
     view->release = release_buffer;
     return 1;
 }
+
+static bool
+claims_bytes(PyTypeObject *type, const void **Py_UNUSED(found))
+{
+    return type == &PyBytes_Type || type == &PyByteArray_Type
+           || type == &PyMemoryView_Type;
+}
+
+static int
+parse_bytes(PyObject *object, const void *Py_UNUSED(found), bool writable,
+            const char *argument, wm_view_t *view)
+{
+    return wm_py_view_parse_buffer(object, writable, argument, view);
+}
+
+const wm_view_library_t wm_py_view_bytes = {
+    .claims = claims_bytes,
+    .parse = parse_bytes,
+};

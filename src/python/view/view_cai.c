@@ -267,8 +267,8 @@ done:
 }
 
 int
-wm_py_view_parse_array_interface(PyObject *object, const char *argument,
-                                 wm_view_t *view)
+wm_py_view_parse_array_interface(PyObject *object, bool Py_UNUSED(writable),
+                                 const char *argument, wm_view_t *view)
 {
     long version;
     int status = -1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What every protocol's parser needs: errors that name the argument, shapes
 // and strides from Python, and the checks of what they say.
+#include <string.h>
+
 #include "python/view/view_parts.h"
 
 int
@@ -23,6 +25,24 @@ wm_py_view_raise(const char *argument, wm_error_t *err)
     (void)wm_error_context(err, "%s", argument);
     wm_py_raise(err);
     return -1;
+}
+
+bool
+wm_py_view_is_of_package(PyTypeObject *type, const char *package)
+{
+    bool result = false;
+    PyObject *module = PyObject_GetAttrString((PyObject *)type, "__module__");
+    const char *name = module != NULL && PyUnicode_Check(module)
+                           ? PyUnicode_AsUTF8(module)
+                           : NULL;
+    if (name != NULL) {
+        size_t length = strlen(package);
+        result = strncmp(name, package, length) == 0
+                 && (name[length] == '\0' || name[length] == '.');
+    }
+    PyErr_Clear();
+    Py_XDECREF(module);
+    return result;
 }
 
 // Row-major strides; an extent of 0 counts as 1.

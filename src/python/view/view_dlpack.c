@@ -136,8 +136,10 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
     return 0;
 }
 
-const wm_dl_exchange_t *
-wm_py_dl_exchange_of(PyTypeObject *type)
+// Whether a type offers a table that we can use, which is found then. No
+// exception.
+static bool
+claims_exchange(PyTypeObject *type, const void **found)
 {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type,
                                                "__dlpack_c_exchange_api__");
@@ -152,7 +154,8 @@ wm_py_dl_exchange_of(PyTypeObject *type)
     }
     bool usable = api != NULL && api->from_object != NULL
                   && api->current_stream != NULL;
-    return usable ? api : NULL;
+    *found = api;
+    return usable;
 }
 
 // Both kinds of owners: the deleter may need the GIL, and takes it itself.
@@ -256,16 +259,60 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
     return take_versioned(managed, argument, view, device);
 }
 
-int
-wm_py_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
-                          const char *argument, wm_view_t *view)
+// Torch marks conjugated and negated views by a bit that the exchange does
+// not show: their memory holds other numbers.
+static int
+check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
 {
+    PyObject *answer = PyObject_CallMethodNoArgs(object, method);
+    if (answer == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear(); // not Torch
+        return 0;
+    }
+    int set = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    if (set > 0) {
+        return wm_py_view_fail(PyExc_BufferError, argument,
+                               "a lazily conjugated or negated tensor: call "
+                               ".resolve_conj().resolve_neg() first");
+    }
+    return set;
+}
+
+static int
+check_lazy_bits(PyObject *object, const char *argument,
+                const wm_array_t *array)
+{
+    wm_dtype_t dtype = array->dtype;
+    int bad = 0;
+    if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128) {
+        bad = check_lazy_bit(object, wm_py_state->names.is_conj, argument);
+    }
+    if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 && dtype != WM_BOOL
+        && !wm_array_is_contiguous(array)) {
+        bad = check_lazy_bit(object, wm_py_state->names.is_neg, argument);
+    }
+    return bad;
+}
+
+static int
+parse_exchange(PyObject *object, const void *found, bool Py_UNUSED(writable),
+               const char *argument, wm_view_t *view)
+{
+    const wm_dl_exchange_t *api = found;
     wm_dl_device_t device;
     if (take_by_exchange(object, api, argument, view, &device) < 0) {
         if (!PyErr_Occurred()) {
             return wm_py_view_fail(PyExc_BufferError, argument,
                                    "its DLPack exchange failed");
         }
+        return -1;
+    }
+    if (check_lazy_bits(object, argument, &view->array) < 0) {
+        wm_py_view_release(view);
         return -1;
     }
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
@@ -282,6 +329,11 @@ wm_py_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
     view->producer.stream = stream != NULL ? stream : CU_STREAM_LEGACY;
     return 1;
 }
+
+const wm_view_library_t wm_py_view_exchange = {
+    .claims = claims_exchange,
+    .parse = parse_exchange,
+};
 
 // __dlpack__ with the arguments of version 1; again with those of version 0
 // where they are not known. `stream` is NULL on the host.
@@ -418,8 +470,8 @@ done:
 }
 
 int
-wm_py_view_parse_dlpack(PyObject *object, const char *argument,
-                        wm_view_t *view)
+wm_py_view_parse_dlpack(PyObject *object, bool Py_UNUSED(writable),
+                        const char *argument, wm_view_t *view)
 {
     PyObject *method = wm_py_attribute(object, wm_py_state->names.dlpack);
     if (method == NULL) {

@@ -112,9 +112,9 @@ is_plain(PyArrayObject *array, bool writable)
            && (writes || !writable);
 }
 
-int
-wm_py_view_parse_numpy(PyObject *object, bool writable, const char *argument,
-                       wm_view_t *view)
+static int
+parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
+            const char *argument, wm_view_t *view)
 {
     PyArrayObject *source = (PyArrayObject *)object;
     wm_array_t *array = &view->array;
@@ -148,12 +148,19 @@ wm_py_view_parse_numpy(PyObject *object, bool writable, const char *argument,
     return 1;
 }
 
-bool
-wm_py_view_is_numpy_type(PyTypeObject *type)
+// Whether the type is NumPy's own ndarray, or derives from it, and not just
+// called so; no exception.
+static bool
+claims_numpy(PyTypeObject *type, const void **Py_UNUSED(found))
 {
     PyTypeObject *known = array_type();
     return known != NULL && PyType_IsSubtype(type, known);
 }
+
+const wm_view_library_t wm_py_view_numpy = {
+    .claims = claims_numpy,
+    .parse = parse_numpy,
+};
 
 bool
 wm_py_view_is_plain(PyObject *object)
@@ -164,8 +171,9 @@ wm_py_view_is_plain(PyObject *object)
            && dtype_of_number(PyArray_TYPE(array), &unused);
 }
 
-bool
-wm_py_view_is_masked_type(PyTypeObject *type)
+// Likewise numpy.ma.MaskedArray.
+static bool
+claims_masked(PyTypeObject *type, const void **Py_UNUSED(found))
 {
     PyObject *masked = imported("numpy.ma.core", "MaskedArray");
     bool result = masked != NULL && PyType_Check(masked)
@@ -174,8 +182,9 @@ wm_py_view_is_masked_type(PyTypeObject *type)
     return result;
 }
 
-int
-wm_py_view_check_mask(PyObject *object, const char *argument)
+static int
+parse_masked(PyObject *object, const void *found, bool writable,
+             const char *argument, wm_view_t *view)
 {
     PyObject *mask = PyObject_GetAttrString(object, "mask");
     if (mask == NULL) {
@@ -186,9 +195,15 @@ wm_py_view_check_mask(PyObject *object, const char *argument)
     Py_XDECREF(none);
     Py_DECREF(mask);
     return !masked
-               ? 0
+               ? parse_numpy(object, found, writable, argument, view)
                : wm_py_view_fail(PyExc_TypeError, argument,
                                  "it is a masked array, and a message has no "
                                  "mask: give array.filled(), or array.data "
                                  "for all of its values");
 }
+
+const wm_view_library_t wm_py_view_masked = {
+    .claims = claims_masked,
+    .parse = parse_masked,
+    .peculiar = true,
+};

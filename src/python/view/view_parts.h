@@ -1,13 +1,44 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The protocols a foreign array may speak, one parser each; view.c chooses.
-// A parser returns 1 and has filled the view, returns 0 without an exception
-// where the object does not speak the protocol, or -1 with an exception that
-// names `argument`. GIL held.
+// The protocols that foreign arrays may speak, and the libraries whose arrays
+// are read in a way of their own, one parser each; view.c chooses. A parser
+// returns 1 and has filled the view, returns 0 without an exception where the
+// object does not speak the protocol, or -1 with an exception that names
+// `argument`. GIL held.
 #ifndef WM_PYTHON_VIEW_VIEW_PARTS_H
 #define WM_PYTHON_VIEW_VIEW_PARTS_H
 
 #include "python/view/dlpack.h"
 #include "python/view/view.h"
+
+// A library whose arrays are told by their type: because they name their
+// stream elsewhere, mean something else than they say, or are read faster so.
+typedef struct wm_view_library {
+    // Whether arrays of the type are its own: asked once. What it found out
+    // it may leave for `parse`. No exception.
+    bool (*claims)(PyTypeObject *type, const void **found);
+    // A parser. At 0 the object is asked for what it speaks.
+    int (*parse)(PyObject *object, const void *found, bool writable,
+                 const char *argument, wm_view_t *view);
+    // Who writes an array that was parsed before: 1, 0 where it cannot be
+    // read, or -1. NULL: the array is parsed again.
+    int (*stream)(PyObject *object, CUstream *stream);
+    // wm_py_view_inner; NULL: 1.
+    int64_t (*inner)(PyObject *object, const wm_array_t *array);
+    bool peculiar; // wm_py_view_is_peculiar
+} wm_view_library_t;
+
+extern const wm_view_library_t wm_py_view_bytes;
+extern const wm_view_library_t wm_py_view_masked; // NumPy's with a mask
+extern const wm_view_library_t wm_py_view_numpy;
+extern const wm_view_library_t wm_py_view_exchange; // DLPack's C functions
+extern const wm_view_library_t wm_py_view_cupy;
+extern const wm_view_library_t wm_py_view_warp;
+extern const wm_view_library_t wm_py_view_jax;
+
+// Any object, by the first protocol that it speaks. Never 0.
+int
+wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
+                        wm_view_t *view);
 
 // __cuda_array_interface__. `stream_named` tells whether the producer named
 // a stream; where it did not, the view's producer is the whole device.
@@ -15,48 +46,15 @@ int
 wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                      bool *stream_named);
 
-// CuPy's arrays, by their attributes: half the time of their interface.
-int
-wm_py_view_parse_cupy(PyObject *object, const char *argument, wm_view_t *view);
-
-// Warp's arrays: their interface, which names no stream, and their device,
-// which does.
-int
-wm_py_view_parse_warp(PyObject *object, const char *argument, wm_view_t *view);
-
-// The stream both use now; 1, 0 where it cannot be read, or -1.
-int
-wm_py_view_stream_cupy(CUstream *stream);
-int
-wm_py_view_stream_warp(PyObject *object, CUstream *stream);
-
-// How many dimensions Warp itself says that its array has, whose elements
-// may have some more.
-int
-wm_py_view_ndim_warp(PyObject *object, const wm_array_t *array);
-
-// Where a TypeError is set and the elements are a structure of Warp's, it is
-// told so, with the cure.
-void
-wm_py_view_refuse_struct(PyObject *object, const char *argument);
-
 // __array_interface__: host memory.
 int
-wm_py_view_parse_array_interface(PyObject *object, const char *argument,
-                                 wm_view_t *view);
+wm_py_view_parse_array_interface(PyObject *object, bool writable,
+                                 const char *argument, wm_view_t *view);
 
 // __dlpack__, with the stream handshake on a GPU.
 int
-wm_py_view_parse_dlpack(PyObject *object, const char *argument,
+wm_py_view_parse_dlpack(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view);
-
-// The table of a type that offers one we can use, else NULL; no exception.
-const wm_dl_exchange_t *
-wm_py_dl_exchange_of(PyTypeObject *type);
-
-int
-wm_py_view_parse_exchange(PyObject *object, const wm_dl_exchange_t *api,
-                          const char *argument, wm_view_t *view);
 
 // The buffer protocol.
 int
@@ -67,23 +65,10 @@ wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
 PyObject *
 wm_py_view_buffer_object(void (*release)(void *owner), void *owner);
 
-// NumPy's arrays, and those of types derived from them.
-int
-wm_py_view_parse_numpy(PyObject *object, bool writable, const char *argument,
-                       wm_view_t *view);
-
-// Whether the type is NumPy's own ndarray, or derives from it, and not just
-// called so; no exception.
+// Whether the type is defined in the package (or a module inside of it); no
+// exception.
 bool
-wm_py_view_is_numpy_type(PyTypeObject *type);
-
-// Whether the type is numpy.ma.MaskedArray, or derives from it; no exception.
-bool
-wm_py_view_is_masked_type(PyTypeObject *type);
-
-// 0, or -1 with a TypeError where the array has a mask.
-int
-wm_py_view_check_mask(PyObject *object, const char *argument);
+wm_py_view_is_of_package(PyTypeObject *type, const char *package);
 
 // An attribute, or NULL without an exception where there is none; NULL with
 // one where reading it failed otherwise.

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Warp's arrays, whose interface names no stream, and whose elements may be
+// vectors: nvidia.github.io/warp/user_guide/interoperability.html.
+#include <string.h>
+
+#include "python/view/view_parts.h"
+
+// The array's device knows its current stream.
+static int
+stream_of_warp(PyObject *object, CUstream *stream)
+{
+    bool known = false;
+    PyObject *device = wm_py_attribute(object, wm_py_state->names.device);
+    PyObject *current = device != NULL ? wm_py_attribute(
+                            device, wm_py_state->names.stream)
+                                       : NULL;
+    PyObject *handle = current != NULL ? wm_py_attribute(
+                           current, wm_py_state->names.cuda_stream)
+                                       : NULL;
+    if (handle == Py_None || (handle != NULL && PyLong_Check(handle))) {
+        void *value = handle == Py_None ? NULL : PyLong_AsVoidPtr(handle);
+        *stream = value != NULL ? value : CU_STREAM_LEGACY;
+        known = true;
+    }
+    Py_XDECREF(handle);
+    Py_XDECREF(current);
+    Py_XDECREF(device);
+    PyErr_Clear(); // whatever it was: the whole device is right too
+    return known;
+}
+
+// Warp itself says how many dimensions its array has, whose elements may have
+// some more.
+static int64_t
+inner_of_warp(PyObject *object, const wm_array_t *array)
+{
+    PyObject *value = PyObject_GetAttrString(object, "ndim");
+    long ndim = value != NULL ? PyLong_AsLong(value) : -1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    int64_t inner = 1;
+    for (long i = ndim >= 0 ? ndim : array->ndim; i < array->ndim; i++) {
+        inner *= array->shape[i];
+    }
+    return inner > 0 ? inner : 1;
+}
+
+// Where a TypeError is set and the elements are a structure of Warp's, it is
+// told so, with the cure.
+static void
+refuse_struct(PyObject *object, const char *argument)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *none = wm_py_cold("warpmpi._foreign", "refuse_struct", "(Os)",
+                                object, argument);
+    if (none != NULL) {
+        Py_DECREF(none);
+        PyErr_Restore(type, value, traceback);
+        return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
+// The interface is of version 2, which names no stream; the array's device
+// does.
+static int
+parse_on_gpu(PyObject *object, const char *argument, wm_view_t *view)
+{
+    bool named;
+    int status = wm_py_view_parse_cai(object, argument, view, &named);
+    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
+        return status;
+    }
+    CUstream stream;
+    if (stream_of_warp(object, &stream) > 0) {
+        view->producer.kind = WM_PRODUCER_STREAM;
+        view->producer.stream = stream;
+    }
+    return 1;
+}
+
+static int
+parse_warp(PyObject *object, const void *Py_UNUSED(found), bool writable,
+           const char *argument, wm_view_t *view)
+{
+    int status = parse_on_gpu(object, argument, view);
+    if (status == 0) {
+        status = wm_py_view_parse_array_interface(object, writable, argument,
+                                                  view);
+    }
+    if (status < 0) {
+        refuse_struct(object, argument);
+    }
+    return status;
+}
+
+static bool
+claims_warp(PyTypeObject *type, const void **Py_UNUSED(found))
+{
+    return strcmp(type->tp_name, "array") == 0
+           && wm_py_view_is_of_package(type, "warp");
+}
+
+const wm_view_library_t wm_py_view_warp = {
+    .claims = claims_warp,
+    .parse = parse_warp,
+    .stream = stream_of_warp,
+    .inner = inner_of_warp,
+    .peculiar = true,
+};
