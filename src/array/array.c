@@ -46,9 +46,8 @@ storage_begin(size_t size, bool ordered, wm_storage_t **storage,
               wm_error_t *err)
 {
     wm_storage_t *made = calloc(1, sizeof(*made));
-    if (made != NULL && ordered) {
+    if (made != NULL && ordered)
         made->order = wm_order_new();
-    }
     if (made == NULL || (ordered && made->order == NULL)) {
         free(made);
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
@@ -65,18 +64,14 @@ wm_storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
 {
     wm_storage_t *made;
     int status = storage_begin(size, device >= 0 || pinned, &made, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
-    if (device >= 0) {
+    if (device >= 0)
         status = alloc_device(made, device, err);
-    }
-    else if (pinned) {
+    else if (pinned)
         status = alloc_pinned(made, err);
-    }
-    else {
+    else
         status = alloc_host(made, err);
-    }
     if (status < 0) {
         wm_order_free(made->order);
         free(made);
@@ -94,9 +89,8 @@ wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
     wm_storage_t *made;
     bool ordered = memory->kind != WM_MEMORY_HOST;
     int status = storage_begin(size, ordered, &made, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     made->ptr = ptr;
     made->memory = *memory;
     made->readonly = readonly;
@@ -132,15 +126,12 @@ free_memory(wm_storage_t *storage)
         (void)!wm_order_wait(storage->order, true, NULL);
         wm_take_back(held);
     }
-    if (storage->release != NULL) {
+    if (storage->release != NULL)
         storage->release(storage->owner);
-    }
-    else if (storage->memory.kind == WM_MEMORY_PINNED) {
+    else if (storage->memory.kind == WM_MEMORY_PINNED)
         wm_pinned_free(storage->ptr);
-    }
-    else {
+    else
         free(storage->ptr);
-    }
 }
 
 void
@@ -149,9 +140,8 @@ wm_storage_release(wm_storage_t *storage)
     if (storage == NULL
         || atomic_fetch_sub_explicit(&storage->references, 1,
                                      memory_order_acq_rel)
-               != 1) {
+               != 1)
         return;
-    }
     free_memory(storage);
     wm_order_free(storage->order);
     free(storage);
@@ -200,12 +190,10 @@ wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
     wm_array_t made;
     size_t size;
     int status = lay_out(dtype, ndim, shape, &made, &size, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_storage_new(device, pinned, size, &made.storage, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     made.data = made.storage->ptr;
     made.readonly = false;
     wm_array_copy_header(array, &made);
@@ -234,9 +222,8 @@ int64_t
 wm_array_count(const wm_array_t *array)
 {
     int64_t count = 1;
-    for (int i = 0; i < array->ndim; i++) {
+    for (int i = 0; i < array->ndim; i++)
         count *= array->shape[i];
-    }
     return count;
 }
 
@@ -254,9 +241,8 @@ is_dense(const wm_array_t *array, int first, int step)
     int64_t expected = wm_dtype_info(array->dtype)->itemsize;
     bool dense = true;
     for (int i = 0, at = first; i < array->ndim; i++, at += step) {
-        if (array->shape[at] == 0) {
+        if (array->shape[at] == 0)
             return true;
-        }
         dense &= array->shape[at] == 1 || array->strides[at] == expected;
         expected *= array->shape[at];
     }
@@ -302,9 +288,8 @@ wm_array_producer(const wm_array_t *array, wm_producer_t *producer)
 {
     const wm_storage_t *storage = array->storage;
     *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
-    if (storage == NULL || storage->order == NULL) {
+    if (storage == NULL || storage->order == NULL)
         return;
-    }
     producer->kind = WM_PRODUCER_ORDER;
     producer->order = storage->order;
     // What others do to host memory they do on the host, or have to wait for.

@@ -14,9 +14,8 @@ static int
 check_match(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
 {
     bool same = dst->ndim == src->ndim;
-    for (int i = 0; same && i < dst->ndim; i++) {
+    for (int i = 0; same && i < dst->ndim; i++)
         same = dst->shape[i] == src->shape[i];
-    }
     if (!same) {
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "copying between arrays of different shapes");
@@ -69,18 +68,14 @@ work_begin(work_t *work, wm_error_t *err)
         status = wm_stream_is_capturing(work->device, work->stream,
                                         &work->capturing, err);
     }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
-    if (work->src != NULL) {
+    if (work->src != NULL)
         status = before_one(work, work->src, false, err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = before_one(work, work->dst, true, err);
-    }
-    if (status < 0 && work->pooled) {
+    if (status < 0 && work->pooled)
         wm_stream_release(work->device, work->stream);
-    }
     return status;
 }
 
@@ -88,9 +83,8 @@ static int
 after_one(const work_t *work, const wm_producer_t *producer, bool wrote,
           wm_error_t *err)
 {
-    if (work->capturing && producer->kind != WM_PRODUCER_STREAM) {
+    if (work->capturing && producer->kind != WM_PRODUCER_STREAM)
         return 0;
-    }
     return wm_producer_after(producer, wrote, work->device, work->stream, err);
 }
 
@@ -99,22 +93,18 @@ static int
 work_end(const work_t *work, int status, bool blocking, wm_error_t *err)
 {
     if (status == 0 && !blocking) {
-        if (work->src != NULL) {
+        if (work->src != NULL)
             status = after_one(work, work->src, false, err);
-        }
-        if (status == 0) {
+        if (status == 0)
             status = after_one(work, work->dst, true, err);
-        }
     }
     else if (status == 0 && !work->capturing) {
         status = wm_stream_synchronize(work->device, work->stream, err);
     }
-    if (status < 0 && !work->capturing) {
+    if (status < 0 && !work->capturing)
         (void)!wm_stream_synchronize(work->device, work->stream, NULL);
-    }
-    if (work->pooled) {
+    if (work->pooled)
         wm_stream_release(work->device, work->stream);
-    }
     return status;
 }
 
@@ -124,12 +114,10 @@ copy_host(const wm_array_t *dst, const wm_producer_t *dst_producer,
           wm_error_t *err)
 {
     int status = wm_producer_wait(src_producer, false, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_producer_wait(dst_producer, true, err);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = wm_copy_enqueue(dst, src, -1, NULL, err);
-    }
     return status;
 }
 
@@ -140,30 +128,24 @@ wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
 {
     wm_pointer_t to, from;
     int status = check_match(dst, src, err);
-    if (status < 0 || wm_array_count(dst) == 0) {
+    if (status < 0 || wm_array_count(dst) == 0)
         return status;
-    }
     status = wm_array_memory(dst, &to, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_array_memory(src, &from, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
-    if (to.device < 0 && from.device < 0) {
+    if (to.device < 0 && from.device < 0)
         return copy_host(dst, dst_producer, src, src_producer, err);
-    }
-    if (device < 0) {
+    if (device < 0)
         device = to.device >= 0 ? to.device : from.device;
-    }
     work_t work = {.device = device,
                    .stream = stream,
                    .dst = dst_producer,
                    .src = src_producer};
     status = work_begin(&work, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = wm_copy_enqueue(dst, src, device, work.stream, err);
     // Nobody else remembers that pageable memory is being written.
     blocking |= to.kind == WM_MEMORY_HOST;
@@ -174,11 +156,9 @@ static bool
 is_uniform(const void *value, size_t size)
 {
     const unsigned char *bytes = value;
-    for (size_t i = 1; i < size; i++) {
-        if (bytes[i] != bytes[0]) {
+    for (size_t i = 1; i < size; i++)
+        if (bytes[i] != bytes[0])
             return false;
-        }
-    }
     return true;
 }
 
@@ -186,14 +166,12 @@ static int
 fill_enqueue(const wm_layout_t *layout, const void *value, size_t itemsize,
              int device, CUstream stream, wm_error_t *err)
 {
-    if (!wm_layout_is_contiguous(layout) || !is_uniform(value, itemsize)) {
+    if (!wm_layout_is_contiguous(layout) || !is_uniform(value, itemsize))
         return wm_kernels_fill(layout, value, itemsize, device, stream, err);
-    }
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, MemsetD8Async, (CUdeviceptr)layout->dst,
                    *(const unsigned char *)value, (size_t)layout->run, stream);
     wm_device_leave(&scope);
@@ -204,32 +182,28 @@ int
 wm_fill(const wm_array_t *dst, const void *value, CUstream stream,
         bool blocking, wm_error_t *err)
 {
-    if (wm_array_count(dst) == 0) {
+    if (wm_array_count(dst) == 0)
         return 0;
-    }
     wm_pointer_t memory;
     wm_producer_t producer;
     wm_layout_t layout;
     int status = wm_array_memory(dst, &memory, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     size_t itemsize = wm_dtype_info(dst->dtype)->itemsize;
     wm_array_producer(dst, &producer);
     wm_layout_init(&layout, dst, dst);
     if (memory.device < 0) {
         status = wm_producer_wait(&producer, true, err);
-        if (status == 0) {
+        if (status == 0)
             wm_layout_fill_host(&layout, value, itemsize);
-        }
         return status;
     }
     work_t work = {
         .device = memory.device, .stream = stream, .dst = &producer};
     status = work_begin(&work, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = fill_enqueue(&layout, value, itemsize, memory.device, work.stream,
                           err);
     return work_end(&work, status, blocking, err);

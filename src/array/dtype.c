@@ -43,9 +43,8 @@ wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err)
     }
     for (int i = 0; i < WM_DTYPES; i++) {
         if (infos[i].typestr == NULL
-            || strcmp(infos[i].typestr + 1, typestr + 1) != 0) {
+            || strcmp(infos[i].typestr + 1, typestr + 1) != 0)
             continue;
-        }
         if (typestr[0] == '>' && infos[i].itemsize > 1) {
             return wm_error_set(
                 err, WM_ERR_TYPE, 0,

@@ -46,9 +46,8 @@ is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
         return 0;
     }
     int status = wm_device_can_access(device, memory->device, reachable, err);
-    if (status == 0 && *reachable) {
+    if (status == 0 && *reachable)
         status = wm_device_enable_peer(device, memory->device, err);
-    }
     return status;
 }
 
@@ -68,19 +67,16 @@ memory_type(const wm_pointer_t *memory)
 static bool
 is_pitched(const wm_layout_t *layout)
 {
-    if (layout->ndim < 1 || layout->ndim > 2 || layout->run < MIN_ROW) {
+    if (layout->ndim < 1 || layout->ndim > 2 || layout->run < MIN_ROW)
         return false;
-    }
     int row = layout->ndim - 1;
     int64_t to = layout->dst_strides[row];
     int64_t from = layout->src_strides[row];
     if (to < layout->run || from < layout->run || to > MAX_PITCH
-        || from > MAX_PITCH) {
+        || from > MAX_PITCH)
         return false;
-    }
-    if (layout->ndim == 1) {
+    if (layout->ndim == 1)
         return true;
-    }
     int64_t rows = layout->shape[1];
     return layout->dst_strides[0] % to == 0
            && layout->src_strides[0] % from == 0
@@ -134,9 +130,8 @@ copy_pitched(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(route->device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = layout->ndim == 1 ? copy_2d(layout, route, err)
                                : copy_3d(layout, route, err);
     wm_device_leave(&scope);
@@ -152,9 +147,8 @@ copy_contiguous(const wm_layout_t *layout, const route_t *route,
     if (other >= 0 && other != route->device) {
         // Without it the driver stages through the host.
         int status = wm_device_enable_peer(route->device, other, err);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
     }
     return wm_memory_copy(route->device, layout->dst, layout->src,
                           (size_t)layout->run, route->stream, err);
@@ -167,9 +161,8 @@ wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
     wm_pointer_t here = {.kind = WM_MEMORY_DEVICE, .device = device};
     route_t route = {
         .device = device, .stream = stream, .dst = here, .src = here};
-    if (wm_layout_is_contiguous(layout)) {
+    if (wm_layout_is_contiguous(layout))
         return copy_contiguous(layout, &route, err);
-    }
     return is_pitched(layout) ? copy_pitched(layout, &route, err)
                               : wm_kernels_copy(layout, device, stream, err);
 }
@@ -185,19 +178,16 @@ copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
         wm_layout_copy_host(layout);
         return 0;
     }
-    if (place->device == route->device) {
+    if (place->device == route->device)
         return wm_kernels_copy(layout, route->device, route->stream, err);
-    }
     CUstream stream;
     int status = wm_stream_acquire(place->device, &stream, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = wm_stream_follow(place->device, stream, route->device,
                               route->stream, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_kernels_copy(layout, place->device, stream, err);
-    }
     if (status == 0) {
         status = wm_stream_follow(route->device, route->stream, place->device,
                                   stream, err);
@@ -215,9 +205,8 @@ temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
     bool capturing;
     int status = wm_stream_is_capturing(route->device, route->stream,
                                         &capturing, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     if (capturing) {
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "this strided copy needs a temporary, which a "
@@ -236,12 +225,10 @@ temporary_free(wm_array_t *temporary, const route_t *route, int status,
 {
     wm_order_t *order = temporary->storage->order;
     int ended;
-    if (order != NULL) {
+    if (order != NULL)
         ended = wm_order_after_write(order, route->device, route->stream, err);
-    }
-    else {
+    else
         ended = wm_stream_synchronize(route->device, route->stream, err);
-    }
     wm_array_clear(temporary);
     return status < 0 ? status : ended;
 }
@@ -257,9 +244,8 @@ through_packed_src(const wm_array_t *dst, const wm_array_t *src,
     wm_array_t packed;
     wm_layout_t layout;
     int status = temporary_new(src, &route->src, route, &packed, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_layout_init(&layout, &packed, src);
     status = copy_in_place(&layout, &route->src, route, err);
     if (status == 0) {
@@ -277,15 +263,13 @@ through_packed_dst(const wm_array_t *dst, const wm_array_t *src,
     wm_array_t packed;
     wm_layout_t layout;
     int status = temporary_new(dst, &route->dst, route, &packed, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     route_t first = *route;
     first.dst = packed.storage->memory;
     status = enqueue(&packed, src, &first, err);
-    if (status == 0 && is_host(&route->dst)) {
+    if (status == 0 && is_host(&route->dst))
         status = wm_stream_synchronize(route->device, route->stream, err);
-    }
     if (status == 0) {
         wm_layout_init(&layout, dst, &packed);
         status = copy_in_place(&layout, &route->dst, route, err);
@@ -300,27 +284,21 @@ enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
     wm_layout_t layout;
     bool dst_near, src_near;
     wm_layout_init(&layout, dst, src);
-    if (wm_layout_is_contiguous(&layout)) {
+    if (wm_layout_is_contiguous(&layout))
         return copy_contiguous(&layout, route, err);
-    }
     int status = is_reachable(route->device, &route->dst, &dst_near, err);
-    if (status == 0) {
+    if (status == 0)
         status = is_reachable(route->device, &route->src, &src_near, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     bool staged = (!dst_near && !is_host(&route->dst))
                   || (!src_near && !is_host(&route->src));
-    if (!staged && is_pitched(&layout)) {
+    if (!staged && is_pitched(&layout))
         return copy_pitched(&layout, route, err);
-    }
-    if (dst_near && src_near) {
+    if (dst_near && src_near)
         return wm_kernels_copy(&layout, route->device, route->stream, err);
-    }
-    if (!wm_array_is_contiguous(src)) {
+    if (!wm_array_is_contiguous(src))
         return through_packed_src(dst, src, route, err);
-    }
     return through_packed_dst(dst, src, route, err);
 }
 
@@ -338,9 +316,8 @@ static bool
 is_same_view(const wm_array_t *a, const wm_array_t *b)
 {
     bool same = a->data == b->data;
-    for (int i = 0; same && i < a->ndim; i++) {
+    for (int i = 0; same && i < a->ndim; i++)
         same = a->strides[i] == b->strides[i] || a->shape[i] == 1;
-    }
     return same;
 }
 
@@ -370,32 +347,27 @@ int
 wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
                 CUstream stream, wm_error_t *err)
 {
-    if (wm_array_count(dst) == 0 || is_same_view(dst, src)) {
+    if (wm_array_count(dst) == 0 || is_same_view(dst, src))
         return 0;
-    }
     route_t route = {.device = device, .stream = stream};
     int status = wm_array_memory(dst, &route.dst, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_array_memory(src, &route.src, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     if (is_host(&route.dst) && is_host(&route.src)) {
         // Pinned memory may have work pending on the stream it is ordered by.
         bool pinned = route.dst.kind != WM_MEMORY_HOST
                       || route.src.kind != WM_MEMORY_HOST;
-        if (pinned && device >= 0) {
+        if (pinned && device >= 0)
             status = wm_stream_synchronize(device, stream, err);
-        }
         return status < 0 ? status : copy_on_host(dst, src, err);
     }
     if (device < 0) {
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "a copy of device memory without a device");
     }
-    if (overlap(dst, src)) {
+    if (overlap(dst, src))
         return through_packed_src(dst, src, &route, err);
-    }
     return enqueue(dst, src, &route, err);
 }

@@ -50,15 +50,12 @@ load_lock_held(int device, wm_error_t *err)
     module_t *module = &modules[device];
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
-    if (module->module == NULL) {
+    if (module->module == NULL)
         status = WM_CU(err, ModuleLoadData, &module->module, wm_kernels_image);
-    }
-    if (status == 0) {
+    if (status == 0)
         status = find_functions(module, err);
-    }
     wm_device_leave(&scope);
     if (status < 0) {
         return wm_error_context(err, "loading the copy kernels on cuda:%d",
@@ -71,12 +68,10 @@ load_lock_held(int device, wm_error_t *err)
 int
 wm_kernels_load(int device, wm_error_t *err)
 {
-    if (device < 0 || device >= WM_MAX_DEVICES) {
+    if (device < 0 || device >= WM_MAX_DEVICES)
         return wm_error_set(err, WM_ERR_VALUE, 0, "no device %d", device);
-    }
-    if (atomic_load_explicit(&modules[device].loaded, memory_order_acquire)) {
+    if (atomic_load_explicit(&modules[device].loaded, memory_order_acquire))
         return 0;
-    }
     wm_lock(&load_lock);
     int status = modules[device].loaded ? 0 : load_lock_held(device, err);
     pthread_mutex_unlock(&load_lock);
@@ -89,12 +84,10 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
 {
     wm_scope_t scope;
     int status = wm_kernels_load(device, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_device_enter(device, &scope, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, ModuleGetFunction, function, modules[device].module,
                    name);
     wm_device_leave(&scope);
@@ -111,9 +104,8 @@ static void
 divisor_init(wm_divisor_t *divisor, uint32_t by)
 {
     uint32_t shift = 0;
-    while (shift < 31 && (1u << shift) < by) {
+    while (shift < 31 && (1u << shift) < by)
         shift++;
-    }
     uint64_t one = 1;
     divisor->divisor = by;
     divisor->shift = shift;
@@ -128,17 +120,14 @@ launch(CUfunction function, uint64_t count, void *params, int device,
     const wm_device_t *facts;
     wm_scope_t scope;
     int status = wm_device_get(device, &facts, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_device_enter(device, &scope, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     uint64_t blocks = (count + BLOCK - 1) / BLOCK;
     uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
-    if (blocks > most && most > 0) {
+    if (blocks > most && most > 0)
         blocks = most;
-    }
     void *arguments[] = {params};
     unsigned int grid = (unsigned int)blocks;
     status = WM_CU(err, LaunchKernel, function, grid, 1, 1, BLOCK, 1, 1, 0,
@@ -151,9 +140,8 @@ static uint64_t
 count_units(const wm_copy_params_t *params)
 {
     uint64_t count = 1;
-    for (int i = 0; i < params->ndim; i++) {
+    for (int i = 0; i < params->ndim; i++)
         count *= params->shape[i];
-    }
     return count;
 }
 
@@ -178,18 +166,16 @@ params_init(wm_copy_params_t *params, const wm_layout_t *layout, int first,
     params->src = layout->src;
     params->count = count_units(params);
     params->narrow = params->count < (uint64_t)1 << 31;
-    for (int i = 0; params->narrow && i < params->ndim; i++) {
+    for (int i = 0; params->narrow && i < params->ndim; i++)
         divisor_init(&params->divisors[i], (uint32_t)params->shape[i]);
-    }
 }
 
 // A run of one unit needs no dimension of its own.
 static void
 drop_single_run(wm_copy_params_t *params)
 {
-    if (params->ndim > 1 && params->shape[params->ndim - 1] == 1) {
+    if (params->ndim > 1 && params->shape[params->ndim - 1] == 1)
         params->ndim--;
-    }
 }
 
 typedef int (*launch_t)(wm_copy_params_t *params, int unit, int device,
@@ -215,13 +201,11 @@ launch_each(const wm_layout_t *layout, int device, CUstream stream,
             one.dst += index[i] * layout->dst_strides[i];
             one.src += index[i] * layout->src_strides[i];
         }
-        if (status == 0) {
+        if (status == 0)
             status = launch_one(&one, unit, device, stream, context, err);
-        }
         for (at = outer - 1; at >= 0; at--) {
-            if (++index[at] < layout->shape[at]) {
+            if (++index[at] < layout->shape[at])
                 break;
-            }
             index[at] = 0;
         }
     } while (at >= 0 && status == 0);
@@ -268,8 +252,7 @@ wm_kernels_fill(const wm_layout_t *layout, const void *value, size_t itemsize,
                 int device, CUstream stream, wm_error_t *err)
 {
     char pattern[sizeof(((wm_fill_params_t *)0)->pattern)];
-    for (size_t i = 0; i < sizeof(pattern); i += itemsize) {
+    for (size_t i = 0; i < sizeof(pattern); i += itemsize)
         memcpy(pattern + i, value, itemsize);
-    }
     return launch_each(layout, device, stream, launch_fill, pattern, err);
 }

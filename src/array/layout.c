@@ -18,9 +18,8 @@ take_dimensions(wm_layout_t *layout, const wm_array_t *dst,
         int64_t shape = dst->shape[i];
         int64_t to = dst->strides[i];
         int64_t from = src->strides[i];
-        if (shape == 1) {
+        if (shape == 1)
             continue;
-        }
         if (to < 0) {
             layout->dst += (shape - 1) * to;
             layout->src += (shape - 1) * from;
@@ -43,9 +42,8 @@ magnitude(int64_t stride)
 static bool
 is_slower(const wm_layout_t *layout, int i, int j)
 {
-    if (layout->dst_strides[i] != layout->dst_strides[j]) {
+    if (layout->dst_strides[i] != layout->dst_strides[j])
         return layout->dst_strides[i] > layout->dst_strides[j];
-    }
     return magnitude(layout->src_strides[i])
            > magnitude(layout->src_strides[j]);
 }
@@ -68,11 +66,9 @@ swap_dimensions(wm_layout_t *layout, int i, int j)
 static void
 sort_dimensions(wm_layout_t *layout)
 {
-    for (int i = 1; i < layout->ndim; i++) {
-        for (int j = i; j > 0 && is_slower(layout, j, j - 1); j--) {
+    for (int i = 1; i < layout->ndim; i++)
+        for (int j = i; j > 0 && is_slower(layout, j, j - 1); j--)
             swap_dimensions(layout, j, j - 1);
-        }
-    }
 }
 
 // Fastest dimensions that continue the run on both sides become part of it.
@@ -82,9 +78,8 @@ grow_run(wm_layout_t *layout)
     while (layout->ndim > 0) {
         int last = layout->ndim - 1;
         if (layout->dst_strides[last] != layout->run
-            || layout->src_strides[last] != layout->run) {
+            || layout->src_strides[last] != layout->run)
             return;
-        }
         layout->run *= layout->shape[last];
         layout->ndim = last;
     }
@@ -147,9 +142,8 @@ advance(const wm_layout_t *layout, int64_t *index, char **dst, char **src)
     for (int i = layout->ndim - 1; i >= 0; i--) {
         *dst += layout->dst_strides[i];
         *src += layout->src_strides[i];
-        if (++index[i] < layout->shape[i]) {
+        if (++index[i] < layout->shape[i])
             return true;
-        }
         index[i] = 0;
         *dst -= layout->shape[i] * layout->dst_strides[i];
         *src -= layout->shape[i] * layout->src_strides[i];
@@ -180,9 +174,8 @@ copy_line(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
     case 8:
         COPY_LINE(uint64_t);
     default:
-        for (int64_t i = 0; i < count; i++) {
+        for (int64_t i = 0; i < count; i++)
             memcpy(dst + i * dst_stride, src + i * src_stride, (size_t)run);
-        }
     }
 }
 
@@ -216,8 +209,7 @@ wm_layout_fill_host(const wm_layout_t *layout, const void *value,
             memset(dst, *(const unsigned char *)value, (size_t)layout->run);
             continue;
         }
-        for (char *at = dst; at < dst + layout->run; at += itemsize) {
+        for (char *at = dst; at < dst + layout->run; at += itemsize)
             memcpy(at, value, itemsize);
-        }
     } while (advance(layout, index, &dst, &src));
 }

@@ -73,20 +73,17 @@ refuse_forked(wm_error_t *err)
 static void
 drop_lock_held(wm_order_t *order, const mark_t *mark)
 {
-    if (order->waited == mark->serial) {
+    if (order->waited == mark->serial)
         order->orphaned = true;
-    }
-    else {
+    else
         wm_event_release(mark->device, mark->event);
-    }
 }
 
 static void
 drop_reads_lock_held(wm_order_t *order)
 {
-    for (int i = 0; i < order->reads; i++) {
+    for (int i = 0; i < order->reads; i++)
         drop_lock_held(order, &order->read[i]);
-    }
     order->reads = 0;
 }
 
@@ -104,9 +101,8 @@ drop_all_lock_held(wm_order_t *order)
 void
 wm_order_free(wm_order_t *order)
 {
-    if (order == NULL || wm_device_forked()) {
+    if (order == NULL || wm_device_forked())
         return;
-    }
     (void)!wm_order_wait(order, true, NULL);
     drop_all_lock_held(order);
     pthread_mutex_destroy(&order->lock);
@@ -136,17 +132,14 @@ int
 wm_order_before_read(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err)
 {
-    if (nothing_pending(order)) {
+    if (nothing_pending(order))
         return 0;
-    }
     int status = refuse_forked(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_lock(&order->lock);
-    if (order->written) {
+    if (order->written)
         status = follow_mark(&order->write, device, stream, err);
-    }
     pthread_mutex_unlock(&order->lock);
     return status;
 }
@@ -155,20 +148,16 @@ int
 wm_order_before_write(wm_order_t *order, int device, CUstream stream,
                       wm_error_t *err)
 {
-    if (nothing_pending(order)) {
+    if (nothing_pending(order))
         return 0;
-    }
     int status = refuse_forked(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_lock(&order->lock);
-    if (order->written) {
+    if (order->written)
         status = follow_mark(&order->write, device, stream, err);
-    }
-    for (int i = 0; i < order->reads && status == 0; i++) {
+    for (int i = 0; i < order->reads && status == 0; i++)
         status = follow_mark(&order->read[i], device, stream, err);
-    }
     pthread_mutex_unlock(&order->lock);
     return status;
 }
@@ -180,9 +169,8 @@ record_lock_held(wm_order_t *order, int device, CUstream stream, mark_t *mark,
 {
     CUevent event;
     int status = wm_event_acquire(device, &event, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = wm_event_record(device, event, stream, err);
     if (status < 0) {
         wm_event_release(device, event);
@@ -227,18 +215,14 @@ after_read_lock_held(wm_order_t *order, int device, CUstream stream,
     int slot;
     mark_t mark;
     int status = read_slot_lock_held(order, device, stream, &slot, err);
-    if (status == 0) {
+    if (status == 0)
         status = record_lock_held(order, device, stream, &mark, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
-    if (slot < order->reads) {
+    if (slot < order->reads)
         drop_lock_held(order, &order->read[slot]);
-    }
-    else {
+    else
         order->reads++;
-    }
     order->read[slot] = mark;
     update_pending_lock_held(order);
     return 0;
@@ -248,9 +232,8 @@ int
 wm_order_after_read(wm_order_t *order, int device, CUstream stream,
                     wm_error_t *err)
 {
-    if (order == NULL) {
+    if (order == NULL)
         return 0;
-    }
     wm_lock(&order->lock);
     int status = after_read_lock_held(order, device, stream, NULL);
     pthread_mutex_unlock(&order->lock);
@@ -265,20 +248,15 @@ after_write_lock_held(wm_order_t *order, int device, CUstream stream,
 {
     mark_t mark;
     int status = 0;
-    if (order->written && !stands_for(&order->write, device, stream)) {
+    if (order->written && !stands_for(&order->write, device, stream))
         status = follow_mark(&order->write, device, stream, err);
-    }
-    for (int i = 0; i < order->reads && status == 0; i++) {
-        if (!stands_for(&order->read[i], device, stream)) {
+    for (int i = 0; i < order->reads && status == 0; i++)
+        if (!stands_for(&order->read[i], device, stream))
             status = follow_mark(&order->read[i], device, stream, err);
-        }
-    }
-    if (status == 0) {
+    if (status == 0)
         status = record_lock_held(order, device, stream, &mark, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     drop_all_lock_held(order);
     order->written = true;
     order->write = mark;
@@ -290,9 +268,8 @@ int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err)
 {
-    if (order == NULL) {
+    if (order == NULL)
         return 0;
-    }
     wm_lock(&order->lock);
     int status = after_write_lock_held(order, device, stream, NULL);
     pthread_mutex_unlock(&order->lock);
@@ -305,15 +282,12 @@ begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
 {
     bool found = true;
     wm_lock(&order->lock);
-    if (order->written) {
+    if (order->written)
         *mark = order->write;
-    }
-    else if (to_write && order->reads > 0) {
+    else if (to_write && order->reads > 0)
         *mark = order->read[order->reads - 1];
-    }
-    else {
+    else
         found = false;
-    }
     if (found) {
         order->waited = mark->serial;
         order->orphaned = false;
@@ -344,26 +318,22 @@ end_wait(wm_order_t *order, const mark_t *mark, bool happened)
 {
     wm_lock(&order->lock);
     order->waited = 0;
-    if (order->orphaned) {
+    if (order->orphaned)
         drop_lock_held(order, mark);
-    }
-    else if (happened) {
+    else if (happened)
         forget_lock_held(order, mark);
-    }
     pthread_mutex_unlock(&order->lock);
 }
 
 int
 wm_order_wait(wm_order_t *order, bool to_write, wm_error_t *err)
 {
-    if (nothing_pending(order)) {
+    if (nothing_pending(order))
         return 0;
-    }
     mark_t mark;
     int status = refuse_forked(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_lock(&order->waiting);
     while (status == 0 && begin_wait(order, to_write, &mark)) {
         status = wm_event_synchronize(mark.device, mark.event, err);
@@ -400,9 +370,8 @@ idle_lock_held(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
         }
     }
     update_pending_lock_held(order);
-    if (status == 0) {
+    if (status == 0)
         *idle = done;
-    }
     return status;
 }
 
@@ -414,9 +383,8 @@ wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
         return 0;
     }
     int status = refuse_forked(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_lock(&order->lock);
     status = idle_lock_held(order, to_write, idle, err);
     pthread_mutex_unlock(&order->lock);
@@ -427,18 +395,15 @@ int
 wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
 {
     int count = 0;
-    if (nothing_pending(order) || wm_device_forked()) {
+    if (nothing_pending(order) || wm_device_forked())
         return 0;
-    }
     wm_lock(&order->lock);
     while (order->written || order->reads > 0) {
         mark_t mark = order->write;
-        if (order->written) {
+        if (order->written)
             order->written = false;
-        }
-        else {
+        else
             mark = order->read[--order->reads];
-        }
         if (count < room) {
             events[count] = mark.event;
             devices[count++] = mark.device;

@@ -81,9 +81,8 @@ wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
     case WM_PRODUCER_ORDER:
     case WM_PRODUCER_DEVICE:
         // A DEVICE producer without an order cannot be told: done first.
-        if (producer->order == NULL) {
+        if (producer->order == NULL)
             return wm_stream_synchronize(device, stream, err);
-        }
         return wrote
                    ? wm_order_after_write(producer->order, device, stream, err)
                    : wm_order_after_read(producer->order, device, stream, err);

@@ -47,9 +47,8 @@ events_happened(wm_block_t *block)
         wm_pending_t *last = &block->pending[block->pending_count - 1];
         bool done;
         if (wm_event_done(last->device, last->event, &done, NULL) == 0
-            && !done) {
+            && !done)
             return false;
-        }
         wm_event_release(last->device, last->event);
         block->pending_count--;
     }
@@ -73,12 +72,10 @@ pending_append(memory_t *memory, wm_block_t *block)
 {
     block->next = NULL;
     block->prev = memory->pending_last;
-    if (memory->pending_last != NULL) {
+    if (memory->pending_last != NULL)
         memory->pending_last->next = block;
-    }
-    else {
+    else
         memory->pending_first = block;
-    }
     memory->pending_last = block;
     memory->pending_count++;
 }
@@ -86,18 +83,14 @@ pending_append(memory_t *memory, wm_block_t *block)
 static void
 pending_remove(memory_t *memory, wm_block_t *block)
 {
-    if (block->prev != NULL) {
+    if (block->prev != NULL)
         block->prev->next = block->next;
-    }
-    else {
+    else
         memory->pending_first = block->next;
-    }
-    if (block->next != NULL) {
+    if (block->next != NULL)
         block->next->prev = block->prev;
-    }
-    else {
+    else
         memory->pending_last = block->prev;
-    }
     block->prev = block->next = NULL;
     memory->pending_count--;
 }
@@ -122,9 +115,8 @@ poll_some_lock_held(memory_t *memory)
 {
     for (int i = 0; i < PENDING_POLLED; i++) {
         wm_block_t *block = memory->pending_first;
-        if (memory->pending_count < PENDING_MANY || !events_happened(block)) {
+        if (memory->pending_count < PENDING_MANY || !events_happened(block))
             return;
-        }
         pending_remove(memory, block);
         wm_heap_give(&memory->heap, block);
     }
@@ -135,9 +127,8 @@ static void
 return_regions(int device, wm_region_t *regions)
 {
     wm_scope_t scope;
-    if (regions == NULL || wm_device_enter(device, &scope, NULL) < 0) {
+    if (regions == NULL || wm_device_enter(device, &scope, NULL) < 0)
         return;
-    }
     while (regions != NULL) {
         wm_region_t *next = regions->next;
         wm_cu.MemFree((CUdeviceptr)regions->facts.base);
@@ -167,21 +158,18 @@ wait_pending(int device)
     memory_t *memory = &memories[device];
     int count = 0;
     wm_lock(&memory->lock);
-    for (wm_block_t *b = memory->pending_first; b != NULL; b = b->next) {
+    for (wm_block_t *b = memory->pending_first; b != NULL; b = b->next)
         count++;
-    }
     while (count-- > 0 && memory->pending_first != NULL) {
         wm_block_t *block = memory->pending_first;
         pending_remove(memory, block);
         pthread_mutex_unlock(&memory->lock);
         wait_for_events(block);
         wm_lock(&memory->lock);
-        if (events_happened(block)) {
+        if (events_happened(block))
             wm_heap_give(&memory->heap, block);
-        }
-        else {
+        else
             pending_append(memory, block);
-        }
     }
     pthread_mutex_unlock(&memory->lock);
 }
@@ -195,9 +183,8 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
     CUdeviceptr ptr;
     wm_pointer_t facts;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, MemAlloc, &ptr, size);
     if (status == 0) {
         status = wm_pointer_describe((void *)ptr, &facts, err);
@@ -212,9 +199,8 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
                                       "out of host memory");
             }
         }
-        if (status < 0) {
+        if (status < 0)
             wm_cu.MemFree(ptr);
-        }
     }
     wm_device_leave(&scope);
     return status;
@@ -224,12 +210,10 @@ static wm_block_t *
 take(memory_t *memory, size_t size, bool slab, bool poll_all)
 {
     wm_lock(&memory->lock);
-    if (poll_all) {
+    if (poll_all)
         poll_all_lock_held(memory);
-    }
-    else {
+    else
         poll_some_lock_held(memory);
-    }
     wm_block_t *block = wm_heap_take(&memory->heap, size, slab);
     pthread_mutex_unlock(&memory->lock);
     return block;
@@ -249,9 +233,8 @@ grow(int device, size_t size, bool slab, size_t region_size,
     }
     wm_region_t *region = NULL;
     int status = region_alloc(device, region_size, slab, &region, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     // Added and taken under one lock, or another thread might take it.
     wm_lock(&memory->lock);
     wm_heap_add(&memory->heap, region);
@@ -285,9 +268,8 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
     const wm_device_t *facts;
     err = err != NULL ? err : &local;
     // Also makes the ordinal a valid index.
-    if (wm_device_get(device, &facts, err) < 0) {
+    if (wm_device_get(device, &facts, err) < 0)
         return err->code;
-    }
     if (size > SIZE_MAX / 2) {
         wm_error_set(err, WM_ERR_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
                      "more than any device has");
@@ -314,17 +296,15 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
         status = grow(device, need, slab, region_size, block, err);
     }
     bool (*reclaim)(int) = atomic_load(&reclaim_hook);
-    if (status == WM_ERR_MEMORY && reclaim != NULL && reclaim(device)) {
+    if (status == WM_ERR_MEMORY && reclaim != NULL && reclaim(device))
         status = grow(device, need, slab, region_size, block, err);
-    }
     if (status == WM_ERR_MEMORY && slab) {
         // No room for a slab: a small one for this block alone.
         status = grow(device, need, slab, round_up(need, SINGLE_ALIGN), block,
                       err);
     }
-    if (status == WM_ERR_MEMORY) {
+    if (status == WM_ERR_MEMORY)
         return out_of_memory(device, size, err);
-    }
     if (status < 0) {
         return wm_error_context(err, "allocating %zu bytes on cuda:%d", size,
                                 device);
@@ -336,9 +316,8 @@ static void
 take_events(wm_block_t *block, int count, const CUevent *events,
             const int *devices)
 {
-    if (count > 0) {
+    if (count > 0)
         block->pending = malloc((size_t)count * sizeof(*block->pending));
-    }
     for (int i = 0; i < count; i++) {
         if (block->pending != NULL) {
             block->pending[block->pending_count++] = (wm_pending_t){
@@ -356,16 +335,14 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
               const int *devices)
 {
     // In a forked child the memory is the parent's.
-    if (block == NULL || wm_device_forked()) {
+    if (block == NULL || wm_device_forked())
         return;
-    }
     int device = block->region->facts.device;
     memory_t *memory = &memories[device];
     const wm_device_t *facts;
     size_t bound = 0;
-    if (wm_device_describe(device, &facts, NULL) == 0) {
+    if (wm_device_describe(device, &facts, NULL) == 0)
         bound = facts->total_memory / KEEP_FRACTION;
-    }
     void *held = wm_let_go();
     take_events(block, count, events, devices);
     wm_region_t *regions = NULL;
@@ -404,15 +381,12 @@ wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer)
 void
 wm_memory_trim(int device)
 {
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return;
-    }
     int count = wm_device_count();
-    for (int i = 0; i < count; i++) {
-        if (device == i || device == -1) {
+    for (int i = 0; i < count; i++)
+        if (device == i || device == -1)
             trim(i, 0);
-        }
-    }
 }
 
 void

@@ -51,9 +51,8 @@ describe_lock_held(int ordinal, wm_error_t *err)
                < 0
         || WM_CU(err, DeviceGetAttribute, &device->multiprocessors,
                  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->handle)
-               < 0) {
+               < 0)
         return wm_error_context(err, "describing cuda:%d", ordinal);
-    }
     atomic_store_explicit(&entries[ordinal].described, true,
                           memory_order_release);
     return 0;
@@ -62,13 +61,11 @@ describe_lock_held(int ordinal, wm_error_t *err)
 static int
 check_ordinal(int ordinal, wm_error_t *err)
 {
-    if (wm_driver_load(err) < 0) {
+    if (wm_driver_load(err) < 0)
         return err != NULL ? err->code : WM_ERR_DRIVER;
-    }
     int count = wm_device_count();
-    if (ordinal >= 0 && ordinal < count) {
+    if (ordinal >= 0 && ordinal < count)
         return 0;
-    }
     if (count == 0) {
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "unknown device cuda:%d: there is no CUDA device",
@@ -87,23 +84,20 @@ wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err)
 {
     wm_error_t local;
     err = err != NULL ? err : &local;
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return wm_driver_load(err);
-    }
     if (ordinal < 0 || ordinal >= WM_MAX_DEVICES
         || !atomic_load_explicit(&entries[ordinal].described,
                                  memory_order_acquire)) {
-        if (check_ordinal(ordinal, err) < 0) {
+        if (check_ordinal(ordinal, err) < 0)
             return err->code;
-        }
         wm_lock(&lock);
         int status = entries[ordinal].described
                          ? 0
                          : describe_lock_held(ordinal, err);
         pthread_mutex_unlock(&lock);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
     }
     *device = &entries[ordinal].facts;
     return 0;
@@ -141,14 +135,12 @@ wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err)
     wm_error_t local;
     err = err != NULL ? err : &local;
     const wm_device_t *found;
-    if (wm_device_describe(ordinal, &found, err) < 0) {
+    if (wm_device_describe(ordinal, &found, err) < 0)
         return err->code;
-    }
     if (atomic_load_explicit(&entries[ordinal].context, memory_order_acquire)
             == NULL
-        && retain(ordinal, err) < 0) {
+        && retain(ordinal, err) < 0)
         return err->code;
-    }
     *device = found;
     return 0;
 }
@@ -188,9 +180,8 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
     if (context == NULL) {
         const wm_device_t *device;
         int status = wm_device_get(ordinal, &device, err);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
         context = device->context;
     }
     scope->ordinal = ordinal;
@@ -198,18 +189,16 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
     if (wm_cu.CtxGetCurrent(&scope->previous) != CUDA_SUCCESS
         || scope->previous != context) {
         int status = WM_CU(err, CtxPushCurrent, context);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
         scope->pushed = true;
     }
     scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = wm_cu.ThreadExchangeStreamCaptureMode(&scope->mode);
     if (result != CUDA_SUCCESS) {
         CUcontext popped;
-        if (scope->pushed) {
+        if (scope->pushed)
             wm_cu.CtxPopCurrent(&popped);
-        }
         return wm_cu_check(result, "cuThreadExchangeStreamCaptureMode(&mode)",
                            err);
     }
@@ -231,9 +220,8 @@ restore(const wm_scope_t *scope)
 void
 wm_device_leave(const wm_scope_t *scope)
 {
-    if (scope->stayed) {
+    if (scope->stayed)
         return;
-    }
     here.open--;
     if (here.stays > 0 && here.open == 0 && !here.remains) {
         here.scope = *scope;
@@ -264,9 +252,8 @@ wm_device_synchronize(int ordinal, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(ordinal, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = wm_cu_check(wm_cu.CtxSynchronize(), "cuCtxSynchronize()", err);
     wm_device_leave(&scope);
     return status < 0 ? wm_error_context(err, "synchronizing cuda:%d", ordinal)
@@ -278,19 +265,16 @@ wm_device_can_access(int device, int peer, bool *can, wm_error_t *err)
 {
     const wm_device_t *from, *to;
     int status = wm_device_describe(device, &from, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_device_describe(peer, &to, err);
-    }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     int value = 1;
     if (device != peer) {
         status = WM_CU(err, DeviceCanAccessPeer, &value, from->handle,
                        to->handle);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
     }
     *can = value != 0;
     return 0;
@@ -299,24 +283,20 @@ wm_device_can_access(int device, int peer, bool *can, wm_error_t *err)
 int
 wm_device_enable_peer(int device, int peer, wm_error_t *err)
 {
-    if (device == peer) {
+    if (device == peer)
         return 0;
-    }
     bool can;
     int status = wm_device_can_access(device, peer, &can, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     uint64_t bit = (uint64_t)1 << peer;
-    if (!can || (atomic_load(&entries[device].peers) & bit) != 0) {
+    if (!can || (atomic_load(&entries[device].peers) & bit) != 0)
         return 0;
-    }
     const wm_device_t *to;
     wm_scope_t scope;
     if ((status = wm_device_get(peer, &to, err)) < 0
-        || (status = wm_device_enter(device, &scope, err)) < 0) {
+        || (status = wm_device_enter(device, &scope, err)) < 0)
         return status;
-    }
     CUresult result = wm_cu.CtxEnablePeerAccess(to->context, 0);
     wm_device_leave(&scope);
     if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
@@ -337,9 +317,8 @@ wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(ordinal, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     size_t left, all;
     status = WM_CU(err, MemGetInfo, &left, &all);
     wm_device_leave(&scope);
@@ -355,16 +334,14 @@ wm_device_active(int ordinal, bool *active, wm_error_t *err)
 {
     const wm_device_t *device;
     int status = wm_device_describe(ordinal, &device, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     unsigned int flags;
     int value;
     status = WM_CU(err, DevicePrimaryCtxGetState, device->handle, &flags,
                    &value);
-    if (status == 0) {
+    if (status == 0)
         *active = value != 0;
-    }
     return status;
 }
 
@@ -373,25 +350,21 @@ static int
 ordinal_of_context(CUcontext context)
 {
     int count = wm_device_count();
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (atomic_load_explicit(&entries[i].context, memory_order_acquire)
-            == context) {
+            == context)
             return i;
-        }
-    }
     CUdevice handle;
     CUcontext popped;
-    if (wm_cu.CtxPushCurrent(context) != CUDA_SUCCESS) {
+    if (wm_cu.CtxPushCurrent(context) != CUDA_SUCCESS)
         return -1;
-    }
     CUresult result = wm_cu.CtxGetDevice(&handle);
     wm_cu.CtxPopCurrent(&popped);
     for (int i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const wm_device_t *device;
         if (wm_device_describe(i, &device, NULL) == 0
-            && device->handle == handle) {
+            && device->handle == handle)
             return i;
-        }
     }
     return -1;
 }
@@ -418,9 +391,8 @@ int
 wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err)
 {
     int status = wm_driver_load(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     // A default stream is that of the context which is current, and of none
     // where none is.
     bool any = wm_stream_is_default(stream);
@@ -447,9 +419,8 @@ wm_device_current(void)
 {
     CUcontext context;
     if (wm_device_forked() || !wm_driver_in_process()
-        || wm_cu.CtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
+        || wm_cu.CtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
         return -1;
-    }
     return ordinal_of_context(context);
 }
 
@@ -468,19 +439,16 @@ wm_device_default(void)
         "LOCAL_RANK",
     };
     int count = wm_device_count();
-    if (count == 0) {
+    if (count == 0)
         return -1;
-    }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *text = getenv(names[i]);
         char *end;
-        if (text == NULL || *text == '\0') {
+        if (text == NULL || *text == '\0')
             continue;
-        }
         long rank = strtol(text, &end, 10);
-        if (*end == '\0' && rank >= 0) {
+        if (*end == '\0' && rank >= 0)
             return (int)(rank % count);
-        }
         fprintf(stderr,
                 "warpmpi: %s=%s is no rank on this host, a number from 0: it "
                 "does not choose the device\n",

@@ -120,9 +120,8 @@ load(wm_error_t *err)
         return wm_error_set(err, WM_ERR_DRIVER, 0, "no CUDA driver: %s",
                             dlerror());
     }
-    if (fill_table(library, path, err) < 0) {
+    if (fill_table(library, path, err) < 0)
         return err->code;
-    }
     CUresult result = wm_cu.Init(0);
     if (result == CUDA_ERROR_NOT_INITIALIZED) {
         return wm_error_set(err, WM_ERR_DRIVER, result,
@@ -130,9 +129,8 @@ load(wm_error_t *err)
                             "parent process before fork(); start processes "
                             "by spawn or mpirun");
     }
-    if (WM_CU(err, DriverGetVersion, &driver_version) < 0) {
+    if (WM_CU(err, DriverGetVersion, &driver_version) < 0)
         driver_version = 0;
-    }
     if (wm_cu_check(result, "cuInit(0)", err) < 0
         || WM_CU(err, DeviceGetCount, &device_count) < 0) {
         err->code = WM_ERR_DRIVER;
@@ -156,18 +154,16 @@ wm_driver_load(wm_error_t *err)
                             "multiprocessing's 'spawn' start method, or "
                             "start ranks by mpirun");
     }
-    if (now == LOADED) {
+    if (now == LOADED)
         return 0;
-    }
     if (now == UNLOADED) {
         wm_lock(&lock);
         now = atomic_load(&state);
         if (now == UNLOADED) {
             const char *log = getenv("WARPMPI_LOG");
             atomic_store(&logging, log != NULL && strstr(log, "cuda"));
-            if (log != NULL && *log != '\0' && !atomic_load(&logging)) {
+            if (log != NULL && *log != '\0' && !atomic_load(&logging))
                 fprintf(stderr, "warpmpi: WARPMPI_LOG=%s: use cuda\n", log);
-            }
             now = load(&failure) == 0 ? LOADED : FAILED;
             if (now == FAILED && driver_is_chosen()) {
                 fprintf(stderr, "warpmpi: WARPMPI_CUDA_DRIVER: %s\n",
@@ -177,9 +173,8 @@ wm_driver_load(wm_error_t *err)
         }
         pthread_mutex_unlock(&lock);
     }
-    if (now == LOADED) {
+    if (now == LOADED)
         return 0;
-    }
     return wm_error_set(err, failure.code, failure.detail, "%s", failure.text);
 }
 
@@ -221,14 +216,12 @@ bool
 wm_driver_in_process(void)
 {
     static _Atomic unsigned long long absent_at;
-    if (atomic_load_explicit(&state, memory_order_acquire) != UNLOADED) {
+    if (atomic_load_explicit(&state, memory_order_acquire) != UNLOADED)
         return atomic_load_explicit(&state, memory_order_relaxed) == LOADED;
-    }
     unsigned long long adds = 0;
     dl_iterate_phdr(first_library, &adds);
-    if (adds == atomic_load(&absent_at)) {
+    if (adds == atomic_load(&absent_at))
         return false;
-    }
     void *library = dlopen(driver_path(), RTLD_NOW | RTLD_NOLOAD);
     if (library == NULL) {
         atomic_store(&absent_at, adds);
@@ -243,9 +236,8 @@ error_name(CUresult result)
 {
     const char *name = NULL;
     if (wm_cu.GetErrorName == NULL
-        || wm_cu.GetErrorName(result, &name) != CUDA_SUCCESS || name == NULL) {
+        || wm_cu.GetErrorName(result, &name) != CUDA_SUCCESS || name == NULL)
         return NULL;
-    }
     return name;
 }
 
@@ -260,17 +252,15 @@ int
 wm_cu_check(CUresult result, const char *call, wm_error_t *err)
 {
     bool log = atomic_load_explicit(&logging, memory_order_relaxed);
-    if (result == CUDA_SUCCESS && !log) {
+    if (result == CUDA_SUCCESS && !log)
         return 0;
-    }
     const char *name = error_name(result);
     if (log) {
         fprintf(stderr, "warpmpi: %s -> %s\n", call,
                 name != NULL ? name : "unknown result");
     }
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
         return 0;
-    }
     int code = result == CUDA_ERROR_OUT_OF_MEMORY ? WM_ERR_MEMORY
                                                   : WM_ERR_CUDA;
     if (name == NULL) {
@@ -279,9 +269,8 @@ wm_cu_check(CUresult result, const char *call, wm_error_t *err)
                             (int)result);
     }
     const char *text = NULL;
-    if (wm_cu.GetErrorString(result, &text) != CUDA_SUCCESS || text == NULL) {
+    if (wm_cu.GetErrorString(result, &text) != CUDA_SUCCESS || text == NULL)
         text = "no description";
-    }
     return wm_error_set(err, code, (int)result, "%s failed: %s (%s)", call,
                         name, text);
 }

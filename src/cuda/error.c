@@ -7,9 +7,8 @@
 int
 wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
 {
-    if (err == NULL) {
+    if (err == NULL)
         return code;
-    }
     // Written aside first, since an argument may be the old text itself.
     char text[sizeof(err->text)];
     va_list args;
@@ -25,23 +24,20 @@ wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
 {
-    if (err == NULL) {
+    if (err == NULL)
         return WM_ERR_STATE;
-    }
     char text[sizeof(err->text)];
     va_list args;
     va_start(args, format);
     int length = vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    if (length < 0) {
+    if (length < 0)
         return err->code;
-    }
     size_t used = (size_t)length < sizeof(text) ? (size_t)length
                                                 : sizeof(text) - 1;
     size_t room = sizeof(text) - used;
-    if (room > 2) {
+    if (room > 2)
         snprintf(text + used, room, ": %.*s", (int)(room - 3), err->text);
-    }
     memcpy(err->text, text, sizeof(text));
     return err->code;
 }

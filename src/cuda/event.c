@@ -25,15 +25,13 @@ wm_event_create(int device, CUevent *event, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUevent made;
     status = WM_CU(err, EventCreate, &made, CU_EVENT_DISABLE_TIMING);
     wm_device_leave(&scope);
-    if (status < 0) {
+    if (status < 0)
         return wm_error_context(err, "making an event on cuda:%d", device);
-    }
     *event = made;
     return 0;
 }
@@ -58,13 +56,11 @@ wm_event_acquire(int device, CUevent *event, wm_error_t *err)
     pool_t *pool = &pools[device];
     CUevent found = NULL;
     wm_lock(&pool->lock);
-    if (pool->count > 0) {
+    if (pool->count > 0)
         found = pool->events[--pool->count];
-    }
     pthread_mutex_unlock(&pool->lock);
-    if (found == NULL) {
+    if (found == NULL)
         return wm_event_create(device, event, err);
-    }
     *event = found;
     return 0;
 }
@@ -72,19 +68,16 @@ wm_event_acquire(int device, CUevent *event, wm_error_t *err)
 void
 wm_event_release(int device, CUevent event)
 {
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return;
-    }
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     bool kept = pool->count < POOL_ROOM;
-    if (kept) {
+    if (kept)
         pool->events[pool->count++] = event;
-    }
     pthread_mutex_unlock(&pool->lock);
-    if (!kept) {
+    if (!kept)
         wm_event_destroy(device, event);
-    }
 }
 
 int
@@ -92,9 +85,8 @@ wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, EventRecord, event, stream);
     wm_device_leave(&scope);
     return status < 0 ? wm_error_context(err, "on stream %p of cuda:%d",
@@ -107,14 +99,12 @@ wm_event_done(int device, CUevent event, bool *done, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUresult result = wm_cu.EventQuery(event);
     wm_device_leave(&scope);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
         return wm_cu_check(result, "cuEventQuery(event)", err);
-    }
     *done = result == CUDA_SUCCESS;
     return 0;
 }
@@ -135,9 +125,8 @@ wm_event_look_for_errors(int device, wm_error_t *err)
             event = none;
         }
     }
-    if (status < 0) {
+    if (status < 0)
         return status == WM_ERR_MEMORY ? 0 : status;
-    }
     return wm_event_done(device, event, &unused, err);
 }
 
@@ -146,9 +135,8 @@ wm_event_synchronize(int device, CUevent event, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, EventSynchronize, event);
     wm_device_leave(&scope);
     return status;

@@ -21,24 +21,20 @@ bin_add(wm_heap_t *heap, wm_block_t *block)
     block->free = true;
     block->prev = NULL;
     block->next = *head;
-    if (*head != NULL) {
+    if (*head != NULL)
         (*head)->prev = block;
-    }
     *head = block;
 }
 
 static void
 bin_remove(wm_heap_t *heap, wm_block_t *block)
 {
-    if (block->prev != NULL) {
+    if (block->prev != NULL)
         block->prev->next = block->next;
-    }
-    else {
+    else
         heap->bins[bin_of(block->size)] = block->next;
-    }
-    if (block->next != NULL) {
+    if (block->next != NULL)
         block->next->prev = block->prev;
-    }
     block->free = false;
     block->prev = block->next = NULL;
 }
@@ -49,12 +45,10 @@ idle_add(wm_heap_t *heap, wm_region_t *region)
     region->idle = true;
     region->next = NULL;
     region->prev = heap->idle_last;
-    if (heap->idle_last != NULL) {
+    if (heap->idle_last != NULL)
         heap->idle_last->next = region;
-    }
-    else {
+    else
         heap->idle_first = region;
-    }
     heap->idle_last = region;
     heap->idle_bytes += region->facts.size;
 }
@@ -62,18 +56,14 @@ idle_add(wm_heap_t *heap, wm_region_t *region)
 static void
 idle_remove(wm_heap_t *heap, wm_region_t *region)
 {
-    if (region->prev != NULL) {
+    if (region->prev != NULL)
         region->prev->next = region->next;
-    }
-    else {
+    else
         heap->idle_first = region->next;
-    }
-    if (region->next != NULL) {
+    if (region->next != NULL)
         region->next->prev = region->prev;
-    }
-    else {
+    else
         heap->idle_last = region->prev;
-    }
     region->idle = false;
     region->prev = region->next = NULL;
     heap->idle_bytes -= region->facts.size;
@@ -109,12 +99,10 @@ wm_heap_add(wm_heap_t *heap, wm_region_t *region)
 {
     heap->bytes += region->facts.size;
     idle_add(heap, region);
-    if (region->slab) {
+    if (region->slab)
         bin_add(heap, region->first);
-    }
-    else {
+    else
         region->first->free = true;
-    }
 }
 
 // The smallest fitting block among the first of its own bin; in a higher bin
@@ -126,15 +114,11 @@ find_in_bins(wm_heap_t *heap, size_t size)
     int bin = bin_of(size);
     int tries = BIN_TRIES;
     for (wm_block_t *block = heap->bins[bin]; block != NULL && tries > 0;
-         block = block->next, tries--) {
-        if (block->size >= size
-            && (best == NULL || block->size < best->size)) {
+         block = block->next, tries--)
+        if (block->size >= size && (best == NULL || block->size < best->size))
             best = block;
-        }
-    }
-    while (best == NULL && ++bin < WM_HEAP_BINS) {
+    while (best == NULL && ++bin < WM_HEAP_BINS)
         best = heap->bins[bin];
-    }
     return best;
 }
 
@@ -143,21 +127,18 @@ find_in_bins(wm_heap_t *heap, size_t size)
 static void
 split(wm_heap_t *heap, wm_block_t *block, size_t size)
 {
-    if (block->size - size < WM_MEMORY_ALIGN) {
+    if (block->size - size < WM_MEMORY_ALIGN)
         return;
-    }
     wm_block_t *rest = calloc(1, sizeof(*rest));
-    if (rest == NULL) {
+    if (rest == NULL)
         return;
-    }
     rest->region = block->region;
     rest->offset = block->offset + size;
     rest->size = block->size - size;
     rest->below = block;
     rest->above = block->above;
-    if (rest->above != NULL) {
+    if (rest->above != NULL)
         rest->above->below = rest;
-    }
     block->above = rest;
     block->size = size;
     bin_add(heap, rest);
@@ -171,9 +152,8 @@ find_single(wm_heap_t *heap, size_t size)
          region = region->next) {
         size_t has = region->facts.size;
         if (!region->slab && has >= size && has - size <= size / 4
-            && (best == NULL || has < best->facts.size)) {
+            && (best == NULL || has < best->facts.size))
             best = region;
-        }
     }
     return best != NULL ? best->first : NULL;
 }
@@ -183,12 +163,10 @@ wm_heap_take(wm_heap_t *heap, size_t size, bool slab)
 {
     wm_block_t *block = slab ? find_in_bins(heap, size)
                              : find_single(heap, size);
-    if (block == NULL) {
+    if (block == NULL)
         return NULL;
-    }
-    if (block->region->idle) {
+    if (block->region->idle)
         idle_remove(heap, block->region);
-    }
     if (slab) {
         bin_remove(heap, block);
         split(heap, block, size);
@@ -212,9 +190,8 @@ join(wm_block_t *below, wm_block_t *above)
 {
     below->size += above->size;
     below->above = above->above;
-    if (below->above != NULL) {
+    if (below->above != NULL)
         below->above->below = below;
-    }
     free(above);
     return below;
 }
@@ -238,9 +215,8 @@ wm_heap_give(wm_heap_t *heap, wm_block_t *block)
         block = join(block->below, block);
     }
     bin_add(heap, block);
-    if (block->size == region->facts.size) {
+    if (block->size == region->facts.size)
         idle_add(heap, region);
-    }
 }
 
 wm_region_t *
@@ -260,9 +236,8 @@ wm_heap_spare(wm_heap_t *heap, size_t bound, bool keep_slab)
         wm_region_t *next = region->next;
         if (region != kept) {
             idle_remove(heap, region);
-            if (region->slab) {
+            if (region->slab)
                 bin_remove(heap, region->first);
-            }
             heap->bytes -= region->facts.size;
             region->next = taken;
             taken = region;

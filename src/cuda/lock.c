@@ -31,9 +31,8 @@ wm_let_go(void)
 void
 wm_take_back(void *held)
 {
-    if (held != NULL) {
+    if (held != NULL)
         take_back(held);
-    }
 }
 
 // Nor is this lock held while the GIL is waited for, which a process that ends
@@ -44,9 +43,8 @@ wm_lock(pthread_mutex_t *mutex)
     while (pthread_mutex_trylock(mutex) != 0) {
         void *held = wm_let_go();
         pthread_mutex_lock(mutex);
-        if (held == NULL) {
+        if (held == NULL)
             return;
-        }
         pthread_mutex_unlock(mutex);
         wm_take_back(held);
     }

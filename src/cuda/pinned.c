@@ -37,9 +37,8 @@ static int
 class_of(size_t size)
 {
     int class = CLASS_MIN;
-    while (((size_t)1 << class) < size) {
+    while (((size_t)1 << class) < size)
         class ++;
-    }
     return class;
 }
 
@@ -50,12 +49,10 @@ extent_above(uintptr_t address)
     size_t low = 0, high = extent_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (extents[middle].base > address) {
+        if (extents[middle].base > address)
             high = middle;
-        }
-        else {
+        else
             low = middle + 1;
-        }
     }
     return low;
 }
@@ -63,14 +60,12 @@ extent_above(uintptr_t address)
 static int
 reserve_extent_lock_held(wm_error_t *err)
 {
-    if (extent_count < extent_room) {
+    if (extent_count < extent_room)
         return 0;
-    }
     size_t room = extent_room > 0 ? 2 * extent_room : 64;
     extent_t *grown = realloc(extents, room * sizeof(*grown));
-    if (grown == NULL) {
+    if (grown == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    }
     extents = grown;
     extent_room = room;
     return 0;
@@ -103,10 +98,8 @@ any_device(void)
     int count = wm_device_count();
     for (int i = 0; i < count && device < 0; i++) {
         const wm_device_t *facts;
-        if (wm_device_describe(i, &facts, NULL) == 0
-            && facts->context != NULL) {
+        if (wm_device_describe(i, &facts, NULL) == 0 && facts->context != NULL)
             device = i;
-        }
     }
     return device >= 0 ? device : wm_device_default();
 }
@@ -115,24 +108,20 @@ static int
 driver_alloc(size_t size, void **ptr, wm_error_t *err)
 {
     int status = wm_driver_load(err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_scope_t scope;
     status = wm_device_enter(any_device(), &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     void *made;
     status = WM_CU(err, MemHostAlloc, &made, size,
                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     wm_device_leave(&scope);
-    if (status == WM_ERR_MEMORY && err != NULL) {
+    if (status == WM_ERR_MEMORY && err != NULL)
         err->detail = 0; // it is the host's memory that is short
-    }
-    if (status == 0) {
+    if (status == 0)
         *ptr = made;
-    }
     return status;
 }
 
@@ -150,15 +139,13 @@ static void *
 pop_lock_held(int class)
 {
     node_t *node = free_blocks[class];
-    if (node == NULL) {
+    if (node == NULL)
         return NULL;
-    }
     free_blocks[class] = node->next;
     used_bytes += (size_t)1 << class;
     used_blocks++;
-    if (class > CLASS_CHUNKED_MAX) {
+    if (class > CLASS_CHUNKED_MAX)
         kept_bytes -= (size_t)1 << class;
-    }
     return node;
 }
 
@@ -213,21 +200,18 @@ grow(int class, void **ptr, wm_error_t *err)
         wm_lock(&lock);
         node_t *spare = spare_lock_held(0);
         pthread_mutex_unlock(&lock);
-        if (return_nodes(spare)) {
+        if (return_nodes(spare))
             status = driver_alloc(size, (void **)&made, err);
-        }
     }
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     wm_lock(&lock);
     status = reserve_extent_lock_held(err);
     if (status == 0) {
         extent_t extent = {(uintptr_t)made, size, class};
         insert_extent_lock_held(&extent);
-        for (size_t offset = unit; offset < size; offset += unit) {
+        for (size_t offset = unit; offset < size; offset += unit)
             push_lock_held(made + offset, class);
-        }
         total_bytes += size;
         used_bytes += unit;
         used_blocks++;
@@ -235,9 +219,8 @@ grow(int class, void **ptr, wm_error_t *err)
         *ptr = made;
     }
     pthread_mutex_unlock(&lock);
-    if (status < 0) {
+    if (status < 0)
         driver_free(made);
-    }
     return status;
 }
 
@@ -246,9 +229,8 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
 {
     wm_error_t local;
     err = err != NULL ? err : &local;
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return wm_driver_load(err);
-    }
     if (size > (size_t)1 << (CLASSES - 1)) {
         return wm_error_set(err, WM_ERR_MEMORY, 0,
                             "allocating %zu bytes of pinned host memory: "
@@ -275,9 +257,8 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
 void
 wm_pinned_free(void *ptr)
 {
-    if (ptr == NULL || wm_device_forked()) {
+    if (ptr == NULL || wm_device_forked())
         return;
-    }
     wm_lock(&lock);
     size_t at = extent_above((uintptr_t)ptr);
     if (at == 0
@@ -305,9 +286,8 @@ wm_pinned_free(void *ptr)
 void
 wm_pinned_stats(wm_memory_stats_t *stats)
 {
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return;
-    }
     wm_lock(&lock);
     stats->pinned_bytes += total_bytes;
     stats->pinned_bytes_used += used_bytes;

@@ -62,9 +62,8 @@ ask_in_any_context(const void *ptr, answers_t *answers)
 static wm_memory_kind_t
 kind_of(const answers_t *answers)
 {
-    if (answers->managed != 0) {
+    if (answers->managed != 0)
         return WM_MEMORY_MANAGED;
-    }
     switch ((CUmemorytype)answers->type) {
     case CU_MEMORYTYPE_HOST:
         return WM_MEMORY_PINNED;
@@ -87,9 +86,8 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
     }
     answers_t answers;
     CUresult result = ask(ptr, &answers);
-    if (result == CUDA_ERROR_INVALID_CONTEXT) {
+    if (result == CUDA_ERROR_INVALID_CONTEXT)
         result = ask_in_any_context(ptr, &answers);
-    }
     if (result == CUDA_ERROR_INVALID_CONTEXT
         || result == CUDA_ERROR_INVALID_VALUE) {
         *pointer = host; // no context at all, or nothing CUDA knows
@@ -120,9 +118,8 @@ uint64_t
 wm_pointer_buffer_id(uintptr_t base)
 {
     wm_pointer_t pointer;
-    if (wm_pointer_describe((const void *)base, &pointer, NULL) < 0) {
+    if (wm_pointer_describe((const void *)base, &pointer, NULL) < 0)
         return 0;
-    }
     return pointer.buffer_id;
 }
 
@@ -132,9 +129,8 @@ wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUipcMemHandle made;
     status = WM_CU(err, IpcGetMemHandle, &made, (CUdeviceptr)base);
     wm_device_leave(&scope);
@@ -154,9 +150,8 @@ wm_memory_map(int device, const CUipcMemHandle *handle, void **ptr,
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUdeviceptr mapped;
     status = WM_CU(err, IpcOpenMemHandle, &mapped, *handle,
                    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -184,9 +179,8 @@ wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, MemHostRegister, ptr, size,
                    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     wm_device_leave(&scope);
@@ -200,13 +194,11 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    if (size == 0) {
+    if (size == 0)
         return 0;
-    }
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, MemcpyAsync, (CUdeviceptr)dst, (CUdeviceptr)src, size,
                    stream);
     wm_device_leave(&scope);

@@ -41,16 +41,14 @@ wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUstream made;
     status = WM_CU(err, StreamCreateWithPriority, &made,
                    CU_STREAM_NON_BLOCKING, priority);
     wm_device_leave(&scope);
-    if (status < 0) {
+    if (status < 0)
         return wm_error_context(err, "making a stream on cuda:%d", device);
-    }
     *stream = made;
     return 0;
 }
@@ -73,12 +71,10 @@ query(CUstream stream, bool *done)
     CUstreamCaptureStatus capture;
     CUresult result = wm_cu.StreamIsCapturing(stream, &capture);
     *done = false;
-    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return CUDA_SUCCESS;
-    }
-    if (result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+    if (result != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return result;
-    }
     result = wm_cu.StreamQuery(stream);
     *done = result == CUDA_SUCCESS;
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
@@ -106,13 +102,11 @@ find_lock_held(pool_t *pool)
         bool done = pool->entries[at].idle;
         if (done
             || (query(pool->entries[at].stream, &done) == CUDA_SUCCESS
-                && done)) {
+                && done))
             return take_lock_held(pool, at);
-        }
     }
-    if (pool->count > 0 && pool->made >= POOL_GROWTH) {
+    if (pool->count > 0 && pool->made >= POOL_GROWTH)
         return take_lock_held(pool, 0);
-    }
     pool->made++;
     return NULL;
 }
@@ -122,9 +116,8 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     CUstream found = find_lock_held(pool);
@@ -146,22 +139,18 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 static void
 give_back(int device, CUstream stream, bool idle)
 {
-    if (wm_device_forked()) {
+    if (wm_device_forked())
         return;
-    }
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     bool kept = pool->count < POOL_ROOM;
-    if (kept) {
+    if (kept)
         pool->entries[pool->count++] = (entry_t){stream, idle};
-    }
-    else {
+    else
         pool->made--;
-    }
     pthread_mutex_unlock(&pool->lock);
-    if (!kept) {
+    if (!kept)
         wm_stream_destroy(device, stream);
-    }
 }
 
 void
@@ -181,13 +170,11 @@ wm_stream_id(int device, CUstream stream)
 {
     unsigned long long id = 0;
     wm_scope_t scope;
-    if (stream == NULL || stream == CU_STREAM_LEGACY) {
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
         return UINT64_MAX; // of the device
-    }
     if (stream == CU_STREAM_PER_THREAD || wm_cu.StreamGetId == NULL
-        || wm_device_enter(device, &scope, NULL) < 0) {
+        || wm_device_enter(device, &scope, NULL) < 0)
         return 0;
-    }
     CUresult result = wm_cu.StreamGetId(stream, &id);
     wm_device_leave(&scope);
     return result == CUDA_SUCCESS ? id : 0;
@@ -198,9 +185,8 @@ wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     bool done;
     CUresult result = query(stream, &done);
     wm_device_leave(&scope);
@@ -219,13 +205,11 @@ wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUresult result = CUDA_ERROR_NOT_READY;
-    while (tries-- > 0 && result == CUDA_ERROR_NOT_READY) {
+    while (tries-- > 0 && result == CUDA_ERROR_NOT_READY)
         result = wm_cu.StreamQuery(stream);
-    }
     wm_device_leave(&scope);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
         (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);
@@ -241,9 +225,8 @@ wm_stream_synchronize(int device, CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, StreamSynchronize, stream);
     wm_device_leave(&scope);
     return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
@@ -261,23 +244,19 @@ int
 wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
                  wm_error_t *err)
 {
-    if (device == other_device && normalized(stream) == normalized(other)) {
+    if (device == other_device && normalized(stream) == normalized(other))
         return 0;
-    }
     bool idle;
     CUevent event;
     int status = wm_stream_idle(other_device, other, &idle, err);
-    if (status < 0 || idle) {
+    if (status < 0 || idle)
         return status;
-    }
     status = wm_event_acquire(other_device, &event, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = wm_event_record(other_device, event, other, err);
-    if (status == 0) {
+    if (status == 0)
         status = wm_stream_wait_event(device, stream, event, err);
-    }
     // A wait holds on to what the event stood for when it was submitted, so
     // the event is free for another record.
     wm_event_release(other_device, event);
@@ -290,9 +269,8 @@ wm_stream_wait_event(int device, CUstream stream, CUevent event,
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     status = WM_CU(err, StreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
     wm_device_leave(&scope);
     return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
@@ -306,15 +284,13 @@ wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
-    if (status < 0) {
+    if (status < 0)
         return status;
-    }
     CUstreamCaptureStatus capture;
     status = WM_CU(err, StreamIsCapturing, stream, &capture);
     wm_device_leave(&scope);
-    if (status == 0) {
+    if (status == 0)
         *capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-    }
     return status;
 }
 
@@ -326,12 +302,10 @@ wm_stream_refuse_capture(int device, CUstream stream, const char *what,
     wm_error_t own;
     err = err != NULL ? err : &own;
     int status = wm_stream_is_capturing(device, stream, &capturing, err);
-    if (status < 0 && err->detail != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    if (status < 0 && err->detail != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return status;
-    }
-    if (status == 0 && !capturing) {
+    if (status == 0 && !capturing)
         return 0;
-    }
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "%s is being captured into a graph, which messages "
                         "cannot be yet; send before or after the capture",

@@ -51,12 +51,10 @@ copy(const wm_copy_params_t &p)
     for (size_t at = wm_thread(); at < p.count; at += wm_threads()) {
         int64_t dst = 0;
         int64_t src = 0;
-        if (p.narrow) {
+        if (p.narrow)
             locate_narrow(p, (uint32_t)at, dst, src);
-        }
-        else {
+        else
             locate_wide(p, at, dst, src);
-        }
         *(unit_t *)(p.dst + dst) = *(const unit_t *)(p.src + src);
     }
 }

@@ -151,9 +151,8 @@ pending_work_is_taken_out_with_its_devices(void)
         CHECK(wm_order_after_read(order, 0, readers[i].stream, &err) == 0);
     }
     // Those there is no room for are waited for here.
-    for (int i = 0; i < READERS; i++) {
+    for (int i = 0; i < READERS; i++)
         set_free(&readers[i]);
-    }
     CHECK(wm_order_take(order, ROOM, events, devices) == ROOM);
     CHECK(wm_order_take(order, ROOM, events, devices) == 0);
     CHECK(wm_order_idle(order, true, &idle, &err) == 0 && idle);
@@ -176,9 +175,8 @@ wait_for(void *order)
     wm_error_t failure;
     bool idle;
     if (wm_order_wait(order, true, &failure) < 0
-        || wm_order_idle(order, true, &idle, &failure) < 0 || !idle) {
+        || wm_order_idle(order, true, &idle, &failure) < 0 || !idle)
         abort();
-    }
     atomic_store(&waited, true);
     return NULL;
 }
@@ -196,9 +194,8 @@ a_waiting_host_keeps_nobody_out_and_its_event(void)
     CUevent events[MANY];
     pthread_t threads[2];
     CHECK(wm_order_after_write(order, 0, first.stream, &err) == 0);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         CHECK(pthread_create(&threads[i], NULL, wait_for, order) == 0);
-    }
     usleep(20000);
     CHECK(wm_order_before_write(order, 0, second.stream, &err) == 0);
     CHECK(wm_order_after_write(order, 0, second.stream, &err) == 0);
@@ -211,9 +208,8 @@ a_waiting_host_keeps_nobody_out_and_its_event(void)
     usleep(20000);
     CHECK(!atomic_load(&waited));
     set_free(&second);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
-    }
     CHECK(atomic_load(&waited));
     wm_order_free(order);
     return 0;

@@ -112,17 +112,14 @@ small_blocks_share_a_slab(void)
     }
     CHECK(stats().device_allocations == 1 && stats().blocks == 64);
     CHECK(stats().device_bytes == 16 * MIB);
-    for (int i = 0; i < 64; i += 2) {
+    for (int i = 0; i < 64; i += 2)
         release(blocks[i]);
-    }
-    for (int i = 1; i < 64; i += 2) {
+    for (int i = 1; i < 64; i += 2)
         release(blocks[i]);
-    }
     CHECK(stats().blocks == 0 && stats().device_bytes_used == 0);
     // All joined again: four of the largest fit in the same slab.
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         blocks[i] = alloc(4 * MIB);
-    }
     CHECK(stats().device_allocations == 1);
     return 0;
 }
@@ -156,9 +153,8 @@ stress(void *argument)
             }
         }
     }
-    for (int i = 0; i < SLOTS; i++) {
+    for (int i = 0; i < SLOTS; i++)
         release(blocks[i]);
-    }
     return NULL;
 }
 
@@ -166,12 +162,10 @@ static int
 blocks_never_overlap_from_many_threads(void)
 {
     pthread_t threads[4];
-    for (uintptr_t i = 0; i < 4; i++) {
+    for (uintptr_t i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, stress, (void *)(i + 1));
-    }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    }
     CHECK(stats().blocks == 0 && stats().device_bytes_used == 0);
     wm_memory_trim(-1);
     CHECK(stats().device_bytes == 0);
@@ -189,15 +183,13 @@ a_freed_block_waits_for_its_events(void)
     CUevent event = recorded(stream);
     wm_block_free(block, 1, &event, &device);
     CHECK(stats().blocks == 0);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++)
         CHECK(wm_block_pointer(alloc(3 * MIB)) != ptr);
-    }
     set_word(word);
     CHECK(wm_stream_synchronize(0, stream, &err) == 0);
     bool seen = false; // once nothing else fits
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         seen |= wm_block_pointer(alloc(3 * MIB)) == ptr;
-    }
     CHECK(seen);
     return 0;
 }
@@ -227,12 +219,10 @@ idle_memory_is_bounded(void)
     size_t left, total;
     CHECK(wm_device_memory(0, &left, &total, &err) == 0);
     wm_block_t *blocks[4];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         blocks[i] = alloc(total / 16);
-    }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         release(blocks[i]);
-    }
     CHECK(stats().device_bytes <= total / 8 + 16 * MIB);
     wm_memory_trim(0);
     CHECK(stats().device_bytes == 0);
@@ -243,10 +233,8 @@ static int
 fill_device(wm_block_t **blocks, int room, size_t size)
 {
     int count = 0;
-    while (count < room
-           && wm_block_alloc(0, size, &blocks[count], &err) == 0) {
+    while (count < room && wm_block_alloc(0, size, &blocks[count], &err) == 0)
         count++;
-    }
     CHECK(count < room && err.code == WM_ERR_MEMORY);
     return count;
 }
@@ -265,9 +253,8 @@ out_of_memory_tells_what_was_asked_for(void)
     CHECK(strstr(err.text, "CUDA_ERROR_OUT_OF_MEMORY") != NULL);
     CHECK(strstr(err.text, "bytes are free") != NULL);
     CHECK(wm_block_alloc(0, SIZE_MAX, &one, &err) == WM_ERR_MEMORY);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         release(blocks[i]);
-    }
     // What lies idle is given back for a size that fits none of it.
     alloc(total / 2);
     return 0;
@@ -349,9 +336,8 @@ host_memory_is_host_memory(void)
     CHECK(!wm_driver_in_process()); // and nobody started CUDA for that
     CHECK(wm_pointer_describe(NULL, &facts, &err) == 0);
     CHECK(facts.kind == WM_MEMORY_HOST);
-    if (wm_driver_load(&err) < 0) {
+    if (wm_driver_load(&err) < 0)
         return 0;
-    }
     alloc(1);
     CHECK(wm_pointer_describe(&on_stack, &facts, &err) == 0);
     CHECK(facts.kind == WM_MEMORY_HOST && facts.device == -1);
@@ -438,9 +424,8 @@ many_busy_streams_are_bounded(void)
         CHECK(wm_stream_wait_event(0, seen[i], event, &err) == 0);
         wm_stream_release(0, seen[i]);
         bool before = false;
-        for (int other = 0; other < i; other++) {
+        for (int other = 0; other < i; other++)
             before |= seen[other] == seen[i];
-        }
         distinct += !before;
     }
     CHECK(distinct > 1 && distinct < 32);

@@ -81,35 +81,28 @@ cuPointerGetAttributes(unsigned int count, CUpointer_attribute *what,
                        void **data, CUdeviceptr ptr)
 {
     Call call("PointerGetAttributes", Need::INIT);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     RangePtr range = range_find(ptr);
-    for (unsigned int i = 0; i < count; i++) {
-        if (!attribute(what[i], range.get(), ptr, data[i])) {
+    for (unsigned int i = 0; i < count; i++)
+        if (!attribute(what[i], range.get(), ptr, data[i]))
             return CUDA_ERROR_INVALID_VALUE;
-        }
-    }
     return CUDA_SUCCESS;
 }
 
 SIM_EXPORT long
 simcuda_live(const char *kind)
 {
-    if (forked()) {
+    if (forked())
         return -1;
-    }
     Lock lock(mu);
     std::string k = kind;
-    if (k == "streams") {
+    if (k == "streams")
         return (long)streams.size();
-    }
-    if (k == "events") {
+    if (k == "events")
         return events_live();
-    }
-    if (k == "modules") {
+    if (k == "modules")
         return modules_live();
-    }
     long count = 0, bytes = 0;
     for (auto &item : ranges) {
         const Range &r = *item.second;

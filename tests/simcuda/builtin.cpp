@@ -15,23 +15,20 @@ struct sim_params {
 static void
 delay(const sim_params &p)
 {
-    if (wm_thread() == 0 && p.delay_us > 0) {
+    if (wm_thread() == 0 && p.delay_us > 0)
         usleep((useconds_t)p.delay_us);
-    }
 }
 
 WM_KERNEL(sim_fill_u8, sim_params)
 {
     delay(p);
-    for (size_t i = wm_thread(); i < p.count; i += wm_threads()) {
+    for (size_t i = wm_thread(); i < p.count; i += wm_threads())
         ((uint8_t *)p.ptr)[i] = (uint8_t)p.value;
-    }
 }
 
 WM_KERNEL(sim_add_u32, sim_params)
 {
     delay(p);
-    for (size_t i = wm_thread(); i < p.count; i += wm_threads()) {
+    for (size_t i = wm_thread(); i < p.count; i += wm_threads())
         ((uint32_t *)p.ptr)[i] += (uint32_t)p.value;
-    }
 }

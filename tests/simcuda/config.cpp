@@ -87,9 +87,8 @@ is_device(CUdevice device)
 
 Call::Call(const char *name, CUdevice device) : Call(name, Need::INIT)
 {
-    if (result == CUDA_SUCCESS && !is_device(device)) {
+    if (result == CUDA_SUCCESS && !is_device(device))
         result = CUDA_ERROR_INVALID_DEVICE;
-    }
 }
 
 Call::Call(const char *name, Need need)
@@ -99,9 +98,8 @@ Call::Call(const char *name, Need need)
         return;
     }
     result = count_call(name, initialised);
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS)
         return;
-    }
     lock = Lock(mu);
     if (need != Need::NOTHING && !initialised) {
         result = CUDA_ERROR_NOT_INITIALIZED;
@@ -156,21 +154,16 @@ attribute(CUdevice_attribute what, int device)
 static void
 deactivate(Lock &lock, Context *ctx)
 {
-    for (const Mark &mark : pending(ctx)) {
+    for (const Mark &mark : pending(ctx))
         wait_for(lock, mark);
-    }
     std::vector<RangePtr> mine;
-    for (auto &item : ranges) {
-        if (item.second->ctx == ctx) {
+    for (auto &item : ranges)
+        if (item.second->ctx == ctx)
             mine.push_back(item.second);
-        }
-    }
-    for (const RangePtr &range : mine) {
+    for (const RangePtr &range : mine)
         range_free(lock, range);
-    }
-    for (auto it = streams.begin(); it != streams.end();) {
+    for (auto it = streams.begin(); it != streams.end();)
         it = it->second->ctx == ctx ? streams.erase(it) : std::next(it);
-    }
     ctx->error = CUDA_SUCCESS;
     ctx->peers = 0;
 }
@@ -245,14 +238,12 @@ cuInit(unsigned int flags)
     static std::once_flag once;
     std::call_once(once, fault_init);
     Call call("Init", Need::NOTHING);
-    if (!call || flags != 0) {
+    if (!call || flags != 0)
         return call ? CUDA_ERROR_INVALID_VALUE : call.result;
-    }
     if (!initialised) {
         configure();
-        if (config.devices == 0) {
+        if (config.devices == 0)
             return CUDA_ERROR_NO_DEVICE;
-        }
         memory_init();
         ipc_init();
         for (int d = 0; d < config.devices; d++) {
@@ -285,9 +276,8 @@ CUresult
 cuDeviceGet(CUdevice *device, int ordinal)
 {
     Call call("DeviceGet", Need::INIT);
-    if (call && !is_device(ordinal)) {
+    if (call && !is_device(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
-    }
     *device = ordinal;
     return call.result;
 }
@@ -296,9 +286,8 @@ CUresult
 cuDeviceGetName(char *name, int len, CUdevice device)
 {
     Call call("DeviceGetName", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     snprintf(name, len, "Simulated device %d", device);
     return call.result;
 }
@@ -307,9 +296,8 @@ CUresult
 cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     Call call("DeviceGetUuid", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     memcpy(uuid->bytes, "simcuda-device-", 15);
     uuid->bytes[15] = (char)('a' + device);
     return call.result;
@@ -319,9 +307,8 @@ CUresult
 cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
 {
     Call call("DeviceGetPCIBusId", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     snprintf(id, len, "0000:%02X:00.0", device + 1);
     return call.result;
 }
@@ -330,9 +317,8 @@ CUresult
 cuDeviceGetAttribute(int *value, CUdevice_attribute what, CUdevice device)
 {
     Call call("DeviceGetAttribute", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     *value = attribute(what, device);
     return call.result;
 }
@@ -341,9 +327,8 @@ CUresult
 cuDeviceTotalMem(size_t *bytes, CUdevice device)
 {
     Call call("DeviceTotalMem", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     *bytes = config.memory;
     return call.result;
 }
@@ -352,9 +337,8 @@ CUresult
 cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
     Call call("DeviceCanAccessPeer", device);
-    if (!call || !is_device(peer)) {
+    if (!call || !is_device(peer))
         return call ? CUDA_ERROR_INVALID_DEVICE : call.result;
-    }
     *can = config.peer && device != peer;
     return call.result;
 }
@@ -363,9 +347,8 @@ CUresult
 cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 {
     Call call("DevicePrimaryCtxRetain", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     contexts[device].retained++;
     *ctx = (CUcontext)&contexts[device];
     return CUDA_SUCCESS;
@@ -375,15 +358,12 @@ CUresult
 cuDevicePrimaryCtxRelease(CUdevice device)
 {
     Call call("DevicePrimaryCtxRelease", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
-    if (contexts[device].retained == 0) {
+    if (contexts[device].retained == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (--contexts[device].retained == 0) {
+    if (--contexts[device].retained == 0)
         deactivate(call.lock, &contexts[device]);
-    }
     return CUDA_SUCCESS;
 }
 
@@ -391,9 +371,8 @@ CUresult
 cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
 {
     Call call("DevicePrimaryCtxGetState", device);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     *flags = 0;
     *active = contexts[device].retained > 0;
     return call.result;
@@ -403,12 +382,10 @@ CUresult
 cuCtxPushCurrent(CUcontext ctx)
 {
     Call call("CtxPushCurrent", Need::INIT);
-    if (call && (context_of(ctx) == nullptr || depth == MAX_DEPTH)) {
+    if (call && (context_of(ctx) == nullptr || depth == MAX_DEPTH))
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (call) {
+    if (call)
         stack[depth++] = context_of(ctx);
-    }
     return call.result;
 }
 
@@ -416,13 +393,11 @@ CUresult
 cuCtxPopCurrent(CUcontext *ctx)
 {
     Call call("CtxPopCurrent", Need::INIT);
-    if (call && depth == 0) {
+    if (call && depth == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
     if (call) {
-        if (ctx != nullptr) {
+        if (ctx != nullptr)
             *ctx = (CUcontext)current();
-        }
         depth--;
     }
     return call.result;
@@ -432,14 +407,12 @@ CUresult
 cuCtxSetCurrent(CUcontext ctx)
 {
     Call call("CtxSetCurrent", Need::INIT);
-    if (call && ctx != nullptr && context_of(ctx) == nullptr) {
+    if (call && ctx != nullptr && context_of(ctx) == nullptr)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
     if (call) {
         depth -= depth > 0;
-        if (ctx != nullptr) {
+        if (ctx != nullptr)
             stack[depth++] = context_of(ctx);
-        }
     }
     return call.result;
 }
@@ -456,12 +429,10 @@ CUresult
 cuCtxGetDevice(CUdevice *device)
 {
     Call call("CtxGetDevice", Need::INIT);
-    if (call && current() == nullptr) {
+    if (call && current() == nullptr)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (call) {
+    if (call)
         *device = current()->device;
-    }
     return call.result;
 }
 
@@ -469,16 +440,13 @@ CUresult
 cuCtxSynchronize()
 {
     Call call("CtxSynchronize");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     std::vector<Mark> marks = pending(call.ctx);
-    for (const Mark &mark : marks) {
+    for (const Mark &mark : marks)
         demand(mark);
-    }
-    for (const Mark &mark : marks) {
+    for (const Mark &mark : marks)
         wait_for(call.lock, mark);
-    }
     return call.ctx->error;
 }
 
@@ -486,22 +454,17 @@ CUresult
 cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
 {
     Call call("CtxEnablePeerAccess");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     Context *peer = context_of(handle);
-    if (peer == nullptr || peer == call.ctx) {
+    if (peer == nullptr || peer == call.ctx)
         return peer ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (flags != 0) {
+    if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!config.peer) {
+    if (!config.peer)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    }
-    if (call.ctx->peers >> peer->device & 1) {
+    if (call.ctx->peers >> peer->device & 1)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    }
     call.ctx->peers |= 1u << peer->device;
     return CUDA_SUCCESS;
 }
@@ -510,9 +473,8 @@ CUresult
 cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     Call call("ThreadExchangeStreamCaptureMode", Need::INIT);
-    if (call) {
+    if (call)
         std::swap(*mode, capture_mode);
-    }
     return call.result;
 }
 

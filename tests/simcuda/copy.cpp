@@ -61,37 +61,29 @@ copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
      bool blocking = false)
 {
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (box.width == 0 || box.height == 0 || box.depth == 0) {
+    if (box.width == 0 || box.height == 0 || box.depth == 0)
         return CUDA_SUCCESS;
-    }
     CUresult result = find(&dst, box);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
         result = find(&src, box);
-    }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS)
         return result;
-    }
     Op op;
-    for (const Side *side : {&dst, &src}) {
-        if (side->range != nullptr) {
+    for (const Side *side : {&dst, &src})
+        if (side->range != nullptr)
             op.uses.push_back(side->range);
-        }
-    }
     std::shared_ptr<std::vector<char>> staged;
-    if (src.range == nullptr && dst.range != nullptr) {
+    if (src.range == nullptr && dst.range != nullptr)
         staged = stage(&src, box);
-    }
     op.run = [dst, src, box, staged] {
         move(dst, src, box);
         return CUDA_SUCCESS;
     };
     Mark mark = enqueue(stream, std::move(op));
-    if (dst.range == nullptr || blocking) {
+    if (dst.range == nullptr || blocking)
         return wait_for(call.lock, mark);
-    }
     return CUDA_SUCCESS;
 }
 
@@ -100,9 +92,8 @@ copy_line(const char *name, uintptr_t dst, uintptr_t src, size_t size,
           CUstream handle, bool blocking)
 {
     Call call(name);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     trace("  %zu bytes", size);
     Side to, from;
     to.address = dst;
@@ -117,9 +108,8 @@ side_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch,
         Side *side)
 {
     if (type == CU_MEMORYTYPE_ARRAY || pitch > INT32_MAX
-        || (pitch != 0 && pitch < x + box.width)) {
+        || (pitch != 0 && pitch < x + box.width))
         return false;
-    }
     side->pitch = pitch ? pitch : x + box.width;
     side->slice = side->pitch * (height ? height : y + box.height);
     side->address = (type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device)
@@ -155,9 +145,8 @@ word_of(Call &call, CUstream handle, CUdeviceptr address, StreamPtr *stream,
         RangePtr *range)
 {
     *stream = stream_of(handle, call.ctx);
-    if (*stream == nullptr) {
+    if (*stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     CUresult result = range_get(address, 4, range);
     return result != CUDA_SUCCESS || *range == nullptr || address % 4 != 0
                ? CUDA_ERROR_INVALID_VALUE
@@ -169,32 +158,26 @@ fill(const char *name, CUdeviceptr dst, uint32_t value, size_t unit,
      size_t count, CUstream handle)
 {
     Call call(name);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr || stream->ctx != call.ctx) {
+    if (stream == nullptr || stream->ctx != call.ctx)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     RangePtr range;
     CUresult result = range_get(dst, count * unit, &range);
     if (result != CUDA_SUCCESS || (range == nullptr && count > 0)
-        || dst % unit != 0) {
+        || dst % unit != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (count == 0) {
+    if (count == 0)
         return CUDA_SUCCESS;
-    }
     Op op;
     op.uses.push_back(range);
     char *bytes = bytes_at(range, dst);
     op.run = [=] {
-        if (unit == 1) {
+        if (unit == 1)
             memset(bytes, (int)value, count);
-        }
-        for (size_t i = 0; unit == 4 && i < count; i++) {
+        for (size_t i = 0; unit == 4 && i < count; i++)
             memcpy(bytes + i * 4, &value, 4);
-        }
         return CUDA_SUCCESS;
     };
     enqueue(stream, std::move(op));
@@ -227,17 +210,15 @@ CUresult
 cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 {
     Call call("Memcpy2DAsync");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     Box box = {c->WidthInBytes, c->Height, 1};
     Side dst, src;
     if (!side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, 0,
                  c->dstXInBytes, c->dstY, 0, box, &dst)
         || !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, 0,
-                    c->srcXInBytes, c->srcY, 0, box, &src)) {
+                    c->srcXInBytes, c->srcY, 0, box, &src))
         return CUDA_ERROR_INVALID_VALUE;
-    }
     return copy(call, stream, dst, src, box);
 }
 
@@ -245,9 +226,8 @@ CUresult
 cuMemcpy3DAsync(const CUDA_MEMCPY3D *c, CUstream stream)
 {
     Call call("Memcpy3DAsync");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     Box box = {c->WidthInBytes, c->Height, c->Depth};
     Side dst, src;
     bool short_layer = box.depth > 1
@@ -257,10 +237,8 @@ cuMemcpy3DAsync(const CUDA_MEMCPY3D *c, CUstream stream)
         || !side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch,
                     c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ, box, &dst)
         || !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch,
-                    c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ, box,
-                    &src)) {
+                    c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ, box, &src))
         return CUDA_ERROR_INVALID_VALUE;
-    }
     return copy(call, stream, dst, src, box);
 }
 
@@ -283,15 +261,13 @@ cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
                      unsigned int flags)
 {
     Call call("StreamWriteValue32");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream;
     RangePtr range;
     CUresult result = word_of(call, handle, address, &stream, &range);
-    if (result != CUDA_SUCCESS || flags > 1) {
+    if (result != CUDA_SUCCESS || flags > 1)
         return result ? result : CUDA_ERROR_INVALID_VALUE;
-    }
     Op op;
     op.uses.push_back(range);
     op.writes_word = true;
@@ -310,23 +286,20 @@ cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
                     unsigned int flags)
 {
     Call call("StreamWaitValue32");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream;
     RangePtr range;
     CUresult result = word_of(call, handle, address, &stream, &range);
-    if (result != CUDA_SUCCESS || (flags & ~(3u | 1u << 30)) != 0) {
+    if (result != CUDA_SUCCESS || (flags & ~(3u | 1u << 30)) != 0)
         return result ? result : CUDA_ERROR_INVALID_VALUE;
-    }
     Condition condition = {(uint32_t *)bytes_at(range, address), value, flags};
     Word name = word_at(range, address);
     Op op;
     op.uses.push_back(range);
     op.ready = [condition, name, range, next = Time()]() mutable {
-        if (range->freed || condition.holds()) {
+        if (range->freed || condition.holds())
             return true;
-        }
         bool here = demand_word(name);
         if (!here && name.inode != 0 && Clock::now() >= next) {
             word_broadcast(name);

@@ -69,15 +69,13 @@ query(const Event &event)
 {
     if (event.slot != nullptr) {
         uint64_t seq = event.slot->recorded.load();
-        if (!shared_pending(event.slot, seq)) {
+        if (!shared_pending(event.slot, seq))
             return CUDA_SUCCESS;
-        }
         slot_demand(event.slot, seq);
         return CUDA_ERROR_NOT_READY;
     }
-    if (event.last == nullptr) {
+    if (event.last == nullptr)
         return CUDA_SUCCESS;
-    }
     demand(event.last->mark);
     return error_of(event)           ? error_of(event)
            : ended(event.last->mark) ? CUDA_SUCCESS
@@ -94,9 +92,8 @@ wait_for_slot(Slot *slot, uint64_t seq)
         return op;
     }
     op.ready = [slot, seq, next = Time()]() mutable {
-        if (!shared_pending(slot, seq)) {
+        if (!shared_pending(slot, seq))
             return true;
-        }
         if (Clock::now() >= next) {
             slot_demand(slot, seq);
             next = Clock::now() + std::chrono::milliseconds(4);
@@ -111,9 +108,8 @@ follow(const StreamPtr &stream, const Event &event)
 {
     if (event.slot != nullptr) {
         uint64_t seq = event.slot->recorded.load();
-        if (shared_pending(event.slot, seq)) {
+        if (shared_pending(event.slot, seq))
             enqueue(stream, wait_for_slot(event.slot, seq));
-        }
     }
     else if (event.last != nullptr && !ended(event.last->mark)) {
         Op op;
@@ -130,24 +126,20 @@ CUresult
 cuEventCreate(CUevent *handle, unsigned int flags)
 {
     Call call("EventCreate");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     bool shared = flags & CU_EVENT_INTERPROCESS;
-    if (flags > 7 || (shared && !(flags & CU_EVENT_DISABLE_TIMING))) {
+    if (flags > 7 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (shared && !config.ipc) {
+    if (shared && !config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     auto event = std::make_shared<Event>();
     event->ctx = call.ctx;
     event->flags = flags;
     if (shared) {
         event->slot = slot_take(call.ctx->device);
-        if (event->slot == nullptr) {
+        if (event->slot == nullptr)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        }
     }
     *handle = add(event);
     return CUDA_SUCCESS;
@@ -157,16 +149,13 @@ CUresult
 cuEventDestroy(CUevent handle)
 {
     Call call("EventDestroy");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
-    if (event == nullptr) {
+    if (event == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (event->slot != nullptr && !event->imported) {
+    if (event->slot != nullptr && !event->imported)
         slot_give(event->slot);
-    }
     events.erase(handle);
     return CUDA_SUCCESS;
 }
@@ -175,14 +164,12 @@ CUresult
 cuEventRecord(CUevent handle, CUstream stream_handle)
 {
     Call call("EventRecord");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
     StreamPtr stream = stream_of(stream_handle, call.ctx);
-    if (event == nullptr || stream == nullptr || stream->ctx != event->ctx) {
+    if (event == nullptr || stream == nullptr || stream->ctx != event->ctx)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     Op op;
     if (event->slot != nullptr) {
         record_shared(event->slot, stream, std::move(op));
@@ -202,9 +189,8 @@ CUresult
 cuEventQuery(CUevent handle)
 {
     Call call("EventQuery");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
     return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : query(*event);
 }
@@ -213,13 +199,11 @@ CUresult
 cuEventSynchronize(CUevent handle)
 {
     Call call("EventSynchronize");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
-    if (event == nullptr) {
+    if (event == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     if (event->slot == nullptr) {
         auto last = event->last;
         return last ? wait_for(call.lock, last->mark) : CUDA_SUCCESS;
@@ -237,21 +221,17 @@ CUresult
 cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 {
     Call call("EventElapsedTime", Need::INIT);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr pair[2] = {event_of(start), event_of(end)};
-    for (const EventPtr &event : pair) {
+    for (const EventPtr &event : pair)
         if (event == nullptr || event->flags & CU_EVENT_DISABLE_TIMING
-            || event->last == nullptr) {
+            || event->last == nullptr)
             return CUDA_ERROR_INVALID_HANDLE;
-        }
-    }
     for (const EventPtr &event : pair) {
         CUresult result = query(*event);
-        if (result != CUDA_SUCCESS) {
+        if (result != CUDA_SUCCESS)
             return result;
-        }
     }
     *ms = std::chrono::duration<float, std::milli>(pair[1]->last->when
                                                    - pair[0]->last->when)
@@ -263,14 +243,12 @@ CUresult
 cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int)
 {
     Call call("StreamWaitEvent");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
     StreamPtr stream = stream_of(stream_handle, call.ctx);
-    if (event == nullptr || stream == nullptr) {
+    if (event == nullptr || stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     follow(stream, *event);
     return CUDA_SUCCESS;
 }
@@ -279,13 +257,11 @@ CUresult
 cuIpcGetEventHandle(CUipcEventHandle *out, CUevent handle)
 {
     Call call("IpcGetEventHandle");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     EventPtr event = event_of(handle);
-    if (event == nullptr || event->slot == nullptr || event->imported) {
+    if (event == nullptr || event->slot == nullptr || event->imported)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     return slot_export(event->slot, out);
 }
 
@@ -293,16 +269,14 @@ CUresult
 cuIpcOpenEventHandle(CUevent *handle, CUipcEventHandle from)
 {
     Call call("IpcOpenEventHandle");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     auto event = std::make_shared<Event>();
     event->ctx = call.ctx;
     event->flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     event->imported = true;
     CUresult result = slot_import(&from, &event->slot);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
         *handle = add(event);
-    }
     return result;
 }

@@ -30,13 +30,11 @@ static std::string
 plain(const char *name)
 {
     std::string s = name;
-    if (s.compare(0, 2, "cu") == 0) {
+    if (s.compare(0, 2, "cu") == 0)
         s.erase(0, 2);
-    }
     size_t n = s.size();
-    if (n > 3 && s[n - 3] == '_' && s[n - 2] == 'v') {
+    if (n > 3 && s[n - 3] == '_' && s[n - 2] == 'v')
         s.erase(n - 3);
-    }
     return s;
 }
 
@@ -51,11 +49,9 @@ static void
 arm(const char *name, long n, int code)
 {
     bool all = name == nullptr || strcmp(name, "*") == 0;
-    if (all && n <= 0) { // nothing fails any more
-        for (auto &item : counters) {
+    if (all && n <= 0) // nothing fails any more
+        for (auto &item : counters)
             item.second.fail_at = 0;
-        }
-    }
     Counter &c = all ? any : counters[plain(name)];
     c.fail_at = n > 0 ? c.calls + n : 0;
     c.code = code != 0 ? (CUresult)code
@@ -68,9 +64,8 @@ rank_is_chosen()
 {
     const char *want = getenv("SIMCUDA_FAIL_RANK");
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (rank == nullptr) {
+    if (rank == nullptr)
         rank = getenv("PMI_RANK");
-    }
     return want == nullptr || (rank != nullptr && atoi(want) == atoi(rank));
 }
 
@@ -112,12 +107,10 @@ fault_init()
         new (&fault_mu) std::mutex;
         child = child || initialised;
     });
-    if (!rank_is_chosen()) {
+    if (!rank_is_chosen())
         return;
-    }
-    if (const char *text = getenv("SIMCUDA_FAIL_ANY")) {
+    if (const char *text = getenv("SIMCUDA_FAIL_ANY"))
         arm(nullptr, atol(text), 0);
-    }
     std::string list = getenv("SIMCUDA_FAIL") ? getenv("SIMCUDA_FAIL") : "";
     for (char *save, *item = strtok_r(list.data(), ",", &save);
          item != nullptr; item = strtok_r(nullptr, ",", &save)) {
@@ -151,17 +144,14 @@ count_call(const char *name, bool after_init)
         c.calls++;
         trace("cu%s", called.c_str());
         any.calls += after_init;
-        if (c.calls == c.fail_at) {
+        if (c.calls == c.fail_at)
             code = c.code;
-        }
-        else if (after_init && any.calls == any.fail_at) {
+        else if (after_init && any.calls == any.fail_at)
             code = any.code;
-        }
         us = fail_us;
     }
-    if (code != CUDA_SUCCESS && us > 0) {
+    if (code != CUDA_SUCCESS && us > 0)
         usleep((useconds_t)us);
-    }
     return code;
 }
 
@@ -176,9 +166,8 @@ simcuda_calls(const char *name)
         return it == sim::counters.end() ? 0 : it->second.calls;
     }
     long calls = 0;
-    for (auto &item : sim::counters) {
+    for (auto &item : sim::counters)
         calls += item.second.calls;
-    }
     return calls;
 }
 

@@ -80,26 +80,21 @@ control_known(uint64_t nonce)
 Control *
 control_of(const Home &home)
 {
-    if (Control *known = control_known(home.nonce)) {
+    if (Control *known = control_known(home.nonce))
         return known;
-    }
     int fd = open_foreign(home.pid, home.control_fd);
     struct stat st;
     Control *block = nullptr;
-    if (fd >= 0 && fstat(fd, &st) == 0
-        && st.st_size == (off_t)sizeof(Control)) {
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(Control))
         block = map_control(fd);
-    }
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     if (block != nullptr && block->nonce != home.nonce) {
         munmap(block, sizeof *block);
         block = nullptr;
     }
-    if (block != nullptr) {
+    if (block != nullptr)
         controls[home.nonce] = block;
-    }
     return block;
 }
 
@@ -108,9 +103,8 @@ control_holding(const Slot *slot)
 {
     for (auto &item : controls) {
         Control *c = item.second;
-        if (slot >= c->slots && slot < c->slots + MAX_SLOTS) {
+        if (slot >= c->slots && slot < c->slots + MAX_SLOTS)
             return c;
-        }
     }
     return nullptr;
 }
@@ -157,9 +151,8 @@ import(Context *ctx, const MemHandle &h, RangePtr *out)
     int fd = open_foreign(h.home.pid, h.arena_fd);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0 || !hold(h, fd)) {
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         return CUDA_ERROR_INVALID_VALUE;
     }
     size_t room = (h.size + PAGE - 1) & ~(PAGE - 1);
@@ -206,9 +199,8 @@ opened_before(const Context *ctx, const MemHandle &h)
     for (auto &item : ranges) {
         const Range &r = *item.second;
         if (r.kind == Kind::IMPORTED && r.ctx == ctx && r.owner == h.home.nonce
-            && r.owner_id == h.id) {
+            && r.owner_id == h.id)
             return item.second;
-        }
     }
     return nullptr;
 }
@@ -221,9 +213,8 @@ overlaps_opened(const Context *ctx, const MemHandle &h)
         const Range &r = *item.second;
         if (r.kind == Kind::IMPORTED && r.ctx == ctx && r.owner == h.home.nonce
             && r.owner_base < h.base + h.size
-            && h.base < r.owner_base + r.size) {
+            && h.base < r.owner_base + r.size)
             return true;
-        }
     }
     return false;
 }
@@ -236,19 +227,15 @@ CUresult
 cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr ptr)
 {
     Call call("IpcGetMemHandle");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
-    if (!config.ipc) {
+    if (!config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     RangePtr range = range_find(ptr);
-    if (range == nullptr || range->kind != Kind::DEVICE || range->pooled) {
+    if (range == nullptr || range->kind != Kind::DEVICE || range->pooled)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!offer(range.get())) {
+    if (!offer(range.get()))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     MemHandle h = {};
     h.magic = MAGIC;
     h.home = home();
@@ -268,35 +255,28 @@ CUresult
 cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
     Call call("IpcOpenMemHandle");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     MemHandle h;
     memcpy(&h, &handle, sizeof h);
-    if (!config.ipc) {
+    if (!config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    if (h.magic != MAGIC || flags > CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+    if (h.magic != MAGIC || flags > CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (h.home.nonce == control->nonce) {
+    if (h.home.nonce == control->nonce)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
     if (h.device != call.ctx->device
-        && (!config.peer || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))) {
+        && (!config.peer || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)))
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    }
     RangePtr range = opened_before(call.ctx, h);
-    if (range == nullptr && overlaps_opened(call.ctx, h)) {
+    if (range == nullptr && overlaps_opened(call.ctx, h))
         return CUDA_ERROR_ALREADY_MAPPED;
-    }
     if (range == nullptr) {
         CUresult result = control_of(h.home) == nullptr
                               ? CUDA_ERROR_INVALID_VALUE
                               : import(call.ctx, h, &range);
-        if (result != CUDA_SUCCESS) {
+        if (result != CUDA_SUCCESS)
             return result;
-        }
     }
     range->references++;
     *ptr = range->base;
@@ -307,20 +287,16 @@ CUresult
 cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
     Call call("IpcCloseMemHandle");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     RangePtr range = range_find(ptr);
     if (range == nullptr || range->base != ptr
-        || range->kind != Kind::IMPORTED) {
+        || range->kind != Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     std::vector<Mark> marks = pending(call.ctx); // as on a GPU
-    for (const Mark &mark : marks) {
+    for (const Mark &mark : marks)
         wait_for(call.lock, mark);
-    }
-    if (--range->references == 0) {
+    if (--range->references == 0)
         range_free(call.lock, range);
-    }
     return CUDA_SUCCESS;
 }

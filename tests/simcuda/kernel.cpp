@@ -60,9 +60,8 @@ open_range(const Context *ctx, uintptr_t address)
     RangePtr range = range_find(address & ~(PAGE - 1));
     if (range == nullptr
         || (range->kind != Kind::DEVICE && range->kind != Kind::IMPORTED)
-        || !reaches(ctx, range->ctx->device)) {
+        || !reaches(ctx, range->ctx->device))
         return false;
-    }
     mprotect((void *)range->base, range->room, PROT_READ | PROT_WRITE);
     if (!range->open) {
         range->open = true;
@@ -76,48 +75,40 @@ on_fault(int sig, siginfo_t *info, void *context)
 {
     // A kernel's body holds no lock, so taking ours here is safe.
     if (running != nullptr) {
-        if (!open_range(running->ctx, (uintptr_t)info->si_addr)) {
+        if (!open_range(running->ctx, (uintptr_t)info->si_addr))
             siglongjmp(running->out, 1);
-        }
         return;
     }
     const struct sigaction &old = old_actions[sig == SIGBUS];
-    if (old.sa_flags & SA_SIGINFO) {
+    if (old.sa_flags & SA_SIGINFO)
         old.sa_sigaction(sig, info, context);
-    }
-    else if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) {
+    else if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN)
         old.sa_handler(sig);
-    }
-    else {
+    else
         sigaction(sig, &old, nullptr); // faults again, for good
-    }
 }
 
 static void
 begin_kernel()
 {
     Lock lock(mu);
-    if (kernels_running++ > 0) {
+    if (kernels_running++ > 0)
         return;
-    }
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         sigaction(fault_signals[i], &action, &old_actions[i]);
-    }
 }
 
 static void
 end_kernel()
 {
     Lock lock(mu);
-    if (--kernels_running > 0) {
+    if (--kernels_running > 0)
         return;
-    }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         sigaction(fault_signals[i], &old_actions[i], nullptr);
-    }
     for (const RangePtr &range : opened) {
         mprotect((void *)range->base, range->room, config.access);
         range->open = false;
@@ -158,12 +149,10 @@ CUresult
 cuModuleLoadData(CUmodule *handle, const void *image)
 {
     Call call("ModuleLoadData");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
-    if (image == nullptr) {
+    if (image == nullptr)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     auto module = std::make_unique<Module>();
     module->ctx = call.ctx;
     *handle = (CUmodule)module.get();
@@ -175,16 +164,13 @@ CUresult
 cuModuleUnload(CUmodule handle)
 {
     Call call("ModuleUnload");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     auto it = modules.find(handle);
-    if (it == modules.end()) {
+    if (it == modules.end())
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    for (auto &function : it->second->functions) {
+    for (auto &function : it->second->functions)
         functions.erase((CUfunction)function.get());
-    }
     modules.erase(it);
     return CUDA_SUCCESS;
 }
@@ -193,20 +179,16 @@ CUresult
 cuModuleGetFunction(CUfunction *handle, CUmodule module, const char *name)
 {
     Call call("ModuleGetFunction");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     auto it = modules.find(module);
-    if (it == modules.end()) {
+    if (it == modules.end())
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     const wm_host_kernel *kernel = wm_host_kernels;
-    while (kernel != nullptr && strcmp(kernel->name, name) != 0) {
+    while (kernel != nullptr && strcmp(kernel->name, name) != 0)
         kernel = kernel->next;
-    }
-    if (kernel == nullptr) {
+    if (kernel == nullptr)
         return CUDA_ERROR_NOT_FOUND;
-    }
     auto function = std::make_unique<Function>();
     *function = {it->second->ctx, kernel};
     *handle = (CUfunction)function.get();
@@ -222,22 +204,19 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
                void **params, void **)
 {
     Call call("LaunchKernel");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     auto it = functions.find(handle);
     StreamPtr stream = stream_of(stream_handle, call.ctx);
     if (it == functions.end() || stream == nullptr
-        || it->second->ctx != call.ctx || stream->ctx != call.ctx) {
+        || it->second->ctx != call.ctx || stream->ctx != call.ctx)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     trace("  %s", it->second->kernel->name);
     size_t block = (size_t)bx * by * bz;
     size_t blocks = (size_t)gx * gy * gz;
     if (blocks * block == 0 || block > 1024 || gy > 65535 || gz > 65535
-        || params == nullptr) {
+        || params == nullptr)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     block = std::min(block, config.kernel_threads);
     blocks = std::min(
         blocks, std::max(BLOCKS_AT_LEAST, config.kernel_threads / block));

@@ -45,21 +45,17 @@ class Extents {
     take(uint64_t size, uint64_t *start)
     {
         auto best = free.end();
-        for (auto it = free.begin(); it != free.end(); ++it) {
+        for (auto it = free.begin(); it != free.end(); ++it)
             if (it->second >= size
-                && (best == free.end() || it->second < best->second)) {
+                && (best == free.end() || it->second < best->second))
                 best = it;
-            }
-        }
-        if (best == free.end()) {
+        if (best == free.end())
             return false;
-        }
         uint64_t left = best->second - size;
         *start = best->first;
         free.erase(best);
-        if (left > 0) {
+        if (left > 0)
             free[*start + size] = left;
-        }
         return true;
     }
 
@@ -174,9 +170,8 @@ static void
 reclaim(Arena &a)
 {
     auto freed = [&](const Gone &g) {
-        if (held(a, g.offset)) {
+        if (held(a, g.offset))
             return false;
-        }
         give(a, g.offset, g.room);
         return true;
     };
@@ -197,9 +192,8 @@ RangePtr
 range_find(uintptr_t address)
 {
     auto it = ranges.upper_bound(address);
-    if (it == ranges.begin()) {
+    if (it == ranges.begin())
         return nullptr;
-    }
     const RangePtr &range = std::prev(it)->second;
     return address - range->base < range->size ? range : nullptr;
 }
@@ -234,9 +228,8 @@ device_alloc(Context *ctx, size_t size, bool pooled, uintptr_t *out)
     reclaim(a);
     uint64_t offset;
     if (a.used + range->room > config.memory
-        || !a.extents.take(range->room, &offset)) {
+        || !a.extents.take(range->room, &offset))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     range->base = reserve(range->room);
     if (range->base == 0
         || map((void *)range->base, range->room, config.access, a.fd, offset)
@@ -265,14 +258,12 @@ host_alloc(Context *ctx, size_t size, Kind kind, uintptr_t *out)
     bool managed = kind == Kind::MANAGED;
     auto range = std::make_shared<Range>();
     range->room = pages(size);
-    if (managed && a.used + range->room > config.memory) {
+    if (managed && a.used + range->room > config.memory)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     range->bytes = (char *)map(nullptr, range->room, PROT_READ | PROT_WRITE,
                                -1, 0);
-    if (range->bytes == nullptr) {
+    if (range->bytes == nullptr)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     a.used += managed ? range->room : 0;
     range->base = (uintptr_t)range->bytes;
     range->ctx = ctx;
@@ -291,12 +282,10 @@ device_free(Range *range)
     Arena &a = arenas[range->ctx->device];
     ipc_withdraw(range);
     unreserve(range->base, range->room);
-    if (held(a, range->offset)) {
+    if (held(a, range->offset))
         a.gone.push_back({(uint64_t)range->offset, range->room});
-    }
-    else {
+    else
         give(a, range->offset, range->room);
-    }
 }
 
 // The file behind registered memory, so that words in it have a name that
@@ -316,9 +305,8 @@ find_file(Range *range)
             range->offset = offset + (range->base - start);
         }
     }
-    if (maps != nullptr) {
+    if (maps != nullptr)
         fclose(maps);
-    }
 }
 
 // Real registration pins the pages, whatever becomes of the program's own
@@ -341,9 +329,8 @@ pin(Range *range)
 static void
 unpin(Range *range)
 {
-    if (range->room != 0) {
+    if (range->room != 0)
         munmap((void *)((uintptr_t)range->bytes & ~(PAGE - 1)), range->room);
-    }
 }
 
 void
@@ -385,9 +372,8 @@ static CUresult
 allocate(const char *name, size_t size, Kind kind, bool pooled, uintptr_t *out)
 {
     Call call(name);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     if (out == nullptr || size == 0 || size > (size_t)1 << 46) {
         return size > (size_t)1 << 46 ? CUDA_ERROR_OUT_OF_MEMORY
                                       : CUDA_ERROR_INVALID_VALUE;
@@ -433,14 +419,12 @@ CUresult
 cuMemFree(CUdeviceptr ptr)
 {
     Call call("MemFree");
-    if (!call || ptr == 0) {
+    if (!call || ptr == 0)
         return call.result;
-    }
     RangePtr range = range_find(ptr);
     if (range == nullptr || range->base != ptr || is_host(range->kind)
-        || range->kind == Kind::IMPORTED) {
+        || range->kind == Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }
@@ -449,23 +433,19 @@ CUresult
 cuMemFreeAsync(CUdeviceptr ptr, CUstream handle)
 {
     Call call("MemFreeAsync");
-    if (!call || ptr == 0) {
+    if (!call || ptr == 0)
         return call.result;
-    }
     RangePtr range = range_find(ptr);
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (range == nullptr || range->base != ptr || !range->pooled) {
+    if (range == nullptr || range->base != ptr || !range->pooled)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     Op op;
     op.run = [range] {
         Lock lock(mu);
-        if (!range->freed) {
+        if (!range->freed)
             range_free(lock, range);
-        }
         return CUDA_SUCCESS;
     };
     enqueue(stream, std::move(op));
@@ -476,14 +456,12 @@ CUresult
 cuMemFreeHost(void *ptr)
 {
     Call call("MemFreeHost");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     RangePtr range = range_find((uintptr_t)ptr);
     if (range == nullptr || range->base != (uintptr_t)ptr
-        || range->kind != Kind::PINNED) {
+        || range->kind != Kind::PINNED)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }
@@ -492,9 +470,8 @@ CUresult
 cuMemGetInfo(size_t *free, size_t *total)
 {
     Call call("MemGetInfo");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     Arena &a = arenas[call.ctx->device];
     reclaim(a);
     *free = config.memory - a.used;
@@ -506,18 +483,15 @@ CUresult
 cuMemHostRegister(void *ptr, size_t size, unsigned int)
 {
     Call call("MemHostRegister");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     uintptr_t base = (uintptr_t)ptr;
-    if (base == 0 || size == 0) {
+    if (base == 0 || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     auto next = ranges.lower_bound(base);
     if (range_find(base) != nullptr
-        || (next != ranges.end() && next->first < base + size)) {
+        || (next != ranges.end() && next->first < base + size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    }
     auto range = std::make_shared<Range>();
     range->base = base;
     range->size = size;
@@ -535,14 +509,12 @@ CUresult
 cuMemHostUnregister(void *ptr)
 {
     Call call("MemHostUnregister");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     RangePtr range = range_find((uintptr_t)ptr);
     if (range == nullptr || range->base != (uintptr_t)ptr
-        || range->kind != Kind::REGISTERED) {
+        || range->kind != Kind::REGISTERED)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }
@@ -551,13 +523,11 @@ CUresult
 cuMemHostGetDevicePointer(CUdeviceptr *out, void *ptr, unsigned int flags)
 {
     Call call("MemHostGetDevicePointer");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     RangePtr range = range_find((uintptr_t)ptr);
-    if (flags != 0 || range == nullptr || !is_host(range->kind)) {
+    if (flags != 0 || range == nullptr || !is_host(range->kind))
         return CUDA_ERROR_INVALID_VALUE;
-    }
     *out = (CUdeviceptr)ptr;
     return CUDA_SUCCESS;
 }

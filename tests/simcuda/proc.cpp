@@ -43,9 +43,8 @@ cuGetProcAddress_v2(const char *symbol, void **function, int version,
             *function = version >= row.version ? row.function : nullptr;
         }
     }
-    if (status != nullptr) {
+    if (status != nullptr)
         *status = found;
-    }
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

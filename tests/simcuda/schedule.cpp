@@ -45,9 +45,8 @@ static bool
 runnable(Stream &s, Time now, Time *wake)
 {
     Op &op = s.queue.front();
-    if (s.ctx->error != CUDA_SUCCESS) {
+    if (s.ctx->error != CUDA_SUCCESS)
         return true; // to be dropped
-    }
     bool asked = config.mode == Mode::LAZY && op.pos <= s.demand;
     if (!asked && now < op.due) {
         *wake = std::min(*wake, op.due);
@@ -60,9 +59,8 @@ runnable(Stream &s, Time now, Time *wake)
             demand(mark);
         }
     }
-    if (blocked) {
+    if (blocked)
         return false;
-    }
     if (op.ready && !op.ready()) {
         *wake = std::min(*wake, now + POLL);
         return false;
@@ -78,11 +76,9 @@ pick(Time *wake)
         seen = demands;
         *wake = Time::max();
         Time now = Clock::now();
-        for (const StreamPtr &s : active) {
-            if (!s->running && !s->queue.empty() && runnable(*s, now, wake)) {
+        for (const StreamPtr &s : active)
+            if (!s->running && !s->queue.empty() && runnable(*s, now, wake))
                 return s;
-            }
-        }
     } while (seen != demands);
     return nullptr;
 }
@@ -90,26 +86,21 @@ pick(Time *wake)
 static CUresult
 execute(Lock &lock, Op &op)
 {
-    for (const RangePtr &range : op.uses) {
-        if (range->freed) {
+    for (const RangePtr &range : op.uses)
+        if (range->freed)
             return CUDA_ERROR_ILLEGAL_ADDRESS;
-        }
-    }
-    for (const RangePtr &range : op.uses) {
+    for (const RangePtr &range : op.uses)
         range->busy++;
-    }
     CUresult result = CUDA_SUCCESS;
     if (op.run) {
         lock.unlock();
         result = op.run();
         lock.lock();
     }
-    for (const RangePtr &range : op.uses) {
+    for (const RangePtr &range : op.uses)
         range->busy--;
-    }
-    if (op.finish && result == CUDA_SUCCESS) {
+    if (op.finish && result == CUDA_SUCCESS)
         op.finish();
-    }
     return result;
 }
 
@@ -121,9 +112,8 @@ run_head(Lock &lock, const StreamPtr &s)
     s->queue.pop_front();
     if (s->ctx->error == CUDA_SUCCESS) {
         CUresult result = execute(lock, op);
-        if (result != CUDA_SUCCESS && s->ctx->error == CUDA_SUCCESS) {
+        if (result != CUDA_SUCCESS && s->ctx->error == CUDA_SUCCESS)
             s->ctx->error = result;
-        }
     }
     s->done = op.pos;
     s->running = false;
@@ -145,23 +135,19 @@ work_loop()
         Time wake;
         StreamPtr s = pick(&wake);
         if (s != nullptr) {
-            if (idle == 0 && workers < MAX_WORKERS) {
+            if (idle == 0 && workers < MAX_WORKERS)
                 spawn();
-            }
-            else if (idle > 0 && active.size() > 1) {
+            else if (idle > 0 && active.size() > 1)
                 work.notify_one();
-            }
             run_head(lock, s);
             continue;
         }
         idle++;
         next_wake = std::min(next_wake, wake);
-        if (wake == Time::max()) {
+        if (wake == Time::max())
             work.wait(lock);
-        }
-        else {
+        else
             work.wait_until(lock, wake);
-        }
         next_wake = Time::max();
         idle--;
     }
@@ -172,9 +158,8 @@ spawn()
 {
     sigset_t all, old;
     sigfillset(&all);
-    for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
         sigdelset(&all, sig);
-    }
     pthread_sigmask(SIG_BLOCK, &all, &old);
     std::thread(work_loop).detach();
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
@@ -184,16 +169,14 @@ spawn()
 static void
 order_with_legacy(const StreamPtr &s, Op *op)
 {
-    if (!s->blocking) {
+    if (!s->blocking)
         return;
-    }
     const StreamPtr &legacy = s->ctx->legacy;
     for (const StreamPtr &other : active) {
         bool follow = other->ctx == s->ctx && other->blocking && other != s
                       && (s == legacy || other == legacy);
-        if (follow) {
+        if (follow)
             op->after.push_back({other, other->last});
-        }
     }
 }
 
@@ -225,12 +208,10 @@ enqueue(const StreamPtr &s, Op op)
         s->active = true;
         active.push_back(s);
     }
-    if (workers == 0) {
+    if (workers == 0)
         spawn();
-    }
-    else if (due < next_wake || s->ctx->error != CUDA_SUCCESS) {
+    else if (due < next_wake || s->ctx->error != CUDA_SUCCESS)
         work.notify_one();
-    }
     return {s, s->last};
 }
 
@@ -246,11 +227,9 @@ std::vector<Mark>
 pending(const Context *ctx)
 {
     std::vector<Mark> marks;
-    for (const StreamPtr &s : active) {
-        if (s->ctx == ctx) {
+    for (const StreamPtr &s : active)
+        if (s->ctx == ctx)
             marks.push_back({s, s->last});
-        }
-    }
     return marks;
 }
 
@@ -260,9 +239,8 @@ demand_word(const Word &word)
     bool found = false;
     for (const StreamPtr &s : active) {
         uint64_t pos = 0;
-        for (const Op &op : s->queue) {
+        for (const Op &op : s->queue)
             pos = op.writes_word && op.word == word ? op.pos : pos;
-        }
         if (pos != 0) {
             found = true;
             demand({s, pos});

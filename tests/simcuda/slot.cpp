@@ -60,9 +60,8 @@ bool
 slot_mark(Slot *slot, uint64_t seq, Mark *mark)
 {
     auto it = recorded.find(slot);
-    if (it == recorded.end() || it->second.count(seq) == 0) {
+    if (it == recorded.end() || it->second.count(seq) == 0)
         return false;
-    }
     *mark = it->second[seq];
     return true;
 }
@@ -72,9 +71,8 @@ demand_here(Slot *slot, uint64_t seq)
 {
     Mark mark;
     bool here = slot_mark(slot, seq, &mark);
-    if (here) {
+    if (here)
         demand(mark);
-    }
     return here;
 }
 
@@ -85,17 +83,14 @@ listen(int incoming)
         Message m;
         ssize_t n = recv(incoming, &m, sizeof m, 0);
         Lock lock(mu);
-        if (n != (ssize_t)sizeof m) {
+        if (n != (ssize_t)sizeof m)
             continue;
-        }
         Control *block = control_known(m.nonce);
         if (m.kind == Message::EVENT && block != nullptr && m.index >= 0
-            && m.index < MAX_SLOTS) {
+            && m.index < MAX_SLOTS)
             demand_here(&block->slots[m.index], m.seq);
-        }
-        else if (m.kind == Message::WORD) {
+        else if (m.kind == Message::WORD)
             demand_word(m.word);
-        }
     }
 }
 
@@ -170,18 +165,16 @@ slot_complete(Slot *slot, uint64_t seq)
     auto it = recorded.find(slot);
     if (it != recorded.end()) {
         it->second.erase(seq);
-        if (it->second.empty()) {
+        if (it->second.empty())
             recorded.erase(it);
-        }
     }
 }
 
 void
 slot_demand(Slot *slot, uint64_t seq)
 {
-    if (demand_here(slot, seq)) {
+    if (demand_here(slot, seq))
         return;
-    }
     Control *block = control_holding(slot);
     Message m = {};
     m.kind = Message::EVENT;
@@ -196,9 +189,8 @@ slot_sleep(Lock &lock, Slot *slot, uint64_t seq)
 {
     using std::chrono::milliseconds;
     uint32_t seen = slot->changed.load();
-    if (slot->done.load() >= seq) {
+    if (slot->done.load() >= seq)
         return;
-    }
     if (recorded.count(slot) != 0) {
         progress.wait_for(lock, milliseconds(20));
         return;
@@ -212,9 +204,8 @@ slot_sleep(Lock &lock, Slot *slot, uint64_t seq)
 CUresult
 slot_export(Slot *slot, CUipcEventHandle *handle)
 {
-    if (!config.ipc) {
+    if (!config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     EventHandle h = {};
     h.magic = MAGIC;
     h.home = home();
@@ -228,22 +219,18 @@ slot_export(Slot *slot, CUipcEventHandle *handle)
 CUresult
 slot_import(const CUipcEventHandle *handle, Slot **slot)
 {
-    if (!config.ipc) {
+    if (!config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     EventHandle h;
     memcpy(&h, handle, sizeof h);
-    if (h.magic != MAGIC || h.index < 0 || h.index >= MAX_SLOTS) {
+    if (h.magic != MAGIC || h.index < 0 || h.index >= MAX_SLOTS)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (h.home.nonce == control->nonce) {
+    if (h.home.nonce == control->nonce)
         return CUDA_ERROR_INVALID_CONTEXT;
-    }
     Control *block = control_of(h.home);
     if (block == nullptr
-        || block->slots[h.index].generation.load() != h.generation) {
+        || block->slots[h.index].generation.load() != h.generation)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     *slot = &block->slots[h.index];
     return CUDA_SUCCESS;
 }
@@ -254,9 +241,8 @@ everybody()
 {
     static auto &pids = *new std::vector<int>;
     static Time until;
-    if (Clock::now() < until) {
+    if (Clock::now() < until)
         return pids;
-    }
     until = Clock::now() + std::chrono::milliseconds(200);
     pids.clear();
     FILE *sockets = fopen("/proc/net/unix", "re");
@@ -265,13 +251,11 @@ everybody()
         const char *name = strstr(line, "@simcuda.");
         int pid;
         if (name != nullptr && sscanf(name, "@simcuda.%d", &pid) == 1
-            && pid != control->pid) {
+            && pid != control->pid)
             pids.push_back(pid);
-        }
     }
-    if (sockets != nullptr) {
+    if (sockets != nullptr)
         fclose(sockets);
-    }
     return pids;
 }
 
@@ -281,9 +265,8 @@ word_broadcast(const Word &word)
     Message m = {};
     m.kind = Message::WORD;
     m.word = word;
-    for (int pid : everybody()) {
+    for (int pid : everybody())
         send_to(pid, m);
-    }
 }
 
 } // namespace sim

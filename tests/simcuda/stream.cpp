@@ -13,9 +13,8 @@ static auto &spare_handles = *new std::vector<CUstream>;
 static CUstream
 new_handle()
 {
-    if (spare_handles.empty()) {
+    if (spare_handles.empty())
         return (CUstream) new char[64]; // never freed
-    }
     CUstream handle = spare_handles.back();
     spare_handles.pop_back();
     return handle;
@@ -36,14 +35,12 @@ StreamPtr
 stream_of(CUstream handle, Context *ctx)
 {
     static thread_local StreamPtr *per_thread[MAX_DEVICES];
-    if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+    if (handle == nullptr || handle == CU_STREAM_LEGACY)
         return ctx->legacy;
-    }
     if (handle == CU_STREAM_PER_THREAD) {
         StreamPtr *&mine = per_thread[ctx->device];
-        if (mine == nullptr) {
+        if (mine == nullptr)
             mine = new StreamPtr(new_stream(ctx, true));
-        }
         return *mine;
     }
     auto it = streams.find(handle);
@@ -63,11 +60,9 @@ bool
 spoil_capture(const StreamPtr &stream)
 {
     bool spoilt = false;
-    for (auto &item : streams) {
-        if (is_captured_with(item.second, stream)) {
+    for (auto &item : streams)
+        if (is_captured_with(item.second, stream))
             spoilt = item.second->spoilt = true;
-        }
-    }
     return spoilt;
 }
 
@@ -77,12 +72,10 @@ static Mark
 end_of(const StreamPtr &stream)
 {
     bool others = false;
-    for (const StreamPtr &other : active) {
+    for (const StreamPtr &other : active)
         others |= other->ctx == stream->ctx && other->blocking;
-    }
-    if (stream == stream->ctx->legacy && others) {
+    if (stream == stream->ctx->legacy && others)
         return enqueue(stream, Op());
-    }
     return {stream, stream->last};
 }
 
@@ -90,12 +83,10 @@ static CUresult
 create(CUstream *handle, const char *name, unsigned int flags)
 {
     Call call(name);
-    if (!call) {
+    if (!call)
         return call.result;
-    }
-    if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+    if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     StreamPtr stream = new_stream(call.ctx, flags == CU_STREAM_DEFAULT);
     *handle = new_handle();
     streams[*handle] = stream;
@@ -122,12 +113,10 @@ CUresult
 cuStreamDestroy(CUstream handle)
 {
     Call call("StreamDestroy");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
-    if (streams.erase(handle) == 0) {
+    if (streams.erase(handle) == 0)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     spare_handles.push_back(handle);
     return CUDA_SUCCESS;
 }
@@ -136,16 +125,13 @@ CUresult
 cuStreamQuery(CUstream handle)
 {
     Call call("StreamQuery");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (spoil_capture(stream)) {
+    if (spoil_capture(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
     Mark end = end_of(stream);
     demand(end);
     return stream->ctx->error != CUDA_SUCCESS ? stream->ctx->error
@@ -157,16 +143,13 @@ CUresult
 cuStreamSynchronize(CUstream handle)
 {
     Call call("StreamSynchronize");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (spoil_capture(stream)) {
+    if (spoil_capture(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
     return wait_for(call.lock, end_of(stream));
 }
 
@@ -174,13 +157,11 @@ CUresult
 cuStreamGetCtx(CUstream handle, CUcontext *ctx)
 {
     Call call("StreamGetCtx");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     *ctx = (CUcontext)stream->ctx;
     return CUDA_SUCCESS;
 }
@@ -189,13 +170,11 @@ CUresult
 cuStreamGetId(CUstream handle, unsigned long long *id)
 {
     Call call("StreamGetId");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     *id = stream->id;
     return CUDA_SUCCESS;
 }
@@ -204,20 +183,16 @@ CUresult
 cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     Call call("StreamIsCapturing");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr) {
+    if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    }
     *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
                                 : CU_STREAM_CAPTURE_STATUS_NONE;
-    for (auto &item : streams) {
-        if (item.second != stream && is_captured_with(item.second, stream)) {
+    for (auto &item : streams)
+        if (item.second != stream && is_captured_with(item.second, stream))
             return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-        }
-    }
     return CUDA_SUCCESS;
 }
 
@@ -226,9 +201,8 @@ simcuda_capture(CUstream handle, int begin)
 {
     Lock lock(mu);
     auto it = streams.find(handle);
-    if (it == streams.end()) {
+    if (it == streams.end())
         return -1;
-    }
     int spoilt = it->second->spoilt;
     it->second->capturing = begin != 0;
     it->second->spoilt = false;
@@ -239,13 +213,11 @@ CUresult
 cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
     Call call("LaunchHostFunc");
-    if (!call) {
+    if (!call)
         return call.result;
-    }
     StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr || function == nullptr) {
+    if (stream == nullptr || function == nullptr)
         return stream ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    }
     Op op;
     op.run = [=] {
         function(data);

@@ -15,9 +15,8 @@ namespace sim {
 void
 trace(const char *format, ...)
 {
-    if (!on) {
+    if (!on)
         return;
-    }
     char line[200];
     va_list values;
     va_start(values, format);
@@ -37,9 +36,8 @@ simcuda_trace(int begin)
 {
     std::lock_guard<std::mutex> guard(trace_mu);
     on = begin != 0;
-    if (begin) {
+    if (begin)
         lines.clear();
-    }
     return lines.c_str();
 }
 

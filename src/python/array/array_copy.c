@@ -24,9 +24,8 @@ wm_py_array_wait_nogil(const wm_array_t *array, bool to_write)
     wm_error_t err;
     wm_order_t *order = array->storage->order;
     status = wm_order_idle(order, to_write, &idle, &err);
-    if (status == 0 && !idle) {
+    if (status == 0 && !idle)
         WM_PY_UNLOCKED(status = wm_order_wait(order, to_write, &err));
-    }
     return wm_py_result(status, &err);
 }
 
@@ -47,20 +46,17 @@ parse_how(PyObject *blocking, PyObject *stream, how_t *how)
     if (stream != NULL && stream != Py_None) {
         if (wm_py_stream_from_object(stream, "stream", &how->device,
                                      &how->stream)
-            < 0) {
+            < 0)
             return -1;
-        }
         // NULL means a stream of our own, on the floor below.
-        if (how->stream == NULL) {
+        if (how->stream == NULL)
             how->stream = CU_STREAM_LEGACY;
-        }
         how->blocking = false;
     }
     if (blocking != NULL && blocking != Py_None) {
         int truth = PyObject_IsTrue(blocking);
-        if (truth < 0) {
+        if (truth < 0)
             return -1;
-        }
         how->blocking = truth;
     }
     return 0;
@@ -86,9 +82,8 @@ copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
     const wm_array_t *array = &view->array;
     if (wm_py_array_new_nogil(device, pinned, array->dtype, array->ndim,
                               array->shape, &made)
-        < 0) {
+        < 0)
         return NULL;
-    }
     wm_array_producer(&made, &producer);
     if (copy_nogil(&made, &producer, view, how) < 0) {
         wm_array_clear(&made);
@@ -110,9 +105,8 @@ static PyObject *
 copied_object(PyObject *self, int device, bool pinned, const how_t *how)
 {
     wm_view_t view;
-    if (wm_py_view_parse(self, false, "array", &view) < 0) {
+    if (wm_py_view_parse(self, false, "array", &view) < 0)
         return NULL;
-    }
     PyObject *result = copied(&view, device, pinned, how);
     wm_py_view_release(&view);
     return result;
@@ -138,24 +132,21 @@ wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$OO:to", names, &object,
                                      &blocking, &pinning, &stream)
         || wm_py_device_from_object(object, &device) < 0
-        || parse_how(blocking, stream, &how) < 0) {
+        || parse_how(blocking, stream, &how) < 0)
         return NULL;
-    }
     const wm_pointer_t *memory = &wm_py_array_of(self)->storage->memory;
     bool is_pinned = memory->kind == WM_MEMORY_PINNED;
     int pinned = 0;
     if (pinning != NULL && pinning != Py_None) {
         pinned = PyObject_IsTrue(pinning);
-        if (pinned < 0) {
+        if (pinned < 0)
             return NULL;
-        }
     }
     else if (device < 0) {
         pinned = is_pinned;
     }
-    if (device == memory->device && (device >= 0 || pinned == is_pinned)) {
+    if (device == memory->device && (device >= 0 || pinned == is_pinned))
         return Py_NewRef(self);
-    }
     return copied_object(self, device, pinned, &how);
 }
 
@@ -172,9 +163,8 @@ wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
     how_t how;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:copy", names,
                                      &blocking, &stream)
-        || parse_how(blocking, stream, &how) < 0) {
+        || parse_how(blocking, stream, &how) < 0)
         return NULL;
-    }
     const wm_pointer_t *memory = &wm_py_array_of(self)->storage->memory;
     return copied_object(self, memory->device,
                          memory->kind == WM_MEMORY_PINNED, &how);
@@ -188,9 +178,8 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
     int64_t shape[WM_MAX_NDIM], strides[WM_MAX_NDIM];
     int extra = src->ndim - dst->ndim;
     bool fits = true;
-    for (int i = 0; i < extra; i++) {
+    for (int i = 0; i < extra; i++)
         fits &= src->shape[i] == 1; // as NumPy, leading ones are dropped
-    }
     for (int i = 0; i < dst->ndim; i++) {
         int at = i + extra;
         bool repeat = at < 0 || (src->shape[at] == 1 && dst->shape[i] != 1);
@@ -251,9 +240,8 @@ assign(const wm_array_t *dst, PyObject *value, const how_t *how)
     wm_view_t src;
     wm_producer_t producer;
     if (check_writable(dst) < 0
-        || wm_py_array_view_data(value, &dst->dtype, "source", &src) < 0) {
+        || wm_py_array_view_data(value, &dst->dtype, "source", &src) < 0)
         return -1;
-    }
     int status;
     if (src.memory.device < 0 && wm_array_count(&src.array) == 1
         && src.array.ndim <= dst->ndim
@@ -295,9 +283,8 @@ wm_py_array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$O:assign", names,
                                      &source, &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0
-        || assign(wm_py_array_of(self), source, &how) < 0) {
+        || assign(wm_py_array_of(self), source, &how) < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 
@@ -319,20 +306,16 @@ wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &value, &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0 || check_writable(array) < 0
         || wm_py_array_view_host_data(value, &array->dtype, "value", &view)
-               < 0) {
+               < 0)
         return NULL;
-    }
     int status = -1;
-    if (wm_array_count(&view.array) != 1) {
+    if (wm_array_count(&view.array) != 1)
         PyErr_SetString(PyExc_ValueError, "value: one scalar is expected");
-    }
-    else {
+    else
         status = fill_nogil(array, view.array.data, &how);
-    }
     wm_py_view_release(&view);
-    if (status < 0) {
+    if (status < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 
@@ -351,8 +334,7 @@ wm_py_array_zero(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &blocking, &stream)
         || parse_how(blocking, stream, &how) < 0
         || check_writable(wm_py_array_of(self)) < 0
-        || fill_nogil(wm_py_array_of(self), zero, &how) < 0) {
+        || fill_nogil(wm_py_array_of(self), zero, &how) < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }

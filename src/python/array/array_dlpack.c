@@ -78,26 +78,23 @@ tensor_init(export_t *export, const wm_array_t *array, wm_dl_tensor_t *tensor)
 static void
 free_versioned_capsule(PyObject *capsule)
 {
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
         delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    }
 }
 
 static void
 free_legacy_capsule(PyObject *capsule)
 {
-    if (PyCapsule_IsValid(capsule, "dltensor")) {
+    if (PyCapsule_IsValid(capsule, "dltensor"))
         delete_legacy(PyCapsule_GetPointer(capsule, "dltensor"));
-    }
 }
 
 static PyObject *
 capsule_of(const wm_array_t *array, bool versioned, bool copied)
 {
     export_t *export = calloc(1, sizeof(*export));
-    if (export == NULL) {
+    if (export == NULL)
         return PyErr_NoMemory();
-    }
     wm_dl_versioned_t *modern = &export->managed.versioned;
     wm_dl_managed_t *legacy = &export->managed.legacy;
     export->storage = wm_storage_retain(array->storage);
@@ -116,9 +113,8 @@ capsule_of(const wm_array_t *array, bool versioned, bool copied)
         legacy->deleter = delete_legacy;
         capsule = PyCapsule_New(legacy, "dltensor", free_legacy_capsule);
     }
-    if (capsule == NULL) {
+    if (capsule == NULL)
         export_free(export);
-    }
     return capsule;
 }
 
@@ -131,22 +127,19 @@ order_consumer(const wm_array_t *array, PyObject *object)
     long long number = 1; // the legacy default stream
     if (object != Py_None) {
         number = PyLong_AsLongLong(object);
-        if (number == -1 && PyErr_Occurred()) {
+        if (number == -1 && PyErr_Occurred())
             return -1;
-        }
     }
-    if (number == -1) {
+    if (number == -1)
         return 0;
-    }
     if (device < 0 && object != Py_None) {
         PyErr_SetString(PyExc_ValueError,
                         "stream: an array of the host has none, None is "
                         "expected");
         return -1;
     }
-    if (device < 0) {
+    if (device < 0)
         return wm_py_array_wait_nogil(array, true);
-    }
     if (number <= 0) {
         PyErr_Format(PyExc_ValueError,
                      "stream: %lld is not -1, 1 (the legacy default stream), "
@@ -157,9 +150,8 @@ order_consumer(const wm_array_t *array, PyObject *object)
     CUstream ours;
     CUstream stream = (CUstream)(uintptr_t)number;
     wm_error_t err;
-    if (wm_py_array_export_stream(array, &ours) < 0) {
+    if (wm_py_array_export_stream(array, &ours) < 0)
         return -1;
-    }
     if (ours != NULL
         && wm_stream_follow(device, stream, device, ours, &err) < 0) {
         wm_py_raise(&err);
@@ -173,9 +165,8 @@ static int
 parse_max_version(PyObject *object, bool *versioned)
 {
     *versioned = false;
-    if (object == Py_None) {
+    if (object == Py_None)
         return 0;
-    }
     long major, minor;
     if (!PyTuple_Check(object)
         || !PyArg_ParseTuple(object, "ll", &major, &minor)) {
@@ -194,9 +185,8 @@ parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
 {
     int type, id;
     *ordinal = array->storage->memory.device;
-    if (object == Py_None) {
+    if (object == Py_None)
         return 0;
-    }
     PyObject *pair = PySequence_Tuple(object);
     if (pair == NULL || !PyArg_ParseTuple(pair, "ii", &type, &id)) {
         Py_XDECREF(pair);
@@ -226,14 +216,12 @@ static PyObject *
 export_copy(PyObject *self, int ordinal, bool versioned)
 {
     wm_view_t view;
-    if (wm_py_view_parse(self, false, "array", &view) < 0) {
+    if (wm_py_view_parse(self, false, "array", &view) < 0)
         return NULL;
-    }
     PyObject *copy = wm_py_array_copy_of(&view, ordinal, false, true);
     wm_py_view_release(&view);
-    if (copy == NULL) {
+    if (copy == NULL)
         return NULL;
-    }
     atomic_store(&wm_py_array_of(copy)->storage->shared, true);
     PyObject *capsule = capsule_of(wm_py_array_of(copy), versioned, true);
     Py_DECREF(copy);
@@ -265,31 +253,27 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO:__dlpack__", names,
                                      &stream, &version, &device, &copying)
         || parse_max_version(version, &versioned) < 0
-        || parse_dl_device(device, array, &ordinal) < 0) {
+        || parse_dl_device(device, array, &ordinal) < 0)
         return NULL;
-    }
     bool elsewhere = ordinal != array->storage->memory.device;
     int copy = copying == Py_None ? elsewhere : PyObject_IsTrue(copying);
-    if (copy < 0) {
+    if (copy < 0)
         return NULL;
-    }
     if (elsewhere && !copy) {
         PyErr_SetString(PyExc_BufferError,
                         "copy: another device needs a copy");
         return NULL;
     }
-    if (copy) {
+    if (copy)
         return export_copy(self, ordinal, versioned);
-    }
     if (array->readonly && !versioned) {
         PyErr_SetString(PyExc_BufferError,
                         "a read-only array needs DLPack of version 1 "
                         "(max_version=(1, 0)), or a .copy()");
         return NULL;
     }
-    if (order_consumer(array, stream) < 0) {
+    if (order_consumer(array, stream) < 0)
         return NULL;
-    }
     atomic_store(&array->storage->shared, true);
     return capsule_of(array, versioned, false);
 }

@@ -15,16 +15,13 @@ export_stream_of(int device, CUstream *stream, wm_error_t *err)
     if (export_streams[device] == NULL) {
         CUstream made;
         int status = wm_stream_create(device, 0, &made, err);
-        if (status < 0) {
+        if (status < 0)
             return status;
-        }
         // A tool in the driver may have let others come here meanwhile.
-        if (export_streams[device] == NULL) {
+        if (export_streams[device] == NULL)
             export_streams[device] = made;
-        }
-        else {
+        else
             wm_stream_destroy(device, made);
-        }
     }
     *stream = export_streams[device];
     return 0;
@@ -50,15 +47,13 @@ wm_py_array_export_stream(const wm_array_t *array, CUstream *stream)
     int device = array->storage->memory.device;
     wm_array_producer(array, &producer);
     *stream = NULL;
-    if (producer.kind == WM_PRODUCER_DEVICE) {
+    if (producer.kind == WM_PRODUCER_DEVICE)
         return wait_for_others(&producer);
-    }
     int status = wm_order_idle(order, true, &idle, &err);
     if (status == 0 && !idle) {
         status = export_stream_of(device, stream, &err);
-        if (status == 0) {
+        if (status == 0)
             status = wm_order_before_write(order, device, *stream, &err);
-        }
     }
     return wm_py_result(status, &err);
 }
@@ -71,25 +66,21 @@ interface_dict(PyObject *self, bool with_stream, CUstream stream)
     PyObject *shape = NULL, *strides = NULL, *named = NULL, *dict = NULL;
     void *data = wm_array_count(array) > 0 ? array->data : NULL;
     shape = PyObject_GetAttrString(self, "shape");
-    if (wm_array_is_contiguous(array)) {
+    if (wm_array_is_contiguous(array))
         strides = Py_NewRef(Py_None);
-    }
-    else {
+    else
         strides = PyObject_GetAttrString(self, "strides");
-    }
     named = stream != NULL ? PyLong_FromVoidPtr(stream) : Py_NewRef(Py_None);
     PyObject *address = PyLong_FromVoidPtr(data);
-    if (shape == NULL || strides == NULL || named == NULL || address == NULL) {
+    if (shape == NULL || strides == NULL || named == NULL || address == NULL)
         goto done;
-    }
     dict = Py_BuildValue("{s:O,s:s,s:(OO),s:O,s:i}", "shape", shape, "typestr",
                          typestr, "data", address,
                          array->readonly ? Py_True : Py_False, "strides",
                          strides, "version", 3);
     if (dict != NULL && with_stream
-        && PyDict_SetItemString(dict, "stream", named) < 0) {
+        && PyDict_SetItemString(dict, "stream", named) < 0)
         Py_CLEAR(dict);
-    }
 done:
     Py_XDECREF(shape);
     Py_XDECREF(strides);
@@ -119,9 +110,8 @@ wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
         return no_interface("__cuda_array_interface__ cannot say bfloat16: "
                             "use DLPack");
     }
-    if (wm_py_array_export_stream(array, &stream) < 0) {
+    if (wm_py_array_export_stream(array, &stream) < 0)
         return NULL;
-    }
     atomic_store(&array->storage->shared, true);
     return interface_dict(self, true, stream);
 }
@@ -138,9 +128,8 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
         return no_interface("__array_interface__ cannot say bfloat16: use "
                             ".numpy()");
     }
-    if (wm_py_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0)
         return NULL;
-    }
     atomic_store(&array->storage->shared, true);
     return interface_dict(self, false, NULL);
 }
@@ -151,15 +140,12 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit platform");
 static const char *
 refusal(const wm_array_t *array, int flags)
 {
-    if (array->storage->memory.device >= 0) {
+    if (array->storage->memory.device >= 0)
         return "this array is on a GPU: use .numpy() for a copy on the host";
-    }
-    if (wm_dtype_info(array->dtype)->format == NULL) {
+    if (wm_dtype_info(array->dtype)->format == NULL)
         return "the buffer protocol has no bfloat16: use .numpy()";
-    }
-    if ((flags & PyBUF_WRITABLE) != 0 && array->readonly) {
+    if ((flags & PyBUF_WRITABLE) != 0 && array->readonly)
         return "the array is read-only";
-    }
     bool c = wm_array_is_contiguous(array);
     bool f = wm_array_is_f_contiguous(array);
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
@@ -167,9 +153,8 @@ refusal(const wm_array_t *array, int flags)
         || ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !c)
         || ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !f)
         || ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !c
-            && !f)) {
+            && !f))
         return "the array is not contiguous as asked for: use .copy()";
-    }
     return NULL;
 }
 
@@ -184,9 +169,8 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
         PyErr_SetString(PyExc_BufferError, why);
         return -1;
     }
-    if (wm_py_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0)
         return -1;
-    }
     atomic_store(&array->storage->shared, true);
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
     bool shaped = (flags & PyBUF_ND) == PyBUF_ND;

@@ -45,13 +45,11 @@ no_index(PyObject *key)
 static int
 take_int(walk_t *walk, PyObject *key)
 {
-    if (walk->next == walk->source->ndim) {
+    if (walk->next == walk->source->ndim)
         return too_many(walk);
-    }
     Py_ssize_t index = PyNumber_AsSsize_t(key, PyExc_IndexError);
-    if (index == -1 && PyErr_Occurred()) {
+    if (index == -1 && PyErr_Occurred())
         return PyErr_ExceptionMatches(PyExc_TypeError) ? no_index(key) : -1;
-    }
     int64_t extent = walk->source->shape[walk->next];
     int64_t at = index < 0 ? index + extent : index;
     if (at < 0 || at >= extent) {
@@ -69,18 +67,15 @@ static int
 take_slice(walk_t *walk, PyObject *key)
 {
     Py_ssize_t start, stop, step;
-    if (walk->next == walk->source->ndim) {
+    if (walk->next == walk->source->ndim)
         return too_many(walk);
-    }
-    if (PySlice_Unpack(key, &start, &stop, &step) < 0) {
+    if (PySlice_Unpack(key, &start, &stop, &step) < 0)
         return -1;
-    }
     Py_ssize_t extent = (Py_ssize_t)walk->source->shape[walk->next];
     Py_ssize_t count = PySlice_AdjustIndices(extent, &start, &stop, step);
     int64_t stride = walk->source->strides[walk->next++];
-    if (count > 0) {
+    if (count > 0)
         walk->view->data += start * stride;
-    }
     // A step that is never taken must not overflow.
     int64_t stepped = count > 1 ? stride * step : stride;
     return add_dimension(walk, count, stepped);
@@ -94,9 +89,8 @@ take_ellipsis(walk_t *walk, int keys_after)
         int at = walk->next++;
         if (add_dimension(walk, walk->source->shape[at],
                           walk->source->strides[at])
-            < 0) {
+            < 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -104,19 +98,15 @@ take_ellipsis(walk_t *walk, int keys_after)
 static int
 take_key(walk_t *walk, PyObject *key, int keys_after)
 {
-    if (key == Py_Ellipsis) {
+    if (key == Py_Ellipsis)
         return take_ellipsis(walk, keys_after);
-    }
-    if (key == Py_None) {
+    if (key == Py_None)
         return add_dimension(walk, 1, 0);
-    }
-    if (PySlice_Check(key)) {
+    if (PySlice_Check(key))
         return take_slice(walk, key);
-    }
     if (PyIndex_Check(key) && !PyBool_Check(key)
-        && Py_TYPE(key) != wm_py_state->array_type) {
+        && Py_TYPE(key) != wm_py_state->array_type)
         return take_int(walk, key);
-    }
     return no_index(key);
 }
 
@@ -125,9 +115,8 @@ static int
 count_keys(PyObject *const *keys, Py_ssize_t first, Py_ssize_t count)
 {
     int consuming = 0;
-    for (Py_ssize_t i = first; i < count; i++) {
+    for (Py_ssize_t i = first; i < count; i++)
         consuming += keys[i] != Py_None && keys[i] != Py_Ellipsis;
-    }
     return consuming;
 }
 
@@ -142,9 +131,8 @@ take_keys(walk_t *walk, PyObject *const *keys, Py_ssize_t count)
             return -1;
         }
         ellipsis |= keys[i] == Py_Ellipsis;
-        if (take_key(walk, keys[i], count_keys(keys, i + 1, count)) < 0) {
+        if (take_key(walk, keys[i], count_keys(keys, i + 1, count)) < 0)
             return -1;
-        }
     }
     return take_ellipsis(walk, 0);
 }
@@ -173,9 +161,8 @@ PyObject *
 wm_py_array_subscript(PyObject *self, PyObject *key)
 {
     wm_array_t view;
-    if (index_view(self, key, &view) < 0) {
+    if (index_view(self, key, &view) < 0)
         return NULL;
-    }
     return wm_py_array_view_object(self, &view);
 }
 
@@ -187,9 +174,8 @@ wm_py_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "elements cannot be deleted");
         return -1;
     }
-    if (index_view(self, key, &view) < 0) {
+    if (index_view(self, key, &view) < 0)
         return -1;
-    }
     int status = wm_py_array_assign_object(&view, value);
     wm_array_clear(&view);
     return status;

@@ -18,9 +18,8 @@ parse_place(PyObject *object, int pinned, int *device)
         return 0;
     }
     if (wm_py_device_from_object(object != NULL ? object : Py_None, device)
-        < 0) {
+        < 0)
         return -1;
-    }
     if (pinned && *device >= 0) {
         PyErr_Format(PyExc_ValueError,
                      "pinned: memory of cuda:%d cannot be pinned, only "
@@ -48,9 +47,8 @@ make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
     int device, ndim;
     int64_t extents[WM_MAX_NDIM];
     if (parse_place(device_object, pinned, &device) < 0
-        || wm_py_array_parse_shape(shape, "shape", &ndim, extents) < 0) {
+        || wm_py_array_parse_shape(shape, "shape", &ndim, extents) < 0)
         return -1;
-    }
     return wm_py_array_new_nogil(device, pinned, dtype, ndim, extents, array);
 }
 
@@ -94,9 +92,8 @@ empty(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOp:empty", names,
                                      &shape, &type, &device, &pinned)
         || parse_dtype(type, &dtype) < 0
-        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        || make_empty(shape, dtype, device, pinned, &array) < 0)
         return NULL;
-    }
     return wm_py_array_object(&array);
 }
 
@@ -124,9 +121,8 @@ zeros(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
                                      &shape, &type, &device, &pinned,
                                      &blocking)
         || parse_dtype(type, &dtype) < 0
-        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        || make_empty(shape, dtype, device, pinned, &array) < 0)
         return NULL;
-    }
     return filled(&array, zero, blocking);
 }
 
@@ -139,9 +135,8 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
     if ((given && wm_py_dtype_from_object(type, dtype) < 0)
         || wm_py_array_view_data(value, given ? dtype : NULL, "fill_value",
                                  &view)
-               < 0) {
+               < 0)
         return -1;
-    }
     int status = 0;
     *dtype = view.array.dtype;
     if (wm_array_count(&view.array) != 1 || view.memory.device >= 0) {
@@ -183,9 +178,8 @@ full(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
                                      &shape, &value, &type, &device, &pinned,
                                      &blocking)
         || parse_value(value, type, &dtype, bytes) < 0
-        || make_empty(shape, dtype, device, pinned, &array) < 0) {
+        || make_empty(shape, dtype, device, pinned, &array) < 0)
         return NULL;
-    }
     return filled(&array, bytes, blocking);
 }
 
@@ -200,9 +194,8 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     if ((given && wm_py_dtype_from_object(type, &dtype) < 0)
         || parse_place(device_object, pinned, &device) < 0
         || wm_py_array_view_data(data, given ? &dtype : NULL, argument, &view)
-               < 0) {
+               < 0)
         return NULL;
-    }
     PyObject *result = wm_py_array_copy_of(&view, device, pinned, blocking);
     wm_py_view_release(&view);
     return result;
@@ -281,12 +274,10 @@ static PyObject *
 view_of(PyObject *object)
 {
     wm_view_t view;
-    if (Py_TYPE(object) == wm_py_state->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type)
         return Py_NewRef(object);
-    }
-    if (wm_py_view_parse(object, false, "obj", &view) < 0) {
+    if (wm_py_view_parse(object, false, "obj", &view) < 0)
         return NULL;
-    }
     return object_of_view(&view);
 }
 
@@ -296,14 +287,12 @@ asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     static char *names[] = {"obj", "dtype", "device", "copy", NULL};
     PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
-                                     &object, &type, &place, &copy)) {
+                                     &object, &type, &place, &copy))
         return NULL;
-    }
     PyObject *view = view_of(object);
     bool plain = type == Py_None && place == Py_None && copy == Py_None;
-    if (view == NULL || plain) {
+    if (view == NULL || plain)
         return view;
-    }
     PyObject *result = wm_py_cold("warpmpi._arrays", "_converted", "(OOOOO)",
                                   object, view, type, place, copy);
     Py_DECREF(view);
@@ -314,9 +303,8 @@ static int
 view_dlpack(PyObject *object, wm_view_t *view)
 {
     const void *api;
-    if (Py_TYPE(object) == wm_py_state->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type)
         return wm_py_view_parse(object, false, "x", view);
-    }
     int status = wm_py_view_exchange.claims(Py_TYPE(object), &api)
                      ? wm_py_view_exchange.parse(object, api, false, "x", view)
                      : wm_py_view_parse_dlpack(object, false, "x", view);

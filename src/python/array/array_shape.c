@@ -31,9 +31,8 @@ wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
         return -1;
     }
     PyObject *fast = PySequence_Tuple(object);
-    if (fast == NULL) {
+    if (fast == NULL)
         return -1;
-    }
     int status = 0;
     Py_ssize_t count = PyTuple_GET_SIZE(fast);
     if (count > WM_MAX_NDIM) {

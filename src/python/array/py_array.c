@@ -80,15 +80,13 @@ array_dealloc(PyObject *self)
     wm_array_object_t *object = (wm_array_object_t *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    if (object->weakrefs != NULL) {
+    if (object->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
-    }
     // A foreign owner's end must not swallow an exception on its way.
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
-    if (object->base == NULL) {
+    if (object->base == NULL)
         wm_array_clear(&object->array);
-    }
     Py_CLEAR(object->base);
     PyErr_Restore(error_type, error, traceback);
     PyObject_GC_Del(self);
@@ -104,9 +102,8 @@ array_traverse(PyObject *self, visitproc visit, void *arg)
     wm_storage_t *storage = object->array.storage;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(object->base);
-    if (object->base == NULL && atomic_load(&storage->references) == 1) {
+    if (object->base == NULL && atomic_load(&storage->references) == 1)
         Py_VISIT(wm_py_view_object(storage->release, storage->owner));
-    }
     return 0;
 }
 
@@ -176,9 +173,8 @@ get_ptr(PyObject *self, void *Py_UNUSED(unused))
 {
     const wm_array_t *array = wm_py_array_of(self);
     atomic_store(&array->storage->shared, true);
-    if (wm_py_array_wait_nogil(array, true) < 0) {
+    if (wm_py_array_wait_nogil(array, true) < 0)
         return NULL;
-    }
     return PyLong_FromVoidPtr(array->data);
 }
 

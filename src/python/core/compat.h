@@ -14,12 +14,10 @@ static inline int
 PyObject_GetOptionalAttr(PyObject *object, PyObject *name, PyObject **value)
 {
     *value = PyObject_GetAttr(object, name);
-    if (*value != NULL) {
+    if (*value != NULL)
         return 1;
-    }
-    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError))
         return -1;
-    }
     PyErr_Clear();
     return 0;
 }

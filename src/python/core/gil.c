@@ -56,9 +56,8 @@ static int
 hear(const char *event, PyObject *Py_UNUSED(arguments),
      void *Py_UNUSED(unused))
 {
-    if (strcmp(event, "cpython.PyInterpreterState_New") == 0) {
+    if (strcmp(event, "cpython.PyInterpreterState_New") == 0)
         atomic_store(&misled, true);
-    }
     return 0;
 }
 
@@ -69,9 +68,8 @@ watch(void)
     Py_BEGIN_ALLOW_THREADS;
     before = PyGILState_Check();
     Py_END_ALLOW_THREADS;
-    if (before) {
+    if (before)
         atomic_store(&misled, true);
-    }
     return before ? 0 : PySys_AddAuditHook(hear, NULL);
 }
 
@@ -108,9 +106,8 @@ wm_py_watch_gil(void)
 {
     static bool watching; // the import may be tried again
     if (!watching) {
-        if (watch() < 0) {
+        if (watch() < 0)
             return -1;
-        }
         watching = true;
     }
     wm_lock_set_holder(let_go, take_back, is_alive);

@@ -47,9 +47,8 @@ driver_version(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     int version;
     WM_PY_UNLOCKED(version = wm_driver_version());
-    if (version == 0) {
+    if (version == 0)
         Py_RETURN_NONE;
-    }
     return Py_BuildValue("ii", version / 1000, version % 1000 / 10);
 }
 

@@ -31,17 +31,15 @@ raise_cuda(PyObject *type, const wm_error_t *err)
 {
     PyObject *code = NULL, *name = NULL;
     PyObject *exception = PyObject_CallFunction(type, "s", err->text);
-    if (exception == NULL) {
+    if (exception == NULL)
         goto done;
-    }
     if (err->detail != 0) {
         code = PyLong_FromLong(err->detail);
         name = PyUnicode_FromString(wm_cu_error_name(err->detail));
         if (code == NULL || name == NULL
             || PyObject_SetAttrString(exception, "code", code) < 0
-            || PyObject_SetAttrString(exception, "name", name) < 0) {
+            || PyObject_SetAttrString(exception, "name", name) < 0)
             goto done;
-        }
     }
     PyErr_SetObject(type, exception);
 done:
@@ -69,12 +67,10 @@ wm_py_raise(const wm_error_t *err)
         raise_cuda(wm_py_state->cuda_error, err);
         break;
     case WM_ERR_MEMORY:
-        if (err->detail == CUDA_ERROR_OUT_OF_MEMORY) {
+        if (err->detail == CUDA_ERROR_OUT_OF_MEMORY)
             raise_cuda(wm_py_state->memory_error, err);
-        }
-        else {
+        else
             PyErr_SetString(PyExc_MemoryError, err->text);
-        }
         break;
     case WM_ERR_VALUE:
         PyErr_SetString(PyExc_ValueError, err->text);
@@ -138,27 +134,23 @@ wm_py_add_exceptions(PyObject *module)
     PyObject *attributes = Py_BuildValue("{s:O,s:O}", "code", Py_None, "name",
                                          Py_None);
     int status = -1;
-    if (attributes == NULL) {
+    if (attributes == NULL)
         goto done;
-    }
     state->cuda_error = PyErr_NewExceptionWithDoc(
         "warpmpi.CudaError", cuda_error_doc, PyExc_RuntimeError, attributes);
-    if (state->cuda_error == NULL) {
+    if (state->cuda_error == NULL)
         goto done;
-    }
     bases = PyTuple_Pack(2, state->cuda_error, PyExc_MemoryError);
-    if (bases == NULL) {
+    if (bases == NULL)
         goto done;
-    }
     state->memory_error = PyErr_NewExceptionWithDoc(
         "warpmpi.OutOfMemoryError", memory_error_doc, bases, NULL);
     if (state->memory_error == NULL
         || PyModule_AddObjectRef(module, "CudaError", state->cuda_error) < 0
         || PyModule_AddObjectRef(module, "OutOfMemoryError",
                                  state->memory_error)
-               < 0) {
+               < 0)
         goto done;
-    }
     status = 0;
 done:
     Py_XDECREF(attributes);

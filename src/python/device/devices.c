@@ -39,9 +39,8 @@ current_device(int *ordinal)
             *ordinal = wm_py_device_ordinal(device);
             return 0;
         }
-        if (PyErr_Occurred()) {
+        if (PyErr_Occurred())
             return -1;
-        }
     }
     *ordinal = default_device();
     return 0;
@@ -52,9 +51,8 @@ static int
 unknown_device(PyObject *given)
 {
     wm_error_t err = {.text = "no CUDA device"};
-    if (count_devices() == 0) {
+    if (count_devices() == 0)
         (void)!wm_driver_load(&err);
-    }
     Py_XDECREF(wm_py_cold("warpmpi._foreign", "unknown_device", "(Os)", given,
                           err.text));
     return -1;
@@ -63,9 +61,8 @@ unknown_device(PyObject *given)
 static int
 check_ordinal(PyObject *given, long ordinal, int *device)
 {
-    if (ordinal < -1 || (ordinal >= 0 && ordinal >= count_devices())) {
+    if (ordinal < -1 || (ordinal >= 0 && ordinal >= count_devices()))
         return unknown_device(given);
-    }
     *device = (int)ordinal;
     return 0;
 }
@@ -79,24 +76,20 @@ device_from_text(PyObject *given, const char *text, int *device)
     }
     if (strcmp(text, "cuda") == 0) {
         int current;
-        if (current_device(&current) < 0) {
+        if (current_device(&current) < 0)
             return -1;
-        }
-        if (current < 0) {
+        if (current < 0)
             current = default_device();
-        }
-        if (current < 0) {
+        if (current < 0)
             return unknown_device(given);
-        }
         *device = current;
         return 0;
     }
     if (strncmp(text, "cuda:", 5) == 0 && text[5] >= '0' && text[5] <= '9') {
         char *end;
         long ordinal = strtol(text + 5, &end, 10);
-        if (*end == '\0') {
+        if (*end == '\0')
             return check_ordinal(given, ordinal, device);
-        }
     }
     return unknown_device(given);
 }
@@ -118,17 +111,15 @@ device_from_value(PyObject *given, PyObject *value, int *device)
 int
 wm_py_device_from_object(PyObject *object, int *device)
 {
-    if (object == NULL || object == Py_None) {
+    if (object == NULL || object == Py_None)
         return current_device(device);
-    }
     if (Py_IS_TYPE(object, wm_py_state->device_type)) {
         *device = wm_py_device_ordinal(object);
         return 0;
     }
     if (PyUnicode_Check(object)
-        || (PyLong_Check(object) && !PyBool_Check(object))) {
+        || (PyLong_Check(object) && !PyBool_Check(object)))
         return device_from_value(object, object, device);
-    }
     PyObject *value = wm_py_cold("warpmpi._foreign", "device_of", "(O)",
                                  object);
     int status = value != NULL ? device_from_value(object, value, device) : -1;
@@ -140,9 +131,8 @@ int
 wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
 {
     int device;
-    if (wm_py_device_from_object(object, &device) < 0) {
+    if (wm_py_device_from_object(object, &device) < 0)
         return -1;
-    }
     if (device < 0) {
         PyErr_Format(PyExc_ValueError, "%s needs a CUDA device, not 'cpu'",
                      what);
@@ -157,12 +147,10 @@ wm_py_synchronize_device(int ordinal)
 {
     wm_error_t err;
     int status = 0;
-    if (ordinal >= 0) {
+    if (ordinal >= 0)
         WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err));
-    }
-    if (status < 0) {
+    if (status < 0)
         wm_py_raise(&err);
-    }
     return status < 0 ? -1 : 0;
 }
 
@@ -185,9 +173,8 @@ get_device(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     int ordinal;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:get_device", names,
                                      &ident)
-        || wm_py_device_from_object(ident, &ordinal) < 0) {
+        || wm_py_device_from_object(ident, &ordinal) < 0)
         return NULL;
-    }
     return wm_py_device(ordinal);
 }
 
@@ -220,22 +207,19 @@ set_device(PyObject *Py_UNUSED(module), PyObject *ident)
     }
     if (ident == Py_None) {
         if (PyDict_DelItem(thread, key) < 0) {
-            if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
+            if (!PyErr_ExceptionMatches(PyExc_KeyError))
                 return NULL;
-            }
             PyErr_Clear();
         }
         Py_RETURN_NONE;
     }
-    if (wm_py_device_from_object(ident, &ordinal) < 0) {
+    if (wm_py_device_from_object(ident, &ordinal) < 0)
         return NULL;
-    }
     PyObject *device = wm_py_device(ordinal);
     int status = device != NULL ? PyDict_SetItem(thread, key, device) : -1;
     Py_XDECREF(device);
-    if (status < 0) {
+    if (status < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 
@@ -255,9 +239,8 @@ synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:synchronize_device",
                                      names, &device)
         || wm_py_device_from_object(device, &ordinal) < 0
-        || wm_py_synchronize_device(ordinal) < 0) {
+        || wm_py_synchronize_device(ordinal) < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 

@@ -18,9 +18,8 @@ wm_py_device(int ordinal)
     if (*entry == NULL) {
         PyTypeObject *type = wm_py_state->device_type;
         device_t *device = PyObject_New(device_t, type);
-        if (device == NULL) {
+        if (device == NULL)
             return NULL;
-        }
         device->ordinal = ordinal;
         *entry = (PyObject *)device;
     }
@@ -48,9 +47,8 @@ PyDoc_STRVAR(
 static PyObject *
 device_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    if (wm_py_synchronize_device(((device_t *)self)->ordinal) < 0) {
+    if (wm_py_synchronize_device(((device_t *)self)->ordinal) < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 

@@ -20,15 +20,13 @@ event_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     CUevent handle;
     wm_error_t err;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Event", names, &given)
-        || wm_py_cuda_device(given, "an event", &device) < 0) {
+        || wm_py_cuda_device(given, "an event", &device) < 0)
         return NULL;
-    }
     WM_PY_UNLOCKED(
         status = wm_event_create(
             device, &handle, &err)); // the first use of a device takes long
-    if (status < 0) {
+    if (status < 0)
         return wm_py_raise(&err);
-    }
     event_t *event = (event_t *)type->tp_alloc(type, 0);
     if (event == NULL) {
         wm_event_destroy(device, handle);
@@ -44,9 +42,8 @@ event_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     event_t *event = (event_t *)self;
-    if (event->handle != NULL) {
+    if (event->handle != NULL)
         wm_event_destroy(event->device, event->handle);
-    }
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -69,9 +66,8 @@ get_is_complete(PyObject *self, void *Py_UNUSED(unused))
     event_t *event = (event_t *)self;
     bool done;
     wm_error_t err;
-    if (wm_event_done(event->device, event->handle, &done, &err) < 0) {
+    if (wm_event_done(event->device, event->handle, &done, &err) < 0)
         return wm_py_raise(&err);
-    }
     return PyBool_FromLong(done);
 }
 
@@ -102,18 +98,16 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
     CUstream handle;
     wm_error_t err;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
-        || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0) {
+        || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0)
         return NULL;
-    }
     if (event->device != device) {
         return PyErr_Format(PyExc_ValueError,
                             "an event of cuda:%d cannot be recorded on a "
                             "stream of cuda:%d",
                             event->device, device);
     }
-    if (wm_event_record(device, event->handle, handle, &err) < 0) {
+    if (wm_event_record(device, event->handle, handle, &err) < 0)
         return wm_py_raise(&err);
-    }
     Py_RETURN_NONE;
 }
 

@@ -16,9 +16,8 @@ static stream_t *
 stream_new(PyTypeObject *type, int device)
 {
     stream_t *stream = (stream_t *)type->tp_alloc(type, 0);
-    if (stream != NULL) {
+    if (stream != NULL)
         stream->device = device;
-    }
     return stream;
 }
 
@@ -28,9 +27,8 @@ static int
 device_of_default_stream(int told, int *device)
 {
     int found = told >= 0 ? told : wm_device_current();
-    if (found < 0) {
+    if (found < 0)
         return wm_py_cuda_device(NULL, "a stream", device);
-    }
     *device = found;
     return 0;
 }
@@ -54,14 +52,12 @@ wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
     }
     CUstream handle = PyLong_AsVoidPtr(number);
     Py_DECREF(found);
-    if (handle == NULL && PyErr_Occurred()) {
+    if (handle == NULL && PyErr_Occurred())
         return -1;
-    }
     if (handle == NULL || handle == CU_STREAM_LEGACY
         || handle == CU_STREAM_PER_THREAD) {
-        if (device_of_default_stream(ordinal, &ordinal) < 0) {
+        if (device_of_default_stream(ordinal, &ordinal) < 0)
             return -1;
-        }
         handle = handle != NULL ? handle : CU_STREAM_LEGACY;
     }
     else {
@@ -102,18 +98,16 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
     int status = none ? wm_py_cuda_device(device, "a stream", &own)
                       : wm_py_stream_from_object(given, "cuda_stream", &own,
                                                  &self->handle);
-    if (status < 0) {
+    if (status < 0)
         return -1;
-    }
     self->device = own;
     if (none) {
         self->handle = CU_STREAM_LEGACY;
         return 0;
     }
     if (device != NULL && device != Py_None) {
-        if (wm_py_cuda_device(device, "a stream", &self->device) < 0) {
+        if (wm_py_cuda_device(device, "a stream", &self->device) < 0)
             return -1;
-        }
         bool anywhere = self->handle == CU_STREAM_LEGACY
                         || self->handle == CU_STREAM_PER_THREAD;
         if (own != self->device && !(anywhere && PyLong_Check(given))) {
@@ -123,9 +117,8 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
             return -1;
         }
     }
-    if (!PyLong_Check(given)) {
+    if (!PyLong_Check(given))
         self->owner = Py_NewRef(given);
-    }
     return 0;
 }
 
@@ -135,26 +128,22 @@ stream_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"device", "cuda_stream", NULL};
     PyObject *device = NULL, *given = NULL; // borrowed
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:Stream", names,
-                                     &device, &given)) {
+                                     &device, &given))
         return NULL;
-    }
     stream_t *self = stream_new(type, -1);
-    if (self == NULL) {
+    if (self == NULL)
         return NULL;
-    }
     int status;
     if (given != NULL) {
         status = stream_view(self, given, device);
     }
     else {
         status = wm_py_cuda_device(device, "a stream", &self->device);
-        if (status == 0) {
+        if (status == 0)
             status = stream_open(self);
-        }
     }
-    if (status < 0) {
+    if (status < 0)
         Py_CLEAR(self);
-    }
     return (PyObject *)self;
 }
 
@@ -206,9 +195,8 @@ get_is_complete(PyObject *self, void *Py_UNUSED(unused))
     stream_t *stream = (stream_t *)self;
     bool idle;
     wm_error_t err;
-    if (wm_stream_idle(stream->device, stream->handle, &idle, &err) < 0) {
+    if (wm_stream_idle(stream->device, stream->handle, &idle, &err) < 0)
         return wm_py_raise(&err);
-    }
     return PyBool_FromLong(idle);
 }
 

@@ -175,8 +175,7 @@ void
 wm_py_elements_free(wm_pattern_t *pattern)
 {
     if (pattern != NULL && pattern->type != MPI_DATATYPE_NULL
-        && wm_engine_check(NULL) == 0) {
+        && wm_engine_check(NULL) == 0)
         WM_PY_UNLOCKED(MPI_Type_free(&pattern->type));
-    }
     free(pattern);
 }

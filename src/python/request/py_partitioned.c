@@ -304,9 +304,8 @@ parrived(PyObject *object, PyObject *args, PyObject *kwargs)
         Py_RETURN_TRUE;
     wm_op_t *gate = self->base.request.op;
     wm_op_retain(gate);
-    if (!atomic_load(&gate->done)) {
+    if (!atomic_load(&gate->done))
         WM_PY_UNLOCKED(wm_engine_look(gate));
-    }
     bool done = atomic_load(&gate->done);
     wm_error_t err = gate->error;
     wm_op_release(gate);

@@ -205,9 +205,8 @@ first_under_way(PyObject *list)
 static PyObject *
 look_at(const char *name, PyObject *list, PyObject *other)
 {
-    if (any_of_ours(list)) {
+    if (any_of_ours(list))
         WM_PY_UNLOCKED(wm_engine_look(NULL));
-    }
     return call_stock(name, list, other);
 }
 

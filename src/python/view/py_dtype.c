@@ -9,9 +9,8 @@ wm_py_numpy(const char *name)
     wm_state_t *state = wm_py_state;
     if (state->numpy == NULL) {
         state->numpy = PyImport_ImportModule("numpy");
-        if (state->numpy == NULL) {
+        if (state->numpy == NULL)
             return NULL;
-        }
     }
     return PyObject_GetAttrString(state->numpy, name);
 }
@@ -36,9 +35,8 @@ make_bfloat16(void)
 PyObject *
 wm_py_dtype(wm_dtype_t dtype)
 {
-    if (wm_py_state->dtypes[dtype] != NULL) {
+    if (wm_py_state->dtypes[dtype] != NULL)
         return Py_NewRef(wm_py_state->dtypes[dtype]);
-    }
     const wm_dtype_info_t *info = wm_dtype_info(dtype);
     PyObject *type = NULL, *what = NULL, *made = NULL;
     what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
@@ -123,13 +121,11 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
             return 0;
         }
     }
-    if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0) {
+    if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0)
         return 0;
-    }
     PyObject *type = wm_py_numpy("dtype");
-    if (type == NULL) {
+    if (type == NULL)
         return -1;
-    }
     wm_error_t err = {.code = 0};
     PyObject *made = PyObject_CallOneArg(type, object);
     Py_DECREF(type);
@@ -149,9 +145,8 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     // Anything unknown is numpy.dtype("O"), or a TypeError.
     PyErr_Clear();
-    if (dtype_of_object_name(object, dtype) == 0) {
+    if (dtype_of_object_name(object, dtype) == 0)
         return 0;
-    }
     if (err.code != 0 && err.code != WM_ERR_PYTHON) {
         wm_error_context(&err, "dtype");
         wm_py_raise(&err);

@@ -39,9 +39,8 @@ wm_py_attribute(PyObject *object, PyObject *name)
 void
 wm_py_release_object(void *object)
 {
-    if (!Py_IsInitialized()) {
+    if (!Py_IsInitialized())
         return; // what is left at the end of the process stays
-    }
     PyGILState_STATE state = PyGILState_Ensure();
     Py_DECREF((PyObject *)object);
     PyGILState_Release(state);
@@ -72,9 +71,8 @@ wm_py_view_release_owner(void (*release)(void *owner), void *owner)
 void
 wm_py_view_release(wm_view_t *view)
 {
-    if (view->release != NULL) {
+    if (view->release != NULL)
         wm_py_view_release_owner(view->release, view->owner);
-    }
     view->release = NULL;
     wm_array_clear(&view->array);
 }
@@ -95,9 +93,8 @@ library_of(PyTypeObject *type)
 {
     wm_library_of_type_t *slot =
         &wm_py_state->libraries[((uintptr_t)type >> 5) % WM_TYPES_KEPT];
-    if (slot->type == type) {
+    if (slot->type == type)
         return *slot;
-    }
     wm_library_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
     for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++) {
         if (libraries[i]->claims(type, &fresh.found)) {
@@ -162,9 +159,8 @@ wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
 {
     for (size_t i = 0; i < sizeof(protocols) / sizeof(*protocols); i++) {
         int status = protocols[i](object, writable, argument, view);
-        if (status != 0) {
+        if (status != 0)
             return status;
-        }
     }
     return wm_py_view_fail(
         PyExc_TypeError, argument,
@@ -177,9 +173,8 @@ wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
 static int
 parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
-    if (Py_TYPE(object) == wm_py_state->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type)
         return parse_own(object, view);
-    }
     const wm_library_of_type_t of = library_of(Py_TYPE(object));
     int status = of.library == NULL
                      ? 0
@@ -195,9 +190,8 @@ wm_py_view_parse(PyObject *object, bool writable, const char *argument,
                  wm_view_t *view)
 {
     int status = parse(object, writable, argument, view);
-    if (status <= 0) {
+    if (status <= 0)
         return -1;
-    }
     if (writable && view->array.readonly) {
         wm_py_view_release(view);
         return wm_py_view_fail(PyExc_BufferError, argument,
@@ -220,9 +214,8 @@ wm_py_view_inner(PyObject *object, const wm_array_t *array)
 bool
 wm_py_view_is_peculiar(PyObject *object)
 {
-    if (Py_TYPE(object) == wm_py_state->array_type) {
+    if (Py_TYPE(object) == wm_py_state->array_type)
         return false;
-    }
     const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
     return library != NULL && library->peculiar;
 }
@@ -235,9 +228,8 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
     int known = 0;
     if (producer->kind == WM_PRODUCER_STREAM) {
         const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
-        if (library != NULL && library->stream != NULL) {
+        if (library != NULL && library->stream != NULL)
             known = library->stream(object, &producer->stream);
-        }
     }
     if (known > 0 && !wm_stream_is_default(producer->stream)
         && wm_device_count() > 1) {
@@ -248,12 +240,10 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
             return -1;
         }
     }
-    if (known != 0) {
+    if (known != 0)
         return known < 0 ? -1 : 0;
-    }
-    if (wm_py_view_parse(object, false, argument, &view) < 0) {
+    if (wm_py_view_parse(object, false, argument, &view) < 0)
         return -1;
-    }
     bool same = view.array.data == data;
     *producer = view.producer;
     wm_py_view_release(&view);

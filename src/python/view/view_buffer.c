@@ -13,29 +13,25 @@ static int kept_count;
 static Py_buffer *
 buffer_new(void)
 {
-    if (kept_count > 0) {
+    if (kept_count > 0)
         return kept[--kept_count];
-    }
     return PyMem_RawMalloc(sizeof(Py_buffer));
 }
 
 static void
 buffer_free(Py_buffer *buffer)
 {
-    if (kept_count < KEPT) {
+    if (kept_count < KEPT)
         kept[kept_count++] = buffer;
-    }
-    else {
+    else
         PyMem_RawFree(buffer);
-    }
 }
 
 static void
 release_buffer(void *owner)
 {
-    if (!Py_IsInitialized()) {
+    if (!Py_IsInitialized())
         return;
-    }
     PyGILState_STATE state = PyGILState_Ensure();
     PyBuffer_Release(owner);
     buffer_free(owner);
@@ -88,9 +84,8 @@ dtype_of_letter(char letter, Py_ssize_t itemsize, wm_dtype_t *dtype)
     case 'e':
     case 'f':
     case 'd':
-        if (itemsize > 8) {
+        if (itemsize > 8)
             return -1;
-        }
         return sized(WM_FLOAT16, itemsize, dtype);
     default:
         return -1;
@@ -103,9 +98,8 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
 {
     const char *at = format != NULL ? format : "B";
     bool foreign = *at == '>' || *at == '!';
-    if (*at == '@' || *at == '=' || *at == '<' || foreign) {
+    if (*at == '@' || *at == '=' || *at == '<' || foreign)
         at++;
-    }
     bool complex = *at == 'Z' && (at[1] == 'f' || at[1] == 'd');
     int status = -1;
     if (complex && at[2] == '\0') {
@@ -146,9 +140,8 @@ take_layout(const Py_buffer *buffer, wm_array_t *array)
         wm_py_view_set_contiguous(array);
         return;
     }
-    for (int i = 0; i < buffer->ndim; i++) {
+    for (int i = 0; i < buffer->ndim; i++)
         array->strides[i] = buffer->strides[i];
-    }
 }
 
 static int
@@ -162,9 +155,8 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     }
     if (dtype_of_format(buffer->format, buffer->itemsize, &array->dtype,
                         argument)
-        < 0) {
+        < 0)
         return -1;
-    }
     array->data = buffer->buf;
     array->readonly = buffer->readonly != 0;
     array->ndim = buffer->ndim;
@@ -186,9 +178,8 @@ is_bfloat16(PyObject *object)
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject *name = dtype != NULL ? PyObject_GetAttrString(dtype, "name")
                                    : NULL;
-    if (name != NULL && PyUnicode_Check(name)) {
+    if (name != NULL && PyUnicode_Check(name))
         result = PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
-    }
     PyErr_Clear();
     Py_XDECREF(dtype);
     Py_XDECREF(name);
@@ -200,14 +191,12 @@ parse_bfloat16(PyObject *object, bool writable, const char *argument,
                wm_view_t *view)
 {
     PyObject *words = PyObject_CallMethod(object, "view", "s", "uint16");
-    if (words == NULL) {
+    if (words == NULL)
         return -1;
-    }
     int status = wm_py_view_parse_buffer(words, writable, argument, view);
     Py_DECREF(words);
-    if (status > 0) {
+    if (status > 0)
         view->array.dtype = WM_BFLOAT16;
-    }
     return status;
 }
 
@@ -253,9 +242,8 @@ int
 wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view)
 {
-    if (!PyObject_CheckBuffer(object)) {
+    if (!PyObject_CheckBuffer(object))
         return 0;
-    }
     int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     Py_buffer *buffer = buffer_new();
     if (buffer == NULL) {

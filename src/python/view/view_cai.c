@@ -21,9 +21,8 @@ entry(PyObject *dict, PyObject *name)
 static int
 missing(const char *argument, const char *key)
 {
-    if (PyErr_Occurred()) {
+    if (PyErr_Occurred())
         return -1;
-    }
     return wm_py_view_fail(PyExc_ValueError, argument,
                            "its array interface has no \"%s\"", key);
 }
@@ -33,9 +32,8 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
 {
     wm_error_t err;
     PyObject *value = entry(dict, wm_py_state->names.typestr); // borrowed
-    if (value == NULL) {
+    if (value == NULL)
         return missing(argument, "typestr");
-    }
     const char *text = NULL;
     if (PyUnicode_Check(value)) {
         text = PyUnicode_AsUTF8(value);
@@ -46,9 +44,8 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
                                "the typestr of its array interface is no "
                                "string");
     }
-    if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0) {
+    if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0)
         return wm_py_view_raise(argument, &err);
-    }
     return 0;
 }
 
@@ -57,9 +54,8 @@ static int
 read_data(PyObject *dict, const char *argument, wm_array_t *array)
 {
     PyObject *value = entry(dict, wm_py_state->names.data); // borrowed
-    if (value == NULL) {
+    if (value == NULL)
         return missing(argument, "data");
-    }
     if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2) {
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "the data of its array interface is not "
@@ -67,9 +63,8 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
     }
     PyObject *address = PyTuple_GET_ITEM(value, 0); // borrowed
     int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(value, 1));
-    if (readonly < 0) {
+    if (readonly < 0)
         return -1;
-    }
     unsigned long long number = 0;
     if (address != Py_None) {
         PyObject *index = PyNumber_Index(address);
@@ -91,20 +86,17 @@ static int
 read_layout(PyObject *dict, const char *argument, wm_array_t *array)
 {
     PyObject *shape = entry(dict, wm_py_state->names.shape); // borrowed
-    if (shape == NULL) {
+    if (shape == NULL)
         return missing(argument, "shape");
-    }
     if (!PyTuple_Check(shape) && !PyList_Check(shape)) {
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "its shape is no tuple of ints");
     }
-    if (wm_py_view_set_shape(shape, argument, array) < 0) {
+    if (wm_py_view_set_shape(shape, argument, array) < 0)
         return -1;
-    }
     PyObject *strides = entry(dict, wm_py_state->names.strides); // borrowed
-    if (wm_py_view_set_strides(strides, argument, array) < 0) {
+    if (wm_py_view_set_strides(strides, argument, array) < 0)
         return -1;
-    }
     if (entry(dict, wm_py_state->names.mask) != NULL) {
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "masked arrays are not supported: fill the "
@@ -124,9 +116,8 @@ static int
 read_version(PyObject *dict, const char *argument, long *version)
 {
     PyObject *value = entry(dict, wm_py_state->names.version); // borrowed
-    if (value == NULL) {
+    if (value == NULL)
         return missing(argument, "version");
-    }
     *version = PyLong_AsLong(value);
     if (*version < 0) {
         PyErr_Clear();
@@ -144,9 +135,8 @@ read_stream(PyObject *dict, const char *argument, long version,
 {
     PyObject *value = version >= 3 ? entry(dict, wm_py_state->names.stream)
                                    : NULL; // borrowed
-    if (value == NULL) {
+    if (value == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
     PyObject *index = PyNumber_Index(value);
     unsigned long long number = index != NULL
                                     ? PyLong_AsUnsignedLongLong(index)
@@ -169,16 +159,14 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
 {
     wm_producer_t *producer = &view->producer;
     *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
-    if (view->memory.kind == WM_MEMORY_HOST) {
+    if (view->memory.kind == WM_MEMORY_HOST)
         return 0;
-    }
     int device = view->memory.device;
     if (named && !wm_stream_is_default(stream)
         && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
-        if (wm_device_of_stream(stream, &device, &err) < 0) {
+        if (wm_device_of_stream(stream, &device, &err) < 0)
             return wm_py_view_raise(argument, &err);
-        }
     }
     if (device < 0) {
         device = wm_device_current();
@@ -202,9 +190,8 @@ read_array(PyObject *dict, const char *argument, wm_array_t *array,
     if (read_typestr(dict, argument, array) < 0
         || read_data(dict, argument, array) < 0
         || read_layout(dict, argument, array) < 0
-        || read_version(dict, argument, version) < 0) {
+        || read_version(dict, argument, version) < 0)
         return -1;
-    }
     return 0;
 }
 
@@ -246,18 +233,15 @@ wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
     int status = -1;
     PyObject *dict = wm_py_attribute(object,
                                      wm_py_state->names.cuda_array_interface);
-    if (dict == NULL) {
+    if (dict == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
     if (read_array(dict, argument, &view->array, &version) < 0
-        || wm_py_view_set_memory(view, argument) < 0) {
+        || wm_py_view_set_memory(view, argument) < 0)
         goto done;
-    }
     int named = read_stream(dict, argument, version, &stream);
     if (named < 0 || check_known(view, argument) < 0
-        || wm_py_view_set_producer(view, named, stream, argument) < 0) {
+        || wm_py_view_set_producer(view, named, stream, argument) < 0)
         goto done;
-    }
     *stream_named = named;
     wm_py_view_own_object(view, object);
     status = 1;
@@ -274,9 +258,8 @@ wm_py_view_parse_array_interface(PyObject *object, bool Py_UNUSED(writable),
     int status = -1;
     PyObject *dict = wm_py_attribute(object,
                                      wm_py_state->names.array_interface);
-    if (dict == NULL) {
+    if (dict == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
     // Without an address the buffer protocol is meant, which was tried.
     if (PyDict_Check(dict) && entry(dict, wm_py_state->names.data) == NULL) {
         status = PyErr_Occurred() ? -1 : 0;

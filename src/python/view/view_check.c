@@ -53,9 +53,8 @@ wm_py_view_set_contiguous(wm_array_t *array)
     for (int i = array->ndim - 1; i >= 0; i--) {
         int64_t extent = array->shape[i] > 0 ? array->shape[i] : 1;
         array->strides[i] = stride;
-        if (__builtin_mul_overflow(stride, extent, &stride)) {
+        if (__builtin_mul_overflow(stride, extent, &stride))
             stride = INT64_MAX; // found out by the check of the extent
-        }
     }
 }
 
@@ -66,9 +65,8 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
 {
     PyObject *fast = PySequence_Tuple(sequence);
     if (fast == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError))
             return -1;
-        }
         PyErr_Clear();
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "its %s is no tuple of ints", what);
@@ -99,9 +97,8 @@ int
 wm_py_view_set_shape(PyObject *shape, const char *argument, wm_array_t *array)
 {
     int ndim;
-    if (read_ints(shape, "shape", argument, array->shape, &ndim) < 0) {
+    if (read_ints(shape, "shape", argument, array->shape, &ndim) < 0)
         return -1;
-    }
     array->ndim = ndim;
     return 0;
 }
@@ -115,9 +112,8 @@ wm_py_view_set_strides(PyObject *strides, const char *argument,
         wm_py_view_set_contiguous(array);
         return 0;
     }
-    if (read_ints(strides, "strides", argument, array->strides, &count) < 0) {
+    if (read_ints(strides, "strides", argument, array->strides, &count) < 0)
         return -1;
-    }
     if (count != array->ndim) {
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "it has %d strides for %d dimensions", count,
@@ -167,9 +163,8 @@ check_range(const wm_view_t *view, const char *argument)
     char *low;
     size_t length;
     const wm_pointer_t *memory = &view->memory;
-    if (!memory->exportable || memory->size == 0) {
+    if (!memory->exportable || memory->size == 0)
         return 0;
-    }
     wm_array_extent(&view->array, &low, &length);
     uintptr_t first = (uintptr_t)low;
     if (first < memory->base || first - memory->base + length > memory->size) {
@@ -188,15 +183,13 @@ wm_py_view_set_memory(wm_view_t *view, const char *argument)
     wm_error_t err;
     wm_array_t *array = &view->array;
     array->storage = NULL;
-    if (check_shape(array, argument, &empty) < 0) {
+    if (check_shape(array, argument, &empty) < 0)
         return -1;
-    }
     if (array->data == NULL && !empty) {
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its pointer is null, but its size is not 0");
     }
-    if (wm_pointer_describe(array->data, &view->memory, &err) < 0) {
+    if (wm_pointer_describe(array->data, &view->memory, &err) < 0)
         return wm_py_view_raise(argument, &err);
-    }
     return empty ? 0 : check_range(view, argument);
 }

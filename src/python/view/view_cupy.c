@@ -46,12 +46,10 @@ read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
                                object, wm_py_state->names.c_contiguous)
                                          : NULL;
     PyObject *strides = NULL;
-    if (contiguous == Py_True) {
+    if (contiguous == Py_True)
         strides = Py_NewRef(Py_None);
-    }
-    else if (!PyErr_Occurred()) {
+    else if (!PyErr_Occurred())
         strides = PyObject_GetAttr(object, wm_py_state->names.strides);
-    }
     bool read = shape != NULL && strides != NULL
                 && wm_py_view_set_shape(shape, argument, array) == 0
                 && wm_py_view_set_strides(strides, argument, array) == 0;
@@ -73,12 +71,10 @@ static intptr_t (*find_cupy_function(void))(void)
     PyObject *capsule = table != NULL ? PyMapping_GetItemString(
                             table, "get_current_stream_ptr")
                                       : NULL;
-    if (capsule != NULL) { // its name is the function's signature
+    if (capsule != NULL) // its name is the function's signature
         function = PyCapsule_GetPointer(capsule, "intptr_t (void)");
-    }
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
-    }
     Py_XDECREF(capsule);
     Py_XDECREF(table);
     Py_XDECREF(module); // CuPy's modules hold on to it
@@ -116,9 +112,8 @@ read_cupy_stream(CUstream *stream)
     if (!looked) {
         function = find_cupy_function();
         looked = !PyErr_Occurred(); // an interrupt, say
-        if (!looked) {
+        if (!looked)
             return false;
-        }
     }
     if (function != NULL) {
         handle = (uintptr_t)function();
@@ -152,16 +147,14 @@ parse_cupy(PyObject *object, const void *Py_UNUSED(found),
     if (!read_cupy_dtype(object, array) || !read_cupy_data(object, array)
         || !read_cupy_layout(object, argument, array)
         || !read_cupy_stream(&stream)) {
-        if (is_serious()) {
+        if (is_serious())
             return -1;
-        }
         PyErr_Clear();
         return 0;
     }
     if (wm_py_view_set_memory(view, argument) < 0
-        || wm_py_view_set_producer(view, true, stream, argument) < 0) {
+        || wm_py_view_set_producer(view, true, stream, argument) < 0)
         return -1;
-    }
     wm_py_view_own_object(view, object);
     return 1;
 }
@@ -169,12 +162,10 @@ parse_cupy(PyObject *object, const void *Py_UNUSED(found),
 static int
 stream_of_cupy(PyObject *Py_UNUSED(object), CUstream *stream)
 {
-    if (read_cupy_stream(stream)) {
+    if (read_cupy_stream(stream))
         return 1;
-    }
-    if (is_serious()) {
+    if (is_serious())
         return -1;
-    }
     PyErr_Clear();
     return 0;
 }

@@ -25,14 +25,12 @@ handshake_stream(int device, const char *argument, CUstream *stream)
 {
     wm_error_t err;
     const wm_device_t *facts;
-    if (wm_device_get(device, &facts, &err) < 0) {
+    if (wm_device_get(device, &facts, &err) < 0)
         return wm_py_view_raise(argument, &err);
-    }
     handshakes_t *own = &handshakes[device];
     if (own->made < HANDSHAKES) {
-        if (wm_stream_create(device, 0, stream, &err) < 0) {
+        if (wm_stream_create(device, 0, stream, &err) < 0)
             return wm_py_view_raise(argument, &err);
-        }
         // Meanwhile others may have come here, and made theirs.
         if (own->made < HANDSHAKES) {
             own->streams[own->made++] = *stream;
@@ -80,20 +78,17 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
     }
     if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
                              tensor->dtype.lanes, &array->dtype, &err)
-        < 0) {
+        < 0)
         return wm_py_view_raise(argument, &err);
-    }
     if (tensor->ndim > 0 && tensor->shape == NULL) {
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its DLPack tensor has no shape");
     }
     array->ndim = tensor->ndim;
-    for (int i = 0; i < array->ndim; i++) {
+    for (int i = 0; i < array->ndim; i++)
         array->shape[i] = tensor->shape[i];
-    }
-    if (take_strides(tensor, argument, array) < 0) {
+    if (take_strides(tensor, argument, array) < 0)
         return -1;
-    }
     array->data = tensor->data == NULL
                       ? NULL
                       : (char *)tensor->data + tensor->byte_offset;
@@ -144,14 +139,12 @@ claims_exchange(PyTypeObject *type, const void **found)
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type,
                                                "__dlpack_c_exchange_api__");
     const wm_dl_exchange_t *api = NULL;
-    if (capsule != NULL && PyCapsule_CheckExact(capsule)) {
+    if (capsule != NULL && PyCapsule_CheckExact(capsule))
         api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    }
     PyErr_Clear();
     Py_XDECREF(capsule); // the table lives as long as the process
-    while (api != NULL && api->version.major != WM_DL_MAJOR) {
+    while (api != NULL && api->version.major != WM_DL_MAJOR)
         api = api->previous;
-    }
     bool usable = api != NULL && api->from_object != NULL
                   && api->current_stream != NULL;
     *found = api;
@@ -163,18 +156,16 @@ static void
 delete_versioned(void *owner)
 {
     wm_dl_versioned_t *tensor = owner;
-    if (tensor->deleter != NULL) {
+    if (tensor->deleter != NULL)
         tensor->deleter(tensor);
-    }
 }
 
 static void
 delete_legacy(void *owner)
 {
     wm_dl_managed_t *tensor = owner;
-    if (tensor->deleter != NULL) {
+    if (tensor->deleter != NULL)
         tensor->deleter(tensor);
-    }
 }
 
 // Some producers' tensors live in their capsule, and not until the deleter is
@@ -182,17 +173,14 @@ delete_legacy(void *owner)
 static void
 release_capsule(void *owner)
 {
-    if (!Py_IsInitialized()) {
+    if (!Py_IsInitialized())
         return; // what is left at the end of the process stays
-    }
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *capsule = owner;
-    if (PyCapsule_IsValid(capsule, USED_VERSIONED)) {
+    if (PyCapsule_IsValid(capsule, USED_VERSIONED))
         delete_versioned(PyCapsule_GetPointer(capsule, USED_VERSIONED));
-    }
-    else if (PyCapsule_IsValid(capsule, USED_LEGACY)) {
+    else if (PyCapsule_IsValid(capsule, USED_LEGACY))
         delete_legacy(PyCapsule_GetPointer(capsule, USED_LEGACY));
-    }
     Py_DECREF(capsule);
     PyGILState_Release(state);
 }
@@ -245,17 +233,15 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
         wm_dl_tensor_t tensor;
         if (api->borrow(object, &tensor) < 0
             || take_tensor(&tensor, argument, view) < 0
-            || check_device(&tensor, argument, view) < 0) {
+            || check_device(&tensor, argument, view) < 0)
             return -1;
-        }
         *device = tensor.device;
         wm_py_view_own_object(view, object);
         return 0;
     }
     wm_dl_versioned_t *managed;
-    if (api->from_object(object, &managed) < 0) {
+    if (api->from_object(object, &managed) < 0)
         return -1;
-    }
     return take_versioned(managed, argument, view, device);
 }
 
@@ -266,9 +252,8 @@ check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
 {
     PyObject *answer = PyObject_CallMethodNoArgs(object, method);
     if (answer == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
             return -1;
-        }
         PyErr_Clear(); // not Torch
         return 0;
     }
@@ -288,13 +273,11 @@ check_lazy_bits(PyObject *object, const char *argument,
 {
     wm_dtype_t dtype = array->dtype;
     int bad = 0;
-    if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128) {
+    if (dtype == WM_COMPLEX64 || dtype == WM_COMPLEX128)
         bad = check_lazy_bit(object, wm_py_state->names.is_conj, argument);
-    }
     if (bad == 0 && wm_dtype_info(dtype)->dlpack_code >= 2 && dtype != WM_BOOL
-        && !wm_array_is_contiguous(array)) {
+        && !wm_array_is_contiguous(array))
         bad = check_lazy_bit(object, wm_py_state->names.is_neg, argument);
-    }
     return bad;
 }
 
@@ -316,9 +299,8 @@ parse_exchange(PyObject *object, const void *found, bool Py_UNUSED(writable),
         return -1;
     }
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
-    if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST) {
+    if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST)
         return 1;
-    }
     void *stream;
     if (api->current_stream(device.type, device.id, &stream) < 0) {
         wm_py_view_release(view);
@@ -345,14 +327,12 @@ call_dlpack(PyObject *method, PyObject *stream)
     PyObject *version = Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR,
                                       WM_DL_MINOR);
     PyObject *plain = PyDict_New();
-    if (args == NULL || version == NULL || plain == NULL) {
+    if (args == NULL || version == NULL || plain == NULL)
         goto done;
-    }
     if (stream != NULL
         && (PyDict_SetItemString(version, "stream", stream) < 0
-            || PyDict_SetItemString(plain, "stream", stream) < 0)) {
+            || PyDict_SetItemString(plain, "stream", stream) < 0))
         goto done;
-    }
     capsule = PyObject_Call(method, args, version);
     if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
@@ -372,16 +352,14 @@ take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
     int status;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         void *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (PyCapsule_SetName(capsule, USED_VERSIONED) < 0) {
+        if (PyCapsule_SetName(capsule, USED_VERSIONED) < 0)
             return -1;
-        }
         status = take_versioned(managed, argument, view, device);
     }
     else if (PyCapsule_IsValid(capsule, "dltensor")) {
         void *managed = PyCapsule_GetPointer(capsule, "dltensor");
-        if (PyCapsule_SetName(capsule, USED_LEGACY) < 0) {
+        if (PyCapsule_SetName(capsule, USED_LEGACY) < 0)
             return -1;
-        }
         status = take_legacy(managed, argument, view, device);
     }
     else {
@@ -400,9 +378,8 @@ static int
 ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
 {
     PyObject *answer = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    if (answer == NULL) {
+    if (answer == NULL)
         return -1;
-    }
     int status = -1;
     if (PyTuple_Check(answer) && PyTuple_GET_SIZE(answer) == 2) {
         long type = PyLong_AsLong(PyTuple_GET_ITEM(answer, 0));
@@ -432,28 +409,23 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
     CUstream stream = NULL;
     PyObject *number = NULL, *capsule = NULL;
     int status = -1;
-    if (ask_device(object, argument, &device) < 0) {
+    if (ask_device(object, argument, &device) < 0)
         return -1;
-    }
     bool cuda = is_cuda(device.type);
     if (!cuda && !is_host(device.type)) {
         wm_dl_tensor_t tensor = {.device = device};
         return check_device(&tensor, argument, view);
     }
     if (cuda) {
-        if (handshake_stream(device.id, argument, &stream) < 0) {
+        if (handshake_stream(device.id, argument, &stream) < 0)
             return -1;
-        }
         number = PyLong_FromVoidPtr(stream);
-        if (number == NULL) {
+        if (number == NULL)
             return -1;
-        }
     }
     capsule = call_dlpack(method, number);
-    if (capsule == NULL
-        || take_capsule(capsule, argument, view, &device) < 0) {
+    if (capsule == NULL || take_capsule(capsule, argument, view, &device) < 0)
         goto done;
-    }
     view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     if (cuda && view->memory.kind != WM_MEMORY_HOST) {
         view->producer.kind = WM_PRODUCER_STREAM;
@@ -463,9 +435,8 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
     status = 1;
 done:
     Py_XDECREF(number);
-    if (capsule != NULL) {
+    if (capsule != NULL)
         wm_py_view_release_owner(wm_py_release_object, capsule);
-    }
     return status;
 }
 
@@ -474,9 +445,8 @@ wm_py_view_parse_dlpack(PyObject *object, bool Py_UNUSED(writable),
                         const char *argument, wm_view_t *view)
 {
     PyObject *method = wm_py_attribute(object, wm_py_state->names.dlpack);
-    if (method == NULL) {
+    if (method == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
     int status = parse_by_method(object, method, argument, view);
     Py_DECREF(method);
     return status;

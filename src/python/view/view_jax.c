@@ -13,12 +13,10 @@ parse_jax(PyObject *object, const void *Py_UNUSED(found), bool writable,
             "dtype) and convert it with jax.dlpack.from_dlpack()");
     }
     int status = wm_py_view_parse_dlpack(object, writable, argument, view);
-    if (status == 0) {
+    if (status == 0)
         status = wm_py_view_parse_asking(object, writable, argument, view);
-    }
-    if (status > 0) {
+    if (status > 0)
         view->array.readonly = true;
-    }
     return status;
 }
 

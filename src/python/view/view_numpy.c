@@ -81,9 +81,8 @@ dtype_of_number(int number, wm_dtype_t *dtype)
         [NPY_CFLOAT] = 1 + WM_COMPLEX64,
         [NPY_CDOUBLE] = 1 + WM_COMPLEX128,
     };
-    if (number < 0 || number > NPY_HALF || known[number] == 0) {
+    if (number < 0 || number > NPY_HALF || known[number] == 0)
         return false;
-    }
     *dtype = (wm_dtype_t)(known[number] - 1);
     return true;
 }
@@ -94,9 +93,8 @@ static bool
 is_malloced(PyArrayObject *array)
 {
     PyObject *base = PyArray_BASE(array);
-    if (base != NULL && Py_TYPE(base) == Py_TYPE(array)) {
+    if (base != NULL && Py_TYPE(base) == Py_TYPE(array))
         array = (PyArrayObject *)base; // NumPy's views are of what owns it
-    }
     return (PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA)
            && PyArray_HANDLER(array) == PyDataMem_DefaultHandler;
 }
@@ -126,9 +124,8 @@ parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
             "installed");
     }
     if (!is_plain(source, writable)
-        || !dtype_of_number(PyArray_TYPE(source), &array->dtype)) {
+        || !dtype_of_number(PyArray_TYPE(source), &array->dtype))
         return wm_py_view_parse_buffer(object, writable, argument, view);
-    }
     array->data = PyArray_BYTES(source);
     array->readonly = !(PyArray_FLAGS(source) & NPY_ARRAY_WRITEABLE);
     array->ndim = PyArray_NDIM(source);
@@ -187,9 +184,8 @@ parse_masked(PyObject *object, const void *found, bool writable,
              const char *argument, wm_view_t *view)
 {
     PyObject *mask = PyObject_GetAttrString(object, "mask");
-    if (mask == NULL) {
+    if (mask == NULL)
         return -1;
-    }
     PyObject *none = imported("numpy.ma.core", "nomask");
     bool masked = mask != none;
     Py_XDECREF(none);

@@ -39,9 +39,8 @@ inner_of_warp(PyObject *object, const wm_array_t *array)
     Py_XDECREF(value);
     PyErr_Clear();
     int64_t inner = 1;
-    for (long i = ndim >= 0 ? ndim : array->ndim; i < array->ndim; i++) {
+    for (long i = ndim >= 0 ? ndim : array->ndim; i < array->ndim; i++)
         inner *= array->shape[i];
-    }
     return inner > 0 ? inner : 1;
 }
 
@@ -51,9 +50,8 @@ static void
 refuse_struct(PyObject *object, const char *argument)
 {
     PyObject *type, *value, *traceback;
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError))
         return;
-    }
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *none = wm_py_cold("warpmpi._foreign", "refuse_struct", "(Os)",
                                 object, argument);
@@ -74,9 +72,8 @@ parse_on_gpu(PyObject *object, const char *argument, wm_view_t *view)
 {
     bool named;
     int status = wm_py_view_parse_cai(object, argument, view, &named);
-    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named) {
+    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named)
         return status;
-    }
     CUstream stream;
     if (stream_of_warp(object, &stream) > 0) {
         view->producer.kind = WM_PRODUCER_STREAM;
@@ -94,9 +91,8 @@ parse_warp(PyObject *object, const void *Py_UNUSED(found), bool writable,
         status = wm_py_view_parse_array_interface(object, writable, argument,
                                                   view);
     }
-    if (status < 0) {
+    if (status < 0)
         refuse_struct(object, argument);
-    }
     return status;
 }
 
