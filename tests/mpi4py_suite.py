@@ -42,7 +42,7 @@ STRIDED = ["testNonContiguous", "testNotContiguous"]
 # What tests/run.py runs of it, on 2 ranks: only modules that pass.
 CHOSEN = {
     "host": """
-        cco_buf cco_vec comm comm_inter comm_topo msgspec msgzero op
+        cco_buf cco_vec comm comm_inter comm_topo doc msgspec msgzero op
         p2p_buf_matched p2p_obj_matched request status threads
     """.split(),
     "stand-in": "msgzero p2p_buf_matched request status".split(),

@@ -77,9 +77,11 @@ FITTING = """
     allreduce({1, 2}, op=lambda a, b: a | b)
 """
 PROGRAM = """
+    import sys
     import warpmpi as wm
     from mpi4py import MPI
     import numpy as np
+    sys.stdout.reconfigure(line_buffering=True)  # whole lines of each rank
     comm = wm.Comm(MPI.COMM_WORLD)
     first = comm.rank == 0
     held, total = np.zeros(3), np.zeros(3)

@@ -151,7 +151,7 @@ def _testsome(
     return _some("testsome", requests, statuses)
 
 
-def _probing(name: str, ours: str, doc: str) -> Callable[..., Any]:
+def _probing(name: str, ours: str) -> Callable[..., Any]:
     stock = getattr(MPI.Message, name)
 
     def call(
@@ -164,12 +164,8 @@ def _probing(name: str, ours: str, doc: str) -> Callable[..., Any]:
             return getattr(comm, ours)(source, tag, status)
         return stock(comm, source, tag, status)
 
-    call.__doc__ = doc
     return call
 
-
-_WAITING = "Wait for a message of any communicator and match it."
-_LOOKING = "Match a message of any communicator that has come, or None."
 
 _REQUESTS: dict[str, Callable[..., Any]] = {
     "waitall": _waitall,
@@ -180,10 +176,10 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
     "testsome": _testsome,
 }
 _MESSAGES: dict[str, Callable[..., Any]] = {
-    "probe": _probing("probe", "Mprobe", _WAITING),
-    "iprobe": _probing("iprobe", "Improbe", _LOOKING),
-    "Probe": _probing("Probe", "Mprobe", _WAITING),
-    "Iprobe": _probing("Iprobe", "Improbe", _LOOKING),
+    "probe": _probing("probe", "Mprobe"),
+    "iprobe": _probing("iprobe", "Improbe"),
+    "Probe": _probing("Probe", "Mprobe"),
+    "Iprobe": _probing("Iprobe", "Improbe"),
 }
 
 # Methods of types written in C, and what install() makes mpi4py's own.
@@ -205,6 +201,7 @@ def _add_methods() -> None:
         setattr(owner, name, call)
     for owner, name, static in CLASS_CALLS:
         static.__func__.__name__ = name
+        static.__func__.__doc__ = getattr(owner, name).__doc__
         ours_of = _core.Request if owner is MPI.Request else _core.Message
         setattr(ours_of, name, static)
     for kind in ("", "_all", "_any", "_some"):  # there are no objects to give
