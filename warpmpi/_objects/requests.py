@@ -182,10 +182,20 @@ _MESSAGES: dict[str, Callable[..., Any]] = {
     "Iprobe": _probing("Iprobe", "Improbe"),
 }
 
+
+def _in_place(
+    owner: type, name: str, call: Callable[..., Any]
+) -> tuple[type, str, Any]:
+    """A call that says of itself what mpi4py says of its own."""
+    call.__name__ = name
+    call.__doc__ = getattr(owner, name).__doc__
+    return owner, name, staticmethod(call)
+
+
 # Methods of types written in C, and what install() makes mpi4py's own.
 CLASS_CALLS: list[tuple[type, str, Any]] = [
-    *((MPI.Request, name, staticmethod(f)) for name, f in _REQUESTS.items()),
-    *((MPI.Message, name, staticmethod(f)) for name, f in _MESSAGES.items()),
+    *(_in_place(MPI.Request, *each) for each in _REQUESTS.items()),
+    *(_in_place(MPI.Message, *each) for each in _MESSAGES.items()),
 ]
 
 
@@ -200,8 +210,6 @@ def _add_methods() -> None:
         call.__name__ = name
         setattr(owner, name, call)
     for owner, name, static in CLASS_CALLS:
-        static.__func__.__name__ = name
-        static.__func__.__doc__ = getattr(owner, name).__doc__
         ours_of = _core.Request if owner is MPI.Request else _core.Message
         setattr(ours_of, name, static)
     for kind in ("", "_all", "_any", "_some"):  # there are no objects to give
