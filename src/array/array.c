@@ -58,9 +58,10 @@ storage_begin(size_t size, bool ordered, wm_storage_t **storage,
     return 0;
 }
 
-int
-wm_storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
-               wm_error_t *err)
+// A new storage of `size` bytes on `device` (-1: host, pinned or pageable).
+static int
+storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
+            wm_error_t *err)
 {
     wm_storage_t *made;
     int status = storage_begin(size, device >= 0 || pinned, &made, err);
@@ -191,7 +192,7 @@ wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
     size_t size;
     int status = lay_out(dtype, ndim, shape, &made, &size, err);
     if (status == 0)
-        status = wm_storage_new(device, pinned, size, &made.storage, err);
+        status = storage_new(device, pinned, size, &made.storage, err);
     if (status < 0)
         return status;
     made.data = made.storage->ptr;

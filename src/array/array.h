@@ -39,11 +39,6 @@ typedef struct {
     int64_t strides[WM_MAX_NDIM]; // bytes
 } wm_array_t;
 
-// A new storage of `size` bytes on `device` (-1: host, pinned or pageable).
-WM_MUST_CHECK int
-wm_storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
-               wm_error_t *err);
-
 // A storage over foreign memory of `size` bytes. On success takes over `owner`
 // and calls release(owner) once when the last reference goes, after waiting
 // for (or ordering after) our own pending work on it.

@@ -178,8 +178,9 @@ wm_driver_load(wm_error_t *err)
     return wm_error_set(err, failure.code, failure.detail, "%s", failure.text);
 }
 
-bool
-wm_driver_available(void)
+// Whether a driver is loaded and has at least one device; never an error.
+static bool
+is_available(void)
 {
     int now = atomic_load_explicit(&state, memory_order_acquire);
     return (now == LOADED || wm_driver_load(NULL) == 0) && device_count > 0;
@@ -188,13 +189,13 @@ wm_driver_available(void)
 int
 wm_driver_version(void)
 {
-    return wm_driver_available() ? driver_version : 0;
+    return is_available() ? driver_version : 0;
 }
 
 int
 wm_driver_device_count(void)
 {
-    return wm_driver_available() ? device_count : 0;
+    return is_available() ? device_count : 0;
 }
 
 bool

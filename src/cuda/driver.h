@@ -29,10 +29,6 @@ extern wm_driver_t wm_cu;
 WM_MUST_CHECK int
 wm_driver_load(wm_error_t *err);
 
-// Whether a driver is loaded and has at least one device; never an error.
-bool
-wm_driver_available(void);
-
 // The driver's version as CUDA gives it (13000 is 13.0), 0 without one.
 int
 wm_driver_version(void);

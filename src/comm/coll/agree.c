@@ -138,10 +138,7 @@ wait_for_others(wm_comm_t *comm, run_t *run, wm_error_t *err)
     if (wait == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     wait->run = run;
-    wm_op_retain(&wait->op); // the engine's
-    wm_engine_lock();
-    wm_engine_add_lock_held(&wait->op);
-    wm_engine_unlock();
+    wm_engine_add(&wait->op);
     int code = wm_op_wait(&wait->op, NULL, err);
     wm_op_release(&wait->op);
     return code;

@@ -218,10 +218,7 @@ wm_staged_begin(wm_buffer_t *buffer, wm_staged_t *staged, MPI_Request request,
     }
     if (staged->count > 0)
         wm_access_take_note(&call->access);
-    wm_engine_lock();
-    wm_op_retain(&call->op);
-    wm_engine_add_lock_held(&call->op);
-    wm_engine_unlock();
+    wm_engine_add(&call->op);
     wm_engine_notify();
     *result = &call->op;
     return 0;

@@ -263,11 +263,20 @@ wm_engine_turn(unsigned turn)
 void
 wm_engine_add_lock_held(wm_op_t *op)
 {
+    wm_op_retain(op);
     op->previous = last;
     *(last != NULL ? &last->next : &first) = op;
     last = op;
     atomic_fetch_add(&active, 1);
     atomic_fetch_add(&events, 1);
+}
+
+void
+wm_engine_add(wm_op_t *op)
+{
+    wm_engine_lock();
+    wm_engine_add_lock_held(op);
+    wm_engine_unlock();
 }
 
 void

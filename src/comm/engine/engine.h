@@ -28,9 +28,12 @@ wm_engine_try_lock(void);
 void
 wm_engine_unlock(void);
 
-// Puts an operation on the list; one reference passes to the engine.
+// Puts an operation on the list, with a reference of the engine's own. Lock
+// held, or not.
 void
 wm_engine_add_lock_held(wm_op_t *op);
+void
+wm_engine_add(wm_op_t *op);
 
 // A message was begun that nobody waits for yet: MPI is called now and then
 // where many are.

@@ -1,54 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/op.h"
 
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/engine/buffer.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
-#include "cuda/lock.h"
+#include "comm/engine/spares.h"
 
-// They live for microseconds: some are kept for the next. Under
-// AddressSanitizer none is, so that it sees each one's end.
-#ifdef __SANITIZE_ADDRESS__
-#define SPARES 0
-#else
-#define SPARES 160
-#endif
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void *spares[SPARES + 1];
-static int spare_count;
-
-static void *
-take_spare(void)
-{
-    void *block = NULL;
-    wm_lock(&lock);
-    if (spare_count > 0)
-        block = spares[--spare_count];
-    pthread_mutex_unlock(&lock);
-    return block != NULL ? block : malloc(WM_OP_BYTES);
-}
-
-static void
-give_spare(void *block)
-{
-    wm_lock(&lock);
-    if (spare_count < SPARES) {
-        spares[spare_count++] = block;
-        block = NULL;
-    }
-    pthread_mutex_unlock(&lock);
-    free(block);
-}
+static wm_spares_t spares = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .bytes = WM_OP_BYTES,
+};
 
 void *
 wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
 {
-    wm_op_t *op = take_spare();
+    wm_op_t *op = wm_spares_take(&spares);
     if (op == NULL)
         return NULL;
     // All but the text of the error, whose code says that there is none.
@@ -109,7 +77,7 @@ wm_op_release(wm_op_t *op)
     for (int i = 0; i < 2; ++i)
         if (op->parts_of[i] != NULL)
             wm_op_release(op->parts_of[i]);
-    give_spare(op);
+    wm_spares_give(&spares, op);
 }
 
 static void

@@ -16,9 +16,9 @@
 #include "cuda/error.h"
 
 typedef struct wm_op wm_op_t;
-typedef struct wm_comm wm_comm_t;     // comm/comm.h
-typedef struct wm_peer wm_peer_t;     // comm/node.h
-typedef struct wm_buffer wm_buffer_t; // comm/message.h
+typedef struct wm_comm wm_comm_t;     // comm/comm/comm.h
+typedef struct wm_peer wm_peer_t;     // comm/node/node.h
+typedef struct wm_buffer wm_buffer_t; // comm/engine/buffer.h
 
 // What a caller who has been told the end knows of the memory it was given.
 typedef enum {

@@ -19,27 +19,32 @@ wm_mpi_check(int result, const char *call, wm_error_t *err)
     return wm_error_set(err, WM_ERR_MPI, result, "%s: %.400s", call, text);
 }
 
-static bool
-step(wm_op_t *op)
+bool
+wm_posted_has_ended(wm_op_t *op, MPI_Request *request)
 {
     wm_error_t err;
     int flag = 0;
-    posted_t *posted = (posted_t *)op;
-    if (wm_mpi_check(MPI_Test(&posted->request, &flag, MPI_STATUS_IGNORE),
-                     "MPI_Test", &err)
+    if (wm_mpi_check(MPI_Test(request, &flag, MPI_STATUS_IGNORE), "MPI_Test",
+                     &err)
         < 0)
         wm_op_fail(op, &err);
     return flag || op->error.code != 0;
 }
 
-static wm_asks_t
-asks(const wm_op_t *op)
+wm_asks_t
+wm_posted_asks(const wm_op_t *op)
 {
     (void)op;
     return WM_ASKS_ALONE;
 }
 
-static const wm_op_kind_t kind = {.step = step, .asks = asks};
+static bool
+step(wm_op_t *op)
+{
+    return wm_posted_has_ended(op, &((posted_t *)op)->request);
+}
+
+static const wm_op_kind_t kind = {.step = step, .asks = wm_posted_asks};
 
 wm_op_t *
 wm_posted_begin(wm_comm_t *comm, MPI_Request request)
@@ -48,7 +53,6 @@ wm_posted_begin(wm_comm_t *comm, MPI_Request request)
     if (posted == NULL)
         return NULL;
     posted->request = request;
-    wm_op_retain(&posted->op); // the engine's
     wm_engine_add_lock_held(&posted->op);
     return &posted->op;
 }

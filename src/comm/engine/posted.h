@@ -9,6 +9,13 @@
 WM_MUST_CHECK int
 wm_mpi_check(int result, const char *call, wm_error_t *err);
 
+// For kinds that do nothing but wait for one of MPI's requests: whether it has
+// ended, well or not; and what their steps ask (wm_op_kind_t).
+bool
+wm_posted_has_ended(wm_op_t *op, MPI_Request *request);
+wm_asks_t
+wm_posted_asks(const wm_op_t *op);
+
 // An operation that ends when MPI's request does, or NULL.
 wm_op_t *
 wm_posted_begin(wm_comm_t *comm, MPI_Request request);

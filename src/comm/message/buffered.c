@@ -137,10 +137,7 @@ wm_room_flush_begin(wm_comm_t *comm, wm_op_t **result, wm_error_t *err)
     }
     flush->room = room;
     *result = &flush->op;
-    wm_op_retain(&flush->op); // the engine's
-    wm_engine_lock();
-    wm_engine_add_lock_held(&flush->op);
-    wm_engine_unlock();
+    wm_engine_add(&flush->op);
     return 0;
 }
 

@@ -104,6 +104,13 @@ wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
     return code;
 }
 
+uint64_t
+wm_end_fitting_bytes(const wm_end_t *end)
+{
+    return end->header.nbytes < end->buffer.nbytes ? end->header.nbytes
+                                                   : end->buffer.nbytes;
+}
+
 int
 wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err)
 {

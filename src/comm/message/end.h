@@ -156,6 +156,10 @@ wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
                        const wm_envelope_t *envelope, wm_op_t **op,
                        wm_error_t *err);
 
+// Of a message that has matched: the bytes that fit into the buffer.
+uint64_t
+wm_end_fitting_bytes(const wm_end_t *end);
+
 // Gives it a packet, page-locked where a stream is to read or write it.
 WM_MUST_CHECK int
 wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err);

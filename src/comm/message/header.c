@@ -3,6 +3,15 @@
 
 #include <string.h>
 
+void
+wm_header_describe(wm_header_t *header, const wm_buffer_t *buffer)
+{
+    header->magic = WM_HEADER_MAGIC;
+    header->nbytes = buffer->nbytes;
+    header->pickled = buffer->pickled;
+    header->element = buffer->nbytes > 0 ? buffer->element : 0;
+}
+
 size_t
 wm_header_length(const wm_header_t *header)
 {

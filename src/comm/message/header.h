@@ -72,6 +72,10 @@ typedef struct {
 _Static_assert(sizeof(wm_header_t) == 192, "the header is 192 bytes");
 _Static_assert(WM_HEADER_SHORT == 32, "32 of them go with every message");
 
+// What a header says of the buffer that is sent.
+void
+wm_header_describe(wm_header_t *header, const wm_buffer_t *buffer);
+
 // Bytes of a header that go, and after which the payload of EAGER begins.
 size_t
 wm_header_length(const wm_header_t *header);

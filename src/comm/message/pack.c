@@ -26,14 +26,6 @@ by_host(const wm_end_t *end)
            && !by_kernel(end);
 }
 
-// What is received, where the message is matched.
-static size_t
-received_bytes(const wm_end_t *end)
-{
-    return end->header.nbytes < end->buffer.nbytes ? end->header.nbytes
-                                                   : end->buffer.nbytes;
-}
-
 static int
 stand_in_on_device(wm_end_t *end, size_t nbytes, wm_error_t *err)
 {
@@ -195,14 +187,14 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
     if (!by_host(end) || end->header.nbytes == 0)
         return 0;
     end->gaps.onto_device |= wm_buffer_on_device(&end->buffer);
-    return stand_in_on_host(end, received_bytes(end), err);
+    return stand_in_on_host(end, wm_end_fitting_bytes(end), err);
 }
 
 int
 wm_unpack_reserve(wm_end_t *end, wm_error_t *err)
 {
     if (by_kernel(end) && end->header.nbytes > 0)
-        return stand_in_on_device(end, received_bytes(end), err);
+        return stand_in_on_device(end, wm_end_fitting_bytes(end), err);
     return wm_unpack_match(end, err);
 }
 
@@ -228,7 +220,7 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
         return 0;
     end->gaps.enqueued = true;
     return wm_strided_unpack(&end->buffer.pattern->strided, from,
-                             received_bytes(end), device, stream, err);
+                             wm_end_fitting_bytes(end), device, stream, err);
 }
 
 bool
@@ -253,12 +245,12 @@ unpack_span(wm_end_t *end, wm_error_t *err)
     int code = look_at_stream(end, err);
     if (code <= 0)
         return code;
-    code = wm_pattern_unpack(pattern, end->gaps.host, received_bytes(end),
-                             wm_pattern_base(pattern, end->gaps.span),
-                             end->op.comm->data, err);
+    code = wm_pattern_unpack(
+        pattern, end->gaps.host, wm_end_fitting_bytes(end),
+        wm_pattern_base(pattern, end->gaps.span), end->op.comm->data, err);
     if (code < 0)
         return code;
-    wm_stat_add(WM_STAT_staged_bytes, (int64_t)received_bytes(end));
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)wm_end_fitting_bytes(end));
     end->access.idle = false;
     end->gaps.step = UNPACK_WRITTEN;
     return wm_memory_copy(end->access.device, pattern->data + pattern->low,
@@ -273,8 +265,8 @@ begin_unpacking(wm_end_t *end, wm_error_t *err)
     if (end->gaps.host != NULL && !end->gaps.onto_device) {
         end->gaps.enqueued = true;
         code = wm_pattern_unpack(end->buffer.pattern, end->gaps.host,
-                                 received_bytes(end), NULL, end->op.comm->data,
-                                 err);
+                                 wm_end_fitting_bytes(end), NULL,
+                                 end->op.comm->data, err);
         return code < 0 ? code : 1;
     }
     if (end->gaps.host != NULL) {

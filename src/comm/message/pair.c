@@ -35,9 +35,6 @@ wm_pair_begin(wm_op_t *receiving, wm_op_t *sending)
     op->result.received = true;
     op->parts_of[0] = receiving;
     op->parts_of[1] = sending;
-    wm_engine_lock();
-    wm_op_retain(op); // the engine's
-    wm_engine_add_lock_held(op);
-    wm_engine_unlock();
+    wm_engine_add(op);
     return op;
 }

@@ -193,7 +193,6 @@ wm_gate_begin(wm_op_t *gate, wm_comm_t *comm, const wm_envelope_t *envelope,
     }
     wm_engine_lock();
     gate->parts_of[0] = message;
-    wm_op_retain(gate); // the engine's
     wm_engine_add_lock_held(gate);
     wm_engine_unlock();
     wm_engine_notify();

@@ -98,10 +98,7 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched,
         atomic_store(&probe->op.done, WM_DONE_TOLD);
         return 0;
     }
-    wm_engine_lock();
-    wm_op_retain(&probe->op); // the engine's
-    wm_engine_add_lock_held(&probe->op);
-    wm_engine_unlock();
+    wm_engine_add(&probe->op);
     return 0;
 }
 

@@ -84,13 +84,6 @@ is_refused(const wm_end_t *end, wm_error_t *err)
     return pickle || differ;
 }
 
-static uint64_t
-fitting_bytes(const wm_end_t *end)
-{
-    return end->header.nbytes < end->buffer.nbytes ? end->header.nbytes
-                                                   : end->buffer.nbytes;
-}
-
 // A receive from anybody goes on where one has died. True when a message came
 // before it could be taken back.
 static bool
@@ -199,7 +192,7 @@ read_header(wm_end_t *end, wm_error_t *err)
                             "what came from rank %d is no message of "
                             "warpmpi's",
                             source);
-    end->op.result.nbytes = fitting_bytes(end);
+    end->op.result.nbytes = wm_end_fitting_bytes(end);
     end->peer = end->op.comm->peers[source];
     if (header->token > (uint32_t)wm_comm_last_number(end->op.comm) + 1)
         return wm_receive_damaged(end, err);
@@ -234,7 +227,7 @@ match(wm_end_t *end, wm_error_t *err)
                      end->op.result.tag, end->buffer.nbytes);
     else if (end->buffer.grows) // what cannot be had is thrown away likewise
         refused = grow(end, &end->op.error) < 0;
-    end->op.result.nbytes = fitting_bytes(end);
+    end->op.result.nbytes = wm_end_fitting_bytes(end);
     refused = is_refused(end, &end->op.error) || refused;
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)header->nbytes);
@@ -401,7 +394,6 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
             wm_engine_lock();
         }
         if (code == 0) {
-            wm_op_retain(&end->op); // the engine's
             wm_engine_add_lock_held(&end->op);
             if (device && comm->stash != NULL)
                 wm_stash_look_again(end);

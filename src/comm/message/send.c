@@ -88,10 +88,7 @@ try_start(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
     int code = 0;
-    header->magic = WM_HEADER_MAGIC;
-    header->nbytes = end->buffer.nbytes;
-    header->pickled = end->buffer.pickled;
-    header->element = header->nbytes > 0 ? end->buffer.element : 0;
+    wm_header_describe(header, &end->buffer);
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
     wm_send_become(end, wm_sending_choose(end));
@@ -210,7 +207,6 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
     wm_stat_add(WM_STAT_sent_messages, 1);
     wm_stat_add(WM_STAT_sent_bytes, (int64_t)end->buffer.nbytes);
     wm_engine_lock();
-    wm_op_retain(&end->op);
     wm_engine_add_lock_held(&end->op);
     if (settled == 0)
         code = start(end, err);
@@ -292,10 +288,8 @@ wm_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
         wm_engine_lock();
         send_failure(end, &err);
         wm_op_complete(&end->op);
-        if (end->state == SEND_UNDER_WAY) {
-            wm_op_retain(&end->op);
+        if (end->state == SEND_UNDER_WAY)
             wm_engine_add_lock_held(&end->op);
-        }
         wm_engine_unlock();
         wm_engine_notify();
     }

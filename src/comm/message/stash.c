@@ -250,16 +250,6 @@ wm_stash_put(wm_end_t *end)
 }
 
 void
-wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry)
-{
-    wm_stashed_t **link = &comm->stash;
-    while (*link != NULL && (*link)->number < entry->number)
-        link = &(*link)->next;
-    put_at(link, entry);
-    offer(comm, entry);
-}
-
-void
 wm_stash_look_again(wm_end_t *end)
 {
     wm_stashed_t *entry = *find(end->op.comm, end->rank, end->tag, NULL);
@@ -386,6 +376,10 @@ void
 wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched)
 {
     wm_engine_lock();
-    wm_stash_return(comm, matched);
+    wm_stashed_t **link = &comm->stash;
+    while (*link != NULL && (*link)->number < matched->number)
+        link = &(*link)->next;
+    put_at(link, matched);
+    offer(comm, matched);
     wm_engine_unlock();
 }

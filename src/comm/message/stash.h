@@ -42,11 +42,9 @@ wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
                wm_result_t *result, wm_error_t *err);
 
 // Takes that message out of the stash, for a receive of its own
-// (wm_envelope_t.matched), and puts it back where it was.
+// (wm_envelope_t.matched); wm_matched_return puts it back where it was.
 void
 wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry);
-void
-wm_stash_return(wm_comm_t *comm, wm_stashed_t *entry);
 
 // Reads a removed message into end->packet and end->op.result, and frees it.
 void

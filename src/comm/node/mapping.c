@@ -104,6 +104,23 @@ close_overlapped(wm_peer_t *peer, const wm_place_t *place)
     }
 }
 
+// Waits, if need be, as memory is short. Returns how many.
+static int
+close_unused(void)
+{
+    int closed = 0;
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
+            if ((*link)->users > 0) {
+                link = &(*link)->next;
+                continue;
+            }
+            close_now(link);
+            ++closed;
+        }
+    return closed;
+}
+
 int
 wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err)
@@ -137,7 +154,7 @@ wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
     int code = wm_memory_map(device, &place->handle, &opened->pointer, err);
     if (code < 0 && !closes)
         atomic_store(&closing_wanted, true);
-    if (code == WM_ERR_MEMORY && closes && wm_mapping_flush(-1) > 0)
+    if (code == WM_ERR_MEMORY && closes && close_unused() > 0)
         code = wm_memory_map(device, &place->handle, &opened->pointer, err);
     if (code < 0) {
         free(opened);
@@ -156,6 +173,13 @@ wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
     wm_stat_add(WM_STAT_mapped_bytes, (int64_t)opened->size);
     *mapping = opened;
     return 0;
+}
+
+bool
+wm_mapping_is_refused(int code, const wm_error_t *err)
+{
+    return code != WM_ERR_MEMORY
+           && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED);
 }
 
 void
@@ -256,23 +280,6 @@ wm_mapping_heed_notices(void)
     return closed;
 }
 
-int
-wm_mapping_flush(int device)
-{
-    int closed = 0;
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
-        for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
-            if ((*link)->users > 0
-                || (device >= 0 && (*link)->device != device)) {
-                link = &(*link)->next;
-                continue;
-            }
-            close_now(link); // short of memory: waits, if need be
-            ++closed;
-        }
-    return closed;
-}
-
 bool
 wm_mapping_reclaim(int device)
 {
@@ -280,7 +287,7 @@ wm_mapping_reclaim(int device)
     if (!wm_engine_try_lock())
         return false;
     bool any = wm_place_notify();
-    any |= wm_mapping_flush(-1) > 0;
+    any |= close_unused() > 0;
     wm_engine_unlock();
     return any;
 }

@@ -15,6 +15,11 @@ WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
+// Whether its failure is for good: not where memory is short, nor where freed
+// memory at the address is still in use here.
+bool
+wm_mapping_is_refused(int code, const wm_error_t *err);
+
 void
 wm_mapping_release(wm_mapping_t *mapping);
 
@@ -35,10 +40,6 @@ wm_mapping_close_stale(void);
 // Closes what the peers have given notice of. Returns how many.
 int
 wm_mapping_heed_notices(void);
-
-// Closes all unused mappings (of memory seen by `device`, -1: all).
-int
-wm_mapping_flush(int device);
 
 // What memory short of room calls (wm_memory_set_reclaim): posts notices and
 // closes all unused mappings, of any device. Takes the lock itself, does

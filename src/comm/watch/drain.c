@@ -9,7 +9,6 @@
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/report.h"
-#include "cuda/lock.h"
 
 // How long is waited at the end for what nobody may ever receive.
 #define DRAIN_US 5000000

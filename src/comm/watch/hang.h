@@ -7,7 +7,6 @@
 #define WM_COMM_WATCH_HANG_H
 
 #include "comm/engine/engine.h"
-#include "comm/node/account.h"
 
 // The blocking call that the thread is in, set by whoever knows it before it
 // waits.

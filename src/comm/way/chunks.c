@@ -118,36 +118,47 @@ test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
     return code;
 }
 
-static int
-send_chunk(wm_end_t *end, const char *from, uint32_t at, wm_error_t *err)
+// What MPI sends of a chunk, or receives it into: the memory itself where MPI
+// is to reach that, else a stage.
+static char *
+chunk_memory(const wm_end_t *end, uint32_t index)
 {
-    wm_scope_t scope;
-    int code = enter(end, &scope, err);
-    if (code < 0)
-        return code;
-    code = wm_mpi_check(MPI_Isend(from, (int)chunk_length(end, at), MPI_BYTE,
-                                  end->rank, (int)end->header.seq,
-                                  end->op.comm->data,
-                                  &end->chunks.flying[at % 2]),
-                        "MPI_Isend", err);
-    wm_device_leave(&scope);
-    return code;
+    if (end->chunks.scratch != NULL)
+        return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
+    return end->chunks.staging != NULL ? chunk_stage(end, index)
+                                       : chunk_place(end, index);
 }
 
+// Gives MPI the next ones, of the first `there`, two at once at most.
 static int
-receive_chunk(wm_end_t *end, char *into, uint32_t at, wm_error_t *err)
+give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = enter(end, &scope, err);
-    if (code < 0)
-        return code;
-    code = wm_mpi_check(MPI_Irecv(into, (int)chunk_length(end, at), MPI_BYTE,
-                                  end->op.result.source, (int)end->header.seq,
-                                  end->op.comm->data,
-                                  &end->chunks.flying[at % 2]),
-                        "MPI_Irecv", err);
-    wm_device_leave(&scope);
-    return code;
+    wm_chunks_t *chunks = &end->chunks;
+    MPI_Comm comm = end->op.comm->data;
+    int tag = (int)end->header.seq;
+    for (; chunks->given < there && chunks->given < chunks->done + 2;
+         ++chunks->given) {
+        uint32_t at = chunks->given;
+        char *memory = chunk_memory(end, at);
+        int length = (int)chunk_length(end, at);
+        MPI_Request *request = &chunks->flying[at % 2];
+        wm_scope_t scope;
+        int code = enter(end, &scope, err);
+        if (code < 0)
+            return code;
+        code = end->receives
+                   ? wm_mpi_check(MPI_Irecv(memory, length, MPI_BYTE,
+                                            end->op.result.source, tag, comm,
+                                            request),
+                                  "MPI_Irecv", err)
+                   : wm_mpi_check(MPI_Isend(memory, length, MPI_BYTE,
+                                            end->rank, tag, comm, request),
+                                  "MPI_Isend", err);
+        wm_device_leave(&scope);
+        if (code < 0)
+            return code;
+    }
+    return 0;
 }
 
 static int
@@ -215,15 +226,7 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err)
         return 1;
     if (device && (code = stage_next(end, err)) <= 0)
         return code;
-    uint32_t there = device ? chunks->copied : total;
-    for (; chunks->given < there && chunks->given < chunks->done + 2;
-         ++chunks->given) {
-        uint32_t at = chunks->given;
-        char *from = device ? chunk_stage(end, at) : chunk_place(end, at);
-        if ((code = send_chunk(end, from, at, err)) < 0)
-            return code;
-    }
-    return 0;
+    return give_chunks(end, device ? chunks->copied : total, err);
 }
 
 bool
@@ -273,17 +276,6 @@ end_abandoned(wm_end_t *end, uint32_t total)
         }
     end->chunks.done = total;
     end->chunks.given = total;
-}
-
-// Where chunk `index` is received: in place when it fits whole into host
-// memory, else into staging.
-static char *
-landing(const wm_end_t *end, uint32_t index)
-{
-    if (end->chunks.scratch != NULL)
-        return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
-    return end->chunks.staging != NULL ? chunk_stage(end, index)
-                                       : chunk_place(end, index);
 }
 
 // Those that have come, into the device unless they are thrown away.
@@ -341,13 +333,7 @@ receive(wm_end_t *end, wm_error_t *err)
         return code;
     if (chunks->done == total)
         return 1;
-    for (; chunks->given < total && chunks->given < chunks->done + 2;
-         ++chunks->given) {
-        uint32_t at = chunks->given;
-        if ((code = receive_chunk(end, landing(end, at), at, err)) < 0)
-            return code;
-    }
-    return 0;
+    return give_chunks(end, total, err);
 }
 
 void

@@ -8,8 +8,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/way.h"
-#include "comm/node/mapping.h"
-#include "cuda/word.h"
+#include "comm/way/pieces.h"
 
 #define DEFAULT_LIMIT 65536
 #define PATIENCE_US 10              // a receiver that waits claims in less
@@ -50,9 +49,7 @@ void
 wm_eager_let_go_of_handed_off(wm_end_t *end)
 {
     const wm_pieces_t *pieces = &end->pieces;
-    if (pieces->next < pieces->pieces
-        || !wm_word_reached(&end->slot->ready,
-                            pieces->ready_base + pieces->next))
+    if (pieces->next < pieces->pieces || !wm_pieces_are_ready(end))
         return;
     if (end->handoff != NULL) // should the host come to serve after all
         end->buffer.data = wm_block_pointer(end->handoff);
@@ -105,8 +102,7 @@ publish(wm_end_t *end)
 static void
 end_packed(wm_end_t *end)
 {
-    if (end->pieces.next == 0
-        || !wm_word_reached(&end->slot->ready, end->pieces.ready_base + 1))
+    if (end->pieces.next == 0 || !wm_piece_is_ready(end, 0))
         return;
     wm_access_forget_borrowed(&end->access); // it may be gone from now on
     let_go(end);

@@ -28,21 +28,7 @@ typedef struct {
 static bool
 step(wm_op_t *op)
 {
-    wm_error_t err;
-    int flag = 0;
-    sent_t *sent = (sent_t *)op;
-    if (wm_mpi_check(MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE),
-                     "MPI_Test", &err)
-        < 0)
-        wm_op_fail(op, &err);
-    return flag || op->error.code != 0;
-}
-
-static wm_asks_t
-asks(const wm_op_t *op)
-{
-    (void)op;
-    return WM_ASKS_ALONE;
+    return wm_posted_has_ended(op, &((sent_t *)op)->request);
 }
 
 static void
@@ -67,7 +53,7 @@ free_sent(wm_op_t *op)
 
 static const wm_op_kind_t kind = {
     .step = step,
-    .asks = asks,
+    .asks = wm_posted_asks,
     .about = about,
     .free = free_sent,
 };
@@ -84,7 +70,6 @@ begin(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
     sent->rank = envelope->rank;
     sent->tag = envelope->tag;
     sent->nbytes = nbytes;
-    wm_op_retain(&sent->op); // the engine's
     wm_engine_add_lock_held(&sent->op);
     return &sent->op;
 }
@@ -106,12 +91,9 @@ pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
 {
     wm_header_t header;
     memset(&header, 0, WM_HEADER_SHORT);
-    header.magic = WM_HEADER_MAGIC;
+    wm_header_describe(&header, buffer);
     header.kind = WM_MESSAGE_EAGER;
-    header.nbytes = buffer->nbytes;
     header.order = order;
-    header.pickled = buffer->pickled;
-    header.element = buffer->nbytes > 0 ? buffer->element : 0;
     memcpy(packet, &header, WM_HEADER_SHORT);
     if (buffer->nbytes > 0)
         memcpy(packet + WM_HEADER_SHORT, buffer->data, buffer->nbytes);

@@ -4,13 +4,12 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/message/pack.h"
 #include "comm/way/chunks.h"
 #include "comm/way/mailbox.h"
 #include "comm/way/offer.h"
+#include "comm/way/pieces.h"
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
-#include "cuda/word.h"
 
 // For how long nothing is taken out of any lane before others go round them.
 #define STUCK_US 10000
@@ -75,8 +74,7 @@ wm_lanes_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     // What was promised so far must be there, or its late word would mislead.
-    if (!wm_word_reached(&slot->ready,
-                         end->pieces.ready_base + end->pieces.next))
+    if (!wm_pieces_are_ready(end))
         return 0;
     int lane = acquire_lane(slot), code = 0;
     if (lane == NO_LANE)
@@ -131,8 +129,7 @@ static int
 step_by_mpi(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_chunks_send(end, err);
-    if (code <= 0
-        || wm_word_reached(&end->slot->taken, end->pieces.taken_base + 1))
+    if (code <= 0 || wm_pieces_are_taken(end))
         return code;
     code = ++end->looks % LOOKS == 0
                ? wm_failure_look(end->op.comm, end->rank, err)
@@ -143,14 +140,11 @@ step_by_mpi(wm_end_t *end, wm_error_t *err)
 static bool
 by_mpi_heard(wm_end_t *end)
 {
-    if (++end->looks % LOOKS == 0
-        && wm_failure_look(end->op.comm, end->rank, NULL) < 0
-        && wm_offer_is_given_up(end))
+    if (wm_offer_is_given_up(end))
         return true;
     return wm_chunks_have_gone(end)
            && (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR
-               || wm_word_reached(&end->slot->taken,
-                                  end->pieces.taken_base + 1));
+               || wm_pieces_are_taken(end));
 }
 
 const wm_sending_t wm_sending_by_mpi = {

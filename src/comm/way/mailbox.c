@@ -79,16 +79,22 @@ acquire(int device, wm_mailbox_t **box, wm_pointer_t *memory, wm_error_t *err)
     return 0;
 }
 
+// Whether the user's stream itself posts the message: the buffer is free
+// behind that, whenever the receiver comes.
+static bool
+posts_on_stream(const wm_end_t *end)
+{
+    return !end->synchronous && end->access.user_device == end->access.device;
+}
+
 int
 wm_mailbox_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
                  wm_error_t *err)
 {
-    bool streamed = end->access.user_device == end->access.device
-                    && !end->synchronous;
     if (end->header.nbytes > WM_MAIL_BYTES
         || (end->buffer.pattern != NULL && end->gaps.block == NULL
                 ? wm_pack_by_mail(end) == NULL
-                : end->buffer.memory.exportable && !streamed))
+                : end->buffer.memory.exportable && !posts_on_stream(end)))
         return 0;
     int code = acquire(end->access.device, &end->box, memory, err);
     if (code < 0 || end->box == NULL)
@@ -122,14 +128,6 @@ wm_mailbox_drop(wm_end_t *end, bool quiet)
     if (end->box != NULL && (quiet || end->pieces.next == 0))
         release(end);
     end->box = NULL;
-}
-
-// Whether the user's stream itself posts the message: the buffer is free
-// behind that, whenever the receiver comes.
-static bool
-posts_on_stream(const wm_end_t *end)
-{
-    return !end->synchronous && end->access.user_device == end->access.device;
 }
 
 void
@@ -217,8 +215,11 @@ wm_mailbox_is_used(const wm_end_t *end)
     return end->header.flag != 0 && end->transport->direct;
 }
 
-bool
-wm_mailbox_waits_in_kernel(const wm_end_t *end)
+// Whether the kernel that takes them should be there before them. Not on the
+// sender's own device: where processes take turns on it, one would wait
+// through its turn for the other.
+static bool
+waits_in_kernel(const wm_end_t *end)
 {
     return !end->fetch.late && !wm_take_is_on_same_gpu(end);
 }
@@ -246,7 +247,7 @@ wm_mailbox_fetch_on_stream(wm_end_t *end,
     int device = end->access.user_device;
     int code = wm_mail_prepare(device, err);
     // A stream that waits for a word takes longer than a kernel that does.
-    if (code == 0 && !wm_mailbox_waits_in_kernel(end))
+    if (code == 0 && !waits_in_kernel(end))
         code = wm_word_wait(device, end->access.user_stream, &end->slot->ready,
                             end->pieces.ready_base + 1, err);
     if (code < 0)
@@ -310,9 +311,8 @@ pull(wm_end_t *end, wm_error_t *err)
         end->access.idle = code > 0;
         return code;
     }
-    bool ready = wm_word_reached(&end->slot->ready,
-                                 end->pieces.ready_base + 1);
-    return ready || wm_mailbox_waits_in_kernel(end) ? fetch(end, err) : 0;
+    return wm_piece_is_ready(end, 0) || waits_in_kernel(end) ? fetch(end, err)
+                                                             : 0;
 }
 
 static int

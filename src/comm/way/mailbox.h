@@ -36,12 +36,6 @@ wm_mailbox_drop(wm_end_t *end, bool quiet);
 bool
 wm_mailbox_is_used(const wm_end_t *end);
 
-// Whether the kernel that takes them should be there before them. Not on the
-// sender's own device: where processes take turns on it, one would wait
-// through its turn for the other.
-bool
-wm_mailbox_waits_in_kernel(const wm_end_t *end);
-
 // Has the user's stream fetch the message, behind no limit of time;
 // launched() is told.
 WM_MUST_CHECK int

@@ -146,11 +146,8 @@ promise(wm_end_t *end, wm_error_t *err)
         pooled = true;
     }
     code = wm_node_register(wm_node_self(), false, device, err);
-    if (code == 0 && noted)
-        code = wm_stream_wait_event(device, stream, end->access.after[0].event,
-                                    err);
-    else if (code == 0 && (pooled || end->access.user_device >= 0))
-        code = wm_producer_before(producer, false, device, stream, err);
+    if (code == 0 && (noted || pooled || end->access.user_device >= 0))
+        code = wm_access_before(&end->access, device, stream, err);
     if (code == 0)
         code = wm_slot_enqueue_ready(end->slot, device, stream,
                                      end->header.ready_base + 1, err);
@@ -267,13 +264,9 @@ follow_receiver(wm_end_t *end, wm_error_t *err)
 int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
 {
-    const wm_pieces_t *pieces = &end->pieces;
     int code = 0;
-    bool ready = wm_word_reached(&end->slot->ready,
-                                 pieces->ready_base + pieces->next);
-    if (ready
-        && wm_word_reached(&end->slot->taken,
-                           pieces->taken_base + pieces->pieces)) {
+    bool ready = wm_pieces_are_ready(end);
+    if (ready && wm_pieces_are_taken(end)) {
         wm_push_note(end, pushed);
         return 1;
     }
@@ -319,7 +312,7 @@ is_on_its_way(const wm_end_t *end)
     return end->sending->let_go != NULL // nobody has answered
            && pieces->pieces == 1
            && wm_word_reached(&end->slot->posted, pieces->ready_base + 1)
-           && (wm_word_reached(&end->slot->ready, pieces->ready_base + 1)
+           && (wm_piece_is_ready(end, 0)
                || wm_event_look_for_errors(end->access.device, NULL) == 0);
 }
 
@@ -346,6 +339,9 @@ wm_offer_peer_died(wm_end_t *end)
 bool
 wm_offer_is_given_up(wm_end_t *end)
 {
+    if (++end->looks % LOOKS_FOR_PEER != 0
+        || wm_failure_look(end->op.comm, end->rank, NULL) == 0)
+        return false;
     bool given_up = end->peer->dead;
     if (!given_up) {
         wm_slot_fail(end->slot, end->op.error.text);
@@ -361,22 +357,15 @@ wm_offer_is_given_up(wm_end_t *end)
 bool
 wm_offer_heard(wm_end_t *end)
 {
-    const wm_pieces_t *pieces = &end->pieces;
-    if (++end->looks % LOOKS_FOR_PEER == 0
-        && wm_failure_look(end->op.comm, end->rank, NULL) < 0
-        && wm_offer_is_given_up(end))
+    if (wm_offer_is_given_up(end))
         return true;
     uint32_t answer = atomic_load(&end->slot->answer);
-    bool lost = end->looks % LOOKS == 0
-                && !wm_word_reached(&end->slot->ready,
-                                    pieces->ready_base + pieces->next)
+    bool lost = end->looks % LOOKS == 0 && !wm_pieces_are_ready(end)
                 && wm_event_look_for_errors(end->access.device, NULL) < 0;
     // It waits for what will not come any more.
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
         wm_slot_fail(end->slot, end->op.error.text);
-    return answer == WM_ANSWER_ERROR
-           || wm_word_reached(&end->slot->taken,
-                              pieces->taken_base + pieces->pieces);
+    return answer == WM_ANSWER_ERROR || wm_pieces_are_taken(end);
 }
 
 const wm_sending_t wm_sending_direct = {

@@ -57,6 +57,13 @@ wm_piece_is_ready(const wm_end_t *end, uint32_t index)
 }
 
 bool
+wm_pieces_are_ready(const wm_end_t *end)
+{
+    return wm_word_reached(&end->slot->ready,
+                           end->pieces.ready_base + end->pieces.next);
+}
+
+bool
 wm_pieces_are_taken(const wm_end_t *end)
 {
     return wm_word_reached(&end->slot->taken,

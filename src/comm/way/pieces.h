@@ -23,11 +23,12 @@ wm_piece_start(const wm_pieces_t *pieces, uint32_t index);
 uint64_t
 wm_piece_length(const wm_end_t *end, uint32_t index);
 
-// Whether a piece is there.
+// Whether a piece is there; whether all are that the sender has begun so far;
+// whether all of the message have been taken.
 bool
 wm_piece_is_ready(const wm_end_t *end, uint32_t index);
-
-// Receiver: whether all have been taken.
+bool
+wm_pieces_are_ready(const wm_end_t *end);
 bool
 wm_pieces_are_taken(const wm_end_t *end);
 

@@ -10,7 +10,6 @@
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "comm/way/transport.h"
-#include "cuda/word.h"
 
 #define SYNC_BYTES 262144
 
@@ -20,8 +19,7 @@ copy_here(wm_end_t *end)
 {
     wm_pieces_t *pieces = &end->pieces;
     while (pieces->next < pieces->pieces
-           && wm_word_reached(&end->slot->ready,
-                              pieces->ready_base + pieces->next + 1)) {
+           && wm_piece_is_ready(end, pieces->next)) {
         uint32_t at = pieces->next++;
         memcpy(end->buffer.data + wm_piece_start(pieces, at),
                pieces->remote + at % pieces->ring * pieces->piece,
@@ -155,8 +153,7 @@ static int
 pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
 {
     if (end->pull.signals) {
-        *ended = wm_word_reached(&end->slot->taken,
-                                 end->pieces.taken_base + end->pieces.pieces);
+        *ended = wm_pieces_are_taken(end);
         return *ended ? 0 : wm_pieces_look_for_errors(end, err);
     }
     if (!end->blocking || end->header.nbytes > SYNC_BYTES)
@@ -182,12 +179,10 @@ pull(wm_end_t *end, wm_error_t *err)
         *err = end->op.error;
         return err->code;
     }
-    if (may_share(end)
-        && wm_word_reached(&end->slot->ready, pieces->ready_base + 1))
+    if (may_share(end) && wm_piece_is_ready(end, 0))
         return share(end, err);
     while (pieces->next < pieces->pieces
-           && wm_word_reached(&end->slot->ready,
-                              pieces->ready_base + pieces->next + 1))
+           && wm_piece_is_ready(end, pieces->next))
         if ((code = submit_piece(end, err)) < 0)
             return code;
     if (pieces->next < pieces->pieces) // what can be done for who waits

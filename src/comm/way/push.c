@@ -5,6 +5,7 @@
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "comm/way/offer.h"
+#include "comm/way/pieces.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "comm/way/transport.h"
@@ -120,9 +121,7 @@ prepare(wm_end_t *end, const wm_place_t *into)
     int code = wm_mapping_open(end->peer, into, end->access.device,
                                &end->mapping, &err);
     if (code < 0) {
-        bool now = code == WM_ERR_MEMORY
-                   || err.detail == CUDA_ERROR_ALREADY_MAPPED;
-        wm_slot_refuse_push(end->slot, !now);
+        wm_slot_refuse_push(end->slot, wm_mapping_is_refused(code, &err));
         return false;
     }
     wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
@@ -137,8 +136,7 @@ int
 wm_push_serve(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
-    if (atomic_load(&slot->push) != WM_PUSH_ASKED
-        || !wm_word_reached(&slot->ready, end->pieces.ready_base + 1)
+    if (atomic_load(&slot->push) != WM_PUSH_ASKED || !wm_piece_is_ready(end, 0)
         || !wm_slot_accept_push(slot))
         return 0;
     wm_place_t into = slot->into;

@@ -98,9 +98,7 @@ has_ended(wm_end_t *end, wm_error_t *err)
         *err = end->op.error;
         return err->code;
     }
-    return wm_word_reached(&end->slot->taken, end->pieces.taken_base + 1)
-               ? 1
-               : wm_pieces_look_for_errors(end, err);
+    return wm_pieces_are_taken(end) ? 1 : wm_pieces_look_for_errors(end, err);
 }
 
 static int

@@ -8,10 +8,10 @@
 #include "comm/way/lanes.h"
 #include "comm/way/mailbox.h"
 #include "comm/way/offer.h"
+#include "comm/way/pieces.h"
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
-#include "cuda/word.h"
 
 // A payload that is not short is offered where the peer can look; where all
 // slots are taken it goes as it goes to other hosts: a send never waits for
@@ -62,9 +62,7 @@ wm_ways_drop(wm_end_t *end)
     wm_chunks_drop(end);
     wm_lane_drop(end);
     // A slot or mailbox that a stream of ours may still write is given up.
-    bool quiet = end->slot != NULL
-                 && wm_word_reached(&end->slot->ready,
-                                    end->pieces.ready_base + end->pieces.next);
+    bool quiet = end->slot != NULL && wm_pieces_are_ready(end);
     wm_mailbox_drop(end, quiet);
     if (end->slot_index >= 0 && quiet)
         wm_slot_release(end->slot_index);

@@ -15,7 +15,6 @@
 #include "comm/way/push.h"
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
-#include "cuda/word.h"
 
 #define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
 #define PATIENCE_US 10000
@@ -172,10 +171,7 @@ static bool
 holds_slot(const wm_end_t *end)
 {
     return end->slot != NULL
-           && (end->pieces.pieces == 0
-               || !wm_word_reached(&end->slot->taken,
-                                   end->pieces.taken_base
-                                       + end->pieces.pieces));
+           && (end->pieces.pieces == 0 || !wm_pieces_are_taken(end));
 }
 
 // It says so, or it is dead, as another message has found out: then `failed`

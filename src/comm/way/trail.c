@@ -70,13 +70,6 @@ step(wm_op_t *op)
     return true;
 }
 
-static wm_asks_t
-asks(const wm_op_t *op)
-{
-    (void)op;
-    return WM_ASKS_ALONE;
-}
-
 static void
 about(const wm_op_t *op, wm_about_t *about)
 {
@@ -101,7 +94,7 @@ free_trail(wm_op_t *op)
 
 static const wm_op_kind_t kind = {
     .step = step,
-    .asks = asks,
+    .asks = wm_posted_asks,
     .about = about,
     .free = free_trail,
 };
@@ -119,7 +112,8 @@ begin(wm_comm_t *comm)
     }
     trail->first = trail->end = 0;
     follower->trail = trail;
-    wm_engine_add_lock_held(&follower->op); // the only reference is its own
+    wm_engine_add_lock_held(&follower->op);
+    wm_op_release(&follower->op); // it ends by itself
     return comm->trail = trail;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How offered device memory gets across to a receiver that sees the sender's
 // segment. All functions of a transport must be there, but for `mpi`, which is
-// offered nothing: device memory is given to a CUDA-aware MPI (payload.c). One
+// offered nothing: device memory is given to a CUDA-aware MPI (chunks.c). One
 // const array gives the order of preference (transport.c); before it is asked,
-// the sender decides whether to offer at all (send.c, try_start) and whether
-// the host has to serve (receive.c, choose). Engine lock held. No Python.
+// the sender decides whether to offer at all (table.c), and the receiver
+// whether the host has to serve (take.c, choose). Engine lock held. No Python.
 #ifndef WM_COMM_WAY_TRANSPORT_H
 #define WM_COMM_WAY_TRANSPORT_H
 

@@ -85,9 +85,7 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
                             "an offer that reaches beyond its memory");
     int code = wm_mapping_open(end->peer, &end->header.place, device,
                                &end->mapping, err);
-    // Not for good where freed memory at its address is still in use here.
-    if (code < 0 && code != WM_ERR_MEMORY
-        && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED)) {
+    if (code < 0 && wm_mapping_is_refused(code, err)) {
         // Seen by wm.transport(); the message goes through the host.
         end->peer->ipc_refused = true;
         snprintf(end->peer->reason, sizeof end->peer->reason,

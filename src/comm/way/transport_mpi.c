@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory that a CUDA-aware MPI carries: nothing is offered, and the
-// chunks of payload.c are given to MPI where they are. Where it is asked for,
+// chunks of chunks.c are given to MPI where they are. Where it is asked for,
 // or where no memory is shared and MPI says that it takes device memory.
 #include <mpi.h>
 

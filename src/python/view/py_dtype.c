@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-PyObject *
-wm_py_numpy(const char *name)
+// An attribute of the module numpy; a new reference, or NULL.
+static PyObject *
+from_numpy(const char *name)
 {
     wm_state_t *state = wm_py_state;
     if (state->numpy == NULL) {
@@ -41,7 +42,7 @@ wm_py_dtype(wm_dtype_t dtype)
     PyObject *type = NULL, *what = NULL, *made = NULL;
     what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
                                  : make_bfloat16();
-    type = what != NULL ? wm_py_numpy("dtype") : NULL;
+    type = what != NULL ? from_numpy("dtype") : NULL;
     made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
     Py_XDECREF(what);
     Py_XDECREF(type);
@@ -123,7 +124,7 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0)
         return 0;
-    PyObject *type = wm_py_numpy("dtype");
+    PyObject *type = from_numpy("dtype");
     if (type == NULL)
         return -1;
     wm_error_t err = {.code = 0};

@@ -17,8 +17,4 @@ wm_py_dtype(wm_dtype_t dtype);
 int
 wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype);
 
-// An attribute of the module numpy; a new reference, or NULL.
-PyObject *
-wm_py_numpy(const char *name);
-
 #endif
