@@ -232,11 +232,8 @@ def _bcast(self: Any, buf: Any, root: int = 0) -> None:
             _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
 
 
-def _say_nothing(*_: Any, **__: Any) -> None:
-    """Add nothing to an error, which tells all of it."""
-
-
-_passing = _core._Passing(_core.CommMethods.Bcast, _bcast, _say_nothing, (1,))
+# Its errors tell all: there is nothing to explain.
+_passing = _core._Passing(_core.CommMethods.Bcast, _bcast, None, (1,))
 setattr(  # noqa: B010
     _Communicator,
     "Bcast",

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from . import _core
 
-_OF_ANY_CLASS = {"__dict__", "__doc__", "__module__", "__weakref__"}
+
+class _Empty:
+    """What any class has."""
 
 
 def extends(kind: type) -> Callable[[type], type]:
@@ -15,7 +17,7 @@ def extends(kind: type) -> Callable[[type], type]:
 
     def move(part: type) -> type:
         for name, value in vars(part).items():
-            if name not in _OF_ANY_CLASS:
+            if name not in vars(_Empty):
                 call = getattr(value, "fget", value)
                 call.__module__ = "warpmpi"
                 call.__qualname__ = f"{kind.__name__}.{name}"

@@ -43,7 +43,7 @@ def _has_buffer(data: Any) -> bool:
     return True
 
 
-def native_array(data: Any, dtype: Any) -> Any:
+def native_array(data: Any, dtype: Any, name: str) -> Any:
     """What no protocol of ours could read, and NumPy can; None where not.
 
     That is, elements of another byte order, NumPy's scalars and their like.
@@ -54,6 +54,6 @@ def native_array(data: Any, dtype: Any) -> Any:
     try:
         if dtype is None:
             dtype = data.dtype.newbyteorder("=")
-        return host_array(data, dtype, "")
+        return host_array(data, dtype, name)
     except Exception:
         return None

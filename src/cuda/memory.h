@@ -31,6 +31,14 @@ typedef struct {
     bool exportable;    // legacy CUDA IPC can export it
 } wm_pointer_t;
 
+// Whether it is a GPU's, rather than the host's.
+static inline bool
+wm_memory_on_device(const wm_pointer_t *memory)
+{
+    return memory->kind == WM_MEMORY_DEVICE
+           || memory->kind == WM_MEMORY_MANAGED;
+}
+
 typedef struct wm_block wm_block_t; // device memory, opaque
 typedef struct {
     size_t device_bytes;      // taken from the driver, all devices

@@ -4,8 +4,7 @@
 bool
 wm_buffer_on_device(const wm_buffer_t *buffer)
 {
-    return buffer->memory.kind == WM_MEMORY_DEVICE
-           || buffer->memory.kind == WM_MEMORY_MANAGED;
+    return wm_memory_on_device(&buffer->memory);
 }
 
 void

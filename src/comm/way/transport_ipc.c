@@ -10,12 +10,6 @@
 #include "comm/way/transport.h"
 
 static bool
-on_device(const wm_pointer_t *into)
-{
-    return into->kind == WM_MEMORY_DEVICE || into->kind == WM_MEMORY_MANAGED;
-}
-
-static bool
 self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
            const char **reason)
 {
@@ -64,7 +58,7 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
         *reason = "the peer is this process";
     else if (peer->segment == NULL || peer->ipc_refused)
         *reason = peer->reason;
-    else if (!on_device(into))
+    else if (!wm_memory_on_device(into))
         *reason = "the buffer here is host memory";
     else if (into->device < 0)
         *reason = "the buffer here lies on no GPU now";

@@ -17,15 +17,15 @@ wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
 }
 
 int
-wm_py_array_wait_nogil(const wm_array_t *array, bool to_write)
+wm_py_array_wait_nogil(const wm_array_t *array)
 {
     int status = 0;
     bool idle = true;
     wm_error_t err;
     wm_order_t *order = array->storage->order;
-    status = wm_order_idle(order, to_write, &idle, &err);
+    status = wm_order_idle(order, true, &idle, &err);
     if (status == 0 && !idle)
-        WM_PY_UNLOCKED(status = wm_order_wait(order, to_write, &err));
+        WM_PY_UNLOCKED(status = wm_order_wait(order, true, &err));
     return wm_py_result(status, &err);
 }
 
@@ -48,9 +48,6 @@ parse_how(PyObject *blocking, PyObject *stream, how_t *how)
                                      &how->stream)
             < 0)
             return -1;
-        // NULL means a stream of our own, on the floor below.
-        if (how->stream == NULL)
-            how->stream = CU_STREAM_LEGACY;
         how->blocking = false;
     }
     if (blocking != NULL && blocking != Py_None) {
@@ -63,12 +60,13 @@ parse_how(PyObject *blocking, PyObject *stream, how_t *how)
 }
 
 static int
-copy_nogil(const wm_array_t *dst, const wm_producer_t *dst_producer,
-           const wm_view_t *src, const how_t *how)
+copy_nogil(const wm_array_t *dst, const wm_view_t *src, const how_t *how)
 {
     int status;
     wm_error_t err;
-    WM_PY_UNLOCKED(status = wm_copy_ordered(dst, dst_producer, &src->array,
+    wm_producer_t producer;
+    wm_array_producer(dst, &producer);
+    WM_PY_UNLOCKED(status = wm_copy_ordered(dst, &producer, &src->array,
                                             &src->producer, how->device,
                                             how->stream, how->blocking, &err));
     return wm_py_result(status, &err);
@@ -78,14 +76,12 @@ static PyObject *
 copied(const wm_view_t *view, int device, bool pinned, const how_t *how)
 {
     wm_array_t made;
-    wm_producer_t producer;
     const wm_array_t *array = &view->array;
     if (wm_py_array_new_nogil(device, pinned, array->dtype, array->ndim,
                               array->shape, &made)
         < 0)
         return NULL;
-    wm_array_producer(&made, &producer);
-    if (copy_nogil(&made, &producer, view, how) < 0) {
+    if (copy_nogil(&made, view, how) < 0) {
         wm_array_clear(&made);
         return NULL;
     }
@@ -238,7 +234,6 @@ static int
 assign(const wm_array_t *dst, PyObject *value, const how_t *how)
 {
     wm_view_t src;
-    wm_producer_t producer;
     if (check_writable(dst) < 0
         || wm_py_array_view_data(value, &dst->dtype, "source", &src) < 0)
         return -1;
@@ -250,10 +245,8 @@ assign(const wm_array_t *dst, PyObject *value, const how_t *how)
     }
     else {
         status = broadcast(&src.array, dst);
-        if (status == 0) {
-            wm_array_producer(dst, &producer);
-            status = copy_nogil(dst, &producer, &src, how);
-        }
+        if (status == 0)
+            status = copy_nogil(dst, &src, how);
     }
     wm_py_view_release(&src);
     return status;

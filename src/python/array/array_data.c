@@ -4,26 +4,31 @@
 #include "python/array/py_array.h"
 #include "python/view/py_dtype.h"
 
-static PyObject *
-dtype_or_none(const wm_dtype_t *dtype)
+// A view of what a function of _host_data makes of it; -1 where that is None,
+// too.
+static int
+view_made(const char *function, PyObject *data, const wm_dtype_t *dtype,
+          const char *argument, wm_view_t *view)
 {
-    return dtype != NULL ? wm_py_dtype(*dtype) : Py_NewRef(Py_None);
+    PyObject *wanted = dtype != NULL ? wm_py_dtype(*dtype)
+                                     : Py_NewRef(Py_None);
+    PyObject *array = wanted == NULL
+                          ? NULL
+                          : wm_py_cold("warpmpi._host_data", function, "(OOs)",
+                                       data, wanted, argument);
+    int status = array != NULL && array != Py_None
+                     ? wm_py_view_parse(array, false, argument, view)
+                     : -1;
+    Py_XDECREF(wanted);
+    Py_XDECREF(array);
+    return status;
 }
 
 int
 wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
                            const char *argument, wm_view_t *view)
 {
-    PyObject *wanted = dtype_or_none(dtype);
-    PyObject *array = wanted == NULL
-                          ? NULL
-                          : wm_py_cold("warpmpi._host_data", "host_array",
-                                       "(OOs)", data, wanted, argument);
-    int status = array != NULL ? wm_py_view_parse(array, false, argument, view)
-                               : -1;
-    Py_XDECREF(wanted);
-    Py_XDECREF(array);
-    return status;
+    return view_made("host_array", data, dtype, argument, view);
 }
 
 // Whether the object is data itself rather than an array.
@@ -42,17 +47,7 @@ view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *wanted = dtype_or_none(dtype);
-    PyObject *array = wanted == NULL
-                          ? NULL
-                          : wm_py_cold("warpmpi._host_data", "native_array",
-                                       "(OO)", data, wanted);
-    int status = array != NULL && array != Py_None
-                     ? wm_py_view_parse(array, false, argument, view)
-                     : -1;
-    Py_XDECREF(wanted);
-    Py_XDECREF(array);
-    if (status < 0) {
+    if (view_made("native_array", data, dtype, argument, view) < 0) {
         PyErr_Clear();
         PyErr_Restore(type, value, traceback);
         return -1;

@@ -2,11 +2,9 @@
 // DLPack, given: __dlpack__ with all its arguments, and __dlpack_device__.
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "python/array/py_array.h"
 #include "python/view/dlpack.h"
-#include "python/view/py_dtype.h"
 
 // A tensor with all it points to. Freed by its deleter, on any thread.
 typedef struct {
@@ -139,7 +137,7 @@ order_consumer(const wm_array_t *array, PyObject *object)
         return -1;
     }
     if (device < 0)
-        return wm_py_array_wait_nogil(array, true);
+        return wm_py_array_wait_nogil(array);
     if (number <= 0) {
         PyErr_Format(PyExc_ValueError,
                      "stream: %lld is not -1, 1 (the legacy default stream), "
@@ -152,12 +150,10 @@ order_consumer(const wm_array_t *array, PyObject *object)
     wm_error_t err;
     if (wm_py_array_export_stream(array, &ours) < 0)
         return -1;
-    if (ours != NULL
-        && wm_stream_follow(device, stream, device, ours, &err) < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    int status = 0;
+    if (ours != NULL)
+        status = wm_stream_follow(device, stream, device, ours, &err);
+    return wm_py_result(status, &err);
 }
 
 // Whether version 1 or later is understood.

@@ -128,7 +128,7 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
         return no_interface("__array_interface__ cannot say bfloat16: use "
                             ".numpy()");
     }
-    if (wm_py_array_wait_nogil(array, true) < 0)
+    if (wm_py_array_wait_nogil(array) < 0)
         return NULL;
     atomic_store(&array->storage->shared, true);
     return interface_dict(self, false, NULL);
@@ -169,7 +169,7 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
         PyErr_SetString(PyExc_BufferError, why);
         return -1;
     }
-    if (wm_py_array_wait_nogil(array, true) < 0)
+    if (wm_py_array_wait_nogil(array) < 0)
         return -1;
     atomic_store(&array->storage->shared, true);
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;

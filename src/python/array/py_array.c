@@ -173,7 +173,7 @@ get_ptr(PyObject *self, void *Py_UNUSED(unused))
 {
     const wm_array_t *array = wm_py_array_of(self);
     atomic_store(&array->storage->shared, true);
-    if (wm_py_array_wait_nogil(array, true) < 0)
+    if (wm_py_array_wait_nogil(array) < 0)
         return NULL;
     return PyLong_FromVoidPtr(array->data);
 }

@@ -42,7 +42,7 @@ int
 wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
                       const int64_t *shape, wm_array_t *array);
 int
-wm_py_array_wait_nogil(const wm_array_t *array, bool to_write);
+wm_py_array_wait_nogil(const wm_array_t *array);
 
 // A contiguous copy of the view's array, on `device`.
 PyObject *

@@ -40,8 +40,7 @@ attach(PyObject *Py_UNUSED(module), PyObject *args)
         || comm_of(object, &comm) < 0)
         return NULL;
     size_t bytes = size < 0 ? SIZE_MAX : (size_t)size;
-    return wm_room_attach(comm, bytes, &err) < 0 ? wm_py_raise(&err)
-                                                 : Py_NewRef(Py_None);
+    return wm_py_none(wm_room_attach(comm, bytes, &err), &err);
 }
 
 PyDoc_STRVAR(detach_doc, "_buffer_detach(comm, /)\n--\n\n"
@@ -54,8 +53,7 @@ detach(PyObject *Py_UNUSED(module), PyObject *object)
     wm_error_t err;
     if (comm_of(object, &comm) < 0)
         return NULL;
-    return wm_room_detach(comm, &err) < 0 ? wm_py_raise(&err)
-                                          : Py_NewRef(Py_None);
+    return wm_py_none(wm_room_detach(comm, &err), &err);
 }
 
 PyDoc_STRVAR(flush_doc,

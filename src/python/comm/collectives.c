@@ -79,10 +79,11 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
         || wm_py_argument_int(values[1], "root", &root) < 0)
         return NULL;
     if (root < 0 || root >= channel.comm->size) {
-        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ROOT,
-                     "root=%d is not a rank of this communicator: use 0 to %d",
-                     root, channel.comm->size - 1);
-        return wm_py_raise(&err);
+        wm_py_mpi_fail(
+            MPI_ERR_ROOT,
+            "root=%d is not a rank of this communicator: use 0 to %d", root,
+            channel.comm->size - 1);
+        return NULL;
     }
     bool sends = channel.comm->rank == root;
     if (wm_py_argument_no_none(values[0], "buf", root) < 0
@@ -99,10 +100,8 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     enter("Bcast", &message);
     WM_PY_UNLOCKED(
         code = wm_coll_bcast(channel.comm, &message.buffer, root, &err));
-    if (code < 0)
-        wm_py_raise(&err);
     wm_py_message_release(&message);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
+    return wm_py_none(code, &err);
 }
 
 // Also where both are named differently: long and int64_t.

@@ -3,7 +3,6 @@
 #include "comm/message/buffered.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/wait.h"
-#include "comm/engine/engine.h"
 #include "python/comm/calls.h"
 #include "python/comm/transfer.h"
 #include "python/request/py_request.h"
@@ -97,17 +96,10 @@ static int
 look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
 {
     const char *name = exchange->replaces ? "buf" : "sendbuf";
-    if (wm_py_argument_no_none(exchange->out.buf, name,
-                               exchange->out.envelope.rank)
-            < 0
-        || wm_py_message_parse(exchange->out.buf, false, name, &exchange->sent)
-               < 0) {
-        tell_receiver(exchange);
+    if (wm_py_transfer_parse(&exchange->out, name, &exchange->sent) < 0)
         return -1;
-    }
     if (exchange->replaces)
         return duplicate(exchange, buffer);
-    wm_py_channel_keep(&exchange->out.channel, &exchange->sent);
     *buffer = wm_py_message_take(&exchange->sent);
     return 0;
 }

@@ -29,12 +29,7 @@ give_back(wm_comm_t *comm, wm_stashed_t *matched)
 PyObject *
 wm_py_matched_new(PyObject *comm, wm_op_t *op)
 {
-    PyTypeObject *type = wm_py_state->matched_type;
-    PyObject *empty = PyTuple_New(0);
-    message_t *self = empty != NULL
-                          ? (message_t *)type->tp_new(type, empty, NULL)
-                          : NULL;
-    Py_XDECREF(empty);
+    message_t *self = (message_t *)wm_py_mpi_new(wm_py_state->matched_type);
     wm_stashed_t *matched;
     WM_PY_UNLOCKED(matched = wm_probe_take(op));
     wm_channel_t channel;
@@ -145,14 +140,11 @@ int
 wm_py_matched_refuse_null(PyObject *object)
 {
     const message_t *self = (const message_t *)object;
-    wm_error_t err;
     if (self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL)
         return 0;
-    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
-                 "the message has been received already, or was never "
-                 "matched: take one from Mprobe or Improbe");
-    wm_py_raise(&err);
-    return -1;
+    return wm_py_mpi_fail(
+        MPI_ERR_REQUEST, "the message has been received already, or was never "
+                         "matched: take one from Mprobe or Improbe");
 }
 
 int

@@ -32,27 +32,17 @@ make(PyObject *comm, const wm_transfer_t *transfer)
     return made;
 }
 
-#define SEND_INIT(name, mode)                                                 \
-    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
-                                Py_ssize_t given, PyObject *keywords)         \
-    {                                                                         \
-        wm_transfer_t transfer;                                               \
-        return wm_py_transfer_of_send(&transfer, #name, self, args, given,    \
-                                      keywords, false, mode)                  \
-                       < 0                                                    \
-                   ? NULL                                                     \
-                   : make(self, &transfer);                                   \
-    }
+#define SEND_INIT(name, mode, what)                                           \
+    WM_PY_SEND(name, false, mode, make(self, &transfer), what)
 
-WM_PY_SEND_DOC(Send_init,
-               "Make a wm.Prequest that sends an array at each Start.")
-SEND_INIT(Send_init, WM_STANDARD)
-WM_PY_SEND_DOC(Ssend_init, "Make a wm.Prequest whose sends are synchronous.")
-SEND_INIT(Ssend_init, WM_SYNCHRONOUS)
-WM_PY_SEND_DOC(Rsend_init, "Make a wm.Prequest whose sends are ready ones.")
-SEND_INIT(Rsend_init, WM_STANDARD)
-WM_PY_SEND_DOC(Bsend_init, "Make a wm.Prequest whose sends are buffered.")
-SEND_INIT(Bsend_init, WM_BUFFERED)
+SEND_INIT(Send_init, WM_STANDARD,
+          "Make a wm.Prequest that sends an array at each Start.")
+SEND_INIT(Ssend_init, WM_SYNCHRONOUS,
+          "Make a wm.Prequest whose sends are synchronous.")
+SEND_INIT(Rsend_init, WM_STANDARD,
+          "Make a wm.Prequest whose sends are ready ones.")
+SEND_INIT(Bsend_init, WM_BUFFERED,
+          "Make a wm.Prequest whose sends are buffered.")
 
 const char wm_py_comm_Recv_init_doc[] = PyDoc_STR(
     "Recv_init($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "

@@ -96,8 +96,7 @@ static PyMethodDef comm_methods[] = {
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"on", wm_py_on_stream, METH_O, comm_on_doc},
-    {"_transport", (PyCFunction)(void (*)(void))wm_py_comm_transport,
-     METH_FASTCALL, wm_py_comm_transport_doc},
+    WM_PY_ROW("_transport", wm_py_comm_transport, METH_FASTCALL),
     {0},
 };
 

@@ -49,8 +49,7 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         into = message.buffer.memory;
         wm_py_message_release(&message);
     }
-    bool on_host = into.kind == WM_MEMORY_HOST
-                   || into.kind == WM_MEMORY_PINNED;
+    bool on_host = !wm_memory_on_device(&into);
     const char *why;
     const wm_transport_t *transport;
     Py_BEGIN_ALLOW_THREADS;

@@ -44,8 +44,7 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
         wm_dtype_t dtype = view.array.dtype;
-        result = view.memory.kind == WM_MEMORY_DEVICE
-                 || view.memory.kind == WM_MEMORY_MANAGED;
+        result = wm_memory_on_device(&view.memory);
         wm_py_view_release(&view);
         if (wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL)
             result = refuse(argument, wm_dtype_info(dtype)->name);
@@ -81,7 +80,6 @@ on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
 }
 
 PyMethodDef wm_py_reduced_functions[] = {
-    {"_is_on_device_reduced", (PyCFunction)(void (*)(void))on_device,
-     METH_FASTCALL, on_device_doc},
+    WM_PY_ROW("_is_on_device_reduced", on_device, METH_FASTCALL),
     {0},
 };

@@ -3,7 +3,6 @@
 #include "python/comm/transfer.h"
 
 #include "comm/watch/hang.h"
-#include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "python/comm/calls.h"
 #include "python/request/py_request.h"
@@ -57,9 +56,9 @@ wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
     return 0;
 }
 
-static int
-parse(const wm_transfer_t *transfer, const char *argument,
-      wm_message_t *message)
+int
+wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
+                     wm_message_t *message)
 {
     if (wm_py_argument_no_none(transfer->buf, argument,
                                transfer->envelope.rank)
@@ -82,7 +81,7 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    if (parse(transfer, argument, message) < 0)
+    if (wm_py_transfer_parse(transfer, argument, message) < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(message);
     Py_BEGIN_ALLOW_THREADS;
@@ -116,7 +115,7 @@ run(const wm_transfer_t *transfer, const char *function)
     wm_message_t message;
     wm_op_t *op = NULL;
     int code;
-    if (parse(transfer, "buf", &message) < 0)
+    if (wm_py_transfer_parse(transfer, "buf", &message) < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(&message);
     wm_call = (wm_call_t){.name = function, .type = message.type};
@@ -147,34 +146,22 @@ begin(const wm_transfer_t *transfer)
     return op != NULL ? wm_py_request_new(op, request, &message) : NULL;
 }
 
-#define SEND(name, blocking, mode)                                            \
-    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
-                                Py_ssize_t given, PyObject *keywords)         \
-    {                                                                         \
-        wm_transfer_t transfer;                                               \
-        if (wm_py_transfer_of_send(&transfer, #name, self, args, given,       \
-                                   keywords, blocking, mode)                  \
-            < 0)                                                              \
-            return NULL;                                                      \
-        return (blocking) ? run(&transfer, #name) : begin(&transfer);         \
-    }
+#define SEND(name, mode, what)                                                \
+    WM_PY_SEND(name, true, mode, run(&transfer, #name), what)
+#define ISEND(name, mode, what)                                               \
+    WM_PY_SEND(name, false, mode, begin(&transfer), what)
 
-WM_PY_SEND_DOC(Send, "Send an array; returns when it may be changed.")
-SEND(Send, true, WM_STANDARD)
-WM_PY_SEND_DOC(Ssend, "Send an array; returns when its receive has begun.")
-SEND(Ssend, true, WM_SYNCHRONOUS)
-WM_PY_SEND_DOC(Rsend, "Send an array whose receive is posted already.")
-SEND(Rsend, true, WM_STANDARD)
-WM_PY_SEND_DOC(Bsend, "Send a copy, which counts against the attached buffer.")
-SEND(Bsend, true, WM_BUFFERED)
-WM_PY_SEND_DOC(Isend, "Begin to send an array; returns a wm.Request.")
-SEND(Isend, false, WM_STANDARD)
-WM_PY_SEND_DOC(Issend, "Begin a synchronous send; returns a wm.Request.")
-SEND(Issend, false, WM_SYNCHRONOUS)
-WM_PY_SEND_DOC(Irsend, "Begin a ready send; returns a wm.Request.")
-SEND(Irsend, false, WM_STANDARD)
-WM_PY_SEND_DOC(Ibsend, "Begin a buffered send; the wm.Request has ended.")
-SEND(Ibsend, false, WM_BUFFERED)
+SEND(Send, WM_STANDARD, "Send an array; returns when it may be changed.")
+SEND(Ssend, WM_SYNCHRONOUS,
+     "Send an array; returns when its receive has begun.")
+SEND(Rsend, WM_STANDARD, "Send an array whose receive is posted already.")
+SEND(Bsend, WM_BUFFERED,
+     "Send a copy, which counts against the attached buffer.")
+ISEND(Isend, WM_STANDARD, "Begin to send an array; returns a wm.Request.")
+ISEND(Issend, WM_SYNCHRONOUS,
+      "Begin a synchronous send; returns a wm.Request.")
+ISEND(Irsend, WM_STANDARD, "Begin a ready send; returns a wm.Request.")
+ISEND(Ibsend, WM_BUFFERED, "Begin a buffered send; the wm.Request has ended.")
 
 const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "

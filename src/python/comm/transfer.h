@@ -40,14 +40,32 @@ wm_op_t *
 wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
                      MPI_Request *request, wm_message_t *message);
 
-// How the calls of the send family differ, and what they have in common.
-#define WM_PY_SEND_DOC(name, what)                                            \
+// Parses the buffer, called `argument`, of a message that is then begun. 0, or
+// -1 with an exception: the receiver is told where he may wait.
+WM_MUST_CHECK int
+wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
+                     wm_message_t *message);
+
+// A call of the send family, and what it says of itself: `finish` is what it
+// does with its `transfer`.
+#define WM_PY_SEND(name, blocking, mode, finish, what)                        \
     const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \
         #name "($self, /, buf, dest, tag=0)\n--\n\n" what                     \
               "\n\nbuf: an array on any device or the host, or\n"             \
               "[array, count, datatype] as mpi4py has them. Ordered after "   \
               "the work of\nthe array's own stream. Raises MPI.Exception "    \
               "(rank, tag), TypeError or\nValueError (buffer), "              \
-              "wm.CudaError.");
+              "wm.CudaError.");                                               \
+                                                                              \
+    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
+                                Py_ssize_t given, PyObject *keywords)         \
+    {                                                                         \
+        wm_transfer_t transfer;                                               \
+        return wm_py_transfer_of_send(&transfer, #name, self, args, given,    \
+                                      keywords, blocking, mode)               \
+                       < 0                                                    \
+                   ? NULL                                                     \
+                   : finish;                                                  \
+    }
 
 #endif

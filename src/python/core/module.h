@@ -74,12 +74,11 @@
 #define WM_PY_OBJECTS(X)                                                      \
     X(cuda_error)       /* wm.CudaError(RuntimeError) */                      \
     X(memory_error)     /* wm.OutOfMemoryError(CudaError, MemoryError) */     \
-    X(mpi)              /* the module mpi4py.MPI */                           \
     X(mpi_exception)    /* MPI.Exception */                                   \
     X(mpi_in_place)     /* MPI.IN_PLACE */                                    \
     X(mpi_bottom)       /* MPI.BOTTOM */                                      \
     X(mpi_methods)      /* of mpi4py's types, as they were: a dict */         \
-    X(numpy)            /* the module */                                      \
+    X(numpy_dtype)      /* numpy.dtype */                                     \
     X(numpy_array_type) /* numpy.ndarray */                                   \
     X(cupy_stream)      /* cupy.cuda.get_current_stream */
 
@@ -153,6 +152,14 @@ int
 wm_py_result(int code, const wm_error_t *err);
 PyObject *
 wm_py_none(int code, const wm_error_t *err);
+
+// Raises the error with the argument's name in front, and an error of MPI's
+// class. Always -1.
+int
+wm_py_raise_of(const char *argument, wm_error_t *err);
+int
+wm_py_mpi_fail(int error_class, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 // Has something done while others may have the GIL.
 #define WM_PY_UNLOCKED(statement)                                             \

@@ -70,12 +70,13 @@ int
 wm_py_mpi_import(void)
 {
     wm_state_t *state = wm_py_state;
-    PyObject *mpi = state->mpi = PyImport_ImportModule("mpi4py.MPI");
+    PyObject *mpi = PyImport_ImportModule("mpi4py.MPI");
     if (mpi == NULL)
         return -1;
     state->mpi_exception = PyObject_GetAttrString(mpi, "Exception");
     state->mpi_in_place = PyObject_GetAttrString(mpi, "IN_PLACE");
     state->mpi_bottom = PyObject_GetAttrString(mpi, "BOTTOM");
+    Py_DECREF(mpi);
     if (state->mpi_exception == NULL || state->mpi_in_place == NULL
         || state->mpi_bottom == NULL || check_library() < 0
         || import_mpi4py() < 0)
@@ -176,12 +177,30 @@ wm_py_mpi_message_type(void)
 }
 
 PyObject *
+wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
+               PyObject *second)
+{
+    PyObject *method = wm_py_mpi_method(type, name);
+    if (method == NULL)
+        return NULL;
+    PyObject *result = PyObject_CallFunctionObjArgs(method, first, second,
+                                                    NULL);
+    Py_DECREF(method);
+    return result;
+}
+
+PyObject *
+wm_py_mpi_new(PyTypeObject *type)
+{
+    PyObject *empty = PyTuple_New(0);
+    PyObject *object = empty != NULL ? type->tp_new(type, empty, NULL) : NULL;
+    Py_XDECREF(empty);
+    return object;
+}
+
+PyObject *
 wm_py_mpi_datatype_from_code(PyObject *code)
 {
-    PyObject *type = PyObject_GetAttrString(wm_py_state->mpi, "Datatype");
-    if (type == NULL)
-        return NULL;
-    PyObject *result = PyObject_CallMethod(type, "fromcode", "O", code);
-    Py_DECREF(type);
-    return result;
+    return PyObject_CallMethod((PyObject *)&PyMPIDatatype_Type, "fromcode",
+                               "O", code);
 }

@@ -61,6 +61,15 @@ wm_py_mpi_clear(PyTypeObject *base, PyObject *object);
 PyObject *
 wm_py_mpi_method(PyTypeObject *type, const char *name);
 
+// Calls it; a new reference, or NULL with an exception.
+PyObject *
+wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
+               PyObject *second);
+
+// A new object of a type of ours that derives from one of mpi4py's.
+PyObject *
+wm_py_mpi_new(PyTypeObject *type);
+
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *
 wm_py_mpi_datatype_from_code(PyObject *code);

@@ -9,10 +9,7 @@ int
 wm_py_check_running(void)
 {
     wm_error_t err;
-    if (wm_engine_check(&err) == 0)
-        return 0;
-    wm_py_raise(&err);
-    return -1;
+    return wm_py_result(wm_engine_check(&err), &err);
 }
 
 int
@@ -20,10 +17,8 @@ wm_py_watch_children(void)
 {
     static bool watched; // the import may be tried again
     wm_error_t err;
-    if (!watched && wm_child_watch(&err) < 0) {
-        wm_py_raise(&err);
+    if (!watched && wm_py_result(wm_child_watch(&err), &err) < 0)
         return -1;
-    }
     watched = true;
     return 0;
 }

@@ -113,6 +113,27 @@ wm_py_none(int code, const wm_error_t *err)
     return code < 0 ? wm_py_raise(err) : Py_NewRef(Py_None);
 }
 
+int
+wm_py_raise_of(const char *argument, wm_error_t *err)
+{
+    (void)wm_error_context(err, "%s", argument);
+    wm_py_raise(err);
+    return -1;
+}
+
+int
+wm_py_mpi_fail(int error_class, const char *format, ...)
+{
+    wm_error_t err;
+    char text[sizeof err.text];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return wm_py_result(
+        wm_error_set(&err, WM_ERR_MPI, error_class, "%s", text), &err);
+}
+
 PyDoc_STRVAR(
     cuda_error_doc,
     "A call of the CUDA driver failed, or no usable driver is there.\n\n"

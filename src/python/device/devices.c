@@ -149,9 +149,7 @@ wm_py_synchronize_device(int ordinal)
     int status = 0;
     if (ordinal >= 0)
         WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err));
-    if (status < 0)
-        wm_py_raise(&err);
-    return status < 0 ? -1 : 0;
+    return wm_py_result(status, &err);
 }
 
 PyDoc_STRVAR(

@@ -106,9 +106,8 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
                             "stream of cuda:%d",
                             event->device, device);
     }
-    if (wm_event_record(device, event->handle, handle, &err) < 0)
-        return wm_py_raise(&err);
-    Py_RETURN_NONE;
+    return wm_py_none(wm_event_record(device, event->handle, handle, &err),
+                      &err);
 }
 
 PyDoc_STRVAR(

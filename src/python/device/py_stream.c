@@ -12,15 +12,6 @@ typedef struct {
     PyObject *owner; // of a foreign stream, or NULL
 } stream_t;
 
-static stream_t *
-stream_new(PyTypeObject *type, int device)
-{
-    stream_t *stream = (stream_t *)type->tp_alloc(type, 0);
-    if (stream != NULL)
-        stream->device = device;
-    return stream;
-}
-
 // A default stream's handle says no device: that of the object, else of the
 // CUDA context current on this thread, else our own current one.
 static int
@@ -54,19 +45,15 @@ wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
     Py_DECREF(found);
     if (handle == NULL && PyErr_Occurred())
         return -1;
-    if (handle == NULL || handle == CU_STREAM_LEGACY
-        || handle == CU_STREAM_PER_THREAD) {
+    if (wm_stream_is_default(handle)) {
         if (device_of_default_stream(ordinal, &ordinal) < 0)
             return -1;
         handle = handle != NULL ? handle : CU_STREAM_LEGACY;
     }
     else {
         wm_error_t err;
-        if (wm_device_of_stream(handle, &ordinal, &err) < 0) {
-            wm_error_context(&err, "%s", argument);
-            wm_py_raise(&err);
-            return -1;
-        }
+        if (wm_device_of_stream(handle, &ordinal, &err) < 0)
+            return wm_py_raise_of(argument, &err);
     }
     *device = ordinal;
     *stream = handle;
@@ -81,35 +68,27 @@ stream_open(stream_t *self)
     WM_PY_UNLOCKED(status = wm_stream_create(
                        self->device, 0, &self->handle,
                        &err)); // the first use of a device takes long
-    if (status < 0) {
-        wm_py_raise(&err);
-        return -1;
-    }
-    self->owned = true;
-    return 0;
+    self->owned = status == 0;
+    return wm_py_result(status, &err);
 }
 
 // Views the stream that `given` is: on `device` (or NULL: its own).
 static int
 stream_view(stream_t *self, PyObject *given, PyObject *device)
 {
-    bool none = given == Py_None;
     int own = -1;
-    int status = none ? wm_py_cuda_device(device, "a stream", &own)
-                      : wm_py_stream_from_object(given, "cuda_stream", &own,
-                                                 &self->handle);
-    if (status < 0)
+    if (given == Py_None) {
+        self->handle = CU_STREAM_LEGACY;
+        return wm_py_cuda_device(device, "a stream", &self->device);
+    }
+    if (wm_py_stream_from_object(given, "cuda_stream", &own, &self->handle)
+        < 0)
         return -1;
     self->device = own;
-    if (none) {
-        self->handle = CU_STREAM_LEGACY;
-        return 0;
-    }
     if (device != NULL && device != Py_None) {
         if (wm_py_cuda_device(device, "a stream", &self->device) < 0)
             return -1;
-        bool anywhere = self->handle == CU_STREAM_LEGACY
-                        || self->handle == CU_STREAM_PER_THREAD;
+        bool anywhere = wm_stream_is_default(self->handle);
         if (own != self->device && !(anywhere && PyLong_Check(given))) {
             PyErr_Format(PyExc_ValueError,
                          "cuda_stream belongs to cuda:%d, not cuda:%d", own,
@@ -130,7 +109,7 @@ stream_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$O:Stream", names,
                                      &device, &given))
         return NULL;
-    stream_t *self = stream_new(type, -1);
+    stream_t *self = (stream_t *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     int status;

@@ -17,17 +17,11 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel)
     }
     if (wm_py_mpi_comm(self, "self", &handle) < 0)
         return -1;
-    wm_error_t err;
-    if (wm_engine_check(&err) < 0) {
-        wm_py_raise(&err);
+    if (wm_py_check_running() < 0)
         return -1;
-    }
-    if (handle == MPI_COMM_NULL) {
-        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_COMM,
-                     "this communicator is MPI.COMM_NULL, or was freed");
-        wm_py_raise(&err);
-        return -1;
-    }
+    if (handle == MPI_COMM_NULL)
+        return wm_py_mpi_fail(
+            MPI_ERR_COMM, "this communicator is MPI.COMM_NULL, or was freed");
     channel->comm = wm_comm_find(handle);
     if (channel->comm == NULL) {
         PyErr_SetString(PyExc_RuntimeError,

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/comm/comm.h"
+#include "comm/engine/posted.h"
 #include "python/core/mpi4py.h"
 
 // What mpi4py takes for NumPy's float16, which no standard of MPI's names.
@@ -376,11 +376,8 @@ wm_py_datatype_measure(MPI_Datatype type, const char *argument,
 {
     MPI_Aint low = 0, length = 0;
     wm_error_t err;
-    if (!is_predefined(type) && check_committed(type, &err) < 0) {
-        wm_error_context(&err, "%s", argument);
-        wm_py_raise(&err);
-        return -1;
-    }
+    if (!is_predefined(type) && check_committed(type, &err) < 0)
+        return wm_py_raise_of(argument, &err);
     MPI_Type_get_true_extent(type, &low, &length);
     extent->low = low;
     extent->high = low + length;

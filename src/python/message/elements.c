@@ -3,18 +3,26 @@
 
 #include <stdlib.h>
 
-#include "comm/comm/comm.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/posted.h"
+
+// In more bits than any product of what was given has.
+static void
+span(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count, __int128 *low,
+     __int128 *high)
+{
+    __int128 start = (__int128)first * of->extent;
+    __int128 last = start + (__int128)(count - 1) * of->extent;
+    *low = (last < start ? last : start) + of->low;
+    *high = (last < start ? start : last) + of->high;
+}
 
 bool
 wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
                    size_t length)
 {
-    // In more bits than any product of what was given has.
-    __int128 start = (__int128)first * of->extent;
-    __int128 last = start + (__int128)(count - 1) * of->extent;
-    __int128 low = (last < start ? last : start) + of->low;
-    __int128 high = (last < start ? start : last) + of->high;
+    __int128 low, high;
+    span(of, first, count, &low, &high);
     return count == 0
            || (low >= 0 && high <= (__int128)length
                && (__int128)count * of->size <= PY_SSIZE_T_MAX);
@@ -83,8 +91,7 @@ wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
                                        "MPI_Type_dup", &err));
     if (code < 0) {
         free(pattern);
-        wm_error_context(&err, "%s", argument);
-        wm_py_raise(&err);
+        wm_py_raise_of(argument, &err);
         return NULL;
     }
     MPI_Aint last = (MPI_Aint)(count - 1) * of->extent;
@@ -102,8 +109,7 @@ is_host(MPI_Aint at)
     wm_pointer_t memory;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address is what was given
     return wm_pointer_describe((const void *)at, &memory, NULL) == 0
-           && (memory.kind == WM_MEMORY_HOST
-               || memory.kind == WM_MEMORY_PINNED);
+           && !wm_memory_on_device(&memory);
 }
 
 // What memory the addresses of a datatype over MPI.BOTTOM are. Of a GPU it is
@@ -113,11 +119,8 @@ find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
             wm_buffer_t *buffer)
 {
     wm_error_t err;
-    if (wm_pointer_describe(low, &buffer->memory, &err) < 0) {
-        wm_error_context(&err, "%s", argument);
-        wm_py_raise(&err);
-        return -1;
-    }
+    if (wm_pointer_describe(low, &buffer->memory, &err) < 0)
+        return wm_py_raise_of(argument, &err);
     uintptr_t base = buffer->memory.base, size = buffer->memory.size;
     bool device = wm_buffer_on_device(buffer);
     if (device
@@ -142,11 +145,8 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
                         Py_ssize_t displacement, Py_ssize_t count,
                         const char *argument, wm_buffer_t *buffer)
 {
-    // In more bits than any product of what was given has.
-    __int128 first = (__int128)displacement * of->extent;
-    __int128 last = first + (__int128)(count - 1) * of->extent;
-    __int128 low = (last < first ? last : first) + of->low;
-    __int128 high = (last < first ? first : last) + of->high;
+    __int128 low, high;
+    span(of, displacement, count, &low, &high);
     __int128 nbytes = (__int128)count * of->size;
     if (nbytes > PY_SSIZE_T_MAX || high > PY_SSIZE_T_MAX) {
         PyErr_Format(PyExc_ValueError,
@@ -165,7 +165,7 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
         return -1;
     }
     // NOLINTBEGIN(performance-no-int-to-ptr): addresses are what was given
-    buffer->data = (char *)(intptr_t)first;
+    buffer->data = (char *)(intptr_t)((__int128)displacement * of->extent);
     return find_memory((char *)(intptr_t)low, (char *)(intptr_t)high, type,
                        argument, buffer);
     // NOLINTEND(performance-no-int-to-ptr)

@@ -39,8 +39,7 @@ raw_on_device(PyObject *array)
                || claims_device(array);
     }
     bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
-                  || memory.kind == WM_MEMORY_DEVICE
-                  || memory.kind == WM_MEMORY_MANAGED;
+                  || wm_memory_on_device(&memory);
     PyBuffer_Release(&raw);
     return device;
 }
@@ -63,8 +62,7 @@ wm_py_message_on_device(PyObject *object)
     Py_INCREF(object); // asking it may change the list
     bool parsed = wm_py_view_parse(object, false, "buffer", &view) == 0;
     PyErr_Clear();
-    bool device = parsed ? view.memory.kind == WM_MEMORY_DEVICE
-                               || view.memory.kind == WM_MEMORY_MANAGED
+    bool device = parsed ? wm_memory_on_device(&view.memory)
                          : raw_on_device(object);
     if (parsed)
         wm_py_view_release(&view);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/specification.h"
 
-#include <string.h>
-
 #include "comm/engine/check.h"
 #include "comm/message/element.h"
 #include "python/array/py_array.h"
@@ -109,10 +107,9 @@ look_raw(const parts_t *parts, bool writable, wm_owner_t *owner,
         < 0)
         return -1;
     wm_buffer_t *buffer = &message->buffer;
-    if (wm_pointer_describe(owner->raw.buf, &buffer->memory, &err) < 0) {
-        wm_py_raise(&err);
+    int code = wm_pointer_describe(owner->raw.buf, &buffer->memory, &err);
+    if (wm_py_result(code, &err) < 0)
         return -1;
-    }
     buffer->data = owner->raw.buf;
     return wm_buffer_on_device(buffer) ? -1 : 0;
 }

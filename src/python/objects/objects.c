@@ -4,7 +4,6 @@
 #include <stdbool.h>
 
 #include "comm/watch/hang.h"
-#include "comm/engine/engine.h"
 #include "python/message/channel.h"
 #include "python/comm/matched.h"
 #include "python/core/mpi4py.h"

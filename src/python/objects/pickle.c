@@ -7,7 +7,6 @@
 #include "comm/message/buffered.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/wait.h"
-#include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/prequest.h"
 
-#include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "python/request/requests.h"
 
@@ -12,11 +11,7 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
                    const wm_channel_t *channel, PyObject *buf, bool receives,
                    const wm_envelope_t *envelope, wm_message_t *message)
 {
-    PyObject *empty = PyTuple_New(0);
-    wm_prequest_t *self = empty != NULL ? (wm_prequest_t *)type->tp_new(
-                              type, empty, NULL)
-                                        : NULL;
-    Py_XDECREF(empty);
+    wm_prequest_t *self = (wm_prequest_t *)wm_py_mpi_new(type);
     if (self == NULL) {
         wm_py_message_release(message);
         return NULL;
@@ -88,25 +83,17 @@ wm_py_prequest_dealloc(PyObject *object)
 }
 
 int
-wm_py_prequest_fail(const char *text)
-{
-    wm_error_t err;
-    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST, "%s", text);
-    wm_py_raise(&err);
-    return -1;
-}
-
-int
 wm_py_prequest_prepare(wm_prequest_t *self)
 {
     wm_request_t *request = &self->request;
     if (self->comm == NULL)
-        return wm_py_prequest_fail("the persistent request is of no "
-                                   "communicator, or freed");
+        return wm_py_mpi_fail(MPI_ERR_REQUEST,
+                              "the persistent request is of no "
+                              "communicator, or freed");
     if (self->starting || wm_py_request_is_active(request))
-        return wm_py_prequest_fail(
-            "the persistent request is active: wait for "
-            "it before it is started again");
+        return wm_py_mpi_fail(MPI_ERR_REQUEST,
+                              "the persistent request is active: wait for "
+                              "it before it is started again");
     if (wm_py_check_running() < 0)
         return -1;
     self->starting = true;
@@ -284,12 +271,14 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
     if (self->comm == NULL) {
-        wm_py_prequest_fail(
+        wm_py_mpi_fail(
+            MPI_ERR_REQUEST,
             "the persistent request is of no communicator, or freed");
         return NULL;
     }
     if (self->starting) {
-        wm_py_prequest_fail("the persistent request is being started");
+        wm_py_mpi_fail(MPI_ERR_REQUEST,
+                       "the persistent request is being started");
         return NULL;
     }
     MPI_Request active = wm_py_request_is_active(&self->request)
@@ -319,8 +308,9 @@ static PyObject *
 not_partitioned(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(args),
                 PyObject *Py_UNUSED(kwargs))
 {
-    wm_py_prequest_fail("the request is not partitioned: Psend_init and "
-                        "Precv_init make those that are");
+    wm_py_mpi_fail(MPI_ERR_REQUEST,
+                   "the request is not partitioned: Psend_init and "
+                   "Precv_init make those that are");
     return NULL;
 }
 

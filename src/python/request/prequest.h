@@ -35,10 +35,6 @@ wm_py_prequest_prepare(wm_prequest_t *self);
 WM_MUST_CHECK int
 wm_py_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer);
 
-// MPI.Exception of the class MPI.ERR_REQUEST; -1.
-int
-wm_py_prequest_fail(const char *text);
-
 // For types derived from wm.Prequest.
 void
 wm_py_prequest_dealloc(PyObject *object);

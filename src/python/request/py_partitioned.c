@@ -6,7 +6,6 @@
 
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/request.h"
 #include "comm/message/partitioned.h"
 #include "python/request/prequest.h"
 
@@ -142,44 +141,39 @@ static int
 check(const partitioned_t *self, bool receives, long partition)
 {
     const wm_prequest_t *base = &self->base;
-    wm_error_t err;
     if (wm_py_check_running() < 0)
         return -1;
     if (base->comm == NULL)
-        return wm_py_prequest_fail("the partitioned request was freed");
+        return wm_py_mpi_fail(MPI_ERR_REQUEST,
+                              "the partitioned request was freed");
     if (base->receives != receives)
-        return wm_py_prequest_fail(receives
-                                       ? "Parrived is a receive's: ask the "
+        return wm_py_mpi_fail(MPI_ERR_REQUEST, "%s",
+                              receives ? "Parrived is a receive's: ask the "
                                          "request of Precv_init"
                                        : "Pready is a send's: give it the "
                                          "request of Psend_init");
     if (partition >= 0 && partition < self->count)
         return 0;
-    wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
-                 "partition=%ld is none of this request: use 0 to %d",
-                 partition, self->count - 1);
-    wm_py_raise(&err);
-    return -1;
+    return wm_py_mpi_fail(MPI_ERR_ARG,
+                          "partition=%ld is none of this request: use 0 to %d",
+                          partition, self->count - 1);
 }
 
 // None of them was ready; now all are marked.
 static int
 claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
 {
-    wm_error_t err;
     if (check(self, false, 0) < 0)
         return -1;
     if (!wm_py_request_is_active(&self->base.request) || self->base.starting)
-        return wm_py_prequest_fail("the partitioned request is not active: "
-                                   "Start() it first");
+        return wm_py_mpi_fail(MPI_ERR_REQUEST,
+                              "the partitioned request is not active: "
+                              "Start() it first");
     for (Py_ssize_t i = 0; i < count; ++i) {
         int code = check(self, false, partitions[i]);
-        if (code == 0 && self->ready[partitions[i]]) {
-            wm_error_set(&err, WM_ERR_MPI, MPI_ERR_ARG,
-                         "partition=%ld is ready already", partitions[i]);
-            wm_py_raise(&err);
-            code = -1;
-        }
+        if (code == 0 && self->ready[partitions[i]])
+            code = wm_py_mpi_fail(
+                MPI_ERR_ARG, "partition=%ld is ready already", partitions[i]);
         if (code < 0) {
             while (--i >= 0)
                 self->ready[partitions[i]] = 0;
@@ -323,7 +317,8 @@ partitioned_free(PyObject *object, PyObject *unused)
 {
     partitioned_t *self = (partitioned_t *)object;
     if (self->marks > 0) {
-        wm_py_prequest_fail("another thread is in Pready of this request");
+        wm_py_mpi_fail(MPI_ERR_REQUEST,
+                       "another thread is in Pready of this request");
         return NULL;
     }
     if (!self->base.starting) {

@@ -72,15 +72,12 @@ PyObject *
 wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 {
     wm_error_t err;
-    PyTypeObject *type = wm_py_state->request_type;
-    PyObject *empty = NULL;
     wm_request_t *self = NULL;
     if (handle == MPI_REQUEST_NULL
         && wm_py_request_start(op, &handle, &err) < 0)
         wm_py_raise(&err);
-    else if ((empty = PyTuple_New(0)) != NULL)
-        self = (wm_request_t *)type->tp_new(type, empty, NULL);
-    Py_XDECREF(empty);
+    else
+        self = (wm_request_t *)wm_py_mpi_new(wm_py_state->request_type);
     if (self == NULL) {
         wm_py_request_free(handle);
         wm_op_release(op); // it ends by itself
@@ -269,12 +266,7 @@ wm_py_end_requests(wm_ended_t *ended, int count)
 static PyObject *
 call_stock(const char *name, PyObject *object, PyObject *status)
 {
-    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
-    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
-                           method, object, status, NULL)
-                                      : NULL;
-    Py_XDECREF(method);
-    return result;
+    return wm_py_mpi_call(wm_py_mpi_request_type(), name, object, status);
 }
 
 PyDoc_STRVAR(
@@ -363,12 +355,9 @@ request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
 }
 
 static PyMethodDef request_methods[] = {
-    {"Wait", (PyCFunction)(void (*)(void))request_wait,
-     METH_VARARGS | METH_KEYWORDS, request_wait_doc},
-    {"Test", (PyCFunction)(void (*)(void))request_test,
-     METH_VARARGS | METH_KEYWORDS, request_test_doc},
-    {"Get_status", (PyCFunction)(void (*)(void))request_get_status,
-     METH_VARARGS | METH_KEYWORDS, request_get_status_doc},
+    WM_PY_KEYWORDS("Wait", request_wait),
+    WM_PY_KEYWORDS("Test", request_test),
+    WM_PY_KEYWORDS("Get_status", request_get_status),
     WM_REQUESTS_METHODS,
     {0},
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/requests.h"
 
+#include <string.h>
+
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
 #include "python/request/py_request.h"
@@ -56,6 +58,17 @@ forget_ended(PyObject *list)
     }
 }
 
+// mpi4py's own, which lets go of those that it has waited for.
+static PyObject *
+call_stock(const char *name, PyObject *list, PyObject *other)
+{
+    PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, list,
+                                      other);
+    if (result != NULL)
+        forget_ended(list);
+    return result;
+}
+
 const char wm_py_requests_waitall_doc[] = PyDoc_STR(
     "Waitall($type, requests, /, statuses=None)\n--\n\n"
     "Wait for all requests, ours and MPI's in any mix. Faster than\n"
@@ -103,17 +116,9 @@ wait_for_each(const char *name, bool objects, PyObject *list,
     if (kind == NULL && PyErr_Occurred())
         PyErr_Fetch(&kind, &value, &trace); // interrupted
     wm_py_end_requests(gone, taken);
-    if (ended && !ask_mpi)
-        result = Py_NewRef(Py_True);
-    else if (ended) {
-        PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
-        if (method != NULL)
-            result = PyObject_CallFunctionObjArgs(method, list, statuses,
-                                                  NULL);
-        Py_XDECREF(method);
-    }
-    if (result != NULL)
-        forget_ended(list);
+    if (ended) // all of ours have been let go of where MPI is not asked
+        result = ask_mpi ? call_stock(name, list, statuses)
+                         : Py_NewRef(Py_True);
     if (kind != NULL) {
         Py_CLEAR(result);
         PyErr_Restore(kind, value, trace);
@@ -162,19 +167,6 @@ wm_py_requests_waitall(PyObject *Py_UNUSED(type), PyObject *args,
                            ? wait_for_each("Waitall", false, list, statuses)
                            : NULL;
     Py_XDECREF(list);
-    return result;
-}
-
-static PyObject *
-call_stock(const char *name, PyObject *list, PyObject *other)
-{
-    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
-    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
-                           method, list, other, NULL)
-                                      : NULL;
-    Py_XDECREF(method);
-    if (result != NULL)
-        forget_ended(list);
     return result;
 }
 

@@ -36,11 +36,8 @@ PyObject *
 wm_py_requests_objects(const char *name, PyObject *list, PyObject *other);
 
 #define WM_REQUESTS_METHOD(name, function)                                    \
-    {                                                                         \
-        name, (PyCFunction)(void (*)(void))wm_py_requests_##function,         \
-            METH_VARARGS | METH_KEYWORDS | METH_CLASS,                        \
-            wm_py_requests_##function##_doc                                   \
-    }
+    WM_PY_ROW(name, wm_py_requests_##function,                                \
+              METH_VARARGS | METH_KEYWORDS | METH_CLASS)
 #define WM_REQUESTS_METHODS                                                   \
     WM_REQUESTS_METHOD("Waitall", waitall),                                   \
         WM_REQUESTS_METHOD("Waitany", waitany),                               \

@@ -52,7 +52,8 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+    if (self->explain == Py_None
+        || !PyErr_ExceptionMatches(wm_py_state->mpi_exception))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "comm/coll/staged.h"
-#include "comm/engine/request.h"
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
 #include "python/request/py_request.h"

@@ -3,17 +3,19 @@
 
 #include <string.h>
 
-// An attribute of the module numpy; a new reference, or NULL.
+// numpy.dtype, borrowed; NULL with an exception.
 static PyObject *
-from_numpy(const char *name)
+numpy_dtype(void)
 {
     wm_state_t *state = wm_py_state;
-    if (state->numpy == NULL) {
-        state->numpy = PyImport_ImportModule("numpy");
-        if (state->numpy == NULL)
+    if (state->numpy_dtype == NULL) {
+        PyObject *module = PyImport_ImportModule("numpy");
+        if (module == NULL)
             return NULL;
+        state->numpy_dtype = PyObject_GetAttrString(module, "dtype");
+        Py_DECREF(module);
     }
-    return PyObject_GetAttrString(state->numpy, name);
+    return state->numpy_dtype;
 }
 
 static PyObject *
@@ -42,10 +44,9 @@ wm_py_dtype(wm_dtype_t dtype)
     PyObject *type = NULL, *what = NULL, *made = NULL;
     what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
                                  : make_bfloat16();
-    type = what != NULL ? from_numpy("dtype") : NULL;
+    type = what != NULL ? numpy_dtype() : NULL; // borrowed
     made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
     Py_XDECREF(what);
-    Py_XDECREF(type);
     wm_py_state->dtypes[dtype] = Py_XNewRef(made);
     return made;
 }
@@ -124,12 +125,11 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     if (PyUnicode_Check(object) && dtype_of_object_name(object, dtype) == 0)
         return 0;
-    PyObject *type = from_numpy("dtype");
+    PyObject *type = numpy_dtype(); // borrowed
     if (type == NULL)
         return -1;
     wm_error_t err = {.code = 0};
     PyObject *made = PyObject_CallOneArg(type, object);
-    Py_DECREF(type);
     if (made != NULL) {
         int status = dtype_of_numpy(made, dtype, &err);
         Py_DECREF(made);

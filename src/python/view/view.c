@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/view/view.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "python/core/compat.h"
@@ -234,11 +233,8 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
     if (known > 0 && !wm_stream_is_default(producer->stream)
         && wm_device_count() > 1) {
         wm_error_t err;
-        if (wm_device_of_stream(producer->stream, &producer->device, &err)
-            < 0) {
-            wm_py_raise(&err);
-            return -1;
-        }
+        known = wm_device_of_stream(producer->stream, &producer->device, &err);
+        return wm_py_result(known, &err);
     }
     if (known != 0)
         return known < 0 ? -1 : 0;
@@ -261,13 +257,11 @@ wm_py_view_to_array(wm_view_t *view, wm_array_t *array)
         size_t length;
         wm_error_t err;
         wm_array_extent(&view->array, &low, &length);
-        if (wm_storage_wrap(low, length, &view->memory, view->array.readonly,
-                            view->owner, view->release, &view->array.storage,
-                            &err)
-            < 0) {
-            wm_py_raise(&err);
+        int code = wm_storage_wrap(low, length, &view->memory,
+                                   view->array.readonly, view->owner,
+                                   view->release, &view->array.storage, &err);
+        if (wm_py_result(code, &err) < 0)
             return -1;
-        }
     }
     wm_array_copy_header(array, &view->array);
     view->array.storage = NULL;

@@ -165,7 +165,6 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
                                "its buffer has no shape");
     }
     take_layout(buffer, array);
-    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     return wm_py_view_set_memory(view, argument);
 }
 

@@ -45,7 +45,7 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
                                "string");
     }
     if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0)
-        return wm_py_view_raise(argument, &err);
+        return wm_py_raise_of(argument, &err);
     return 0;
 }
 
@@ -158,7 +158,6 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
                         const char *argument)
 {
     wm_producer_t *producer = &view->producer;
-    *producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     if (view->memory.kind == WM_MEMORY_HOST)
         return 0;
     int device = view->memory.device;
@@ -166,7 +165,7 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
         && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
         if (wm_device_of_stream(stream, &device, &err) < 0)
-            return wm_py_view_raise(argument, &err);
+            return wm_py_raise_of(argument, &err);
     }
     if (device < 0) {
         device = wm_device_current();
@@ -266,8 +265,6 @@ wm_py_view_parse_array_interface(PyObject *object, bool Py_UNUSED(writable),
     }
     else if (read_array(dict, argument, &view->array, &version) == 0
              && wm_py_view_set_memory(view, argument) == 0) {
-        view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE,
-                                         .device = -1};
         wm_py_view_own_object(view, object);
         status = 1;
     }

@@ -5,6 +5,11 @@
 
 #include "python/view/view_parts.h"
 
+const wm_producer_t wm_py_view_nobody = {
+    .kind = WM_PRODUCER_NONE,
+    .device = -1,
+};
+
 int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...)
 {
@@ -16,14 +21,6 @@ wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...)
         PyErr_Format(type, "%s: %U", argument, text);
         Py_DECREF(text);
     }
-    return -1;
-}
-
-int
-wm_py_view_raise(const char *argument, wm_error_t *err)
-{
-    (void)wm_error_context(err, "%s", argument);
-    wm_py_raise(err);
     return -1;
 }
 
@@ -183,6 +180,7 @@ wm_py_view_set_memory(wm_view_t *view, const char *argument)
     wm_error_t err;
     wm_array_t *array = &view->array;
     array->storage = NULL;
+    view->producer = wm_py_view_nobody;
     if (check_shape(array, argument, &empty) < 0)
         return -1;
     if (array->data == NULL && !empty) {
@@ -190,6 +188,6 @@ wm_py_view_set_memory(wm_view_t *view, const char *argument)
                                "its pointer is null, but its size is not 0");
     }
     if (wm_pointer_describe(array->data, &view->memory, &err) < 0)
-        return wm_py_view_raise(argument, &err);
+        return wm_py_raise_of(argument, &err);
     return empty ? 0 : check_range(view, argument);
 }

@@ -26,11 +26,11 @@ handshake_stream(int device, const char *argument, CUstream *stream)
     wm_error_t err;
     const wm_device_t *facts;
     if (wm_device_get(device, &facts, &err) < 0)
-        return wm_py_view_raise(argument, &err);
+        return wm_py_raise_of(argument, &err);
     handshakes_t *own = &handshakes[device];
     if (own->made < HANDSHAKES) {
         if (wm_stream_create(device, 0, stream, &err) < 0)
-            return wm_py_view_raise(argument, &err);
+            return wm_py_raise_of(argument, &err);
         // Meanwhile others may have come here, and made theirs.
         if (own->made < HANDSHAKES) {
             own->streams[own->made++] = *stream;
@@ -63,37 +63,6 @@ take_strides(const wm_dl_tensor_t *tensor, const char *argument,
         }
     }
     return 0;
-}
-
-static int
-take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
-            wm_view_t *view)
-{
-    wm_error_t err;
-    wm_array_t *array = &view->array;
-    if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM) {
-        return wm_py_view_fail(PyExc_ValueError, argument,
-                               "%d dimensions: at most %d are supported",
-                               (int)tensor->ndim, WM_MAX_NDIM);
-    }
-    if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
-                             tensor->dtype.lanes, &array->dtype, &err)
-        < 0)
-        return wm_py_view_raise(argument, &err);
-    if (tensor->ndim > 0 && tensor->shape == NULL) {
-        return wm_py_view_fail(PyExc_ValueError, argument,
-                               "its DLPack tensor has no shape");
-    }
-    array->ndim = tensor->ndim;
-    for (int i = 0; i < array->ndim; i++)
-        array->shape[i] = tensor->shape[i];
-    if (take_strides(tensor, argument, array) < 0)
-        return -1;
-    array->data = tensor->data == NULL
-                      ? NULL
-                      : (char *)tensor->data + tensor->byte_offset;
-    array->readonly = false;
-    return wm_py_view_set_memory(view, argument);
 }
 
 static bool
@@ -129,6 +98,40 @@ check_device(const wm_dl_tensor_t *tensor, const char *argument,
                                (int)tensor->device.id, view->array.data);
     }
     return 0;
+}
+
+static int
+take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
+            wm_view_t *view, wm_dl_device_t *device)
+{
+    wm_error_t err;
+    wm_array_t *array = &view->array;
+    if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM) {
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "%d dimensions: at most %d are supported",
+                               (int)tensor->ndim, WM_MAX_NDIM);
+    }
+    if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
+                             tensor->dtype.lanes, &array->dtype, &err)
+        < 0)
+        return wm_py_raise_of(argument, &err);
+    if (tensor->ndim > 0 && tensor->shape == NULL) {
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "its DLPack tensor has no shape");
+    }
+    array->ndim = tensor->ndim;
+    for (int i = 0; i < array->ndim; i++)
+        array->shape[i] = tensor->shape[i];
+    if (take_strides(tensor, argument, array) < 0)
+        return -1;
+    array->data = tensor->data == NULL
+                      ? NULL
+                      : (char *)tensor->data + tensor->byte_offset;
+    array->readonly = false;
+    *device = tensor->device;
+    return wm_py_view_set_memory(view, argument) < 0
+               ? -1
+               : check_device(tensor, argument, view);
 }
 
 // Whether a type offers a table that we can use, which is found then. No
@@ -197,12 +200,10 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
                                "its DLPack tensor is of version %d, not 1",
                                major);
     }
-    if (take_tensor(&managed->tensor, argument, view) < 0
-        || check_device(&managed->tensor, argument, view) < 0) {
+    if (take_tensor(&managed->tensor, argument, view, device) < 0) {
         wm_py_view_release_owner(delete_versioned, managed);
         return -1;
     }
-    *device = managed->tensor.device;
     view->array.readonly = (managed->flags & WM_DL_READ_ONLY) != 0;
     view->owner = managed;
     view->release = delete_versioned;
@@ -213,12 +214,10 @@ static int
 take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
             wm_dl_device_t *device)
 {
-    if (take_tensor(&managed->tensor, argument, view) < 0
-        || check_device(&managed->tensor, argument, view) < 0) {
+    if (take_tensor(&managed->tensor, argument, view, device) < 0) {
         wm_py_view_release_owner(delete_legacy, managed);
         return -1;
     }
-    *device = managed->tensor.device;
     view->owner = managed;
     view->release = delete_legacy;
     return 0;
@@ -232,10 +231,8 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
     if (api->borrow != NULL) {
         wm_dl_tensor_t tensor;
         if (api->borrow(object, &tensor) < 0
-            || take_tensor(&tensor, argument, view) < 0
-            || check_device(&tensor, argument, view) < 0)
+            || take_tensor(&tensor, argument, view, device) < 0)
             return -1;
-        *device = tensor.device;
         wm_py_view_own_object(view, object);
         return 0;
     }
@@ -298,7 +295,6 @@ parse_exchange(PyObject *object, const void *found, bool Py_UNUSED(writable),
         wm_py_view_release(view);
         return -1;
     }
-    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST)
         return 1;
     void *stream;
@@ -426,7 +422,6 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
     capsule = call_dlpack(method, number);
     if (capsule == NULL || take_capsule(capsule, argument, view, &device) < 0)
         goto done;
-    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     if (cuda && view->memory.kind != WM_MEMORY_HOST) {
         view->producer.kind = WM_PRODUCER_STREAM;
         view->producer.device = device.id;

@@ -133,8 +133,8 @@ parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
         array->shape[i] = PyArray_DIMS(source)[i];
         array->strides[i] = PyArray_STRIDES(source)[i];
     }
-    view->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE, .device = -1};
     if (wm_array_nbytes(array) <= SHORT_BYTES && is_malloced(source)) {
+        view->producer = wm_py_view_nobody;
         array->storage = NULL;
         view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
     }

@@ -79,10 +79,6 @@ wm_py_attribute(PyObject *object, PyObject *name);
 int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...);
 
-// Raises the error with the argument's name in front. Always -1.
-int
-wm_py_view_raise(const char *argument, wm_error_t *err);
-
 // Shape and strides from sequences of Python ints; the strides (bytes) may be
 // NULL or None for row-major ones.
 int
@@ -95,8 +91,11 @@ wm_py_view_set_strides(PyObject *strides, const char *argument,
 void
 wm_py_view_set_contiguous(wm_array_t *array);
 
-// The last step: data, dtype, shape and strides are set; checks that they
-// make sense and asks what the memory is.
+// Who is waited for where nobody writes the memory.
+extern const wm_producer_t wm_py_view_nobody;
+
+// The last step but who writes it, until then nobody: data, dtype, shape and
+// strides are set; checks that they make sense and asks what the memory is.
 int
 wm_py_view_set_memory(wm_view_t *view, const char *argument);
 
