@@ -93,13 +93,14 @@ class _Methods:
         """
         import numpy as np
 
-        bfloat16 = _core._dtype_name(self) == "bfloat16"
-        dtype = self.dtype if bfloat16 else None
+        dtype = self.dtype
         host = self.to("cpu", pinned=False) if self.device.is_cuda else self
-        if bfloat16:  # for which the buffer protocol has no letter
-            host = _core._view(host, host.shape, host.strides, "uint16")
-        array = np.asarray(memoryview(host))
-        return array if dtype is None else array.view(dtype)
+        if dtype.isbuiltin == 1:
+            return np.asarray(memoryview(host))
+        # Of ml_dtypes, for which the buffer protocol has no letter.
+        word = f"uint{8 * self.itemsize}"
+        words: Any = _core._view(host, host.shape, host.strides, word)
+        return np.asarray(memoryview(words)).view(dtype)
 
     def item(self: Any) -> Any:
         """The only element, as a Python scalar. Waits for the GPU.

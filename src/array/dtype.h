@@ -41,11 +41,11 @@ typedef enum {
 
 typedef struct {
     const char *name;    // "float32"
-    const char *typestr; // "<f4"; "|b1"; NULL for bfloat16
+    const char *typestr; // "<f4"; "|b1"; NULL for those of ml_dtypes
     uint8_t itemsize;    // bytes
     uint8_t dlpack_code; // kDLInt …
     uint8_t dlpack_bits;
-    const char *format; // of the buffer protocol; NULL for bfloat16
+    const char *format; // of the buffer protocol; NULL for those
 } wm_dtype_info_t;
 
 // Facts of a type; borrowed, static.

@@ -97,6 +97,13 @@ no_interface(const char *why)
     return NULL;
 }
 
+static PyObject *
+cannot_say(const char *interface, wm_dtype_t dtype, const char *cure)
+{
+    return PyErr_Format(PyExc_AttributeError, "%s cannot say %s: use %s",
+                        interface, wm_dtype_info(dtype)->name, cure);
+}
+
 PyObject *
 wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
 {
@@ -106,10 +113,8 @@ wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
         return no_interface("__cuda_array_interface__: this array is on the "
                             "host");
     }
-    if (wm_dtype_info(array->dtype)->typestr == NULL) {
-        return no_interface("__cuda_array_interface__ cannot say bfloat16: "
-                            "use DLPack");
-    }
+    if (wm_dtype_info(array->dtype)->typestr == NULL)
+        return cannot_say("__cuda_array_interface__", array->dtype, "DLPack");
     if (wm_py_array_export_stream(array, &stream) < 0)
         return NULL;
     atomic_store(&array->storage->shared, true);
@@ -124,10 +129,8 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
         return no_interface("__array_interface__: this array is on a GPU, "
                             "use .numpy() for a copy");
     }
-    if (wm_dtype_info(array->dtype)->typestr == NULL) {
-        return no_interface("__array_interface__ cannot say bfloat16: use "
-                            ".numpy()");
-    }
+    if (wm_dtype_info(array->dtype)->typestr == NULL)
+        return cannot_say("__array_interface__", array->dtype, ".numpy()");
     if (wm_py_array_wait_nogil(array) < 0)
         return NULL;
     atomic_store(&array->storage->shared, true);
@@ -142,8 +145,6 @@ refusal(const wm_array_t *array, int flags)
 {
     if (array->storage->memory.device >= 0)
         return "this array is on a GPU: use .numpy() for a copy on the host";
-    if (wm_dtype_info(array->dtype)->format == NULL)
-        return "the buffer protocol has no bfloat16: use .numpy()";
     if ((flags & PyBUF_WRITABLE) != 0 && array->readonly)
         return "the array is read-only";
     bool c = wm_array_is_contiguous(array);
@@ -163,8 +164,15 @@ int
 wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
 {
     wm_array_t *array = wm_py_array_of(self);
+    const wm_dtype_info_t *info = wm_dtype_info(array->dtype);
     const char *why = refusal(array, flags);
     buffer->obj = NULL;
+    if (array->storage->memory.device < 0 && info->format == NULL) {
+        PyErr_Format(PyExc_BufferError,
+                     "the buffer protocol has no %s: use .numpy()",
+                     info->name);
+        return -1;
+    }
     if (why != NULL) {
         PyErr_SetString(PyExc_BufferError, why);
         return -1;
@@ -178,9 +186,8 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
     buffer->buf = array->data;
     buffer->len = (Py_ssize_t)wm_array_nbytes(array);
     buffer->readonly = array->readonly;
-    buffer->itemsize = wm_dtype_info(array->dtype)->itemsize;
-    buffer->format = typed ? (char *)wm_dtype_info(array->dtype)->format
-                           : NULL;
+    buffer->itemsize = info->itemsize;
+    buffer->format = typed ? (char *)info->format : NULL;
     buffer->ndim = array->ndim;
     buffer->shape = shaped ? (Py_ssize_t *)array->shape : NULL;
     buffer->strides = strided ? (Py_ssize_t *)array->strides : NULL;

@@ -19,18 +19,18 @@ numpy_dtype(void)
 }
 
 static PyObject *
-make_bfloat16(void)
+of_ml_dtypes(const char *name)
 {
     PyObject *module = PyImport_ImportModule("ml_dtypes");
     if (module == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ImportError)) {
-            PyErr_SetString(PyExc_TypeError,
-                            "NumPy knows bfloat16 by the package ml_dtypes: "
-                            "install it");
+            PyErr_Format(PyExc_TypeError,
+                         "NumPy knows %s by the package ml_dtypes: install it",
+                         name);
         }
         return NULL;
     }
-    PyObject *scalar = PyObject_GetAttrString(module, "bfloat16");
+    PyObject *scalar = PyObject_GetAttrString(module, name);
     Py_DECREF(module);
     return scalar;
 }
@@ -43,7 +43,7 @@ wm_py_dtype(wm_dtype_t dtype)
     const wm_dtype_info_t *info = wm_dtype_info(dtype);
     PyObject *type = NULL, *what = NULL, *made = NULL;
     what = info->typestr != NULL ? PyUnicode_FromString(info->typestr)
-                                 : make_bfloat16();
+                                 : of_ml_dtypes(info->name);
     type = what != NULL ? numpy_dtype() : NULL; // borrowed
     made = type != NULL ? PyObject_CallOneArg(type, what) : NULL;
     Py_XDECREF(what);
@@ -61,6 +61,18 @@ dtype_of_name(const char *name, wm_dtype_t *dtype)
         }
     }
     return -1;
+}
+
+bool
+wm_py_dtype_of_ml_name(PyObject *name, wm_dtype_t *dtype)
+{
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    wm_dtype_t found;
+    if (text == NULL || dtype_of_name(text, &found) < 0
+        || wm_dtype_info(found)->typestr != NULL)
+        return false;
+    *dtype = found;
+    return true;
 }
 
 // The last word of an object's name: warp.float32, torch.bfloat16, "int8".
@@ -99,16 +111,12 @@ dtype_of_numpy(PyObject *numpy_dtype, wm_dtype_t *dtype, wm_error_t *err)
     PyObject *str = PyObject_GetAttrString(numpy_dtype, "str");
     const char *text = name != NULL && str != NULL ? PyUnicode_AsUTF8(str)
                                                    : NULL;
-    if (text == NULL) {
+    if (text == NULL)
         status = wm_error_set(err, WM_ERR_PYTHON, 0, "a Python exception");
-    }
-    else if (PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0) {
-        *dtype = WM_BFLOAT16;
+    else if (wm_py_dtype_of_ml_name(name, dtype))
         status = 0;
-    }
-    else {
+    else
         status = wm_dtype_from_typestr(text, dtype, err);
-    }
     Py_XDECREF(name);
     Py_XDECREF(str);
     return status;

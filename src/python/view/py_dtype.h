@@ -6,10 +6,14 @@
 #include "array/dtype.h"
 #include "python/core/module.h"
 
-// The numpy.dtype of an element type (ml_dtypes' for bfloat16; TypeError
-// without that package). A new reference, or NULL with an exception.
+// The numpy.dtype of an element type (ml_dtypes' where NumPy has none;
+// TypeError without that package). A new reference, or NULL with an exception.
 PyObject *
 wm_py_dtype(wm_dtype_t dtype);
+
+// Whether it is the name of one that NumPy has not, and ml_dtypes has.
+bool
+wm_py_dtype_of_ml_name(PyObject *name, wm_dtype_t *dtype);
 
 // From a numpy.dtype or whatever numpy.dtype() takes, the names of our types
 // ("bfloat16"), and the scalar types of Warp, Torch, CuPy and JAX. 0, or -1

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The buffer protocol: bytes, memoryview, array, and NumPy arrays that
 // view_numpy.c leaves to it.
+#include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
 // Py_buffers kept for the next views: taken, and put back once they are
@@ -168,17 +169,17 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     return wm_py_view_set_memory(view, argument);
 }
 
-// Whether it is an array of ml_dtypes.bfloat16, which the buffer protocol has
+// Whether it is an array of a type of ml_dtypes, which the buffer protocol has
 // no letter for. No exception.
 static bool
-is_bfloat16(PyObject *object)
+is_of_ml_dtypes(PyObject *object, wm_dtype_t *ours)
 {
     bool result = false;
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject *name = dtype != NULL ? PyObject_GetAttrString(dtype, "name")
                                    : NULL;
-    if (name != NULL && PyUnicode_Check(name))
-        result = PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
+    if (name != NULL)
+        result = wm_py_dtype_of_ml_name(name, ours);
     PyErr_Clear();
     Py_XDECREF(dtype);
     Py_XDECREF(name);
@@ -186,16 +187,18 @@ is_bfloat16(PyObject *object)
 }
 
 static int
-parse_bfloat16(PyObject *object, bool writable, const char *argument,
-               wm_view_t *view)
+parse_words(PyObject *object, wm_dtype_t dtype, bool writable,
+            const char *argument, wm_view_t *view)
 {
-    PyObject *words = PyObject_CallMethod(object, "view", "s", "uint16");
+    const char *word = wm_dtype_info(dtype)->itemsize == 1 ? "uint8"
+                                                           : "uint16";
+    PyObject *words = PyObject_CallMethod(object, "view", "s", word);
     if (words == NULL)
         return -1;
     int status = wm_py_view_parse_buffer(words, writable, argument, view);
     Py_DECREF(words);
     if (status > 0)
-        view->array.dtype = WM_BFLOAT16;
+        view->array.dtype = dtype;
     return status;
 }
 
@@ -205,11 +208,12 @@ refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    if (is_bfloat16(object)) {
+    wm_dtype_t dtype;
+    if (is_of_ml_dtypes(object, &dtype)) {
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(traceback);
-        return parse_bfloat16(object, writable, argument, view);
+        return parse_words(object, dtype, writable, argument, view);
     }
     Py_buffer probe;
     if (writable
