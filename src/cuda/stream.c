@@ -36,8 +36,9 @@ static pool_t pools[WM_MAX_DEVICES] = {
     [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
-int
-wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err)
+// A lower number is a higher priority; 0 is the default.
+static int
+create(int device, int priority, CUstream *stream, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_device_enter(device, &scope, err);
@@ -51,6 +52,12 @@ wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err)
         return wm_error_context(err, "making a stream on cuda:%d", device);
     *stream = made;
     return 0;
+}
+
+int
+wm_stream_create(int device, CUstream *stream, wm_error_t *err)
+{
+    return create(device, 0, stream, err);
 }
 
 void
@@ -127,7 +134,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
         *stream = found;
         return 0;
     }
-    status = wm_stream_create(device, POOL_PRIORITY, stream, err);
+    status = create(device, POOL_PRIORITY, stream, err);
     if (status < 0) {
         wm_lock(&pool->lock);
         pool->made--;

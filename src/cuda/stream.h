@@ -9,10 +9,9 @@
 
 #include "cuda/device.h"
 
-// A new non-blocking stream; owned by the caller. A lower number is a higher
-// priority; 0 is the default.
+// A new non-blocking stream; owned by the caller.
 WM_MUST_CHECK int
-wm_stream_create(int device, int priority, CUstream *stream, wm_error_t *err);
+wm_stream_create(int device, CUstream *stream, wm_error_t *err);
 
 void
 wm_stream_destroy(int device, CUstream stream);

@@ -39,7 +39,7 @@ stuck(void)
     CHECK(wm_pinned_alloc(64, &ptr, &err) == 0);
     made.word = ptr;
     *made.word = 0;
-    CHECK(wm_stream_create(0, 0, &made.stream, &err) == 0);
+    CHECK(wm_stream_create(0, &made.stream, &err) == 0);
     CHECK(wm_device_enter(0, &scope, &err) == 0);
     CHECK(WM_CU(&err, StreamWaitValue32, made.stream, (CUdeviceptr)ptr, 1,
                 CU_STREAM_WAIT_VALUE_GEQ)
@@ -58,7 +58,7 @@ static CUstream
 stream_new(void)
 {
     CUstream stream;
-    CHECK(wm_stream_create(0, 0, &stream, &err) == 0);
+    CHECK(wm_stream_create(0, &stream, &err) == 0);
     return stream;
 }
 

@@ -445,7 +445,7 @@ a_stream_follows_another(void)
     int *value = pinned, *back = value + 1;
     *value = 42;
     *back = 0;
-    CHECK(wm_stream_create(0, 0, &second, &err) == 0);
+    CHECK(wm_stream_create(0, &second, &err) == 0);
     CHECK(wm_stream_follow(0, second, 0, first, &err) == 0);
     CHECK(wm_stream_follow(0, second, 0, second, &err) == 0);
     void *ptr = wm_block_pointer(block);
@@ -542,7 +542,7 @@ a_stream_tells_its_device(void)
 {
     CUstream stream;
     int device = -1, last = wm_device_count() - 1;
-    CHECK(wm_stream_create(last, 0, &stream, &err) == 0);
+    CHECK(wm_stream_create(last, &stream, &err) == 0);
     CHECK(wm_device_of_stream(stream, &device, &err) == 0 && device == last);
     return 0;
 }

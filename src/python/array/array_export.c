@@ -14,7 +14,7 @@ export_stream_of(int device, CUstream *stream, wm_error_t *err)
 {
     if (export_streams[device] == NULL) {
         CUstream made;
-        int status = wm_stream_create(device, 0, &made, err);
+        int status = wm_stream_create(device, &made, err);
         if (status < 0)
             return status;
         // A tool in the driver may have let others come here meanwhile.

@@ -57,46 +57,44 @@ wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
     return status;
 }
 
-const char wm_py_array_extents_doc[] = PyDoc_STR(
-    "_extents(shape, name, /)\n--\n\n"
-    "An int, or a sequence of ints, as a tuple.");
+PyDoc_STRVAR(extents_doc, "_extents(shape, name, /)\n--\n\n"
+                          "An int, or a sequence of ints, as a tuple.");
 
-PyObject *
-wm_py_array_extents(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *
+extents(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *object;
     const char *name;
     int ndim;
-    int64_t extents[WM_MAX_NDIM];
+    int64_t shape[WM_MAX_NDIM];
     if (!PyArg_ParseTuple(args, "Os:_extents", &object, &name)
-        || wm_py_array_parse_shape(object, name, &ndim, extents) < 0)
+        || wm_py_array_parse_shape(object, name, &ndim, shape) < 0)
         return NULL;
-    return wm_py_array_tuple(extents, ndim);
+    return wm_py_array_tuple(shape, ndim);
 }
 
-const char wm_py_array_view_doc[] = PyDoc_STR(
-    "_view(array, shape, strides, dtype=None, /)\n--\n\n"
-    "A view of an array, within whose memory it must be.");
+PyDoc_STRVAR(view_doc, "_view(array, shape, strides, dtype=None, /)\n--\n\n"
+                       "A view of an array, within whose memory it must be.");
 
-PyObject *
-wm_py_array_view(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *
+view(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *array, *shape, *strides, *type = Py_None;
-    wm_array_t view;
+    wm_array_t made;
     int count;
     if (!PyArg_ParseTuple(args, "O!OO|O:_view", wm_py_state->array_type,
                           &array, &shape, &strides, &type))
         return NULL;
-    wm_py_array_begin_view(array, &view);
-    if (wm_py_array_parse_shape(shape, "shape", &view.ndim, view.shape) < 0
-        || wm_py_array_parse_shape(strides, "strides", &count, view.strides)
+    wm_py_array_begin_view(array, &made);
+    if (wm_py_array_parse_shape(shape, "shape", &made.ndim, made.shape) < 0
+        || wm_py_array_parse_shape(strides, "strides", &count, made.strides)
                < 0
         || (type != Py_None
-            && wm_py_dtype_from_object(type, &view.dtype) < 0)) {
-        wm_array_clear(&view);
+            && wm_py_dtype_from_object(type, &made.dtype) < 0)) {
+        wm_array_clear(&made);
         return NULL;
     }
-    return wm_py_array_view_object(array, &view);
+    return wm_py_array_view_object(array, &made);
 }
 
 PyObject *
@@ -111,3 +109,25 @@ wm_py_array_transposed(PyObject *self, void *Py_UNUSED(unused))
     }
     return wm_py_array_view_object(self, &view);
 }
+
+PyDoc_STRVAR(dtype_name_doc,
+             "_dtype_name(thing, /)\n--\n\n"
+             "That of an array's elements, or of what names a dtype.");
+
+static PyObject *
+dtype_name(PyObject *Py_UNUSED(module), PyObject *thing)
+{
+    wm_dtype_t dtype;
+    if (Py_IS_TYPE(thing, wm_py_state->array_type))
+        dtype = wm_py_array_of(thing)->dtype;
+    else if (wm_py_dtype_from_object(thing, &dtype) < 0)
+        return NULL;
+    return PyUnicode_FromString(wm_dtype_info(dtype)->name);
+}
+
+PyMethodDef wm_py_array_functions[] = {
+    {"_dtype_name", dtype_name, METH_O, dtype_name_doc},
+    {"_extents", extents, METH_VARARGS, extents_doc},
+    {"_view", view, METH_VARARGS, view_doc},
+    {0},
+};

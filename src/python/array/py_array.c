@@ -296,25 +296,3 @@ PyType_Spec wm_py_array_spec = {
              | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
-
-PyDoc_STRVAR(dtype_name_doc,
-             "_dtype_name(thing, /)\n--\n\n"
-             "That of an array's elements, or of what names a dtype.");
-
-static PyObject *
-dtype_name(PyObject *Py_UNUSED(module), PyObject *thing)
-{
-    wm_dtype_t dtype;
-    if (Py_IS_TYPE(thing, wm_py_state->array_type))
-        dtype = wm_py_array_of(thing)->dtype;
-    else if (wm_py_dtype_from_object(thing, &dtype) < 0)
-        return NULL;
-    return PyUnicode_FromString(wm_dtype_info(dtype)->name);
-}
-
-PyMethodDef wm_py_array_functions[] = {
-    {"_dtype_name", dtype_name, METH_O, dtype_name_doc},
-    {"_extents", wm_py_array_extents, METH_VARARGS, wm_py_array_extents_doc},
-    {"_view", wm_py_array_view, METH_VARARGS, wm_py_array_view_doc},
-    {0},
-};

@@ -81,8 +81,6 @@ X(dlpack)
 #define X(name)                                                               \
     extern const char wm_py_array_##name##_doc[];                             \
     PyObject *wm_py_array_##name(PyObject *self, PyObject *args);
-X(extents)
-X(view)
 X(dlpack_device)
 #undef X
 

@@ -35,7 +35,10 @@
     X(Mprobe)                                                                 \
     X(Improbe)
 
-#define X(name) WM_PY_DECLARE_FASTCALL(wm_py_comm_##name)
+#define X(name)                                                               \
+    extern const char wm_py_comm_##name##_doc[];                              \
+    PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
+                                Py_ssize_t given, PyObject *keywords);
 WM_PY_MESSAGE_CALLS(X)
 WM_PY_PROBE_CALLS(X)
 #undef X

@@ -132,12 +132,6 @@ WM_PY_FUNCTIONS(X)
 #define WM_PY_KEYWORDS(name, function)                                        \
     WM_PY_ROW(name, function, METH_VARARGS | METH_KEYWORDS)
 
-// A fast call in a file of its own.
-#define WM_PY_DECLARE_FASTCALL(function)                                      \
-    extern const char function##_doc[];                                       \
-    PyObject *function(PyObject *self, PyObject *const *args,                 \
-                       Py_ssize_t given, PyObject *keywords);
-
 // Sets the Python exception that `err` stands for (see wm_code_t) and returns
 // NULL; WM_ERR_PYTHON leaves the one already set.
 PyObject *

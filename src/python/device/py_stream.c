@@ -66,7 +66,7 @@ stream_open(stream_t *self)
     wm_error_t err;
     int status;
     WM_PY_UNLOCKED(status = wm_stream_create(
-                       self->device, 0, &self->handle,
+                       self->device, &self->handle,
                        &err)); // the first use of a device takes long
     self->owned = status == 0;
     return wm_py_result(status, &err);

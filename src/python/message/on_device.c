@@ -52,11 +52,10 @@ wm_py_message_on_device(PyObject *object)
         || wm_py_mpi_is_datatype(object) || wm_py_mpi_is_bottom(object)
         || wm_py_mpi_is_in_place(object))
         return false;
-    if (PyList_Check(object) || PyTuple_Check(object)) {
-        if (PySequence_Fast_GET_SIZE(object) == 0)
-            return false;
-        object = PySequence_Fast_GET_ITEM(object, 0);
-    }
+    if ((PyList_Check(object) || PyTuple_Check(object))
+        && PySequence_Fast_GET_SIZE(object) == 0)
+        return false;
+    object = wm_py_message_array(object);
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     Py_INCREF(object); // asking it may change the list

@@ -519,3 +519,12 @@ wm_py_message_release(wm_message_t *message)
     wm_buffer_release(&message->buffer);
     Py_CLEAR(message->datatype);
 }
+
+PyObject *
+wm_py_message_array(PyObject *buffer)
+{
+    bool listed = PyList_Check(buffer) || PyTuple_Check(buffer);
+    return listed && PySequence_Fast_GET_SIZE(buffer) > 0
+               ? PySequence_Fast_GET_ITEM(buffer, 0)
+               : buffer;
+}

@@ -60,6 +60,10 @@ wm_py_message_traverse(const wm_message_t *message, visitproc visit,
 void
 wm_py_message_release(wm_message_t *message);
 
+// What a buffer is, or the array in its list; borrowed.
+PyObject *
+wm_py_message_array(PyObject *buffer);
+
 // Whether the object, or the array in its list, is memory of a GPU, or claims
 // to be.
 bool

@@ -16,8 +16,6 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
         wm_py_message_release(message);
         return NULL;
     }
-    bool listed = (PyList_Check(buf) || PyTuple_Check(buf))
-                  && PySequence_Fast_GET_SIZE(buf) > 0;
     MPI_Request inactive; // the handle that it has while it is inactive
     WM_PY_UNLOCKED(MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0,
                                  MPI_COMM_SELF, &inactive));
@@ -26,7 +24,7 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
     self->comm = Py_NewRef(comm);
     self->channel = *channel;
     wm_comm_retain(channel->comm);
-    self->array = Py_NewRef(listed ? PySequence_Fast_GET_ITEM(buf, 0) : buf);
+    self->array = Py_NewRef(wm_py_message_array(buf));
     self->message = *message;
     self->envelope = *envelope;
     self->receives = receives;

@@ -358,8 +358,7 @@ static PyMethodDef request_methods[] = {
     WM_PY_KEYWORDS("Wait", request_wait),
     WM_PY_KEYWORDS("Test", request_test),
     WM_PY_KEYWORDS("Get_status", request_get_status),
-    WM_REQUESTS_METHODS,
-    {0},
+    WM_REQUESTS(WM_REQUESTS_ROW){0},
 };
 
 PyDoc_STRVAR(

@@ -8,22 +8,27 @@
 #include "python/core/module.h"
 
 #define WM_REQUESTS(X)                                                        \
-    X(waitall)                                                                \
-    X(waitany)                                                                \
-    X(waitsome)                                                               \
-    X(testall)                                                                \
-    X(testany)                                                                \
-    X(testsome)                                                               \
-    X(get_status_all)                                                         \
-    X(get_status_any)                                                         \
-    X(get_status_some)
+    X("Waitall", waitall)                                                     \
+    X("Waitany", waitany)                                                     \
+    X("Waitsome", waitsome)                                                   \
+    X("Testall", testall)                                                     \
+    X("Testany", testany)                                                     \
+    X("Testsome", testsome)                                                   \
+    X("Get_status_all", get_status_all)                                       \
+    X("Get_status_any", get_status_any)                                       \
+    X("Get_status_some", get_status_some)
 
-#define WM_DECLARE(name)                                                      \
-    extern const char wm_py_requests_##name##_doc[];                          \
-    PyObject *wm_py_requests_##name(PyObject *type, PyObject *args,           \
-                                    PyObject *kwargs);
-WM_REQUESTS(WM_DECLARE)
-#undef WM_DECLARE
+#define X(name, function)                                                     \
+    extern const char wm_py_requests_##function##_doc[];                      \
+    PyObject *wm_py_requests_##function(PyObject *type, PyObject *args,       \
+                                        PyObject *kwargs);
+WM_REQUESTS(X)
+#undef X
+
+// A row of the table of methods.
+#define WM_REQUESTS_ROW(name, function)                                       \
+    WM_PY_ROW(name, wm_py_requests_##function,                                \
+              METH_VARARGS | METH_KEYWORDS | METH_CLASS),
 
 // The requests that were given, as a tuple; NULL with an exception.
 PyObject *
@@ -34,19 +39,5 @@ wm_py_requests_tuple(PyObject *requests);
 // and testsome do.
 PyObject *
 wm_py_requests_objects(const char *name, PyObject *list, PyObject *other);
-
-#define WM_REQUESTS_METHOD(name, function)                                    \
-    WM_PY_ROW(name, wm_py_requests_##function,                                \
-              METH_VARARGS | METH_KEYWORDS | METH_CLASS)
-#define WM_REQUESTS_METHODS                                                   \
-    WM_REQUESTS_METHOD("Waitall", waitall),                                   \
-        WM_REQUESTS_METHOD("Waitany", waitany),                               \
-        WM_REQUESTS_METHOD("Waitsome", waitsome),                             \
-        WM_REQUESTS_METHOD("Testall", testall),                               \
-        WM_REQUESTS_METHOD("Testany", testany),                               \
-        WM_REQUESTS_METHOD("Testsome", testsome),                             \
-        WM_REQUESTS_METHOD("Get_status_all", get_status_all),                 \
-        WM_REQUESTS_METHOD("Get_status_any", get_status_any),                 \
-        WM_REQUESTS_METHOD("Get_status_some", get_status_some)
 
 #endif

@@ -220,16 +220,6 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-// What a buffer is, or the array in its list; borrowed.
-static PyObject *
-array_of(PyObject *value)
-{
-    bool listed = PyList_Check(value) || PyTuple_Check(value);
-    return listed && PySequence_Fast_GET_SIZE(value) > 0
-               ? PySequence_Fast_GET_ITEM(value, 0)
-               : value;
-}
-
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
@@ -239,7 +229,7 @@ PyDoc_STRVAR(
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    return PyBool_FromLong(wm_py_view_is_peculiar(array_of(value))
+    return PyBool_FromLong(wm_py_view_is_peculiar(wm_py_message_array(value))
                            || wm_py_message_on_device(value));
 }
 
@@ -259,7 +249,7 @@ inner(PyObject *Py_UNUSED(module), PyObject *args)
     wm_view_t view;
     if (!PyArg_ParseTuple(args, "Os:_inner", &value, &name))
         return NULL;
-    PyObject *array = Py_NewRef(array_of(value));
+    PyObject *array = Py_NewRef(wm_py_message_array(value));
     int64_t each = 1, count = 0;
     int code = 0;
     if (wm_py_view_is_peculiar(array)

@@ -29,7 +29,7 @@ handshake_stream(int device, const char *argument, CUstream *stream)
         return wm_py_raise_of(argument, &err);
     handshakes_t *own = &handshakes[device];
     if (own->made < HANDSHAKES) {
-        if (wm_stream_create(device, 0, stream, &err) < 0)
+        if (wm_stream_create(device, stream, &err) < 0)
             return wm_py_raise_of(argument, &err);
         // Meanwhile others may have come here, and made theirs.
         if (own->made < HANDSHAKES) {

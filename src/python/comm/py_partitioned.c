@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/request/py_partitioned.h"
-
+// Psend_init and Precv_init of communicators, and what they make.
 #include <pthread.h>
 #include <string.h>
 
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/message/partitioned.h"
+#include "python/comm/calls.h"
 #include "python/request/prequest.h"
 
 typedef struct {
