@@ -91,6 +91,8 @@ class BuildCore(build_ext):
             "-Wno-format-truncation",
             "-Wno-unknown-warning-option",
         ]
+        # The kernels give the same bits (src/kernels/fold.h).
+        ext.extra_compile_args.append("-ffp-contract=off")
         ext.extra_compile_args += ["-fvisibility=hidden", *mpi.compile_args]
         # Others' headers are not ours to warn about.
         for path in system:

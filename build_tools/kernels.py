@@ -80,7 +80,8 @@ if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(told) == 0:
 def options(cuda: Cuda) -> list[str]:
     """What nvcc is told, besides the files."""
     archs = architectures(cuda)
-    words = ["-std=c++17", "-O3"]
+    # -fmad=false: the host gives the same bits (src/kernels/fold.h).
+    words = ["-std=c++17", "-O3", "-fmad=false"]
     if os.environ.get("WARPMPI_LINEINFO") == "1":
         words.append("-lineinfo")
     for arch in archs:

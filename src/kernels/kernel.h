@@ -35,6 +35,7 @@ struct wm_line_t {
 #endif
 #define WM_DEVICE __device__ __forceinline__
 #define WM_UNROLL _Pragma("unroll")
+#define WM_ROLLED _Pragma("unroll 1")
 
 WM_DEVICE size_t
 wm_thread()

@@ -41,6 +41,7 @@ struct wm_host_kernel_entry {
 #define WM_HAS_GROUPS 1
 #define WM_DEVICE static inline
 #define WM_UNROLL
+#define WM_ROLLED
 
 WM_DEVICE size_t
 wm_thread()

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/reduce.h"
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "array/dtype.h"
+#include "array/kernels.h"
+#include "kernels/fold.h"
+
+#define BLOCK 512
+#define BLOCKS_PER_SM 2
+
+enum {
+#define X(name, ...) KERNEL_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        KERNELS,
+};
+
+static const char *const kernel_names[KERNELS] = {
+#define X(name, ...) "wm_reduce_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+};
+
+static const struct {
+    size_t size, alignment;
+} elements[KERNELS] = {
+#define X(name, element_t, acc_t) {sizeof(element_t), alignof(element_t)},
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+};
+
+typedef enum { LOGICAL, SIGNED, UNSIGNED, FLOAT, COMPLEX, PAIR } family_t;
+
+static const struct {
+    int kernel;
+    family_t family;
+} types[WM_REDUCE_TYPES] = {
+#define X(NAME, name, family) {KERNEL_##name, family},
+    WM_REDUCE_TYPE_ROWS(X)
+#undef X
+};
+
+#define X(NAME, name, typestr, bytes, ...)                                    \
+    _Static_assert((int)WM_REDUCE_##NAME == (int)WM_##NAME,                   \
+                   "a wm_dtype_t is a wm_reduce_type_t");
+WM_DTYPE_ROWS(X)
+#undef X
+_Static_assert((int)WM_REDUCE_FLOAT_INT == (int)WM_DTYPES,
+               "behind them come the pairs");
+_Static_assert(sizeof(wm_reduce_params_t) <= 4096, "what a kernel is given");
+
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
+
+#define BIT(OP) (1u << WM_REDUCE_##OP)
+#define ARITHMETIC (BIT(SUM) | BIT(PROD))
+#define ORDER (BIT(MIN) | BIT(MAX))
+#define LOGIC (BIT(LAND) | BIT(LOR) | BIT(LXOR))
+#define BITS (BIT(BAND) | BIT(BOR) | BIT(BXOR))
+
+bool
+wm_reduce_takes(wm_reduce_type_t type, wm_reduce_op_t op)
+{
+    static const unsigned int taken[] = {
+        [LOGICAL] = LOGIC,
+        [SIGNED] = ARITHMETIC | ORDER | LOGIC | BITS,
+        [UNSIGNED] = ARITHMETIC | ORDER | LOGIC | BITS,
+        [FLOAT] = ARITHMETIC | ORDER,
+        [COMPLEX] = ARITHMETIC,
+        [PAIR] = BIT(MINLOC) | BIT(MAXLOC),
+    };
+    const unsigned int any = BIT(REPLACE) | BIT(NO_OP);
+    return type < WM_REDUCE_TYPES && op < WM_REDUCE_OPS
+           && ((taken[types[type].family] | any) >> op & 1) != 0;
+}
+
+size_t
+wm_reduce_size(wm_reduce_type_t type)
+{
+    return elements[types[type].kernel].size;
+}
+
+int
+wm_reduce_prepare(int device, wm_error_t *err)
+{
+    int code = 0;
+    if (atomic_load(&functions[device][KERNELS - 1]) != NULL)
+        return 0;
+    for (int i = 0; i < KERNELS && code == 0; i++) {
+        CUfunction function;
+        code = wm_kernels_find(device, kernel_names[i], &function, err);
+        if (code == 0)
+            atomic_store(&functions[device][i], function);
+    }
+    return code;
+}
+
+// What kernels and folds call it.
+static uint32_t
+operation(wm_reduce_type_t type, wm_reduce_op_t op)
+{
+    const bool has_sign = types[type].family == SIGNED;
+    return has_sign && op == WM_REDUCE_MIN   ? WM_REDUCE_MIN_SIGNED
+           : has_sign && op == WM_REDUCE_MAX ? WM_REDUCE_MAX_SIGNED
+                                             : op;
+}
+
+// The only source that matters; NULL where several do.
+static const void *
+copied(wm_reduce_op_t op, const void *const *src, int n)
+{
+    if (op == WM_REDUCE_REPLACE)
+        return src[n - 1];
+    return n == 1 || op == WM_REDUCE_NO_OP ? src[0] : NULL;
+}
+
+// Which elements are those of vectors, once all addresses are known.
+static void
+divide(wm_reduce_params_t *params, int kernel, size_t count)
+{
+    const size_t size = elements[kernel].size;
+    const uintptr_t dst = (uintptr_t)params->dst;
+    uintptr_t any = dst, unlike = 0;
+    for (uint32_t i = 0; i < params->n; i++) {
+        any |= (uintptr_t)params->src[i];
+        unlike |= (uintptr_t)params->src[i] ^ dst;
+    }
+    const size_t head = -dst % WM_REDUCE_VECTOR;
+    params->aligned = any % elements[kernel].alignment == 0;
+    params->vectors = 0;
+    params->head = count;
+    if (unlike % WM_REDUCE_VECTOR == 0 && head % size == 0
+        && head / size < count) {
+        params->head = head / size;
+        params->vectors = (count - params->head) * size / WM_REDUCE_VECTOR;
+    }
+    params->singles = count - params->vectors * (WM_REDUCE_VECTOR / size);
+}
+
+static int
+launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
+       wm_error_t *err)
+{
+    const wm_device_t *facts;
+    wm_scope_t scope;
+    int code = wm_reduce_prepare(device, err);
+    if (code == 0)
+        code = wm_device_get(device, &facts, err);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    const uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
+    uint64_t blocks = (params->vectors + params->singles + BLOCK - 1) / BLOCK;
+    if (blocks > most && most > 0)
+        blocks = most;
+    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
+                 (unsigned int)blocks, 1, 1, BLOCK, 1, 1, 0, stream,
+                 (void *[]){params}, NULL);
+    wm_device_leave(&scope);
+    return code;
+}
+
+// As bytes, as many at a time as addresses and number allow: computing with
+// them would change those of a NaN.
+static int
+launch_copy(int device, char *dst, const char *src, size_t nbytes,
+            CUstream stream, wm_error_t *err)
+{
+    const uintptr_t all = (uintptr_t)dst | (uintptr_t)src | nbytes;
+    const int kernel = all % 8 == 0   ? KERNEL_uint64
+                       : all % 4 == 0 ? KERNEL_uint32
+                       : all % 2 == 0 ? KERNEL_uint16
+                                      : KERNEL_uint8;
+    wm_reduce_params_t params = {.dst = dst, .n = 1, .src = {src}};
+    if (dst == src)
+        return 0;
+    divide(&params, kernel, nbytes / elements[kernel].size);
+    return launch(device, kernel, &params, stream, err);
+}
+
+int
+wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
+                 void *dst, const void *const *src, int n, size_t count,
+                 CUstream stream, wm_error_t *err)
+{
+    if (n < 1 || n > WM_REDUCE_SOURCES || !wm_reduce_takes(type, op)) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "no operation %d of %d sources of type %d",
+                            (int)op, n, (int)type);
+    }
+    const void *only = copied(op, src, n);
+    if (count == 0)
+        return 0;
+    if (only != NULL) {
+        return launch_copy(device, dst, only, count * wm_reduce_size(type),
+                           stream, err);
+    }
+    wm_reduce_params_t params = {
+        .dst = dst, .op = operation(type, op), .n = (uint32_t)n};
+    memcpy(params.src, src, (size_t)n * sizeof(*src));
+    divide(&params, types[type].kernel, count);
+    return launch(device, types[type].kernel, &params, stream, err);
+}
+
+#define AT_ONCE 256 // elements on the stack; addresses may be odd
+
+#define X(name, element_t, acc_t)                                             \
+    static void fold_##name(uint32_t op, char *dst, const void *const *src,   \
+                            int n, size_t count)                              \
+    {                                                                         \
+        element_t each[AT_ONCE];                                              \
+        acc_t acc[AT_ONCE], values[AT_ONCE];                                  \
+        for (size_t at = 0; at < count; at += AT_ONCE) {                      \
+            const size_t offset = at * sizeof(element_t);                     \
+            const int part = count - at < AT_ONCE ? (int)(count - at)         \
+                                                  : AT_ONCE;                  \
+            const size_t nbytes = (size_t)part * sizeof(element_t);           \
+            for (int s = 0; s < n; s++) {                                     \
+                acc_t *to = s == 0 ? acc : values;                            \
+                memcpy(each, (const char *)src[s] + offset, nbytes);          \
+                for (int i = 0; i < part; i++)                                \
+                    to[i] = wm_widen_##name(each[i]);                         \
+                if (s > 0)                                                    \
+                    wm_fold_##name(op, acc, values, part);                    \
+            }                                                                 \
+            for (int i = 0; i < part; i++)                                    \
+                each[i] = wm_narrow_##name(acc[i]);                           \
+            memcpy(dst + offset, each, nbytes);                               \
+        }                                                                     \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+
+void
+wm_reduce_host(wm_reduce_type_t type, wm_reduce_op_t op, void *dst,
+               const void *const *src, int n, size_t count)
+{
+    typedef void (*fold_t)(uint32_t op, char *dst, const void *const *src,
+                           int n, size_t count);
+    static const fold_t folds[KERNELS] = {
+#define X(name, ...) fold_##name,
+        WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+    };
+    const void *only = copied(op, src, n);
+    if (only == NULL)
+        folds[types[type].kernel](operation(type, op), dst, src, n, count);
+    else if (only != dst && count > 0)
+        memcpy(dst, only, count * wm_reduce_size(type));
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How elements are combined: one source text for kernels (C++) and the host
+// (C), so that both give the same bits, compiled without contraction of
+// products and sums. For each row of WM_REDUCE_KERNEL_ROWS there are
+// wm_widen_<name>, element to what it is computed in, wm_narrow_<name>, back,
+// and wm_fold_<name>: acc[i] = acc[i] op value[i] for i < n.
+#ifndef WM_KERNELS_FOLD_H
+#define WM_KERNELS_FOLD_H
+
+#include "kernels/reduce.h"
+
+#ifdef __cplusplus
+#include "kernels/kernel.h"
+#else
+#define WM_DEVICE static inline
+#define WM_UNROLL
+#endif
+
+WM_DEVICE uint32_t
+wm_float_bits(float value)
+{
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+WM_DEVICE float
+wm_float_of_bits(uint32_t bits)
+{
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+WM_DEVICE float
+wm_widen_float16(wm_float16_t value)
+{
+#ifdef __CUDA_ARCH__
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+#else
+    const uint32_t sign = (uint32_t)(value.bits & 0x8000) << 16;
+    const uint32_t rest = (uint32_t)(value.bits & 0x7fff) << 13;
+    uint32_t wide = rest + (112u << 23); // the exponents' biases differ
+    if (rest >= 0x7c00u << 13)
+        wide = rest | 0x7f800000;  // infinite, or no number
+    else if (rest < 0x0400u << 13) // subnormal: 2^-14 more, and less again
+        wide = wm_float_bits(wm_float_of_bits(rest + (113u << 23))
+                             - wm_float_of_bits(113u << 23));
+    return wm_float_of_bits(sign | wide);
+#endif
+}
+
+// To the nearest, of two the even one.
+WM_DEVICE wm_float16_t
+wm_narrow_float16(float value)
+{
+    wm_float16_t narrow;
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+#else
+    const uint32_t bits = wm_float_bits(value);
+    const uint32_t rest = bits & 0x7fffffff;
+    uint32_t half;
+    if (rest >= 0x47800000) // 2^16
+        half = 0x7c00;
+    else if (rest >= 113u << 23) // rounded up it may be infinite
+        half = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+    else // subnormal: beside 0.5 the last bit that stays is 2^-24
+        half = wm_float_bits(wm_float_of_bits(rest) + 0.5f) - 0x3f000000;
+    half |= bits >> 16 & 0x8000;
+    narrow.bits = (uint16_t)(rest > 0x7f800000 ? 0x7fff : half);
+#endif
+    return narrow;
+}
+
+WM_DEVICE float
+wm_widen_bfloat16(wm_bfloat16_t value)
+{
+    return wm_float_of_bits((uint32_t)value.bits << 16);
+}
+
+WM_DEVICE wm_bfloat16_t
+wm_narrow_bfloat16(float value)
+{
+    const uint32_t bits = wm_float_bits(value);
+    wm_bfloat16_t narrow;
+    narrow.bits = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        narrow.bits = 0x7fff;
+    return narrow;
+}
+
+// The choice of the operation is outside of the loop, which kernels unroll.
+#define WM_FOLD(name, type_t, cases)                                          \
+    WM_DEVICE void wm_fold_##name(uint32_t op, type_t *acc,                   \
+                                  const type_t *value, int n)                 \
+    {                                                                         \
+        typedef type_t acc_t;                                                 \
+        switch (op) {                                                         \
+            cases                                                             \
+        }                                                                     \
+    }
+
+#define WM_CASE(OP, result)                                                   \
+    case WM_REDUCE_##OP:                                                      \
+        WM_UNROLL                                                             \
+        for (int i = 0; i < n; i++) {                                         \
+            const acc_t a = acc[i], b = value[i];                             \
+            acc[i] = result;                                                  \
+        }                                                                     \
+        break;
+
+#define WM_AS_IT_IS(name, type_t)                                             \
+    WM_DEVICE type_t wm_widen_##name(type_t value)                            \
+    {                                                                         \
+        return value;                                                         \
+    }                                                                         \
+    WM_DEVICE type_t wm_narrow_##name(type_t value)                           \
+    {                                                                         \
+        return value;                                                         \
+    }
+
+// wide_t: unsigned after promotion, so that a product wraps.
+#define WM_INTEGER(name, type_t, signed_t, wide_t)                            \
+    WM_AS_IT_IS(name, type_t)                                                 \
+    WM_FOLD(                                                                  \
+        name, type_t,                                                         \
+        WM_CASE(SUM, (acc_t)(a + b)) WM_CASE(PROD, (acc_t)((wide_t)a * b))    \
+            WM_CASE(MIN, a < b ? a : b) WM_CASE(MAX, a > b ? a : b)           \
+                WM_CASE(MIN_SIGNED, (signed_t)a < (signed_t)b ? a : b)        \
+                    WM_CASE(MAX_SIGNED, (signed_t)a > (signed_t)b ? a : b)    \
+                        WM_CASE(LAND, (acc_t)(a != 0 && b != 0))              \
+                            WM_CASE(LOR, (acc_t)(a != 0 || b != 0))           \
+                                WM_CASE(LXOR, (acc_t)((a != 0) != (b != 0)))  \
+                                    WM_CASE(BAND, a &b) WM_CASE(BOR, a | b)   \
+                                        WM_CASE(BXOR, a ^ b))
+
+WM_INTEGER(uint8, uint8_t, int8_t, uint32_t)
+WM_INTEGER(uint16, uint16_t, int16_t, uint32_t)
+WM_INTEGER(uint32, uint32_t, int32_t, uint32_t)
+WM_INTEGER(uint64, uint64_t, int64_t, uint64_t)
+
+// What is no number stays.
+#define WM_FLOAT(name, type_t)                                                \
+    WM_FOLD(name, type_t,                                                     \
+            WM_CASE(SUM, a + b) WM_CASE(PROD, a *b)                           \
+                WM_CASE(MIN, a < b || a != a ? a : b)                         \
+                    WM_CASE(MAX, a > b || a != a ? a : b))
+
+WM_AS_IT_IS(float32, float)
+WM_AS_IT_IS(float64, double)
+WM_FLOAT(float16, float)
+WM_FLOAT(bfloat16, float)
+WM_FLOAT(float32, float)
+WM_FLOAT(float64, double)
+
+#define WM_COMPLEX(name, type_t, part_t)                                      \
+    WM_AS_IT_IS(name, type_t)                                                 \
+    WM_DEVICE type_t wm_make_##name(part_t re, part_t im)                     \
+    {                                                                         \
+        type_t made = {re, im};                                               \
+        return made;                                                          \
+    }                                                                         \
+    WM_FOLD(name, type_t,                                                     \
+            WM_CASE(SUM, wm_make_##name(a.re + b.re, a.im + b.im))            \
+                WM_CASE(PROD, wm_make_##name(a.re *b.re - a.im * b.im,        \
+                                             a.re * b.im + a.im * b.re)))
+
+WM_COMPLEX(complex64, wm_complex64_t, float)
+WM_COMPLEX(complex128, wm_complex128_t, double)
+
+// Of equals the lower index. What is no number goes before all that are.
+#define WM_PAIR_CASE(OP, ORDER, IS_NAN)                                       \
+    WM_CASE(OP, b.value ORDER a.value || IS_NAN(b.value) > IS_NAN(a.value)    \
+                        || (!(a.value ORDER b.value)                          \
+                            && IS_NAN(a.value) == IS_NAN(b.value)             \
+                            && b.index < a.index)                             \
+                    ? b                                                       \
+                    : a)
+#define WM_PAIR(name, type_t, IS_NAN)                                         \
+    WM_AS_IT_IS(name, type_t)                                                 \
+    WM_FOLD(name, type_t,                                                     \
+            WM_PAIR_CASE(MINLOC, <, IS_NAN) WM_PAIR_CASE(MAXLOC, >, IS_NAN))
+#define WM_NEVER(value) 0
+#define WM_IS_NAN(value) ((value) != (value))
+
+WM_PAIR(float_int, wm_float_int_t, WM_IS_NAN)
+WM_PAIR(double_int, wm_double_int_t, WM_IS_NAN)
+WM_PAIR(long_int, wm_long_int_t, WM_NEVER)
+WM_PAIR(int_int, wm_int_int_t, WM_NEVER)
+WM_PAIR(short_int, wm_short_int_t, WM_NEVER)
+
+#endif

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/reduce.h"
+#include "kernels/fold.h"
+#include "kernels/kernel.h"
+
+#define REDUCED_AT_ONCE 8 // loads that a thread has under way
+
+struct alignas(WM_REDUCE_VECTOR) wm_reduced_vector {
+    uint64_t part[2];
+};
+
+template <typename element_t> struct wm_reduced_bytes {
+    unsigned char each[sizeof(element_t)];
+};
+
+// Bytes of the elements, from the first to those before `end`, where from
+// `before` on they lie behind a gap.
+struct wm_reduced_range {
+    uint64_t first;
+    uint64_t end;
+    uint64_t before;
+    uint64_t gap;
+};
+
+WM_DEVICE uint64_t
+place(const wm_reduced_range &range, uint64_t at)
+{
+    return at < range.before ? at : at + range.gap;
+}
+
+template <typename unit_t, typename rule_t>
+WM_DEVICE void
+widen(rule_t rule, const unit_t &unit, typename rule_t::acc_t *values)
+{
+    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    typename rule_t::element_t elements[EACH];
+    __builtin_memcpy(elements, &unit, sizeof(unit));
+    WM_UNROLL
+    for (int i = 0; i < EACH; i++)
+        values[i] = rule.widen(elements[i]);
+}
+
+template <typename unit_t, typename rule_t>
+WM_DEVICE unit_t
+narrow(rule_t rule, const typename rule_t::acc_t *values)
+{
+    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    typename rule_t::element_t elements[EACH];
+    unit_t unit;
+    WM_UNROLL
+    for (int i = 0; i < EACH; i++)
+        elements[i] = rule.narrow(values[i]);
+    __builtin_memcpy(&unit, elements, sizeof(unit));
+    return unit;
+}
+
+// A thread goes through its units, each of which it takes from every source
+// before the next: so many loads are asked for, across units, before the first
+// of them is used; the last unit stands for those beyond it, so that there is
+// no branch between them. One piece of code uses the first of those that are
+// left: a copy of it for each would not be worth its room.
+template <typename unit_t, int AT_ONCE, typename rule_t>
+WM_DEVICE void
+reduce_units(rule_t rule, const wm_reduce_params_t &p, uint64_t thread,
+             const wm_reduced_range &range)
+{
+    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    const uint64_t step = wm_threads() * sizeof(unit_t);
+    const uint64_t last = range.end - sizeof(unit_t);
+    typename rule_t::acc_t acc[EACH] = {}, values[EACH];
+    uint64_t at = range.first + thread * sizeof(unit_t);
+    uint64_t asked = at; // the unit, and the source, to ask for next
+    uint32_t asked_of = 0;
+    uint32_t used = 0; // sources of the unit `at`
+    while (at < range.end) {
+        unit_t loaded[AT_ONCE];
+        WM_UNROLL
+        for (int k = 0; k < AT_ONCE; k++) {
+            const uint64_t clamped = asked < range.end ? asked : last;
+            const char *src = p.src[asked_of] + place(range, clamped);
+            loaded[k] = *(const unit_t *)src;
+            if (++asked_of == p.n) {
+                asked_of = 0;
+                asked += step;
+            }
+        }
+        WM_ROLLED
+        for (int k = 0; k < AT_ONCE && at < range.end; k++) {
+            widen(rule, loaded[0], values);
+            if (used > 0)
+                rule.fold(p.op, acc, values, EACH);
+            WM_UNROLL
+            for (int i = 0; i < EACH && used == 0; i++)
+                acc[i] = values[i];
+            if (++used == p.n) {
+                *(unit_t *)(p.dst + place(range, at)) = narrow<unit_t>(rule,
+                                                                       acc);
+                used = 0;
+                at += step;
+            }
+            WM_UNROLL
+            for (int next = 1; next < AT_ONCE; next++)
+                loaded[next - 1] = loaded[next];
+        }
+    }
+}
+
+// Single elements are the business of the last threads, which vectors may not
+// need.
+template <typename rule_t>
+WM_DEVICE void
+reduce(rule_t rule, const wm_reduce_params_t &p)
+{
+    typedef typename rule_t::element_t element_t;
+    const uint64_t forward = wm_thread();
+    const uint64_t backward = wm_threads() - 1 - forward;
+    const uint64_t head = p.head * sizeof(element_t);
+    const uint64_t nbytes = p.vectors * WM_REDUCE_VECTOR;
+    const wm_reduced_range vectors = {head, head + nbytes, UINT64_MAX, 0};
+    const wm_reduced_range singles = {0, p.singles * sizeof(element_t), head,
+                                      nbytes};
+    reduce_units<wm_reduced_vector, REDUCED_AT_ONCE>(rule, p, forward,
+                                                     vectors);
+    if (p.aligned)
+        reduce_units<element_t, REDUCED_AT_ONCE>(rule, p, backward, singles);
+    else if (alignof(element_t) > 1)
+        reduce_units<wm_reduced_bytes<element_t>, 1>(rule, p, backward,
+                                                     singles);
+}
+
+#define X(name, each_t, computed_t)                                           \
+    struct wm_rule_##name {                                                   \
+        typedef each_t element_t;                                             \
+        typedef computed_t acc_t;                                             \
+        WM_DEVICE acc_t                                                       \
+        widen(element_t element)                                              \
+        {                                                                     \
+            return wm_widen_##name(element);                                  \
+        }                                                                     \
+        WM_DEVICE element_t                                                   \
+        narrow(acc_t value)                                                   \
+        {                                                                     \
+            return wm_narrow_##name(value);                                   \
+        }                                                                     \
+        WM_DEVICE void                                                        \
+        fold(uint32_t op, acc_t *acc, const acc_t *values, int n)             \
+        {                                                                     \
+            wm_fold_##name(op, acc, values, n);                               \
+        }                                                                     \
+    };                                                                        \
+    WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
+    {                                                                         \
+        reduce(wm_rule_##name(), p);                                          \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X

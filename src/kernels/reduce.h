@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reductions of MPI: which operations and element types there are, and what
+// the kernels wm_reduce_<name> are given. Shared by C and CUDA.
+#ifndef WM_KERNELS_REDUCE_H
+#define WM_KERNELS_REDUCE_H
+
+#include <stdint.h>
+
+#define WM_REDUCE_SOURCES 64
+
+typedef enum {
+    WM_REDUCE_SUM,
+    WM_REDUCE_PROD,
+    WM_REDUCE_MIN,
+    WM_REDUCE_MAX,
+    WM_REDUCE_LAND,
+    WM_REDUCE_LOR,
+    WM_REDUCE_LXOR,
+    WM_REDUCE_BAND,
+    WM_REDUCE_BOR,
+    WM_REDUCE_BXOR,
+    WM_REDUCE_MINLOC,
+    WM_REDUCE_MAXLOC,
+    WM_REDUCE_REPLACE, // the last source
+    WM_REDUCE_NO_OP,   // the first one
+    WM_REDUCE_OPS,     // number of them
+
+    // What the kernels of integers compute for signed ones instead.
+    WM_REDUCE_MIN_SIGNED = WM_REDUCE_OPS,
+    WM_REDUCE_MAX_SIGNED,
+} wm_reduce_op_t;
+
+// X(NAME, name, family): those of array/dtype.h in its order, so that a
+// wm_dtype_t is one of these, then MPI's pairs of a value and an index. The
+// name is that of a row below; integers of both signs share one.
+#define WM_REDUCE_TYPE_ROWS(X)                                                \
+    X(BOOL, uint8, LOGICAL)                                                   \
+    X(INT8, uint8, SIGNED)                                                    \
+    X(INT16, uint16, SIGNED)                                                  \
+    X(INT32, uint32, SIGNED)                                                  \
+    X(INT64, uint64, SIGNED)                                                  \
+    X(UINT8, uint8, UNSIGNED)                                                 \
+    X(UINT16, uint16, UNSIGNED)                                               \
+    X(UINT32, uint32, UNSIGNED)                                               \
+    X(UINT64, uint64, UNSIGNED)                                               \
+    X(FLOAT16, float16, FLOAT)                                                \
+    X(FLOAT32, float32, FLOAT)                                                \
+    X(FLOAT64, float64, FLOAT)                                                \
+    X(COMPLEX64, complex64, COMPLEX)                                          \
+    X(COMPLEX128, complex128, COMPLEX)                                        \
+    X(BFLOAT16, bfloat16, FLOAT)                                              \
+    X(FLOAT_INT, float_int, PAIR)                                             \
+    X(DOUBLE_INT, double_int, PAIR)                                           \
+    X(LONG_INT, long_int, PAIR)                                               \
+    X(INT_INT, int_int, PAIR)                                                 \
+    X(SHORT_INT, short_int, PAIR)
+
+typedef enum {
+#define X(NAME, ...) WM_REDUCE_##NAME,
+    WM_REDUCE_TYPE_ROWS(X)
+#undef X
+        WM_REDUCE_TYPES, // number of them
+} wm_reduce_type_t;
+
+typedef struct {
+    uint16_t bits;
+} wm_float16_t;
+
+typedef struct {
+    uint16_t bits;
+} wm_bfloat16_t;
+
+typedef struct {
+    float re, im;
+} wm_complex64_t;
+
+typedef struct {
+    double re, im;
+} wm_complex128_t;
+
+// MPI's pairs; the padding is copied with the rest.
+typedef struct {
+    float value;
+    int32_t index;
+} wm_float_int_t;
+
+typedef struct {
+    double value;
+    int32_t index, padding;
+} wm_double_int_t;
+
+typedef struct {
+    int64_t value;
+    int32_t index, padding;
+} wm_long_int_t;
+
+typedef struct {
+    int32_t value, index;
+} wm_int_int_t;
+
+typedef struct {
+    int16_t value, padding;
+    int32_t index;
+} wm_short_int_t;
+
+// X(name, element, what it is computed in): a kernel each.
+#define WM_REDUCE_KERNEL_ROWS(X)                                              \
+    X(uint8, uint8_t, uint8_t)                                                \
+    X(uint16, uint16_t, uint16_t)                                             \
+    X(uint32, uint32_t, uint32_t)                                             \
+    X(uint64, uint64_t, uint64_t)                                             \
+    X(float16, wm_float16_t, float)                                           \
+    X(bfloat16, wm_bfloat16_t, float)                                         \
+    X(float32, float, float)                                                  \
+    X(float64, double, double)                                                \
+    X(complex64, wm_complex64_t, wm_complex64_t)                              \
+    X(complex128, wm_complex128_t, wm_complex128_t)                           \
+    X(float_int, wm_float_int_t, wm_float_int_t)                              \
+    X(double_int, wm_double_int_t, wm_double_int_t)                           \
+    X(long_int, wm_long_int_t, wm_long_int_t)                                 \
+    X(int_int, wm_int_int_t, wm_int_int_t)                                    \
+    X(short_int, wm_short_int_t, wm_short_int_t)
+
+#define WM_REDUCE_VECTOR 16 // bytes
+
+// The elements are `head` single ones, then those of `vectors`, each at an
+// address that WM_REDUCE_VECTOR divides on every side, then the rest of
+// `singles`.
+typedef struct {
+    char *dst;
+    uint64_t vectors;
+    uint64_t head;
+    uint64_t singles; // head and rest
+    uint32_t op;
+    uint32_t n;
+    uint32_t aligned; // as their type wants it; without it no vectors
+    const char *src[WM_REDUCE_SOURCES];
+} wm_reduce_params_t;
+
+#endif

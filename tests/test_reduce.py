@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions, kernels and their twins on the host, against NumPy.
+
+The launcher and what is below it are a library of their own here, called by
+ctypes; memory and streams are warpmpi's.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpmpi as wm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+import kernels  # noqa: E402
+import sources  # noqa: E402
+import toolchain  # noqa: E402
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+HEADER = (ROOT / "src/kernels/reduce.h").read_text()
+OPS = re.findall(r"^    WM_REDUCE_([A-Z_]+),", HEADER.split("OPS")[0], re.M)
+ROWS = dict(re.findall(r"X\(([A-Z]\w*), \w+, ([A-Z]+)\)", HEADER))
+TYPES = list(ROWS)
+
+
+def pair(value):
+    fields = [("value", value), ("index", "i4")]
+    return np.dtype(fields, align=True)
+
+
+OTHERS = {
+    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "FLOAT_INT": pair("f4"),
+    "DOUBLE_INT": pair("f8"),
+    "LONG_INT": pair("i8"),
+    "INT_INT": pair("i4"),
+    "SHORT_INT": pair("i2"),
+}
+
+
+def dtype_of(name):
+    return OTHERS.get(name) or np.dtype(name.lower())
+
+
+# What MPI allows (its table of reductions): bool is one of its logical types,
+# and float16 and bfloat16 are to be had as float32 is.
+ALL = {"SUM", "PROD", "MIN", "MAX"}
+LOGIC = {"LAND", "LOR", "LXOR"}
+INTEGER = ALL | LOGIC | {"BAND", "BOR", "BXOR"}
+ALLOWED = {
+    "LOGICAL": LOGIC,
+    "SIGNED": INTEGER,
+    "UNSIGNED": INTEGER,
+    "FLOAT": ALL,
+    "COMPLEX": {"SUM", "PROD"},
+    "PAIR": {"MINLOC", "MAXLOC"},
+}
+
+
+def taken(name):
+    return sorted(ALLOWED[ROWS[name]] | {"REPLACE", "NO_OP"})
+
+
+PARTS = ("dtype", "kernels", "layout", "reduce")  # of the floor
+
+
+class Error(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_int),
+        ("detail", ctypes.c_int),
+        ("text", ctypes.c_char * 500),
+    ]
+
+
+def image(folder, cuda):
+    """The kernels as the build made them; the simulator has its own."""
+    if "WARPMPI_CUDA_DRIVER" in os.environ:
+        made = folder / "image.c"
+        made.write_text("const unsigned char wm_kernels_image[1] = {0};\n")
+        return str(made)
+    os.chdir(ROOT)
+    return kernels.build(cuda, sources.kernels(ROOT), "build/kernels")
+
+
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    try:
+        cuda = toolchain.find_cuda()
+    except toolchain.ToolchainError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("reduce")
+    parts = [*map(str, (ROOT / "src/cuda").glob("*.c"))]
+    parts += [str(ROOT / f"src/array/{n}.c") for n in PARTS]
+    words = [compiler, "-O1", "-g", "-std=c11", "-pthread", "-shared"]
+    words += ["-fPIC", "-ffp-contract=off", f"-I{ROOT / 'src'}"]
+    words += [f"-I{path}" for path in cuda.include_dirs]
+    words += [*parts, image(folder, cuda), "-o", str(folder / "lib.so")]
+    subprocess.run([*words, "-ldl"], check=True)
+    made = ctypes.CDLL(str(folder / "lib.so"))
+    made.wm_reduce_takes.restype = ctypes.c_bool
+    made.wm_reduce_size.restype = ctypes.c_size_t
+    error = Error()
+    assert made.wm_driver_load(ctypes.byref(error)) == 0, error.text
+    return made
+
+
+def pointers(addresses):
+    return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def launch(lib, name, op, dst, src, count, stream):
+    error = Error()
+    code = lib.wm_reduce_launch(
+        0,
+        TYPES.index(name),
+        OPS.index(op),
+        ctypes.c_void_p(dst),
+        pointers(src),
+        len(src),
+        ctypes.c_size_t(count),
+        ctypes.c_void_p(stream.cuda_stream),
+        ctypes.byref(error),
+    )
+    return code, error.text.decode()
+
+
+def compute(lib, name, op, dst, src, count):
+    lib.wm_reduce_host(
+        TYPES.index(name),
+        OPS.index(op),
+        ctypes.c_void_p(dst),
+        pointers(src),
+        len(src),
+        ctypes.c_size_t(count),
+    )
+
+
+# --- what is right -----------------------------------------------------------
+
+
+def product(a, b):
+    """Of complex numbers, as it is written, which NumPy may fuse."""
+    result = np.empty_like(a)
+    result.real = a.real * b.real - a.imag * b.imag
+    result.imag = a.real * b.imag + a.imag * b.real
+    return result
+
+
+def located(first, a, b):
+    """Of pairs: `first` tells whether a value goes before another."""
+    x, y = a["value"], b["value"]
+    nan_x, nan_y = x != x, y != y
+    equal = (x == y) | (nan_x & nan_y)
+    lower = b["index"] < a["index"]
+    after = first(y, x) | (nan_y & ~nan_x) | (equal & lower)
+    return np.where(after, b, a)
+
+
+STEPS = {
+    "SUM": lambda a, b: a + b,
+    "PROD": lambda a, b: product(a, b) if a.dtype.kind == "c" else a * b,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "LAND": lambda a, b: np.logical_and(a, b).astype(a.dtype),
+    "LOR": lambda a, b: np.logical_or(a, b).astype(a.dtype),
+    "LXOR": lambda a, b: np.logical_xor(a, b).astype(a.dtype),
+    "BAND": lambda a, b: a & b,
+    "BOR": lambda a, b: a | b,
+    "BXOR": lambda a, b: a ^ b,
+    "MINLOC": lambda a, b: located(np.less, a, b),
+    "MAXLOC": lambda a, b: located(np.greater, a, b),
+    "REPLACE": lambda a, b: b,
+    "NO_OP": lambda a, b: a,
+}
+
+
+def expected(op, arrays):
+    """From left to right; 16-bit floats in float32, rounded at the end."""
+    dtype = arrays[0].dtype
+    if len(arrays) == 1 or op in ("REPLACE", "NO_OP"):
+        return arrays[-1 if op == "REPLACE" else 0]
+    narrow = dtype.itemsize == 2 and dtype.kind in "fV" and not dtype.names
+    with np.errstate(all="ignore"):
+        result, *others = (a.astype("f4") if narrow else a for a in arrays)
+        for each in others:
+            result = STEPS[op](result, each)
+        return result.astype(dtype)
+
+
+def numbers(array):
+    """As what can be compared: parts of complex numbers, values of pairs."""
+    if array.dtype.kind == "c":
+        return array.view(array.real.dtype)
+    if array.dtype.names:
+        return array["value"]
+    return array.astype("f4") if array.dtype.itemsize == 2 else array
+
+
+def check(op, result, wanted):
+    """The same bits, but for those of a NaN, and of a zero's sign in MIN."""
+    if result.dtype.names:
+        assert np.array_equal(result["index"], wanted["index"])
+    x, y = numbers(result), numbers(wanted)
+    if x.dtype.kind != "f":
+        assert np.array_equal(x, y)
+        return
+    assert np.array_equal(x, y, equal_nan=True)
+    if op not in ("MIN", "MAX", "MINLOC", "MAXLOC"):
+        some = ~np.isnan(x)
+        assert np.array_equal(np.signbit(x[some]), np.signbit(y[some]))
+
+
+# --- what is computed with ---------------------------------------------------
+
+
+def plain_values(rng, dtype, count):
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        few = np.array([info.min, info.max, 0, 1, 2], dtype)
+        some = rng.integers(info.min, info.max, count, dtype, endpoint=True)
+        return np.where(rng.random(count) < 0.3, rng.choice(few, count), some)
+    least = np.finfo("f4" if dtype.itemsize < 4 else dtype).smallest_subnormal
+    few = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0, 1e30]
+    few += [2.0**-24, 3 * 2.0**-25, 2.0**-14, -(2.0**-15), least]
+    with np.errstate(all="ignore"):
+        some = rng.standard_normal(count) * 2.0 ** rng.integers(-9, 9, count)
+        rare = rng.random(count) < 0.05
+        return np.where(rare, rng.choice(few, count), some).astype(dtype)
+
+
+def values(rng, dtype, count):
+    if dtype.names:
+        made = np.zeros(count, dtype)
+        value = dtype["value"]
+        made["value"] = rng.integers(-3, 3, count)  # with equals
+        if value.kind == "f":
+            made["value"][rng.random(count) < 0.1] = np.nan
+        made["index"] = rng.integers(-5, 5, count)
+        return made
+    if dtype.kind == "c":
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        return plain_values(rng, part, 2 * count).view(dtype)
+    return plain_values(rng, dtype, count)
+
+
+class Memory:
+    """Sources, and a result, in one piece of memory, each so many bytes from
+    a multiple of 64. What is around the result is looked at as well."""
+
+    def __init__(self, arrays, shifts, in_place=None):
+        self.dtype, self.count = arrays[0].dtype, len(arrays[0])
+        room = (arrays[0].nbytes // 64 + 3) * 64
+        places = [i * room + 64 + s for i, s in enumerate(shifts)]
+        self.src = places[:-1]
+        self.dst = places[-1] if in_place is None else self.src[in_place]
+        rng = np.random.default_rng(7)
+        self.before = rng.integers(0, 256, room * len(places), np.uint8)
+        for place, each in zip(self.src, arrays, strict=True):
+            self.before[place : place + each.nbytes] = each.view(np.uint8)
+        self.nbytes = arrays[0].nbytes
+
+    def addresses(self, base):
+        return base + self.dst, [base + each for each in self.src]
+
+    def result(self, after):
+        around = after.copy()
+        part = slice(self.dst, self.dst + self.nbytes)
+        around[part] = self.before[part]
+        assert np.array_equal(around, self.before)
+        return after[part].view(self.dtype)
+
+
+def on_device(lib, name, op, memory):
+    stream = wm.Stream("cuda:0")
+    array = wm.array(memory.before, device="cuda:0")
+    wm.synchronize_device("cuda:0")
+    base = array.__cuda_array_interface__["data"][0]
+    assert base % 64 == 0
+    dst, src = memory.addresses(base)
+    code, text = launch(lib, name, op, dst, src, memory.count, stream)
+    assert code == 0, text
+    stream.synchronize()
+    return memory.result(array.numpy())
+
+
+def on_host(lib, name, op, memory):
+    room = np.empty(memory.before.size + 64, np.uint8)
+    skip = -room.ctypes.data % 64
+    room = room[skip : skip + memory.before.size]
+    room[:] = memory.before
+    dst, src = memory.addresses(room.ctypes.data)
+    compute(lib, name, op, dst, src, memory.count)
+    return memory.result(room)
+
+
+def shifts_of(kind, rng, size, places):
+    """Bytes from a multiple of 64: of each source, and of the result."""
+    if kind == "aligned":
+        return [0] * places
+    if kind == "alike":  # all can be brought to a multiple of 16
+        return [int(rng.integers(1, 5)) * size % 64] * places
+    if kind == "odd":
+        return [int(rng.integers(0, 60)) | 1] * places
+    step = size if kind == "unlike" else 1
+    return [int(each) * step % 64 for each in rng.integers(0, 64, places)]
+
+
+KINDS = ("aligned", "alike", "odd", "unlike", "any")
+
+
+@pytest.mark.parametrize("where", [on_device, on_host])
+@pytest.mark.parametrize("name", TYPES)
+def test_it_computes_as_numpy_does(lib, name, where):
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(TYPES.index(name))
+    at = 0
+    for op in taken(name):
+        for n in (1, 2, 3, 5, 9):
+            for count in (0, 1, 7, 1000, 4099):
+                arrays = [values(rng, dtype, count) for _ in range(n)]
+                kind = KINDS[(at + at // 5) % len(KINDS)]
+                shifts = shifts_of(kind, rng, dtype.itemsize, n + 1)
+                in_place = at // 3 % n if at % 3 == 0 else None
+                memory = Memory(arrays, shifts, in_place)
+                result = where(lib, name, op, memory)
+                check(op, result, expected(op, arrays))
+                at += 1
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_kernels_and_host_give_the_same_bits_however_often(lib, name):
+    """Of many sources, in more turns than there are threads."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(11)
+    ops = {"LOGICAL": "LXOR", "PAIR": "MINLOC", "COMPLEX": "PROD"}
+    op = ops.get(ROWS[name], "SUM")
+    for n, count in ((64, 1003), (3, 70_001), (2, 70_000)):
+        arrays = [values(rng, dtype, count) for _ in range(n)]
+        memory = Memory(arrays, [0] * (n + 1))
+        one, two = (on_device(lib, name, op, memory) for _ in range(2))
+        check(op, one, expected(op, arrays))
+        assert one.tobytes() == two.tobytes()
+        host = on_host(lib, name, op, memory)
+        check(op, host, one)
+        if dtype.names:
+            assert host.tobytes() == one.tobytes()  # padding, too
+
+
+@pytest.mark.parametrize("where", [on_device, on_host])
+@pytest.mark.parametrize("name", ["FLOAT16", "BFLOAT16"])
+def test_half_precision_is_exact_and_rounded_once(lib, name, where):
+    dtype = dtype_of(name)
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    ones = np.ones(1 << 16, dtype)
+    memory = Memory([every, ones], [0, 0, 0])
+    check("PROD", where(lib, name, "PROD", memory), every)
+    # Beside each a number that is about half of its last bit, or of several.
+    finite = every[np.isfinite(every.astype("f4"))]
+    with np.errstate(over="ignore"):
+        after = np.nextafter(finite, dtype.type(np.inf)).astype("f8")
+    last = np.nan_to_num(after - finite.astype("f8"), posinf=1)
+    for part in (0.25, 0.5, 0.5001, 0.75, 1.5):
+        arrays = [finite, (last * part).astype(dtype), finite[::-1].copy()]
+        for op, count in (("SUM", 2), ("SUM", 3), ("PROD", 3)):
+            memory = Memory(arrays[:count], [0] * (count + 1))
+            result = where(lib, name, op, memory)
+            wanted = expected(op, arrays[:count])
+            check(op, result, wanted)
+
+
+def test_a_copy_keeps_every_bit(lib):
+    """Of a signalling NaN, too."""
+    for name in ("FLOAT16", "BFLOAT16", "FLOAT32", "COMPLEX128"):
+        dtype = dtype_of(name)
+        rng = np.random.default_rng(3)
+        bits = [rng.integers(0, 256, 1600, np.uint8) for _ in range(2)]
+        for kind in KINDS:
+            for op in ("REPLACE", "NO_OP"):
+                shifts = shifts_of(kind, rng, dtype.itemsize, 3)
+                memory = Memory([each.view(dtype) for each in bits], shifts)
+                for where in (on_device, on_host):
+                    result = where(lib, name, op, memory)
+                    wanted = bits[1 if op == "REPLACE" else 0]
+                    assert result.tobytes() == wanted.tobytes()
+
+
+def test_sources_lie_in_memory_of_every_kind(lib):
+    """This device's, the host's and, where there is one, a peer's."""
+    n, gpu = 5000, "cuda:0"
+    error = Error()
+    arrays = [np.arange(n, dtype="f4") * (i + 1) for i in range(3)]
+    peer = gpu
+    if (
+        wm.get_cuda_device_count() > 1
+        and lib.wm_device_enable_peer(0, 1, ctypes.byref(error)) == 0
+    ):
+        peer = "cuda:1"
+    kept = [wm.array(arrays[0], device=gpu), wm.array(arrays[1], device=peer)]
+    host = wm.zeros(n, "f4", device="cpu", pinned=True).numpy()
+    result = wm.zeros(n, "f4", device="cpu", pinned=True).numpy()
+    host[:] = arrays[2]
+    wm.synchronize()
+    src = [a.__cuda_array_interface__["data"][0] for a in kept]
+    stream = wm.Stream(gpu)
+    for dst in (result.ctypes.data, src[0]):
+        code, text = launch(
+            lib, "FLOAT32", "SUM", dst, [*src, host.ctypes.data], n, stream
+        )
+        assert code == 0, text
+        stream.synchronize()
+    assert np.array_equal(result, sum(arrays))
+    assert np.array_equal(kept[0].numpy(), sum(arrays))
+    assert np.array_equal(kept[1].numpy(), arrays[1])
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_is_taken_is_what_mpi_allows(lib, name):
+    number = TYPES.index(name)
+    assert lib.wm_reduce_size(number) == dtype_of(name).itemsize
+    for i, op in enumerate(OPS):
+        assert lib.wm_reduce_takes(number, i) == (op in taken(name)), op
+    assert not lib.wm_reduce_takes(number, len(OPS))
+    assert not lib.wm_reduce_takes(len(TYPES), OPS.index("SUM"))
+
+
+def test_what_is_not_taken_is_an_error(lib):
+    stream = wm.Stream("cuda:0")
+    for name, op, n in (
+        ("FLOAT32", "SUM", 0),
+        ("FLOAT32", "SUM", 65),
+        ("FLOAT32", "BAND", 2),
+        ("BOOL", "SUM", 2),
+        ("SHORT_INT", "MIN", 2),
+    ):
+        code, text = launch(lib, name, op, 0, [0] * n, 1, stream)
+        assert code == -4, text
+        assert f"{n} sources" in text
+
+
+def test_the_types_are_those_of_arrays_then_pairs():
+    rows = (ROOT / "src/array/dtype.h").read_text()
+    assert TYPES[: -len(OTHERS) + 1] == re.findall(r'X\(([A-Z]\w*), "', rows)
+    assert len(OPS) == 14
