@@ -213,6 +213,8 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
         "packages": versions,
+        # Its driver is no GPU's, and its figures are not to be reported.
+        "simulated": "simcuda" in os.environ.get("WARPMPI_CUDA_DRIVER", ""),
         "command": [word for word in sys.argv[1:] if not word.startswith(("/", "--out"))],
     }
 
@@ -278,13 +280,19 @@ class Results:
         print(f"\n{header['date']}  {len(gpus)} GPU(s) {', '.join(sorted(set(gpus)))}")
         print(f"driver {header['driver']}, CUDA {header['cuda']}, {header['mpi']}")
         print(f"Python {header['python']}; {header['packages']}")
+        if header["simulated"]:
+            print("SIMULATED driver: these figures say nothing")
         for impl, said in header["paths"].items():
             print(f"  {impl}: {said}")
 
     def failures(self) -> None:
         for record in self.records:
             if "failed" in record:
-                print(f"{record['impl']}: failed: {record['failed']}")
+                names = [record[name] for name in ("impl", "op", "mode") if name in record]
+                print(f"{', '.join(names)}: failed: {record['failed']}")
+
+
+MEASURED = ("impl", "op", "mode", "bytes", "nx", "failed", "left_out")
 
 
 def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -294,7 +302,7 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for record in records:
-        key = tuple(record.get(name) for name in ("impl", "op", "bytes", "nx", "failed"))
+        key = tuple(record.get(name) for name in MEASURED)
         groups.setdefault(key, []).append(record)
     result = []
     for group in groups.values():

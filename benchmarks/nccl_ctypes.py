@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The few calls of NCCL that the benchmarks compare with, by ctypes."""
+"""The calls of NCCL that the benchmarks compare with, by ctypes."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import glob
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 UNIQUE_ID_BYTES = 128
 UINT8 = 1  # ncclUint8
+FLOAT32 = 7  # ncclFloat32
+SUM = 0  # ncclSum
 
 
 class UniqueId(ctypes.Structure):
@@ -75,6 +80,32 @@ class Communicator:
 
     def recv(self, pointer: int, nbytes: int, peer: int, stream: int) -> None:
         self.check(self.lib.ncclRecv(pointer, nbytes, UINT8, peer, self.handle, stream))
+
+    def prepared(self, name: str, stream: ctypes.c_void_p, *arguments: Any) -> Callable[[], int]:
+        """A call on this communicator and stream that has nothing left to convert.
+
+        Its arguments are ctypes' own objects. It returns NCCL's result.
+        """
+        return functools.partial(getattr(self.lib, name), *arguments, self.handle, stream)
+
+    def checked(self, call: Callable[[], int]) -> Callable[[], None]:
+        def run() -> None:
+            result = call()
+            if result:
+                self.check(result)
+
+        return run
+
+    def grouped(self, calls: Sequence[Callable[[], int]]) -> Callable[[], None]:
+        """The calls as one group."""
+        start, end = self.lib.ncclGroupStart, self.lib.ncclGroupEnd
+
+        def run() -> None:
+            results = [start(), *[call() for call in calls], end()]
+            if any(results):
+                self.check(max(results))
+
+        return run
 
     def close(self) -> None:
         self.check(self.lib.ncclCommDestroy(self.handle))
