@@ -129,12 +129,11 @@ class Bench:
         way.clear()
         world.Barrier()
         play(call, wait, 1)
-        right = op.is_right(way.received(), world.rank, world.size, n)
-        if not world.allreduce(right, op=min):
+        if not all(world.allgather(op.is_right(way.received(), *way.place, n))):
             raise WrongData("not what the ranks gave")
-        trial = world.allreduce(play(call, wait, 1), op=max)
+        trial = max(world.allgather(play(call, wait, 1)))
         if trial < self.budget:
-            trial = world.allreduce(play(call, wait, 10) / 10, op=max)
+            trial = max(world.allgather(play(call, wait, 10))) / 10
         rounds = max(1, min(2000, int(self.budget / trial)))
         if trial < SLOW:
             play(call, wait, rounds)  # clocks
@@ -266,6 +265,23 @@ def show(found: Figures, link: float | None) -> None:
         print(f"\nThe link, one way: {link:.0f} GB/s")
 
 
+def ratios(found: Figures) -> None:
+    """NCCL's time over warpmpi's, of all operations."""
+    for wanted in ("synced", "stream", "graph"):
+        rows: dict[str, dict[int, str]] = {}
+        for (op, mode), sizes in sorted(found.items(), key=order):
+            for nbytes, row in sizes.items():
+                if mode == wanted and "warpmpi" in row and "nccl" in row:
+                    ratio = row["nccl"]["us"] / row["warpmpi"]["us"]
+                    rows.setdefault(op, {})[nbytes] = f"{ratio:.2f}"
+        if rows:
+            columns = sorted({nbytes for row in rows.values() for nbytes in row})
+            titles = [f"NCCL/warpmpi, {wanted}", *map(harness.size_text, columns)]
+            lines = [[op, *[row.get(n, "-") for n in columns]] for op, row in rows.items()]
+            print()
+            harness.table(titles, lines)
+
+
 def order(item: tuple[tuple[str, str], Any]) -> tuple[int, str]:
     labels = [op.label for op in OPS]
     return labels.index(item[0][0]), item[0][1]
@@ -350,6 +366,7 @@ def main() -> int:
     results.collect_all(args.impl, args.launches, functools.partial(start, args))
     results.describe()
     show(figures(results), link_rate(results))
+    ratios(figures(results))
     omissions(results)
     results.failures()
     plot(figures(results), results)

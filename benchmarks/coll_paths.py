@@ -260,7 +260,7 @@ def refuse_shared_gpus(world: Any, gpus: int) -> None:
     from mpi4py import MPI
 
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    shared = world.allreduce(node.size > gpus, MPI.LOR)
+    shared = any(world.allgather(node.size > gpus))
     node.Free()
     if shared:
         raise LeftOut("ranks share a GPU, which NCCL refuses")
