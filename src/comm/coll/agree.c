@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dissemination: in each round a rank sends what it knows to the one that is
+// At the gates of one host each rank reads what all others say. Else by
+// dissemination: in each round a rank sends what it knows to the one that is
 // `distance` after it, and hears from the one as far before it; the distance
 // doubles. The greatest of a number may be told twice, so that any number of
 // ranks will do.
@@ -8,11 +9,10 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "comm/comm/failure.h"
+#include "comm/coll/await.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/message/packet.h"
-#include "comm/watch/wait.h"
 
 // In a packet.
 typedef struct {
@@ -23,10 +23,9 @@ typedef struct {
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 
-// The others come at once, as a rule: so often they are looked for before
-// there is an operation to wait for.
-#define LOOKS 50
-#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
+_Static_assert(sizeof(wm_agree_t) <= WM_GATE_BYTES, "a gate holds it");
+
+#define LOOKS 50 // before it is waited for in our progress loop
 
 static void
 copy(wm_agree_t *to, const wm_agree_t *from)
@@ -56,10 +55,8 @@ begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 }
 
 static void
-merge(run_t *run)
+merge(wm_agree_t *mine, const wm_agree_t *other)
 {
-    wm_agree_t *mine = &run->known;
-    const wm_agree_t *other = &run->heard;
     for (int i = 0; i < WM_AGREE_VALUES; ++i)
         if (other->values[i] > mine->values[i])
             mine->values[i] = other->values[i];
@@ -82,7 +79,7 @@ advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
                 "MPI_Test", err);
         if (code < 0 || !flag)
             return code;
-        merge(run);
+        merge(&run->known, &run->heard);
         run->distance *= 2;
         code = begin_round(comm, run, err);
     }
@@ -106,46 +103,19 @@ give_up(wm_comm_t *comm, run_t *run)
 }
 
 typedef struct {
-    wm_op_t op;
+    wm_comm_t *comm;
     run_t *run;
-    unsigned looks;
-} wait_t;
+} rounds_t;
 
-static bool
-step(wm_op_t *op)
-{
-    wm_error_t err;
-    wait_t *wait = (wait_t *)op;
-    int code = advance(op->comm, wait->run, &err);
-    // MPI tells of the two ranks alone, and another that has heard of a dead
-    // one has left, and sends nothing.
-    if (code == 0 && ++wait->looks % LOOKS_FOR_DEAD == 0)
-        code = wm_failure_look_at_all(op->comm, &err);
-    if (code == 0)
-        return false;
-    if (code < 0)
-        wm_op_fail(op, &err);
-    return true;
-}
-
-static const wm_op_kind_t kind = {.step = step};
-
-// By the engine, which sees to whatever else is under way.
 static int
-wait_for_others(wm_comm_t *comm, run_t *run, wm_error_t *err)
+look(void *context, wm_error_t *err)
 {
-    wait_t *wait = wm_op_new(&kind, sizeof *wait, comm);
-    if (wait == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    wait->run = run;
-    wm_engine_add(&wait->op);
-    int code = wm_op_wait(&wait->op, NULL, err);
-    wm_op_release(&wait->op);
-    return code;
+    const rounds_t *rounds = context;
+    return advance(rounds->comm, rounds->run, err);
 }
 
-int
-wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
+static int
+agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
 {
     run_t *run = (run_t *)wm_packet_take();
     if (run == NULL)
@@ -154,13 +124,58 @@ wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
     run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
     copy(&run->known, agreed);
     int code = begin_round(comm, run, err);
-    for (int i = 0; i < LOOKS && code == 0; ++i)
-        code = advance(comm, run, err);
+    rounds_t rounds = {comm, run};
     if (code == 0)
-        code = wait_for_others(comm, run, err);
-    if (code >= 0)
+        code = wm_coll_await(comm, look, &rounds, LOOKS, err);
+    else if (code > 0)
+        code = 0;
+    if (code == 0)
         copy(agreed, &run->known);
-    if (code >= 0 || give_up(comm, run))
+    if (code == 0 || give_up(comm, run))
         wm_packet_give((char *)run);
-    return code < 0 ? code : 0;
+    return code;
+}
+
+static int
+agree_at_gates(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+               size_t nbytes, wm_error_t *err)
+{
+    wm_agree_t *mine = wm_gates_begin(comm->gates);
+    copy(mine, agreed);
+    if (nbytes > 0)
+        memcpy(mine->payload, said, nbytes);
+    wm_gates_reach(comm->gates, 0);
+    int code = wm_coll_await_all(comm, 0, err);
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        if (rank != comm->rank)
+            merge(agreed, wm_gates_said(comm->gates, rank));
+    return code;
+}
+
+int
+wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                size_t nbytes, wm_error_t *err)
+{
+    return comm->gates != NULL
+               ? agree_at_gates(comm, agreed, said, nbytes, err)
+               : agree_by_messages(comm, agreed, err);
+}
+
+int
+wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
+{
+    return wm_agree_saying(comm, agreed, NULL, 0, err);
+}
+
+const void *
+wm_agree_said(const wm_comm_t *comm, int rank)
+{
+    const wm_agree_t *all = wm_gates_said(comm->gates, rank);
+    return all->payload;
+}
+
+void *
+wm_agree_mine(const wm_comm_t *comm)
+{
+    return (void *)wm_agree_said(comm, comm->rank);
 }

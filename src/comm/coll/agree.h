@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What all ranks of an intracommunicator tell each other before a collective:
 // numbers, of which each rank gets the greatest that any gave, and a short
-// payload that one of them has. By messages between the ranks, in as many
-// rounds as the logarithm of their number: it ends when all have come. Waited
-// for in our progress loop. GIL released by the caller, engine lock not held.
+// payload that one of them has. At the gates of a host (comm/node/gate.h),
+// else by messages between the ranks, in as many rounds as the logarithm of
+// their number: it ends when all have come. GIL released by the caller, engine
+// lock not held.
 #ifndef WM_COMM_COLL_AGREE_H
 #define WM_COMM_COLL_AGREE_H
 
 #include "comm/comm/comm.h"
 
-#define WM_AGREE_VALUES 8
-#define WM_AGREE_BYTES 2048 // of payload, at most
+#define WM_AGREE_VALUES 10
+#define WM_AGREE_BYTES 2032 // of payload, at most
 
 typedef struct {
     int64_t values[WM_AGREE_VALUES];
@@ -21,5 +22,18 @@ typedef struct {
 // All ranks call it in the same order as their collectives. MPI's errors.
 WM_MUST_CHECK int
 wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err);
+
+// At gates, where a rank has no payload, it may say WM_AGREE_BYTES of another
+// kind, which each of the others reads, until the next time.
+WM_MUST_CHECK int
+wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                size_t nbytes, wm_error_t *err);
+
+const void *
+wm_agree_said(const wm_comm_t *comm, int rank);
+
+// What we have said, to be changed before we reach a step.
+void *
+wm_agree_mine(const wm_comm_t *comm);
 
 #endif

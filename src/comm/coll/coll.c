@@ -6,6 +6,7 @@
 
 #include "array/access.h"
 #include "comm/coll/agree.h"
+#include "comm/coll/native.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
@@ -93,7 +94,12 @@ enum {
     KIND, // the call, and below that its detail
     MINUS_KIND,
     NOTICES, // to be heeded
+    CAPABLE, // of staying on the GPUs
+    INCAPABLE,
 };
+
+_Static_assert(INCAPABLE < WM_AGREE_VALUES, "there is room for each");
+_Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 
 // An element's number takes fewer bits, and a rank.
 #define DETAIL_BITS 60
@@ -110,6 +116,10 @@ typedef struct {
     bool busy;         // afterwards: whether any rank is
     bool begun;        // afterwards: all go on, to the end
     wm_agree_t *rides; // NULL, or with the payload
+    // NULL, or what this rank says of its GPU memory, if it is capable.
+    const wm_native_t *native;
+    bool mixed; // afterwards: some ranks are, others not
+    bool stays; // afterwards: all are
 } agreement_t;
 
 static int
@@ -170,10 +180,18 @@ agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
     most[KIND] = kind;
     most[MINUS_KIND] = -kind;
     most[NOTICES] = agreement->notices;
-    int told = wm_agree(comm, agreed, code < 0 ? &later : err);
+    const wm_native_t *native = agreement->native;
+    bool capable = native != NULL && native->capable;
+    most[CAPABLE] = capable;
+    most[INCAPABLE] = !capable;
+    int told = wm_agree_saying(comm, agreed, capable ? &native->said : NULL,
+                               capable ? sizeof native->said : 0,
+                               code < 0 ? &later : err);
     agreement->stages = most[STAGES] != 0;
     agreement->busy = most[BUSY] != 0;
     agreement->notices = most[NOTICES] != 0;
+    agreement->mixed = most[CAPABLE] != 0 && most[INCAPABLE] != 0;
+    agreement->stays = most[INCAPABLE] == 0;
     if (code < 0 || told < 0)
         return code < 0 ? code : told;
     if (most[FAILED] != 0)
@@ -293,24 +311,30 @@ bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
     return code;
 }
 
+// Through the host. Where others found only now that it serves, once more.
 static int
-bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
-            wm_error_t *err)
+bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+             wm_error_t *err)
 {
     end_t end;
     bool sends = comm->rank == root;
-    size_t piece = piece_of(buffer->nbytes);
-    agreement_t agreed = {
+    size_t nbytes = buffer->nbytes, piece = piece_of(nbytes);
+    const agreement_t asked = {
         .call = BCAST,
         .detail = root,
-        .count = buffer->nbytes,
+        .count = nbytes,
+        .code = end_open(&end, buffer, !sends, piece, err),
+        .stages = end.device,
     };
-    agreed.code = end_open(&end, buffer, !sends, piece, err);
-    agreed.stages = end.device;
-    int code = buffer->nbytes <= WM_AGREE_BYTES
+    agreement_t agreed;
+    int code;
+    do {
+        agreed = asked;
+        code = nbytes <= WM_AGREE_BYTES
                    ? bcast_short(comm, &end, sends, &agreed, err)
                    : agree(comm, &agreed, err);
-    if (agreed.begun && buffer->nbytes > WM_AGREE_BYTES)
+    } while (agreed.begun && agreed.mixed);
+    if (agreed.begun && nbytes > WM_AGREE_BYTES)
         code = bcast_long(comm, &end, root, agreed.busy, piece, err);
     if (agreed.begun && agreed.stages) {
         agreement_t last = {.code = code};
@@ -320,6 +344,45 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         wm_stat_add(WM_STAT_staged_collectives, 1);
     end_close(&end);
     return code;
+}
+
+// 1 where the host is to serve.
+static int
+bcast_native(wm_comm_t *comm, wm_native_t *native, agreement_t *agreed,
+             wm_error_t *err)
+{
+    wm_plan_t plan;
+    wm_facts_t facts = {
+        .root = (int)agreed->detail,
+        .nbytes = agreed->count,
+        .element = 1,
+    };
+    int code = agree(comm, agreed, err);
+    if (code < 0 || !agreed->stays)
+        return code < 0 ? code : 1;
+    wm_native_facts(native, &facts);
+    return wm_plan_bcast(&facts, &plan) ? wm_native_run(
+               native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP, err)
+                                        : 1;
+}
+
+static int
+bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+            wm_error_t *err)
+{
+    wm_native_t native;
+    bool sends = comm->rank == root;
+    agreement_t agreed = {
+        .call = BCAST,
+        .detail = root,
+        .count = buffer->nbytes,
+        .native = &native,
+        .code = wm_native_begin(&native, comm, sends ? buffer : NULL,
+                                sends ? NULL : buffer, false, err),
+    };
+    int code = native.capable ? bcast_native(comm, &native, &agreed, err) : 1;
+    wm_native_end(&native);
+    return code > 0 ? bcast_staged(comm, buffer, root, err) : code;
 }
 
 // Of host memory with gaps, through a copy without.
@@ -379,14 +442,32 @@ explain(int code, MPI_Datatype type, wm_error_t *err)
     return code;
 }
 
-int
-wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
-                  const wm_buffer_t *receive, MPI_Datatype type, size_t size,
-                  MPI_Op op, wm_error_t *err)
+// What is reduced, and by what.
+typedef struct {
+    const wm_buffer_t *send; // NULL: in place
+    const wm_buffer_t *receive;
+    MPI_Datatype type;
+    size_t size;
+    MPI_Op op;
+} reduction_t;
+
+static agreement_t
+ask_allreduce(const reduction_t *asked)
 {
+    return (agreement_t){
+        .call = ALLREDUCE,
+        .detail = wm_element_number(asked->type),
+        .count = asked->size > 0 ? asked->receive->nbytes / asked->size : 0,
+    };
+}
+
+static int
+allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
+{
+    const wm_buffer_t *send = asked->send, *receive = asked->receive;
     end_t from = {0}, into;
     const end_t *source = send != NULL ? &from : &into;
-    size_t total = receive->nbytes;
+    size_t total = receive->nbytes, size = asked->size;
     size_t piece = total > 0 ? piece_of(total) / size * size : 0;
     piece = total > 0 && piece == 0 ? size : piece; // one large element
     int code = end_open(&into, receive, true, piece, err);
@@ -395,15 +476,15 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                               code == 0 ? err : NULL);
         code = code < 0 ? code : opened;
     }
-    agreement_t agreed = {
-        .code = code,
-        .call = ALLREDUCE,
-        .detail = wm_element_number(type),
-        .count = size > 0 ? total / size : 0,
-        .stages = into.device || from.device,
-    };
-    code = agree(comm, &agreed, err);
-    bool joins = code == 0, begun = joins;
+    agreement_t agreed;
+    int opened = code;
+    do { // where others found only now that the host serves, once more
+        agreed = ask_allreduce(asked);
+        agreed.code = opened;
+        agreed.stages = into.device || from.device;
+        code = agree(comm, &agreed, err);
+    } while (agreed.begun && agreed.mixed);
+    bool joins = agreed.begun;
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
         char *output = end_pointer(&into, at);
@@ -420,18 +501,19 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         int told = agreed.busy
                        ? wait_request(comm,
                                       MPI_Iallreduce(input, output, elements,
-                                                     type, op, comm->match,
-                                                     &request),
+                                                     asked->type, asked->op,
+                                                     comm->match, &request),
                                       &request, where)
                        : wm_mpi_check(MPI_Allreduce(input, output, elements,
-                                                    type, op, comm->match),
+                                                    asked->type, asked->op,
+                                                    comm->match),
                                       "MPI_Allreduce", where);
         joins = told == 0;
-        code = code < 0 ? code : explain(told, type, err);
+        code = code < 0 ? code : explain(told, asked->type, err);
         if (code == 0)
             code = end_copy(&into, at, length, false, err);
     }
-    if (begun && agreed.stages) {
+    if (agreed.begun && agreed.stages) {
         agreement_t last = {.code = code};
         code = agree(comm, &last, err);
     }
@@ -440,4 +522,49 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     end_close(&from);
     end_close(&into);
     return code;
+}
+
+// 1 where the host is to serve.
+static int
+allreduce_native(wm_comm_t *comm, const reduction_t *asked,
+                 wm_native_t *native, wm_reduce_type_t type, wm_reduce_op_t op,
+                 int begun, wm_error_t *err)
+{
+    wm_plan_t plan;
+    agreement_t agreed = ask_allreduce(asked);
+    agreed.code = begun;
+    agreed.native = native;
+    int code = agree(comm, &agreed, err);
+    if (code < 0 || !agreed.stays)
+        return code < 0 ? code : 1;
+    wm_facts_t facts = {
+        .nbytes = asked->receive->nbytes,
+        .element = asked->size,
+    };
+    wm_native_facts(native, &facts);
+    return wm_plan_allreduce(&facts, &plan)
+               ? wm_native_run(native, &plan, type, op, err)
+               : 1;
+}
+
+int
+wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
+                  const wm_buffer_t *receive, MPI_Datatype type, size_t size,
+                  MPI_Op op, wm_error_t *err)
+{
+    const reduction_t asked = {send, receive, type, size, op};
+    wm_native_t native = {.capable = false};
+    wm_reduce_type_t kind;
+    wm_reduce_op_t by;
+    int code = 1;
+    if (wm_buffer_on_device(receive)
+        && wm_native_reduces(type, op, &kind, &by)) {
+        int begun = wm_native_begin(&native, comm, send, receive, send == NULL,
+                                    err);
+        if (native.capable)
+            code = allreduce_native(comm, &asked, &native, kind, by, begun,
+                                    err);
+        wm_native_end(&native);
+    }
+    return code > 0 ? allreduce_staged(comm, &asked, err) : code;
 }

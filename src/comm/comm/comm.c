@@ -23,6 +23,12 @@ free_comm(wm_comm_t *comm)
         if (*handle != MPI_COMM_NULL)
             MPI_Comm_free(handle);
     }
+    if (comm->gates != NULL) {
+        wm_engine_lock();
+        wm_gate_release(wm_gates_index(comm->gates));
+        wm_engine_unlock();
+    }
+    free(comm->gates);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
@@ -226,9 +232,39 @@ agree_on_segments(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
+// The gates of all, where each rank has one and can read all others'.
+static int
+find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
+{
+    int mine = all[comm->rank].gate.index, worst = 0;
+    wm_gates_t *gates = comm->size <= WM_GATE_RANKS && mine >= 0
+                            ? wm_gates_new(comm->rank, comm->size)
+                            : NULL;
+    wm_engine_lock();
+    int known = gates != NULL;
+    for (int rank = 0; rank < comm->size && known; ++rank) {
+        wm_segment_t *segment = comm->peers[rank]->segment;
+        const wm_gate_place_t *place = &all[rank].gate;
+        known = segment != NULL && place->index >= 0
+                && place->index < WM_GATES;
+        if (known)
+            wm_gates_set(gates, rank, &segment->gates[place->index], place);
+    }
+    wm_engine_unlock();
+    int code = wm_mpi_check(
+        MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
+        "MPI_Allreduce", err);
+    if (code == 0 && worst > 0) {
+        comm->gates = gates;
+        return 0;
+    }
+    free(gates);
+    return code;
+}
+
 // Tells every rank of every rank. What is wrong with one is told to all.
 static int
-exchange(wm_comm_t *comm, wm_error_t *err)
+exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
 {
     wm_endpoint_t mine;
     wm_endpoint_t *all = calloc((size_t)comm->size, sizeof *all);
@@ -236,6 +272,9 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     wm_engine_lock();
     wm_node_describe(&mine);
     mine.made = made++;
+    mine.gate.index = -1;
+    if (!mine.failed && !inter)
+        mine.gate = wm_gate_acquire();
     if (wm_hooks.configure(&setting) < 0) {
         mine.failed = 1;
         snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
@@ -246,7 +285,7 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     comm->orders = calloc((size_t)comm->size, sizeof *comm->orders);
     if (all == NULL || comm->peers == NULL || comm->sequences == NULL
         || comm->orders == NULL) {
-        free(all);
+        free(all); // and a gate is lost
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     int code = wm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all,
@@ -278,7 +317,6 @@ exchange(wm_comm_t *comm, wm_error_t *err)
     }
     wm_engine_unlock();
     comm->id = identity(&all[0]);
-    free(all);
     // Nobody goes on where one cannot. Of an intercommunicator the first time
     // tells of the other group, the second of this one.
     int worst = 0, agreed = 0, known = code;
@@ -294,7 +332,17 @@ exchange(wm_comm_t *comm, wm_error_t *err)
                             "another rank could not attach to this "
                             "communicator: its error tells why");
     code = code < 0 ? code : agreed;
-    return code < 0 ? code : agree_on_segments(comm, err);
+    if (code == 0)
+        code = agree_on_segments(comm, err);
+    if (code == 0 && !inter)
+        code = find_gates(comm, all, err);
+    free(all);
+    if (comm->gates == NULL && mine.gate.index >= 0) {
+        wm_engine_lock();
+        wm_gate_release(mine.gate.index);
+        wm_engine_unlock();
+    }
+    return code;
 }
 
 static int
@@ -378,7 +426,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         int *limit = NULL, found = 0;
         MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);
         comm->tag_limit = found ? *limit : 32767;
-        code = exchange(comm, err);
+        code = exchange(comm, inter != 0, err);
     }
     wm_hooks.met(watch);
     if (code == 0)

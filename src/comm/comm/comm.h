@@ -29,6 +29,7 @@ typedef struct wm_comm {
               // others
     int tag_limit;
     wm_peer_t **peers;        // by rank
+    wm_gates_t *gates;        // NULL: they meet by messages
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash;      // matched, then put back

@@ -20,6 +20,7 @@
     X(mpi_bytes)                                                              \
     X(staged_bytes)       /* copied through host memory, either way */        \
     X(handed_off_bytes)   /* copied into exportable memory first */           \
+    X(ipc_collectives)    /* collectives of GPU buffers, GPU to GPU */        \
     X(staged_collectives) /* collectives of GPU buffers through the host */   \
     X(staged_calls)       /* files, windows, packing: likewise */             \
     X(sent_messages)                                                          \

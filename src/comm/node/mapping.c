@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/node/mapping.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,20 @@ wm_mapping_is_refused(int code, const wm_error_t *err)
 {
     return code != WM_ERR_MEMORY
            && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED);
+}
+
+int
+wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
+                 wm_mapping_t **mapping, wm_error_t *err)
+{
+    int code = wm_mapping_open(peer, place, device, mapping, err);
+    if (code < 0 && wm_mapping_is_refused(code, err)) {
+        peer->ipc_refused = true;
+        snprintf(peer->reason, sizeof peer->reason,
+                 "its GPU memory cannot be mapped: %.280s",
+                 err != NULL ? err->text : "");
+    }
+    return code;
 }
 
 void

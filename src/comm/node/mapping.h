@@ -15,6 +15,12 @@ WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
+// Likewise; a peer whose memory cannot be mapped is known for it from then on,
+// which wm.transport() tells: the host serves.
+WM_MUST_CHECK int
+wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
+                 wm_mapping_t **mapping, wm_error_t *err);
+
 // Whether its failure is for good: not where memory is short, nor where freed
 // memory at the address is still in use here.
 bool

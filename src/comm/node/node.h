@@ -10,10 +10,11 @@
 #include <stdatomic.h>
 
 #include "comm/node/account.h"
+#include "comm/node/gate.h"
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 10u
+#define WM_PROTOCOL 11u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -31,6 +32,7 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t notice_count;
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
+    wm_gate_t gates[WM_GATES];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \
@@ -46,7 +48,8 @@ typedef struct {
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
-    uint64_t made; // communicators, before this one
+    wm_gate_place_t gate; // of this communicator
+    uint64_t made;        // communicators, before this one
     char version[16];
     char text[176];
 } wm_endpoint_t;

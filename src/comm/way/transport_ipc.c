@@ -2,8 +2,6 @@
 // GPU to GPU on one host: the receiver copies from the sender's memory, which
 // CUDA IPC maps into its process (or the sender into the receiver's: push.c).
 // A rank to itself needs no mapping.
-#include <stdio.h>
-
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "comm/way/pieces.h"
@@ -77,15 +75,8 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
     if (!wm_place_holds(&header->place, header->piece * header->ring))
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "an offer that reaches beyond its memory");
-    int code = wm_mapping_open(end->peer, &end->header.place, device,
-                               &end->mapping, err);
-    if (code < 0 && wm_mapping_is_refused(code, err)) {
-        // Seen by wm.transport(); the message goes through the host.
-        end->peer->ipc_refused = true;
-        snprintf(end->peer->reason, sizeof end->peer->reason,
-                 "its GPU memory cannot be mapped: %.280s",
-                 err != NULL ? err->text : "");
-    }
+    int code = wm_mapping_reach(end->peer, &end->header.place, device,
+                                &end->mapping, err);
     if (code < 0)
         return code;
     wm_pieces_set(end, wm_mapping_at(end->mapping, &end->header.place));

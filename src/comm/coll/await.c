@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/await.h"
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/wait.h"
+
+// The others come at once, as a rule: so often they are looked for before
+// there is an operation to wait for.
+#define LOOKS_AT_WORDS 2000
+#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
+
+typedef struct {
+    wm_op_t op;
+    int (*look)(void *context, wm_error_t *err);
+    void *context;
+    unsigned looks;
+} await_t;
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    await_t *await = (await_t *)op;
+    int code = await->look(await->context, &err);
+    // MPI tells of two ranks alone, and another that has heard of a dead one
+    // has left, and tells nothing.
+    if (code == 0 && ++await->looks % LOOKS_FOR_DEAD == 0)
+        code = wm_failure_look_at_all(op->comm, &err);
+    if (code == 0)
+        return false;
+    if (code < 0)
+        wm_op_fail(op, &err);
+    return true;
+}
+
+static const wm_op_kind_t kind = {.step = step};
+
+int
+wm_coll_await(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
+              void *context, int looks, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < looks && code == 0; ++i)
+        code = look(context, err);
+    if (code != 0)
+        return code < 0 ? code : 0;
+    await_t *await = wm_op_new(&kind, sizeof *await, comm);
+    if (await == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    await->look = look;
+    await->context = context;
+    wm_engine_add(&await->op);
+    code = wm_op_wait(&await->op, NULL, err);
+    wm_op_release(&await->op);
+    return code;
+}
+
+typedef struct {
+    wm_gates_t *gates;
+    int step;
+} all_t;
+
+static int
+look_for_all(void *context, wm_error_t *err)
+{
+    (void)err;
+    const all_t *all = context;
+    return wm_gates_have_reached(all->gates, all->step);
+}
+
+int
+wm_coll_await_all(wm_comm_t *comm, int step, wm_error_t *err)
+{
+    all_t all = {comm->gates, step};
+    return wm_coll_await(comm, look_for_all, &all, LOOKS_AT_WORDS, err);
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Waiting in a collective for the other ranks, or for our stream. GIL released
+// by the caller, engine lock not held.
+#ifndef WM_COMM_COLL_AWAIT_H
+#define WM_COMM_COLL_AWAIT_H
+
+#include "comm/comm/comm.h"
+
+// Asks `look` until it is not 0: 1, or an error, which is returned; a few
+// times at once, then by the engine, which sees to whatever else is under way
+// and calls it with its lock held. Ends with MPI's error where a rank has
+// died.
+WM_MUST_CHECK int
+wm_coll_await(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
+              void *context, int looks, wm_error_t *err);
+
+// Waits until all ranks have reached a step of this meeting.
+WM_MUST_CHECK int
+wm_coll_await_all(wm_comm_t *comm, int step, wm_error_t *err);
+
+#endif

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/plan.h"
+
+// A phase more costs a launch, and that all wait for all: some 10 us, in which
+// a link carries this much (measured, H200).
+#define PHASE_BYTES ((size_t)3 << 20)
+#define ALIGN 16 // of where a rank's part begins, as far as elements allow
+
+static void
+add(wm_plan_t *plan, const wm_move_t *move)
+{
+    if (move->nbytes > 0)
+        plan->moves[plan->count++] = *move;
+    plan->phases = move->phase + 1;
+}
+
+// Part `index` of `parts`: where it begins; its bytes are up to the next.
+static size_t
+part(size_t nbytes, size_t element, int parts, int index)
+{
+    size_t unit = element % ALIGN == 0 ? element : element * ALIGN;
+    size_t units = (nbytes + unit - 1) / unit;
+    size_t each = (units + (size_t)parts - 1) / (size_t)parts * unit;
+    size_t at = each * (size_t)index;
+    return at < nbytes ? at : nbytes;
+}
+
+// All of it out of all.
+static void
+reduce_all(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    add(plan, &(wm_move_t){.count = facts->size, .nbytes = facts->nbytes});
+}
+
+// Each its part out of all, then the others' parts out of their results.
+static void
+reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    for (int i = 0; i < facts->size; ++i) {
+        int rank = (facts->rank + i) % facts->size; // not all from one
+        size_t at = part(facts->nbytes, facts->element, facts->size, rank);
+        size_t end = part(facts->nbytes, facts->element, facts->size,
+                          rank + 1);
+        wm_move_t move = {.from = at, .into = at, .nbytes = end - at};
+        if (i == 0)
+            move.count = facts->size;
+        else {
+            move.phase = 1;
+            move.first = rank;
+            move.count = 1;
+            move.result = true;
+        }
+        add(plan, &move);
+    }
+    plan->phases = facts->size > 1 ? 2 : 1;
+}
+
+bool
+wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    size_t size = (size_t)facts->size;
+    size_t once = (size - 1) * facts->nbytes; // that come over the links
+    size_t twice = size > 1 ? 2 * once / size : 0;
+    plan->phases = plan->count = 0;
+    if (!facts->aliased && (!facts->readable || once <= twice + PHASE_BYTES))
+        reduce_all(facts, plan);
+    else if (facts->readable)
+        reduce_parts(facts, plan);
+    else
+        return false;
+    return true;
+}
+
+// Large ones leave the root once: each of the others takes a part, and the
+// other parts of those who have them.
+static void
+scatter_and_gather(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int takers = facts->size - 1;
+    int own = (facts->rank - facts->root - 1 + facts->size) % facts->size;
+    for (int i = 0; i < takers; ++i) {
+        int which = (own + i) % takers;
+        size_t at = part(facts->nbytes, 1, takers, which);
+        size_t end = part(facts->nbytes, 1, takers, which + 1);
+        add(plan, &(wm_move_t){
+                      .phase = i > 0,
+                      .first = i > 0 ? (facts->root + 1 + which) % facts->size
+                                     : facts->root,
+                      .count = 1,
+                      .result = i > 0,
+                      .from = at,
+                      .into = at,
+                      .nbytes = end - at,
+                  });
+    }
+}
+
+bool
+wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    size_t takers = (size_t)facts->size - 1;
+    bool parts = takers > 1 && facts->readable && facts->nbytes > PHASE_BYTES;
+    plan->count = 0;
+    plan->phases = 1;
+    if (facts->rank != facts->root && parts)
+        scatter_and_gather(facts, plan);
+    else if (facts->rank != facts->root)
+        add(plan, &(wm_move_t){.first = facts->root,
+                               .count = 1,
+                               .nbytes = facts->nbytes});
+    plan->phases = parts ? 2 : 1;
+    return true;
+}

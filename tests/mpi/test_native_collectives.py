@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives whose payload goes from GPU to GPU."""
+
+import operator
+from functools import partial, reduce
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    comm = wm.Comm(world)
+    peers = [wm.transport(comm, rank).name for rank in range(comm.size)]
+    everyone = reduce(operator.iadd, world.allgather(peers), [])
+    if not set(everyone) <= {"ipc", "self"}:
+        pytest.skip("no CUDA IPC between all of them")
+    return comm
+
+
+def counted(call):
+    """How many went from GPU to GPU, and how many by way of the host."""
+    before = wm.stats()
+    call()
+    after = wm.stats()
+    names = "ipc_collectives", "staged_collectives"
+    return tuple(after[name] - before[name] for name in names)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 1000, 65_537, 3_000_001])
+@pytest.mark.parametrize("kind", kinds.DEVICE_KINDS)
+def test_allreduce(comm, kind, size):
+    mine = np.arange(size, dtype=np.float32) + comm.rank
+    total = np.arange(size) * comm.size + sum(range(comm.size))
+    a = kinds.make(kind, mine)
+    b = kinds.make(kind, np.zeros(size, np.float32))
+    assert counted(lambda: comm.Allreduce(a, b)) == (1, 0)
+    np.testing.assert_array_equal(kinds.values_of(b), total)
+    np.testing.assert_array_equal(kinds.values_of(a), mine)
+    assert counted(lambda: comm.Allreduce(MPI.IN_PLACE, a)) == (1, 0)
+    np.testing.assert_array_equal(kinds.values_of(a), total)
+
+
+def test_some_are_in_place(comm):
+    """Others read what these overwrite."""
+    size = 100_003
+    mine = np.arange(size, dtype=np.int64) * (comm.rank + 1)
+    a, b = wm.array(mine), wm.zeros(size, "int64")
+    for first in range(comm.size):
+        a.assign(mine)
+        if (comm.rank - first) % comm.size % 2 == 0:
+            send, result = MPI.IN_PLACE, a
+        else:
+            send, result = a, b
+        assert counted(partial(comm.Allreduce, send, result)) == (1, 0)
+        total = np.arange(size) * sum(range(1, comm.size + 1))
+        np.testing.assert_array_equal(result.numpy(), total)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 4_000_003])
+@pytest.mark.parametrize("kind", kinds.DEVICE_KINDS)
+def test_bcast(comm, kind, size):
+    for root in range(comm.size):
+        mine = np.arange(size, dtype=np.uint8) * (comm.rank == root)
+        buffer = kinds.make(kind, mine)
+        assert counted(partial(comm.Bcast, buffer, root)) == (1, 0)
+        want = np.arange(size, dtype=np.uint8)
+        np.testing.assert_array_equal(kinds.values_of(buffer), want)
+
+
+OPS = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+    "LAND": np.logical_and,
+    "LOR": np.logical_or,
+    "LXOR": np.logical_xor,
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "uint64", "float64"]
+)
+def test_operations(comm, op, dtype):
+    kind = np.dtype(dtype).kind
+    if (kind == "f" and op[0] in "BL") or (kind == "b" and op[0] != "L"):
+        pytest.skip("MPI has it not")
+    rng = np.random.default_rng(7)
+    every = rng.integers(0, 4, (comm.size, 777)).astype(dtype)
+    out = wm.empty(777, dtype)
+    mine = wm.array(every[comm.rank])
+    done = counted(lambda: comm.Allreduce(mine, out, getattr(MPI, op)))
+    assert done == (1, 0)
+    want = every[0]
+    for other in every[1:]:
+        want = OPS[op](want, other).astype(dtype)
+    np.testing.assert_array_equal(out.numpy(), want)
+
+
+def test_the_sum_is_the_same_on_all_ranks(comm):
+    """And each time: in the order of the ranks."""
+    rng = np.random.default_rng(comm.rank)
+    mine = wm.array(rng.standard_normal(200_000).astype(np.float32))
+    seen = set()
+    for _ in range(3):
+        out = wm.empty_like(mine)
+        comm.Allreduce(mine, out)
+        seen.add(out.numpy().tobytes())
+    assert len(seen) == 1
+    assert len(set(MPI.COMM_WORLD.allgather(seen.pop()))) == 1
+
+
+@pytest.mark.ranks(2)
+def test_gpus_and_hosts_together(comm):
+    """Who has no GPU memory has the others go through the host."""
+    for on_host in range(comm.size):
+        place = "cpu" if comm.rank == on_host else wm.get_device()
+        for size in (5, 100_000):
+            a = wm.full(size, comm.rank + 1.0, device=place)
+            out = wm.empty(size, "float64", device=place)
+            done = counted(lambda a=a, b=out: comm.Allreduce(a, b))
+            assert done == (0, comm.rank != on_host)
+            assert (out.numpy() == sum(range(1, comm.size + 1))).all()
+            done = counted(lambda a=a: comm.Bcast(a, comm.size - 1))
+            assert done == (0, comm.rank != on_host)
+            assert (a.numpy() == comm.size).all()
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_fails_is_told_of(comm, fail):
+    """All raise, and the next one is right."""
+    if kinds.is_real():
+        pytest.skip("needs the simulated driver")
+    a, out = wm.ones(1000, "int32"), wm.empty(1000, "int32")
+    calls = {
+        "LaunchKernel": lambda: comm.Allreduce(a, out),
+        "MemcpyAsync": lambda: comm.Bcast(out, 0),
+    }
+    for name, call in calls.items():
+        call()
+        if comm.rank == 1:
+            fail(name)
+        with pytest.raises(wm.CudaError) as caught:
+            call()
+        if comm.rank != 1:
+            assert "rank 1 failed in this collective" in str(caught.value)
+            assert name in str(caught.value)
+        comm.Allreduce(a, out)
+        assert (out.numpy() == comm.size).all()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_disagree(comm):
+    a, out = wm.ones(10, "int32"), wm.empty(10, "int32")
+    count = 10 if comm.rank else 9
+    with pytest.raises(MPI.Exception, match="from 9 to 10 elements"):
+        comm.Allreduce([a, count, MPI.INT], [out, count, MPI.INT])
+    with pytest.raises(TypeError, match="different element types"):
+        comm.Allreduce(
+            a if comm.rank else wm.ones(10, "float32"),
+            out if comm.rank else wm.ones(10, "float32"),
+        )
+    comm.Allreduce(a, out)
+    assert (out.numpy() == comm.size).all()
