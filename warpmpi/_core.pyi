@@ -622,6 +622,7 @@ class _Passing:
         explain: Any,
         positions: tuple[int, ...],
         begins: bool = False,
+        name: str = "",
         /,
     ) -> _Passing: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

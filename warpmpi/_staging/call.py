@@ -163,6 +163,7 @@ class Family:
     """Calls that have the same rules for which buffers matter."""
 
     collective = False
+    native = False  # GPUs may do them by themselves
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         """Give the buffers that are looked at, role, blocks and datatype."""
@@ -218,7 +219,10 @@ def staged_call(
 
     positions = tuple(1 + buffer.position for buffer in row.buffers)
     begins = end in (by_request, StagedPrequest)
-    passing = _core._Passing(method, call, explain, positions, begins)
+    native = row.name if family.native and end is at_once else ""
+    passing = _core._Passing(
+        method, call, explain, positions, begins, native
+    )
     return functools.update_wrapper(passing, method)
 
 

@@ -24,7 +24,7 @@ from .table import Buffer, Row, rows_of
 class _OfComm(Family):
     """Collectives: the others must not wait for a rank that fails."""
 
-    collective = True
+    collective = native = True
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         comm = call.owner
@@ -60,6 +60,8 @@ class _OfComm(Family):
 
 
 class _OfNeighbours(_OfComm):
+    native = False
+
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         for buffer in call.row.buffers:
             sends = buffer.role == "<"

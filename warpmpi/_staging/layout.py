@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import re
+from array import array
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -138,6 +139,26 @@ def blocks_of(
         displs = [operator.index(displs) * block for block in range(count)]
     for displ, number in zip(_numbers(displs, count), counts, strict=True):
         yield displ * extent, number, kind
+
+
+def spans_of(
+    itemsize: int, nbytes: int, value: Any, count: int
+) -> bytes | None:
+    """Tell where the blocks of a v-form lie: offset and bytes of each.
+
+    As pairs of 64-bit numbers; None where they have gaps, or are not within
+    the array, which has `nbytes` bytes.
+    """
+    rest = list(value[1:]) if isinstance(value, (list, tuple)) else []
+    spans = []
+    for offset, number, kind in blocks_of(itemsize, nbytes, rest, "v", count):
+        size = itemsize if kind is None else kind.Get_size()
+        if kind is not None and (not kind.is_predefined or size != itemsize):
+            return None
+        if offset < 0 or number < 0 or offset + number * size > nbytes:
+            return None
+        spans += [offset, number * size]
+    return array("Q", spans).tobytes()
 
 
 def _pieces(kind: MPI.Datatype) -> list[tuple[int, int]]:

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "array/access.h"
-#include "comm/coll/agree.h"
-#include "comm/coll/native.h"
+#include "comm/coll/agreement.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
@@ -14,6 +13,8 @@
 #include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
 #include "comm/watch/wait.h"
+
+static const wm_error_t nothing; // is wrong
 
 #define PIECE_BYTES ((size_t)16 << 20)
 
@@ -77,147 +78,20 @@ end_close(end_t *end)
         wm_pinned_free(end->stage);
 }
 
-// The collectives that begin by agreeing.
-typedef enum { SOME_CALL, BARRIER, BCAST, ALLREDUCE } call_t;
-
-static const char *const call_names[] = {"another", "Barrier", "Bcast",
-                                         "Allreduce"};
-
-// What the ranks tell each other before anything is begun, and at the end
-// where a rank stages, since one whose copy fails still takes part.
-enum {
-    FAILED, // 1 + a rank that did
-    STAGES,
-    BUSY, // messages are under way, which MPI's blocking calls do not advance
-    COUNT,
-    MINUS_COUNT,
-    KIND, // the call, and below that its detail
-    MINUS_KIND,
-    NOTICES, // to be heeded
-    CAPABLE, // of staying on the GPUs
-    INCAPABLE,
-};
-
-_Static_assert(INCAPABLE < WM_AGREE_VALUES, "there is room for each");
-_Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
-
-// An element's number takes fewer bits, and a rank.
-#define DETAIL_BITS 60
-#define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
-#define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
-
-typedef struct {
-    int code;          // of what this rank has done so far
-    call_t call;       // what all must be in,
-    int64_t detail;    // give the same of: a root, or an element's number,
-    size_t count;      // and this
-    bool stages;       // whether this rank does; afterwards, whether any does
-    bool notices;      // likewise: whether any has posted some
-    bool busy;         // afterwards: whether any rank is
-    bool begun;        // afterwards: all go on, to the end
-    wm_agree_t *rides; // NULL, or with the payload
-    // NULL, or what this rank says of its GPU memory, if it is capable.
-    const wm_native_t *native;
-    bool mixed; // afterwards: some ranks are, others not
-    bool stays; // afterwards: all are
-} agreement_t;
-
-static int
-compare(const agreement_t *mine, const int64_t *most, wm_error_t *err)
-{
-    int64_t one = -most[MINUS_KIND], other = most[KIND];
-    if (one >> DETAIL_BITS != other >> DETAIL_BITS)
-        return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "the ranks are in different collectives, %s and "
-                            "%s among them, this one in %s: all must make the "
-                            "same calls in the same order",
-                            CALL_NAME_OF(one), CALL_NAME_OF(other),
-                            call_names[mine->call]);
-    if (one != other && mine->call == BCAST)
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
-                            "the ranks give different roots, %lld and %lld "
-                            "among them, this one %lld: all must give the "
-                            "same",
-                            (long long)DETAIL_OF(one),
-                            (long long)DETAIL_OF(other),
-                            (long long)mine->detail);
-    if (one != other)
-        return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "the ranks give different element types, %s and "
-                            "%s among them, this one %s: all must give the "
-                            "same",
-                            wm_element_name(DETAIL_OF(one)),
-                            wm_element_name(DETAIL_OF(other)),
-                            wm_element_name(mine->detail));
-    if (most[COUNT] != -most[MINUS_COUNT])
-        return wm_error_set(
-            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-            "the ranks give from %lld to %lld %s, this one "
-            "%zu: all must give the same",
-            (long long)-most[MINUS_COUNT], (long long)most[COUNT],
-            mine->call == BCAST ? "bytes" : "elements", mine->count);
-    return 0;
-}
-
-// Where one rank failed, all raise.
-static int
-agree(wm_comm_t *comm, agreement_t *agreement, wm_error_t *err)
-{
-    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
-    wm_error_t later;
-    int code = agreement->code;
-    int64_t count = (int64_t)agreement->count;
-    int64_t kind = ((int64_t)agreement->call << DETAIL_BITS)
-                   | agreement->detail;
-    if (agreed == NULL)
-        agreed = &without;
-    int64_t *most = agreed->values;
-    most[FAILED] = code < 0 ? comm->rank + 1 : 0;
-    most[STAGES] = agreement->stages;
-    most[BUSY] = wm_engine_is_active();
-    most[COUNT] = count;
-    most[MINUS_COUNT] = -count;
-    most[KIND] = kind;
-    most[MINUS_KIND] = -kind;
-    most[NOTICES] = agreement->notices;
-    const wm_native_t *native = agreement->native;
-    bool capable = native != NULL && native->capable;
-    most[CAPABLE] = capable;
-    most[INCAPABLE] = !capable;
-    int told = wm_agree_saying(comm, agreed, capable ? &native->said : NULL,
-                               capable ? sizeof native->said : 0,
-                               code < 0 ? &later : err);
-    agreement->stages = most[STAGES] != 0;
-    agreement->busy = most[BUSY] != 0;
-    agreement->notices = most[NOTICES] != 0;
-    agreement->mixed = most[CAPABLE] != 0 && most[INCAPABLE] != 0;
-    agreement->stays = most[INCAPABLE] == 0;
-    if (code < 0 || told < 0)
-        return code < 0 ? code : told;
-    if (most[FAILED] != 0)
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "rank %d failed in this collective: its error "
-                            "tells why",
-                            (int)most[FAILED] - 1);
-    code = compare(agreement, most, err);
-    agreement->begun = code == 0;
-    return code;
-}
-
 int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
-    agreement_t agreement = {.call = BARRIER}, last = agreement;
+    wm_agreement_t agreement = {.call = WM_CALL_BARRIER}, last = agreement;
     wm_engine_lock();
     agreement.notices = wm_place_notify() != 0;
     wm_engine_unlock();
-    int code = agree(comm, &agreement, err);
+    int code = wm_agreement_make(comm, &agreement, err);
     if (code < 0)
         return code;
     wm_engine_lock();
     wm_mapping_heed_notices(); // or what could not be closed before
     wm_engine_unlock();
-    return agreement.notices ? agree(comm, &last, err) : 0;
+    return agreement.notices ? wm_agreement_make(comm, &last, err) : 0;
 }
 
 static char *
@@ -254,14 +128,14 @@ void
 wm_coll_refuse(wm_comm_t *comm)
 {
     wm_error_t ignored;
-    agreement_t agreement = {.code = WM_ERR_CUDA};
-    (void)!agree(comm, &agreement, &ignored);
+    wm_agreement_t agreement = {.code = WM_ERR_CUDA};
+    (void)!wm_agreement_make(comm, &agreement, &ignored);
 }
 
 // A short one rides with the agreement.
 static int
-bcast_short(wm_comm_t *comm, const end_t *end, bool sends, agreement_t *agreed,
-            wm_error_t *err)
+bcast_short(wm_comm_t *comm, const end_t *end, bool sends,
+            wm_agreement_t *agreed, wm_error_t *err)
 {
     wm_agree_t ride; // of which no more is sent than is used
     size_t nbytes = end->buffer->nbytes;
@@ -274,7 +148,7 @@ bcast_short(wm_comm_t *comm, const end_t *end, bool sends, agreement_t *agreed,
         ride.nbytes = nbytes;
         memcpy(ride.payload, end_pointer(end, 0), nbytes);
     }
-    int code = agree(comm, agreed, err);
+    int code = wm_agreement_make(comm, agreed, err);
     if (code < 0 || sends || nbytes == 0)
         return code;
     memcpy(end_pointer(end, 0), ride.payload, nbytes);
@@ -319,26 +193,26 @@ bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
     end_t end;
     bool sends = comm->rank == root;
     size_t nbytes = buffer->nbytes, piece = piece_of(nbytes);
-    const agreement_t asked = {
-        .call = BCAST,
+    const wm_agreement_t asked = {
+        .call = WM_CALL_BCAST,
         .detail = root,
         .count = nbytes,
         .code = end_open(&end, buffer, !sends, piece, err),
         .stages = end.device,
     };
-    agreement_t agreed;
+    wm_agreement_t agreed;
     int code;
     do {
         agreed = asked;
         code = nbytes <= WM_AGREE_BYTES
                    ? bcast_short(comm, &end, sends, &agreed, err)
-                   : agree(comm, &agreed, err);
+                   : wm_agreement_make(comm, &agreed, err);
     } while (agreed.begun && agreed.mixed);
     if (agreed.begun && nbytes > WM_AGREE_BYTES)
         code = bcast_long(comm, &end, root, agreed.busy, piece, err);
     if (agreed.begun && agreed.stages) {
-        agreement_t last = {.code = code};
-        code = agree(comm, &last, err);
+        wm_agreement_t last = {.code = code};
+        code = wm_agreement_make(comm, &last, err);
     }
     if (end.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
@@ -348,7 +222,7 @@ bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
 
 // 1 where the host is to serve.
 static int
-bcast_native(wm_comm_t *comm, wm_native_t *native, agreement_t *agreed,
+bcast_native(wm_comm_t *comm, wm_native_t *native, wm_agreement_t *agreed,
              wm_error_t *err)
 {
     wm_plan_t plan;
@@ -357,12 +231,12 @@ bcast_native(wm_comm_t *comm, wm_native_t *native, agreement_t *agreed,
         .nbytes = agreed->count,
         .element = 1,
     };
-    int code = agree(comm, agreed, err);
+    int code = wm_agreement_make(comm, agreed, err);
     if (code < 0 || !agreed->stays)
         return code < 0 ? code : 1;
     wm_native_facts(native, &facts);
     return wm_plan_bcast(&facts, &plan) ? wm_native_run(
-               native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP, err)
+               native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP, &nothing, err)
                                         : 1;
 }
 
@@ -372,13 +246,16 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
 {
     wm_native_t native;
     bool sends = comm->rank == root;
-    agreement_t agreed = {
-        .call = BCAST,
+    wm_given_t given = {
+        .send = sends ? buffer : NULL,
+        .receive = sends ? NULL : buffer,
+    };
+    wm_agreement_t agreed = {
+        .call = WM_CALL_BCAST,
         .detail = root,
         .count = buffer->nbytes,
         .native = &native,
-        .code = wm_native_begin(&native, comm, sends ? buffer : NULL,
-                                sends ? NULL : buffer, false, err),
+        .code = wm_native_begin(&native, comm, &given, err),
     };
     int code = native.capable ? bcast_native(comm, &native, &agreed, err) : 1;
     wm_native_end(&native);
@@ -451,11 +328,11 @@ typedef struct {
     MPI_Op op;
 } reduction_t;
 
-static agreement_t
+static wm_agreement_t
 ask_allreduce(const reduction_t *asked)
 {
-    return (agreement_t){
-        .call = ALLREDUCE,
+    return (wm_agreement_t){
+        .call = WM_CALL_ALLREDUCE,
         .detail = wm_element_number(asked->type),
         .count = asked->size > 0 ? asked->receive->nbytes / asked->size : 0,
     };
@@ -476,13 +353,13 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
                               code == 0 ? err : NULL);
         code = code < 0 ? code : opened;
     }
-    agreement_t agreed;
+    wm_agreement_t agreed;
     int opened = code;
     do { // where others found only now that the host serves, once more
         agreed = ask_allreduce(asked);
         agreed.code = opened;
         agreed.stages = into.device || from.device;
-        code = agree(comm, &agreed, err);
+        code = wm_agreement_make(comm, &agreed, err);
     } while (agreed.begun && agreed.mixed);
     bool joins = agreed.begun;
     for (size_t at = 0; joins && at < total; at += piece) {
@@ -514,8 +391,8 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
             code = end_copy(&into, at, length, false, err);
     }
     if (agreed.begun && agreed.stages) {
-        agreement_t last = {.code = code};
-        code = agree(comm, &last, err);
+        wm_agreement_t last = {.code = code};
+        code = wm_agreement_make(comm, &last, err);
     }
     if (into.device || from.device)
         wm_stat_add(WM_STAT_staged_collectives, 1);
@@ -531,10 +408,10 @@ allreduce_native(wm_comm_t *comm, const reduction_t *asked,
                  int begun, wm_error_t *err)
 {
     wm_plan_t plan;
-    agreement_t agreed = ask_allreduce(asked);
+    wm_agreement_t agreed = ask_allreduce(asked);
     agreed.code = begun;
     agreed.native = native;
-    int code = agree(comm, &agreed, err);
+    int code = wm_agreement_make(comm, &agreed, err);
     if (code < 0 || !agreed.stays)
         return code < 0 ? code : 1;
     wm_facts_t facts = {
@@ -543,7 +420,7 @@ allreduce_native(wm_comm_t *comm, const reduction_t *asked,
     };
     wm_native_facts(native, &facts);
     return wm_plan_allreduce(&facts, &plan)
-               ? wm_native_run(native, &plan, type, op, err)
+               ? wm_native_run(native, &plan, type, op, &nothing, err)
                : 1;
 }
 
@@ -559,8 +436,8 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     int code = 1;
     if (wm_buffer_on_device(receive)
         && wm_native_reduces(type, op, &kind, &by)) {
-        int begun = wm_native_begin(&native, comm, send, receive, send == NULL,
-                                    err);
+        wm_given_t given = {send, receive, .in_place = send == NULL};
+        int begun = wm_native_begin(&native, comm, &given, err);
         if (native.capable)
             code = allreduce_native(comm, &asked, &native, kind, by, begun,
                                     err);

@@ -9,7 +9,7 @@
 #ifndef WM_COMM_COLL_COLL_H
 #define WM_COMM_COLL_COLL_H
 
-#include "comm/comm/comm.h"
+#include "comm/coll/agreement.h"
 #include "comm/engine/buffer.h"
 
 // Also closes mappings of memory that other ranks have freed.
@@ -33,5 +33,32 @@ WM_MUST_CHECK int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
                   MPI_Op op, wm_error_t *err);
+
+// Any other, as this rank has been asked for it.
+typedef struct {
+    wm_call_kind_t kind;
+    // Its arguments were read, and are contiguous memory of a GPU: what is
+    // said below. Else the others hear that MPI is to do it.
+    bool capable;
+    wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
+    int root;
+    // Of v-forms, for each rank; else NULL, and all blocks are alike.
+    const wm_span_t *sends, *receives;
+    MPI_Datatype type; // what is reduced, of `size` bytes,
+    size_t size;
+    MPI_Op op; // by what
+} wm_coll_t;
+
+// Whether ranks tell each other of calls that MPI may do.
+static inline bool
+wm_coll_is_asked(const wm_comm_t *comm)
+{
+    return comm->gates != NULL;
+}
+
+// By all ranks of such a communicator: does it on the GPUs where all are
+// capable; 1 where MPI is to do it.
+WM_MUST_CHECK int
+wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 
 #endif

@@ -56,16 +56,23 @@ await_stream(const wm_native_t *native, wm_access_t *access, wm_error_t *err)
     return wm_coll_await(native->comm, look_at_stream, access, LOOKS, err);
 }
 
+static bool
+stands_in(const wm_buffer_t *source, bool copied)
+{
+    return copied || !source->memory.exportable;
+}
+
 // What others read is there when we meet them.
 static int
-settle(wm_native_t *native, const wm_buffer_t *source, wm_error_t *err)
+settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
+       wm_error_t *err)
 {
     wm_access_t *from = &native->from;
     bool idle = false;
     wm_pointer_t memory = source->memory;
     native->source = source->data;
     int code = 0;
-    if (!source->memory.exportable) {
+    if (stands_in(source, copied)) {
         code = wm_block_alloc(native->device, source->nbytes,
                               &native->stand_in, err);
         if (code < 0)
@@ -120,21 +127,23 @@ refuse_capture(const wm_buffer_t *buffer, wm_error_t *err)
 }
 
 int
-wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_buffer_t *send,
-                const wm_buffer_t *receive, bool in_place, wm_error_t *err)
+wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
+                wm_error_t *err)
 {
-    const wm_buffer_t *source = in_place ? receive : send;
+    const wm_buffer_t *receive = given->receive;
+    bool in_place = given->in_place;
+    const wm_buffer_t *source = in_place ? receive : given->send;
     memset(native, 0, sizeof *native);
     native->comm = comm;
     native->device = -1;
     native->capable = is_reached(comm) && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
-                      && (source == NULL || source->memory.exportable
+                      && (source == NULL || !stands_in(source, given->copied)
                           || source->nbytes <= STAND_IN_BYTES);
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
-    said->aliased = in_place && source->memory.exportable;
+    said->aliased = in_place && !stands_in(source, given->copied);
     said->readable = receive == NULL || receive->nbytes == 0;
     int code = 0;
     if (source != NULL) {
@@ -142,7 +151,7 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_buffer_t *send,
                         native->device);
         code = refuse_capture(source, err);
         if (code == 0 && source->nbytes > 0)
-            code = settle(native, source, err);
+            code = settle(native, source, given->copied, err);
     }
     if (receive != NULL && code == 0) {
         wm_access_begin(&native->into, &receive->producer, true,
@@ -267,6 +276,8 @@ tell(wm_native_t *native, int step, int code, bool mapped,
     wm_said_t *mine = wm_agree_mine(comm);
     if (code < 0 && mine->failed == 0) {
         mine->unmapped = !mapped;
+        mine->code = code;
+        mine->detail = why->detail;
         snprintf(mine->text, sizeof mine->text, "%s", why->text);
         mine->failed = (uint8_t)step;
     }
@@ -294,7 +305,7 @@ explain(const wm_native_t *native, int code, const wm_error_t *why,
         return 1;
     const wm_said_t *said = wm_agree_said(native->comm, failed);
     if (code == 0 || failed != native->comm->rank)
-        return wm_error_set(err, WM_ERR_CUDA, 0,
+        return wm_error_set(err, said->code, said->detail,
                             "rank %d failed in this collective: %.150s",
                             failed, said->text);
     if (err != NULL)
@@ -304,12 +315,13 @@ explain(const wm_native_t *native, int code, const wm_error_t *why,
 
 int
 wm_native_run(wm_native_t *native, const wm_plan_t *plan,
-              wm_reduce_type_t type, wm_reduce_op_t op, wm_error_t *err)
+              wm_reduce_type_t type, wm_reduce_op_t op,
+              const wm_error_t *wrong, wm_error_t *err)
 {
     run_t run = {.native = native};
-    wm_error_t why;
-    int code = map_all(&run, plan, &why), told = 0;
-    bool mapped = code == 0;
+    wm_error_t why = *wrong;
+    int code = wrong->code, told = 0;
+    bool mapped = code < 0 || (code = map_all(&run, plan, &why)) == 0;
     // Nothing is written before all can go on: but what is written once can
     // be written again.
     if (plan->phases > 1)

@@ -111,3 +111,31 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
     plan->phases = parts ? 2 : 1;
     return true;
 }
+
+void
+wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
+                 const void *context, bool keeps, wm_plan_t *plan)
+{
+    plan->count = 0;
+    for (int i = keeps; i < facts->size; ++i) {
+        int rank = (facts->rank + i) % facts->size; // not all from one
+        wm_span_t from = has(context, rank, facts->rank);
+        wm_span_t into = wants(context, rank, facts->rank);
+        add(plan, &(wm_move_t){.first = rank,
+                               .count = 1,
+                               .from = from.at,
+                               .into = into.at,
+                               .nbytes = into.nbytes});
+    }
+    plan->phases = 1;
+}
+
+void
+wm_plan_reduce(int count, size_t from, size_t nbytes, wm_plan_t *plan)
+{
+    plan->count = 0;
+    if (count > 0)
+        add(plan,
+            &(wm_move_t){.count = count, .from = from, .nbytes = nbytes});
+    plan->phases = 1;
+}

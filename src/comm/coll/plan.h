@@ -38,11 +38,29 @@ typedef struct {
     bool readable;  // what each rank has received can be read by all
 } wm_facts_t;
 
+// Part of a rank's memory.
+typedef struct {
+    size_t at, nbytes;
+} wm_span_t;
+
+// What one rank has for another: (context, from, to).
+typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
+
 // False where the facts allow none.
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);
 
 bool
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan);
+
+// What each rank has for this one goes to where it wants it; its own stays
+// where `keeps`.
+void
+wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
+                 const void *context, bool keeps, wm_plan_t *plan);
+
+// The same part of the first `count` ranks is reduced.
+void
+wm_plan_reduce(int count, size_t from, size_t nbytes, wm_plan_t *plan);
 
 #endif

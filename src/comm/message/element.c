@@ -88,7 +88,7 @@ wm_element_number(MPI_Datatype type)
     MPI_Type_size_x(type, &size);
     MPI_Type_get_extent(type, &low, &extent);
     uint64_t both = (uint64_t)size * 0x9e3779b97f4a7c15u + (uint64_t)extent;
-    return (int64_t)(ROWS + 1 + (both >> 5));
+    return (int64_t)(ROWS + 1 + (both >> 9));
 }
 
 bool

@@ -8,6 +8,7 @@
 #include <structmember.h>
 
 #include "comm/engine/engine.h"
+#include "python/comm/native_call.h"
 #include "python/core/mpi4py.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
@@ -21,6 +22,7 @@ typedef struct {
     PyObject *dict;    // name, documentation and signature
     PyObject *where;   // positions of the buffers
     int begins;        // it makes a request
+    int native;        // wm_call_kind_t of what GPUs may do by themselves
 } passing_t;
 
 // Whether MPI may have a buffer as it is.
@@ -125,6 +127,13 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
     PyObject *kept = NULL;
+    if (self->native != WM_CALL_UNKNOWN && given > 0
+        && wm_engine_check(NULL) == 0) {
+        int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
+                                     args + 1, given - 1, names, !ours);
+        if (code <= 0)
+            return code < 0 ? NULL : Py_NewRef(Py_None);
+    }
     if (self->begins && (kept = keep_all(args, count)) == NULL)
         return NULL;
     PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
@@ -141,13 +150,14 @@ static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where;
+    const char *native = "";
     int begins = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|p:_Passing", &method, &other, &explains,
-                          &PyTuple_Type, &where, &begins))
+    if (!PyArg_ParseTuple(args, "OOOO!|ps:_Passing", &method, &other,
+                          &explains, &PyTuple_Type, &where, &begins, &native))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -158,6 +168,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
     self->begins = begins;
+    self->native = wm_py_native_kind(native);
     return (PyObject *)self;
 }
 
@@ -217,10 +228,11 @@ static PyGetSetDef attributes[] = {
 
 PyDoc_STRVAR(
     passing_doc,
-    "_Passing(method, other, explain, positions, begins=False, /)\n--\n\n"
+    "_Passing(method, other, explain, positions, begins=False, name='', /)\n"
+    "--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
     "else. begins: it returns a request, which keeps what the call was\n"
-    "given.");
+    "given. name: of a collective that GPUs may do by themselves.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

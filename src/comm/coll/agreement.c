@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/agreement.h"
+
+#include "comm/engine/engine.h"
+#include "comm/message/element.h"
+
+static const char *const call_names[] = {"another",
+#define X(NAME, name) [WM_CALL_##NAME] = name,
+                                         WM_CALLS(X)
+#undef X
+};
+
+// What the ranks tell each other before anything is begun, and at the end
+// where a rank stages, since one whose copy fails still takes part.
+enum {
+    FAILED, // 1 + a rank that did
+    STAGES,
+    BUSY, // messages are under way, which MPI's blocking calls do not advance
+    COUNT,
+    MINUS_COUNT,
+    KIND, // the call, and below that its detail
+    MINUS_KIND,
+    NOTICES, // to be heeded
+    CAPABLE, // of staying on the GPUs
+    INCAPABLE,
+};
+
+_Static_assert(INCAPABLE < WM_AGREE_VALUES, "there is room for each");
+_Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
+
+// An element's number takes fewer bits, and a rank.
+#define DETAIL_BITS 56
+#define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
+#define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
+
+static int
+compare(const wm_agreement_t *mine, const int64_t *most, wm_error_t *err)
+{
+    int64_t one = -most[MINUS_KIND], other = most[KIND];
+    if (one >> DETAIL_BITS != other >> DETAIL_BITS)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks are in different collectives, %s and "
+                            "%s among them, this one in %s: all must make the "
+                            "same calls in the same order",
+                            CALL_NAME_OF(one), CALL_NAME_OF(other),
+                            call_names[mine->call]);
+    if (one != other && mine->call == WM_CALL_BCAST)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
+                            "the ranks give different roots, %lld and %lld "
+                            "among them, this one %lld: all must give the "
+                            "same",
+                            (long long)DETAIL_OF(one),
+                            (long long)DETAIL_OF(other),
+                            (long long)mine->detail);
+    if (one != other)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks give different element types, %s and "
+                            "%s among them, this one %s: all must give the "
+                            "same",
+                            wm_element_name(DETAIL_OF(one)),
+                            wm_element_name(DETAIL_OF(other)),
+                            wm_element_name(mine->detail));
+    if (most[COUNT] != -most[MINUS_COUNT])
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+            "the ranks give from %lld to %lld %s, this one "
+            "%zu: all must give the same",
+            (long long)-most[MINUS_COUNT], (long long)most[COUNT],
+            mine->call == WM_CALL_BCAST ? "bytes" : "elements", mine->count);
+    return 0;
+}
+
+int
+wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+{
+    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
+    wm_error_t later;
+    int code = agreement->code;
+    int64_t count = (int64_t)agreement->count;
+    int64_t kind = ((int64_t)agreement->call << DETAIL_BITS)
+                   | agreement->detail;
+    if (agreed == NULL)
+        agreed = &without;
+    int64_t *most = agreed->values;
+    most[FAILED] = code < 0 ? comm->rank + 1 : 0;
+    most[STAGES] = agreement->stages;
+    most[BUSY] = wm_engine_is_active();
+    most[COUNT] = count;
+    most[MINUS_COUNT] = -count;
+    most[KIND] = kind;
+    most[MINUS_KIND] = -kind;
+    most[NOTICES] = agreement->notices;
+    const wm_native_t *native = agreement->native;
+    bool capable = native != NULL && native->capable;
+    most[CAPABLE] = capable;
+    most[INCAPABLE] = !capable;
+    int told = wm_agree_saying(comm, agreed, capable ? &native->said : NULL,
+                               capable ? sizeof native->said : 0,
+                               code < 0 ? &later : err);
+    agreement->stages = most[STAGES] != 0;
+    agreement->busy = most[BUSY] != 0;
+    agreement->notices = most[NOTICES] != 0;
+    agreement->mixed = most[CAPABLE] != 0 && most[INCAPABLE] != 0;
+    agreement->stays = most[INCAPABLE] == 0;
+    if (code < 0 || told < 0)
+        return code < 0 ? code : told;
+    if (most[FAILED] != 0)
+        return wm_error_set(err, WM_ERR_CUDA, 0,
+                            "rank %d failed in this collective: its error "
+                            "tells why",
+                            (int)most[FAILED] - 1);
+    code = compare(agreement, most, err);
+    agreement->begun = code == 0;
+    return code;
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the ranks of an intracommunicator agree on before a collective of ours
+// is begun: which call it is, and that none has failed. GIL released by the
+// caller, engine lock not held.
+#ifndef WM_COMM_COLL_AGREEMENT_H
+#define WM_COMM_COLL_AGREEMENT_H
+
+#include "comm/coll/agree.h"
+#include "comm/coll/native.h"
+
+// X(NAME, as users know it)
+#define WM_CALLS(X)                                                           \
+    X(BARRIER, "Barrier")                                                     \
+    X(BCAST, "Bcast")                                                         \
+    X(ALLREDUCE, "Allreduce")                                                 \
+    X(GATHER, "Gather")                                                       \
+    X(GATHERV, "Gatherv")                                                     \
+    X(SCATTER, "Scatter")                                                     \
+    X(SCATTERV, "Scatterv")                                                   \
+    X(ALLGATHER, "Allgather")                                                 \
+    X(ALLGATHERV, "Allgatherv")                                               \
+    X(ALLTOALL, "Alltoall")                                                   \
+    X(ALLTOALLV, "Alltoallv")                                                 \
+    X(REDUCE, "Reduce")                                                       \
+    X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
+    X(SCAN, "Scan")                                                           \
+    X(EXSCAN, "Exscan")
+
+typedef enum {
+    WM_CALL_UNKNOWN,
+#define X(NAME, name) WM_CALL_##NAME,
+    WM_CALLS(X)
+#undef X
+        WM_CALL_KINDS,
+} wm_call_kind_t;
+
+typedef struct {
+    int code;            // of what this rank has done so far
+    wm_call_kind_t call; // what all must be in,
+    int64_t detail;      // give the same of: a root, or an element's number,
+    size_t count;        // and this
+    bool stages;       // whether this rank does; afterwards, whether any does
+    bool notices;      // likewise: whether any has posted some
+    bool busy;         // afterwards: whether any rank is
+    bool begun;        // afterwards: all go on, to the end
+    wm_agree_t *rides; // NULL, or with the payload
+    // NULL, or what this rank says of its GPU memory, if it is capable.
+    const wm_native_t *native;
+    bool mixed; // afterwards: some ranks are, others not
+    bool stays; // afterwards: all are
+} wm_agreement_t;
+
+// Where one rank failed, all raise.
+WM_MUST_CHECK int
+wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);
+
+#endif

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/native_call.h"
+
+#include <string.h>
+
+#include "comm/coll/coll.h"
+#include "comm/watch/hang.h"
+#include "python/message/channel.h"
+#include "python/message/specification.h"
+
+// Arguments in their order, and how the buffers are made of blocks.
+enum { WHOLE, EQUAL, VARYING };
+static const struct {
+    const char *names[5];
+    int count, required;
+    int sends, receives;
+} calls[WM_CALL_KINDS] = {
+    [WM_CALL_GATHER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, EQUAL},
+    [WM_CALL_GATHERV] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, VARYING},
+    [WM_CALL_SCATTER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, EQUAL, WHOLE},
+    [WM_CALL_SCATTERV] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, VARYING, WHOLE},
+    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WHOLE, EQUAL},
+    [WM_CALL_ALLGATHERV] = {{"sendbuf", "recvbuf"}, 2, 2, WHOLE, VARYING},
+    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, EQUAL, EQUAL},
+    [WM_CALL_ALLTOALLV] = {{"sendbuf", "recvbuf"}, 2, 2, VARYING, VARYING},
+    [WM_CALL_REDUCE] =
+        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WHOLE, WHOLE},
+    [WM_CALL_REDUCE_SCATTER_BLOCK] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, EQUAL, WHOLE},
+    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
+    [WM_CALL_EXSCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
+};
+
+static const char *const names[WM_CALL_KINDS] = {[WM_CALL_UNKNOWN] = "",
+#define X(NAME, name) [WM_CALL_##NAME] = name,
+                                                 WM_CALLS(X)
+#undef X
+};
+
+wm_call_kind_t
+wm_py_native_kind(const char *name)
+{
+    for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
+        if (calls[kind].count > 0 && strcmp(names[kind], name) == 0)
+            return (wm_call_kind_t)kind;
+    return WM_CALL_UNKNOWN;
+}
+
+typedef struct {
+    bool given; // else there is no message
+    wm_message_t message;
+    bool varies;
+    wm_span_t spans[WM_GATE_RANKS];
+} side_t;
+
+static bool
+is_nothing(PyObject *value)
+{
+    return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
+}
+
+// Whether a list counts elements, which are then those of one block.
+static bool
+counts(PyObject *value)
+{
+    if (!PyList_Check(value) && !PyTuple_Check(value))
+        return false;
+    PyObject **items = PySequence_Fast_ITEMS(value);
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(value);
+    return length > 2
+           || (length == 2 && !PyUnicode_Check(items[1])
+               && !wm_py_mpi_is_datatype(items[1]));
+}
+
+// Where the blocks of a v-form are, as Python reads it.
+static int
+read_spans(PyObject *value, int size, side_t *side)
+{
+    PyObject *told = wm_py_cold("warpmpi._staging.layout", "spans_of",
+                                "(nnOi)", (Py_ssize_t)side->message.size,
+                                (Py_ssize_t)side->message.buffer.nbytes, value,
+                                size);
+    char *bytes;
+    Py_ssize_t length;
+    int code = -1;
+    if (told != NULL && PyBytes_Check(told)
+        && PyBytes_AsStringAndSize(told, &bytes, &length) == 0
+        && (size_t)length == (size_t)size * sizeof(wm_span_t)) {
+        memcpy(side->spans, bytes, (size_t)length);
+        side->varies = true;
+        code = 0;
+    }
+    Py_XDECREF(told);
+    return code;
+}
+
+// 0, or -1, maybe with an exception, where MPI is to read it.
+static int
+read_side(PyObject *value, bool writable, int form, int size, side_t *side)
+{
+    static const char *const arguments[] = {"sendbuf", "recvbuf"};
+    if ((form == EQUAL && counts(value)) || size > WM_GATE_RANKS)
+        return -1;
+    PyObject *array = form == VARYING ? wm_py_message_array(value) : value;
+    if (wm_py_message_parse_typed(array, writable, arguments[writable],
+                                  &side->message)
+        < 0)
+        return -1;
+    side->given = true;
+    const wm_message_t *message = &side->message;
+    if (message->user != NULL || message->size != message->extent
+        || !wm_buffer_on_device(&message->buffer))
+        return -1;
+    if (form == EQUAL)
+        return message->buffer.nbytes % ((size_t)size * message->size) == 0
+                   ? 0
+                   : -1;
+    return form == VARYING ? read_spans(value, size, side) : 0;
+}
+
+typedef struct {
+    side_t sent, received;
+    wm_coll_t call;
+} asked_t;
+
+// Fills what is asked for; -1, maybe with an exception, where MPI is to read
+// it.
+static int
+read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
+          Py_ssize_t given, PyObject *keywords, asked_t *asked)
+{
+    PyObject *values[5] = {NULL};
+    wm_coll_t *call = &asked->call;
+    int count = calls[kind].count;
+    if (wm_py_arguments(names[kind], calls[kind].names, count,
+                        calls[kind].required, args, given, keywords, values)
+        < 0)
+        return -1;
+    call->root = -1;
+    call->op = MPI_SUM;
+    bool rooted = strcmp(calls[kind].names[count - 1], "root") == 0;
+    PyObject *op = kind == WM_CALL_REDUCE ? values[2]
+                   : rooted               ? NULL
+                                          : values[2];
+    if (rooted) {
+        call->root = 0;
+        if (wm_py_argument_int(values[count - 1], "root", &call->root) < 0
+            || call->root < 0 || call->root >= comm->size)
+            return -1;
+    }
+    if (op != NULL && count > 2 && wm_py_mpi_op(op, "op", &call->op) < 0)
+        return -1;
+    bool root = !rooted || call->root == comm->rank;
+    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV;
+    if (is_nothing(values[0])
+            ? root && is_nothing(values[1])
+            : (root || !scatters)
+                  && read_side(values[0], false, calls[kind].sends, comm->size,
+                               &asked->sent)
+                         < 0)
+        return -1;
+    if (is_nothing(values[1])) {
+        if (root && !scatters)
+            return -1;
+    }
+    else if ((root || scatters)
+             && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
+             && read_side(values[1], true, calls[kind].receives, comm->size,
+                          &asked->received)
+                    < 0)
+        return -1;
+    // In place a block for each is what is received into.
+    if (kind == WM_CALL_REDUCE_SCATTER_BLOCK && !asked->sent.given)
+        return -1;
+    if (!asked->sent.given && !asked->received.given)
+        return -1;
+    if (!root && !asked->sent.given && !scatters)
+        return -1;
+    const side_t *side = asked->sent.given ? &asked->sent : &asked->received;
+    call->type = side->message.type;
+    call->size = side->message.size;
+    call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
+    call->receive = asked->received.given ? &asked->received.message.buffer
+                                          : NULL;
+    call->sends = asked->sent.varies ? asked->sent.spans : NULL;
+    call->receives = asked->received.varies ? asked->received.spans : NULL;
+    return 0;
+}
+
+int
+wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+                  Py_ssize_t given, PyObject *keywords, bool plain)
+{
+    wm_channel_t channel;
+    wm_error_t err;
+    asked_t asked;
+    int code;
+    if (wm_py_channel_get(self, &channel) < 0) {
+        PyErr_Clear();
+        return 1;
+    }
+    if (!wm_coll_is_asked(channel.comm))
+        return 1;
+    memset(&asked.call, 0, sizeof asked.call);
+    asked.sent.given = asked.received.given = false;
+    asked.sent.varies = asked.received.varies = false;
+    asked.call.kind = kind;
+    asked.call.capable =
+        !plain
+        && read_call(kind, channel.comm, args, given, keywords, &asked) == 0;
+    PyErr_Clear(); // MPI, or mpi4py, will say it
+    wm_call = (wm_call_t){
+        .name = names[kind],
+        .collective = true,
+        .type = asked.call.capable ? asked.call.type : MPI_DATATYPE_NULL,
+    };
+    WM_PY_UNLOCKED(code = wm_coll_call(channel.comm, &asked.call, &err));
+    if (asked.sent.given)
+        wm_py_message_release(&asked.sent.message);
+    if (asked.received.given)
+        wm_py_message_release(&asked.received.message);
+    if (code < 0)
+        wm_py_raise(&err);
+    return code;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives of mpi4py's that the GPUs may do by themselves (comm/coll). GIL
+// held.
+#ifndef WM_PYTHON_COMM_NATIVE_CALL_H
+#define WM_PYTHON_COMM_NATIVE_CALL_H
+
+#include "comm/coll/agreement.h"
+#include "python/core/module.h"
+
+// The call of that name; WM_CALL_UNKNOWN: none.
+wm_call_kind_t
+wm_py_native_kind(const char *name);
+
+// Of a communicator and the rest of the arguments; `plain`: there is nothing
+// but host memory in it. 0 where it was done, 1 where MPI is to do it, -1 with
+// an exception: on all ranks alike.
+int
+wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+                  Py_ssize_t given, PyObject *keywords, bool plain);
+
+#endif
