@@ -6,6 +6,8 @@ ctypes; memory and streams are warpmpi's.
 """
 
 import ctypes
+import mmap
+import os
 import re
 import shutil
 import struct
@@ -426,6 +428,33 @@ def test_sources_lie_in_memory_of_every_kind(lib):
     assert np.array_equal(result, sum(arrays))
     assert np.array_equal(kept[0].numpy(), sum(arrays))
     assert np.array_equal(kept[1].numpy(), arrays[1])
+
+
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
+)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_nothing_is_read_behind_the_sources(lib, shift):
+    """Behind which is what nobody may touch."""
+    page = mmap.PAGESIZE
+    guarded = mmap.mmap(-1, 2 * page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(guarded))
+    libc = ctypes.CDLL(None)
+    assert libc.mprotect(ctypes.c_void_p(base + page), page, 0) == 0
+    stream = wm.Stream("cuda:0")
+    result = wm.zeros(page, "u1", device="cpu", pinned=True).numpy()
+    for name in ("UINT8", "INT16", "FLOAT32", "COMPLEX128", "SHORT_INT"):
+        size = dtype_of(name).itemsize
+        op = "MINLOC" if ROWS[name] == "PAIR" else "SUM"
+        for count in (1, 5, 64):
+            src = base + page - count * size - shift
+            dst = result.ctypes.data + src % 16
+            for n in (1, 2, 3):
+                code, text = launch(
+                    lib, name, op, dst, [src] * n, count, stream
+                )
+                assert code == 0, text
+                stream.synchronize()
 
 
 @pytest.mark.parametrize("name", TYPES)
