@@ -58,7 +58,15 @@ wm_narrow_float16(float value)
 {
     wm_float16_t narrow;
 #ifdef __CUDA_ARCH__
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+    // In 32 bits: of 16 that are stored byte by byte ptxas 13.0 makes a number
+    // of the lower (F2I.U8.F16).
+    uint32_t wide;
+    asm("{.reg .b16 half;\n"
+        " cvt.rn.f16.f32 half, %1;\n"
+        " mov.b32 %0, {half, 0};}"
+        : "=r"(wide)
+        : "f"(value));
+    narrow.bits = (uint16_t)wide;
 #else
     const uint32_t bits = wm_float_bits(value);
     const uint32_t rest = bits & 0x7fffffff;
