@@ -194,6 +194,45 @@ def test_collectives_of_mpi(comm, place):
         assert total.values().ravel().tolist() == [0, size, 2 * size, 3, 4, 5]
 
 
+@pytest.mark.parametrize("place", [*PLACES, "mixed"])
+def test_counts_of_what_mpi_takes_for_bytes(comm, place):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    if place == "mixed":
+        place = PLACES[comm.rank % len(PLACES)]
+    device = "cpu" if place == "host" else wm.get_device()
+    size, rank = comm.size, comm.rank
+
+    def make(values):
+        return wm.array(np.asarray(values, bfloat16), device=device)
+
+    sent = make(np.arange(2 * size) + 10 * rank)
+    into = make([-1] * (3 * size))
+    comm.Allgather([sent, 2], [into, 2])
+    expected = [10 * r + k for r in range(size) for k in range(2)]
+    assert into.numpy().tolist() == expected + [-1] * size
+    into.assign(make([-1] * (3 * size)))
+    counts, displs = [1] * size, [3 * r + 1 for r in range(size)]
+    comm.Ialltoallv(
+        [sent, (counts, range(size))], [into, (counts, displs)]
+    ).Wait()
+    expected = [x for r in range(size) for x in (-1, 10 * r + rank, -1)]
+    assert into.numpy().tolist() == expected
+    comm.Gatherv([sent, 1], [into, counts] if rank == 0 else None)
+    if rank == 0:
+        expected[:size] = [10 * r for r in range(size)]
+    assert into.numpy().tolist() == expected
+
+
+@needs_gpu
+def test_gpu_memory_is_refused_in_mpi4py_s_words(comm):
+    array = wm.zeros(2 * comm.size)
+    for wrong in ([array, [1] * comm.size, [0] * comm.size], [array, 1, 2]):
+        with pytest.raises((TypeError, KeyError)) as theirs:
+            comm.Allgatherv(np.zeros(2), [np.zeros(2 * comm.size), *wrong[1:]])
+        with pytest.raises(theirs.type):
+            comm.Allgatherv(np.zeros(2), wrong)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_vectors_are_not_cut_where_no_counts_are(comm, place):
     size = comm.size

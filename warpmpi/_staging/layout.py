@@ -204,7 +204,14 @@ def _rows(offset: int, count: int, kind: MPI.Datatype) -> Iterator[Run]:
 
 
 # Of a specification that mpi4py does not understand either.
-_WRONG = (TypeError, ValueError, LookupError, ZeroDivisionError, MPI.Exception)
+_WRONG = (
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ZeroDivisionError,
+    MPI.Exception,
+)
 
 
 def addresses(rest: list[Any], form: str) -> list[int]:

@@ -8,13 +8,25 @@
 #include "comm/coll/staged.h"
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
+#include "python/core/mpi4py.h"
+#include "python/message/datatype.h"
 #include "python/request/py_request.h"
+
+// How many of MPI's elements one of an array is: its bytes, where MPI does not
+// know the type.
+static int64_t
+each_of(const wm_array_t *array)
+{
+    return wm_py_datatype_of(array->dtype) == MPI_DATATYPE_NULL
+               ? (int64_t)wm_dtype_info(array->dtype)->itemsize
+               : 1;
+}
 
 PyDoc_STRVAR(
     stage_doc,
     "_stage(array, writable, name, spoilt=False, /)\n--\n\n"
-    "The twin of an array in GPU memory: a new flat array of its element\n"
-    "type in page-locked host memory.\n\n"
+    "The twin of an array in GPU memory: a new flat array in page-locked\n"
+    "host memory, of its element type, or of bytes where MPI has no such.\n\n"
     "writable: whether the array is to be written. spoilt: not\n"
     "page-locked, filled with bytes of 255. Raises what a message of the\n"
     "array would, naming `name`, and wm.OutOfMemoryError.");
@@ -31,7 +43,9 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
                           &spoilt)
         || wm_py_view_parse(object, writable, name, &view) < 0)
         return NULL;
-    int64_t count = wm_array_count(&view.array);
+    int64_t each = each_of(&view.array);
+    int64_t count = wm_array_count(&view.array) * each;
+    wm_dtype_t dtype = each > 1 ? WM_UINT8 : view.array.dtype;
     int code = 0;
     if (!wm_array_is_contiguous(&view.array)
         && !wm_array_is_f_contiguous(&view.array)) {
@@ -42,8 +56,7 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
         code = -1;
     }
     if (code == 0)
-        code = wm_py_array_new_nogil(-1, !spoilt, view.array.dtype, 1, &count,
-                                     &twin);
+        code = wm_py_array_new_nogil(-1, !spoilt, dtype, 1, &count, &twin);
     wm_py_view_release(&view);
     if (code < 0)
         return NULL;
@@ -220,46 +233,66 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+// How many of MPI's elements one of an array is that mpi4py is given, and how
+// many the array has of its own. -1, with an exception, where it is not to be
+// understood; 1 and 0 of most.
+static int64_t
+inner_of(PyObject *value, const char *name, int64_t *count)
+{
+    wm_view_t view;
+    *count = 0;
+    if (value == Py_None || wm_py_mpi_is_in_place(value))
+        return 1;
+    PyObject *array = Py_NewRef(wm_py_message_array(value));
+    int64_t each = 1;
+    if (wm_py_view_parse(array, false, name, &view) == 0) {
+        each = wm_py_view_inner(array, &view.array) * each_of(&view.array);
+        if (each > 1)
+            *count = wm_array_count(&view.array) * each_of(&view.array) / each;
+        wm_py_view_release(&view);
+    }
+    else if (wm_py_view_is_peculiar(array))
+        each = -1;
+    else
+        PyErr_Clear(); // mpi4py may know more
+    Py_DECREF(array);
+    return each;
+}
+
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
     "Whether MPI must not be given a buffer without a look at it: that\n"
-    "is, memory of a GPU, an array of Warp, or one with a mask.");
+    "is, memory of a GPU, an array of Warp, one with a mask, or elements\n"
+    "that mpi4py would count in bytes.");
 
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
+    int64_t count;
     return PyBool_FromLong(wm_py_view_is_peculiar(wm_py_message_array(value))
-                           || wm_py_message_on_device(value));
+                           || wm_py_message_on_device(value)
+                           || inner_of(value, "buffer", &count) > 1);
 }
 
 PyDoc_STRVAR(
     inner_doc,
     "_inner(value, name, /)\n--\n\n"
     "How many elements of MPI's one of a buffer's is, and how many the\n"
-    "buffer has of its own: (3, n) for Warp's vec3. (1, 0) of what MPI\n"
-    "counts likewise. TypeError, naming `name`, for masked arrays and\n"
-    "Warp's structs.");
+    "buffer has of its own: (3, n) for Warp's vec3, (2, n) for bfloat16,\n"
+    "which MPI knows as bytes. (1, 0) of what MPI counts likewise.\n"
+    "TypeError, naming `name`, for masked arrays and Warp's structs.");
 
 static PyObject *
 inner(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *value;
     const char *name;
-    wm_view_t view;
+    int64_t count;
     if (!PyArg_ParseTuple(args, "Os:_inner", &value, &name))
         return NULL;
-    PyObject *array = Py_NewRef(wm_py_message_array(value));
-    int64_t each = 1, count = 0;
-    int code = 0;
-    if (wm_py_view_is_peculiar(array)
-        && (code = wm_py_view_parse(array, false, name, &view)) == 0) {
-        each = wm_py_view_inner(array, &view.array);
-        count = each > 1 ? wm_array_count(&view.array) / each : 0;
-        wm_py_view_release(&view);
-    }
-    Py_DECREF(array);
-    return code < 0 ? NULL
+    int64_t each = inner_of(value, name, &count);
+    return each < 0 ? NULL
                     : Py_BuildValue("LL", (long long)each, (long long)count);
 }
 
