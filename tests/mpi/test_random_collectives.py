@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of all forms and kinds of memory at random, each byte verified.
+
+The same as the program tests/random_collectives.py, which says how to see a
+failure again. WARPMPI_TEST_SEED gives others, WARPMPI_TEST_FULL=1 more.
+"""
+
+import os
+
+import pytest
+from mpi4py import MPI
+
+import kinds
+import random_collectives
+import ranks
+
+SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
+FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
+PROGRAM = ranks.ROOT / "tests" / "random_collectives.py"
+
+pytestmark = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE,
+    reason="uses the stock waits of mpi4py",
+)
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_random_collectives(world, seed):
+    count = 5000 if kinds.is_real() else 150
+    size = 4 << 20 if kinds.is_real() else 60_000
+    random_collectives.run(
+        world,
+        f"--seed {seed} --collectives {count} --max-bytes {size} "
+        "--patience 0".split(),
+    )
+
+
+SETTINGS = {
+    "delayed": {"SIMCUDA_MODE": "delay", "SIMCUDA_DELAY_US": "500"},
+    "without peer access": {"SIMCUDA_PEER": "0"},
+    "without IPC": {"SIMCUDA_IPC": "0"},
+    "one GPU for all": {"SIMCUDA_DEVICES": "1"},
+    "a GPU for each": {"SIMCUDA_DEVICES": "4"},
+    "checked": {"WARPMPI_CHECK": "1"},
+    "by MPI itself": {},
+}
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.skipif(not FULL, reason="only with WARPMPI_TEST_FULL=1")
+@pytest.mark.parametrize("number", [2, 3, 4])
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_random_collectives_where(name, number):
+    words = f"--seed {SEED + number} --max-bytes 300000 --patience 60".split()
+    words += ["--collectives", "3000"]
+    words += ["--plain"] * (name == "by MPI itself")
+    printed = ranks.run(
+        PROGRAM,
+        *words,
+        ranks=number,
+        timeout=580,
+        SIMCUDA_LAZY_US="3000",
+        **SETTINGS[name],
+    )
+    assert "every one right" in printed
