@@ -214,7 +214,7 @@ def test_a_copy_that_fails_raises_on_every_rank(comm, fail, count, culprit):
     """Also the last one, of a Bcast so short that it is already over."""
     buffer = kinds.make("device", np.zeros(count))
     for call in (
-        lambda: comm.Bcast(buffer, 0),
+        lambda: comm.Bcast(buffer, 1 - culprit),
         lambda: comm.Allreduce(MPI.IN_PLACE, buffer),
     ):
         if comm.rank == culprit:

@@ -220,9 +220,7 @@ def staged_call(
     positions = tuple(1 + buffer.position for buffer in row.buffers)
     begins = end in (by_request, StagedPrequest)
     native = row.name if family.native and end is at_once else ""
-    passing = _core._Passing(
-        method, call, explain, positions, begins, native
-    )
+    passing = _core._Passing(method, call, explain, positions, begins, native)
     return functools.update_wrapper(passing, method)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
+from .. import _core
 from .._core import Array
 
 # `rows` rows of `length` bytes, the first at `offset`, each `stride` behind
@@ -149,6 +150,9 @@ def spans_of(
     As pairs of 64-bit numbers; None where they have gaps, or are not within
     the array, which has `nbytes` bytes.
     """
+    inner, number = _core._inner(value, "buffer")
+    if inner > 1 and number > 0:  # its own elements are counted
+        itemsize = nbytes // number
     rest = list(value[1:]) if isinstance(value, (list, tuple)) else []
     spans = []
     for offset, number, kind in blocks_of(itemsize, nbytes, rest, "v", count):
