@@ -89,8 +89,8 @@ def _tell(blocks: list[Block]) -> str:
     return " and ".join(map(str, blocks[:8])) + " …" * (len(blocks) > 8)
 
 
-def _blocks(value: Any, form: str, ranks: int) -> Blocks:
-    """Describe a buffer: a block, or one for each rank."""
+def _blocks(value: Any, form: str, ranks: int, whole: bool = False) -> Blocks:
+    """Describe a buffer: a block, or one for each rank; whole: as one."""
     if value is None or value is MPI.IN_PLACE:
         return None
     listed = isinstance(value, (list, tuple))
@@ -108,11 +108,10 @@ def _blocks(value: Any, form: str, ranks: int) -> Blocks:
             found.append(Block(of, length // (size or 1), length))
     except Exception:
         return None  # the call itself tells what is wrong
-    if form != "n":
+    if form != "n" or whole:
         return found
-    whole = found[0]
-    part = Block(whole.element, whole.number // ranks, whole.nbytes // ranks)
-    return [part] * ranks
+    name, number, nbytes = found[0]
+    return [Block(name, number // ranks, nbytes // ranks)] * ranks
 
 
 _OPS = {
@@ -258,19 +257,19 @@ def _say(row: table.Row, called: str, comm: Any, args: Any) -> Said:
     values: dict[str, Blocks] = {"<": None, ">": None}
     inter, size = comm.Is_inter(), comm.size
     mine = root is None or comm.rank == root
+    first = args.get("sendbuf")
+    in_place = first is MPI.IN_PLACE
+    if "sendbuf" in row.positions and root is None and first is None:
+        in_place = True
     for buffer in row.buffers:
         if inter or (buffer.at_root and not mine):
             continue
         value = args.get(buffer.name)
         role = ">" if buffer.role == "=" else buffer.role
-        form = buffer.form
-        if row.name == "Reduce_scatter_block":
-            form = ""  # the whole of sendbuf
-        values[role] = _blocks(value, form, size)
-    first = args.get("sendbuf")
-    in_place = first is MPI.IN_PLACE
-    if "sendbuf" in row.positions and root is None and first is None:
-        in_place = True
+        form, whole = buffer.form, row.name == "Reduce_scatter_block"
+        if whole and in_place:
+            form = "n"  # as of sendbuf, a count is of a block
+        values[role] = _blocks(value, form, size, whole)
     if row.name == "Bcast" and mine:
         values = {"<": values[">"], ">": None}
     op = None

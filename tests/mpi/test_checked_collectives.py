@@ -59,6 +59,8 @@ FITTING = """
               array(3, "i8"))
     Reduce(MPI.IN_PLACE if first else array(3), array(3) if first else None)
     Reduce_scatter_block(array(4), array(2))
+    Reduce_scatter_block([array(4), 2] if first else array(4), array(2))
+    Reduce_scatter_block(MPI.IN_PLACE, [array(4), 2] if first else array(4))
     Reduce_scatter(array(4), array(3 if first else 1), [3, 1])
     Gather(MPI.IN_PLACE if first else array(2), array(4) if first else None)
     Gatherv(array(1 if first else 2), [array(4), [1, 2]])
