@@ -71,6 +71,8 @@ class Batch:
 class Plan:
     """All batches of a seed, for so many ranks."""
 
+    messages = True  # whether some are under way
+
     def __init__(self, seed, scene, max_bytes, persistent, calls, hows):
         self.seed = seed
         self.scene = scene  # name: intra, inter or neighbours
@@ -99,7 +101,7 @@ class Plan:
             for turn in range(1, step.turns):
                 place = draw.randrange(place + 1, len(order) + 1)
                 order.insert(place, (step, turn))
-        for _ in range(draw.choice((0, 0, 1, 3))):
+        for _ in range(draw.choice((0, 0, 1, 3)) * self.messages):
             comm = draw.choice(("world", "dup", "reversed"))
             size = int(math.exp(draw.uniform(0, math.log(200_000))))
             size = min(size, self.max_bytes)
@@ -193,7 +195,8 @@ class Plan:
         exchange = Exchange(name, kind, op, root, in_place, {}, [])
         exchange.nbytes = share
         exchange.never_none = inter and step.how != BLOCKING
-        simple = draw.random() < 0.5
+        # Gaps make it several times as long.
+        simple = draw.random() < 0.5 or share > self.max_bytes // 4
         if reduces:
             reduction(draw, exchange, sizes, number, simple)
         else:

@@ -31,7 +31,7 @@ import random_calls as calls
 import random_ranks as lives
 import random_values as values
 import warpmpi as wm
-from random_buffers import Buffers
+from random_buffers import ROOM, Buffers
 from random_comms import KINDS, Comms, names
 from random_exchanges import AT_ROOT
 from random_finish import finish
@@ -80,7 +80,9 @@ class Runner:
                 for h in options.forms or ()
             ],
         )
-        self.contents = values.Contents(options.seed, 8 * options.max_bytes)
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            self.plan.messages = False  # none moves in a call of MPI's own
+        self.contents = values.Contents(options.seed, ROOM * options.max_bytes)
         chosen = ["host"] if options.plain else options.kinds
         self.buffers = Buffers(self.contents, options.max_bytes, chosen)
         self.ops = values.Ops()
@@ -518,6 +520,7 @@ def run(world, argv=()):
     runner = Runner(world, options)
     if options.patience:
         lives.watch(runner, options.patience)
+    stops = options.stops and lives.Stops(f"{options.seed} {runner.rank}")
     began = told = time.monotonic()
     number, planned = options.first, 0
     while planned < options.collectives:
@@ -533,6 +536,10 @@ def run(world, argv=()):
             told = now
             print(f"{planned} collectives, {now - began:.0f} s", flush=True)
     runner.seen = float("inf")
+    if stops:
+        stopped = runner.plain.allreduce(stops.close())
+        if runner.rank == 0:
+            print(f"stopped {stopped} times", flush=True)
     if runner.collectives != planned:
         raise Wrong(f"{runner.collectives} ended, {planned} were planned")
     nbytes = runner.plain.allreduce(runner.bytes)
