@@ -58,12 +58,8 @@ wm_narrow_float16(float value)
 {
     wm_float16_t narrow;
 #ifdef __CUDA_ARCH__
-    // In 32 bits: of 16 that are stored byte by byte ptxas 13.0 makes a number
-    // of the lower (F2I.U8.F16).
-    uint32_t wide;
-    asm("{.reg .b16 half;\n"
-        " cvt.rn.f16.f32 half, %1;\n"
-        " mov.b32 %0, {half, 0};}"
+    uint32_t wide; // else ptxas 13.0 stores bytes of it as F2I.U8.F16 makes it
+    asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; mov.b32 %0, {h, 0};}"
         : "=r"(wide)
         : "f"(value));
     narrow.bits = (uint16_t)wide;
