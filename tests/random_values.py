@@ -46,6 +46,8 @@ class Element:
         else:
             self.numpy = np.dtype(name)
             self.base = MPI.Datatype.fromcode(self.numpy.char)
+            if self.base == MPI.DATATYPE_NULL:  # float16, of many an MPI
+                self.base = MPI.BYTE.Create_contiguous(2).Commit()
         self.width = self.numpy.itemsize
         self.kind = "pair" if self.is_pair else self.numpy.kind
 

@@ -66,9 +66,17 @@ def test_a_datatype_that_is_not_committed(comm):
 
 @pytest.mark.ranks(2)
 def test_ranks_that_do_not_fit(comm):
+    """All hear of it, where the ranks are of one host."""
     array = np.zeros(2 if comm.rank == 0 else 3)
+    into = np.zeros(2 * comm.size) if comm.rank == 0 else None
+    is_told(
+        lambda: comm.Gather(array, into),
+        MPI.ERR_TRUNCATE,
+        "rank 0 gives 16 bytes for each rank, rank 1 gives 24",
+    )
+    array = np.zeros(200 if comm.rank == 0 else 300)  # MPI's to do
     if comm.rank == 0:
-        into = np.zeros(2 * comm.size)
+        into = np.zeros(200 * comm.size)
         is_told(
             lambda: comm.Gather(array, into),
             MPI.ERR_TRUNCATE,

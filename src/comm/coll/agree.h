@@ -10,8 +10,8 @@
 
 #include "comm/comm/comm.h"
 
-#define WM_AGREE_VALUES 10
-#define WM_AGREE_BYTES 2032 // of payload, at most
+#define WM_AGREE_VALUES 11
+#define WM_AGREE_BYTES 2024 // of payload, at most
 
 typedef struct {
     int64_t values[WM_AGREE_VALUES];

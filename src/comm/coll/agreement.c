@@ -23,9 +23,10 @@ enum {
     NOTICES, // to be heeded
     CAPABLE, // of staying on the GPUs
     INCAPABLE,
+    RIDES_NOT, // what is said does not hold all that is sent
 };
 
-_Static_assert(INCAPABLE < WM_AGREE_VALUES, "there is room for each");
+_Static_assert(RIDES_NOT < WM_AGREE_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 
 // An element's number takes fewer bits, and a rank.
@@ -94,14 +95,17 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
     bool capable = native != NULL && native->capable;
     most[CAPABLE] = capable;
     most[INCAPABLE] = !capable;
-    int told = wm_agree_saying(comm, agreed, capable ? &native->said : NULL,
-                               capable ? sizeof native->said : 0,
-                               code < 0 ? &later : err);
+    most[RIDES_NOT] = !agreement->rides_all;
+    int told = wm_agree_saying(
+        comm, agreed, &native->said,
+        capable || agreement->rides_all ? agreement->nbytes : 0,
+        code < 0 ? &later : err);
     agreement->stages = most[STAGES] != 0;
     agreement->busy = most[BUSY] != 0;
     agreement->notices = most[NOTICES] != 0;
     agreement->mixed = most[CAPABLE] != 0 && most[INCAPABLE] != 0;
     agreement->stays = most[INCAPABLE] == 0;
+    agreement->rides_all = most[RIDES_NOT] == 0;
     if (code < 0 || told < 0)
         return code < 0 ? code : told;
     if (most[FAILED] != 0)

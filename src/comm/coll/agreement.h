@@ -44,10 +44,12 @@ typedef struct {
     bool busy;         // afterwards: whether any rank is
     bool begun;        // afterwards: all go on, to the end
     wm_agree_t *rides; // NULL, or with the payload
-    // NULL, or what this rank says of its GPU memory, if it is capable.
+    // NULL, or what this rank says, so many bytes, if it is capable or it
+    // holds all that the rank sends; afterwards whether all are, or some, or
+    // it holds what all send.
     const wm_native_t *native;
-    bool mixed; // afterwards: some ranks are, others not
-    bool stays; // afterwards: all are
+    size_t nbytes;
+    bool stays, mixed, rides_all;
 } wm_agreement_t;
 
 // Where one rank failed, all raise.

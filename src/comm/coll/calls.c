@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The collectives that MPI does where GPUs do not: in one phase, each rank
-// takes what the others have for it.
+// takes what the others have for it. What is short and on the host is said at
+// the gates, and taken from there.
+#include <stddef.h>
 #include <string.h>
 
 #include "comm/coll/coll.h"
@@ -198,9 +200,8 @@ static void
 make_plan(const run_t *run, wm_plan_t *plan)
 {
     const wm_coll_t *call = run->call;
-    wm_facts_t facts;
-    wm_native_facts(&run->native, &facts);
     int rank = run->comm->rank, size = run->comm->size;
+    const wm_facts_t facts = {.rank = rank, .size = size};
     // In place, but where what is received lies over what others read.
     bool keeps = sends(run) && receives(run)
                  && (call->send == NULL || call->receive == NULL)
@@ -223,7 +224,7 @@ begin(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->call;
     wm_call_kind_t kind = call->kind;
-    if (!call->capable
+    if (!call->on_device
         || (shapes[kind].reduces
             && !wm_native_reduces(call->type, call->op, &run->type, &run->op)))
         return 0;
@@ -245,6 +246,53 @@ begin(run_t *run, wm_error_t *err)
     return code;
 }
 
+// Says all that is sent, where that can be.
+static bool
+ride(run_t *run)
+{
+    const wm_coll_t *call = run->call;
+    wm_said_t *said = &run->native.said;
+    bool known = !shapes[call->kind].reduces
+                 || wm_native_reduces(call->type, call->op, &run->type,
+                                      &run->op);
+    const wm_buffer_t *sent = sends(run) ? call->send : NULL;
+    if (!call->on_host || !known || shapes[call->kind].varies
+        || is_in_place(run) || (receives(run) && call->receive == NULL)
+        || (sent != NULL && sent->nbytes > sizeof said->bytes))
+        return false;
+    say(run);
+    if (sent != NULL)
+        memcpy(said->bytes, sent->data, sent->nbytes);
+    return true;
+}
+
+// All have said what they send.
+static int
+take(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_t *call = run->call;
+    wm_plan_t plan;
+    int code = compare(run, err);
+    if (code < 0)
+        return code;
+    make_plan(run, &plan);
+    for (int i = 0; i < plan.count; ++i) {
+        const wm_move_t *move = &plan.moves[i];
+        const void *sources[WM_REDUCE_SOURCES];
+        for (int k = 0; k < move->count; ++k) {
+            const wm_said_t *said = wm_agree_said(run->comm, move->first + k);
+            sources[k] = said->bytes + move->from;
+        }
+        char *into = call->receive->data + move->into;
+        if (move->count > 1)
+            wm_reduce_host(run->type, run->op, into, sources, move->count,
+                           move->nbytes / call->size);
+        else
+            memcpy(into, sources[0], move->nbytes);
+    }
+    return 0;
+}
+
 int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
@@ -253,7 +301,15 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_error_t wrong = {.code = 0};
     wm_plan_t plan;
     agreed.code = begin(&run, err);
+    agreed.rides_all = ride(&run);
+    agreed.nbytes = sizeof run.native.said;
+    if (agreed.rides_all)
+        agreed.nbytes =
+            offsetof(wm_said_t, bytes)
+            + (sends(&run) && call->send != NULL ? call->send->nbytes : 0);
     int code = wm_agreement_make(comm, &agreed, err);
+    if (code == 0 && agreed.rides_all)
+        return take(&run, err);
     if (code == 0 && !agreed.stays)
         code = 1;
     if (code == 0 && (code = compare(&run, err)) == 0) {

@@ -255,6 +255,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .detail = root,
         .count = buffer->nbytes,
         .native = &native,
+        .nbytes = sizeof native.said,
         .code = wm_native_begin(&native, comm, &given, err),
     };
     int code = native.capable ? bcast_native(comm, &native, &agreed, err) : 1;
@@ -411,6 +412,7 @@ allreduce_native(wm_comm_t *comm, const reduction_t *asked,
     wm_agreement_t agreed = ask_allreduce(asked);
     agreed.code = begun;
     agreed.native = native;
+    agreed.nbytes = sizeof native->said;
     int code = wm_agreement_make(comm, &agreed, err);
     if (code < 0 || !agreed.stays)
         return code < 0 ? code : 1;

@@ -37,9 +37,10 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
 // Any other, as this rank has been asked for it.
 typedef struct {
     wm_call_kind_t kind;
-    // Its arguments were read, and are contiguous memory of a GPU: what is
-    // said below. Else the others hear that MPI is to do it.
-    bool capable;
+    // Its arguments were read, and are contiguous memory of a GPU, or of the
+    // host, which nobody else uses: what is said below. Else the others hear
+    // that MPI is to do it.
+    bool on_device, on_host;
     wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
     int root;
     // Of v-forms, for each rank; else NULL, and all blocks are alike.
@@ -57,7 +58,8 @@ wm_coll_is_asked(const wm_comm_t *comm)
 }
 
 // By all ranks of such a communicator: does it on the GPUs where all are
-// capable; 1 where MPI is to do it.
+// capable, or at the gates where all that is sent is short and on the host; 1
+// where MPI is to do it.
 WM_MUST_CHECK int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 

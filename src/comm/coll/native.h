@@ -27,9 +27,12 @@ typedef struct {
     uint64_t block;       // bytes of a block, where all are alike
     int32_t code, detail; // of its error
     char text[160];
-    // What it has for each rank, where that is not alike: as many are said as
-    // there are ranks.
-    wm_span_t spans[WM_GATE_RANKS];
+    union {
+        // What it has for each rank, where that is not alike.
+        wm_span_t spans[WM_GATE_RANKS];
+        // What it sends, where that is short and on the host.
+        _Alignas(16) char bytes[sizeof(wm_span_t) * WM_GATE_RANKS];
+    };
 } wm_said_t;
 
 // What a rank gives to a call.

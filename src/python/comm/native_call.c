@@ -110,7 +110,7 @@ read_side(PyObject *value, bool writable, int form, int size, side_t *side)
     side->given = true;
     const wm_message_t *message = &side->message;
     if (message->user != NULL || message->size != message->extent
-        || !wm_buffer_on_device(&message->buffer))
+        || (form == VARYING && !wm_buffer_on_device(&message->buffer)))
         return -1;
     if (form == EQUAL)
         return message->buffer.nbytes % ((size_t)size * message->size) == 0
@@ -123,6 +123,19 @@ typedef struct {
     side_t sent, received;
     wm_coll_t call;
 } asked_t;
+
+static bool
+is_all(const wm_coll_t *call, bool on_device)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    for (int i = 0; i < 2; ++i)
+        if (sides[i] != NULL
+            && (wm_buffer_on_device(sides[i]) != on_device
+                || (!on_device
+                    && sides[i]->producer.kind != WM_PRODUCER_NONE)))
+            return false;
+    return true;
+}
 
 // Fills what is asked for; -1, maybe with an exception, where MPI is to read
 // it.
@@ -185,12 +198,14 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
                                           : NULL;
     call->sends = asked->sent.varies ? asked->sent.spans : NULL;
     call->receives = asked->received.varies ? asked->received.spans : NULL;
+    call->on_device = is_all(call, true);
+    call->on_host = is_all(call, false);
     return 0;
 }
 
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
-                  Py_ssize_t given, PyObject *keywords, bool plain)
+                  Py_ssize_t given, PyObject *keywords)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -206,14 +221,14 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     asked.sent.given = asked.received.given = false;
     asked.sent.varies = asked.received.varies = false;
     asked.call.kind = kind;
-    asked.call.capable =
-        !plain
-        && read_call(kind, channel.comm, args, given, keywords, &asked) == 0;
-    PyErr_Clear(); // MPI, or mpi4py, will say it
+    bool known = read_call(kind, channel.comm, args, given, keywords, &asked)
+                 == 0;
+    if (!known)
+        PyErr_Clear(); // MPI, or mpi4py, will say it
     wm_call = (wm_call_t){
         .name = names[kind],
         .collective = true,
-        .type = asked.call.capable ? asked.call.type : MPI_DATATYPE_NULL,
+        .type = known ? asked.call.type : MPI_DATATYPE_NULL,
     };
     WM_PY_UNLOCKED(code = wm_coll_call(channel.comm, &asked.call, &err));
     if (asked.sent.given)

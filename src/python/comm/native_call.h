@@ -11,11 +11,10 @@
 wm_call_kind_t
 wm_py_native_kind(const char *name);
 
-// Of a communicator and the rest of the arguments; `plain`: there is nothing
-// but host memory in it. 0 where it was done, 1 where MPI is to do it, -1 with
-// an exception: on all ranks alike.
+// Of a communicator and the rest of the arguments. 0 where it was done, 1
+// where MPI is to do it, -1 with an exception: on all ranks alike.
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
-                  Py_ssize_t given, PyObject *keywords, bool plain);
+                  Py_ssize_t given, PyObject *keywords);
 
 #endif

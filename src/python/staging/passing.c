@@ -130,7 +130,7 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     if (self->native != WM_CALL_UNKNOWN && given > 0
         && wm_engine_check(NULL) == 0) {
         int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
-                                     args + 1, given - 1, names, !ours);
+                                     args + 1, given - 1, names);
         if (code <= 0)
             return code < 0 ? NULL : Py_NewRef(Py_None);
     }
