@@ -140,10 +140,9 @@ def test_gpus_and_hosts_together(comm):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_rank_that_fails_is_told_of(comm, fail):
     """All raise, and the next one is right."""
-    if kinds.is_real():
-        pytest.skip("needs the simulated driver")
     a, out = wm.ones(1000, "int32"), wm.empty(1000, "int32")
     calls = {
         "LaunchKernel": lambda: comm.Allreduce(a, out),
