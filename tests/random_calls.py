@@ -9,9 +9,9 @@ goes.
 
 import math
 import random
+from dataclasses import dataclass, field
 
 from mpi4py import MPI
-from dataclasses import dataclass, field
 
 import random_values as values
 from random_exchanges import (

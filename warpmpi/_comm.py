@@ -215,8 +215,9 @@ class _Communicator(
 def _bcast(self: Any, buf: Any, root: int = 0) -> None:
     """Send root's array to all ranks.
 
-    GPU arrays go through page-locked host memory, those with a derived
-    datatype packed. The counts must agree, the kinds of memory need not.
+    From GPU to GPU within a host, else through page-locked host memory; GPU
+    memory with a derived datatype is packed. The counts must agree, the kinds
+    of memory need not.
     """
     if not _has_gaps(buf):
         _core.CommMethods.Bcast(self, buf, root)

@@ -58,8 +58,9 @@ tell_others(const wm_channel_t *channel)
 PyDoc_STRVAR(
     comm_Bcast_doc,
     "Bcast($self, /, buf, root=0)\n--\n\n"
-    "Send root's array to all ranks; GPU arrays go through page-locked\n"
-    "host memory. The counts must agree, the kinds of memory need not.\n"
+    "Send root's array to all ranks: from GPU to GPU within a host, else\n"
+    "through page-locked host memory. The counts must agree, the kinds of\n"
+    "memory need not.\n"
     "Raises on all ranks: MPI.Exception (counts, roots), TypeError\n"
     "(another call), wm.CudaError.");
 
@@ -158,7 +159,8 @@ PyDoc_STRVAR(
     comm_Allreduce_doc,
     "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
     "Reduce elementwise over all ranks, by MPI.SUM unless op is given.\n\n"
-    "sendbuf may be MPI.IN_PLACE. GPU arrays go through page-locked host\n"
+    "sendbuf may be MPI.IN_PLACE. GPU arrays are reduced on the GPUs within\n"
+    "a host, in the order of the ranks, else through page-locked host\n"
     "memory. Raises on all ranks: MPI.Exception (counts), TypeError\n"
     "(element types, another call), wm.CudaError.");
 
