@@ -177,7 +177,7 @@ compare(const run_t *run, wm_error_t *err)
     return 0;
 }
 
-// What this rank alone sees, of the v-forms.
+// What this rank alone sees.
 static int
 check_spans(const run_t *run, wm_error_t *err)
 {
@@ -261,6 +261,8 @@ ride(run_t *run)
         || (sent != NULL && sent->nbytes > sizeof said->bytes))
         return false;
     say(run);
+    if (run->want != run->block) // else it is that of all
+        return false;
     if (sent != NULL)
         memcpy(said->bytes, sent->data, sent->nbytes);
     return true;
@@ -313,7 +315,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     if (code == 0 && !agreed.stays)
         code = 1;
     if (code == 0 && (code = compare(&run, err)) == 0) {
-        if (shapes[call->kind].varies)
+        if (!shapes[call->kind].reduces)
             (void)!check_spans(&run, &wrong);
         make_plan(&run, &plan);
         code = wm_native_run(&run.native, &plan, run.type, run.op, &wrong,

@@ -137,6 +137,23 @@ is_all(const wm_coll_t *call, bool on_device)
     return true;
 }
 
+// Whether mpi4py takes the two for what is reduced. Bytes, unless they are
+// given so, are elements that MPI does not know.
+static bool
+is_reduced(wm_call_kind_t kind, const asked_t *asked, size_t ranks)
+{
+    const wm_message_t *sent = &asked->sent.message;
+    const wm_message_t *received = &asked->received.message;
+    size_t blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK ? ranks : 1;
+    if ((asked->sent.given && sent->type == MPI_BYTE && sent->datatype == NULL)
+        || (asked->received.given && received->type == MPI_BYTE
+            && received->datatype == NULL))
+        return false;
+    return !asked->sent.given || !asked->received.given
+           || (sent->type == received->type
+               && sent->buffer.nbytes == blocks * received->buffer.nbytes);
+}
+
 // Fills what is asked for; -1, maybe with an exception, where MPI is to read
 // it.
 static int
@@ -191,6 +208,9 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     if (!root && !asked->sent.given && !scatters)
         return -1;
     const side_t *side = asked->sent.given ? &asked->sent : &asked->received;
+    if (count > 2 && !strcmp(calls[kind].names[2], "op")
+        && !is_reduced(kind, asked, (size_t)comm->size))
+        return -1;
     call->type = side->message.type;
     call->size = side->message.size;
     call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
