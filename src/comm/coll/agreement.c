@@ -96,10 +96,10 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
     most[CAPABLE] = capable;
     most[INCAPABLE] = !capable;
     most[RIDES_NOT] = !agreement->rides_all;
-    int told = wm_agree_saying(
-        comm, agreed, &native->said,
-        capable || agreement->rides_all ? agreement->nbytes : 0,
-        code < 0 ? &later : err);
+    bool says = native != NULL && (capable || agreement->rides_all);
+    int told = wm_agree_saying(comm, agreed, says ? &native->said : NULL,
+                               says ? agreement->nbytes : 0,
+                               code < 0 ? &later : err);
     agreement->stages = most[STAGES] != 0;
     agreement->busy = most[BUSY] != 0;
     agreement->notices = most[NOTICES] != 0;
