@@ -28,6 +28,7 @@ BLOCKING, NONBLOCKING, PERSISTENT = HOW = ("", "I", "_init")
 UNEVEN = ("Alltoallv", "Alltoallw")
 VENDOR, VERSION = MPI.get_vendor()
 OLD = VENDOR == "Open MPI" and VERSION < (5,)
+OTHER = VENDOR != "Open MPI" or OLD  # than the one that the plans are for
 WEIGHTS = {"Bcast": 2, "Allreduce": 4, "Barrier": 0.5}
 EDGES = 4095, 4096, 4097, 65_536, 65_544, 1 << 18, (1 << 20) + 16
 
