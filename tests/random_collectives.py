@@ -17,7 +17,6 @@ With --plain mpi4py's own communicators and host memory serve: what is wrong
 then is MPI's.
 """
 
-import argparse
 import os
 import random
 import sys
@@ -569,10 +568,7 @@ def run(world, argv=()):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = lives.parser(__doc__)
     add = parser.add_argument
     add("--seed", type=int, default=1)
     add("--collectives", type=int, default=10_000, help="at least so many")
@@ -585,14 +581,7 @@ def parse(argv):
     add("--forms", nargs="*", choices=("blocking", "I", "init"))
     add("--plain", action="store_true", help="mpi4py itself, on the host")
     add("--verbose", action="store_true")
-    options = parser.parse_args(list(argv))
-    given = list(argv)
-    for name in "--seed", "--first", "--collectives", "--seconds":
-        if name in given:
-            cut = given.index(name)
-            del given[cut : cut + 2]
-    options.given = given
-    return options
+    return lives.parse(parser, argv, "--collectives")
 
 
 def main():

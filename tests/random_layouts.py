@@ -9,7 +9,6 @@ those named so are elements, not bytes.
 from dataclasses import dataclass
 
 import numpy as np
-from mpi4py import MPI
 
 
 @dataclass(frozen=True)
@@ -233,8 +232,3 @@ class Specifications:
                 [buffer, counts, displs, types],
             )
         )
-
-
-def base_of(element):
-    """MPI's datatype of an element, for a NumPy one of MPI's own."""
-    return MPI.Datatype.fromcode(element.char)

@@ -18,7 +18,6 @@ its messages are under way. Below MPI_THREAD_MULTIPLE nothing is waited for by
 MPI's own calls, as those know nothing of copies.
 """
 
-import argparse
 import random
 import sys
 import time
@@ -1012,10 +1011,7 @@ def run(world, argv=()):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = lives.parser(__doc__)
     add = parser.add_argument
     add("--seed", type=int, default=1)
     add("--messages", type=int, default=10_000, help="at least so many")
@@ -1028,14 +1024,7 @@ def parse(argv):
     add("--basic", action="store_true", help="without calls added later")
     add("--freed", action="store_true", help="with what is under way")
     add("--verbose", action="store_true")
-    options = parser.parse_args(list(argv))
-    given = list(argv)
-    for name in "--seed", "--first", "--messages", "--seconds":
-        if name in given:
-            cut = given.index(name)
-            del given[cut : cut + 2]
-    options.given = given
-    return options
+    return lives.parse(parser, argv, "--messages")
 
 
 def main():

@@ -8,7 +8,6 @@ the two queues that MPI has, of receives begun and of messages that came, says
 what must come out.
 """
 
-import argparse
 import random
 import sys
 import time
@@ -209,10 +208,7 @@ def run(comm, seed, first, count, used=kinds.KINDS, watched=None):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = lives.parser(__doc__)
     add = parser.add_argument
     add("--seed", type=int, default=1)
     add("--first", type=int, default=0, help="plan to begin with")

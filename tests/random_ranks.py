@@ -4,6 +4,7 @@
 Ranks act as if on several hosts, are stopped and go on, and are watched.
 """
 
+import argparse
 import faulthandler
 import os
 import random
@@ -15,6 +16,28 @@ import threading
 import time
 
 SPANS = 0.05, 0.5  # seconds in which a rank runs, or is stopped
+
+
+def parser(text):
+    """Of a program with that docstring."""
+    return argparse.ArgumentParser(
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def parse(of, argv, counted):
+    """Its options, and in `given` the words that are to be said again.
+
+    counted: the option that tells how many there are to be.
+    """
+    options = of.parse_args(list(argv))
+    options.given = list(argv)
+    for name in "--seed", "--first", counted, "--seconds":
+        if name in options.given:
+            cut = options.given.index(name)
+            del options.given[cut : cut + 2]
+    return options
 
 
 def options(add):

@@ -34,6 +34,12 @@ _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 #define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
 #define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
 
+const char *
+wm_call_name(wm_call_kind_t kind)
+{
+    return call_names[kind];
+}
+
 static int
 compare(const wm_agreement_t *mine, const int64_t *most, wm_error_t *err)
 {

@@ -34,6 +34,10 @@ typedef enum {
         WM_CALL_KINDS,
 } wm_call_kind_t;
 
+// As users know it; borrowed, static.
+const char *
+wm_call_name(wm_call_kind_t kind);
+
 typedef struct {
     int code;            // of what this rank has done so far
     wm_call_kind_t call; // what all must be in,

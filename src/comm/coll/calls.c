@@ -252,13 +252,12 @@ ride(run_t *run)
 {
     const wm_coll_t *call = run->call;
     wm_said_t *said = &run->native.said;
-    bool known = !shapes[call->kind].reduces
-                 || wm_native_reduces(call->type, call->op, &run->type,
-                                      &run->op);
     const wm_buffer_t *sent = sends(run) ? call->send : NULL;
-    if (!call->on_host || !known || shapes[call->kind].varies
-        || is_in_place(run) || (receives(run) && call->receive == NULL)
-        || (sent != NULL && sent->nbytes > sizeof said->bytes))
+    if (!call->on_host || shapes[call->kind].varies || is_in_place(run)
+        || (receives(run) && call->receive == NULL)
+        || (sent != NULL && sent->nbytes > sizeof said->bytes)
+        || (shapes[call->kind].reduces
+            && !wm_native_reduces(call->type, call->op, &run->type, &run->op)))
         return false;
     say(run);
     if (run->want != run->block) // else it is that of all

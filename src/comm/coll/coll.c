@@ -235,9 +235,9 @@ bcast_native(wm_comm_t *comm, wm_native_t *native, wm_agreement_t *agreed,
     if (code < 0 || !agreed->stays)
         return code < 0 ? code : 1;
     wm_native_facts(native, &facts);
-    return wm_plan_bcast(&facts, &plan) ? wm_native_run(
-               native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP, &nothing, err)
-                                        : 1;
+    wm_plan_bcast(&facts, &plan);
+    return wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
+                         &nothing, err);
 }
 
 static int

@@ -350,25 +350,29 @@ wm_native_end(wm_native_t *native)
         wm_block_free(native->stand_in, 0, NULL, NULL);
 }
 
-// What the elements are made of, in MPI's words for those of array/dtype.h.
-static const MPI_Datatype *
-known_types(void)
+// The numbers of what MPI calls those of array/dtype.h, and its pairs.
+static const int64_t *
+known_numbers(void)
 {
-    static MPI_Datatype types[WM_REDUCE_TYPES];
     static _Atomic bool made;
-    if (!made) {
+    static int64_t numbers[WM_REDUCE_TYPES];
+    const MPI_Datatype types[WM_REDUCE_TYPES] = {
 #define X(NAME, name, typestr, bytes, code, format, type)                     \
-    types[WM_REDUCE_##NAME] = type;
+    [WM_REDUCE_##NAME] = type,
         WM_DTYPE_ROWS(X)
 #undef X
-        types[WM_REDUCE_FLOAT_INT] = MPI_FLOAT_INT;
-        types[WM_REDUCE_DOUBLE_INT] = MPI_DOUBLE_INT;
-        types[WM_REDUCE_LONG_INT] = MPI_LONG_INT;
-        types[WM_REDUCE_INT_INT] = MPI_2INT;
-        types[WM_REDUCE_SHORT_INT] = MPI_SHORT_INT;
-        made = true;
-    }
-    return types;
+            [WM_REDUCE_FLOAT_INT] = MPI_FLOAT_INT,
+        [WM_REDUCE_DOUBLE_INT] = MPI_DOUBLE_INT,
+        [WM_REDUCE_LONG_INT] = MPI_LONG_INT,
+        [WM_REDUCE_INT_INT] = MPI_2INT,
+        [WM_REDUCE_SHORT_INT] = MPI_SHORT_INT,
+    };
+    for (int i = 0; i < WM_REDUCE_TYPES && !made; ++i)
+        numbers[i] = types[i] != MPI_DATATYPE_NULL
+                         ? wm_element_number(types[i])
+                         : 0;
+    made = true;
+    return numbers;
 }
 
 bool
@@ -385,15 +389,13 @@ wm_native_reduces(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
         [WM_REDUCE_REPLACE] = MPI_REPLACE, [WM_REDUCE_NO_OP] = MPI_NO_OP,
     };
     int at = 0, of = 0;
-    const MPI_Datatype *types = known_types();
+    const int64_t *numbers = known_numbers();
     while (at < WM_REDUCE_OPS && ops[at] != op)
         ++at;
     if (at == WM_REDUCE_OPS || type == MPI_DATATYPE_NULL)
         return false;
     int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);
-    while (of < WM_REDUCE_TYPES
-           && (types[of] == MPI_DATATYPE_NULL
-               || wm_element_number(types[of]) != number))
+    while (of < WM_REDUCE_TYPES && numbers[of] != number)
         ++of;
     *kind = (wm_reduce_type_t)of;
     *by = (wm_reduce_op_t)at;

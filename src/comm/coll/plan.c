@@ -11,7 +11,6 @@ add(wm_plan_t *plan, const wm_move_t *move)
 {
     if (move->nbytes > 0)
         plan->moves[plan->count++] = *move;
-    plan->phases = move->phase + 1;
 }
 
 // Part `index` of `parts`: where it begins; its bytes are up to the next.
@@ -30,6 +29,7 @@ static void
 reduce_all(const wm_facts_t *facts, wm_plan_t *plan)
 {
     add(plan, &(wm_move_t){.count = facts->size, .nbytes = facts->nbytes});
+    plan->phases = 1;
 }
 
 // Each its part out of all, then the others' parts out of their results.
@@ -61,7 +61,7 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     size_t size = (size_t)facts->size;
     size_t once = (size - 1) * facts->nbytes; // that come over the links
     size_t twice = size > 1 ? 2 * once / size : 0;
-    plan->phases = plan->count = 0;
+    plan->count = 0;
     if (!facts->aliased && (!facts->readable || once <= twice + PHASE_BYTES))
         reduce_all(facts, plan);
     else if (facts->readable)
@@ -95,13 +95,12 @@ scatter_and_gather(const wm_facts_t *facts, wm_plan_t *plan)
     }
 }
 
-bool
+void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
 {
     size_t takers = (size_t)facts->size - 1;
     bool parts = takers > 1 && facts->readable && facts->nbytes > PHASE_BYTES;
     plan->count = 0;
-    plan->phases = 1;
     if (facts->rank != facts->root && parts)
         scatter_and_gather(facts, plan);
     else if (facts->rank != facts->root)
@@ -109,7 +108,6 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
                                .count = 1,
                                .nbytes = facts->nbytes});
     plan->phases = parts ? 2 : 1;
-    return true;
 }
 
 void

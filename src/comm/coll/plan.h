@@ -50,7 +50,7 @@ typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);
 
-bool
+void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan);
 
 // What each rank has for this one goes to where it wants it; its own stays

@@ -32,17 +32,12 @@ static const struct {
     [WM_CALL_EXSCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
 };
 
-static const char *const names[WM_CALL_KINDS] = {[WM_CALL_UNKNOWN] = "",
-#define X(NAME, name) [WM_CALL_##NAME] = name,
-                                                 WM_CALLS(X)
-#undef X
-};
-
 wm_call_kind_t
 wm_py_native_kind(const char *name)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && strcmp(names[kind], name) == 0)
+        if (calls[kind].count > 0
+            && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
 }
@@ -163,23 +158,22 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     PyObject *values[5] = {NULL};
     wm_coll_t *call = &asked->call;
     int count = calls[kind].count;
-    if (wm_py_arguments(names[kind], calls[kind].names, count,
+    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
                         calls[kind].required, args, given, keywords, values)
         < 0)
         return -1;
     call->root = -1;
     call->op = MPI_SUM;
     bool rooted = strcmp(calls[kind].names[count - 1], "root") == 0;
-    PyObject *op = kind == WM_CALL_REDUCE ? values[2]
-                   : rooted               ? NULL
-                                          : values[2];
+    bool reduces = count > 2 && strcmp(calls[kind].names[2], "op") == 0;
     if (rooted) {
         call->root = 0;
         if (wm_py_argument_int(values[count - 1], "root", &call->root) < 0
             || call->root < 0 || call->root >= comm->size)
             return -1;
     }
-    if (op != NULL && count > 2 && wm_py_mpi_op(op, "op", &call->op) < 0)
+    if (reduces && values[2] != NULL
+        && wm_py_mpi_op(values[2], "op", &call->op) < 0)
         return -1;
     bool root = !rooted || call->root == comm->rank;
     bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV;
@@ -208,8 +202,7 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     if (!root && !asked->sent.given && !scatters)
         return -1;
     const side_t *side = asked->sent.given ? &asked->sent : &asked->received;
-    if (count > 2 && !strcmp(calls[kind].names[2], "op")
-        && !is_reduced(kind, asked, (size_t)comm->size))
+    if (reduces && !is_reduced(kind, asked, (size_t)comm->size))
         return -1;
     call->type = side->message.type;
     call->size = side->message.size;
@@ -246,7 +239,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (!known)
         PyErr_Clear(); // MPI, or mpi4py, will say it
     wm_call = (wm_call_t){
-        .name = names[kind],
+        .name = wm_call_name(kind),
         .collective = true,
         .type = known ? asked.call.type : MPI_DATATYPE_NULL,
     };
