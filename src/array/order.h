@@ -78,6 +78,10 @@ WM_MUST_CHECK int
 wm_producer_idle(const wm_producer_t *producer, bool to_write, bool *idle,
                  wm_error_t *err);
 
+// Refuses one whose stream is being captured; see wm_stream_refuse_capture.
+WM_MUST_CHECK int
+wm_producer_refuse_capture(const wm_producer_t *producer, wm_error_t *err);
+
 // Makes `stream` of `device` wait for the producer; DEVICE synchronises it on
 // the host (release the GIL around this).
 WM_MUST_CHECK int

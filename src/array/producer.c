@@ -91,3 +91,12 @@ wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
         return 0;
     }
 }
+
+int
+wm_producer_refuse_capture(const wm_producer_t *producer, wm_error_t *err)
+{
+    return producer->kind == WM_PRODUCER_STREAM
+               ? wm_stream_refuse_capture(producer->device, producer->stream,
+                                          "the stream of the array", err)
+               : 0;
+}

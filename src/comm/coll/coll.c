@@ -56,10 +56,7 @@ end_open(end_t *end, const wm_buffer_t *buffer, bool to_write, size_t piece,
                    : 0;
     wm_access_begin(&end->access, producer, to_write,
                     buffer->memory.device >= 0 ? buffer->memory.device : 0);
-    int code = 0;
-    if (producer->kind == WM_PRODUCER_STREAM)
-        code = wm_stream_refuse_capture(producer->device, producer->stream,
-                                        "the stream of the array", err);
+    int code = wm_producer_refuse_capture(producer, err);
     if (code == 0)
         code = wm_pinned_alloc(piece, (void **)&end->stage, err);
     return code < 0 ? code : wm_access_open(&end->access, err);

@@ -116,16 +116,6 @@ open_target(wm_native_t *native, const wm_buffer_t *target, wm_error_t *err)
     return code;
 }
 
-static int
-refuse_capture(const wm_buffer_t *buffer, wm_error_t *err)
-{
-    const wm_producer_t *producer = &buffer->producer;
-    return producer->kind == WM_PRODUCER_STREAM
-               ? wm_stream_refuse_capture(producer->device, producer->stream,
-                                          "the stream of the array", err)
-               : 0;
-}
-
 int
 wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
                 wm_error_t *err)
@@ -149,14 +139,14 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
     if (source != NULL) {
         wm_access_begin(&native->from, &source->producer, in_place,
                         native->device);
-        code = refuse_capture(source, err);
+        code = wm_producer_refuse_capture(&source->producer, err);
         if (code == 0 && source->nbytes > 0)
             code = settle(native, source, given->copied, err);
     }
     if (receive != NULL && code == 0) {
         wm_access_begin(&native->into, &receive->producer, true,
                         native->device);
-        code = refuse_capture(receive, err);
+        code = wm_producer_refuse_capture(&receive->producer, err);
         if (code == 0 && receive->nbytes > 0)
             code = open_target(native, receive, err);
     }

@@ -83,9 +83,8 @@ wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
     if (envelope->stream_device >= 0)
         code = wm_stream_refuse_capture(envelope->stream_device,
                                         envelope->stream, "the stream", err);
-    if (code == 0 && producer->kind == WM_PRODUCER_STREAM && device)
-        code = wm_stream_refuse_capture(producer->device, producer->stream,
-                                        "the stream of the array", err);
+    if (code == 0 && device)
+        code = wm_producer_refuse_capture(producer, err);
     if (code == 0 && envelope->stream_device >= 0 && !device)
         code = wm_stream_synchronize(envelope->stream_device, envelope->stream,
                                      err);
