@@ -176,7 +176,7 @@ STAGED = """
 
     if comm.rank == 0:
         sending = comm.Isend(array, 1, 3)
-        MPI.COMM_WORLD.Recv(np.zeros(1), 1, 7)
+        MPI.COMM_WORLD.Sendrecv(np.zeros(1), 1, 7, np.zeros(1), 1, 7)
         while slot() is None:
             sending.Test()
         row = slot()
@@ -184,6 +184,7 @@ STAGED = """
             row[int(place)] = int(value)
     else:
         request = comm.Irecv(array, 0, 3)
+        MPI.COMM_WORLD.Recv(np.zeros(1), 0, 7)
         for _ in range(100):  # until it has answered
             request.Test()
             time.sleep(0.002)
