@@ -24,7 +24,8 @@
     X(REDUCE, "Reduce")                                                       \
     X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
     X(SCAN, "Scan")                                                           \
-    X(EXSCAN, "Exscan")
+    X(EXSCAN, "Exscan")                                                       \
+    X(ON_STREAM, "a collective on a stream")
 
 typedef enum {
     WM_CALL_UNKNOWN,

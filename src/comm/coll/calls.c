@@ -8,12 +8,9 @@
 #include "comm/coll/coll.h"
 #include "comm/message/element.h"
 
-// What a call does with its buffers.
-static const struct {
-    bool scatters; // what a rank sends is a block for each
-    bool gathers;  // what a rank receives is a block of each
-    bool rooted, reduces, varies;
-} shapes[WM_CALL_KINDS] = {
+static const wm_shape_t shapes[WM_CALL_KINDS] = {
+    [WM_CALL_BCAST] = {.rooted = true},
+    [WM_CALL_ALLREDUCE] = {.reduces = true},
     [WM_CALL_GATHER] = {.gathers = true, .rooted = true},
     [WM_CALL_GATHERV] = {.gathers = true, .rooted = true, .varies = true},
     [WM_CALL_SCATTER] = {.scatters = true, .rooted = true},
@@ -27,6 +24,12 @@ static const struct {
     [WM_CALL_SCAN] = {.reduces = true},
     [WM_CALL_EXSCAN] = {.reduces = true},
 };
+
+const wm_shape_t *
+wm_coll_shape(wm_call_kind_t kind)
+{
+    return &shapes[kind];
+}
 
 typedef struct {
     wm_comm_t *comm;

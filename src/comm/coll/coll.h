@@ -50,6 +50,16 @@ typedef struct {
     MPI_Op op; // by what
 } wm_coll_t;
 
+// What a call does with its buffers.
+typedef struct {
+    bool scatters; // what a rank sends is a block for each
+    bool gathers;  // what a rank receives is a block of each
+    bool rooted, reduces, varies;
+} wm_shape_t;
+
+const wm_shape_t *
+wm_coll_shape(wm_call_kind_t kind);
+
 // Whether ranks tell each other of calls that MPI may do.
 static inline bool
 wm_coll_is_asked(const wm_comm_t *comm)

@@ -18,8 +18,8 @@
 
 enum { MAPPED = 1, MOVED }; // steps; each phase is one
 
-static bool
-is_reached(const wm_comm_t *comm)
+bool
+wm_native_is_reached(const wm_comm_t *comm)
 {
     const wm_transport_t *forced = wm_transport_forced();
     if (comm->gates == NULL || (forced != NULL && forced != &wm_transport_ipc))
@@ -126,7 +126,8 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
     memset(native, 0, sizeof *native);
     native->comm = comm;
     native->device = -1;
-    native->capable = is_reached(comm) && is_taken(source, &native->device)
+    native->capable = wm_native_is_reached(comm)
+                      && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
                       && (source == NULL || !stands_in(source, given->copied)
                           || source->nbytes <= STAND_IN_BYTES);

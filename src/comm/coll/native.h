@@ -53,6 +53,10 @@ typedef struct {
     wm_said_t said;
 } wm_native_t;
 
+// Whether all ranks are at gates, and memory is not known to be out of reach.
+bool
+wm_native_is_reached(const wm_comm_t *comm);
+
 // Makes ready what is sent, which waits for its producer, and fills `said`.
 // Where this rank cannot take part `capable` is false, which is no error.
 WM_MUST_CHECK int

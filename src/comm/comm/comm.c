@@ -23,6 +23,7 @@ free_comm(wm_comm_t *comm)
         if (*handle != MPI_COMM_NULL)
             MPI_Comm_free(handle);
     }
+    wm_hooks.drop(comm);
     if (comm->gates != NULL) {
         wm_engine_lock();
         wm_gate_release(wm_gates_index(comm->gates));
@@ -32,7 +33,6 @@ free_comm(wm_comm_t *comm)
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
-    wm_hooks.drop(comm);
     free(comm->parts);
     free(comm);
 }

@@ -17,6 +17,7 @@ typedef struct wm_stashed wm_stashed_t;
 typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_trail wm_trail_t;
+typedef struct wm_slabs wm_slabs_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
@@ -30,6 +31,7 @@ typedef struct wm_comm {
     int tag_limit;
     wm_peer_t **peers;        // by rank
     wm_gates_t *gates;        // NULL: they meet by messages
+    wm_slabs_t *slabs;        // NULL: no collective on a stream yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash;      // matched, then put back

@@ -116,3 +116,9 @@ wm_gates_said(const wm_gates_t *gates, int rank)
 {
     return gates->of[rank].gate->said[turn(gates)];
 }
+
+wm_gate_t *
+wm_gates_of(const wm_gates_t *gates, int rank)
+{
+    return gates->of[rank].gate;
+}

@@ -20,6 +20,10 @@
 typedef struct {
     _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
     _Alignas(64) char said[2][WM_GATE_BYTES]; // of this meeting, of the last
+    // Of collectives on streams (comm/coll/slab.h): how far the streams are,
+    // and what they are to do.
+    _Alignas(64) _Atomic uint32_t streams;
+    _Atomic uint64_t asked;
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
@@ -65,5 +69,9 @@ wm_gates_have_reached(wm_gates_t *gates, int step);
 // What a rank has said.
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
+
+// A rank's.
+wm_gate_t *
+wm_gates_of(const wm_gates_t *gates, int rank);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "comm/coll/coll.h"
+#include "comm/coll/lockstep.h"
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
@@ -14,7 +14,11 @@ static const struct {
     const char *names[5];
     int count, required;
     int sends, receives;
+    bool elsewhere; // but on a stream: collectives.c
 } calls[WM_CALL_KINDS] = {
+    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WHOLE, WHOLE, true},
+    [WM_CALL_ALLREDUCE] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE, true},
     [WM_CALL_GATHER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, EQUAL},
     [WM_CALL_GATHERV] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, VARYING},
     [WM_CALL_SCATTER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, EQUAL, WHOLE},
@@ -36,7 +40,7 @@ wm_call_kind_t
 wm_py_native_kind(const char *name)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0
+        if (calls[kind].count > 0 && !calls[kind].elsewhere
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
@@ -176,7 +180,12 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         && wm_py_mpi_op(values[2], "op", &call->op) < 0)
         return -1;
     bool root = !rooted || call->root == comm->rank;
-    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV;
+    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
+                    || kind == WM_CALL_BCAST;
+    if (kind == WM_CALL_BCAST) { // one buffer
+        values[1] = root ? NULL : values[0];
+        values[0] = root ? values[0] : NULL;
+    }
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)
@@ -216,6 +225,23 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     return 0;
 }
 
+static void
+forget(asked_t *asked)
+{
+    memset(&asked->call, 0, sizeof asked->call);
+    asked->sent.given = asked->received.given = false;
+    asked->sent.varies = asked->received.varies = false;
+}
+
+static void
+release(asked_t *asked)
+{
+    if (asked->sent.given)
+        wm_py_message_release(&asked->sent.message);
+    if (asked->received.given)
+        wm_py_message_release(&asked->received.message);
+}
+
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords)
@@ -230,9 +256,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     }
     if (!wm_coll_is_asked(channel.comm))
         return 1;
-    memset(&asked.call, 0, sizeof asked.call);
-    asked.sent.given = asked.received.given = false;
-    asked.sent.varies = asked.received.varies = false;
+    forget(&asked);
     asked.call.kind = kind;
     bool known = read_call(kind, channel.comm, args, given, keywords, &asked)
                  == 0;
@@ -244,11 +268,44 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         .type = known ? asked.call.type : MPI_DATATYPE_NULL,
     };
     WM_PY_UNLOCKED(code = wm_coll_call(channel.comm, &asked.call, &err));
-    if (asked.sent.given)
-        wm_py_message_release(&asked.sent.message);
-    if (asked.received.given)
-        wm_py_message_release(&asked.received.message);
+    release(&asked);
     if (code < 0)
         wm_py_raise(&err);
     return code;
+}
+
+PyObject *
+wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
+                       PyObject *const *args, Py_ssize_t given,
+                       PyObject *keywords)
+{
+    wm_channel_t channel;
+    wm_error_t err = {.code = WM_ERR_TYPE};
+    asked_t asked;
+    int code;
+    PyObject *type, *value, *trace;
+    if (wm_py_channel_get(self, &channel) < 0)
+        return NULL;
+    forget(&asked);
+    asked.call.kind = kind;
+    bool known =
+        kind == WM_CALL_BARRIER
+        || read_call(kind, channel.comm, args, given, keywords, &asked) == 0;
+    if (!known && !PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError,
+                     "%s on a stream: its buffers are contiguous GPU arrays "
+                     "of elements that MPI knows, of one size on both sides; "
+                     "root: a rank; use the communicator itself, without "
+                     "on(stream), for other",
+                     wm_call_name(kind));
+    PyErr_Fetch(&type, &value, &trace);
+    WM_PY_UNLOCKED(
+        code = wm_lockstep_call(channel.comm, known ? &asked.call : NULL,
+                                channel.device, channel.stream, &err));
+    release(&asked);
+    if (!known) {
+        PyErr_Restore(type, value, trace);
+        return NULL;
+    }
+    return wm_py_none(code, &err);
 }

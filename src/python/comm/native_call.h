@@ -17,4 +17,11 @@ int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords);
 
+// Of comm.on(stream): gives it, or a barrier, to the stream. NULL with an
+// exception.
+PyObject *
+wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
+                       PyObject *const *args, Py_ssize_t given,
+                       PyObject *keywords);
+
 #endif

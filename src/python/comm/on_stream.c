@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The message calls of a communicator bound to a stream: comm.on(stream).
+// Messages and collectives of a communicator bound to a stream:
+// comm.on(stream).
 #include "python/comm/on_stream.h"
 
 #include "python/comm/calls.h"
+#include "python/comm/native_call.h"
 #include "python/device/py_stream.h"
 #include "python/message/channel.h"
 
@@ -55,10 +57,50 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW){0}};
+#define COLLECTIVES(X)                                                        \
+    X(Barrier, BARRIER, "")                                                   \
+    X(Bcast, BCAST, ", buf, root=0")                                          \
+    X(Gather, GATHER, ", sendbuf, recvbuf, root=0")                           \
+    X(Gatherv, GATHERV, ", sendbuf, recvbuf, root=0")                         \
+    X(Scatter, SCATTER, ", sendbuf, recvbuf, root=0")                         \
+    X(Scatterv, SCATTERV, ", sendbuf, recvbuf, root=0")                       \
+    X(Allgather, ALLGATHER, ", sendbuf, recvbuf")                             \
+    X(Allgatherv, ALLGATHERV, ", sendbuf, recvbuf")                           \
+    X(Alltoall, ALLTOALL, ", sendbuf, recvbuf")                               \
+    X(Alltoallv, ALLTOALLV, ", sendbuf, recvbuf")                             \
+    X(Reduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")                  \
+    X(Allreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")                    \
+    X(Reduce_scatter_block, REDUCE_SCATTER_BLOCK,                             \
+      ", sendbuf, recvbuf, op=...")                                          \
+    X(Scan, SCAN, ", sendbuf, recvbuf, op=...")                              \
+    X(Exscan, EXSCAN, ", sendbuf, recvbuf, op=...")
+
+#define X(name, KIND, arguments)                                              \
+    PyDoc_STRVAR(                                                             \
+        name##_doc, #name                                                     \
+        "($self, /" arguments ")\n--\n\n"                                     \
+        "mpi4py's " #name ", of contiguous GPU arrays: given to the\n"        \
+        "stream, which waits for the other ranks' streams. Returns\n"         \
+        "at once, but the first time.\n"                                      \
+        "Raises TypeError, ValueError, wm.CudaError, and RuntimeError\n"      \
+        "where ranks were found to differ in an earlier one.");               \
+    static PyObject *name(PyObject *self, PyObject *const *args,              \
+                          Py_ssize_t given, PyObject *keywords)               \
+    {                                                                         \
+        return wm_py_native_on_stream(WM_CALL_##KIND, self, args, given,      \
+                                      keywords);                              \
+    }
+COLLECTIVES(X)
+#undef X
+
+#define X(name, KIND, arguments) WM_PY_FASTCALL(#name, name),
+static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW)
+                                    COLLECTIVES(X){0}};
+#undef X
 
 PyDoc_STRVAR(on_stream_doc,
-             "Message calls of a communicator, ordered on one stream.");
+             "Messages and collectives of a communicator, ordered on one\n"
+             "stream.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)on_stream_doc},

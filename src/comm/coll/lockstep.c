@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/lockstep.h"
+
+#include "comm/coll/native.h"
+#include "comm/coll/slab.h"
+#include "comm/engine/stats.h"
+#include "comm/message/element.h"
+#include "cuda/stream.h"
+
+// A slab's half: what a rank sends, and then what it has reduced, or taken,
+// for others to read. Blocks for each rank share the first.
+#define AREA (WM_SLAB_HALF / 2)
+#define ALIGN 256
+
+typedef struct {
+    const wm_coll_t *call;
+    const wm_shape_t *shape;
+    const wm_comm_t *comm;
+    wm_slabs_t *slabs;
+    int device;
+    CUstream stream;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    bool sends, receives;
+    char *source, *target;
+    size_t room;                   // bytes of a piece of a block
+    size_t pieces;                 // of this rank
+    size_t piece;                  // this one
+    wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
+    wm_span_t into[WM_GATE_RANKS]; // likewise
+} run_t;
+
+static bool
+is_root(const run_t *run)
+{
+    return !run->shape->rooted || run->comm->rank == run->call->root;
+}
+
+// Where the blocks are: `nbytes` of them all, alike, or as given.
+static void
+lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
+{
+    for (int i = 0; i < blocks; ++i) {
+        size_t each = nbytes / (size_t)blocks;
+        spans[i] = given != NULL ? given[i]
+                                 : (wm_span_t){(size_t)i * each, each};
+    }
+}
+
+static void
+lay_out(run_t *run)
+{
+    const wm_coll_t *call = run->call;
+    const wm_shape_t *shape = run->shape;
+    int size = run->comm->size, rank = run->comm->rank;
+    bool in_place = call->send == NULL && run->sends && run->receives;
+    const wm_buffer_t *send = in_place ? call->receive : call->send;
+    if (run->receives && call->receive != NULL) {
+        run->target = call->receive->data;
+        lay(run->into, call->receives, call->receive->nbytes,
+            shape->gathers ? size : 1);
+    }
+    if (!run->sends || send == NULL)
+        return;
+    run->source = send->data;
+    if (in_place && shape->gathers && !shape->scatters)
+        run->out[0] = run->into[rank];
+    else
+        lay(run->out, in_place ? call->receives : call->sends, send->nbytes,
+            shape->scatters ? size : 1);
+}
+
+static void
+count_pieces(run_t *run)
+{
+    size_t most = 0;
+    for (int rank = 0; rank < run->comm->size; ++rank) {
+        const wm_span_t *sides[] = {&run->out[rank], &run->into[rank]};
+        for (int i = 0; i < 2; ++i)
+            most = sides[i]->nbytes > most ? sides[i]->nbytes : most;
+    }
+    size_t size = run->shape->scatters ? (size_t)run->comm->size : 1;
+    run->room = AREA / size / ALIGN * ALIGN;
+    run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
+}
+
+// The part of a block that goes with this piece.
+static wm_span_t
+cut(const run_t *run, wm_span_t block)
+{
+    size_t at = run->piece * run->room;
+    if (at >= block.nbytes)
+        return (wm_span_t){block.at, 0};
+    size_t left = block.nbytes - at;
+    return (wm_span_t){block.at + at, left < run->room ? left : run->room};
+}
+
+static int
+copy(const run_t *run, char *into, const char *from, size_t nbytes,
+     wm_error_t *err)
+{
+    return nbytes == 0 || into == from
+               ? 0
+               : wm_memory_copy(run->device, into, from, nbytes, run->stream,
+                                err);
+}
+
+static int
+put(const run_t *run, wm_error_t *err)
+{
+    int code = 0, blocks = run->shape->scatters ? run->comm->size : 1;
+    char *slab = wm_slabs_at(run->slabs, run->comm->rank, run->piece);
+    for (int i = 0; i < blocks && code == 0 && run->source != NULL; ++i) {
+        wm_span_t part = cut(run, run->out[i]);
+        code = copy(run, slab + (size_t)i * run->room, run->source + part.at,
+                    part.nbytes, err);
+    }
+    return code;
+}
+
+static wm_span_t
+has(const void *context, int from, int to)
+{
+    const run_t *run = context;
+    (void)from;
+    return (wm_span_t){run->shape->scatters ? (size_t)to * run->room : 0, 0};
+}
+
+static wm_span_t
+wants(const void *context, int from, int to)
+{
+    const run_t *run = context;
+    (void)to;
+    if (run->target == NULL
+        || (run->shape->rooted && run->shape->scatters
+            && from != run->call->root))
+        return (wm_span_t){0, 0};
+    return cut(run, run->into[run->shape->gathers ? from : 0]);
+}
+
+static void
+make_plan(const run_t *run, wm_plan_t *plan)
+{
+    wm_call_kind_t kind = run->call->kind;
+    int rank = run->comm->rank, size = run->comm->size;
+    wm_span_t mine = cut(run, run->into[0]);
+    wm_facts_t facts = {
+        .rank = rank,
+        .size = size,
+        .root = run->call->root,
+        .nbytes = mine.nbytes,
+        .element = run->shape->reduces ? run->call->size : 1,
+        .readable = true,
+    };
+    // In place, but where what is received lies over what others read.
+    bool keeps = run->sends && run->receives
+                 && (run->call->send == NULL || run->call->receive == NULL)
+                 && !(run->shape->scatters && run->shape->gathers);
+    if (kind == WM_CALL_BCAST) {
+        facts.nbytes = rank == facts.root ? cut(run, run->out[0]).nbytes
+                                          : mine.nbytes;
+        wm_plan_bcast(&facts, plan);
+    }
+    else if (kind == WM_CALL_ALLREDUCE)
+        (void)wm_plan_allreduce(&facts, plan); // which such facts allow
+    else if (!run->shape->reduces)
+        wm_plan_exchange(&facts, has, wants, run, keeps, plan);
+    else if (kind == WM_CALL_REDUCE)
+        wm_plan_reduce(is_root(run) ? size : 0, 0, mine.nbytes, plan);
+    else if (kind == WM_CALL_REDUCE_SCATTER_BLOCK)
+        wm_plan_reduce(size, (size_t)rank * run->room, mine.nbytes, plan);
+    else
+        wm_plan_reduce(kind == WM_CALL_SCAN ? rank + 1 : rank, 0, mine.nbytes,
+                       plan);
+}
+
+// In the last phase into the user's memory, before that where others read it.
+static int
+move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
+{
+    const void *sources[WM_REDUCE_SOURCES];
+    char *own = wm_slabs_at(run->slabs, run->comm->rank, run->piece) + AREA;
+    // Of an exchange it is absolute.
+    bool absolute = !run->shape->reduces && run->call->kind != WM_CALL_BCAST;
+    char *into =
+        (last ? run->target + (absolute ? 0 : cut(run, run->into[0]).at) : own)
+        + move->into;
+    for (int k = 0; k < move->count; ++k)
+        sources[k] = wm_slabs_at(run->slabs, move->first + k, run->piece)
+                     + (move->result ? AREA : 0) + move->from;
+    if (move->count == 1)
+        return copy(run, into, sources[0], move->nbytes, err);
+    return wm_reduce_launch(
+        run->device, run->type, run->op, into, sources, move->count,
+        move->nbytes / wm_reduce_size(run->type), run->stream, err);
+}
+
+// What was left for others is the user's as well.
+static int
+take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < plan->count && code == 0; ++i) {
+        const wm_move_t *made = &plan->moves[i];
+        wm_move_t own = {
+            .first = run->comm->rank,
+            .count = 1,
+            .result = true,
+            .from = made->into,
+            .into = made->into,
+            .nbytes = made->nbytes,
+        };
+        if (made->phase == 0)
+            code = move(run, &own, true, err);
+    }
+    return code;
+}
+
+static int
+follow(const run_t *run, wm_error_t *err)
+{
+    wm_plan_t plan;
+    make_plan(run, &plan);
+    uint32_t steps = (uint32_t)run->piece * WM_PLAN_PHASES;
+    int code = put(run, err);
+    for (int phase = 0; phase < plan.phases && code == 0; ++phase) {
+        bool last = phase == plan.phases - 1;
+        code = wm_slabs_step(run->slabs, steps + (uint32_t)phase, err);
+        if (code == 0 && last && phase > 0)
+            code = take_own(run, &plan, err);
+        for (int i = 0; i < plan.count && code == 0; ++i)
+            if (plan.moves[i].phase == phase)
+                code = move(run, &plan.moves[i], last, err);
+    }
+    return code;
+}
+
+// What all must ask for alike, as a number.
+static uint64_t
+number_of(const run_t *run)
+{
+    const wm_coll_t *call = run->call;
+    uint64_t block = 0;
+    if (!run->shape->varies)
+        block = run->source != NULL ? run->out[0].nbytes : run->into[0].nbytes;
+    uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
+    if (run->shape->reduces) {
+        parts[2] = (uint64_t)run->type;
+        parts[3] = (uint64_t)run->op;
+    }
+    uint64_t number = 14695981039346656037ull;
+    for (int i = 0; i < 4; ++i)
+        number = (number ^ parts[i]) * 1099511628211ull;
+    return number;
+}
+
+static int
+check(run_t *run, wm_error_t *err)
+{
+    const wm_coll_t *call = run->call;
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    for (int i = 0; i < 2; ++i)
+        if (sides[i] != NULL && sides[i]->nbytes > 0
+            && (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL))
+            return wm_error_set(err, WM_ERR_TYPE, 0,
+                                "%s: a collective on a stream takes "
+                                "contiguous GPU memory; use the communicator "
+                                "itself, without on(stream), for other",
+                                i == 0 ? "sendbuf" : "recvbuf");
+    if (run->shape->reduces
+        && !wm_native_reduces(call->type, call->op, &run->type, &run->op))
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "op: GPUs do not compute this with elements of "
+                            "this type (%s); use another op, or the "
+                            "communicator itself, without on(stream)",
+                            wm_element_name(wm_element_number(call->type)));
+    if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%zu bytes for a rank are more than a collective "
+                            "on a stream takes: make several calls",
+                            run->pieces * run->room);
+    return wm_stream_refuse_capture(run->device, run->stream,
+                                    "the stream of a collective", err);
+}
+
+static int
+before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
+       wm_error_t *err)
+{
+    return buffer == NULL || buffer->nbytes == 0
+               ? 0
+               : wm_producer_before(&buffer->producer, to_write, run->device,
+                                    run->stream, err);
+}
+
+// Our arrays remember it.
+static int
+after(const run_t *run, const wm_buffer_t *buffer, bool wrote, wm_error_t *err)
+{
+    if (buffer == NULL || buffer->nbytes == 0 || buffer->order == NULL)
+        return 0;
+    return wrote ? wm_order_after_write(buffer->order, run->device,
+                                        run->stream, err)
+                 : wm_order_after_read(buffer->order, run->device, run->stream,
+                                       err);
+}
+
+static int
+enqueue(run_t *run, wm_error_t *err)
+{
+    const wm_coll_t *call = run->call;
+    int code = before(run, call->send, false, err);
+    if (code == 0)
+        code = before(run, call->receive, true, err);
+    for (; run->piece < run->pieces && code == 0; ++run->piece)
+        code = follow(run, err);
+    if (code == 0)
+        code = after(run, call->send, false, err);
+    if (code == 0)
+        code = after(run, call->receive, true, err);
+    return code;
+}
+
+static void
+prepare(run_t *run)
+{
+    const wm_shape_t *shape = run->shape = wm_coll_shape(run->call->kind);
+    bool root = is_root(run), bcast = run->call->kind == WM_CALL_BCAST;
+    run->sends = !shape->rooted || root || !(shape->scatters || bcast);
+    run->receives = !shape->rooted
+                    || (root ? !bcast : shape->scatters || bcast);
+    lay_out(run);
+    count_pieces(run);
+}
+
+// What this rank was asked for is wrong: on a stream of ours, behind the calls
+// before it, it comes to its end.
+static void
+refuse(wm_slabs_t *slabs, int code)
+{
+    CUstream stream;
+    int device = wm_slabs_device(slabs);
+    if (wm_stream_acquire(device, &stream, NULL) < 0)
+        return;
+    if (wm_slabs_begin(slabs, WM_CALL_UNKNOWN, 0, stream, NULL) == 0)
+        (void)!wm_slabs_end(slabs, code, NULL);
+    wm_stream_release(device, stream);
+}
+
+int
+wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
+                 CUstream stream, wm_error_t *err)
+{
+    run_t run = {
+        .call = call,
+        .comm = comm,
+        .device = device,
+        .stream = stream,
+    };
+    int code = call == NULL ? err->code : 0;
+    if (!wm_native_is_reached(comm))
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a collective on a stream needs all ranks on one "
+                            "host, on GPUs that reach each other; use the "
+                            "communicator itself, without on(stream)");
+    if (code == 0) {
+        prepare(&run);
+        code = check(&run, err);
+    }
+    if (comm->slabs == NULL) {
+        int made = wm_slabs_make(comm, device, code, err);
+        if (made < 0)
+            return made;
+    }
+    run.slabs = comm->slabs;
+    if (code == 0 && device != wm_slabs_device(run.slabs))
+        code = wm_error_set(err, WM_ERR_VALUE, 0,
+                            "stream: it is one of cuda:%d, and the "
+                            "collectives of this communicator are on streams "
+                            "of cuda:%d; use another communicator (Dup)",
+                            device, wm_slabs_device(run.slabs));
+    if (code < 0) {
+        refuse(run.slabs, code);
+        return code;
+    }
+    code = wm_slabs_begin(run.slabs, call->kind, number_of(&run), stream, err);
+    if (code < 0)
+        return code;
+    code = enqueue(&run, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_ipc_collectives, 1);
+    return wm_slabs_end(run.slabs, code, err);
+}
