@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
 #include "comm/coll/slab.h"
 
 #include <stdlib.h>
@@ -11,7 +12,6 @@
 #include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
-#include "cuda/word.h"
 
 #define HISTORY 1024 // calls of which it is known what was asked for
 #define ENDED 0xffff // a step: the last
@@ -21,15 +21,13 @@
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
 
 typedef struct {
-    _Atomic uint32_t *word; // calls << 16 | steps, of its streams
-    _Atomic uint64_t *told; // of its calls; see tell()
-    uint32_t base;          // the word before the first call
-    wm_mapping_t *mapping;  // NULL: ours
+    wm_mapping_t *mapping; // NULL: ours
     char *slab;
 } rank_t;
 
 struct wm_slabs {
     pthread_mutex_t lock;
+    wm_gates_t *gates; // where streams count calls << 16 | steps
     int device, rank, size;
     wm_block_t *block;
     CUstream stream; // of this call, or the last
@@ -44,7 +42,7 @@ struct wm_slabs {
 // What a rank says of itself when slabs are made.
 typedef struct {
     wm_place_t place;
-    uint32_t base;
+    uint32_t streams;
 } said_t;
 
 // Of a call as `told` has it: 16 bits of its number, 8 of its kind, and 40 of
@@ -96,8 +94,8 @@ allocate(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
         code = wm_reduce_prepare(slabs->device, err);
     if (code < 0)
         return code;
-    said->base = atomic_load(mine->word);
-    atomic_store(mine->told, 0);
+    said->streams = wm_gates_streams_now(slabs->gates);
+    wm_gates_tell(slabs->gates, 0);
     wm_engine_lock();
     code = wm_place_export(mine->slab, &memory, &said->place, err);
     wm_engine_unlock();
@@ -113,7 +111,7 @@ map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
         const said_t *said = wm_agree_said(comm, rank);
         rank_t *of = &slabs->ranks[rank];
         wm_peer_t *peer = comm->peers[rank];
-        of->base = said->base;
+        wm_gates_set_streams(slabs->gates, rank, said->streams);
         code = wm_node_register(peer, false, slabs->device, err);
         if (code < 0 || rank == slabs->rank)
             continue;
@@ -153,17 +151,14 @@ new_slabs(const wm_comm_t *comm, int device)
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
-    for (int rank = 0; rank < comm->size; ++rank) {
-        slabs->ranks[rank].word = &wm_gates_of(comm->gates, rank)->streams;
-        slabs->ranks[rank].told = &wm_gates_of(comm->gates, rank)->asked;
-    }
+    slabs->gates = comm->gates;
     return slabs;
 }
 
 int
 wm_slabs_make(wm_comm_t *comm, int device, int code, wm_error_t *err)
 {
-    said_t said = {.base = 0};
+    said_t said = {.streams = 0};
     wm_agree_t agree = {.nbytes = 0};
     if (comm->slabs != NULL)
         return 0;
@@ -194,8 +189,7 @@ compare(wm_slabs_t *slabs, wm_error_t *err)
 {
     wm_error_t *lost = &slabs->lost;
     for (int rank = 0; rank < slabs->size && lost->code == 0; ++rank) {
-        uint64_t told = atomic_load_explicit(slabs->ranks[rank].told,
-                                             memory_order_acquire);
+        uint64_t told = wm_gates_told(slabs->gates, rank);
         uint16_t back = (uint16_t)(slabs->calls - number_of(told));
         uint64_t here = slabs->history[(slabs->calls - back) % HISTORY];
         if (told == 0 || told == here || back >= HISTORY
@@ -232,14 +226,7 @@ note(wm_slabs_t *slabs, int kind, uint64_t asked)
 {
     uint64_t told = tell(slabs->calls, kind, asked);
     slabs->history[slabs->calls % HISTORY] = told;
-    atomic_store_explicit(slabs->ranks[slabs->rank].told, told,
-                          memory_order_release);
-}
-
-static uint32_t
-value_of(const wm_slabs_t *slabs, int rank, uint32_t call, uint32_t step)
-{
-    return slabs->ranks[rank].base + (call << 16) + step;
+    wm_gates_tell(slabs->gates, told);
 }
 
 static int
@@ -248,18 +235,17 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
     int code = 0;
     for (int rank = 0; rank < slabs->size && code == 0; ++rank)
         if (rank != slabs->rank)
-            code = wm_word_wait(slabs->device, slabs->stream,
-                                slabs->ranks[rank].word,
-                                value_of(slabs, rank, call, step), err);
+            code = wm_gates_enqueue_await(slabs->gates, rank, slabs->device,
+                                          slabs->stream, (call << 16) + step,
+                                          err);
     return code;
 }
 
 static int
 reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
-    return wm_word_write(
-        slabs->device, slabs->stream, slabs->ranks[slabs->rank].word,
-        value_of(slabs, slabs->rank, slabs->calls, step), err);
+    return wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
+                                  (slabs->calls << 16) + step, err);
 }
 
 int
@@ -329,8 +315,8 @@ static bool
 have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
-        if (!wm_word_reached(slabs->ranks[rank].word,
-                             value_of(slabs, rank, slabs->calls, ENDED)))
+        if (!wm_gates_streams_reached(slabs->gates, rank,
+                                      (slabs->calls << 16) + ENDED))
             return false;
     return true;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/node/node.h"
+#include "cuda/word.h"
 
 // A queue: a peer that is slow may yet read what was said last in one that was
 // given back.
@@ -17,7 +18,8 @@ struct wm_gates {
     int step;
     struct {
         wm_gate_t *gate;
-        uint32_t base; // what it had reached before the first meeting
+        uint32_t base;    // what it had reached before the first meeting
+        uint32_t streams; // likewise, of streams
     } of[];
 };
 
@@ -117,8 +119,51 @@ wm_gates_said(const wm_gates_t *gates, int rank)
     return gates->of[rank].gate->said[turn(gates)];
 }
 
-wm_gate_t *
-wm_gates_of(const wm_gates_t *gates, int rank)
+uint32_t
+wm_gates_streams_now(const wm_gates_t *gates)
 {
-    return gates->of[rank].gate;
+    return atomic_load(&gates->of[gates->rank].gate->streams);
+}
+
+void
+wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now)
+{
+    gates->of[rank].streams = now;
+}
+
+int
+wm_gates_enqueue_reach(const wm_gates_t *gates, int device, CUstream stream,
+                       uint32_t value, wm_error_t *err)
+{
+    return wm_word_write(device, stream, &gates->of[gates->rank].gate->streams,
+                         gates->of[gates->rank].streams + value, err);
+}
+
+int
+wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
+                       CUstream stream, uint32_t value, wm_error_t *err)
+{
+    return wm_word_wait(device, stream, &gates->of[rank].gate->streams,
+                        gates->of[rank].streams + value, err);
+}
+
+bool
+wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value)
+{
+    return wm_word_reached(&gates->of[rank].gate->streams,
+                           gates->of[rank].streams + value);
+}
+
+void
+wm_gates_tell(const wm_gates_t *gates, uint64_t told)
+{
+    atomic_store_explicit(&gates->of[gates->rank].gate->told, told,
+                          memory_order_release);
+}
+
+uint64_t
+wm_gates_told(const wm_gates_t *gates, int rank)
+{
+    return atomic_load_explicit(&gates->of[rank].gate->told,
+                                memory_order_acquire);
 }

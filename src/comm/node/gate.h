@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/device.h"
+
 #define WM_GATES 64      // a process
 #define WM_GATE_RANKS 64 // that meet at most
 #define WM_GATE_BYTES 2560
@@ -20,10 +22,10 @@
 typedef struct {
     _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
     _Alignas(64) char said[2][WM_GATE_BYTES]; // of this meeting, of the last
-    // Of collectives on streams (comm/coll/slab.h): how far the streams are,
-    // and what they are to do.
+    // Of collectives on streams: how far the streams are, and what calls they
+    // were given (comm/coll/slab.c).
     _Alignas(64) _Atomic uint32_t streams;
-    _Atomic uint64_t asked;
+    _Atomic uint64_t told;
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
@@ -70,8 +72,31 @@ wm_gates_have_reached(wm_gates_t *gates, int step);
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
 
-// A rank's.
-wm_gate_t *
-wm_gates_of(const wm_gates_t *gates, int rank);
+// Of what streams do. Where ours is by now, at which all begin to count.
+uint32_t
+wm_gates_streams_now(const wm_gates_t *gates);
+
+void
+wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
+
+// The stream of ours will have come so far; it waits until a rank's has;
+// whether one's has (modulo 2^32).
+WM_MUST_CHECK int
+wm_gates_enqueue_reach(const wm_gates_t *gates, int device, CUstream stream,
+                       uint32_t value, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
+                       CUstream stream, uint32_t value, wm_error_t *err);
+
+bool
+wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value);
+
+// What we tell of the calls that streams were given, and a rank has told.
+void
+wm_gates_tell(const wm_gates_t *gates, uint64_t told);
+
+uint64_t
+wm_gates_told(const wm_gates_t *gates, int rank);
 
 #endif

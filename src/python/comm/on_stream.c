@@ -68,11 +68,11 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     X(Allgatherv, ALLGATHERV, ", sendbuf, recvbuf")                           \
     X(Alltoall, ALLTOALL, ", sendbuf, recvbuf")                               \
     X(Alltoallv, ALLTOALLV, ", sendbuf, recvbuf")                             \
-    X(Reduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")                  \
-    X(Allreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")                    \
+    X(Reduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")                   \
+    X(Allreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")                     \
     X(Reduce_scatter_block, REDUCE_SCATTER_BLOCK,                             \
-      ", sendbuf, recvbuf, op=...")                                          \
-    X(Scan, SCAN, ", sendbuf, recvbuf, op=...")                              \
+      ", sendbuf, recvbuf, op=...")                                           \
+    X(Scan, SCAN, ", sendbuf, recvbuf, op=...")                               \
     X(Exscan, EXSCAN, ", sendbuf, recvbuf, op=...")
 
 #define X(name, KIND, arguments)                                              \

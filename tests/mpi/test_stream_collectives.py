@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of comm.on(stream): given to the stream, which meets the others.
+
+What a rank has received is compared with what NumPy makes of all ranks' data.
+"""
+
+import gc
+import operator
+from functools import reduce
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+from warpmpi import _core
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+RANKS = MPI.COMM_WORLD.size
+# The last goes in several pieces.
+SIZES = [0, 1, 3, 1000, 65_537, 2_200_001 if RANKS < 3 else 560_001]
+DTYPES = ["int8", "uint16", "complex128", "float64", "int64", "float32"]
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    comm = wm.Comm(world)
+    peers = [wm.transport(comm, rank).name for rank in range(comm.size)]
+    everyone = reduce(operator.iadd, world.allgather(peers), [])
+    if not set(everyone) <= {"ipc", "self"}:
+        pytest.skip("no CUDA IPC between all of them")
+    return comm
+
+
+@pytest.fixture
+def fresh(comm):
+    """A communicator of its own, for what makes it unusable."""
+    plain = MPI.COMM_WORLD.Dup()
+    yield wm.Comm(plain)
+    plain.Free()
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
+def values(rank, size, dtype):
+    """What a rank has, small enough that sums are exact."""
+    generator = np.random.default_rng([rank, size])
+    return generator.integers(0, 7, size).astype(dtype)
+
+
+class Call:
+    """One collective: what a rank gives and what it gets."""
+
+    def __init__(self, comm, size, dtype, kind, root):
+        self.size, self.dtype, self.kind, self.root = size, dtype, kind, root
+        self.rank, self.ranks = comm.rank, comm.size
+        self.parts = [values(k, size, dtype) for k in range(comm.size)]
+        self.wide = [
+            values(k, size * comm.size, dtype) for k in range(comm.size)
+        ]
+
+    def make(self, array):
+        return kinds.make(self.kind, array)
+
+    def zeros(self, blocks=1):
+        return self.make(np.zeros(blocks * self.size, self.dtype))
+
+    def block(self, array, index):
+        return array[index * self.size : (index + 1) * self.size]
+
+
+def allreduce(c, comm):
+    out = c.zeros()
+    comm.Allreduce(c.make(c.parts[c.rank]), out)
+    return out, sum(c.parts)
+
+
+def allreduce_in_place(c, comm):
+    out = c.make(c.parts[c.rank])
+    comm.Allreduce(MPI.IN_PLACE, out, op=MPI.PROD)
+    return out, reduce(operator.mul, c.parts)
+
+
+def bcast(c, comm):
+    out = c.make(c.parts[c.rank])
+    comm.Bcast(out, root=c.root)
+    return out, c.parts[c.root]
+
+
+def rooted(name, c, comm, blocks, wanted):
+    """At root alone there is a result, and the others may give None."""
+    out = c.zeros(blocks) if c.rank == c.root else None
+    getattr(comm, name)(c.make(c.parts[c.rank]), out, root=c.root)
+    return (out, wanted) if out is not None else None
+
+
+def reduce_(c, comm):
+    return rooted("Reduce", c, comm, 1, sum(c.parts))
+
+
+def gather(c, comm):
+    return rooted("Gather", c, comm, c.ranks, np.concatenate(c.parts))
+
+
+def gather_in_place(c, comm):
+    if c.rank != c.root:
+        comm.Gather(c.make(c.parts[c.rank]), None, root=c.root)
+        return None
+    start = np.zeros(c.ranks * c.size, c.dtype)
+    c.block(start, c.rank)[:] = c.parts[c.rank]
+    out = c.make(start)
+    comm.Gather(MPI.IN_PLACE, out, root=c.root)
+    return out, np.concatenate(c.parts)
+
+
+def scatter(c, comm):
+    out = c.zeros()
+    send = c.make(c.wide[c.rank]) if c.rank == c.root else None
+    comm.Scatter(send, out, root=c.root)
+    return out, c.block(c.wide[c.root], c.rank)
+
+
+def scatter_in_place(c, comm):
+    if c.rank == c.root:
+        comm.Scatter(c.make(c.wide[c.rank]), MPI.IN_PLACE, root=c.root)
+        return None
+    out = c.zeros()
+    comm.Scatter(None, out, root=c.root)
+    return out, c.block(c.wide[c.root], c.rank)
+
+
+def allgather(c, comm):
+    out = c.zeros(c.ranks)
+    comm.Allgather(c.make(c.parts[c.rank]), out)
+    return out, np.concatenate(c.parts)
+
+
+def allgather_in_place(c, comm):
+    start = np.zeros(c.ranks * c.size, c.dtype)
+    c.block(start, c.rank)[:] = c.parts[c.rank]
+    out = c.make(start)
+    comm.Allgather(MPI.IN_PLACE, out)
+    return out, np.concatenate(c.parts)
+
+
+def alltoall(c, comm):
+    out = c.zeros(c.ranks)
+    comm.Alltoall(c.make(c.wide[c.rank]), out)
+    return out, np.concatenate([c.block(wide, c.rank) for wide in c.wide])
+
+
+def alltoall_in_place(c, comm):
+    out = c.make(c.wide[c.rank])
+    comm.Alltoall(MPI.IN_PLACE, out)
+    return out, np.concatenate([c.block(wide, c.rank) for wide in c.wide])
+
+
+def reduce_scatter_block(c, comm):
+    out = c.zeros()
+    comm.Reduce_scatter_block(c.make(c.wide[c.rank]), out)
+    return out, c.block(sum(c.wide), c.rank)
+
+
+def scan(c, comm):
+    out = c.zeros()
+    comm.Scan(c.make(c.parts[c.rank]), out)
+    return out, sum(c.parts[: c.rank + 1])
+
+
+def exscan(c, comm):
+    out = c.make(c.parts[c.rank])
+    comm.Exscan(MPI.IN_PLACE, out)
+    before = c.parts[: c.rank]
+    return out, sum(before) if before else c.parts[0]
+
+
+def counts_of(c, rank):
+    """How much a rank has for each: 0 for some."""
+    return [(rank + k) % 3 * c.size // 2 for k in range(c.ranks)]
+
+
+def alltoallv(c, comm):
+    counts = counts_of(c, c.rank)
+    wanted = [counts_of(c, k)[c.rank] for k in range(c.ranks)]
+    out = c.make(np.zeros(max(1, sum(wanted)), c.dtype))
+    send = c.make(np.resize(c.wide[c.rank], max(1, sum(counts))))
+    comm.Alltoallv([send, counts], [out, wanted])
+    parts = []
+    for k in range(c.ranks):
+        there = counts_of(c, k)
+        whole = np.resize(c.wide[k], max(1, sum(there)))
+        at = sum(there[: c.rank])
+        parts.append(whole[at : at + there[c.rank]])
+    whole = np.concatenate(parts)
+    return out, whole if whole.size else np.zeros(1, c.dtype)
+
+
+def allgatherv(c, comm):
+    counts = [(k + 1) * c.size // 2 for k in range(c.ranks)]
+    displs = [sum(counts[:k]) + k for k in range(c.ranks)]  # with gaps
+    start = np.full(sum(counts) + c.ranks, 5, c.dtype)
+    out = c.make(start)
+    mine = np.resize(c.wide[c.rank], counts[c.rank])
+    comm.Allgatherv(c.make(mine), [out, (counts, displs)])
+    for k in range(c.ranks):
+        start[displs[k] : displs[k] + counts[k]] = np.resize(
+            c.wide[k], counts[k]
+        )
+    return out, start
+
+
+def gatherv(c, comm):
+    counts = [(k + 1) * c.size // 3 for k in range(c.ranks)]
+    mine = c.make(np.resize(c.parts[c.rank], counts[c.rank]))
+    if c.rank != c.root:
+        comm.Gatherv(mine, None, root=c.root)
+        return None
+    out = c.make(np.zeros(max(1, sum(counts)), c.dtype))
+    comm.Gatherv(mine, [out, counts], root=c.root)
+    parts = [np.resize(c.parts[k], counts[k]) for k in range(c.ranks)]
+    whole = np.concatenate(parts)
+    return out, whole if whole.size else np.zeros(1, c.dtype)
+
+
+def scatterv(c, comm):
+    counts = [(k + 2) * c.size // 3 for k in range(c.ranks)]
+    out = c.make(np.zeros(counts[c.rank], c.dtype))
+    whole = np.resize(c.wide[c.root], max(1, sum(counts)))
+    send = [c.make(whole), counts] if c.rank == c.root else None
+    comm.Scatterv(send, out, root=c.root)
+    at = sum(counts[: c.rank])
+    return out, whole[at : at + counts[c.rank]]
+
+
+CALLS = [
+    allreduce,
+    allreduce_in_place,
+    bcast,
+    reduce_,
+    gather,
+    gather_in_place,
+    scatter,
+    scatter_in_place,
+    allgather,
+    allgather_in_place,
+    alltoall,
+    alltoall_in_place,
+    reduce_scatter_block,
+    scan,
+    exscan,
+    alltoallv,
+    allgatherv,
+    gatherv,
+    scatterv,
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("kind", ["device", "foreign"])
+def test_values(comm, stream, kind, call):
+    """All sizes and types under way at once, then looked at."""
+    channel, made = comm.on(stream), []
+    for turn, size in enumerate(SIZES):
+        dtype = DTYPES[turn]
+        c = Call(comm, size, dtype, kind, turn % comm.size)
+        made.append(call(c, channel))
+    stream.synchronize()
+    for result, size in zip(made, SIZES, strict=True):
+        if result is not None:
+            out, wanted = result
+            np.testing.assert_array_equal(
+                kinds.values_of(out), wanted, err_msg=f"{size}"
+            )
+
+
+def test_many_in_any_order(comm, stream):
+    """Short and long ones in turn, as the halves of the slabs are."""
+    generator = np.random.default_rng(7)  # alike on all ranks
+    channel, made = comm.on(stream), []
+    for turn in range(40):
+        call = CALLS[generator.integers(len(CALLS))]
+        size = int(generator.choice([1, 50, 3000, SIZES[-1]]))
+        root = int(generator.integers(comm.size))
+        c = Call(comm, size, "int32", "device", root)
+        made.append((call, call(c, channel)))
+        if turn % 20 == 19:
+            stream.synchronize()
+            for call, result in made:
+                if result is not None:
+                    out, wanted = result
+                    assert (out.numpy() == wanted).all(), (turn, call)
+            made.clear()
+
+
+def test_it_follows_the_stream_and_comes_before_what_follows(comm, stream):
+    channel = comm.on(stream)
+    size = 300_001
+    a = wm.zeros(size, "float32", device=stream.device)
+    out = wm.empty(size, "float32", device=stream.device)
+    for turn in range(5):
+        a.assign(np.full(size, turn + comm.rank, "float32"))
+        channel.Allreduce(a, out)
+        a.assign(np.full(size, 99, "float32"))  # ours know that they are read
+        total = turn * comm.size + sum(range(comm.size))
+        assert (out.numpy() == total).all()
+
+
+def test_streams_in_turn(comm):
+    """One communicator on several streams: one call after the other."""
+    streams = [wm.Stream(wm.get_device()) for _ in range(3)]
+    outs = []
+    for turn in range(12):
+        a = wm.array(np.full(1000 + turn, turn, "int32"))
+        outs.append(wm.empty(1000 + turn, "int32"))
+        comm.on(streams[turn % 3]).Allreduce(a, outs[-1])
+    for stream in streams:
+        stream.synchronize()
+    for turn, out in enumerate(outs):
+        assert (out.numpy() == turn * comm.size).all()
+
+
+@pytest.mark.ranks(2)
+def test_nobody_waits_on_the_host(comm, stream):
+    """Rank 0's calls return before the others have made theirs."""
+    channel = comm.on(stream)
+    a, out = wm.ones(1000, "int32"), wm.zeros(1000, "int32")
+    channel.Allreduce(a, out)
+    stream.synchronize()
+    if comm.rank == 0:
+        for _ in range(3):
+            channel.Allreduce(a, out)
+        assert not stream.is_complete
+        MPI.COMM_WORLD.Barrier()
+    else:
+        MPI.COMM_WORLD.Barrier()
+        for _ in range(3):
+            channel.Allreduce(a, out)
+    stream.synchronize()
+    assert (out.numpy() == comm.size).all()
+
+
+def test_barrier(comm, stream):
+    channel = comm.on(stream)
+    for _ in range(5):
+        channel.Barrier()
+    stream.synchronize()
+
+
+def in_use():
+    return _core._memory_stats()["blocks"]
+
+
+def test_nothing_is_left(comm):
+    """Slabs go with their communicator."""
+    for _ in range(3):
+        gc.collect()
+        plain = MPI.COMM_WORLD.Dup()
+        own = wm.Comm(plain)
+        before = in_use()
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones(100, "int32")
+        own.on(stream).Allreduce(MPI.IN_PLACE, a)
+        stream.synchronize()
+        plain.Free()
+        del own, a, stream
+        gc.collect()
+        wm.Comm(MPI.COMM_SELF)  # what is not used goes now
+        assert in_use() <= before
+
+
+WRONG = {
+    "host memory": (
+        lambda ch: ch.Allreduce(np.ones(3), wm.zeros(3)),
+        TypeError,
+        r"sendbuf.*without\s+on\(stream\)",
+    ),
+    "sizes": (
+        lambda ch: ch.Allreduce(wm.zeros(4, "int32"), wm.zeros(3, "int32")),
+        TypeError,
+        "Allreduce on a stream",
+    ),
+    "root": (
+        lambda ch: ch.Bcast(wm.zeros(4), root=99),
+        TypeError,
+        "Bcast on a stream.*root",
+    ),
+    "op": (
+        lambda ch: ch.Allreduce(
+            wm.zeros(3), wm.zeros(3), op=MPI.Op.Create(lambda a, b, t: None)
+        ),
+        TypeError,
+        "op: GPUs do not compute this",
+    ),
+    "gaps": (
+        lambda ch: ch.Bcast(wm.zeros((4, 4))[:, 1]),
+        Exception,
+        "contiguous",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_who_is_wrong_is_told_and_so_are_the_others(fresh, stream, name):
+    channel = fresh.on(stream)
+    call, error, text = WRONG[name]
+    a = wm.ones(10, "int32")
+    channel.Allreduce(MPI.IN_PLACE, a)
+    if fresh.rank == fresh.size - 1:
+        with pytest.raises(error, match=text):
+            call(channel)
+    else:
+        channel.Allreduce(MPI.IN_PLACE, a)
+    MPI.COMM_WORLD.Barrier()
+    stream.synchronize()  # nobody hangs
+    with pytest.raises(RuntimeError, match="failed in a collective on a"):
+        channel.Barrier()
+    MPI.COMM_WORLD.Barrier()
+    fresh.Allreduce(MPI.IN_PLACE, a)  # which does not go by the stream
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_the_first_one_raises_on_all_at_once(fresh, stream, name):
+    channel = fresh.on(stream)
+    call, error, text = WRONG[name]
+    if fresh.rank == fresh.size - 1:
+        with pytest.raises(error, match=text):
+            call(channel)
+    else:
+        with pytest.raises(wm.CudaError, match="failed in this collective"):
+            channel.Barrier()
+    a = wm.ones(10, "int32")
+    channel.Allreduce(MPI.IN_PLACE, a)
+    assert (a.numpy() == fresh.size).all()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_differ(fresh, stream):
+    channel = fresh.on(stream)
+    a, b = wm.ones(10, "int32"), wm.ones(10, "int32")
+    channel.Allreduce(MPI.IN_PLACE, a)
+    if fresh.rank == 0:
+        channel.Bcast(b)
+    else:
+        channel.Allreduce(MPI.IN_PLACE, b)
+    MPI.COMM_WORLD.Barrier()
+    stream.synchronize()
+    with pytest.raises(TypeError, match=r"called (Bcast|Allreduce)"):
+        channel.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_counts_that_differ(fresh, stream):
+    channel = fresh.on(stream)
+    a = wm.ones(10 if fresh.rank else 4_000_000, "int32")
+    channel.Allreduce(MPI.IN_PLACE, a)
+    MPI.COMM_WORLD.Barrier()
+    stream.synchronize()
+    with pytest.raises(ValueError, match="other counts, types, op or root"):
+        channel.Allreduce(MPI.IN_PLACE, a)
+
+
+def test_a_stream_of_another_gpu(fresh):
+    devices = wm.get_cuda_devices()
+    if len(devices) < 2:
+        pytest.skip("needs two GPUs")
+    for device in devices[:2]:
+        a = wm.ones(10, "int32", device=device)
+        channel = fresh.on(wm.Stream(device))
+        if device is devices[0]:
+            channel.Allreduce(MPI.IN_PLACE, a)
+            continue
+        with pytest.raises(ValueError, match="another communicator"):
+            channel.Allreduce(MPI.IN_PLACE, a)
