@@ -161,23 +161,17 @@ class Buffers:
         for arena in self.arenas:
             arena.used = 0
 
-    def take(self, bits, nbytes, element, local, host=False):
-        """A buffer of so many bytes, of the kind that the bits say.
-
-        host: in memory of the host.
-        """
+    def take(self, bits, nbytes, element, local):
+        """A buffer of so many bytes, of the kind that the bits say."""
         kind = bits % len(self.kinds)
-        if host:
-            kind = bits % 2 if self.kinds[1:2] == ["pinned"] else 0
         if self.kinds[kind] == Fresh.name:
             devices = {a.device for a in self.arenas if a.device is not None}
             place = sorted(devices, key=lambda d: d.ordinal)
             place = place or [wm.get_device()]
             return Fresh(nbytes, element, place[bits // 64 % len(place)])
-        arenas = self.arenas[:2] if host else self.arenas
         width = element.width
-        for step in range(len(arenas)):
-            arena = arenas[(kind + step) % len(arenas)]
+        for step in range(len(self.arenas)):
+            arena = self.arenas[(kind + step) % len(self.arenas)]
             start = arena.take(nbytes + width, local)
             if start is not None:
                 return Piece(self, arena, start + -start % width, nbytes)

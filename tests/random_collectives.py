@@ -37,9 +37,6 @@ from random_finish import finish
 from random_layouts import Specifications
 
 EPOCH = 40  # batches on the same communicators
-# GPU memory of value and index is refused by Allreduce: blocking, and not in
-# an intercommunicator.
-REDUCE_PAIRS_ON_GPU = False
 
 
 class Wrong(AssertionError):
@@ -227,19 +224,12 @@ class Runner:
         """Memory for what this rank gives."""
         exchange, me = call.exchange, call.place.me
         element = values.element(exchange.element)
-        host = (
-            element.is_pair
-            and exchange.name == "Allreduce"
-            and not REDUCE_PAIRS_ON_GPU
-        )
         for k, which in enumerate(("send", "recv")):
             side = exchange.sides.get((me, which))
             if side is not None:
                 bits = self.kind_bits(call, self.rank, k)
                 nbytes = side.length * element.width
-                piece = self.buffers.take(
-                    bits, nbytes, element, self.local, host
-                )
+                piece = self.buffers.take(bits, nbytes, element, self.local)
                 call.pieces[which] = piece
 
     def kind_bits(self, call, rank, k):

@@ -336,6 +336,15 @@ ask_allreduce(const reduction_t *asked)
     };
 }
 
+// Which MPI steps over, and which stay as they are.
+static bool
+has_gaps(const reduction_t *asked)
+{
+    MPI_Count size = 0;
+    MPI_Type_size_x(asked->type, &size);
+    return (size_t)size != asked->size;
+}
+
 static int
 allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
 {
@@ -360,6 +369,7 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
         code = wm_agreement_make(comm, &agreed, err);
     } while (agreed.begun && agreed.mixed);
     bool joins = agreed.begun;
+    bool fills = send != NULL && into.device && has_gaps(asked);
     for (size_t at = 0; joins && at < total; at += piece) {
         size_t length = total - at < piece ? total - at : piece;
         char *output = end_pointer(&into, at);
@@ -367,6 +377,8 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
         MPI_Request request;
         if (code == 0)
             code = end_copy(source, at, length, true, err);
+        if (code == 0 && fills)
+            code = end_copy(&into, at, length, true, err);
         // In place on all ranks or on none, also where only some stage: an MPI
         // may choose another algorithm for it.
         const void *input = send != NULL ? end_pointer(&from, at)

@@ -40,18 +40,23 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     return wm_py_none(code, &err);
 }
 
-// Where CUDA failed while the buffer was looked at, the others may be in the
-// collective already.
-static PyObject *
-tell_others(const wm_channel_t *channel)
+// With an exception, which stays: the others may be in the collective already.
+static void
+refuse(const wm_channel_t *channel)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state->cuda_error))
-        return NULL;
     PyErr_Fetch(&kind, &value, &trace);
     enter("a collective", NULL);
     WM_PY_UNLOCKED(wm_coll_refuse(channel->comm));
     PyErr_Restore(kind, value, trace);
+}
+
+// Where CUDA failed while the buffer was looked at.
+static PyObject *
+tell_others(const wm_channel_t *channel)
+{
+    if (PyErr_ExceptionMatches(wm_py_state->cuda_error))
+        refuse(channel);
     return NULL;
 }
 
@@ -140,19 +145,31 @@ check_reduction(const wm_message_t *send, const wm_message_t *receive,
     return 0;
 }
 
-// Elements with gaps are MPI's to step over.
+// Elements with gaps are MPI's to step over: what stands for them in host
+// memory has the gaps, too.
 static int
-parse_elements(PyObject *object, bool writable, const char *argument,
-               wm_message_t *message)
+parse_elements(const wm_channel_t *channel, PyObject *object, bool writable,
+               const char *argument, wm_message_t *message)
 {
-    if (wm_py_argument_no_none(object, argument, 0) < 0)
+    if (wm_py_argument_no_none(object, argument, 0) < 0
+        || wm_py_message_parse_typed(object, writable, argument, message)
+               < 0) {
+        tell_others(channel);
         return -1;
-    int code = wm_py_message_parse_typed(object, writable, argument, message);
-    if (code == 0 && message->user != NULL) {
-        message->size = message->extent;
-        message->buffer.nbytes = (size_t)message->count * message->extent;
     }
-    return code;
+    if (message->user == NULL)
+        return 0;
+    wm_py_message_widen(message);
+    if (message->whole || !wm_buffer_on_device(&message->buffer))
+        return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "%s: %zu elements whose extent is %zu bytes are not within "
+                 "as many bytes from the first on; give GPU memory of which "
+                 "each has its whole extent, or host memory",
+                 argument, (size_t)message->count, message->extent);
+    wm_py_message_release(message);
+    refuse(channel);
+    return -1;
 }
 
 PyDoc_STRVAR(
@@ -182,11 +199,12 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         return NULL;
     // As for mpi4py, None is in place, too.
     bool in_place = values[0] == Py_None || wm_py_mpi_is_in_place(values[0]);
-    if (parse_elements(values[1], true, "recvbuf", &received) < 0)
-        return tell_others(&channel);
-    if (!in_place && parse_elements(values[0], false, "sendbuf", &sent) < 0) {
+    if (parse_elements(&channel, values[1], true, "recvbuf", &received) < 0)
+        return NULL;
+    if (!in_place
+        && parse_elements(&channel, values[0], false, "sendbuf", &sent) < 0) {
         wm_py_message_release(&received);
-        return tell_others(&channel);
+        return NULL;
     }
     int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {

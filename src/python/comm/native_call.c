@@ -96,7 +96,8 @@ read_spans(PyObject *value, int size, side_t *side)
 
 // 0, or -1, maybe with an exception, where MPI is to read it.
 static int
-read_side(PyObject *value, bool writable, int form, int size, side_t *side)
+read_side(PyObject *value, bool writable, bool reduces, int form, int size,
+          side_t *side)
 {
     static const char *const arguments[] = {"sendbuf", "recvbuf"};
     if ((form == EQUAL && counts(value)) || size > WM_GATE_RANKS)
@@ -107,7 +108,11 @@ read_side(PyObject *value, bool writable, int form, int size, side_t *side)
         < 0)
         return -1;
     side->given = true;
-    const wm_message_t *message = &side->message;
+    wm_message_t *message = &side->message;
+    if (reduces && message->user != NULL && message->whole) {
+        wm_py_message_widen(message); // pairs: computed with gaps and all
+        message->user = NULL;
+    }
     if (message->user != NULL || message->size != message->extent
         || (form == VARYING && !wm_buffer_on_device(&message->buffer)))
         return -1;
@@ -189,8 +194,8 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)
-                  && read_side(values[0], false, calls[kind].sends, comm->size,
-                               &asked->sent)
+                  && read_side(values[0], false, reduces, calls[kind].sends,
+                               comm->size, &asked->sent)
                          < 0)
         return -1;
     if (is_nothing(values[1])) {
@@ -199,8 +204,8 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     }
     else if ((root || scatters)
              && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
-             && read_side(values[1], true, calls[kind].receives, comm->size,
-                          &asked->received)
+             && read_side(values[1], true, reduces, calls[kind].receives,
+                          comm->size, &asked->received)
                     < 0)
         return -1;
     // In place a block for each is what is received into.

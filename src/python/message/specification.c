@@ -173,37 +173,34 @@ keep(wm_pattern_t *pattern, wm_message_t *message)
 
 // Where `count` elements of a datatype that was given lie.
 static int
-spread(const wm_extent_t *of, bool writable, bool flat, const char *argument,
+spread(const wm_extent_t *of, bool writable, const char *argument,
        wm_message_t *message)
 {
     wm_buffer_t *buffer = &message->buffer;
-    if (!flat) {
-        wm_strided_t strided = {.data = buffer->data};
-        bool decoded = wm_py_datatype_decode(message->type, &strided)
-                       && wm_strided_repeat(&strided, message->count,
-                                            of->extent);
-        if (decoded)
-            buffer->data = strided.data;
-        return buffer->nbytes == 0
-                   ? 0
-                   : keep(decoded ? wm_py_elements_strided(&strided, writable,
-                                                           argument)
-                                  : wm_py_elements_typed(
-                                      message->type, of, message->count,
-                                      buffer->data, argument),
-                          message);
-    }
+    wm_strided_t strided = {.data = buffer->data};
+    bool decoded = wm_py_datatype_decode(message->type, &strided)
+                   && wm_strided_repeat(&strided, message->count, of->extent);
+    if (decoded)
+        buffer->data = strided.data;
+    return buffer->nbytes == 0
+               ? 0
+               : keep(decoded ? wm_py_elements_strided(&strided, writable,
+                                                       argument)
+                              : wm_py_elements_typed(message->type, of,
+                                                     message->count,
+                                                     buffer->data, argument),
+                      message);
+}
+
+// Likewise where the caller asks for bytes: of `left` that there are.
+static void
+close_up(const wm_extent_t *of, size_t left, wm_message_t *message)
+{
     if (wm_py_datatype_is_dense(message->type))
-        return 0;
-    if (wm_buffer_on_device(buffer)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: derived datatypes over GPU memory are not "
-                     "supported by this call; give a contiguous copy",
-                     argument);
-        return -1;
-    }
-    message->user = buffer->data;
-    return 0;
+        return;
+    message->user = message->buffer.data;
+    message->whole = of->low >= 0 && of->high <= of->extent
+                     && (size_t)message->count <= left / message->extent;
 }
 
 // The type of a code; KeyError, as mpi4py raises, where there is none.
@@ -343,9 +340,12 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
                           message);
     }
     message->buffer.data += displacement * of.extent;
-    return message->datatype == NULL
-               ? 0
-               : spread(&of, writable, flat, argument, message);
+    if (message->datatype == NULL)
+        return 0;
+    if (!flat)
+        return spread(&of, writable, argument, message);
+    close_up(&of, left, message);
+    return 0;
 }
 
 // A datatype with absolute addresses.
@@ -378,7 +378,7 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
     message->count = count;
     if (message->buffer.nbytes == 0)
         return 0;
-    return spread(&of, writable, flat, argument, message);
+    return spread(&of, writable, argument, message);
 }
 
 // Whether the array has gaps, and where it lies then. -1 with an exception.
@@ -467,6 +467,13 @@ wm_py_message_parse_typed(PyObject *object, bool writable,
                           const char *argument, wm_message_t *message)
 {
     return parse(object, writable, true, argument, message);
+}
+
+void
+wm_py_message_widen(wm_message_t *message)
+{
+    message->size = message->extent;
+    message->buffer.nbytes = (size_t)message->count * message->extent;
 }
 
 wm_buffer_t

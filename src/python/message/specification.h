@@ -15,9 +15,10 @@ typedef struct {
                        // be MPI_DATATYPE_NULL: MPI has none for it
     size_t size;       // bytes an element
     size_t extent;     // from one to the next
-    // Of wm_py_message_parse_typed: host memory whose datatype has gaps, which
+    // Of wm_py_message_parse_typed: memory whose datatype has gaps, which
     // buffer does not tell of. NULL for none.
     char *user;
+    bool whole;         // each element is within its extent, and that in there
     MPI_Count count;    // elements
     PyObject *datatype; // one reference, NULL for none
 } wm_message_t;
@@ -30,12 +31,17 @@ int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message);
 
-// The same for calls that need contiguous bytes: ValueError for other arrays,
-// TypeError for datatypes with gaps over GPU memory. Over host memory these
-// set `user`: MPI is to be given it, and the datatype.
+// The same for calls that need contiguous bytes: ValueError for other arrays.
+// Datatypes with gaps set `user`: MPI is to be given it, or what stands for it
+// in host memory, and the datatype.
 int
 wm_py_message_parse_typed(PyObject *object, bool writable,
                           const char *argument, wm_message_t *message);
+
+// Where `user` is set: makes each element as long as its extent, in the buffer
+// as well.
+void
+wm_py_message_widen(wm_message_t *message);
 
 // Moves the memory out, for an operation.
 wm_buffer_t
