@@ -148,6 +148,35 @@ class _Current:
         self.cuda.cuDevicePrimaryCtxRelease_v2(ctypes.c_int(self.ordinal))
 
 
+class Tensor:
+    """Bytes as elements of any type of DLPack's."""
+
+    def __init__(self, values, code, bits):
+        self.values = values  # uint8, of NumPy or of this package
+        self.element = code, bits
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+    def __dlpack__(self, stream=None):
+        on_host = isinstance(self.values, np.ndarray)
+        words = {} if on_host else {"stream": stream}
+        capsule = self.values.__dlpack__(**words)
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = (
+            ctypes.c_void_p,
+            (ctypes.py_object, ctypes.c_char_p),
+        )
+        tensor = get(capsule, b"dltensor")
+        # data, device (8), ndim (4), code, bits, lanes; then shape
+        code = ctypes.cast(tensor + 20, ctypes.POINTER(ctypes.c_uint8))
+        code[0], code[1] = self.element
+        shape = ctypes.cast(tensor + 24, ctypes.POINTER(ctypes.c_void_p))[0]
+        shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+        shape[0] = len(self.values) * 8 // self.element[1]
+        return capsule
+
+
 DEVICE_KINDS = ("device", "foreign", "pool", "managed")
 HOST_KINDS = ("host", "pinned")
 KINDS = HOST_KINDS + (DEVICE_KINDS if wm.is_cuda_available() else ())

@@ -7,6 +7,7 @@ page-locked memory. What must be there is known of each byte: the image.
 
 import numpy as np
 
+import kinds
 import random_memory as memory
 import warpmpi as wm
 
@@ -59,10 +60,17 @@ class Piece:
                 arena.stream,
             )
 
-    def buffer(self, element):
-        """What is handed to a call, and whether it tells its elements."""
+    def buffer(self, element, typed=False):
+        """What is handed to a call, and whether it tells its elements.
+
+        typed: it must, as MPI has no name for them.
+        """
         arena, begin, end = self.arena, self.start, self.start + self.nbytes
         known = not element.is_pair and element.name != "bfloat16"
+        if typed and not isinstance(arena.memory, np.ndarray):
+            bytes_of = wm.asarray(arena.buffer(begin, self.nbytes))
+            return kinds.Tensor(bytes_of, 4, 16), True
+        known = known or typed
         if known and isinstance(arena.memory, np.ndarray):
             return arena.memory[begin:end].view(element.numpy), True
         if known and type(arena) is memory.Foreign:
@@ -119,7 +127,7 @@ class Fresh:
         source.numpy().view(np.uint8)[:] = data
         self.array.assign(source, blocking=False)
 
-    def buffer(self, element):
+    def buffer(self, element, typed=False):
         return self.array, not element.is_pair
 
     def read(self):

@@ -175,7 +175,7 @@ class Plan:
             pairs = name != "Reduce" or len(sizes) == 1  # PROC_NULL has none
             if reduces and pairs and draw.random() < 0.12:
                 kind = draw.choice(list(values.PAIRS))
-            if kind == "bfloat16" and len(sizes) == 2:
+            if kind == "bfloat16" and len(sizes) == 2 and not reduces:
                 continue  # two bytes are not one pair to Open MPI's Scatterv
             ops = values.ops_of(values.element(kind)) if reduces else [None]
             if ops:

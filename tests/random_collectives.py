@@ -242,14 +242,17 @@ class Runner:
         if name == "Barrier":
             return (), {}
         given = {}
+        base = element.base
+        if exchange.op is not None and element.name == "bfloat16":
+            base = None
         for which, piece in call.pieces.items():
-            buffer, typed = piece.buffer(element)
+            buffer, typed = piece.buffer(element, base is None)
             side = exchange.sides[place.me, which]
             if self.may_be_strided(call, buffer, typed, side):
                 given[which] = _strided(buffer, side.blocks[0])
                 continue
             given[which] = self.specifications.make(
-                buffer, typed, side, element.base, self.local
+                buffer, typed, side, base, self.local
             )
         words = {}
         if name == "Bcast":

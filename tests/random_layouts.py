@@ -178,11 +178,14 @@ class Specifications:
         self._types.clear()
 
     def make(self, buffer, typed, side, base, local):
-        """A specification; typed: the buffer knows what its elements are."""
+        """A specification; typed: the buffer knows what its elements are.
+
+        base: None where no datatype does.
+        """
         if side.form == "w":
             return self._of_types(buffer, side, base, local)
         kind = side.blocks[0].layout if side.blocks else PLAIN
-        made = self.datatype(base, kind)
+        made = self.datatype(base, kind) if base is not None else None
         if side.form == "v":
             return self._of_counts(buffer, typed, side, made, local)
         count = side.blocks[0].count if side.blocks else side.spare

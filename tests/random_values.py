@@ -18,9 +18,6 @@ try:
 except ImportError:
     BFLOAT16 = None
 
-# Whether float16 and bfloat16 are reduced, too: not every MPI can.
-REDUCE_HALVES = False
-
 PAIRS = {
     "float int": ("f4", MPI.FLOAT_INT),
     "double int": ("f8", MPI.DOUBLE_INT),
@@ -48,10 +45,8 @@ class Element:
             self.base = MPI.Datatype.fromcode(self.numpy.char)
         self.width = self.numpy.itemsize
         self.kind = "pair" if self.is_pair else self.numpy.kind
-
-    @property
-    def is_half(self):
-        return self.name in ("float16", "bfloat16")
+        if name == "bfloat16":
+            self.kind = "f"
 
 
 def _has_float16():
@@ -116,8 +111,6 @@ OPS = {
 
 def ops_of(kind_element):
     """Names of the ops that are defined for such elements."""
-    if kind_element.is_half and not REDUCE_HALVES:
-        return []
     return [n for n, (_, kinds) in OPS.items() if kind_element.kind in kinds]
 
 

@@ -278,23 +278,8 @@ def _say(row: table.Row, called: str, comm: Any, args: Any) -> Said:
     return Said(called, root, op, values["<"], values[">"], in_place)
 
 
-# Parameters behind the buffers, in mpi4py's order.
-_MORE = {
-    "Allreduce": ("op",),
-    "Reduce_scatter_block": ("op",),
-    "Reduce_scatter": ("recvcounts", "op"),
-    "Scan": ("op",),
-    "Exscan": ("op",),
-}
-
-
-def _names(row: table.Row) -> list[str]:
-    names = sorted(row.positions, key=row.positions.__getitem__)
-    return names + [x for x in _MORE.get(row.name, ()) if x not in names]
-
-
 def _checked(method: Any, called: str, row: table.Row) -> Any:
-    names = _names(row)
+    names = sorted(row.positions, key=row.positions.__getitem__)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -57,23 +57,13 @@ def test_allreduce_dtypes(comm, dtype):
     )
 
 
-def test_half_precision_is_added_as_mpi4py_does(comm):
-    half = np.ones(4, np.float16)
-    stock, ours = np.zeros(4, np.float16), np.zeros(4, np.float16)
-    try:
-        MPI.COMM_SELF.Allreduce(half, stock)
-    except (KeyError, ValueError, TypeError, MPI.Exception):
-        with pytest.raises(TypeError, match="reduction"):
-            comm.Allreduce(half, ours)
-    else:
-        comm.Allreduce(half, ours)
-        assert (ours == comm.size).all()
+def test_half_precision_is_added(comm):
+    half, ours = np.ones(4, np.float16), np.zeros(4, np.float16)
+    comm.Allreduce(half, ours)
+    assert (ours == comm.size).all()
 
 
 def test_allreduce_refuses_what_mpi_cannot_add(comm):
-    half = wm.zeros(4, "bfloat16", device="cpu")
-    with pytest.raises(TypeError, match="reduction"):
-        comm.Allreduce(half, half.copy())
     with pytest.raises(TypeError, match="recvbuf: None is no array"):
         comm.Allreduce(np.zeros(3), None)
     with pytest.raises(TypeError, match="buf: None is no array"):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Elements that MPI cannot reduce, which it would take for mere bytes."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -22,31 +20,14 @@ def comm(world):
     return wm.Comm(world)
 
 
-class Tensor:
-    """Host memory of a library with element types of its own (DLPack)."""
+class Tensor(kinds.Tensor):
+    """So many elements of a type, all zero."""
 
-    def __init__(self, code, bits, count=4):
-        self.values = np.zeros(count * bits // 8, np.uint8)
-        self.element = code, bits
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-    def __dlpack__(self, stream=None):
-        capsule = self.values.__dlpack__()
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.restype, get.argtypes = (
-            ctypes.c_void_p,
-            (ctypes.py_object, ctypes.c_char_p),
-        )
-        tensor = get(capsule, b"dltensor")
-        # data, device (8), ndim (4), code, bits, lanes; then shape
-        code = ctypes.cast(tensor + 20, ctypes.POINTER(ctypes.c_uint8))
-        code[0], code[1] = self.element
-        shape = ctypes.cast(tensor + 24, ctypes.POINTER(ctypes.c_void_p))[0]
-        shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-        shape[0] = len(self.values) * 8 // self.element[1]
-        return capsule
+    def __init__(self, code, bits, count=4, device=None):
+        values = np.zeros(count * bits // 8, np.uint8)
+        if device is not None:
+            values = wm.array(values, device=device)
+        super().__init__(values, code, bits)
 
 
 def pinned(*_):
@@ -61,6 +42,12 @@ def device(*_):
     return wm.zeros(4, "bfloat16")
 
 
+def float8_on_device():
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    return Tensor(10, 8, device=wm.get_device())
+
+
 def numpys(*_):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     return np.zeros(4, ml_dtypes.bfloat16)
@@ -72,30 +59,36 @@ MAKERS = {
     "device": device,
     "numpy": numpys,
     "tensor": lambda: Tensor(4, 16),
-    "float8": lambda: Tensor(10, 8),
     "list": lambda: [wm.zeros(4, "bfloat16", device="cpu"), 4],
+}
+FLOAT8 = {
+    "float8": lambda: Tensor(10, 8),
+    "float8 on a GPU": float8_on_device,
+    "list of float8": lambda: [Tensor(10, 8), 4],
 }
 
 
 @pytest.mark.parametrize("form", ["", "I", "_init"])
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", FLOAT8)
 def test_a_reduction_refuses_them(comm, kind, name, form):
-    make = MAKERS[kind]
+    make = FLOAT8[kind]
     called = name + form if form == "_init" else form + name
     if form == "I":
         called = "I" + name[0].lower() + name[1:]
+    what = "buf: MPI has no reduction for|buf: DLPack element type .code 10"
     for first in (make(), MPI.IN_PLACE):
-        with pytest.raises(TypeError, match="buf: MPI has no reduction for"):
+        with pytest.raises(TypeError, match=what):
             getattr(comm, called)(first, make())
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", [*MAKERS, *FLOAT8])
 def test_reduce_local_and_windows_refuse_them(comm, kind):
-    make = MAKERS[kind]
-    reduce_local = INSTALLED[MPI.Op, "Reduce_local"]
-    with pytest.raises(TypeError, match="inbuf: MPI has no reduction for"):
-        reduce_local(MPI.SUM, make(), make())
+    make = {**MAKERS, **FLOAT8}[kind]
+    if kind in FLOAT8:  # the others it has
+        reduce_local = INSTALLED[MPI.Op, "Reduce_local"]
+        with pytest.raises(TypeError, match="inbuf: MPI has no reduction for"):
+            reduce_local(MPI.SUM, make(), make())
     window = MPI.Win.Allocate(16, 1, comm=MPI.COMM_SELF)
     window.Lock(0)
     for name in ("Accumulate", "Raccumulate"):
@@ -104,6 +97,25 @@ def test_reduce_local_and_windows_refuse_them(comm, kind):
             accumulate(window, make(), 0)
     window.Unlock(0)
     window.Free()
+
+
+@pytest.mark.parametrize("form", ["", "I", "_init"])
+@pytest.mark.parametrize("device", [False, True])
+def test_bfloat16_of_a_library_is_added(comm, form, device):
+    if device and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    mine = Tensor(4, 16, device=wm.get_device() if device else None)
+    one = np.array([0x3F80] * 4, np.uint16).view(np.uint8)
+    mine.values[:] = wm.array(one) if device else one
+    names = {"": "Allreduce", "I": "Iallreduce", "_init": "Allreduce_init"}
+    request = getattr(comm, names[form])(MPI.IN_PLACE, [mine, 3])
+    if form == "_init":
+        request.Start()
+    if form:
+        request.Wait()
+    found = np.asarray(kinds.values_of(mine.values)).view(np.uint16)
+    whole = found.astype(np.uint32) << 16
+    assert whole.view(np.float32).tolist() == [comm.size] * 3 + [1]
 
 
 def test_bytes_are_still_added(comm):

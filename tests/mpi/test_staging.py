@@ -10,7 +10,6 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from warpmpi._install import CLASS_CALLS
 
 needs_gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -431,31 +430,6 @@ def test_elements_that_mpi_does_not_know(comm):
     with contextlib.suppress(KeyError, ValueError, TypeError, MPI.Exception):
         comm.Scan(half, into)  # as for a NumPy array of them
     comm.Allgather([half, MPI.BYTE], np.zeros(8 * comm.size, np.uint8))
-
-
-CALLS = {name: call for kind, name, call in CLASS_CALLS if kind is MPI.Op}
-REDUCTIONS = {
-    "Reduce": lambda comm, a, b: comm.Reduce(a, b),
-    "Ireduce": lambda comm, a, b: comm.Ireduce(a, b),
-    "Allreduce": lambda comm, a, b: comm.Allreduce(a, b),
-    "Iallreduce": lambda comm, a, b: comm.Iallreduce(a, b),
-    "Allreduce_init": lambda comm, a, b: comm.Allreduce_init(a, b),
-    "Scan": lambda comm, a, b: comm.Scan([a, 4], [b, 4]),
-    "Exscan": lambda comm, a, b: comm.Exscan(a, b),
-    "Reduce_scatter": lambda comm, a, b: comm.Reduce_scatter(a, b),
-    "Reduce_local": lambda _, a, b: CALLS["Reduce_local"](MPI.SUM, a, b),
-}
-
-
-@needs_gpu
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_elements_that_mpi_cannot_add_are_refused(comm, name):
-    """It would add their bytes."""
-    a, b = wm.ones(4, "bfloat16"), wm.zeros(4, "bfloat16")
-    with pytest.raises(TypeError, match=r"buf: MPI has no reduction"):
-        REDUCTIONS[name](comm, a, b)
-    assert (b.numpy() == 0).all()
-    comm.Bcast(a)
 
 
 @needs_gpu

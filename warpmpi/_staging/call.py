@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from . import notes, table
+from . import halves, notes, table
 from .layout import recounted
 from .table import Buffer, Row
 from .twins import Twin, concerns_us, on_device, on_device_reduced
@@ -184,6 +184,7 @@ def staged_call(
 ) -> Any:
     """Make a method of mpi4py's take arrays in GPU memory."""
     reduces = row.name in table.REDUCTIONS
+    computes = halves.concerns(row)
     look = on_device_reduced if reduces else concerns_us
 
     def explain(
@@ -198,6 +199,8 @@ def staged_call(
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
+        if computes:
+            self, args, kwargs = halves.replaced(row, self, args, kwargs)
         found = False
         for buffer in row.buffers:
             value = (
@@ -220,7 +223,9 @@ def staged_call(
     positions = tuple(1 + buffer.position for buffer in row.buffers)
     begins = end in (by_request, StagedPrequest)
     native = row.name if family.native and end is at_once else ""
-    passing = _core._Passing(method, call, explain, positions, begins, native)
+    passing = _core._Passing(
+        method, call, explain, positions, begins, native, computes
+    )
     return functools.update_wrapper(passing, method)
 
 

@@ -35,16 +35,16 @@ def _numbers(value: Any, count: int) -> list[int]:
     return [operator.index(item) for item in value]
 
 
-def _times(value: Any, inner: int) -> Any:
+def times(value: Any, inner: int) -> Any:
     """Multiply a count, or all of a sequence of them; None stays."""
     if value is None:
         return None
     if isinstance(value, tuple):
-        return tuple(_times(item, inner) for item in value)
+        return tuple(times(item, inner) for item in value)
     try:
         return operator.index(value) * inner
     except TypeError:
-        return [_times(item, inner) for item in value]
+        return [times(item, inner) for item in value]
 
 
 def _split(number: int, count: int) -> list[int]:
@@ -79,7 +79,7 @@ def recounted(
     if form == "v" and counts is None:
         counts = _split(number, count)
     try:
-        pair = _times(counts, inner), _times(displs, inner)
+        pair = times(counts, inner), times(displs, inner)
     except TypeError:
         return value
     return [array, pair] if pair != (None, None) else array

@@ -22,11 +22,11 @@ COLLECTIVES = """
     Alltoallv            <sendbuf/v  >recvbuf/v
     Alltoallw            <sendbuf/w  >recvbuf/w
     Reduce               <sendbuf    >recvbuf@    op root
-    Allreduce            <sendbuf    >recvbuf
-    Reduce_scatter_block <sendbuf/n  >recvbuf
-    Reduce_scatter       <sendbuf    >recvbuf
-    Scan                 <sendbuf    >recvbuf
-    Exscan               <sendbuf    =recvbuf
+    Allreduce            <sendbuf    >recvbuf     op
+    Reduce_scatter_block <sendbuf/n  >recvbuf     op
+    Reduce_scatter       <sendbuf    >recvbuf     recvcounts op
+    Scan                 <sendbuf    >recvbuf     op
+    Exscan               <sendbuf    =recvbuf     op
     Neighbor_allgather   <sendbuf    =recvbuf/n
     Neighbor_allgatherv  <sendbuf    =recvbuf/v
     Neighbor_alltoall    <sendbuf/n  =recvbuf/n

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/agreement.h"
 
+#include "comm/coll/half.h"
 #include "comm/engine/engine.h"
-#include "comm/message/element.h"
 
 static const char *const call_names[] = {"another",
 #define X(NAME, name) [WM_CALL_##NAME] = name,
@@ -64,9 +64,9 @@ compare(const wm_agreement_t *mine, const int64_t *most, wm_error_t *err)
                             "the ranks give different element types, %s and "
                             "%s among them, this one %s: all must give the "
                             "same",
-                            wm_element_name(DETAIL_OF(one)),
-                            wm_element_name(DETAIL_OF(other)),
-                            wm_element_name(mine->detail));
+                            wm_half_name(DETAIL_OF(one)),
+                            wm_half_name(DETAIL_OF(other)),
+                            wm_half_name(mine->detail));
     if (most[COUNT] != -most[MINUS_COUNT])
         return wm_error_set(
             err, WM_ERR_MPI, MPI_ERR_TRUNCATE,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/coll/coll.h"
+#include "comm/coll/half.h"
 #include "comm/message/element.h"
 
 static const wm_shape_t shapes[WM_CALL_KINDS] = {
@@ -229,7 +230,8 @@ begin(run_t *run, wm_error_t *err)
     wm_call_kind_t kind = call->kind;
     if (!call->on_device
         || (shapes[kind].reduces
-            && !wm_native_reduces(call->type, call->op, &run->type, &run->op)))
+            && !wm_half_reduces(call->type, call->size, call->op, &run->type,
+                                &run->op)))
         return 0;
     bool in_place = is_in_place(run);
     // Else nobody reads what is written.
@@ -260,7 +262,8 @@ ride(run_t *run)
         || (receives(run) && call->receive == NULL)
         || (sent != NULL && sent->nbytes > sizeof said->bytes)
         || (shapes[call->kind].reduces
-            && !wm_native_reduces(call->type, call->op, &run->type, &run->op)))
+            && !wm_half_reduces(call->type, call->size, call->op, &run->type,
+                                &run->op)))
         return false;
     say(run);
     if (run->want != run->block) // else it is that of all

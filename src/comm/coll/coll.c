@@ -6,10 +6,10 @@
 
 #include "array/access.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/half.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
-#include "comm/message/element.h"
 #include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
 #include "comm/watch/wait.h"
@@ -313,7 +313,7 @@ explain(int code, MPI_Datatype type, wm_error_t *err)
                      "Allreduce: op: MPI does not compute this with elements "
                      "of this type (%s); use an op that it has for them, or "
                      "convert the elements",
-                     wm_element_name(wm_element_number(type)));
+                     wm_half_name(wm_half_number(type)));
     return code;
 }
 
@@ -331,7 +331,7 @@ ask_allreduce(const reduction_t *asked)
 {
     return (wm_agreement_t){
         .call = WM_CALL_ALLREDUCE,
-        .detail = wm_element_number(asked->type),
+        .detail = wm_half_number(asked->type),
         .count = asked->size > 0 ? asked->receive->nbytes / asked->size : 0,
     };
 }
@@ -368,6 +368,7 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
         agreed.stages = into.device || from.device;
         code = wm_agreement_make(comm, &agreed, err);
     } while (agreed.begun && agreed.mixed);
+    MPI_Op op = wm_half_op(asked->type, asked->op);
     bool joins = agreed.begun;
     bool fills = send != NULL && into.device && has_gaps(asked);
     for (size_t at = 0; joins && at < total; at += piece) {
@@ -388,11 +389,11 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
         int told = agreed.busy
                        ? wait_request(comm,
                                       MPI_Iallreduce(input, output, elements,
-                                                     asked->type, asked->op,
+                                                     asked->type, op,
                                                      comm->match, &request),
                                       &request, where)
                        : wm_mpi_check(MPI_Allreduce(input, output, elements,
-                                                    asked->type, asked->op,
+                                                    asked->type, op,
                                                     comm->match),
                                       "MPI_Allreduce", where);
         joins = told == 0;
@@ -446,7 +447,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     wm_reduce_op_t by;
     int code = 1;
     if (wm_buffer_on_device(receive)
-        && wm_native_reduces(type, op, &kind, &by)) {
+        && wm_half_reduces(type, size, op, &kind, &by)) {
         wm_given_t given = {send, receive, .in_place = send == NULL};
         int begun = wm_native_begin(&native, comm, &given, err);
         if (native.capable)

@@ -206,7 +206,11 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         wm_py_message_release(&received);
         return NULL;
     }
-    int code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
+    int code = wm_py_reduced_name(&received, op);
+    if (code == 0 && !in_place)
+        code = wm_py_reduced_name(&sent, op);
+    if (code == 0)
+        code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
         enter("Allreduce", &received);
         WM_PY_UNLOCKED(code = wm_coll_allreduce(

@@ -5,6 +5,7 @@
 
 #include "comm/coll/lockstep.h"
 #include "comm/watch/hang.h"
+#include "python/comm/reduced.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
 
@@ -216,7 +217,12 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     if (!root && !asked->sent.given && !scatters)
         return -1;
     const side_t *side = asked->sent.given ? &asked->sent : &asked->received;
-    if (reduces && !is_reduced(kind, asked, (size_t)comm->size))
+    if (reduces
+        && ((asked->sent.given
+             && wm_py_reduced_name(&asked->sent.message, call->op) < 0)
+            || (asked->received.given
+                && wm_py_reduced_name(&asked->received.message, call->op) < 0)
+            || !is_reduced(kind, asked, (size_t)comm->size)))
         return -1;
     call->type = side->message.type;
     call->size = side->message.size;

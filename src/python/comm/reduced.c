@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/reduced.h"
 
+#include "comm/coll/half.h"
 #include "python/message/datatype.h"
+#include "python/message/owner.h"
 #include "python/message/raw.h"
-#include "python/message/specification.h"
-#include "python/view/view.h"
 
 // The array of a specification that names no datatype; NULL where one is
 // named, or there is none.
@@ -59,6 +59,126 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     return result;
 }
 
+// Whether MPI is given a type of ours for these elements and an operation: its
+// own it may have for one of the program's.
+static bool
+is_ours(wm_dtype_t dtype, MPI_Op op)
+{
+    return (dtype == WM_FLOAT16 || dtype == WM_BFLOAT16)
+           && (wm_half_has(op)
+               || wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL);
+}
+
+// Of a datatype that was given; WM_DTYPES of any other.
+static wm_dtype_t
+half_named(MPI_Datatype type)
+{
+    bool named = type != MPI_DATATYPE_NULL
+                 && type == wm_py_datatype_of(WM_FLOAT16);
+    return named ? WM_FLOAT16 : WM_DTYPES;
+}
+
+static int
+prepare(void)
+{
+    wm_error_t err;
+    int code;
+    WM_PY_UNLOCKED(code = wm_half_prepare(&err));
+    return wm_py_result(code, &err);
+}
+
+int
+wm_py_reduced_name(wm_message_t *message, MPI_Op op)
+{
+    const wm_owner_t *owner = message->buffer.owner;
+    wm_dtype_t dtype = WM_DTYPES;
+    if (message->datatype != NULL)
+        dtype = half_named(message->type);
+    else if (owner != NULL && owner->viewed)
+        dtype = owner->view.array.dtype;
+    if (!is_ours(dtype, op))
+        return 0;
+    if (prepare() < 0)
+        return -1;
+    message->type = wm_half_type((wm_reduce_type_t)dtype);
+    return 0;
+}
+
+// The datatype, or its code, that a specification ends in; NULL for none.
+// Borrowed.
+static PyObject *
+last_type(PyObject *object)
+{
+    if (!PyList_Check(object) && !PyTuple_Check(object))
+        return NULL;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
+    PyObject *last = length > 1 ? PySequence_Fast_GET_ITEM(object, length - 1)
+                                : NULL;
+    return last != NULL
+                   && (PyUnicode_Check(last) || wm_py_mpi_is_datatype(last))
+               ? last
+               : NULL;
+}
+
+// What the elements of a buffer are; WM_DTYPES of those that nobody knows, and
+// of no buffer. No exception.
+static wm_dtype_t
+dtype_of(PyObject *object, const char *argument, long long *inner)
+{
+    wm_dtype_t dtype = WM_DTYPES;
+    PyObject *type = last_type(object), *array = untyped(object);
+    MPI_Datatype handle;
+    wm_view_t view;
+    *inner = 1;
+    if (type != NULL) {
+        type = PyUnicode_Check(type) ? wm_py_mpi_datatype_from_code(type)
+                                     : Py_NewRef(type);
+        if (type != NULL && wm_py_mpi_datatype(type, argument, &handle) == 0)
+            dtype = half_named(handle);
+        Py_XDECREF(type);
+    }
+    else if (array != NULL && array != Py_None && !wm_py_mpi_is_in_place(array)
+             && !wm_py_mpi_is_bottom(array)) {
+        Py_INCREF(array); // asking it may change the list
+        if (wm_py_view_parse(array, false, argument, &view) == 0) {
+            dtype = view.array.dtype;
+            *inner = wm_py_view_inner(array, &view.array);
+            wm_py_view_release(&view);
+        }
+        Py_DECREF(array);
+    }
+    PyErr_Clear();
+    return dtype;
+}
+
+PyDoc_STRVAR(
+    half_doc,
+    "_half(obj, op, name, /)\n--\n\n"
+    "What MPI is to be given for a buffer of float16 or bfloat16, and\n"
+    "for an op: (datatype, op, how many elements a count counts).\n\n"
+    "None of other elements, and where MPI's own type serves an op of\n"
+    "the program's.");
+
+static PyObject *
+half(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *object, *by;
+    const char *name;
+    long long inner;
+    MPI_Op op;
+    if (!PyArg_ParseTuple(args, "OOs:_half", &object, &by, &name)
+        || wm_py_mpi_op(by, "op", &op) < 0)
+        return NULL;
+    wm_dtype_t dtype = dtype_of(object, name, &inner);
+    if (!is_ours(dtype, op))
+        Py_RETURN_NONE;
+    if (prepare() < 0)
+        return NULL;
+    MPI_Datatype type = wm_half_type((wm_reduce_type_t)dtype);
+    return Py_BuildValue("NNL", wm_py_mpi_datatype_new(type),
+                         wm_py_mpi_op_new(wm_half_op(type, op)), inner);
+}
+
 PyDoc_STRVAR(
     on_device_doc,
     "_is_on_device_reduced(obj, name, /)\n--\n\n"
@@ -81,5 +201,6 @@ on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
 
 PyMethodDef wm_py_reduced_functions[] = {
     WM_PY_ROW("_is_on_device_reduced", on_device, METH_FASTCALL),
+    {"_half", half, METH_VARARGS, half_doc},
     {0},
 };

@@ -204,3 +204,15 @@ wm_py_mpi_datatype_from_code(PyObject *code)
     return PyObject_CallMethod((PyObject *)&PyMPIDatatype_Type, "fromcode",
                                "O", code);
 }
+
+PyObject *
+wm_py_mpi_datatype_new(MPI_Datatype type)
+{
+    return PyMPIDatatype_New(type);
+}
+
+PyObject *
+wm_py_mpi_op_new(MPI_Op op)
+{
+    return PyMPIOp_New(op);
+}

@@ -70,6 +70,12 @@ wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
 PyObject *
 wm_py_mpi_new(PyTypeObject *type);
 
+// New objects of handles that stay ours; NULL with an exception.
+PyObject *
+wm_py_mpi_datatype_new(MPI_Datatype type);
+PyObject *
+wm_py_mpi_op_new(MPI_Op op);
+
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *
 wm_py_mpi_datatype_from_code(PyObject *code);

@@ -23,16 +23,17 @@ typedef struct {
     PyObject *where;   // positions of the buffers
     int begins;        // it makes a request
     int native;        // wm_call_kind_t of what GPUs may do by themselves
+    int computes;      // MPI is to compute with the elements
 } passing_t;
 
 // Whether MPI may have a buffer as it is.
 static bool
-is_plain(PyObject *value)
+is_plain(PyObject *value, bool computes)
 {
     bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
     if (listed && PySequence_Fast_GET_SIZE(value) > 0)
         value = PySequence_Fast_ITEMS(value)[0];
-    return wm_py_view_is_plain(value) || value == Py_None
+    return wm_py_view_is_plain(value, computes) || value == Py_None
            || (!listed && wm_py_mpi_is_in_place(value));
 }
 
@@ -42,7 +43,7 @@ are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given)
     Py_ssize_t count = PyTuple_GET_SIZE(self->where);
     for (Py_ssize_t i = 0; i < count; ++i) {
         Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(self->where, i));
-        if (at >= given || !is_plain(args[at]))
+        if (at >= given || !is_plain(args[at], self->computes))
             return false;
     }
     return true;
@@ -151,13 +152,14 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where;
     const char *native = "";
-    int begins = 0;
+    int begins = 0, computes = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|ps:_Passing", &method, &other,
-                          &explains, &PyTuple_Type, &where, &begins, &native))
+    if (!PyArg_ParseTuple(args, "OOOO!|psp:_Passing", &method, &other,
+                          &explains, &PyTuple_Type, &where, &begins, &native,
+                          &computes))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -168,6 +170,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
     self->begins = begins;
+    self->computes = computes;
     self->native = wm_py_native_kind(native);
     return (PyObject *)self;
 }
@@ -228,11 +231,12 @@ static PyGetSetDef attributes[] = {
 
 PyDoc_STRVAR(
     passing_doc,
-    "_Passing(method, other, explain, positions, begins=False, name='', /)\n"
-    "--\n\n"
+    "_Passing(method, other, explain, positions, begins=False, name='',\n"
+    "computes=False, /)\n--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
     "else. begins: it returns a request, which keeps what the call was\n"
-    "given. name: of a collective that GPUs may do by themselves.");
+    "given. name: of a collective that GPUs may do by themselves. computes:\n"
+    "with the elements, which MPI may not know: float16.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

@@ -48,9 +48,10 @@ bool
 wm_py_view_is_peculiar(PyObject *object);
 
 // Whether it is an array of NumPy's own, in memory that NumPy allocated, of
-// elements that MPI knows: nobody need look at it before MPI does.
+// elements that MPI knows: nobody need look at it before MPI does. computes:
+// with them, which not every MPI can with float16.
 bool
-wm_py_view_is_plain(PyObject *object);
+wm_py_view_is_plain(PyObject *object, bool computes);
 
 // Who must be waited for now, of an array in GPU memory that was parsed
 // before: names the producer anew. 0, or -1 with an exception naming

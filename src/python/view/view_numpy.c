@@ -160,12 +160,13 @@ const wm_view_library_t wm_py_view_numpy = {
 };
 
 bool
-wm_py_view_is_plain(PyObject *object)
+wm_py_view_is_plain(PyObject *object, bool computes)
 {
     PyArrayObject *array = (PyArrayObject *)object;
-    wm_dtype_t unused;
+    wm_dtype_t dtype;
     return Py_TYPE(object) == array_type() && has_our_abi && is_malloced(array)
-           && dtype_of_number(PyArray_TYPE(array), &unused);
+           && dtype_of_number(PyArray_TYPE(array), &dtype)
+           && !(computes && dtype == WM_FLOAT16);
 }
 
 // Likewise numpy.ma.MaskedArray.

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// float16 and bfloat16 in reductions. Few an MPI computes with one of them,
+// and none alike: it is given datatypes and operations of ours, which do
+// (array/reduce.h), for any ranks, hosts and forms of a call. Each operation
+// computes in float32 and rounds its result. Any thread; the GIL is released
+// where that is said.
+#ifndef WM_COMM_COLL_HALF_H
+#define WM_COMM_COLL_HALF_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "array/reduce.h"
+
+// Makes datatypes and operations, once for all. MPI's errors. GIL released.
+WM_MUST_CHECK int
+wm_half_prepare(wm_error_t *err);
+
+// MPI's type of WM_REDUCE_FLOAT16 or WM_REDUCE_BFLOAT16, once that is done.
+MPI_Datatype
+wm_half_type(wm_reduce_type_t kind);
+
+// Whether they have the operation: MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX.
+bool
+wm_half_has(MPI_Op op);
+
+// What MPI computes an operation by: of such a type ours, else the same.
+MPI_Op
+wm_half_op(MPI_Datatype type, MPI_Op op);
+
+// As of wm_element_number and wm_element_name, of any type: these two differ.
+int64_t
+wm_half_number(MPI_Datatype type);
+
+const char *
+wm_half_name(int64_t number);
+
+// As of wm_native_reduces, of these types and all others whose elements have
+// as many bytes.
+bool
+wm_half_reduces(MPI_Datatype type, size_t size, MPI_Op op,
+                wm_reduce_type_t *kind, wm_reduce_op_t *by);
+
+#endif
