@@ -174,3 +174,49 @@ def test_ranks_that_disagree(comm):
         )
     comm.Allreduce(a, out)
     assert (out.numpy() == comm.size).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 70_003])
+@pytest.mark.parametrize("kind", kinds.DEVICE_KINDS)
+def test_reduce_scatter_block_in_place(comm, kind, size):
+    """The first block is what others read until all have."""
+    mine = np.arange(size * comm.size, dtype=np.float64) * (comm.rank + 1)
+    total = np.arange(size * comm.size) * sum(range(1, comm.size + 1))
+    a = kinds.make(kind, mine)
+    done = counted(lambda: comm.Reduce_scatter_block(MPI.IN_PLACE, a))
+    assert done == (1, 0)
+    found = kinds.values_of(a)
+    first = comm.rank * size
+    np.testing.assert_array_equal(found[:size], total[first : first + size])
+    np.testing.assert_array_equal(found[size:], mine[size:])
+
+
+@pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Scan", "Exscan"])
+def test_what_is_sent_and_received_are_the_same(comm, name):
+    """Others read it before it is written, as in place."""
+    size = 100_003
+    for offset in (0, 1):
+        a = wm.array(np.arange(size + 1.0) * (comm.rank + 1))
+        send, into = a[:size], a[offset : offset + size]
+        done = counted(partial(getattr(comm, name), send, into))
+        assert done == (1, 0)
+        ranks = comm.rank if name in ("Scan", "Exscan") else comm.size
+        ranks += name == "Scan"
+        if ranks and (name != "Reduce" or comm.rank == 0):
+            right = np.arange(size) * sum(range(1, ranks + 1))
+            np.testing.assert_array_equal(into.numpy(), right)
+
+
+def test_on_a_stream_in_place_and_of_halves(comm):
+    stream = wm.Stream()
+    channel = comm.on(stream)
+    ranks = sum(range(1, comm.size + 1))
+    for size in (10, 300_001):
+        mine = np.arange(size * comm.size, dtype=np.float64) * (comm.rank + 1)
+        a, b = wm.array(mine), wm.full(size, comm.rank + 1, "float16")
+        channel.Reduce_scatter_block(MPI.IN_PLACE, a)
+        channel.Allreduce(MPI.IN_PLACE, b)
+        stream.synchronize()
+        right = np.arange(size * comm.size)[comm.rank * size :][:size] * ranks
+        np.testing.assert_array_equal(a.numpy()[:size], right)
+        assert (b.numpy() == ranks).all()

@@ -376,3 +376,41 @@ def test_addresses_in_gpu_memory(world):
     assert (gathered == np.arange(size) + 1.0).all()
     first.Free()
     last.Free()
+
+
+@pytest.mark.parametrize("kind", kinds.DEVICE_KINDS)
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+def test_reduce_local_stays_on_the_gpu(kind, dtype):
+    a = kinds.make(kind, np.arange(1000).astype(dtype))
+    b = kinds.make(kind, np.full(1000, 2, dtype))
+    wm.reset_stats()
+    Staged(MPI.PROD).Reduce_local(a, b)
+    Staged(MPI.SUM).Reduce_local([a, 7], [b, 7])
+    assert wm.stats()["staged_calls"] == 0
+    right = np.arange(1000).astype(dtype) * np.array(2, dtype)
+    right[:7] += np.arange(7).astype(dtype)
+    np.testing.assert_array_equal(kinds.values_of(b), right)
+
+
+def test_reduce_local_in_the_order_of_mpi():
+    pair = np.dtype([("value", "f8"), ("index", "i4")], align=True)
+    first, second = np.zeros(4, pair), np.zeros(4, pair)
+    first["value"], second["value"] = [1, 2, 3, 4], [4, 2, 3, 1]
+    first["index"], second["index"] = 5, [1, 2, 9, 4]
+    a = kinds.make("device", first.view(np.uint8))
+    b = kinds.make("device", second.view(np.uint8))
+    wm.reset_stats()
+    words = [a, MPI.DOUBLE_INT], [b, MPI.DOUBLE_INT]
+    Staged(MPI.MINLOC).Reduce_local(*words)
+    found = kinds.values_of(b).view(pair)
+    assert found["value"].tolist() == [1, 2, 3, 1]
+    assert found["index"].tolist() == [5, 2, 5, 4]
+    assert wm.stats()["staged_calls"] == 0
+
+
+def test_reduce_local_of_what_does_not_fit():
+    a, b = (kinds.make("device", np.zeros(n)) for n in (3, 4))
+    with pytest.raises(ValueError, match="mismatch"):
+        Staged(MPI.SUM).Reduce_local(a, b)
+    with pytest.raises(MPI.Exception):
+        Staged(MPI.BAND).Reduce_local(a, kinds.make("device", np.zeros(3)))

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from mpi4py import MPI
 
+from .. import _core
 from . import table
 from .call import Call, Family, at_once, staged_call
 from .table import Buffer, rows_of
@@ -31,11 +33,23 @@ class _OfDatatype(Family):
             yield buffer, buffer.role, 1, call.owner if typed else None
 
 
+def _on_the_gpu(staged: Any) -> Any:
+    """Make a reduction that the GPU does where both buffers are its own."""
+
+    @functools.wraps(staged)
+    def Reduce_local(self: MPI.Op, inbuf: Any, inoutbuf: Any) -> None:
+        _core._check_running()
+        if not _core._reduce_local(self, inbuf, inoutbuf):
+            staged(self, inbuf, inoutbuf)
+
+    return Reduce_local
+
+
 def datatype_calls() -> Iterator[tuple[type, str, Any]]:
     """Give what takes the place of these calls."""
     for row in rows_of(table.OP):
         call = staged_call(getattr(MPI.Op, row.name), row, Family(), at_once)
-        yield MPI.Op, row.name, call
+        yield MPI.Op, row.name, _on_the_gpu(call)
     for row in rows_of(table.DATATYPE):
         method = getattr(MPI.Datatype, row.name)
         end = _packing if row.name.startswith("Pack") else at_once

@@ -63,6 +63,17 @@ receives(const run_t *run)
            || is_root(run);
 }
 
+// How many blocks it receives, or holds where it receives them.
+static size_t
+blocks_of(const run_t *run)
+{
+    const wm_shape_t *shape = &shapes[run->call->kind];
+    bool in_place = run->call->send == NULL && shape->reduces;
+    return shape->gathers || (in_place && shape->scatters)
+               ? (size_t)run->comm->size
+               : 1;
+}
+
 // Bytes of a block, of what is known of this rank.
 static size_t
 block_of(const run_t *run)
@@ -71,7 +82,7 @@ block_of(const run_t *run)
     size_t size = (size_t)run->comm->size;
     if (call->send != NULL && sends(run))
         return call->send->nbytes / (shapes[call->kind].scatters ? size : 1);
-    return call->receive->nbytes / (shapes[call->kind].gathers ? size : 1);
+    return call->receive->nbytes / blocks_of(run);
 }
 
 // In place: what it sends is where it receives.
@@ -128,9 +139,7 @@ say(run_t *run)
     said->in_place = is_in_place(run);
     run->want = run->block;
     if (call->receive != NULL)
-        run->want = call->receive->nbytes
-                    / (shapes[call->kind].gathers ? (size_t)run->comm->size
-                                                  : 1);
+        run->want = call->receive->nbytes / blocks_of(run);
     if (!shapes[call->kind].varies || !sends(run))
         return;
     const wm_span_t *spans = call->sends;
@@ -236,6 +245,7 @@ begin(run_t *run, wm_error_t *err)
     bool in_place = is_in_place(run);
     // Else nobody reads what is written.
     bool overlaid = kind == WM_CALL_ALLTOALL || kind == WM_CALL_ALLTOALLV
+                    || kind == WM_CALL_REDUCE_SCATTER_BLOCK
                     || kind == WM_CALL_SCAN || kind == WM_CALL_EXSCAN;
     wm_given_t given = {
         .send = sends(run) ? call->send : NULL,
@@ -243,6 +253,8 @@ begin(run_t *run, wm_error_t *err)
         .in_place = in_place,
         .copied = in_place && overlaid,
     };
+    if (wm_coll_overlap(given.send, given.receive))
+        given.copied = true;
     if (in_place && (kind == WM_CALL_GATHER || kind == WM_CALL_GATHERV))
         given.in_place = false; // its own block stays
     int code = wm_native_begin(&run->native, run->comm, &given, err);

@@ -345,6 +345,14 @@ has_gaps(const reduction_t *asked)
     return (size_t)size != asked->size;
 }
 
+bool
+wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
+{
+    return send != NULL && receive != NULL && wm_buffer_on_device(send)
+           && send->data < receive->data + receive->nbytes
+           && receive->data < send->data + send->nbytes;
+}
+
 static int
 allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
 {
@@ -448,7 +456,9 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     int code = 1;
     if (wm_buffer_on_device(receive)
         && wm_half_reduces(type, size, op, &kind, &by)) {
-        wm_given_t given = {send, receive, .in_place = send == NULL};
+        bool in_place = send == NULL || send->data == receive->data;
+        wm_given_t given = {send, receive, .in_place = in_place};
+        given.copied = !in_place && wm_coll_overlap(send, receive);
         int begun = wm_native_begin(&native, comm, &given, err);
         if (native.capable)
             code = allreduce_native(comm, &asked, &native, kind, by, begun,

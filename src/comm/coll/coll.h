@@ -60,6 +60,10 @@ typedef struct {
 const wm_shape_t *
 wm_coll_shape(wm_call_kind_t kind);
 
+// Whether what is received lies over what is sent, on a GPU.
+bool
+wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive);
+
 // Whether ranks tell each other of calls that MPI may do.
 static inline bool
 wm_coll_is_asked(const wm_comm_t *comm)

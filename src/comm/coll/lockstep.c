@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/lockstep.h"
 
+#include "comm/coll/half.h"
 #include "comm/coll/native.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/stats.h"
-#include "comm/message/element.h"
 #include "cuda/stream.h"
 
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
@@ -56,9 +56,11 @@ lay_out(run_t *run)
     bool in_place = call->send == NULL && run->sends && run->receives;
     const wm_buffer_t *send = in_place ? call->receive : call->send;
     if (run->receives && call->receive != NULL) {
+        size_t nbytes = call->receive->nbytes;
+        if (in_place && shape->scatters && shape->reduces)
+            nbytes /= (size_t)size; // into the first block of what it sends
         run->target = call->receive->data;
-        lay(run->into, call->receives, call->receive->nbytes,
-            shape->gathers ? size : 1);
+        lay(run->into, call->receives, nbytes, shape->gathers ? size : 1);
     }
     if (!run->sends || send == NULL)
         return;
@@ -268,12 +270,13 @@ check(run_t *run, wm_error_t *err)
                                 "itself, without on(stream), for other",
                                 i == 0 ? "sendbuf" : "recvbuf");
     if (run->shape->reduces
-        && !wm_native_reduces(call->type, call->op, &run->type, &run->op))
+        && !wm_half_reduces(call->type, call->size, call->op, &run->type,
+                            &run->op))
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this with elements of "
                             "this type (%s); use another op, or the "
                             "communicator itself, without on(stream)",
-                            wm_element_name(wm_element_number(call->type)));
+                            wm_half_name(wm_half_number(call->type)));
     if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu bytes for a rank are more than a collective "

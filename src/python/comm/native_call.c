@@ -192,6 +192,11 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         values[1] = root ? NULL : values[0];
         values[0] = root ? values[0] : NULL;
     }
+    // In place it has a block for each, too.
+    int receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+                           && is_nothing(values[0])
+                       ? EQUAL
+                       : calls[kind].receives;
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)
@@ -205,12 +210,9 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     }
     else if ((root || scatters)
              && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
-             && read_side(values[1], true, reduces, calls[kind].receives,
-                          comm->size, &asked->received)
+             && read_side(values[1], true, reduces, receives, comm->size,
+                          &asked->received)
                     < 0)
-        return -1;
-    // In place a block for each is what is received into.
-    if (kind == WM_CALL_REDUCE_SCATTER_BLOCK && !asked->sent.given)
         return -1;
     if (!asked->sent.given && !asked->received.given)
         return -1;

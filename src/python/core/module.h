@@ -44,6 +44,7 @@
     X(raw)                                                                    \
     X(checked)                                                                \
     X(reduced)                                                                \
+    X(local)                                                                  \
     X(buffered)                                                               \
     X(objects)                                                                \
     X(parts)                                                                  \
