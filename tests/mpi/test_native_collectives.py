@@ -220,3 +220,88 @@ def test_on_a_stream_in_place_and_of_halves(comm):
         right = np.arange(size * comm.size)[comm.rank * size :][:size] * ranks
         np.testing.assert_array_equal(a.numpy()[:size], right)
         assert (b.numpy() == ranks).all()
+
+
+# Of a block, or None: (list, first element, elements of a block).
+COUNTED = {
+    "count": (lambda a, n: [a, n], 0),
+    "count and type": (lambda a, n: [a, n, MPI.DOUBLE], 0),
+    "pair": (lambda a, n: [a, (n, 2)], 2),
+    "pair and type": (lambda a, n: (a, (n, 2), MPI.DOUBLE), 2),
+    "all of it": (lambda a, n: [a, n, 2, MPI.DOUBLE], 2),
+    "no count": (lambda a, n: [a, (None, 2), MPI.DOUBLE], 2),
+    "type": (lambda a, n: [a, "d"], 0),
+    "NumPy's number": (lambda a, n: [a, np.int32(n)], 0),
+}
+
+
+@pytest.mark.parametrize("form", COUNTED)
+@pytest.mark.parametrize("number", [1, 1000])
+def test_counts_are_of_a_block(comm, form, number):
+    make, first = COUNTED[form]
+    size, rank = comm.size, comm.rank
+    room = first + number * size
+    if form in ("count", "count and type", "pair", "all of it"):
+        room += 3
+
+    def of(values, where=first):
+        """GPU memory of the room, with these from there on."""
+        array = np.full(room, -1.0)
+        array[where : where + len(values)] = values
+        return wm.array(array)
+
+    def held(array):
+        found = array.numpy()
+        assert (found[:first] == -1).all()
+        assert (found[first + number * size :] == -1).all()
+        return found[first : first + number * size].reshape(size, number)
+
+    block = np.arange(number) + 1000.0 * rank
+    each = np.arange(number * size).reshape(size, number) + 7.0 * rank
+    ranks = np.arange(size)[:, None]
+    into = of([])
+    done = counted(lambda: comm.Allgather(wm.array(block), make(into, number)))
+    assert done == (1, 0)
+    all_blocks = np.arange(number) + 1000.0 * ranks
+    np.testing.assert_array_equal(held(into), all_blocks)
+    for root in range(size):
+        into, out = of([]), wm.empty(number)
+        given = make(into, number) if rank == root else None
+        mine = wm.array(block)
+        done = counted(partial(comm.Gather, mine, given, root))
+        assert done == (1, 0)
+        if rank == root:
+            np.testing.assert_array_equal(held(into), all_blocks)
+        given = make(of(each.ravel()), number) if rank == root else None
+        assert counted(partial(comm.Scatter, given, out, root)) == (1, 0)
+        right = np.arange(number * size).reshape(size, number) + 7.0 * root
+        np.testing.assert_array_equal(out.numpy(), right[rank])
+    sent, into = of(each.ravel()), of([])
+    done = counted(
+        lambda: comm.Alltoall(make(sent, number), make(into, number))
+    )
+    assert done == (1, 0)
+    right = np.arange(number) + rank * number + 7.0 * ranks
+    np.testing.assert_array_equal(held(into), right)
+    out = wm.empty(number)
+    done = counted(lambda: comm.Reduce_scatter_block(make(sent, number), out))
+    assert done == (1, 0)
+    np.testing.assert_array_equal(out.numpy(), right.sum(0))
+
+
+def test_more_blocks_than_there_are_elements(comm):
+    """Which mpi4py passes on: nobody reads or writes beyond the end."""
+    short = wm.zeros(10 * comm.size - 1)
+    with pytest.raises(ValueError, match="recvbuf"):
+        comm.Allgather(wm.ones(10), [short, 10])
+    assert (short.numpy() == 0).all()
+
+
+def test_host_arrays_with_counts(comm):
+    """Short ones, which go without MPI."""
+    for number in (1, 7):
+        into = np.full(number * comm.size + 2, -1.0)
+        comm.Allgather(np.full(number, comm.rank + 0.5), [into, (number, 1)])
+        right = np.repeat(np.arange(comm.size) + 0.5, number)
+        np.testing.assert_array_equal(into[1:-1], right)
+        assert into[0] == into[-1] == -1

@@ -60,17 +60,39 @@ is_nothing(PyObject *value)
     return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
 }
 
-// Whether a list counts elements, which are then those of one block.
-static bool
-counts(PyObject *value)
+// A count, or one with a displacement, times `blocks`; what is none as it is.
+static PyObject *
+times(PyObject *count, int blocks)
 {
-    if (!PyList_Check(value) && !PyTuple_Check(value))
-        return false;
-    PyObject **items = PySequence_Fast_ITEMS(value);
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(value);
-    return length > 2
-           || (length == 2 && !PyUnicode_Check(items[1])
-               && !wm_py_mpi_is_datatype(items[1]));
+    if (count == Py_None || PyUnicode_Check(count)
+        || wm_py_mpi_is_datatype(count))
+        return Py_NewRef(count);
+    if (PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2)
+        return Py_BuildValue("NO", times(PyTuple_GET_ITEM(count, 0), blocks),
+                             PyTuple_GET_ITEM(count, 1));
+    PyObject *index = PyNumber_Index(count), *by = PyLong_FromLong(blocks);
+    PyObject *product = index != NULL && by != NULL
+                            ? PyNumber_Multiply(index, by)
+                            : NULL;
+    Py_XDECREF(index);
+    Py_XDECREF(by);
+    return product;
+}
+
+// A buffer whose count is that of a block, as one that counts all of them.
+static PyObject *
+of_all(PyObject *value, int blocks)
+{
+    bool listed = PyList_Check(value) || PyTuple_Check(value);
+    if (!listed || PySequence_Fast_GET_SIZE(value) < 2)
+        return Py_NewRef(value);
+    PyObject *list = PySequence_List(value);
+    PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
+                          ? times(PyList_GET_ITEM(list, 1), blocks)
+                          : NULL;
+    if (count == NULL || PyList_SetItem(list, 1, count) < 0)
+        Py_CLEAR(list);
+    return list;
 }
 
 // Where the blocks of a v-form are, as Python reads it.
@@ -101,12 +123,17 @@ read_side(PyObject *value, bool writable, bool reduces, int form, int size,
           side_t *side)
 {
     static const char *const arguments[] = {"sendbuf", "recvbuf"};
-    if ((form == EQUAL && counts(value)) || size > WM_GATE_RANKS)
+    if (size > WM_GATE_RANKS)
         return -1;
-    PyObject *array = form == VARYING ? wm_py_message_array(value) : value;
-    if (wm_py_message_parse_typed(array, writable, arguments[writable],
-                                  &side->message)
-        < 0)
+    PyObject *array = form == VARYING ? Py_NewRef(wm_py_message_array(value))
+                      : form == EQUAL ? of_all(value, size)
+                                      : Py_NewRef(value);
+    int code = array == NULL ? -1
+                             : wm_py_message_parse_typed(array, writable,
+                                                         arguments[writable],
+                                                         &side->message);
+    Py_XDECREF(array);
+    if (code < 0)
         return -1;
     side->given = true;
     wm_message_t *message = &side->message;
