@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.typing import BufSpec, InPlace
+from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 from typing_extensions import CapsuleType, disjoint_base
 
 from warpmpi._typing import (
@@ -364,7 +364,64 @@ class CommMethods(_Messages):
     def _transport(self, rank: int, buffer: Any, /) -> tuple[str, str]: ...
 
 @final
-class StreamComm(_Messages): ...
+class StreamComm(_Messages):
+    def Barrier(self) -> None: ...
+    def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...
+    def Gather(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpecB | None,
+        root: int = 0,
+    ) -> None: ...
+    def Gatherv(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpecV | None,
+        root: int = 0,
+    ) -> None: ...
+    def Scatter(
+        self,
+        sendbuf: BufSpecB | None,
+        recvbuf: BufSpec | InPlace,
+        root: int = 0,
+    ) -> None: ...
+    def Scatterv(
+        self,
+        sendbuf: BufSpecV | None,
+        recvbuf: BufSpec | InPlace,
+        root: int = 0,
+    ) -> None: ...
+    def Allgather(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB
+    ) -> None: ...
+    def Allgatherv(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV
+    ) -> None: ...
+    def Alltoall(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB
+    ) -> None: ...
+    def Alltoallv(
+        self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV
+    ) -> None: ...
+    def Reduce(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: MPI.Op = ...,
+        root: int = 0,
+    ) -> None: ...
+    def Allreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = ...
+    ) -> None: ...
+    def Reduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec, op: MPI.Op = ...
+    ) -> None: ...
+    def Scan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = ...
+    ) -> None: ...
+    def Exscan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = ...
+    ) -> None: ...
 
 @disjoint_base
 class Request(MPI.Request):

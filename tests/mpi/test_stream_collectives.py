@@ -6,6 +6,7 @@ What a rank has received is compared with what NumPy makes of all ranks' data.
 
 import gc
 import operator
+import os
 from functools import reduce
 
 import numpy as np
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 RANKS = MPI.COMM_WORLD.size
+TURNS = 2000 if os.environ.get("WARPMPI_TEST_FULL") else 40
 # The last goes in several pieces.
 SIZES = [0, 1, 3, 1000, 65_537, 2_200_001 if RANKS < 3 else 560_001]
 DTYPES = ["int8", "uint16", "complex128", "float64", "int64", "float32"]
@@ -280,22 +282,30 @@ def test_values(comm, stream, kind, call):
             )
 
 
-def test_many_in_any_order(comm, stream):
+def test_many_in_any_order(comm):
     """Short and long ones in turn, as the halves of the slabs are."""
     generator = np.random.default_rng(7)  # alike on all ranks
-    channel, made = comm.on(stream), []
-    for turn in range(40):
+    own = np.random.default_rng([8, comm.rank])  # a rank's own choices
+    streams = [wm.Stream(wm.get_device()) for _ in range(2)]
+    made = []
+    for turn in range(TURNS):
         call = CALLS[generator.integers(len(CALLS))]
         size = int(generator.choice([1, 50, 3000, SIZES[-1]]))
+        dtype = DTYPES[generator.integers(len(DTYPES))]
+        if size == SIZES[-1]:
+            dtype = "float32"
         root = int(generator.integers(comm.size))
-        c = Call(comm, size, "int32", "device", root)
-        made.append((call, call(c, channel)))
+        kind = kinds.DEVICE_KINDS[own.integers(len(kinds.DEVICE_KINDS))]
+        stream = streams[own.integers(2)]
+        c = Call(comm, size, dtype, kind, root)
+        made.append((turn, call, call(c, comm.on(stream))))
         if turn % 20 == 19:
-            stream.synchronize()
-            for call, result in made:
+            for stream in streams:
+                stream.synchronize()
+            for number, each, result in made:
                 if result is not None:
-                    out, wanted = result
-                    assert (out.numpy() == wanted).all(), (turn, call)
+                    values = kinds.values_of(result[0])
+                    assert (values == result[1]).all(), (number, each)
             made.clear()
 
 
