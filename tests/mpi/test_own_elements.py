@@ -348,3 +348,29 @@ def test_what_a_mask_lacks_or_was_dealt_with_is_sent(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got = comm.sendrecv(masked, right, source=left)
     assert got.mask.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("form", ["", "I"])
+def test_bfloat16_and_a_datatype_of_two_bytes_are_the_same(comm, place, form):
+    """Where one rank gives both, Open MPI chose another way than others."""
+    two = MPI.BYTE.Create_contiguous(2).Commit()
+    call = getattr(comm, "Iallgatherv" if form else "Allgatherv")
+    for number in (1, 50, 141, 1000, 5000):
+        counts = [number] * comm.size
+        mine = np.full(2 * number, comm.rank + 1, np.uint8)
+        raw = kinds.make("host", np.zeros(2 * number * comm.size, np.uint8))
+        into = wm.zeros(
+            number * comm.size,
+            "bfloat16",
+            device="cpu" if place == "host" else wm.get_device(),
+        )
+        last = comm.rank == comm.size - 1
+        given = [into, counts] if last else [raw, counts, two]
+        request = call([mine, number, two], given)
+        if form:
+            request.Wait()
+        found = into.numpy().view(np.uint8) if last else raw
+        right = np.repeat(np.arange(comm.size) + 1, 2 * number)
+        np.testing.assert_array_equal(found, right)
+    two.Free()

@@ -43,10 +43,8 @@ class Call:
         self.twins: list[Twin] = []
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
-            inner, number = _core._inner(value, buffer.name)
-            if inner > 1 and datatype is None:
-                value = recounted(value, inner, number, buffer.form, blocks)
-                self.replace(buffer, value)
+            if datatype is None:
+                value = self.named(value, buffer, blocks)
             if on_device(value, buffer):
                 self.twins.append(Twin(value, buffer, role, blocks, datatype))
 
@@ -55,6 +53,25 @@ class Call:
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
+
+    def named(self, value: Any, buffer: Buffer, blocks: int) -> Any:
+        """Give a buffer in the elements that MPI knows, and keep it."""
+        inner, number = _core._inner(value, buffer.name)
+        half = None
+        if inner > 1 and self.family.collective and buffer.form != "w":
+            # As bytes they would be other elements than those that a datatype
+            # of two bytes names: Open MPI hangs where one rank has both.
+            half = _core._half(value, MPI.OP_NULL, buffer.name)
+        if half is not None:
+            inner = half[2]
+        given = value
+        if inner > 1:
+            value = recounted(value, inner, number, buffer.form, blocks)
+        if half is not None:
+            value = halves.typed(value, half[0], 1)
+        if value is not given:
+            self.replace(buffer, value)
+        return value
 
     def replace(self, buffer: Buffer, value: Any) -> None:
         at = buffer.position

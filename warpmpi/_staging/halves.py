@@ -21,7 +21,7 @@ def concerns(row: Row) -> bool:
     return "op" in row.positions or row.name == "Reduce_local"
 
 
-def _typed(value: Any, datatype: MPI.Datatype, inner: int) -> Any:
+def typed(value: Any, datatype: MPI.Datatype, inner: int) -> Any:
     """Give a buffer with a datatype for the one that it names, if any.
 
     inner: how many such elements one of the array's is, which a count counts.
@@ -59,7 +59,7 @@ def replaced(
         computed = computed or (half[1] if half else op)
         if half is None:
             continue
-        value = _typed(value, half[0], half[2])
+        value = typed(value, half[0], half[2])
         if there:
             words[buffer.position] = value
         else:
