@@ -269,6 +269,37 @@ class ObjectsBegun(Objects):
     send = "isend"
 
 
+class ObjectCollective(Objects):
+    """The same from rank 0 to all by a lower-case collective."""
+
+    collective = True
+    name = ""
+
+    def run(self):
+        comm, obj = self.comm, None
+        if comm.rank == 0:
+            obj = {"first": self.out, "second": [self.out[: self.size // 2]]}
+        try:
+            if self.name == "bcast":
+                self.got = comm.bcast(obj)
+            elif self.name == "gather":
+                self.got = (comm.gather(obj, 1) or [None])[0]
+            elif self.name == "scatter":
+                self.got = comm.scatter([obj] * comm.size)
+            elif self.name == "allgather":
+                self.got = comm.allgather(obj)[0]
+            else:
+                self.got = comm.alltoall([obj] * comm.size)[0]
+        except RuntimeError as error:
+            if f"could not send its part of this {self.name}" in str(error):
+                raise wm.CudaError(str(error)) from None
+            raise
+
+
+def collective_of_objects(name):
+    return type(name, (ObjectCollective,), {"name": name})
+
+
 class OnStream(Scenario):
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -521,6 +552,15 @@ COLLECTIVES = {
     "bcast": (Bcast, "device", "device", LARGE),
     "short_bcast": (Bcast, "device", "device", SMALL),
     "allreduce": (Allreduce, "device", "device", LARGE),
+    **{
+        f"objects_{name}": (
+            collective_of_objects(name),
+            "device",
+            "device",
+            SMALL if name == "gather" else LARGE,
+        )
+        for name in ("bcast", "gather", "scatter", "allgather", "alltoall")
+    },
 }
 
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""mpi4py's lower-case collectives, where one rank has nothing to send.
+"""mpi4py's lower-case collectives that move objects.
 
-An object that cannot be pickled, or a list of the wrong length, raises before
-anything is sent, and the others would wait for ever. So a note of it is sent
-in the object's place, which raises where it is unpickled.
+mpi4py's own call moves frames. Then both ends of an object know what follows:
+bcast broadcasts that, and in the others it is messages beside the user's, all
+of which are begun before anything is waited for.
+
+An object that cannot be pickled, or a list of the wrong length, is told in
+place of a frame, and whoever fails later goes on to the end: who takes part is
+waited for by the others.
 """
 
 from __future__ import annotations
@@ -15,6 +19,107 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from .frames import Incoming, Outgoing, Steps, failed, is_all, load_frame
+from .pickling import is_stock
+
+
+def _items(objects: Any, size: int) -> list[Any]:
+    """Give an object for each rank, as mpi4py reads them."""
+    items = [None] * size if objects is None else list(objects)
+    if len(items) != size:
+        raise ValueError(f"expecting {size} items, got {len(items)}")
+    return items
+
+
+class _Call:
+    """One call on an intracommunicator."""
+
+    def __init__(self, comm: Any, stock: Callable[..., Any]) -> None:
+        self.comm, self.stock = comm, stock
+        self.name: str = stock.__name__
+        self.rank: int = comm.rank
+        self.steps = Steps()
+        self.outgoing: list[tuple[int, Outgoing, int]] = []
+        self.incoming: list[Incoming] = []
+
+    def pack(self, obj: Any) -> Outgoing:
+        try:
+            return Outgoing(obj)
+        except Exception as error:
+            self.steps.note(error)
+            return failed(error)
+
+    def pack_each(self, objects: Any) -> list[Outgoing]:
+        try:
+            return list(map(Outgoing, _items(objects, self.comm.size)))
+        except Exception as error:
+            self.steps.note(error)
+            return [failed(error)] * self.comm.size
+
+    def number(self, outgoing: Outgoing, dest: int) -> int:
+        """Draw the number of the messages that follow a frame to a rank."""
+        if not outgoing.follows or not 0 <= dest < self.comm.size:
+            return 0
+        (number,) = _core._part_numbers(self.comm, dest, 1)
+        self.outgoing.append((dest, outgoing, number))
+        return number
+
+    def frame(self, outgoing: Outgoing, dest: int) -> Any:
+        """Give the frame for a rank."""
+        if not outgoing.follows:
+            return outgoing.frame
+        return outgoing.tell(self.number(outgoing, dest))
+
+    def exchange(self, *args: Any) -> Any:
+        """Move frames."""
+        return self.steps.call(self.stock, *args)
+
+    def is_over(self, frames: list[Any]) -> bool:
+        """Whether the frames are all, as of objects of the host."""
+        return (
+            not self.outgoing
+            and self.steps.error is None
+            and all(map(is_all, frames))
+        )
+
+    def hear(
+        self, frames: list[Any], first: int, own: Outgoing | None
+    ) -> bool:
+        """Look at frames of ranks from the first one on.
+
+        Return whether anything follows them.
+        """
+        for source, frame in enumerate(frames, first):
+            mine = own if source == self.rank else None
+            self.incoming.append(Incoming(self.name, source, frame, mine))
+        return any(each.follows for each in self.incoming)
+
+    def finish(self) -> list[Any]:
+        """Move what follows, and give the objects."""
+        steps, comm = self.steps, self.comm
+        for each in self.incoming:
+            if steps.error is None:
+                steps.take(each.look)
+        for each in self.incoming:
+            if steps.error is None:
+                steps.take(each.begin, comm)
+        requests = []
+        for dest, outgoing, number in self.outgoing:
+            requests += outgoing.send(steps, comm, dest, number)
+        for each in self.incoming:
+            steps.take(each.throw_rest, comm)
+        objects = []
+        for each in self.incoming:
+            if steps.error is None:
+                objects.append(steps.take(each.load))
+            each.finish(steps)
+        for request in requests:
+            steps.take(_core._part_wait, request, self.name)
+        steps.end()
+        return objects
+
+
+# With a pickler of the program's, which decides about GPU arrays as well.
 
 
 def _raise(call: str, rank: int, text: str) -> None:
@@ -34,95 +139,118 @@ class _Failure:
         return _raise, self.arguments
 
 
-def _cannot_pickle(obj: Any) -> bool:
+def _as_ever(
+    comm: Any, stock: Callable[..., Any], sent: Any, *root: Any
+) -> Any:
+    """Call mpi4py. Where nothing can be sent a note is sent instead."""
     try:
-        MPI.pickle.dumps(obj)
-    except Exception:
-        return True
-    return False
-
-
-def _cannot_share(objects: Any, ranks: int) -> bool:
-    try:
-        items = list(objects)
-    except TypeError:
-        return True
-    return len(items) != ranks or any(map(_cannot_pickle, items))
-
-
-def _tell(
-    comm: Any, call: Callable[..., Any], error: Exception, root: Any
-) -> None:
-    """Take part with a note of the error, for all that this rank sends."""
-    name = call.__name__
-    note: Any = _Failure(name, comm.rank, error)
-    if name in ("scatter", "alltoall"):
-        note = [note] * comm.size
-    with contextlib.suppress(RuntimeError):  # of what it receives itself
-        call(note, *root)
+        return stock(sent, *root)
+    except Exception as error:
+        name = stock.__name__
+        rooted = name in ("bcast", "scatter")
+        if comm.Is_inter() or (rooted and comm.rank != root[0]):
+            raise
+        try:
+            each = name in ("scatter", "alltoall")
+            for obj in _items(sent, comm.size) if each else [sent]:
+                MPI.pickle.dumps(obj)
+        except Exception:
+            note: Any = _Failure(name, comm.rank, error)
+            with contextlib.suppress(RuntimeError):  # of what comes here
+                stock([note] * comm.size if each else note, *root)
+        raise
 
 
 class ObjectCollectives:
     """The lower-case collectives that move objects, but do not reduce.
 
-    Signatures and meaning are mpi4py's. Where a rank cannot pickle what it
-    sends, or has a list of another length than there are ranks, it raises
-    that, and whoever was to receive from it a RuntimeError that names it.
+    Signatures and meaning are mpi4py's. GPU arrays inside an object travel
+    GPU to GPU and arrive on the current device of their library. Where a rank
+    cannot pickle what it sends, or has a list of another length than there
+    are ranks, it raises that, and whoever was to receive from it a
+    RuntimeError that names it. A rank that has no room for an array raises
+    MemoryError or wm.CudaError.
     """
 
     def bcast(self: Any, obj: Any, root: int = 0) -> Any:
         """Broadcast an object; root's is returned on all ranks."""
         _core._check_running()
-        call = super().bcast  # type: ignore[misc]
-        try:
-            return call(obj, root)
-        except Exception as error:
-            sends = not self.Is_inter() and self.rank == root
-            if sends and _cannot_pickle(obj):
-                _tell(self, call, error, (root,))
-            raise
+        stock = super().bcast  # type: ignore[misc]
+        if self.Is_inter() or not is_stock():
+            return _as_ever(self, stock, obj, root)
+        call = _Call(self, stock)
+        own = call.pack(obj) if call.rank == root else None
+        frame = None if own is None else call.frame(own, root)
+        frame = call.exchange(frame, root)
+        if call.is_over([frame]):
+            return load_frame(frame)
+        if call.hear([frame], root, own) and self.size > 1:
+            call.incoming[0].broadcast(call.steps, self, own)
+        return call.finish()[0]
 
     def gather(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Gather objects into a list at root; None elsewhere."""
         _core._check_running()
-        call = super().gather  # type: ignore[misc]
-        try:
-            return call(sendobj, root)
-        except Exception as error:
-            if not self.Is_inter() and _cannot_pickle(sendobj):
-                _tell(self, call, error, (root,))
-            raise
+        stock = super().gather  # type: ignore[misc]
+        if self.Is_inter() or not is_stock():
+            return _as_ever(self, stock, sendobj, root)
+        call = _Call(self, stock)
+        own = call.pack(sendobj)
+        frames = call.exchange(call.frame(own, root), root)
+        if call.is_over(frames or []):
+            return frames and list(map(load_frame, frames))
+        call.hear(frames or [], 0, own)
+        objects = call.finish()
+        return None if frames is None else objects
 
     def scatter(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Scatter a list of root's, an object for each rank."""
         _core._check_running()
-        call = super().scatter  # type: ignore[misc]
-        try:
-            return call(sendobj, root)
-        except Exception as error:
-            sends = not self.Is_inter() and self.rank == root
-            if sends and _cannot_share(sendobj, self.size):
-                _tell(self, call, error, (root,))
-            raise
+        stock = super().scatter  # type: ignore[misc]
+        if self.Is_inter() or not is_stock():
+            return _as_ever(self, stock, sendobj, root)
+        call = _Call(self, stock)
+        frames = own = None
+        if call.rank == root:
+            sent = call.pack_each(sendobj)
+            frames = [call.frame(each, i) for i, each in enumerate(sent)]
+            own = sent[root]
+        frame = call.exchange(frames, root)
+        if call.is_over([frame]):
+            return load_frame(frame)
+        call.hear([frame], root, own)
+        return call.finish()[0]
 
     def allgather(self: Any, sendobj: Any) -> Any:
         """Gather objects into a list on all ranks."""
         _core._check_running()
-        call = super().allgather  # type: ignore[misc]
-        try:
-            return call(sendobj)
-        except Exception as error:
-            if not self.Is_inter() and _cannot_pickle(sendobj):
-                _tell(self, call, error, ())
-            raise
+        stock = super().allgather  # type: ignore[misc]
+        if self.Is_inter() or not is_stock():
+            return _as_ever(self, stock, sendobj)
+        call = _Call(self, stock)
+        own = call.pack(sendobj)
+        frames = call.exchange(own.tell(0) if own.follows else own.frame)
+        if call.is_over(frames):
+            return list(map(load_frame, frames))
+        if call.hear(frames, 0, own):
+            mine = [call.number(own, dest) for dest in range(self.size)]
+            stock = super().alltoall  # type: ignore[misc]
+            numbers = call.steps.call(stock, mine)
+            for each, number in zip(call.incoming, numbers, strict=True):
+                each.number = number
+        return call.finish()
 
     def alltoall(self: Any, sendobj: Any) -> Any:
         """Send an object to each rank; returns a list of what came."""
         _core._check_running()
-        call = super().alltoall  # type: ignore[misc]
-        try:
-            return call(sendobj)
-        except Exception as error:
-            if not self.Is_inter() and _cannot_share(sendobj, self.size):
-                _tell(self, call, error, ())
-            raise
+        stock = super().alltoall  # type: ignore[misc]
+        if self.Is_inter() or not is_stock():
+            return _as_ever(self, stock, sendobj)
+        call = _Call(self, stock)
+        sent = call.pack_each(sendobj)
+        frames = [call.frame(each, i) for i, each in enumerate(sent)]
+        frames = call.exchange(frames)
+        if call.is_over(frames):
+            return list(map(load_frame, frames))
+        call.hear(frames, 0, sent[call.rank])
+        return call.finish()

@@ -26,7 +26,7 @@ _dumps, _loads = pickle.dumps, pickle.loads
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def _is_stock() -> bool:
+def is_stock() -> bool:
     """Whether MPI.pickle has the pickler it comes with."""
     parts = gc.get_referents(MPI.pickle)
     return _dumps in parts and _loads in parts
@@ -70,52 +70,87 @@ class _WithParts:
         return _open, self.arguments
 
 
-def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
-    """Pickle an object: its bytes, and (array, number) of each part."""
+def split(obj: Any) -> tuple[bytes, list[libraries.Part]]:
+    """Pickle an object without its GPU arrays, its parts."""
     protocol = MPI.pickle.PROTOCOL
-    if type(obj) in _PLAIN or protocol is None or not _is_stock():
+    if type(obj) in _PLAIN or protocol is None or not is_stock():
         return MPI.pickle.dumps(obj), []
     pickling = _Pickling(protocol)
-    data = pickling.dump(obj)
-    if not pickling.parts:
+    return pickling.dump(obj), pickling.parts
+
+
+def dump_again(obj: Any) -> bytes:
+    """Pickle what was taken out of an object, as that was."""
+    return _dumps(obj, MPI.pickle.PROTOCOL)
+
+
+def load_again(data: Any) -> Any:
+    """Unpickle what was pickled by dump_again, or without parts."""
+    return _loads(data)
+
+
+def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
+    """Pickle an object: its bytes, and (array, number) of each part."""
+    data, parts = split(obj)
+    if not parts:
         return data, []
-    numbers = _core._part_numbers(comm, dest, len(pickling.parts))
+    numbers = _core._part_numbers(comm, dest, len(parts))
     makers = [
         (part.make, part.arguments, number)
-        for part, number in zip(pickling.parts, numbers, strict=True)
+        for part, number in zip(parts, numbers, strict=True)
     ]
     sent = [
         (part.buffer, number)
-        for part, number in zip(pickling.parts, numbers, strict=True)
+        for part, number in zip(parts, numbers, strict=True)
     ]
-    return _dumps(_WithParts(makers, data), protocol), sent
+    return _dumps(_WithParts(makers, data), MPI.pickle.PROTOCOL), sent
 
 
 class _Receiving(threading.local):
     """What this thread unpickles."""
 
     payload: Any = None
-    parts: Sequence[_Arriving] = ()
+    parts: Sequence[Arriving] = ()
 
 
 _receiving = _Receiving()
 
 
-class _Arriving:
+class Arriving:
     """An array whose data is on its way."""
 
-    def __init__(self, payload: Any, part: Any) -> None:
-        make, arguments, number = part
-        buffer, self.finish = make(*arguments)
-        self.request: Any = _core._part_receive(payload, buffer, number)
+    def __init__(
+        self, make: Any, arguments: tuple[Any, ...], call: str = "recv"
+    ) -> None:
+        self.buffer, self.finish = make(*arguments)
+        self.request: Any = None
+        self.call = call
         self.array: Any = None
 
+    def wait(self) -> None:
+        request, self.request = self.request, None
+        if request is not None:
+            _core._part_wait(request, self.call)
+
     def get(self) -> Any:
-        if self.request is not None:
-            request, self.request = self.request, None
-            _core._part_wait(request)
-            self.array = self.finish()
+        if self.finish is not None:
+            finish, self.finish = self.finish, None
+            self.wait()
+            self.array = finish()
+            self.buffer = None
         return self.array
+
+
+def rebuild(data: Any, arriving: Sequence[Arriving]) -> Any:
+    """Unpickle an object of which these are the parts."""
+    outer, _receiving.parts = _receiving.parts, arriving
+    try:
+        obj = _loads(data)
+        for each in arriving:
+            each.get()
+        return obj
+    finally:
+        _receiving.parts = outer
 
 
 def _open(parts: list[Any], inner: bytes) -> Any:
@@ -126,22 +161,17 @@ def _open(parts: list[Any], inner: bytes) -> Any:
             "this pickled object has GPU arrays, which travel beside it: "
             "receive it with recv or irecv of a wm.Comm, not with Recv"
         )
-    arriving: list[_Arriving] = []
+    arriving: list[Arriving] = []
     try:
-        for part in parts:
-            arriving.append(_Arriving(payload, part))
+        for make, arguments, number in parts:
+            each = Arriving(make, arguments)
+            each.request = _core._part_receive(payload, each.buffer, number)
+            arriving.append(each)
     except BaseException:
         for *_, number in parts[len(arriving) :]:
             _core._part_receive(payload, None, number)
         raise
-    outer, _receiving.parts = _receiving.parts, arriving
-    try:
-        obj = _loads(inner)
-        for each in arriving:
-            each.get()
-        return obj
-    finally:
-        _receiving.parts = outer
+    return rebuild(inner, arriving)
 
 
 def _part(index: int) -> Any:
@@ -154,7 +184,7 @@ def load(payload: Any) -> Any:
     if payload is None or len(payload) == 0:
         return None
     data = payload
-    if not _is_stock():
+    if not is_stock():
         data = MPI.buffer.frombuffer(payload, readonly=True)
     outer, _receiving.payload = _receiving.payload, payload
     try:

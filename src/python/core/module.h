@@ -48,6 +48,7 @@
     X(buffered)                                                               \
     X(objects)                                                                \
     X(parts)                                                                  \
+    X(pickle)                                                                 \
     X(staged)
 
 // Attributes, keys and methods of others' objects that messages ask for.

@@ -302,80 +302,9 @@ failure(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(
-    part_receive_doc,
-    "_part_receive(payload, array, number, /)\n--\n\n"
-    "Begin to receive a part of an object into an array; None: throw it\n"
-    "away.");
-
-static PyObject *
-part_receive(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *object, *array;
-    wm_message_t message = {0};
-    wm_error_t err;
-    wm_op_t *op, *of;
-    int number, code;
-    if (!PyArg_ParseTuple(args, "OOi:_part_receive", &object, &array, &number)
-        || (of = wm_py_payload_op(object)) == NULL)
-        return NULL;
-    wm_buffer_t buffer = {.memory = {.device = -1}};
-    wm_envelope_t envelope = {
-        .rank = of->result.source,
-        .tag = number,
-        .stream_device = -1,
-    };
-    if (array != Py_None) {
-        if (wm_py_message_parse(array, true, "obj", &message) < 0)
-            return NULL;
-        buffer = wm_py_message_take(&message);
-    }
-    WM_PY_UNLOCKED(code = wm_receive_begin(of->comm->parts, &buffer, &envelope,
-                                           &op, &err));
-    if (code < 0) {
-        wm_py_message_release(&message);
-        return wm_py_raise(&err);
-    }
-    if (array != Py_None)
-        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
-    wm_op_release(op); // it ends by itself
-    wm_engine_notify();
-    return Py_NewRef(Py_None);
-}
-
-PyDoc_STRVAR(
-    part_wait_doc,
-    "_part_wait(request, /)\n--\n\n"
-    "Wait until a part is there; not interrupted, since the object would\n"
-    "be lost.");
-
-static PyObject *
-part_wait(PyObject *Py_UNUSED(module), PyObject *object)
-{
-    wm_error_t err;
-    int code;
-    if (!PyObject_TypeCheck(object, wm_py_state->request_type)) {
-        PyErr_SetString(PyExc_TypeError, "expected a wm.Request");
-        return NULL;
-    }
-    wm_request_t *request = (wm_request_t *)object;
-    wm_op_t *op = request->op;
-    if (op == NULL)
-        return Py_NewRef(Py_None);
-    wm_op_retain(op);
-    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
-    WM_PY_UNLOCKED(code = wm_op_wait(op, NULL, &err));
-    code = wm_py_waited(code, &err);
-    wm_op_release(op);
-    wm_py_request_retire(request);
-    return code < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-PyMethodDef wm_py_parts_functions[] = {
+PyMethodDef wm_py_pickle_functions[] = {
     {"_object_send", send, METH_VARARGS, send_doc},
     {"_object_failure", failure, METH_VARARGS, failure_doc},
     {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
-    {"_part_receive", part_receive, METH_VARARGS, part_receive_doc},
-    {"_part_wait", part_wait, METH_O, part_wait_doc},
     {0},
 };

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What warpmpi/_objects/ is made of: the parts of an object, the arrays of GPU
+// memory inside it, one by one.
+#include <stdbool.h>
+#include <string.h>
+
+#include "comm/engine/engine.h"
+#include "comm/watch/hang.h"
+#include "comm/watch/wait.h"
+#include "python/message/channel.h"
+#include "python/objects/objects.h"
+#include "python/request/py_request.h"
+
+PyDoc_STRVAR(bytes_doc, "_part_bytes(array, /)\n--\n\n"
+                        "How many bytes a part has.");
+
+static PyObject *
+bytes(PyObject *Py_UNUSED(module), PyObject *array)
+{
+    wm_message_t message = {0};
+    if (wm_py_message_parse(array, false, "obj", &message) < 0)
+        return NULL;
+    PyObject *number = PyLong_FromSize_t(message.buffer.nbytes);
+    wm_py_message_release(&message);
+    return number;
+}
+
+// Why a part cannot be sent, for its receiver to raise: an exception is set.
+static void
+tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
+    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    WM_PY_UNLOCKED(
+        wm_send_failure(comm, envelope, told != NULL ? told : "it failed"));
+    PyErr_Clear();
+    Py_XDECREF(text);
+    PyErr_Restore(kind, value, trace);
+}
+
+PyDoc_STRVAR(part_send_doc,
+             "_part_send(comm, array, dest, number, /)\n--\n\n"
+             "Begin to send a part, from where it is; a wm.Request. Of an\n"
+             "error the receiver is told.");
+
+static PyObject *
+part_send(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *object, *array;
+    wm_channel_t channel;
+    wm_message_t message = {0};
+    wm_error_t err;
+    wm_op_t *op;
+    wm_envelope_t envelope = {.stream_device = -1};
+    int code;
+    if (!PyArg_ParseTuple(args, "OOii:_part_send", &object, &array,
+                          &envelope.rank, &envelope.tag)
+        || wm_py_channel_get(object, &channel) < 0)
+        return NULL;
+    wm_comm_t *comm = channel.comm->parts;
+    if (wm_py_message_parse(array, false, "obj", &message) < 0) {
+        tell_receiver(comm, &envelope);
+        return NULL;
+    }
+    wm_buffer_t buffer = wm_py_message_take(&message);
+    WM_PY_UNLOCKED(code = wm_send_begin(comm, &buffer, &envelope, &op, &err));
+    if (code == 0)
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
+    wm_py_message_release(&message);
+    wm_py_raise(&err);
+    tell_receiver(comm, &envelope);
+    return NULL;
+}
+
+PyDoc_STRVAR(
+    part_receive_doc,
+    "_part_receive(where, array, number, source=-1, /)\n--\n\n"
+    "Begin to receive a part of an object into an array; None: throw it\n"
+    "away. where: the payload of the object, or a communicator, and the\n"
+    "rank it comes from.");
+
+static PyObject *
+part_receive(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *where, *array;
+    wm_channel_t channel;
+    wm_message_t message = {0};
+    wm_error_t err;
+    wm_op_t *op;
+    int number, source = -1, code;
+    if (!PyArg_ParseTuple(args, "OOi|i:_part_receive", &where, &array, &number,
+                          &source))
+        return NULL;
+    if (source < 0) {
+        wm_op_t *of = wm_py_payload_op(where);
+        if (of == NULL)
+            return NULL;
+        channel.comm = of->comm;
+        source = of->result.source;
+    }
+    else if (wm_py_channel_get(where, &channel) < 0)
+        return NULL;
+    wm_buffer_t buffer = {.memory = {.device = -1}};
+    wm_envelope_t envelope = {
+        .rank = source,
+        .tag = number,
+        .stream_device = -1,
+    };
+    if (array != Py_None) {
+        if (wm_py_message_parse(array, true, "obj", &message) < 0)
+            return NULL;
+        buffer = wm_py_message_take(&message);
+    }
+    WM_PY_UNLOCKED(code = wm_receive_begin(channel.comm->parts, &buffer,
+                                           &envelope, &op, &err));
+    if (code < 0) {
+        wm_py_message_release(&message);
+        return wm_py_raise(&err);
+    }
+    if (array != Py_None)
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
+    wm_op_release(op); // it ends by itself
+    wm_engine_notify();
+    return Py_NewRef(Py_None);
+}
+
+// The call by its name, as long as the process.
+static const char *
+name_of(const char *name)
+{
+    static const char *const names[] = {"bcast", "gather", "scatter",
+                                        "allgather", "alltoall"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+        if (strcmp(name, names[i]) == 0)
+            return names[i];
+    return "recv";
+}
+
+PyDoc_STRVAR(
+    part_wait_doc,
+    "_part_wait(request, name, /)\n--\n\n"
+    "Wait until a part is there, or has been taken, in the call of that\n"
+    "name; not interrupted, since the object would be lost.");
+
+static PyObject *
+part_wait(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *object;
+    wm_error_t err;
+    const char *name;
+    int code;
+    if (!PyArg_ParseTuple(args, "O!s:_part_wait", wm_py_state->request_type,
+                          &object, &name))
+        return NULL;
+    wm_request_t *request = (wm_request_t *)object;
+    wm_op_t *op = request->op;
+    if (op == NULL)
+        return Py_NewRef(Py_None);
+    wm_op_retain(op);
+    wm_call = (wm_call_t){.name = name_of(name), .type = MPI_DATATYPE_NULL};
+    WM_PY_UNLOCKED(code = wm_op_wait(op, NULL, &err));
+    code = wm_py_waited(code, &err);
+    wm_op_release(op);
+    wm_py_request_retire(request);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyMethodDef wm_py_parts_functions[] = {
+    {"_part_bytes", bytes, METH_O, bytes_doc},
+    {"_part_send", part_send, METH_VARARGS, part_send_doc},
+    {"_part_receive", part_receive, METH_VARARGS, part_receive_doc},
+    {"_part_wait", part_wait, METH_VARARGS, part_wait_doc},
+    {0},
+};

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What one rank sends another in a lower-case collective.
+
+A frame goes by mpi4py's own call: the bytes of a pickle, or a plain object
+itself. Of an object with parts, or with a long pickle, it tells what follows:
+the pickle, if that is long, and then the parts. Or a frame is the text of what
+kept its sender from pickling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import starmap
+from typing import Any, TypeAlias
+
+from mpi4py import MPI
+
+from .. import _core
+from .pickling import Arriving, dump_again, load_again, rebuild, split
+
+# As bytes they are copied once more at either end, which costs less than a
+# message of their own.
+_LONG = 1 << 18
+_SCALARS = frozenset({type(None), bool, int, float, complex})
+
+# Bytes of the pickle; sizes of the parts; what makes them, pickled; the number
+# of the messages; the pickle where it is short.
+_Telling: TypeAlias = tuple[int, list[int], bytes, int, bytes | None]
+
+
+class Steps:
+    """What a rank does in a collective, as the others wait for each step.
+
+    The first error is kept, and raised at the end.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def note(self, error: BaseException) -> None:
+        """Keep an error, unless there is one."""
+        if self.error is None:
+            self.error = error
+
+    def take(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Take a step that others follow; None where it fails."""
+        try:
+            return step(*args)
+        except BaseException as error:
+            self.note(error)
+            return None
+
+    def call(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Make a call that all ranks make, and raise what it raises.
+
+        What a signal's handler raises is kept, as the others go on. It cannot
+        run before `made` has what the call returned.
+        """
+        made: list[Any] = []
+        try:
+            made.extend(starmap(method, (args,)))
+        except BaseException as error:
+            if not made:
+                raise
+            self.note(error)
+        return made[0]
+
+    def end(self) -> None:
+        """Raise what was kept."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # whose traceback has this frame
+
+
+class Outgoing:
+    """An object that goes to a rank, or to several."""
+
+    def __init__(self, obj: Any) -> None:
+        self.data = b""
+        self.parts: list[Any] = []  # without those that are empty
+        self.sizes: list[int] = []
+        self.makers = b""
+        self.frame: Any = obj  # unless something follows
+        self.follows = False
+        if type(obj) in _SCALARS:
+            return
+        self.data, parts = split(obj)
+        self.frame = self.data
+        if parts:
+            self.sizes = [_core._part_bytes(each.buffer) for each in parts]
+            self.makers = dump_again([each[1:] for each in parts])
+            self.parts = [
+                each.buffer
+                for each, size in zip(parts, self.sizes, strict=True)
+                if size > 0
+            ]
+        self.follows = bool(parts) or len(self.data) > _LONG
+
+    def tell(self, number: int) -> _Telling:
+        """Give the frame that tells what follows under a number."""
+        short = self.data if len(self.data) <= _LONG else None
+        return len(self.data), self.sizes, self.makers, number, short
+
+    def send(
+        self, steps: Steps, comm: Any, dest: int, number: int
+    ) -> list[Any]:
+        """Begin to send what follows; requests."""
+        sent = self.parts
+        if len(self.data) > _LONG and dest != comm.rank:
+            sent = [self.data, *sent]
+        begun = (
+            steps.take(_core._part_send, comm, each, dest, number)
+            for each in sent
+        )
+        return [request for request in begun if request is not None]
+
+
+def failed(error: Exception) -> Outgoing:
+    """Give what is sent where there is no object."""
+    note = Outgoing(None)
+    note.frame = f"{type(error).__name__}: {error}"[:500]
+    return note
+
+
+class Incoming:
+    """An object that comes from a rank."""
+
+    def __init__(
+        self, call: str, source: int, frame: Any, own: Outgoing | None
+    ) -> None:
+        """Look at a frame. own: what this rank has sent itself."""
+        self.call, self.source, self.frame = call, source, frame
+        self.sizes: list[int] = []
+        self.arriving: list[Arriving] = []
+        self.requests: list[Any] = []  # of what is no part, or not wanted
+        self.left = 0  # messages that are to come
+        self.follows = type(frame) is tuple
+        if self.follows:
+            self.length, self.sizes, self.makers, self.number, self.data = (
+                frame
+            )
+            if own is not None:
+                self.data = own.data
+            self.left = sum(size > 0 for size in self.sizes)
+            self.left += self.data is None
+
+    def look(self) -> None:
+        """Raise what kept its sender from sending it."""
+        if type(self.frame) is str:
+            raise RuntimeError(
+                f"rank {self.source} could not send its part of this "
+                f"{self.call}: {self.frame}"
+            )
+
+    def _receive(self, comm: Any, buffer: Any) -> Any:
+        request = _core._part_receive(comm, buffer, self.number, self.source)
+        self.left -= 1
+        return request
+
+    def _make(self) -> None:
+        """Make the arrays for all of its parts, or for none."""
+        if self.sizes:
+            self.arriving = [
+                Arriving(make, arguments, self.call)
+                for make, arguments in load_again(self.makers)
+            ]
+
+    def begin(self, comm: Any) -> None:
+        """Begin to receive what follows."""
+        if not self.follows:
+            return
+        if self.data is None:
+            data = MPI.buffer.allocate(self.length)
+            self.requests.append(self._receive(comm, data))
+            self.data = data
+        if not self.arriving:
+            self._make()
+        for each, size in zip(self.arriving, self.sizes, strict=True):
+            if size > 0 and self.left > 0:  # not broadcast
+                each.request = self._receive(comm, each.buffer)
+
+    def throw_rest(self, comm: Any) -> None:
+        """Let come what is not wanted, as its sender waits for that."""
+        while self.left > 0:
+            self.requests.append(self._receive(comm, bytearray()))
+
+    def broadcast(self, steps: Steps, comm: Any, own: Outgoing | None) -> None:
+        """Broadcast what follows: it is sent, or received into arrays."""
+        if self.length > _LONG:  # where that fails all ranks hear of it
+            if self.data is None:
+                self.data = _room_for(comm, self.length)
+            where = [self.data, MPI.BYTE]
+            steps.call(_core.CommMethods.Bcast, comm, where, self.source)
+        if own is None:
+            steps.take(self._make)
+            self.left = 0
+            made = [each.buffer for each in self.arriving]
+            made = made or [None] * len(self.sizes)
+            pairs = zip(made, self.sizes, strict=True)
+            parts = [buffer for buffer, size in pairs if size > 0]
+        else:
+            parts = own.parts
+        sizes = [size for size in self.sizes if size > 0]
+        for part, size in zip(parts, sizes, strict=True):
+            steps.take(_broadcast, comm, part, size, self.source)
+
+    def _wait(self) -> None:
+        while self.requests:
+            _core._part_wait(self.requests.pop(0), self.call)
+
+    def load(self) -> Any:
+        """Give the object, once all is there."""
+        if not self.follows:
+            return load_frame(self.frame)
+        self._wait()
+        return rebuild(self.data, self.arriving)
+
+    def finish(self, steps: Steps) -> None:
+        """Wait for what is under way still."""
+        for each in self.arriving:
+            steps.take(each.wait)
+        while self.requests:
+            steps.take(self._wait)
+
+
+def is_all(frame: Any) -> bool:
+    """Whether a frame is an object, and nothing follows it."""
+    return type(frame) not in (tuple, str)
+
+
+def load_frame(frame: Any) -> Any:
+    """Give the object of a frame that is all."""
+    return load_again(frame) if type(frame) is bytes else frame
+
+
+def _room_for(comm: Any, size: int) -> Any:
+    """Give host memory to take part in a Bcast, or have all ranks fail."""
+    try:
+        return MPI.buffer.allocate(size)
+    except MemoryError:
+        comm._refuse()
+        raise
+
+
+def _broadcast(comm: Any, buffer: Any, size: int, root: int) -> None:
+    if buffer is None:  # the others get it
+        buffer = _room_for(comm, size)
+    _core.CommMethods.Bcast(comm, [buffer, MPI.BYTE], root)
