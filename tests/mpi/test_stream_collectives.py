@@ -282,6 +282,52 @@ def test_values(comm, stream, kind, call):
             )
 
 
+class Nonblocking:
+    """The calls of a channel, by their nonblocking forms."""
+
+    def __init__(self, channel):
+        self.channel, self.requests = channel, []
+
+    def __getattr__(self, name):
+        begin = getattr(self.channel, "I" + name[0].lower() + name[1:])
+        return lambda *args, **kwargs: self.requests.append(
+            begin(*args, **kwargs)
+        )
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_nonblocking(comm, stream, call):
+    """A request keeps the arrays, and ends when the stream has passed."""
+    channel, made = Nonblocking(comm.on(stream)), []
+    for turn, size in enumerate(SIZES):
+        dtype = DTYPES[turn]
+        c = Call(comm, size, dtype, "device", turn % comm.size)
+        made.append(call(c, channel))
+        gc.collect()
+    MPI.Request.Waitall(channel.requests)
+    assert stream.is_complete
+    for result in made:
+        if result is not None:
+            np.testing.assert_array_equal(result[0].numpy(), result[1])
+
+
+@pytest.mark.ranks(2)
+def test_a_request_ends_when_the_others_have_come(comm, stream):
+    channel = comm.on(stream)
+    a = wm.ones(1000, "int32")
+    request = channel.Ibarrier()
+    request.Wait()
+    if comm.rank == 0:
+        request = channel.Iallreduce(MPI.IN_PLACE, a)
+        assert not request.Test()
+        MPI.COMM_WORLD.Barrier()
+    else:
+        MPI.COMM_WORLD.Barrier()
+        request = channel.Iallreduce(MPI.IN_PLACE, a)
+    request.Wait()
+    assert (a.numpy() == comm.size).all()
+
+
 def test_many_in_any_order(comm):
     """Short and long ones in turn, as the halves of the slabs are."""
     generator = np.random.default_rng(7)  # alike on all ranks

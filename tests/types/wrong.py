@@ -16,7 +16,7 @@ def wrong(comm: wm.Comm, a: wm.Array) -> None:
     comm.Split(0).Shift(0, 1)  # wrong
     comm.Isend(a, 0).Start()  # wrong
     comm.Send_init(a, 0).start()  # wrong
-    comm.on(wm.Stream()).Ireduce(a, a)  # wrong
+    comm.on(wm.Stream()).Allreduce(a)  # wrong
     comm.Mprobe().Wait()  # wrong
     wm.Request.Waitall(comm.Isend(a, 0))  # wrong
     wm.Prequest.Startall([comm.Isend(a, 0)])  # wrong

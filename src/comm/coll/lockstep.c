@@ -4,7 +4,9 @@
 #include "comm/coll/half.h"
 #include "comm/coll/native.h"
 #include "comm/coll/slab.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "cuda/event.h"
 #include "cuda/stream.h"
 
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
@@ -393,4 +395,73 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
     if (code == 0)
         wm_stat_add(WM_STAT_ipc_collectives, 1);
     return wm_slabs_end(run.slabs, code, err);
+}
+
+// A call that a stream was given, until the stream has passed it.
+typedef struct {
+    wm_op_t op;
+    wm_buffer_t kept;
+    int device;
+    CUevent event;
+} given_t;
+
+static bool
+step(wm_op_t *op)
+{
+    const given_t *given = (const given_t *)op;
+    wm_error_t err;
+    bool done = false;
+    if (wm_event_done(given->device, given->event, &done, &err) < 0)
+        wm_op_fail(op, &err);
+    return done || op->error.code < 0;
+}
+
+static wm_buffer_t *
+buffer_of(wm_op_t *op)
+{
+    return &((given_t *)op)->kept;
+}
+
+static void
+free_given(wm_op_t *op)
+{
+    const given_t *given = (const given_t *)op;
+    if (given->event != NULL)
+        wm_event_release(given->device, given->event);
+}
+
+static const wm_op_kind_t kind = {
+    .step = step,
+    .buffer = buffer_of,
+    .free = free_given,
+};
+
+int
+wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
+                  CUstream stream, wm_buffer_t *kept, wm_op_t **op,
+                  wm_error_t *err)
+{
+    int code = wm_engine_start(err);
+    given_t *given = code == 0 ? wm_op_new(&kind, sizeof *given, NULL) : NULL;
+    if (code == 0 && given == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0) {
+        given->device = device;
+        code = wm_event_acquire(device, &given->event, err);
+    }
+    int begun = wm_lockstep_call(comm, code < 0 ? NULL : call, device, stream,
+                                 err);
+    code = code < 0 ? code : begun;
+    if (code == 0)
+        code = wm_event_record(device, given->event, stream, err);
+    if (code < 0) {
+        if (given != NULL)
+            wm_op_release(&given->op);
+        return code;
+    }
+    given->kept = *kept;
+    wm_engine_add(&given->op);
+    wm_engine_notify();
+    *op = &given->op;
+    return 0;
 }

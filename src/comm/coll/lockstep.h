@@ -18,4 +18,12 @@ WM_MUST_CHECK int
 wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
                  CUstream stream, wm_error_t *err);
 
+// Likewise, with an operation that ends when the stream has passed it, and one
+// reference for the caller. Takes over `kept`, released at the end, unless it
+// fails.
+WM_MUST_CHECK int
+wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
+                  CUstream stream, wm_buffer_t *kept, wm_op_t **op,
+                  wm_error_t *err);
+
 #endif

@@ -8,6 +8,7 @@
 #include "python/comm/reduced.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
+#include "python/request/py_request.h"
 
 // Arguments in their order, and how the buffers are made of blocks.
 enum { WHOLE, EQUAL, VARYING };
@@ -314,16 +315,65 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     return code;
 }
 
+// A request that keeps what the call was given.
+static PyObject *
+begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
+                PyObject *kept)
+{
+    wm_message_t message;
+    wm_error_t err;
+    wm_op_t *op;
+    int code;
+    if (wm_py_message_parse_typed(Py_None, true, "buf", &message) < 0)
+        return NULL;
+    wm_py_message_keep(&message, kept);
+    wm_buffer_t buffer = wm_py_message_take(&message);
+    WM_PY_UNLOCKED(code = wm_lockstep_begin(channel->comm, call,
+                                            channel->device, channel->stream,
+                                            &buffer, &op, &err));
+    if (code == 0)
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
+    wm_buffer_release(&buffer);
+    wm_py_message_release(&message);
+    return wm_py_raise(&err);
+}
+
+static PyObject *
+keep(PyObject *self, PyObject *const *args, Py_ssize_t given,
+     PyObject *keywords)
+{
+    Py_ssize_t count = given
+                       + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
+    PyObject *kept = PyTuple_New(count + 1);
+    for (Py_ssize_t i = 0; i < count && kept != NULL; ++i)
+        PyTuple_SET_ITEM(kept, i, Py_NewRef(args[i]));
+    if (kept != NULL) // and the stream
+        PyTuple_SET_ITEM(kept, count, Py_NewRef(self));
+    return kept;
+}
+
+// Others hear that this rank was asked for what is wrong. The exception stays.
+static void
+tell_others(const wm_channel_t *channel)
+{
+    PyObject *type, *value, *trace;
+    wm_error_t err = {.code = WM_ERR_TYPE};
+    PyErr_Fetch(&type, &value, &trace);
+    WM_PY_UNLOCKED((void)!wm_lockstep_call(
+        channel->comm, NULL, channel->device, channel->stream, &err));
+    PyErr_Restore(type, value, trace);
+}
+
 PyObject *
-wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
+wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords)
 {
     wm_channel_t channel;
-    wm_error_t err = {.code = WM_ERR_TYPE};
+    wm_error_t err;
     asked_t asked;
     int code;
-    PyObject *type, *value, *trace;
+    PyObject *result = NULL, *kept = NULL;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     forget(&asked);
@@ -331,6 +381,8 @@ wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
     bool known =
         kind == WM_CALL_BARRIER
         || read_call(kind, channel.comm, args, given, keywords, &asked) == 0;
+    if (known && begins)
+        kept = keep(self, args, given, keywords);
     if (!known && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
                      "%s on a stream: its buffers are contiguous GPU arrays "
@@ -338,14 +390,17 @@ wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
                      "root: a rank; use the communicator itself, without "
                      "on(stream), for other",
                      wm_call_name(kind));
-    PyErr_Fetch(&type, &value, &trace);
-    WM_PY_UNLOCKED(
-        code = wm_lockstep_call(channel.comm, known ? &asked.call : NULL,
-                                channel.device, channel.stream, &err));
-    release(&asked);
-    if (!known) {
-        PyErr_Restore(type, value, trace);
-        return NULL;
+    if (PyErr_Occurred())
+        tell_others(&channel);
+    else if (begins)
+        result = begin_on_stream(&channel, &asked.call, kept);
+    else {
+        WM_PY_UNLOCKED(code = wm_lockstep_call(channel.comm, &asked.call,
+                                               channel.device, channel.stream,
+                                               &err));
+        result = wm_py_none(code, &err);
     }
-    return wm_py_none(code, &err);
+    release(&asked);
+    Py_XDECREF(kept);
+    return result;
 }

@@ -17,10 +17,10 @@ int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords);
 
-// Of comm.on(stream): gives it, or a barrier, to the stream. NULL with an
-// exception.
+// Of comm.on(stream): gives it, or a barrier, to the stream, and returns None,
+// or, where it `begins`, a request. NULL with an exception.
 PyObject *
-wm_py_native_on_stream(wm_call_kind_t kind, PyObject *self,
+wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords);
 

@@ -57,43 +57,49 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
+// X(name, of a nonblocking one, WM_CALL_, arguments)
 #define COLLECTIVES(X)                                                        \
-    X(Barrier, BARRIER, "")                                                   \
-    X(Bcast, BCAST, ", buf, root=0")                                          \
-    X(Gather, GATHER, ", sendbuf, recvbuf, root=0")                           \
-    X(Gatherv, GATHERV, ", sendbuf, recvbuf, root=0")                         \
-    X(Scatter, SCATTER, ", sendbuf, recvbuf, root=0")                         \
-    X(Scatterv, SCATTERV, ", sendbuf, recvbuf, root=0")                       \
-    X(Allgather, ALLGATHER, ", sendbuf, recvbuf")                             \
-    X(Allgatherv, ALLGATHERV, ", sendbuf, recvbuf")                           \
-    X(Alltoall, ALLTOALL, ", sendbuf, recvbuf")                               \
-    X(Alltoallv, ALLTOALLV, ", sendbuf, recvbuf")                             \
-    X(Reduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")                   \
-    X(Allreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")                     \
-    X(Reduce_scatter_block, REDUCE_SCATTER_BLOCK,                             \
+    X(Barrier, Ibarrier, BARRIER, "")                                         \
+    X(Bcast, Ibcast, BCAST, ", buf, root=0")                                  \
+    X(Gather, Igather, GATHER, ", sendbuf, recvbuf, root=0")                  \
+    X(Gatherv, Igatherv, GATHERV, ", sendbuf, recvbuf, root=0")               \
+    X(Scatter, Iscatter, SCATTER, ", sendbuf, recvbuf, root=0")               \
+    X(Scatterv, Iscatterv, SCATTERV, ", sendbuf, recvbuf, root=0")            \
+    X(Allgather, Iallgather, ALLGATHER, ", sendbuf, recvbuf")                 \
+    X(Allgatherv, Iallgatherv, ALLGATHERV, ", sendbuf, recvbuf")              \
+    X(Alltoall, Ialltoall, ALLTOALL, ", sendbuf, recvbuf")                    \
+    X(Alltoallv, Ialltoallv, ALLTOALLV, ", sendbuf, recvbuf")                 \
+    X(Reduce, Ireduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")          \
+    X(Allreduce, Iallreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")         \
+    X(Reduce_scatter_block, Ireduce_scatter_block, REDUCE_SCATTER_BLOCK,      \
       ", sendbuf, recvbuf, op=...")                                           \
-    X(Scan, SCAN, ", sendbuf, recvbuf, op=...")                               \
-    X(Exscan, EXSCAN, ", sendbuf, recvbuf, op=...")
+    X(Scan, Iscan, SCAN, ", sendbuf, recvbuf, op=...")                        \
+    X(Exscan, Iexscan, EXSCAN, ", sendbuf, recvbuf, op=...")
 
-#define X(name, KIND, arguments)                                              \
+#define METHOD(name, KIND, begins, arguments, returns)                        \
     PyDoc_STRVAR(                                                             \
         name##_doc, #name                                                     \
         "($self, /" arguments ")\n--\n\n"                                     \
         "mpi4py's " #name ", of contiguous GPU arrays: given to the\n"        \
-        "stream, which waits for the other ranks' streams. Returns\n"         \
-        "at once, but the first time.\n"                                      \
+        "stream, which waits for the other ranks' streams. Returns\n" returns \
         "Raises TypeError, ValueError, wm.CudaError, and RuntimeError\n"      \
         "where ranks were found to differ in an earlier one.");               \
     static PyObject *name(PyObject *self, PyObject *const *args,              \
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \
-        return wm_py_native_on_stream(WM_CALL_##KIND, self, args, given,      \
-                                      keywords);                              \
+        return wm_py_native_on_stream(WM_CALL_##KIND, begins, self, args,     \
+                                      given, keywords);                       \
     }
+#define X(name, iname, KIND, arguments)                                       \
+    METHOD(name, KIND, false, arguments, "at once, but the first time.\n")    \
+    METHOD(iname, KIND, true, arguments,                                      \
+           "at once, but the first time, a wm.Request that ends when the\n"   \
+           "stream has passed it, and keeps the arrays.\n")
 COLLECTIVES(X)
 #undef X
 
-#define X(name, KIND, arguments) WM_PY_FASTCALL(#name, name),
+#define X(name, iname, KIND, arguments)                                       \
+    WM_PY_FASTCALL(#name, name), WM_PY_FASTCALL(#iname, iname),
 static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW)
                                     COLLECTIVES(X){0}};
 #undef X
