@@ -522,6 +522,15 @@ def test_counts_that_differ(fresh, stream):
         channel.Allreduce(MPI.IN_PLACE, a)
 
 
+def test_an_array_of_another_gpu(fresh, stream):
+    devices = [each for each in wm.get_cuda_devices() if each != stream.device]
+    if not devices:
+        pytest.skip("needs two GPUs")
+    a = wm.ones(10, "int32", device=devices[0])
+    with pytest.raises(ValueError, match="use a stream of the array's GPU"):
+        fresh.on(stream).Allreduce(MPI.IN_PLACE, a)
+
+
 def test_a_stream_of_another_gpu(fresh):
     devices = wm.get_cuda_devices()
     if len(devices) < 2:

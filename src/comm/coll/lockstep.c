@@ -263,14 +263,23 @@ check(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->call;
     const wm_buffer_t *sides[] = {call->send, call->receive};
-    for (int i = 0; i < 2; ++i)
-        if (sides[i] != NULL && sides[i]->nbytes > 0
-            && (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL))
+    for (int i = 0; i < 2; ++i) {
+        const char *name = i == 0 ? "sendbuf" : "recvbuf";
+        if (sides[i] == NULL || sides[i]->nbytes == 0)
+            continue;
+        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL)
             return wm_error_set(err, WM_ERR_TYPE, 0,
                                 "%s: a collective on a stream takes "
                                 "contiguous GPU memory; use the communicator "
                                 "itself, without on(stream), for other",
-                                i == 0 ? "sendbuf" : "recvbuf");
+                                name);
+        int device = sides[i]->memory.device;
+        if (device >= 0 && device != run->device)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "%s: it is on cuda:%d, and the stream is one "
+                                "of cuda:%d; use a stream of the array's GPU",
+                                name, device, run->device);
+    }
     if (run->shape->reduces
         && !wm_half_reduces(call->type, call->size, call->op, &run->type,
                             &run->op))

@@ -30,7 +30,8 @@ struct wm_slabs {
     wm_gates_t *gates; // where streams count calls << 16 | steps
     int device, rank, size;
     wm_block_t *block;
-    CUstream stream; // of this call, or the last
+    CUstream stream; // of this call
+    uint64_t last;   // id of the last one's
     CUevent ended;   // recorded behind the last
     uint32_t calls;  // begun
     bool long_last;  // the last one used a half twice
@@ -262,8 +263,10 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
     ++slabs->calls;
     note(slabs, kind == WM_CALL_UNKNOWN ? FAILED : kind,
          (before ^ asked) * 1099511628211ull >> 8);
-    bool follows = slabs->calls > 1 && slabs->stream != stream;
+    uint64_t last = slabs->last; // it may be gone, and its address another's
     slabs->stream = stream;
+    slabs->last = wm_stream_id(slabs->device, stream);
+    bool follows = slabs->calls > 1 && slabs->last != last;
     if (follows)
         code = wm_stream_wait_event(slabs->device, stream, slabs->ended, err);
     if (code == 0 && slabs->long_last)
