@@ -27,7 +27,7 @@ _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def is_stock() -> bool:
-    """Whether MPI.pickle has the pickler it comes with."""
+    """Tell whether MPI.pickle has the pickler it comes with."""
     parts = gc.get_referents(MPI.pickle)
     return _dumps in parts and _loads in parts
 
@@ -71,9 +71,12 @@ class _WithParts:
 
 
 def split(obj: Any) -> tuple[bytes, list[libraries.Part]]:
-    """Pickle an object without its GPU arrays, its parts."""
+    """Pickle an object without its GPU arrays, its parts.
+
+    With the pickler that MPI.pickle comes with: see is_stock.
+    """
     protocol = MPI.pickle.PROTOCOL
-    if type(obj) in _PLAIN or protocol is None or not is_stock():
+    if type(obj) in _PLAIN or protocol is None:
         return MPI.pickle.dumps(obj), []
     pickling = _Pickling(protocol)
     return pickling.dump(obj), pickling.parts
@@ -91,6 +94,8 @@ def load_again(data: Any) -> Any:
 
 def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
     """Pickle an object: its bytes, and (array, number) of each part."""
+    if type(obj) in _PLAIN or MPI.pickle.PROTOCOL is None or not is_stock():
+        return MPI.pickle.dumps(obj), []
     data, parts = split(obj)
     if not parts:
         return data, []
