@@ -131,9 +131,7 @@ def test_some_are_on_the_host(comm, name, dtype):
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "name", ["Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan"]
-)
+@pytest.mark.parametrize("name", CALLS)
 def test_they_stay_on_the_gpu(comm, name, dtype):
     """And are rounded once, however many ranks there are."""
     names = {wm.transport(comm, rank).name for rank in range(comm.size)}

@@ -25,6 +25,7 @@
     X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
     X(SCAN, "Scan")                                                           \
     X(EXSCAN, "Exscan")                                                       \
+    X(REDUCE_SCATTER, "Reduce_scatter")                                       \
     X(ON_STREAM, "a collective on a stream")
 
 typedef enum {

@@ -24,6 +24,7 @@ static const wm_shape_t shapes[WM_CALL_KINDS] = {
     [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true, .reduces = true},
     [WM_CALL_SCAN] = {.reduces = true},
     [WM_CALL_EXSCAN] = {.reduces = true},
+    [WM_CALL_REDUCE_SCATTER] = {.scatters = true, .reduces = true},
 };
 
 const wm_shape_t *
@@ -80,6 +81,9 @@ block_of(const run_t *run)
 {
     const wm_coll_t *call = run->call;
     size_t size = (size_t)run->comm->size;
+    if (call->kind == WM_CALL_REDUCE_SCATTER) // of this rank
+        return call->send != NULL ? call->receive->nbytes
+                                  : call->receives[run->comm->rank].nbytes;
     if (call->send != NULL && sends(run))
         return call->send->nbytes / (shapes[call->kind].scatters ? size : 1);
     return call->receive->nbytes / blocks_of(run);
@@ -138,7 +142,12 @@ say(run_t *run)
     said->block = run->block = block_of(run);
     said->in_place = is_in_place(run);
     run->want = run->block;
-    if (call->receive != NULL)
+    if (call->kind == WM_CALL_REDUCE_SCATTER) {
+        const wm_buffer_t *all = call->send != NULL ? call->send
+                                                    : call->receive;
+        said->spans[0] = (wm_span_t){0, all->nbytes};
+    }
+    else if (call->receive != NULL)
         run->want = call->receive->nbytes / blocks_of(run);
     if (!shapes[call->kind].varies || !sends(run))
         return;
@@ -151,6 +160,35 @@ say(run_t *run)
         said->spans[0] = call->receives[run->comm->rank];
     else
         said->spans[0] = (wm_span_t){0, call->send->nbytes};
+}
+
+// Where in what all reduce the block of a rank begins, as they said.
+static size_t
+block_at(const run_t *run, int rank)
+{
+    size_t at = 0;
+    for (int before = 0; before < rank; ++before) {
+        const wm_said_t *said = wm_agree_said(run->comm, before);
+        at += said->block;
+    }
+    return at;
+}
+
+// Of Reduce_scatter: all blocks are what each rank gives.
+static int
+compare_blocks(const run_t *run, wm_error_t *err)
+{
+    size_t total = block_at(run, run->comm->size);
+    for (int rank = 0; rank < run->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(run->comm, rank);
+        if (said->spans[0].nbytes != total)
+            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                                "rank %d gives %zu bytes, and the ranks "
+                                "receive %zu in all: give the same "
+                                "recvcounts, which add up to what is reduced",
+                                rank, said->spans[0].nbytes, total);
+    }
+    return 0;
 }
 
 // What all must say alike, which all see.
@@ -176,7 +214,8 @@ compare(const run_t *run, wm_error_t *err)
                                 "rank %d gives another element type than rank "
                                 "0: all must give the same",
                                 rank);
-        if (!shapes[call->kind].varies && said->block != first->block)
+        if (!shapes[call->kind].varies && call->kind != WM_CALL_REDUCE_SCATTER
+            && said->block != first->block)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                                 "rank 0 gives %llu bytes%s, rank %d gives "
                                 "%llu: all must give the same",
@@ -187,7 +226,7 @@ compare(const run_t *run, wm_error_t *err)
                                     : "",
                                 rank, (unsigned long long)said->block);
     }
-    return 0;
+    return call->kind == WM_CALL_REDUCE_SCATTER ? compare_blocks(run, err) : 0;
 }
 
 // What this rank alone sees.
@@ -224,6 +263,8 @@ make_plan(const run_t *run, wm_plan_t *plan)
         wm_plan_exchange(&facts, has, wants, run, keeps, plan);
     else if (call->kind == WM_CALL_REDUCE)
         wm_plan_reduce(is_root(run) ? size : 0, 0, run->block, plan);
+    else if (call->kind == WM_CALL_REDUCE_SCATTER)
+        wm_plan_reduce(size, block_at(run, rank), run->block, plan);
     else if (call->kind == WM_CALL_REDUCE_SCATTER_BLOCK)
         wm_plan_reduce(size, (size_t)rank * run->block, run->block, plan);
     else
@@ -246,7 +287,8 @@ begin(run_t *run, wm_error_t *err)
     // Else nobody reads what is written.
     bool overlaid = kind == WM_CALL_ALLTOALL || kind == WM_CALL_ALLTOALLV
                     || kind == WM_CALL_REDUCE_SCATTER_BLOCK
-                    || kind == WM_CALL_SCAN || kind == WM_CALL_EXSCAN;
+                    || kind == WM_CALL_REDUCE_SCATTER || kind == WM_CALL_SCAN
+                    || kind == WM_CALL_EXSCAN;
     wm_given_t given = {
         .send = sends(run) ? call->send : NULL,
         .receive = receives(run) ? call->receive : NULL,
@@ -263,6 +305,13 @@ begin(run_t *run, wm_error_t *err)
     return code;
 }
 
+// Where what is sent lies in what is said.
+static size_t
+ride_at(const run_t *run)
+{
+    return run->call->kind == WM_CALL_REDUCE_SCATTER ? sizeof(wm_span_t) : 0;
+}
+
 // Says all that is sent, where that can be.
 static bool
 ride(run_t *run)
@@ -272,7 +321,7 @@ ride(run_t *run)
     const wm_buffer_t *sent = sends(run) ? call->send : NULL;
     if (!call->on_host || shapes[call->kind].varies || is_in_place(run)
         || (receives(run) && call->receive == NULL)
-        || (sent != NULL && sent->nbytes > sizeof said->bytes)
+        || (sent != NULL && sent->nbytes + ride_at(run) > sizeof said->bytes)
         || (shapes[call->kind].reduces
             && !wm_half_reduces(call->type, call->size, call->op, &run->type,
                                 &run->op)))
@@ -281,7 +330,7 @@ ride(run_t *run)
     if (run->want != run->block) // else it is that of all
         return false;
     if (sent != NULL)
-        memcpy(said->bytes, sent->data, sent->nbytes);
+        memcpy(said->bytes + ride_at(run), sent->data, sent->nbytes);
     return true;
 }
 
@@ -300,7 +349,7 @@ take(const run_t *run, wm_error_t *err)
         const void *sources[WM_REDUCE_SOURCES];
         for (int k = 0; k < move->count; ++k) {
             const wm_said_t *said = wm_agree_said(run->comm, move->first + k);
-            sources[k] = said->bytes + move->from;
+            sources[k] = said->bytes + ride_at(run) + move->from;
         }
         char *into = call->receive->data + move->into;
         if (move->count > 1)
@@ -324,7 +373,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     agreed.nbytes = sizeof run.native.said;
     if (agreed.rides_all)
         agreed.nbytes =
-            offsetof(wm_said_t, bytes)
+            offsetof(wm_said_t, bytes) + ride_at(&run)
             + (sends(&run) && call->send != NULL ? call->send->nbytes : 0);
     int code = wm_agreement_make(comm, &agreed, err);
     if (code == 0 && agreed.rides_all)

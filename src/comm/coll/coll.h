@@ -43,7 +43,8 @@ typedef struct {
     bool on_device, on_host;
     wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
     int root;
-    // Of v-forms, for each rank; else NULL, and all blocks are alike.
+    // Of v-forms, for each rank, and of what is scattered in place; else NULL,
+    // and all blocks are alike.
     const wm_span_t *sends, *receives;
     MPI_Datatype type; // what is reduced, of `size` bytes,
     size_t size;

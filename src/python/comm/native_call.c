@@ -36,6 +36,8 @@ static const struct {
         {{"sendbuf", "recvbuf", "op"}, 3, 2, EQUAL, WHOLE},
     [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
     [WM_CALL_EXSCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
+    [WM_CALL_REDUCE_SCATTER] =
+        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WHOLE, WHOLE},
 };
 
 wm_call_kind_t
@@ -170,6 +172,43 @@ is_all(const wm_coll_t *call, bool on_device)
     return true;
 }
 
+// The counts of Reduce_scatter, which mpi4py finds itself where there are none
+// and it is not in place.
+static int
+read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
+{
+    side_t *received = &asked->received;
+    const wm_message_t *message = &received->message;
+    const wm_message_t *all = asked->sent.given ? &asked->sent.message
+                                                : message;
+    size_t total = 0;
+    if (!received->given)
+        return -1;
+    if (value == NULL || value == Py_None)
+        return asked->sent.given ? 0 : -1;
+    PyObject *counts = PySequence_Tuple(value);
+    if (counts == NULL || PyTuple_GET_SIZE(counts) != comm->size) {
+        Py_XDECREF(counts);
+        return -1;
+    }
+    for (int rank = 0; rank < comm->size; ++rank) {
+        Py_ssize_t count = PyNumber_AsSsize_t(PyTuple_GET_ITEM(counts, rank),
+                                              PyExc_OverflowError);
+        size_t nbytes = count > 0 ? (size_t)count * message->size : 0;
+        if (count < 0 || nbytes > all->buffer.nbytes)
+            total = SIZE_MAX / 2; // not what is given
+        received->spans[rank] = (wm_span_t){total, nbytes};
+        total += nbytes;
+    }
+    Py_DECREF(counts);
+    if (PyErr_Occurred() || total != all->buffer.nbytes
+        || (asked->sent.given
+            && received->spans[comm->rank].nbytes != message->buffer.nbytes))
+        return -1;
+    received->varies = true;
+    return 0;
+}
+
 // Whether mpi4py takes the two for what is reduced. Bytes, unless they are
 // given so, are elements that MPI does not know.
 static bool
@@ -184,7 +223,9 @@ is_reduced(wm_call_kind_t kind, const asked_t *asked, size_t ranks)
         return false;
     return !asked->sent.given || !asked->received.given
            || (sent->type == received->type
-               && sent->buffer.nbytes == blocks * received->buffer.nbytes);
+               && (kind == WM_CALL_REDUCE_SCATTER
+                   || sent->buffer.nbytes
+                          == blocks * received->buffer.nbytes));
 }
 
 // Fills what is asked for; -1, maybe with an exception, where MPI is to read
@@ -203,15 +244,17 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     call->root = -1;
     call->op = MPI_SUM;
     bool rooted = strcmp(calls[kind].names[count - 1], "root") == 0;
-    bool reduces = count > 2 && strcmp(calls[kind].names[2], "op") == 0;
+    bool scattered = kind == WM_CALL_REDUCE_SCATTER;
+    int op = scattered ? 3 : 2;
+    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
     if (rooted) {
         call->root = 0;
         if (wm_py_argument_int(values[count - 1], "root", &call->root) < 0
             || call->root < 0 || call->root >= comm->size)
             return -1;
     }
-    if (reduces && values[2] != NULL
-        && wm_py_mpi_op(values[2], "op", &call->op) < 0)
+    if (reduces && values[op] != NULL
+        && wm_py_mpi_op(values[op], "op", &call->op) < 0)
         return -1;
     bool root = !rooted || call->root == comm->rank;
     bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
@@ -252,7 +295,8 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
              && wm_py_reduced_name(&asked->sent.message, call->op) < 0)
             || (asked->received.given
                 && wm_py_reduced_name(&asked->received.message, call->op) < 0)
-            || !is_reduced(kind, asked, (size_t)comm->size)))
+            || !is_reduced(kind, asked, (size_t)comm->size)
+            || (scattered && read_counts(values[2], comm, asked) < 0)))
         return -1;
     call->type = side->message.type;
     call->size = side->message.size;
