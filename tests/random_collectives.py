@@ -81,7 +81,7 @@ class Runner:
         self.contents = values.Contents(options.seed, ROOM * options.max_bytes)
         chosen = ["host"] if options.plain else options.kinds
         self.buffers = Buffers(self.contents, options.max_bytes, chosen)
-        self.ops = values.Ops()
+        self.ops = values.Ops(options.plain)
         self.specifications = Specifications()
         self.comms = self.epoch = None
         self.clocks = _clocks(self.plain)
@@ -242,8 +242,8 @@ class Runner:
         if name == "Barrier":
             return (), {}
         given = {}
-        base = element.base
-        if exchange.op is not None and element.name == "bfloat16":
+        base, plain = element.base, self.options.plain
+        if exchange.op and element.name == "bfloat16" and not plain:
             base = None
         for which, piece in call.pieces.items():
             buffer, typed = piece.buffer(element, base is None)
@@ -270,7 +270,7 @@ class Runner:
             size = place.sizes[0 if first == 0 else 1]
             words["recvcounts"] = exchange.counts[first : first + size]
         if exchange.op is not None:
-            words["op"] = self.ops[exchange.op]
+            words["op"] = self.ops.of(exchange.op, element)
         if exchange.root is not None:
             words["root"] = self.root(call)
         if self.local.random() < 0.1:

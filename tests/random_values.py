@@ -114,10 +114,24 @@ def ops_of(kind_element):
     return [n for n, (_, kinds) in OPS.items() if kind_element.kind in kinds]
 
 
-class Ops:
-    """MPI's operations, and those from Python, made for one run."""
+def _of_bytes(name):
+    """An operation of MPI's for bfloat16, which it takes for bytes."""
+    function = OPS[name][0]
 
-    def __init__(self):
+    def compute(read, into, datatype):
+        a, b = (np.frombuffer(x, BFLOAT16) for x in (read, into))
+        b[:] = function(a, b)
+
+    return compute
+
+
+class Ops:
+    """MPI's operations, and those from Python, made for one run.
+
+    plain: MPI has none for bfloat16.
+    """
+
+    def __init__(self, plain):
         def mix(read, into, datatype):
             kind = np.dtype(datatype.tocode())
             a, b = np.frombuffer(read, kind), np.frombuffer(into, kind)
@@ -135,8 +149,12 @@ class Ops:
             "a user's last": MPI.Op.Create(last, commute=False),
         }
 
-    def __getitem__(self, name):
-        return self._made.get(name) or getattr(MPI, name)
+        for op in ("SUM", "PROD", "MIN", "MAX") if plain else ():
+            self._made["bfloat16", op] = MPI.Op.Create(_of_bytes(op), True)
+
+    def of(self, name, kind_element):
+        made = self._made.get((kind_element.name, name))
+        return made or self._made.get(name) or getattr(MPI, name)
 
     def free(self):
         for op in self._made.values():
