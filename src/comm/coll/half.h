@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// float16 and bfloat16 in reductions. Few an MPI computes with one of them,
-// and none alike: it is given datatypes and operations of ours, which do
-// (array/reduce.h), for any ranks, hosts and forms of a call. Each operation
-// computes in float32 and rounds its result. Any thread; the GIL is released
-// where that is said.
+// float16 and bfloat16 in reductions. MPI computes with neither, or with one
+// under a name of its own: it is given datatypes and operations of ours, for
+// any ranks, hosts and forms of a call. An operation computes in float32 and
+// rounds its result (array/reduce.h). Any thread.
 #ifndef WM_COMM_COLL_HALF_H
 #define WM_COMM_COLL_HALF_H
 
@@ -12,7 +11,8 @@
 
 #include "array/reduce.h"
 
-// Makes datatypes and operations, once for all. MPI's errors. GIL released.
+// Makes datatypes and operations, once for all; they stay until MPI ends.
+// MPI's errors. GIL released by the caller.
 WM_MUST_CHECK int
 wm_half_prepare(wm_error_t *err);
 

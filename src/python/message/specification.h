@@ -18,8 +18,8 @@ typedef struct {
     // Of wm_py_message_parse_typed: memory whose datatype has gaps, which
     // buffer does not tell of. NULL for none.
     char *user;
-    bool whole;         // each element is within its extent, and that in there
-    MPI_Count count;    // elements
+    bool whole;      // each of them, with its whole extent, is in the buffer
+    MPI_Count count; // elements
     PyObject *datatype; // one reference, NULL for none
 } wm_message_t;
 
