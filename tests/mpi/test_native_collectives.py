@@ -2,6 +2,7 @@
 """Collectives whose payload goes from GPU to GPU."""
 
 import operator
+import textwrap
 from functools import partial, reduce
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 
 pytestmark = pytest.mark.skipif(
@@ -305,3 +307,28 @@ def test_host_arrays_with_counts(comm):
         right = np.repeat(np.arange(comm.size) + 0.5, number)
         np.testing.assert_array_equal(into[1:-1], right)
         assert into[0] == into[-1] == -1
+
+
+WITHOUT_IPC = """
+    import numpy as np
+    import warpmpi as wm
+    from mpi4py import MPI
+
+    for made in MPI.COMM_WORLD, MPI.COMM_SELF:
+        comm = wm.Comm(made)
+        a, b = wm.ones(5), wm.zeros(5)
+        comm.Allreduce(a, b)
+        assert (b.numpy() == comm.size).all()
+        comm.Scan(a, b)
+        assert (b.numpy() == comm.rank + 1).all()
+        comm.Bcast(b)
+        assert (b.numpy() == 1).all()
+    assert wm.stats()["ipc_collectives"] == 0
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_memory_that_cannot_be_exported_goes_through_the_host():
+    text = textwrap.dedent(WITHOUT_IPC)
+    ranks.run("-c", text, ranks=2, SIMCUDA_IPC="0")

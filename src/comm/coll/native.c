@@ -96,9 +96,11 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     if (code < 0)
         return code;
     wm_engine_lock();
-    code = wm_place_export(native->source, &memory, &native->said.sends, err);
+    native->capable = wm_place_export(native->source, &memory,
+                                      &native->said.sends, NULL)
+                      == 0; // else the host serves
     wm_engine_unlock();
-    return code;
+    return 0;
 }
 
 static int
@@ -108,12 +110,12 @@ open_target(wm_native_t *native, const wm_buffer_t *target, wm_error_t *err)
     int code = wm_access_open(&native->into, err);
     if (code < 0 || !target->memory.exportable)
         return code;
-    native->said.readable = true;
     wm_engine_lock();
-    code = wm_place_export(target->data, &target->memory,
-                           &native->said.receives, err);
+    native->said.readable = wm_place_export(target->data, &target->memory,
+                                            &native->said.receives, NULL)
+                            == 0;
     wm_engine_unlock();
-    return code;
+    return 0;
 }
 
 int
@@ -144,7 +146,7 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
         if (code == 0 && source->nbytes > 0)
             code = settle(native, source, given->copied, err);
     }
-    if (receive != NULL && code == 0) {
+    if (receive != NULL && code == 0 && native->capable) {
         wm_access_begin(&native->into, &receive->producer, true,
                         native->device);
         code = wm_producer_refuse_capture(&receive->producer, err);
