@@ -170,6 +170,14 @@ def reduce_scatter_block(c, comm):
     return out, c.block(sum(c.wide), c.rank)
 
 
+def reduce_scatter_block_in_place(c, comm):
+    out = c.make(c.wide[c.rank])
+    comm.Reduce_scatter_block(MPI.IN_PLACE, out)
+    wanted = c.wide[c.rank].copy()  # behind the first block it stays
+    wanted[: c.size] = c.block(sum(c.wide), c.rank)
+    return out, wanted
+
+
 def scan(c, comm):
     out = c.zeros()
     comm.Scan(c.make(c.parts[c.rank]), out)
@@ -255,6 +263,7 @@ CALLS = [
     alltoall,
     alltoall_in_place,
     reduce_scatter_block,
+    reduce_scatter_block_in_place,
     scan,
     exscan,
     alltoallv,
@@ -269,12 +278,13 @@ CALLS = [
 def test_values(comm, stream, kind, call):
     """All sizes and types under way at once, then looked at."""
     channel, made = comm.on(stream), []
-    for turn, size in enumerate(SIZES):
+    sizes = SIZES if kind == "device" else SIZES[:-1]
+    for turn, size in enumerate(sizes):
         dtype = DTYPES[turn]
         c = Call(comm, size, dtype, kind, turn % comm.size)
         made.append(call(c, channel))
     stream.synchronize()
-    for result, size in zip(made, SIZES, strict=True):
+    for result, size in zip(made, sizes, strict=True):
         if result is not None:
             out, wanted = result
             np.testing.assert_array_equal(
@@ -299,7 +309,7 @@ class Nonblocking:
 def test_nonblocking(comm, stream, call):
     """A request keeps the arrays, and ends when the stream has passed."""
     channel, made = Nonblocking(comm.on(stream)), []
-    for turn, size in enumerate(SIZES):
+    for turn, size in enumerate(SIZES[:-1]):
         dtype = DTYPES[turn]
         c = Call(comm, size, dtype, "device", turn % comm.size)
         made.append(call(c, channel))
