@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 from warpmpi import _core
 
@@ -553,3 +554,26 @@ def test_a_stream_of_another_gpu(fresh):
             continue
         with pytest.raises(ValueError, match="another communicator"):
             channel.Allreduce(MPI.IN_PLACE, a)
+
+
+# Rank 1 alone may use the host only.
+APART = """
+    import os, sys
+    from mpi4py import MPI
+    if MPI.COMM_WORLD.rank == 1:
+        os.environ["WARPMPI_TRANSPORT"] = "host"
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    try:
+        comm.on(wm.Stream()).Allreduce(MPI.IN_PLACE, wm.ones(10))
+    except (ValueError, wm.CudaError) as error:
+        print("told", type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.programs
+def test_what_one_rank_cannot_reach_all_hear_of(tmp_path):
+    printed = ranks.run_text(tmp_path, APART, timeout=60)
+    told = sorted(printed.splitlines())
+    assert told == ["told CudaError", "told ValueError"], printed

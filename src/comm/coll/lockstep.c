@@ -372,15 +372,19 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
         .stream = stream,
     };
     int code = call == NULL ? err->code : 0;
-    if (!wm_native_is_reached(comm))
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "a collective on a stream needs all ranks on one "
-                            "host, on GPUs that reach each other; use the "
-                            "communicator itself, without on(stream)");
     if (code == 0) {
         prepare(&run);
         code = check(&run, err);
     }
+    // What one rank alone knows to be out of reach, all hear of.
+    if (comm->gates == NULL
+        || (code == 0 && comm->slabs == NULL && !wm_native_is_reached(comm)))
+        code = wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a collective on a stream needs all ranks on one "
+                            "host, on GPUs that reach each other; use the "
+                            "communicator itself, without on(stream)");
+    if (comm->gates == NULL)
+        return code;
     if (comm->slabs == NULL) {
         int made = wm_slabs_make(comm, device, code, err);
         if (made < 0)

@@ -161,8 +161,6 @@ wm_slabs_make(wm_comm_t *comm, int device, int code, wm_error_t *err)
 {
     said_t said = {.streams = 0};
     wm_agree_t agree = {.nbytes = 0};
-    if (comm->slabs != NULL)
-        return 0;
     wm_slabs_t *slabs = code == 0 ? new_slabs(comm, device) : NULL;
     if (code == 0 && slabs == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
