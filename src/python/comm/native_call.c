@@ -209,17 +209,15 @@ read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
     return 0;
 }
 
-// Whether mpi4py takes the two for what is reduced. Bytes, unless they are
-// given so, are elements that MPI does not know.
+// Whether mpi4py takes the two for what is reduced.
 static bool
 is_reduced(wm_call_kind_t kind, const asked_t *asked, size_t ranks)
 {
     const wm_message_t *sent = &asked->sent.message;
     const wm_message_t *received = &asked->received.message;
     size_t blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK ? ranks : 1;
-    if ((asked->sent.given && sent->type == MPI_BYTE && sent->datatype == NULL)
-        || (asked->received.given && received->type == MPI_BYTE
-            && received->datatype == NULL))
+    if ((asked->sent.given && wm_py_reduced_is_bytes(sent))
+        || (asked->received.given && wm_py_reduced_is_bytes(received)))
         return false;
     return !asked->sent.given || !asked->received.given
            || (sent->type == received->type

@@ -20,14 +20,6 @@ parse(PyObject *object, bool writable, const char *argument, MPI_Op op,
     return -1;
 }
 
-// Bytes, unless they are given so, are elements that MPI does not know.
-static bool
-is_known(const wm_message_t *message)
-{
-    return message->type != MPI_DATATYPE_NULL
-           && (message->type != MPI_BYTE || message->datatype != NULL);
-}
-
 PyDoc_STRVAR(reduce_local_doc,
              "_reduce_local(op, inbuf, inoutbuf, /)\n--\n\n"
              "Reduce two buffers in the memory of one GPU there, into the\n"
@@ -55,7 +47,8 @@ reduce_local(PyObject *Py_UNUSED(module), PyObject *args)
     if (parse(second, true, "inoutbuf", op, &into) < 0)
         PyErr_Clear();
     else {
-        if (read.type == into.type && is_known(&into))
+        if (read.type == into.type && into.type != MPI_DATATYPE_NULL
+            && !wm_py_reduced_is_bytes(&into))
             WM_PY_UNLOCKED(code = wm_local_reduce(&read.buffer, &into.buffer,
                                                   into.type, into.size, op,
                                                   &err));

@@ -87,6 +87,12 @@ prepare(void)
     return wm_py_result(code, &err);
 }
 
+bool
+wm_py_reduced_is_bytes(const wm_message_t *message)
+{
+    return message->type == MPI_BYTE && message->datatype == NULL;
+}
+
 int
 wm_py_reduced_name(wm_message_t *message, MPI_Op op)
 {

@@ -12,6 +12,10 @@
 int
 wm_py_reduced_on_device(PyObject *object, const char *argument);
 
+// Whether MPI would take the elements for bytes, which they were not given as.
+bool
+wm_py_reduced_is_bytes(const wm_message_t *message);
+
 // Makes a message's type ours where its elements are float16 or bfloat16 and
 // MPI may be asked for `op` of them: 0, or -1 with an exception.
 int
