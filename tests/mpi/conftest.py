@@ -180,3 +180,13 @@ def _agree(nodeid, own):
 
 # Not what pytest captures, which is lost when the process is killed.
 _stderr = os.fdopen(int(os.environ.get("WARPMPI_TEST_STDERR", "2")), "w")
+
+
+@pytest.fixture(scope="module")
+def connected(world):
+    """A wm.Comm of all, whose GPUs reach each other; else it skips."""
+    comm = wm.Comm(world)
+    peers = {wm.transport(comm, rank).name for rank in range(comm.size)}
+    if not set().union(*world.allgather(peers)) <= {"ipc", "self"}:
+        pytest.skip("no CUDA IPC between all of them")
+    return comm
