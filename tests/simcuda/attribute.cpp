@@ -101,6 +101,8 @@ simcuda_live(const char *kind)
         return (long)streams.size();
     if (k == "events")
         return events_live();
+    if (k == "graphs")
+        return graphs_live();
     if (k == "modules")
         return modules_live();
     long count = 0, bytes = 0;

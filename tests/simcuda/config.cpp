@@ -101,6 +101,9 @@ Call::Call(const char *name, Need need)
     if (result != CUDA_SUCCESS)
         return;
     lock = Lock(mu);
+    result = capture_allows(name, capture_mode);
+    if (result != CUDA_SUCCESS)
+        return;
     if (need != Need::NOTHING && !initialised) {
         result = CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -199,6 +202,23 @@ static const ErrorText error_texts[] = {
     E(ERROR_HOST_MEMORY_NOT_REGISTERED,
       "pointer does not correspond to a registered memory region"),
     E(ERROR_NOT_SUPPORTED, "operation not supported"),
+    E(ERROR_STREAM_CAPTURE_UNSUPPORTED,
+      "operation not permitted when stream is capturing"),
+    E(ERROR_STREAM_CAPTURE_INVALIDATED,
+      "operation failed due to a previous error during capture"),
+    E(ERROR_STREAM_CAPTURE_MERGE,
+      "operation would result in a merge of separate capture sequences"),
+    E(ERROR_STREAM_CAPTURE_UNMATCHED,
+      "capture was not ended in the same stream as it began"),
+    E(ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
+    E(ERROR_STREAM_CAPTURE_ISOLATION,
+      "dependency created on uncaptured work in another stream"),
+    E(ERROR_STREAM_CAPTURE_IMPLICIT,
+      "operation would make the legacy stream depend on a capturing blocking "
+      "stream"),
+    E(ERROR_CAPTURED_EVENT,
+      "operation not permitted on an event last recorded in a capturing "
+      "stream"),
     E(ERROR_UNKNOWN, "unknown error"),
 #undef E
 };
@@ -442,6 +462,11 @@ cuCtxSynchronize()
     Call call("CtxSynchronize");
     if (!call)
         return call.result;
+    for (auto &item : streams)
+        if (item.second->ctx == call.ctx && item.second->capture != nullptr) {
+            spoil_capture(item.second);
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
     std::vector<Mark> marks = pending(call.ctx);
     for (const Mark &mark : marks)
         demand(mark);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies, fills, and words written and waited for by streams. Bytes are read
+// Copies and fills. Bytes are read
 // when the operation runs; only pageable sources are read when it is
 // submitted, as on real hardware, and only pageable destinations make the
 // host wait.
@@ -63,9 +63,12 @@ copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = capture_admits(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (box.width == 0 || box.height == 0 || box.depth == 0)
         return CUDA_SUCCESS;
-    CUresult result = find(&dst, box);
+    result = find(&dst, box);
     if (result == CUDA_SUCCESS)
         result = find(&src, box);
     if (result != CUDA_SUCCESS)
@@ -75,14 +78,15 @@ copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
         if (side->range != nullptr)
             op.uses.push_back(side->range);
     std::shared_ptr<std::vector<char>> staged;
-    if (src.range == nullptr && dst.range != nullptr)
+    bool captured = stream->capture != nullptr; // read when it runs
+    if (src.range == nullptr && dst.range != nullptr && !captured)
         staged = stage(&src, box);
     op.run = [dst, src, box, staged] {
         move(dst, src, box);
         return CUDA_SUCCESS;
     };
     Mark mark = enqueue(stream, std::move(op));
-    if (dst.range == nullptr || blocking)
+    if ((dst.range == nullptr || blocking) && !captured)
         return wait_for(call.lock, mark);
     return CUDA_SUCCESS;
 }
@@ -118,41 +122,6 @@ side_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch,
     return type != CU_MEMORYTYPE_DEVICE || range != nullptr;
 }
 
-struct Condition {
-    uint32_t *word;
-    uint32_t value;
-    unsigned int flags;
-
-    bool
-    holds() const
-    {
-        uint32_t now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-        switch (flags & 3) {
-        case CU_STREAM_WAIT_VALUE_GEQ:
-            return (int32_t)(now - value) >= 0;
-        case CU_STREAM_WAIT_VALUE_EQ:
-            return now == value;
-        case CU_STREAM_WAIT_VALUE_AND:
-            return (now & value) != 0;
-        default:
-            return ~(now | value) != 0;
-        }
-    }
-};
-
-static CUresult
-word_of(Call &call, CUstream handle, CUdeviceptr address, StreamPtr *stream,
-        RangePtr *range)
-{
-    *stream = stream_of(handle, call.ctx);
-    if (*stream == nullptr)
-        return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = range_get(address, 4, range);
-    return result != CUDA_SUCCESS || *range == nullptr || address % 4 != 0
-               ? CUDA_ERROR_INVALID_VALUE
-               : CUDA_SUCCESS;
-}
-
 static CUresult
 fill(const char *name, CUdeviceptr dst, uint32_t value, size_t unit,
      size_t count, CUstream handle)
@@ -163,8 +132,11 @@ fill(const char *name, CUdeviceptr dst, uint32_t value, size_t unit,
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr || stream->ctx != call.ctx)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = capture_admits(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
     RangePtr range;
-    CUresult result = range_get(dst, count * unit, &range);
+    result = range_get(dst, count * unit, &range);
     if (result != CUDA_SUCCESS || (range == nullptr && count > 0)
         || dst % unit != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -254,59 +226,4 @@ cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count,
                  CUstream stream)
 {
     return fill("MemsetD32Async", dst, value, 4, count, stream);
-}
-
-CUresult
-cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
-                     unsigned int flags)
-{
-    Call call("StreamWriteValue32");
-    if (!call)
-        return call.result;
-    StreamPtr stream;
-    RangePtr range;
-    CUresult result = word_of(call, handle, address, &stream, &range);
-    if (result != CUDA_SUCCESS || flags > 1)
-        return result ? result : CUDA_ERROR_INVALID_VALUE;
-    Op op;
-    op.uses.push_back(range);
-    op.writes_word = true;
-    op.word = word_at(range, address);
-    uint32_t *word = (uint32_t *)bytes_at(range, address);
-    op.run = [=] {
-        __atomic_store_n(word, value, __ATOMIC_RELEASE);
-        return CUDA_SUCCESS;
-    };
-    enqueue(stream, std::move(op));
-    return CUDA_SUCCESS;
-}
-
-CUresult
-cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value,
-                    unsigned int flags)
-{
-    Call call("StreamWaitValue32");
-    if (!call)
-        return call.result;
-    StreamPtr stream;
-    RangePtr range;
-    CUresult result = word_of(call, handle, address, &stream, &range);
-    if (result != CUDA_SUCCESS || (flags & ~(3u | 1u << 30)) != 0)
-        return result ? result : CUDA_ERROR_INVALID_VALUE;
-    Condition condition = {(uint32_t *)bytes_at(range, address), value, flags};
-    Word name = word_at(range, address);
-    Op op;
-    op.uses.push_back(range);
-    op.ready = [condition, name, range, next = Time()]() mutable {
-        if (range->freed || condition.holds())
-            return true;
-        bool here = demand_word(name);
-        if (!here && name.inode != 0 && Clock::now() >= next) {
-            word_broadcast(name);
-            next = Clock::now() + std::chrono::milliseconds(4);
-        }
-        return false;
-    };
-    enqueue(stream, std::move(op));
-    return CUDA_SUCCESS;
 }

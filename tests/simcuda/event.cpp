@@ -17,6 +17,8 @@ struct Event {
     std::shared_ptr<Record> last;
     Slot *slot = nullptr;
     bool imported = false;
+    CapturePtr capture; // of the last record, and what that follows
+    Follows follows;
 };
 using EventPtr = std::shared_ptr<Event>;
 
@@ -62,6 +64,16 @@ static CUresult
 error_of(const Event &event)
 {
     return event.last ? event.last->mark.stream->ctx->error : CUDA_SUCCESS;
+}
+
+// It stands for nothing that could end.
+static bool
+is_captured(const Event &event)
+{
+    if (event.capture == nullptr)
+        return false;
+    capture_spoil(event.capture);
+    return true;
 }
 
 static CUresult
@@ -170,6 +182,13 @@ cuEventRecord(CUevent handle, CUstream stream_handle)
     StreamPtr stream = stream_of(stream_handle, call.ctx);
     if (event == nullptr || stream == nullptr || stream->ctx != event->ctx)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult admitted = capture_admits(stream);
+    if (admitted != CUDA_SUCCESS)
+        return admitted;
+    event->capture = stream->capture;
+    event->follows = stream->follows;
+    if (stream->capture != nullptr)
+        return event->slot ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
     Op op;
     if (event->slot != nullptr) {
         record_shared(event->slot, stream, std::move(op));
@@ -192,7 +211,9 @@ cuEventQuery(CUevent handle)
     if (!call)
         return call.result;
     EventPtr event = event_of(handle);
-    return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : query(*event);
+    return event == nullptr      ? CUDA_ERROR_INVALID_HANDLE
+           : is_captured(*event) ? CUDA_ERROR_CAPTURED_EVENT
+                                 : query(*event);
 }
 
 CUresult
@@ -204,6 +225,8 @@ cuEventSynchronize(CUevent handle)
     EventPtr event = event_of(handle);
     if (event == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (is_captured(*event))
+        return CUDA_ERROR_CAPTURED_EVENT;
     if (event->slot == nullptr) {
         auto last = event->last;
         return last ? wait_for(call.lock, last->mark) : CUDA_SUCCESS;
@@ -249,8 +272,14 @@ cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int)
     StreamPtr stream = stream_of(stream_handle, call.ctx);
     if (event == nullptr || stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    follow(stream, *event);
-    return CUDA_SUCCESS;
+    CUresult result = capture_admits(stream);
+    if (result == CUDA_SUCCESS)
+        result = capture_join(stream, event->capture, event->follows,
+                              event->last != nullptr
+                                  || event->slot != nullptr);
+    if (result == CUDA_SUCCESS && event->capture == nullptr)
+        follow(stream, *event);
+    return result;
 }
 
 CUresult

@@ -211,6 +211,9 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
     if (it == functions.end() || stream == nullptr
         || it->second->ctx != call.ctx || stream->ctx != call.ctx)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult admitted = capture_admits(stream);
+    if (admitted != CUDA_SUCCESS)
+        return admitted;
     trace("  %s", it->second->kernel->name);
     size_t block = (size_t)bx * by * bz;
     size_t blocks = (size_t)gx * gy * gz;

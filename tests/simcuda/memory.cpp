@@ -441,6 +441,8 @@ cuMemFreeAsync(CUdeviceptr ptr, CUstream handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (range == nullptr || range->base != ptr || !range->pooled)
         return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture != nullptr)
+        return CUDA_ERROR_NOT_SUPPORTED;
     Op op;
     op.run = [range] {
         Lock lock(mu);

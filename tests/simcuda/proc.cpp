@@ -19,10 +19,16 @@ const Row rows[] = {
         X(MemAllocManaged, 6000, OPTIONAL) X(MemsetD32Async, 3020, OPTIONAL)
             X(LaunchHostFunc, 10000, OPTIONAL) X(MemcpyHtoD, 3020, OPTIONAL)
                 X(MemcpyDtoH, 3020, OPTIONAL) X(StreamCreate, 2000, OPTIONAL)
-                    X(GetProcAddress, 11030, OPTIONAL)
-                        X(EventElapsedTime, 2000, OPTIONAL)
-                            X(IpcGetEventHandle, 4010, OPTIONAL)
-                                X(IpcOpenEventHandle, 4010, OPTIONAL)
+                    X(GetProcAddress, 11030, OPTIONAL) X(EventElapsedTime,
+                                                         2000, OPTIONAL)
+                        X(IpcGetEventHandle, 4010,
+                          OPTIONAL) X(IpcOpenEventHandle, 4010, OPTIONAL)
+                            X(StreamBeginCapture, 10010,
+                              OPTIONAL) X(StreamEndCapture, 10000, OPTIONAL)
+                                X(GraphInstantiateWithFlags, 11040,
+                                  OPTIONAL) X(GraphLaunch, 10000, OPTIONAL)
+                                    X(GraphDestroy, 10000, OPTIONAL)
+                                        X(GraphExecDestroy, 10000, OPTIONAL)
 #undef X
 };
 

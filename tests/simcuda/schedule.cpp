@@ -198,6 +198,8 @@ due_time()
 Mark
 enqueue(const StreamPtr &s, Op op)
 {
+    if (capture_take(s, op))
+        return Mark();
     spoil_capture(s);
     order_with_legacy(s, &op);
     op.pos = ++s->last;

@@ -8,6 +8,11 @@
 
 #pragma GCC visibility push(default)
 #include <cuda.h>
+// Of its versions the one that the library asks for.
+#undef cuStreamGetCaptureInfo
+extern "C" CUresult
+cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status,
+                       cuuint64_t *id);
 #pragma GCC visibility pop
 
 #include <atomic>
@@ -116,6 +121,12 @@ struct Op {
     Word word;
 };
 
+struct Capture;
+using CapturePtr = std::shared_ptr<Capture>;
+
+// In a capture: how much of each of its streams one stream follows.
+using Follows = std::map<const Stream *, uint64_t>;
+
 struct Stream {
     Context *ctx = nullptr;
     unsigned long long id = 0;
@@ -126,8 +137,10 @@ struct Stream {
     uint64_t demand = 0; // asked for
     bool running = false;
     bool active = false; // in the scheduler's list
-    bool capturing = false;
-    bool spoilt = false; // the capture, by what may not be done in it
+    CapturePtr capture;  // it is in this one
+    Follows follows;
+    bool capturing = false; // for a test, and nothing may be given to it
+    bool spoilt = false;    // the capture, by what may not be done in it
 };
 
 // --- config.cpp ---------------------------------------------------------
@@ -191,16 +204,44 @@ trace(const char *format, ...);
 
 extern std::unordered_map<CUstream, StreamPtr> &streams;
 
-// What a capture forbids to do with the stream: waiting for it, asking whether
-// it is done and, as only messages are tested so, giving it work. The legacy
-// stream stands for all blocking ones. Whether a capture was spoilt. Lock
-// held.
-bool
-spoil_capture(const StreamPtr &stream);
-
 // The stream behind a handle, null where there is none. Lock held.
 StreamPtr
 stream_of(CUstream handle, Context *ctx);
+
+// --- graph.cpp (lock held everywhere) -----------------------------------
+
+long
+graphs_live();
+
+// Whether a thread in this mode may make a call while others capture.
+CUresult
+capture_allows(const char *name, CUstreamCaptureMode mode);
+
+// Whether work for `stream` has to do with the capture of the other: the
+// legacy stream stands for all blocking ones.
+bool
+is_captured_with(const StreamPtr &captured, const StreamPtr &stream);
+
+// What a capture forbids to do with the stream: waiting for it, and asking
+// whether it is done. Whether a capture was spoilt.
+bool
+spoil_capture(const StreamPtr &stream);
+
+void
+capture_spoil(const CapturePtr &capture);
+
+// Whether work can be given to the stream.
+CUresult
+capture_admits(const StreamPtr &stream);
+
+// Takes it into the graph of the stream's capture; false: it is in none.
+bool
+capture_take(const StreamPtr &stream, const Op &op);
+
+// The stream waits for an event that was recorded, in a capture or in none.
+CUresult
+capture_join(const StreamPtr &stream, const CapturePtr &capture,
+             const Follows &follows, bool recorded);
 
 // --- schedule.cpp (lock held everywhere) --------------------------------
 

@@ -47,25 +47,6 @@ stream_of(CUstream handle, Context *ctx)
     return it == streams.end() ? nullptr : it->second;
 }
 
-static bool
-is_captured_with(const StreamPtr &captured, const StreamPtr &stream)
-{
-    return captured->capturing
-           && (captured == stream
-               || (stream == stream->ctx->legacy
-                   && captured->ctx == stream->ctx && captured->blocking));
-}
-
-bool
-spoil_capture(const StreamPtr &stream)
-{
-    bool spoilt = false;
-    for (auto &item : streams)
-        if (is_captured_with(item.second, stream))
-            spoilt = item.second->spoilt = true;
-    return spoilt;
-}
-
 // What the host waits for when it waits for the stream. The legacy stream
 // stands for all blocking streams of its context.
 static Mark
@@ -175,24 +156,9 @@ cuStreamGetId(CUstream handle, unsigned long long *id)
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (spoil_capture(stream)) // as an H100's driver does, in all modes
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *id = stream->id;
-    return CUDA_SUCCESS;
-}
-
-CUresult
-cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
-{
-    Call call("StreamIsCapturing");
-    if (!call)
-        return call.result;
-    StreamPtr stream = stream_of(handle, call.ctx);
-    if (stream == nullptr)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                : CU_STREAM_CAPTURE_STATUS_NONE;
-    for (auto &item : streams)
-        if (item.second != stream && is_captured_with(item.second, stream))
-            return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     return CUDA_SUCCESS;
 }
 
@@ -218,6 +184,9 @@ cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr || function == nullptr)
         return stream ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    CUresult admitted = capture_admits(stream);
+    if (admitted != CUDA_SUCCESS)
+        return admitted;
     Op op;
     op.run = [=] {
         function(data);

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""CUDA graphs by the driver itself, real or simulated."""
+
+import contextlib
+import ctypes
+
+import kinds
+
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+
+
+def call(name, *arguments):
+    result = getattr(kinds.driver(), name)(*arguments)
+    assert result == 0, (name, result)
+
+
+def handle(stream):
+    return ctypes.c_void_p(stream.cuda_stream)
+
+
+class Graph:
+    """What a stream was given in a capture, to be launched on streams."""
+
+    def __init__(self, device, graph):
+        self.device, self.exec = device, ctypes.c_void_p()
+        with kinds.Current(device):
+            call(
+                "cuGraphInstantiateWithFlags",
+                ctypes.byref(self.exec),
+                graph,
+                ctypes.c_ulonglong(0),
+            )
+            call("cuGraphDestroy", graph)
+
+    def launch(self, stream):
+        with kinds.Current(self.device):
+            call("cuGraphLaunch", self.exec, handle(stream))
+
+    def free(self):
+        with kinds.Current(self.device):
+            call("cuGraphExecDestroy", self.exec)
+
+
+def begin(stream, mode=GLOBAL):
+    with kinds.Current(stream.device):
+        call("cuStreamBeginCapture_v2", handle(stream), mode)
+
+
+def end(stream):
+    """CUDA's result, and the graph's handle."""
+    graph = ctypes.c_void_p()
+    with kinds.Current(stream.device):
+        result = kinds.driver().cuStreamEndCapture(
+            handle(stream), ctypes.byref(graph)
+        )
+    return result, graph
+
+
+@contextlib.contextmanager
+def capture(stream, mode=GLOBAL):
+    """Gives a list with the Graph in it, once the capture has ended."""
+    made = []
+    begin(stream, mode)
+    try:
+        yield made
+    except BaseException:
+        end(stream)
+        raise
+    result, graph = end(stream)
+    assert result == 0, result
+    made.append(Graph(stream.device, graph))

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Words that streams write and wait for.
+#include "sim.h"
+
+namespace sim {
+
+struct Condition {
+    uint32_t *word;
+    uint32_t value;
+    unsigned int flags;
+
+    bool
+    holds() const
+    {
+        uint32_t now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        switch (flags & 3) {
+        case CU_STREAM_WAIT_VALUE_GEQ:
+            return (int32_t)(now - value) >= 0;
+        case CU_STREAM_WAIT_VALUE_EQ:
+            return now == value;
+        case CU_STREAM_WAIT_VALUE_AND:
+            return (now & value) != 0;
+        default:
+            return ~(now | value) != 0;
+        }
+    }
+};
+
+static CUresult
+find(CUdeviceptr address, RangePtr *range)
+{
+    CUresult result = range_get(address, 4, range);
+    return result != CUDA_SUCCESS || *range == nullptr || address % 4 != 0
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
+}
+
+static Op
+write(const RangePtr &range, CUdeviceptr address, uint32_t value)
+{
+    Op op;
+    op.uses.push_back(range);
+    op.writes_word = true;
+    op.word = word_at(range, address);
+    uint32_t *word = (uint32_t *)bytes_at(range, address);
+    op.run = [=] {
+        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        return CUDA_SUCCESS;
+    };
+    return op;
+}
+
+static Op
+wait(const RangePtr &range, CUdeviceptr address, uint32_t value,
+     unsigned int flags)
+{
+    Condition condition = {(uint32_t *)bytes_at(range, address), value, flags};
+    Word name = word_at(range, address);
+    Op op;
+    op.uses.push_back(range);
+    op.ready = [condition, name, range, next = Time()]() mutable {
+        if (range->freed || condition.holds())
+            return true;
+        bool here = demand_word(name);
+        if (!here && name.inode != 0 && Clock::now() >= next) {
+            word_broadcast(name);
+            next = Clock::now() + std::chrono::milliseconds(4);
+        }
+        return false;
+    };
+    return op;
+}
+
+// All of them, or none.
+static CUresult
+give(const char *name, CUstream handle, unsigned int count,
+     const CUstreamBatchMemOpParams *params)
+{
+    Call call(name);
+    if (!call)
+        return call.result;
+    StreamPtr stream = stream_of(handle, call.ctx);
+    if (stream == nullptr)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = capture_admits(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    std::vector<Op> ops;
+    for (unsigned int i = 0; i < count; i++) {
+        // Of both kinds the members, and where they lie, are the same.
+        const auto &each = params[i].waitValue;
+        RangePtr range;
+        result = find(each.address, &range);
+        bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        bool known = writes ? each.flags <= 1
+                            : each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                                  && (each.flags & ~(3u | 1u << 30)) == 0;
+        if (result != CUDA_SUCCESS || !known)
+            return CUDA_ERROR_INVALID_VALUE;
+        ops.push_back(writes
+                          ? write(range, each.address, each.value)
+                          : wait(range, each.address, each.value, each.flags));
+    }
+    for (Op &op : ops)
+        enqueue(stream, std::move(op));
+    return CUDA_SUCCESS;
+}
+
+static CUresult
+give_one(const char *name, CUstream handle, CUstreamBatchMemOpType operation,
+         CUdeviceptr address, uint32_t value, unsigned int flags)
+{
+    CUstreamBatchMemOpParams params = {};
+    params.waitValue.operation = operation;
+    params.waitValue.address = address;
+    params.waitValue.value = value;
+    params.waitValue.flags = flags;
+    return give(name, handle, 1, &params);
+}
+
+} // namespace sim
+
+using namespace sim;
+
+CUresult
+cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                     unsigned int flags)
+{
+    return give_one("StreamWriteValue32", stream,
+                    CU_STREAM_MEM_OP_WRITE_VALUE_32, address, value, flags);
+}
+
+CUresult
+cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                    unsigned int flags)
+{
+    return give_one("StreamWaitValue32", stream,
+                    CU_STREAM_MEM_OP_WAIT_VALUE_32, address, value, flags);
+}
+
+CUresult
+cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                   CUstreamBatchMemOpParams *params, unsigned int flags)
+{
+    return flags != 0 || count == 0 || count > 255
+               ? CUDA_ERROR_INVALID_VALUE
+               : give("StreamBatchMemOp", stream, count, params);
+}
