@@ -61,7 +61,7 @@ class Foreign:
             del self.__cuda_array_interface__["stream"]
 
     def context(self):
-        return _Current(self.device)
+        return Current(self.device)
 
     def numpy(self):
         wm.synchronize_device(self.device)
@@ -104,7 +104,7 @@ class Gate:
 
     def stop(self, stream):
         """What comes next on the stream waits."""
-        with _Current(stream.device):
+        with Current(stream.device):
             result = driver().cuStreamWaitValue32_v2(
                 ctypes.c_void_p(stream.cuda_stream),
                 ctypes.c_uint64(self.word.ctypes.data),
@@ -124,7 +124,7 @@ class Gate:
         self.open()
 
 
-class _Current:
+class Current:
     """Makes a device's primary context current, by the driver itself."""
 
     def __init__(self, device):

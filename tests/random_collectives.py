@@ -249,7 +249,7 @@ class Runner:
             buffer, typed = piece.buffer(element, base is None)
             side = exchange.sides[place.me, which]
             if self.may_be_strided(call, buffer, typed, side):
-                given[which] = _strided(buffer, side.blocks[0])
+                given[which] = _strided(buffer, side.blocks)
                 continue
             given[which] = self.specifications.make(
                 buffer, typed, side, base, self.local
@@ -278,13 +278,18 @@ class Runner:
         return tuple(words.values()), {}
 
     def may_be_strided(self, call, buffer, typed, side):
-        """Whether a NumPy array with gaps can say what its datatype would."""
+        """Whether an array with gaps can say what its datatype would."""
+        on_host = isinstance(buffer, np.ndarray)
         return (
-            call.step.name == "Bcast"
-            and call.step.how == calls.BLOCKING
-            and isinstance(call.place.comm, wm.Comm)
-            and isinstance(buffer, np.ndarray)
+            isinstance(call.place.comm, wm.Comm)
             and typed
+            and (
+                call.step.name == "Bcast" and call.step.how == calls.BLOCKING
+                if on_host
+                else isinstance(buffer, wm.Array) and buffer.device.is_cuda
+            )
+            and side.form in ("", "n")
+            and len(side.blocks) > 0
             and side.blocks[0].layout.name == "resized"
         )
 
@@ -496,10 +501,11 @@ class Runner:
         raise Wrong(self.tell(call, what))
 
 
-def _strided(array, block):
-    """The elements of a block, as an array with gaps."""
-    end = block.first + block.count * block.layout.extent
-    return array[block.first : end : block.layout.extent]
+def _strided(array, blocks):
+    """The elements of blocks, as an array with gaps."""
+    first, last = blocks[0], blocks[-1]
+    end = last.first + last.count * last.layout.extent
+    return array[first.first : end : first.layout.extent]
 
 
 def _clocks(comm):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,40 +144,6 @@ def _guard_stock_calls() -> None:
     _core._patch(MPI.Win, "Create", classmethod(create_window))
 
 
-def _has_gaps(buf: Any) -> bool:
-    """Whether it may be GPU memory with a datatype that may have gaps."""
-    return (
-        isinstance(buf, (list, tuple))
-        and len(buf) > 1
-        and isinstance(buf[-1], MPI.Datatype)
-        and not buf[-1].is_predefined
-        and (buf[0] is MPI.BOTTOM or _core.is_on_device(buf))
-    )
-
-
-_packing = threading.Lock()
-
-
-@functools.cache
-def _alone() -> Comm:
-    """Give a communicator of this process, on which messages are packed."""
-    own = MPI.COMM_SELF.Dup()
-    own.Set_name("warpmpi")  # the program has not to free it
-    return Comm(own)
-
-
-def _packed(buf: Any) -> bytearray:
-    _core._check_running()  # in a child the lock may be held for ever
-    with _packing:
-        status = MPI.Status()
-        request = _alone().Isend(buf, 0)
-        _alone().Probe(0, status=status)
-        packed = bytearray(status.Get_elements(MPI.BYTE))
-        _alone().Recv([packed, MPI.BYTE], 0)
-        request.Wait()
-    return packed
-
-
 class _Communicator(
     BufferedSends, ObjectMessages, ObjectCollectives, _core.CommMethods
 ):
@@ -211,35 +176,6 @@ class _Communicator(
         if _name_of(self) is None:
             super().free()  # type: ignore[misc]
 
-
-def _bcast(self: Any, buf: Any, root: int = 0) -> None:
-    """Send root's array to all ranks.
-
-    From GPU to GPU within a host, else through page-locked host memory; GPU
-    memory with a derived datatype is packed. The counts must agree, the kinds
-    of memory need not.
-    """
-    if not _has_gaps(buf):
-        _core.CommMethods.Bcast(self, buf, root)
-        return
-    try:
-        packed = _packed(buf)
-    except (_core.CudaError, MemoryError):
-        self._refuse()  # the others may be in it already
-        raise
-    _core.CommMethods.Bcast(self, [packed, MPI.BYTE], root)
-    if self.rank != root:
-        with _packing:
-            _alone().Sendrecv([packed, MPI.BYTE], 0, 0, buf, 0, 0)
-
-
-# Its errors tell all: there is nothing to explain.
-_passing = _core._Passing(_core.CommMethods.Bcast, _bcast, None, (1,))
-setattr(  # noqa: B010
-    _Communicator,
-    "Bcast",
-    functools.update_wrapper(_passing, _core.CommMethods.Bcast),
-)
 
 # Makers whose other group may be another program.
 _STRANGE = ("Spawn", "Spawn_multiple", "Accept", "Connect", "Join")

@@ -652,7 +652,12 @@ def _buffer_attach(comm: Any, size: int, /) -> None: ...
 def _buffer_detach(comm: Any, /) -> None: ...
 def _buffer_flush(comm: Any, /) -> Request: ...
 def _stage(
-    array: Any, writable: bool, name: str, spoilt: bool = False, /
+    array: Any,
+    writable: bool,
+    name: str,
+    strided: bool,
+    spoilt: bool = False,
+    /,
 ) -> Array: ...
 def _stage_copy(
     array: Any,

@@ -38,8 +38,6 @@ typedef struct {
     const wm_producer_t *src; // NULL for a fill
 } work_t;
 
-// In a capture only streams can be joined; what our arrays have pending is
-// waited for here and now.
 static int
 before_one(const work_t *work, const wm_producer_t *producer, bool to_write,
            wm_error_t *err)
@@ -48,11 +46,8 @@ before_one(const work_t *work, const wm_producer_t *producer, bool to_write,
         return wm_producer_before(producer, to_write, work->device,
                                   work->stream, err);
     }
-    if (producer->kind == WM_PRODUCER_STREAM) {
-        return wm_stream_follow(work->device, work->stream, producer->device,
-                                producer->stream, err);
-    }
-    return wm_order_wait(producer->order, to_write, err);
+    return wm_producer_before_graph(producer, to_write, work->device,
+                                    work->stream, err);
 }
 
 static int
@@ -83,8 +78,9 @@ static int
 after_one(const work_t *work, const wm_producer_t *producer, bool wrote,
           wm_error_t *err)
 {
-    if (work->capturing && producer->kind != WM_PRODUCER_STREAM)
-        return 0;
+    if (work->capturing)
+        return wm_producer_after_graph(producer, work->device, work->stream,
+                                       err);
     return wm_producer_after(producer, wrote, work->device, work->stream, err);
 }
 

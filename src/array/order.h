@@ -88,6 +88,19 @@ WM_MUST_CHECK int
 wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
                    CUstream stream, wm_error_t *err);
 
+// Likewise where `stream` is being captured, which can be joined with streams
+// of its capture alone: what is pending elsewhere is waited for on the host,
+// so that it comes before the graph; unnamed work on a device, and on a
+// default stream that the capture is ordered with, the caller orders.
+WM_MUST_CHECK int
+wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
+                         int device, CUstream stream, wm_error_t *err);
+
+// After it: streams of the capture alone are made to wait.
+WM_MUST_CHECK int
+wm_producer_after_graph(const wm_producer_t *producer, int device,
+                        CUstream stream, wm_error_t *err);
+
 // The same wait on the host.
 WM_MUST_CHECK int
 wm_producer_wait(const wm_producer_t *producer, bool to_write,

@@ -51,6 +51,60 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
     }
 }
 
+// The captures of our stream and of the producer's, 0: in none. A default
+// stream that a capture is ordered with is in none.
+static int
+find_captures(const wm_producer_t *producer, int device, CUstream stream,
+              uint64_t *ours, uint64_t *theirs, wm_error_t *err)
+{
+    wm_error_t own;
+    int code = wm_stream_capture(device, stream, ours, err);
+    if (code < 0)
+        return code;
+    code = wm_stream_capture(producer->device, producer->stream, theirs, &own);
+    if (code == 0)
+        return 0;
+    *theirs = 0;
+    if (wm_stream_is_default(producer->stream))
+        return 1;
+    *err = own;
+    return code;
+}
+
+int
+wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
+                         int device, CUstream stream, wm_error_t *err)
+{
+    uint64_t ours = 0, theirs = 0;
+    if (producer->kind != WM_PRODUCER_STREAM)
+        return wm_order_wait(producer->order, to_write, err);
+    int code = find_captures(producer, device, stream, &ours, &theirs, err);
+    if (code != 0)
+        return code < 0 ? code : 0;
+    if (theirs == 0)
+        return wm_stream_synchronize(producer->device, producer->stream, err);
+    if (theirs != ours)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the stream of the array is being captured into "
+                            "another graph");
+    return wm_stream_follow(device, stream, producer->device, producer->stream,
+                            err);
+}
+
+int
+wm_producer_after_graph(const wm_producer_t *producer, int device,
+                        CUstream stream, wm_error_t *err)
+{
+    uint64_t ours = 0, theirs = 0;
+    if (producer->kind != WM_PRODUCER_STREAM)
+        return 0;
+    int code = find_captures(producer, device, stream, &ours, &theirs, err);
+    if (code != 0 || theirs != ours)
+        return code < 0 ? code : 0;
+    return wm_stream_follow(producer->device, producer->stream, device, stream,
+                            err);
+}
+
 int
 wm_producer_wait(const wm_producer_t *producer, bool to_write, wm_error_t *err)
 {

@@ -113,40 +113,81 @@ copy_box(const wm_strided_t *strided, int first, int64_t count, char *data,
     return 0;
 }
 
-// All of it is one box. What ends inside of one is a box for each dimension:
-// the whole indices of the slowest, those of the next in what remains of it.
+// Bytes of the dimensions from `first` on, which have `all`. All of it is one
+// box. What begins or ends inside of one is a box for each dimension: the
+// whole indices of the slowest, those of the next in what is before and after.
 static int
-copy(const wm_strided_t *strided, size_t nbytes, way_t way, wm_error_t *err)
+copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
+     size_t nbytes, way_t *way, wm_error_t *err)
 {
-    char *data = strided->data;
-    size_t inner = wm_strided_nbytes(strided);
     int code = 0;
-    nbytes = nbytes < inner ? nbytes : inner;
-    for (int i = 0; i <= strided->ndim && nbytes > 0 && code == 0; ++i) {
-        bool run = i == strided->ndim;
-        inner = run ? 1 : inner / (size_t)strided->shape[i];
-        size_t count = nbytes / inner;
-        if (count > 0)
-            code = copy_box(strided, i, (int64_t)count, data, &way, err);
-        data += run ? 0 : (int64_t)count * strided->strides[i];
-        way.packed += count * inner;
-        nbytes -= count * inner;
+    if (nbytes == 0)
+        return 0;
+    if (first == strided->ndim) {
+        code = copy_box(strided, first, (int64_t)nbytes, data + at, way, err);
+        way->packed += nbytes;
+        return code;
     }
-    return code;
+    int64_t stride = strided->strides[first];
+    size_t inner = all / (size_t)strided->shape[first], inside = at % inner;
+    data += (int64_t)(at / inner) * stride;
+    if (inside > 0) {
+        size_t rest = inner - inside < nbytes ? inner - inside : nbytes;
+        code = copy(strided, first + 1, inner, data, inside, rest, way, err);
+        data += stride;
+        nbytes -= rest;
+    }
+    size_t count = nbytes / inner;
+    if (count > 0 && code == 0) {
+        code = copy_box(strided, first, (int64_t)count, data, way, err);
+        way->packed += count * inner;
+    }
+    return code < 0 ? code
+                    : copy(strided, first + 1, inner,
+                           data + (int64_t)count * stride, 0, nbytes % inner,
+                           way, err);
+}
+
+int
+wm_strided_pack_part(const wm_strided_t *strided, size_t at, void *packed,
+                     size_t nbytes, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    way_t way = {true, packed, device, stream};
+    return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
+                nbytes, &way, err);
+}
+
+int
+wm_strided_unpack_part(const wm_strided_t *strided, size_t at,
+                       const void *packed, size_t nbytes, int device,
+                       CUstream stream, wm_error_t *err)
+{
+    way_t way = {false, (char *)packed, device, stream};
+    return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
+                nbytes, &way, err);
+}
+
+// No more than there is.
+static size_t
+within(const wm_strided_t *strided, size_t nbytes)
+{
+    size_t all = wm_strided_nbytes(strided);
+    return nbytes < all ? nbytes : all;
 }
 
 int
 wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
                 int device, CUstream stream, wm_error_t *err)
 {
-    way_t way = {true, packed, device, stream};
-    return copy(strided, nbytes, way, err);
+    return wm_strided_pack_part(strided, 0, packed, within(strided, nbytes),
+                                device, stream, err);
 }
 
 int
 wm_strided_unpack(const wm_strided_t *strided, const void *packed,
                   size_t nbytes, int device, CUstream stream, wm_error_t *err)
 {
-    way_t way = {false, (char *)packed, device, stream};
-    return copy(strided, nbytes, way, err);
+    return wm_strided_unpack_part(strided, 0, packed, within(strided, nbytes),
+                                  device, stream, err);
 }

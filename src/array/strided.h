@@ -49,4 +49,16 @@ WM_MUST_CHECK int
 wm_strided_unpack(const wm_strided_t *strided, const void *packed,
                   size_t nbytes, int device, CUstream stream, wm_error_t *err);
 
+// Likewise of the `nbytes` from byte `at` on, which are there; `packed` is
+// where these are.
+WM_MUST_CHECK int
+wm_strided_pack_part(const wm_strided_t *strided, size_t at, void *packed,
+                     size_t nbytes, int device, CUstream stream,
+                     wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_strided_unpack_part(const wm_strided_t *strided, size_t at,
+                       const void *packed, size_t nbytes, int device,
+                       CUstream stream, wm_error_t *err);
+
 #endif

@@ -2,6 +2,7 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
+#include "comm/coll/later.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"
@@ -66,6 +67,9 @@ drop(wm_comm_t *comm)
     wm_stash_free(comm);
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
+    wm_later_free(comm->later);
+    if (comm->graph_slabs != NULL)
+        (void)!wm_slabs_free(comm->graph_slabs);
     if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))
         comm->gates = NULL; // never given back
     if (comm->parts != NULL)

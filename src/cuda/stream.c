@@ -302,6 +302,35 @@ wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
 }
 
 int
+wm_stream_capture(int device, CUstream stream, uint64_t *capture,
+                  wm_error_t *err)
+{
+    wm_scope_t scope;
+    wm_error_t own;
+    err = err != NULL ? err : &own;
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    CUstreamCaptureStatus status;
+    cuuint64_t id = 0;
+    code = WM_CU(err, StreamGetCaptureInfo, stream, &status, &id);
+    wm_device_leave(&scope);
+    if (code < 0 && err->detail == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the default stream is ordered with one that is "
+                            "being captured into a graph: use that one, or "
+                            "a non-blocking stream");
+    if (code < 0)
+        return code;
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the stream's capture into a graph has failed "
+                            "before: end it");
+    *capture = status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
+    return 0;
+}
+
+int
 wm_stream_refuse_capture(int device, CUstream stream, const char *what,
                          wm_error_t *err)
 {

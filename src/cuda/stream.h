@@ -75,6 +75,13 @@ WM_MUST_CHECK int
 wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
                        wm_error_t *err);
 
+// Of the capture that the stream is in, a number that no other has; 0: it is
+// in none. WM_ERR_STATE for a default stream that captured ones are ordered
+// with, as nothing can be given to it.
+WM_MUST_CHECK int
+wm_stream_capture(int device, CUstream stream, uint64_t *capture,
+                  wm_error_t *err);
+
 // WM_ERR_STATE where the stream, which the text calls `what`, is being
 // captured, or is a default stream that captured ones are ordered with: work
 // given to it would spoil the capture, which asking does not.

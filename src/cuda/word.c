@@ -29,6 +29,31 @@ wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
     return code;
 }
 
+int
+wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
+              wm_error_t *err)
+{
+    CUstreamBatchMemOpParams params[WM_WORD_OPS] = {0};
+    wm_scope_t scope;
+    for (int i = 0; i < count; ++i) {
+        // Of both kinds the members, and where they lie, are the same.
+        params[i].writeValue.operation = ops[i].waits
+                                             ? CU_STREAM_MEM_OP_WAIT_VALUE_32
+                                             : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        params[i].writeValue.address = (CUdeviceptr)ops[i].word;
+        params[i].writeValue.value = ops[i].value;
+        params[i].writeValue.flags = ops[i].waits
+                                         ? CU_STREAM_WAIT_VALUE_GEQ
+                                         : CU_STREAM_WRITE_VALUE_DEFAULT;
+    }
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_CU(err, StreamBatchMemOp, stream, (unsigned)count, params, 0);
+    wm_device_leave(&scope);
+    return code;
+}
+
 bool
 wm_word_reached(_Atomic uint32_t *word, uint32_t value)
 {

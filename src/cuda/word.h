@@ -20,6 +20,20 @@ WM_MUST_CHECK int
 wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
              uint32_t value, wm_error_t *err);
 
+// One of several: the stream writes a word, or waits for it, as above.
+typedef struct {
+    bool waits;
+    _Atomic uint32_t *word;
+    uint32_t value;
+} wm_word_op_t;
+
+#define WM_WORD_OPS 255 // at once
+
+// All of them, one after the other: in a graph they are one node.
+WM_MUST_CHECK int
+wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
+              wm_error_t *err);
+
 // Whether `value` has been reached (modulo 2^32).
 bool
 wm_word_reached(_Atomic uint32_t *word, uint32_t value);

@@ -253,6 +253,33 @@ def test_no_matplotlib_is_said_before_the_run(main, monkeypatch, world):
         )
 
 
+# Where the GPUs reach each other, and where they do not.
+SUMS = """
+    import sys
+    sys.path.insert(0, EXAMPLES)
+    import data_parallel
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm, gradient = wm.Comm(MPI.COMM_WORLD), wm.ones(1000)
+    for _ in range(3):
+        channel = data_parallel.beside(comm, gradient)
+        channel.Iallreduce(MPI.IN_PLACE, gradient).Wait()
+    assert (gradient.numpy() == comm.size**3).all()
+    print("summed", "by" if channel is comm else "on", flush=True)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", ["on", "by"])
+def test_sums_of_gpus_that_do_not_reach_each_other(tmp_path, way):
+    text = SUMS.replace("EXAMPLES", repr(str(PROGRAM.parent)))
+    words = {"WARPMPI_TRANSPORT": "host"} if way == "by" else {}
+    printed = ranks.run_text(tmp_path, text, timeout=60, **words)
+    assert printed.count(f"summed {way}") == 2, printed
+
+
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("cupys", [True, False])
 def test_cupy_is_taken_where_both_see_a_gpu(example, monkeypatch, ours, cupys):

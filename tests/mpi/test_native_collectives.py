@@ -326,3 +326,39 @@ WITHOUT_IPC = """
 def test_memory_that_cannot_be_exported_goes_through_the_host():
     text = textwrap.dedent(WITHOUT_IPC)
     ranks.run("-c", text, ranks=2, SIMCUDA_IPC="0")
+
+
+UNMAPPED = """
+    import ctypes
+    import os
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    fail = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"]).simcuda_fail
+    fail.argtypes = ctypes.c_char_p, ctypes.c_long, ctypes.c_int
+    values = np.arange(8.0) + 100 * comm.rank
+    array = wm.zeros(16)[::2] if {strided} else wm.zeros(8)
+    array.assign(values)
+    comm.Barrier()
+    if comm.rank == 1:
+        fail(b"IpcOpenMemHandle", 1, 0)
+    request = comm.{name}(MPI.IN_PLACE, array)
+    if request is not None:
+        request.Wait()
+    MPI.COMM_WORLD.{plain}(MPI.IN_PLACE, values)
+    assert (array.numpy() == values).all(), (comm.rank, array.numpy())
+    assert wm.stats()["staged_collectives"] == 1
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("name", ["Alltoall", "Ialltoall", "Allreduce"])
+def test_in_place_where_one_cannot_map(tmp_path, name, strided):
+    """The host has what was sent."""
+    plain = name.removeprefix("I").capitalize()
+    text = UNMAPPED.format(name=name, plain=plain, strided=strided)
+    ranks.run_text(tmp_path, text)

@@ -74,7 +74,7 @@ def copy_on(stream, into, source):
         return ctypes.c_uint64(interface["data"][0]), interface["shape"][0]
 
     device = wm.get_device()
-    with kinds._Current(device) as _:
+    with kinds.Current(device) as _:
         cuda = kinds.driver()
         to, count = pointer(into)
         result = cuda.cuMemcpyAsync(

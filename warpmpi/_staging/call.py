@@ -46,7 +46,10 @@ class Call:
             if datatype is None:
                 value = self.named(value, buffer, blocks)
             if on_device(value, buffer):
-                self.twins.append(Twin(value, buffer, role, blocks, datatype))
+                strided = family.collective
+                self.twins.append(
+                    Twin(value, buffer, role, blocks, datatype, strided)
+                )
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]
@@ -239,7 +242,7 @@ def staged_call(
 
     positions = tuple(1 + buffer.position for buffer in row.buffers)
     begins = end in (by_request, StagedPrequest)
-    native = row.name if family.native and end is at_once else ""
+    native = row.name if family.native and end is not StagedPrequest else ""
     passing = _core._Passing(
         method, call, explain, positions, begins, native, computes
     )

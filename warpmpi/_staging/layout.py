@@ -144,25 +144,33 @@ def blocks_of(
 
 def spans_of(
     itemsize: int, nbytes: int, value: Any, count: int
-) -> bytes | None:
+) -> tuple[bytes, list[Any] | None] | None:
     """Tell where the blocks of a v-form lie: offset and bytes of each.
 
-    As pairs of 64-bit numbers; None where they have gaps, or are not within
-    the array, which has `nbytes` bytes.
+    As pairs of 64-bit numbers, with what has all blocks where they are of a
+    derived datatype: offsets are then those in its elements without gaps.
+    None where they are not within the array, which has `nbytes` bytes.
     """
     inner, number = _core._inner(value, "buffer")
     if inner > 1 and number > 0:  # its own elements are counted
         itemsize = nbytes // number
     rest = list(value[1:]) if isinstance(value, (list, tuple)) else []
-    spans = []
+    spans: list[int] = []
+    total, derived = 0, None
     for offset, number, kind in blocks_of(itemsize, nbytes, rest, "v", count):
         size = itemsize if kind is None else kind.Get_size()
-        if kind is not None and (not kind.is_predefined or size != itemsize):
+        if offset < 0 or number < 0:
             return None
-        if offset < 0 or number < 0 or offset + number * size > nbytes:
+        if kind is not None and not kind.is_predefined:
+            derived, first = kind, offset // kind.Get_extent()[1]
+            spans += [first * size, number * size]
+            total = max(total, first + number)
+            continue
+        if size != itemsize or offset + number * size > nbytes:
             return None
         spans += [offset, number * size]
-    return array("Q", spans).tobytes()
+    everything = None if derived is None else [value[0], total, derived]
+    return array("Q", spans).tobytes(), everything
 
 
 def _pieces(kind: MPI.Datatype) -> list[tuple[int, int]]:

@@ -60,6 +60,14 @@ def on_device_reduced(value: Any, buffer: Buffer) -> bool:
     ) or _core._concerns_us(value)
 
 
+def _has_gaps(item: Any) -> bool:
+    """Tell whether it is a datatype that has gaps, or one of several."""
+    if isinstance(item, MPI.Datatype) and not item.is_predefined:
+        dense = 0, item.Get_size()
+        return item.Get_extent() != dense or item.Get_true_extent() != dense
+    return isinstance(item, (list, tuple)) and any(map(_has_gaps, item))
+
+
 class Twin:
     """An array in GPU memory and what stands for it in host memory."""
 
@@ -70,6 +78,7 @@ class Twin:
         role: str,
         blocks: int,
         datatype: MPI.Datatype | None,
+        strided: bool,
     ) -> None:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
@@ -82,7 +91,11 @@ class Twin:
         self.role = role
         self.error: Exception | None = None
         stage = functools.partial(
-            _core._stage, self.array, role != "<", buffer.name
+            _core._stage,
+            self.array,
+            role != "<",
+            buffer.name,
+            strided and buffer.form != "w" and not _has_gaps(rest),
         )
         try:
             self.host = stage()

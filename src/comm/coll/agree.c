@@ -136,19 +136,32 @@ agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
     return code;
 }
 
+void
+wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
+             size_t nbytes)
+{
+    wm_agree_t *mine = wm_gates_begin(gates);
+    copy(mine, agreed);
+    if (nbytes > 0)
+        memcpy(mine->payload, said, nbytes);
+    wm_gates_reach(gates, 0);
+}
+
+void
+wm_agree_hear(const wm_gates_t *gates, int size, wm_agree_t *agreed)
+{
+    for (int rank = 0; rank < size; ++rank)
+        merge(agreed, wm_gates_said(gates, rank));
+}
+
 static int
 agree_at_gates(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                size_t nbytes, wm_error_t *err)
 {
-    wm_agree_t *mine = wm_gates_begin(comm->gates);
-    copy(mine, agreed);
-    if (nbytes > 0)
-        memcpy(mine->payload, said, nbytes);
-    wm_gates_reach(comm->gates, 0);
+    wm_agree_say(comm->gates, agreed, said, nbytes);
     int code = wm_coll_await_all(comm, 0, err);
-    for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        if (rank != comm->rank)
-            merge(agreed, wm_gates_said(comm->gates, rank));
+    if (code == 0)
+        wm_agree_hear(comm->gates, comm->size, agreed);
     return code;
 }
 
@@ -168,14 +181,14 @@ wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
 }
 
 const void *
-wm_agree_said(const wm_comm_t *comm, int rank)
+wm_agree_said(const wm_gates_t *gates, int rank)
 {
-    const wm_agree_t *all = wm_gates_said(comm->gates, rank);
+    const wm_agree_t *all = wm_gates_said(gates, rank);
     return all->payload;
 }
 
 void *
-wm_agree_mine(const wm_comm_t *comm)
+wm_agree_mine(const wm_gates_t *gates)
 {
-    return (void *)wm_agree_said(comm, comm->rank);
+    return (void *)wm_agree_said(gates, wm_gates_rank(gates));
 }

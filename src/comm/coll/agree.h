@@ -10,7 +10,7 @@
 
 #include "comm/comm/comm.h"
 
-#define WM_AGREE_VALUES 11
+#define WM_AGREE_VALUES 12
 #define WM_AGREE_BYTES 2024 // of payload, at most
 
 typedef struct {
@@ -29,11 +29,20 @@ WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
+// The two halves of it, which do not wait: all must have reached step 0 of the
+// meeting between them.
+void
+wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
+             size_t nbytes);
+
+void
+wm_agree_hear(const wm_gates_t *gates, int size, wm_agree_t *agreed);
+
 const void *
-wm_agree_said(const wm_comm_t *comm, int rank);
+wm_agree_said(const wm_gates_t *gates, int rank);
 
 // What we have said, to be changed before we reach a step.
 void *
-wm_agree_mine(const wm_comm_t *comm);
+wm_agree_mine(const wm_gates_t *gates);
 
 #endif

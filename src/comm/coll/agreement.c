@@ -24,9 +24,10 @@ enum {
     CAPABLE, // of staying on the GPUs
     INCAPABLE,
     RIDES_NOT, // what is said does not hold all that is sent
+    SLABS_NOT, // it cannot go by slabs
 };
 
-_Static_assert(RIDES_NOT < WM_AGREE_VALUES, "there is room for each");
+_Static_assert(SLABS_NOT < WM_AGREE_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 
 // An element's number takes fewer bits, and a rank.
@@ -77,19 +78,15 @@ compare(const wm_agreement_t *mine, const int64_t *most, wm_error_t *err)
     return 0;
 }
 
-int
-wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+static void
+fill(const wm_comm_t *comm, const wm_agreement_t *agreement, int64_t *most)
 {
-    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
-    wm_error_t later;
-    int code = agreement->code;
     int64_t count = (int64_t)agreement->count;
     int64_t kind = ((int64_t)agreement->call << DETAIL_BITS)
                    | agreement->detail;
-    if (agreed == NULL)
-        agreed = &without;
-    int64_t *most = agreed->values;
-    most[FAILED] = code < 0 ? comm->rank + 1 : 0;
+    const wm_native_t *native = agreement->native;
+    bool capable = native != NULL && native->capable;
+    most[FAILED] = agreement->code < 0 ? comm->rank + 1 : 0;
     most[STAGES] = agreement->stages;
     most[BUSY] = wm_engine_is_active();
     most[COUNT] = count;
@@ -97,21 +94,36 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
     most[KIND] = kind;
     most[MINUS_KIND] = -kind;
     most[NOTICES] = agreement->notices;
-    const wm_native_t *native = agreement->native;
-    bool capable = native != NULL && native->capable;
     most[CAPABLE] = capable;
     most[INCAPABLE] = !capable;
     most[RIDES_NOT] = !agreement->rides_all;
-    bool says = native != NULL && (capable || agreement->rides_all);
-    int told = wm_agree_saying(comm, agreed, says ? &native->said : NULL,
-                               says ? agreement->nbytes : 0,
-                               code < 0 ? &later : err);
+    most[SLABS_NOT] = !agreement->slabs;
+}
+
+// What is said is borrowed.
+static const void *
+said_of(const wm_agreement_t *agreement, size_t *nbytes)
+{
+    const wm_native_t *native = agreement->native;
+    bool says = native != NULL
+                && (native->capable || agreement->rides_all
+                    || agreement->slabs);
+    *nbytes = says ? agreement->nbytes : 0;
+    return says ? &native->said : NULL;
+}
+
+static int
+conclude(wm_agreement_t *agreement, const int64_t *most, int told,
+         wm_error_t *err)
+{
+    int code = agreement->code;
     agreement->stages = most[STAGES] != 0;
     agreement->busy = most[BUSY] != 0;
     agreement->notices = most[NOTICES] != 0;
     agreement->mixed = most[CAPABLE] != 0 && most[INCAPABLE] != 0;
     agreement->stays = most[INCAPABLE] == 0;
     agreement->rides_all = most[RIDES_NOT] == 0;
+    agreement->slabs = most[SLABS_NOT] == 0;
     if (code < 0 || told < 0)
         return code < 0 ? code : told;
     if (most[FAILED] != 0)
@@ -122,4 +134,40 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
     code = compare(agreement, most, err);
     agreement->begun = code == 0;
     return code;
+}
+
+void
+wm_agreement_say(const wm_comm_t *comm, wm_gates_t *gates,
+                 const wm_agreement_t *agreement)
+{
+    wm_agree_t agreed = {.nbytes = 0};
+    size_t nbytes;
+    const void *said = said_of(agreement, &nbytes);
+    fill(comm, agreement, agreed.values);
+    wm_agree_say(gates, &agreed, said, nbytes);
+}
+
+int
+wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+                  wm_agreement_t *agreement, wm_error_t *err)
+{
+    wm_agree_t agreed = {.nbytes = 0};
+    fill(comm, agreement, agreed.values);
+    wm_agree_hear(gates, comm->size, &agreed);
+    return conclude(agreement, agreed.values, 0, err);
+}
+
+int
+wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+{
+    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
+    wm_error_t later;
+    size_t nbytes;
+    const void *said = said_of(agreement, &nbytes);
+    if (agreed == NULL)
+        agreed = &without;
+    fill(comm, agreement, agreed->values);
+    int told = wm_agree_saying(comm, agreed, said, nbytes,
+                               agreement->code < 0 ? &later : err);
+    return conclude(agreement, agreed->values, told, err);
 }

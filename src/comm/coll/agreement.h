@@ -26,7 +26,8 @@
     X(SCAN, "Scan")                                                           \
     X(EXSCAN, "Exscan")                                                       \
     X(REDUCE_SCATTER, "Reduce_scatter")                                       \
-    X(ON_STREAM, "a collective on a stream")
+    X(ON_STREAM, "a collective on a stream")                                  \
+    X(CAPTURED, "a captured collective")
 
 typedef enum {
     WM_CALL_UNKNOWN,
@@ -56,7 +57,17 @@ typedef struct {
     const wm_native_t *native;
     size_t nbytes;
     bool stays, mixed, rides_all;
+    bool slabs; // whether it can go by slabs; afterwards: of all ranks
 } wm_agreement_t;
+
+// At gates, before all have reached step 0 of the meeting, and after.
+void
+wm_agreement_say(const wm_comm_t *comm, wm_gates_t *gates,
+                 const wm_agreement_t *agreement);
+
+WM_MUST_CHECK int
+wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+                  wm_agreement_t *agreement, wm_error_t *err);
 
 // Where one rank failed, all raise.
 WM_MUST_CHECK int

@@ -6,7 +6,9 @@
 
 #include "array/access.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
+#include "comm/coll/part.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
@@ -17,6 +19,7 @@
 static const wm_error_t nothing; // is wrong
 
 #define PIECE_BYTES ((size_t)16 << 20)
+#define SLABS_FROM ((size_t)64 << 10)
 
 // Waits in the progress loop for a request that was begun with the result
 // `begun`.
@@ -103,11 +106,9 @@ end_copy(const end_t *end, size_t at, size_t length, bool to_host,
 {
     if (end->stage == NULL || length == 0)
         return 0;
-    char *data = end->buffer->data + at;
     const wm_access_t *access = &end->access;
-    int code = wm_memory_copy(access->device, to_host ? end->stage : data,
-                              to_host ? data : end->stage, length,
-                              access->stream, err);
+    int code = wm_pattern_copy(end->buffer, at, length, end->stage, to_host,
+                               access->device, access->stream, err);
     if (code == 0)
         code = wm_access_synchronize(access, err);
     if (code == 0)
@@ -182,12 +183,20 @@ bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
     return code;
 }
 
+// Shorter ones are faster by MPI.
+static bool
+slabs_serve(const wm_comm_t *comm, const wm_coll_t *call, size_t nbytes)
+{
+    return nbytes > SLABS_FROM && wm_by_slabs_serves(comm, call);
+}
+
 // Through the host. Where others found only now that it serves, once more.
 static int
-bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
+bcast_staged(wm_comm_t *comm, const wm_coll_t *call, const wm_buffer_t *buffer,
              wm_error_t *err)
 {
     end_t end;
+    int root = call->root;
     bool sends = comm->rank == root;
     size_t nbytes = buffer->nbytes, piece = piece_of(nbytes);
     const wm_agreement_t asked = {
@@ -196,6 +205,7 @@ bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .count = nbytes,
         .code = end_open(&end, buffer, !sends, piece, err),
         .stages = end.device,
+        .slabs = slabs_serve(comm, call, nbytes),
     };
     wm_agreement_t agreed;
     int code;
@@ -204,7 +214,11 @@ bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         code = nbytes <= WM_AGREE_BYTES
                    ? bcast_short(comm, &end, sends, &agreed, err)
                    : wm_agreement_make(comm, &agreed, err);
-    } while (agreed.begun && agreed.mixed);
+    } while (agreed.begun && agreed.mixed && !agreed.slabs);
+    if (agreed.begun && agreed.slabs) {
+        end_close(&end);
+        return wm_by_slabs_call(comm, call, &nothing, err);
+    }
     if (agreed.begun && nbytes > WM_AGREE_BYTES)
         code = bcast_long(comm, &end, root, agreed.busy, piece, err);
     if (agreed.begun && agreed.stages) {
@@ -219,18 +233,20 @@ bcast_staged(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
 
 // 1 where the host is to serve.
 static int
-bcast_native(wm_comm_t *comm, wm_native_t *native, wm_agreement_t *agreed,
-             wm_error_t *err)
+bcast_native(wm_comm_t *comm, const wm_coll_t *call, wm_native_t *native,
+             wm_agreement_t *agreed, wm_error_t *err)
 {
     wm_plan_t plan;
     wm_facts_t facts = {
-        .root = (int)agreed->detail,
+        .root = call->root,
         .nbytes = agreed->count,
         .element = 1,
     };
     int code = wm_agreement_make(comm, agreed, err);
-    if (code < 0 || !agreed->stays)
-        return code < 0 ? code : 1;
+    if (code < 0)
+        return code;
+    if (!agreed->stays)
+        return agreed->slabs ? wm_by_slabs_call(comm, call, &nothing, err) : 1;
     wm_native_facts(native, &facts);
     wm_plan_bcast(&facts, &plan);
     return wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
@@ -243,29 +259,61 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
 {
     wm_native_t native;
     bool sends = comm->rank == root;
-    wm_given_t given = {
+    const wm_coll_t call = {
+        .kind = WM_CALL_BCAST,
         .send = sends ? buffer : NULL,
         .receive = sends ? NULL : buffer,
+        .root = root,
     };
+    wm_given_t given = {.send = call.send, .receive = call.receive};
     wm_agreement_t agreed = {
         .call = WM_CALL_BCAST,
         .detail = root,
         .count = buffer->nbytes,
         .native = &native,
         .nbytes = sizeof native.said,
+        .slabs = slabs_serve(comm, &call, buffer->nbytes),
         .code = wm_native_begin(&native, comm, &given, err),
     };
-    int code = native.capable ? bcast_native(comm, &native, &agreed, err) : 1;
+    int code = native.capable
+                   ? bcast_native(comm, &call, &native, &agreed, err)
+                   : 1;
     wm_native_end(&native);
-    return code > 0 ? bcast_staged(comm, buffer, root, err) : code;
+    return code > 0 ? bcast_staged(comm, &call, buffer, err) : code;
 }
 
-// Of host memory with gaps, through a copy without.
+// What only MPI can walk, or the host: all of it, into `packed` or out of it.
+static int
+pack(const wm_comm_t *comm, const wm_buffer_t *buffer, bool packs,
+     char *packed, wm_error_t *err)
+{
+    const wm_pattern_t *pattern = buffer->pattern;
+    size_t nbytes = buffer->nbytes;
+    wm_access_t access;
+    if (!wm_buffer_on_device(buffer))
+        return packs ? wm_pattern_pack(pattern, packed, nbytes, NULL,
+                                       comm->data, err)
+                     : wm_pattern_unpack(pattern, packed, nbytes, NULL,
+                                         comm->data, err);
+    int device = buffer->memory.device >= 0 ? buffer->memory.device : 0;
+    wm_access_begin(&access, &buffer->producer, !packs, device);
+    int code = wm_producer_refuse_capture(&buffer->producer, err);
+    if (code == 0)
+        code = wm_access_open(&access, err);
+    if (code == 0)
+        code = packs ? wm_pattern_stage(pattern, device, access.stream, packed,
+                                        nbytes, comm->data, err)
+                     : wm_pattern_unstage(pattern, device, access.stream,
+                                          packed, nbytes, comm->data, err);
+    wm_access_close(&access);
+    return code;
+}
+
+// Through a copy in host memory without gaps.
 static int
 bcast_packed(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
              wm_error_t *err)
 {
-    const wm_pattern_t *pattern = buffer->pattern;
     bool sends = comm->rank == root;
     wm_buffer_t packed = {
         .data = malloc(buffer->nbytes),
@@ -276,15 +324,13 @@ bcast_packed(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : wm_producer_wait(&buffer->producer, !sends, err);
     if (code == 0 && sends)
-        code = wm_pattern_pack(pattern, packed.data, packed.nbytes, NULL,
-                               comm->data, err);
+        code = pack(comm, buffer, true, packed.data, err);
     if (code < 0)
         wm_coll_refuse(comm);
     else
         code = bcast_bytes(comm, &packed, root, err);
     if (code == 0 && !sends)
-        code = wm_pattern_unpack(pattern, packed.data, packed.nbytes, NULL,
-                                 comm->data, err);
+        code = pack(comm, buffer, false, packed.data, err);
     free(packed.data);
     return code;
 }
@@ -293,8 +339,11 @@ int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err)
 {
-    return buffer->pattern != NULL ? bcast_packed(comm, buffer, root, err)
-                                   : bcast_bytes(comm, buffer, root, err);
+    bool walks = buffer->pattern != NULL
+                 && (!wm_buffer_on_device(buffer)
+                     || !wm_pattern_is_strided(buffer->pattern));
+    return walks ? bcast_packed(comm, buffer, root, err)
+                 : bcast_bytes(comm, buffer, root, err);
 }
 
 // What MPI says of these is a bare name.
@@ -317,28 +366,21 @@ explain(int code, MPI_Datatype type, wm_error_t *err)
     return code;
 }
 
-// What is reduced, and by what.
-typedef struct {
-    const wm_buffer_t *send; // NULL: in place
-    const wm_buffer_t *receive;
-    MPI_Datatype type;
-    size_t size;
-    MPI_Op op;
-} reduction_t;
-
 static wm_agreement_t
-ask_allreduce(const reduction_t *asked)
+ask_allreduce(const wm_comm_t *comm, const wm_coll_t *asked)
 {
+    size_t nbytes = asked->receive->nbytes;
     return (wm_agreement_t){
         .call = WM_CALL_ALLREDUCE,
         .detail = wm_half_number(asked->type),
-        .count = asked->size > 0 ? asked->receive->nbytes / asked->size : 0,
+        .count = asked->size > 0 ? nbytes / asked->size : 0,
+        .slabs = slabs_serve(comm, asked, nbytes),
     };
 }
 
 // Which MPI steps over, and which stay as they are.
 static bool
-has_gaps(const reduction_t *asked)
+has_gaps(const wm_coll_t *asked)
 {
     MPI_Count size = 0;
     MPI_Type_size_x(asked->type, &size);
@@ -354,7 +396,7 @@ wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
 }
 
 static int
-allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
+allreduce_staged(wm_comm_t *comm, const wm_coll_t *asked, wm_error_t *err)
 {
     const wm_buffer_t *send = asked->send, *receive = asked->receive;
     end_t from = {0}, into;
@@ -371,11 +413,16 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
     wm_agreement_t agreed;
     int opened = code;
     do { // where others found only now that the host serves, once more
-        agreed = ask_allreduce(asked);
+        agreed = ask_allreduce(comm, asked);
         agreed.code = opened;
         agreed.stages = into.device || from.device;
         code = wm_agreement_make(comm, &agreed, err);
-    } while (agreed.begun && agreed.mixed);
+    } while (agreed.begun && agreed.mixed && !agreed.slabs);
+    if (agreed.begun && agreed.slabs) {
+        end_close(&from);
+        end_close(&into);
+        return wm_by_slabs_call(comm, asked, &nothing, err);
+    }
     MPI_Op op = wm_half_op(asked->type, asked->op);
     bool joins = agreed.begun;
     bool fills = send != NULL && into.device && has_gaps(asked);
@@ -422,18 +469,20 @@ allreduce_staged(wm_comm_t *comm, const reduction_t *asked, wm_error_t *err)
 
 // 1 where the host is to serve.
 static int
-allreduce_native(wm_comm_t *comm, const reduction_t *asked,
-                 wm_native_t *native, wm_reduce_type_t type, wm_reduce_op_t op,
-                 int begun, wm_error_t *err)
+allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
+                 wm_reduce_type_t type, wm_reduce_op_t op, int begun,
+                 wm_error_t *err)
 {
     wm_plan_t plan;
-    wm_agreement_t agreed = ask_allreduce(asked);
+    wm_agreement_t agreed = ask_allreduce(comm, asked);
     agreed.code = begun;
     agreed.native = native;
     agreed.nbytes = sizeof native->said;
     int code = wm_agreement_make(comm, &agreed, err);
-    if (code < 0 || !agreed.stays)
-        return code < 0 ? code : 1;
+    if (code < 0)
+        return code;
+    if (!agreed.stays)
+        return agreed.slabs ? wm_by_slabs_call(comm, asked, &nothing, err) : 1;
     wm_facts_t facts = {
         .nbytes = asked->receive->nbytes,
         .element = asked->size,
@@ -449,14 +498,25 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
                   MPI_Op op, wm_error_t *err)
 {
-    const reduction_t asked = {send, receive, type, size, op};
+    const wm_coll_t asked = {
+        .kind = WM_CALL_ALLREDUCE,
+        .send = send,
+        .receive = receive,
+        .type = type,
+        .size = size,
+        .op = op,
+    };
     wm_native_t native = {.capable = false};
     wm_reduce_type_t kind;
     wm_reduce_op_t by;
     int code = 1;
     if (wm_buffer_on_device(receive)
         && wm_half_reduces(type, size, op, &kind, &by)) {
-        bool in_place = send == NULL || send->data == receive->data;
+        // What is packed is read before it is written.
+        bool in_place = send == NULL
+                        || (send->data == receive->data
+                            && send->pattern == NULL
+                            && receive->pattern == NULL);
         wm_given_t given = {send, receive, .in_place = in_place};
         given.copied = !in_place && wm_coll_overlap(send, receive);
         int begun = wm_native_begin(&native, comm, &given, err);
@@ -466,4 +526,41 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         wm_native_end(&native);
     }
     return code > 0 ? allreduce_staged(comm, &asked, err) : code;
+}
+
+int
+wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+{
+    wm_part_t part;
+    wm_error_t wrong;
+    wm_plan_t plan;
+    wm_agreement_t agreed = {
+        .call = call->kind,
+        .native = &part.native,
+        .nbytes = sizeof part.native.said,
+    };
+    agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
+    if (agreed.code == 0)
+        agreed.code = wm_native_await(&part.native, err);
+    agreed.rides_all = wm_part_ride(&part, &agreed.nbytes);
+    agreed.slabs = wm_by_slabs_serves(comm, call);
+    if (agreed.slabs && !part.native.capable)
+        wm_part_say(&part);
+    int code = wm_agreement_make(comm, &agreed, err);
+    if (code == 0 && agreed.rides_all)
+        return wm_part_take(&part, err);
+    bool by_slabs = !agreed.stays && agreed.slabs;
+    if (code == 0 && !agreed.stays && !by_slabs)
+        code = 1;
+    if (code == 0)
+        code = wm_part_compare(&part, err);
+    if (code == 0)
+        code = !wm_part_plan(&part, &plan, &wrong);
+    if (code == 0 && by_slabs)
+        code = wm_by_slabs_call(comm, call, &wrong, err);
+    else if (code == 0)
+        code = wm_native_run(&part.native, &plan, part.type, part.op, &wrong,
+                             err);
+    wm_native_end(&part.native);
+    return code;
 }

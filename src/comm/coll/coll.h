@@ -21,14 +21,14 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 void
 wm_coll_refuse(wm_comm_t *comm);
 
-// As many bytes on every rank, in any kind of memory; with gaps only in that
-// of the host.
+// As many bytes on every rank, in any kind of memory, with gaps or without.
 WM_MUST_CHECK int
 wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
               wm_error_t *err);
 
 // `send` NULL: in place, on all ranks or on none. As many elements, of `size`
-// bytes, of one MPI type on every rank.
+// bytes, of one MPI type on every rank; with gaps only such as kernels step
+// over, in memory of a GPU.
 WM_MUST_CHECK int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
@@ -37,11 +37,12 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
 // Any other, as this rank has been asked for it.
 typedef struct {
     wm_call_kind_t kind;
-    // Its arguments were read, and are contiguous memory of a GPU, or of the
-    // host, which nobody else uses: what is said below. Else the others hear
-    // that MPI is to do it.
+    // Its arguments were read, and are memory of a GPU, with gaps that kernels
+    // step over or without, or contiguous memory of the host, which nobody
+    // else uses: what is said below. Else the others hear that MPI is to do
+    // it. Places and lengths are those of the bytes without gaps.
     bool on_device, on_host;
-    wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
+    const wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
     int root;
     // Of v-forms, for each rank, and of what is scattered in place; else NULL,
     // and all blocks are alike.
@@ -56,6 +57,7 @@ typedef struct {
     bool scatters; // what a rank sends is a block for each
     bool gathers;  // what a rank receives is a block of each
     bool rooted, reduces, varies;
+    bool outward; // it is the root who sends
 } wm_shape_t;
 
 const wm_shape_t *

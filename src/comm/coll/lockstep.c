@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/lockstep.h"
 
+#include "comm/coll/capture.h"
 #include "comm/coll/half.h"
-#include "comm/coll/native.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -10,21 +10,22 @@
 #include "cuda/stream.h"
 
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
-// for others to read. Blocks for each rank share the first.
-#define AREA (WM_SLAB_HALF / 2)
+// for others to read: two areas. Blocks for each rank share the first.
 #define ALIGN 256
 
 typedef struct {
     const wm_coll_t *call;
     const wm_shape_t *shape;
-    const wm_comm_t *comm;
+    wm_comm_t *comm;
     wm_slabs_t *slabs;
     int device;
     CUstream stream;
+    uint64_t capture; // 0: it is in none
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     bool sends, receives;
     char *source, *target;
+    size_t area;
     size_t room;                   // bytes of a piece of a block
     size_t pieces;                 // of this rank
     size_t piece;                  // this one
@@ -74,18 +75,25 @@ lay_out(run_t *run)
             shape->scatters ? size : 1);
 }
 
-static void
-count_pieces(run_t *run)
+static int
+count_pieces(run_t *run, wm_error_t *err)
 {
     size_t most = 0;
+    run->area = wm_slabs_half(run->slabs) / 2;
     for (int rank = 0; rank < run->comm->size; ++rank) {
         const wm_span_t *sides[] = {&run->out[rank], &run->into[rank]};
         for (int i = 0; i < 2; ++i)
             most = sides[i]->nbytes > most ? sides[i]->nbytes : most;
     }
     size_t size = run->shape->scatters ? (size_t)run->comm->size : 1;
-    run->room = AREA / size / ALIGN * ALIGN;
+    run->room = run->area / size / ALIGN * ALIGN;
     run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
+    if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%zu bytes for a rank are more than a collective "
+                            "on a stream takes: make several calls",
+                            most);
+    return 0;
 }
 
 // The part of a block that goes with this piece.
@@ -118,6 +126,8 @@ put(const run_t *run, wm_error_t *err)
         wm_span_t part = cut(run, run->out[i]);
         code = copy(run, slab + (size_t)i * run->room, run->source + part.at,
                     part.nbytes, err);
+        if (wm_slabs_are_on_host(run->slabs))
+            wm_stat_add(WM_STAT_staged_bytes, (int64_t)part.nbytes);
     }
     return code;
 }
@@ -183,7 +193,8 @@ static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_slabs_at(run->slabs, run->comm->rank, run->piece) + AREA;
+    char *own = wm_slabs_at(run->slabs, run->comm->rank, run->piece)
+                + run->area;
     // Of an exchange it is absolute.
     bool absolute = !run->shape->reduces && run->call->kind != WM_CALL_BCAST;
     char *into =
@@ -191,7 +202,7 @@ move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
         + move->into;
     for (int k = 0; k < move->count; ++k)
         sources[k] = wm_slabs_at(run->slabs, move->first + k, run->piece)
-                     + (move->result ? AREA : 0) + move->from;
+                     + (move->result ? run->area : 0) + move->from;
     if (move->count == 1)
         return copy(run, into, sources[0], move->nbytes, err);
     return wm_reduce_launch(
@@ -288,30 +299,28 @@ check(run_t *run, wm_error_t *err)
                             "this type (%s); use another op, or the "
                             "communicator itself, without on(stream)",
                             wm_half_name(wm_half_number(call->type)));
-    if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%zu bytes for a rank are more than a collective "
-                            "on a stream takes: make several calls",
-                            run->pieces * run->room);
-    return wm_stream_refuse_capture(run->device, run->stream,
-                                    "the stream of a collective", err);
+    return 0;
 }
 
 static int
 before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
        wm_error_t *err)
 {
-    return buffer == NULL || buffer->nbytes == 0
-               ? 0
+    if (buffer == NULL || buffer->nbytes == 0)
+        return 0;
+    return run->capture != 0
+               ? wm_producer_before_graph(&buffer->producer, to_write,
+                                          run->device, run->stream, err)
                : wm_producer_before(&buffer->producer, to_write, run->device,
                                     run->stream, err);
 }
 
-// Our arrays remember it.
+// Our arrays remember it, but for graphs, which run when their owner likes.
 static int
 after(const run_t *run, const wm_buffer_t *buffer, bool wrote, wm_error_t *err)
 {
-    if (buffer == NULL || buffer->nbytes == 0 || buffer->order == NULL)
+    if (buffer == NULL || buffer->nbytes == 0 || buffer->order == NULL
+        || run->capture != 0)
         return 0;
     return wrote ? wm_order_after_write(buffer->order, run->device,
                                         run->stream, err)
@@ -344,7 +353,6 @@ prepare(run_t *run)
     run->receives = !shape->rooted
                     || (root ? !bcast : shape->scatters || bcast);
     lay_out(run);
-    count_pieces(run);
 }
 
 // What this rank was asked for is wrong: on a stream of ours, behind the calls
@@ -354,11 +362,51 @@ refuse(wm_slabs_t *slabs, int code)
 {
     CUstream stream;
     int device = wm_slabs_device(slabs);
-    if (wm_stream_acquire(device, &stream, NULL) < 0)
-        return;
+    bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
+    if (!ours)
+        stream = CU_STREAM_LEGACY; // which there always is
     if (wm_slabs_begin(slabs, WM_CALL_UNKNOWN, 0, stream, NULL) == 0)
         (void)!wm_slabs_end(slabs, code, NULL);
-    wm_stream_release(device, stream);
+    if (ours)
+        wm_stream_release(device, stream);
+}
+
+// Into a graph: all ranks find it alike before, and in it afterwards, or
+// raise.
+static int
+capture(run_t *run, int code, wm_error_t *err)
+{
+    wm_captured_t captured = {
+        .first = !wm_slabs_continue(run->slabs, run->capture),
+    };
+    if (code == 0) {
+        captured.kind = (int)run->call->kind;
+        captured.asked = number_of(run);
+        captured.pieces = run->pieces;
+    }
+    code = wm_capture_begin(run->comm, &captured, code, err);
+    if (code < 0)
+        return code;
+    run->pieces = captured.pieces;
+    code = wm_slabs_begin_captured(run->slabs, run->capture, run->stream, err);
+    if (code == 0)
+        code = wm_slabs_end(run->slabs, enqueue(run, err), err);
+    code = wm_capture_end(run->comm, code, err);
+    if (code < 0)
+        wm_slabs_forget(run->slabs);
+    return code;
+}
+
+static int
+give(run_t *run, int code, wm_error_t *err)
+{
+    if (code < 0) {
+        refuse(run->slabs, code);
+        return code;
+    }
+    code = wm_slabs_begin(run->slabs, run->call->kind, number_of(run),
+                          run->stream, err);
+    return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
 }
 
 int
@@ -371,49 +419,50 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
         .device = device,
         .stream = stream,
     };
+    wm_error_t other;
     int code = call == NULL ? err->code : 0;
+    int asked = wm_stream_capture(device, stream, &run.capture,
+                                  code == 0 ? err : &other);
+    if (code == 0)
+        code = asked;
+    wm_slabs_t **slabs = run.capture != 0 ? &comm->graph_slabs : &comm->slabs;
     if (code == 0) {
         prepare(&run);
         code = check(&run, err);
     }
-    // What one rank alone knows to be out of reach, all hear of.
-    if (comm->gates == NULL
-        || (code == 0 && comm->slabs == NULL && !wm_native_is_reached(comm)))
-        code = wm_error_set(err, WM_ERR_VALUE, 0,
-                            "a collective on a stream needs all ranks on one "
-                            "host, on GPUs that reach each other; use the "
-                            "communicator itself, without on(stream)");
     if (comm->gates == NULL)
-        return code;
-    if (comm->slabs == NULL) {
-        int made = wm_slabs_make(comm, device, code, err);
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a collective on a stream needs all ranks on one "
+                            "host; use the communicator itself, without "
+                            "on(stream)");
+    if (*slabs == NULL) {
+        int made = wm_slabs_make(comm, device, run.capture != 0, code, err);
         if (made < 0)
             return made;
     }
-    run.slabs = comm->slabs;
+    run.slabs = *slabs;
     if (code == 0 && device != wm_slabs_device(run.slabs))
         code = wm_error_set(err, WM_ERR_VALUE, 0,
                             "stream: it is one of cuda:%d, and the "
                             "collectives of this communicator are on streams "
                             "of cuda:%d; use another communicator (Dup)",
                             device, wm_slabs_device(run.slabs));
-    if (code < 0) {
-        refuse(run.slabs, code);
-        return code;
-    }
-    code = wm_slabs_begin(run.slabs, call->kind, number_of(&run), stream, err);
-    if (code < 0)
-        return code;
-    code = enqueue(&run, err);
     if (code == 0)
-        wm_stat_add(WM_STAT_ipc_collectives, 1);
-    return wm_slabs_end(run.slabs, code, err);
+        code = count_pieces(&run, err);
+    code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
+    if (code == 0)
+        wm_stat_add(wm_slabs_are_on_host(run.slabs)
+                        ? WM_STAT_staged_collectives
+                        : WM_STAT_ipc_collectives,
+                    1);
+    return code;
 }
 
 // A call that a stream was given, until the stream has passed it.
 typedef struct {
     wm_op_t op;
     wm_buffer_t kept;
+    wm_comm_t *comm; // retained
     int device;
     CUevent event;
 } given_t;
@@ -424,9 +473,12 @@ step(wm_op_t *op)
     const given_t *given = (const given_t *)op;
     wm_error_t err;
     bool done = false;
-    if (wm_event_done(given->device, given->event, &done, &err) < 0)
+    int code = wm_event_done(given->device, given->event, &done, &err);
+    if (code == 0 && done) // what has come is right, as far as is known
+        code = wm_slabs_look(given->comm->slabs, &err);
+    if (code < 0)
         wm_op_fail(op, &err);
-    return done || op->error.code < 0;
+    return code < 0 || (code == 0 && done);
 }
 
 static wm_buffer_t *
@@ -441,6 +493,7 @@ free_given(wm_op_t *op)
     const given_t *given = (const given_t *)op;
     if (given->event != NULL)
         wm_event_release(given->device, given->event);
+    wm_comm_release(given->comm);
 }
 
 static const wm_op_kind_t kind = {
@@ -454,19 +507,33 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
                   CUstream stream, wm_buffer_t *kept, wm_op_t **op,
                   wm_error_t *err)
 {
-    int code = wm_engine_start(err);
+    uint64_t captured = 0;
+    int code = wm_stream_capture(device, stream, &captured, err);
+    if (code == 0 && captured != 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "a nonblocking collective cannot be captured into "
+                            "a graph, as its request would end at once: make "
+                            "the blocking call, which does not wait for the "
+                            "stream either");
+    if (code == 0)
+        code = wm_engine_start(err);
     given_t *given = code == 0 ? wm_op_new(&kind, sizeof *given, NULL) : NULL;
     if (code == 0 && given == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code == 0) {
+        wm_comm_retain(comm);
+        given->comm = comm;
         given->device = device;
         code = wm_event_acquire(device, &given->event, err);
     }
     int begun = wm_lockstep_call(comm, code < 0 ? NULL : call, device, stream,
                                  err);
     code = code < 0 ? code : begun;
-    if (code == 0)
+    if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
+        if (code < 0)
+            refuse(comm->slabs, code); // the next
+    }
     if (code < 0) {
         if (given != NULL)
             wm_op_release(&given->op);

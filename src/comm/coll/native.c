@@ -9,14 +9,18 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/element.h"
+#include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
 #include "comm/way/transport.h"
 
-#define STAND_IN_BYTES ((size_t)32 << 20) // longest
-#define LOOKS 200                         // at a stream, each of LOOK_TRIES
+// The longest copy of what the host can read as it is; what is packed is
+// copied in any case.
+#define STAND_IN_BYTES ((size_t)32 << 20)
+#define LOOKS 200 // at a stream, each of LOOK_TRIES
 #define LOOK_TRIES 4
+#define LOOKS_AT_WORDS 2000
 
-enum { MAPPED = 1, MOVED }; // steps; each phase is one
+#define MOVED 2 // the step behind the first phase
 
 bool
 wm_native_is_reached(const wm_comm_t *comm)
@@ -30,36 +34,59 @@ wm_native_is_reached(const wm_comm_t *comm)
     return true;
 }
 
-// Whether it is a GPU's, without gaps; nothing is anybody's.
+// Whether it is a GPU's, with no gaps but such as kernels step over; nothing
+// is anybody's.
 static bool
 is_taken(const wm_buffer_t *buffer, int *device)
 {
     if (buffer == NULL)
         return true;
     if (!wm_buffer_on_device(buffer) || buffer->memory.device < 0
-        || buffer->pattern != NULL
+        || (buffer->pattern != NULL && !wm_pattern_is_strided(buffer->pattern))
         || (*device >= 0 && *device != buffer->memory.device))
         return false;
     *device = buffer->memory.device;
     return true;
 }
 
-static int
-look_at_stream(void *context, wm_error_t *err)
-{
-    return wm_access_look(context, LOOK_TRIES, err);
-}
-
-static int
-await_stream(const wm_native_t *native, wm_access_t *access, wm_error_t *err)
-{
-    return wm_coll_await(native->comm, look_at_stream, access, LOOKS, err);
-}
-
 static bool
 stands_in(const wm_buffer_t *source, bool copied)
 {
-    return copied || !source->memory.exportable;
+    return copied || !source->memory.exportable || source->pattern != NULL;
+}
+
+static bool
+is_too_long(const wm_buffer_t *source, bool copied)
+{
+    return source->pattern == NULL && stands_in(source, copied)
+           && source->nbytes > STAND_IN_BYTES;
+}
+
+// Where memory is short the host serves.
+static int
+take_block(wm_native_t *native, size_t nbytes, wm_block_t **block,
+           wm_error_t *err)
+{
+    int code = wm_block_alloc(native->device, nbytes, block, err);
+    native->capable &= code != WM_ERR_MEMORY;
+    return code;
+}
+
+// A copy of what is sent, without gaps.
+static int
+copy_source(wm_native_t *native, const wm_buffer_t *source, wm_error_t *err)
+{
+    wm_access_t *from = &native->from;
+    int code = wm_access_open(from, err);
+    if (code < 0)
+        return code;
+    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)source->nbytes);
+    return source->pattern != NULL
+               ? wm_strided_pack(&source->pattern->strided, native->source,
+                                 source->nbytes, native->device, from->stream,
+                                 err)
+               : wm_memory_copy(native->device, native->source, source->data,
+                                source->nbytes, from->stream, err);
 }
 
 // What others read is there when we meet them.
@@ -73,26 +100,18 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     native->source = source->data;
     int code = 0;
     if (stands_in(source, copied)) {
-        code = wm_block_alloc(native->device, source->nbytes,
-                              &native->stand_in, err);
+        code = take_block(native, source->nbytes, &native->stand_in, err);
         if (code < 0)
-            return code;
+            return native->capable ? code : 0;
         native->source = wm_block_pointer(native->stand_in);
         wm_block_describe(native->stand_in, &memory);
-        code = wm_access_open(from, err);
-        if (code == 0)
-            code = wm_memory_copy(native->device, native->source, source->data,
-                                  source->nbytes, from->stream, err);
-        if (code == 0)
-            wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)source->nbytes);
+        code = copy_source(native, source, err);
     }
     else {
         code = wm_producer_idle(&source->producer, from->to_write, &idle, err);
         if (code == 0 && !idle)
             code = wm_access_open(from, err);
     }
-    if (code == 0 && from->opened)
-        code = await_stream(native, from, err);
     if (code < 0)
         return code;
     wm_engine_lock();
@@ -106,12 +125,22 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
 static int
 open_target(wm_native_t *native, const wm_buffer_t *target, wm_error_t *err)
 {
+    wm_pointer_t memory = target->memory;
+    int code = 0;
     native->target = target->data;
-    int code = wm_access_open(&native->into, err);
-    if (code < 0 || !target->memory.exportable)
+    if (target->pattern != NULL) {
+        code = take_block(native, target->nbytes, &native->landing, err);
+        if (code < 0)
+            return native->capable ? code : 0;
+        native->target = wm_block_pointer(native->landing);
+        wm_block_describe(native->landing, &memory);
+        native->unpacked = target;
+    }
+    code = wm_access_open(&native->into, err);
+    if (code < 0 || !memory.exportable)
         return code;
     wm_engine_lock();
-    native->said.readable = wm_place_export(target->data, &target->memory,
+    native->said.readable = wm_place_export(native->target, &memory,
                                             &native->said.receives, NULL)
                             == 0;
     wm_engine_unlock();
@@ -119,24 +148,26 @@ open_target(wm_native_t *native, const wm_buffer_t *target, wm_error_t *err)
 }
 
 int
-wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
-                wm_error_t *err)
+wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
+               const wm_given_t *given, wm_error_t *err)
 {
     const wm_buffer_t *receive = given->receive;
     bool in_place = given->in_place;
     const wm_buffer_t *source = in_place ? receive : given->send;
     memset(native, 0, sizeof *native);
     native->comm = comm;
+    native->gates = gates;
     native->device = -1;
     native->capable = wm_native_is_reached(comm)
                       && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
-                      && (source == NULL || !stands_in(source, given->copied)
-                          || source->nbytes <= STAND_IN_BYTES);
+                      && (source == NULL
+                          || !is_too_long(source, given->copied));
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
     said->aliased = in_place && !stands_in(source, given->copied);
+    said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
     int code = 0;
     if (source != NULL) {
@@ -156,6 +187,34 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
     return code;
 }
 
+int
+wm_native_is_ready(wm_native_t *native, wm_error_t *err)
+{
+    wm_access_t *from = &native->from;
+    return !from->opened || from->idle ? 1
+                                       : wm_access_look(from, LOOK_TRIES, err);
+}
+
+static int
+look_whether_ready(void *context, wm_error_t *err)
+{
+    return wm_native_is_ready(context, err);
+}
+
+int
+wm_native_await(wm_native_t *native, wm_error_t *err)
+{
+    return wm_coll_await(native->comm, look_whether_ready, native, LOOKS, err);
+}
+
+int
+wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
+                wm_error_t *err)
+{
+    int code = wm_native_open(native, comm, comm->gates, given, err);
+    return code < 0 ? code : wm_native_await(native, err);
+}
+
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
 {
@@ -164,24 +223,17 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->aliased = false;
     facts->readable = true;
     for (int rank = 0; rank < facts->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->comm, rank);
+        const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;
         facts->readable &= said->readable;
     }
 }
 
-// The memory of all ranks as this one sees it.
-typedef struct {
-    wm_native_t *native;
-    wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
-    char *places[2][WM_GATE_RANKS];
-} run_t;
-
 static int
-map(run_t *run, bool result, int rank, wm_error_t *err)
+map(wm_native_run_t *run, bool result, int rank)
 {
     wm_native_t *native = run->native;
-    const wm_said_t *said = wm_agree_said(native->comm, rank);
+    const wm_said_t *said = wm_agree_said(native->gates, rank);
     const wm_place_t *place = result ? &said->receives : &said->sends;
     wm_peer_t *peer = native->comm->peers[rank];
     char **found = &run->places[result][rank];
@@ -190,40 +242,27 @@ map(run_t *run, bool result, int rank, wm_error_t *err)
     if (*found != NULL)
         return 0;
     wm_mapping_t **mapping = &run->mappings[result][rank];
-    int code = wm_mapping_reach(peer, place, native->device, mapping, err);
+    int code = wm_mapping_reach(peer, place, native->device, mapping,
+                                &run->why);
     if (code == 0)
         *found = wm_mapping_at(*mapping, place);
     return code;
 }
 
 static int
-map_all(run_t *run, const wm_plan_t *plan, wm_error_t *err)
+map_all(wm_native_run_t *run)
 {
     int code = 0;
-    wm_engine_lock();
-    for (int i = 0; i < plan->count; ++i) {
-        const wm_move_t *move = &plan->moves[i];
+    for (int i = 0; i < run->plan->count; ++i) {
+        const wm_move_t *move = &run->plan->moves[i];
         for (int k = 0; k < move->count && code == 0; ++k)
-            code = map(run, move->result, move->first + k, err);
+            code = map(run, move->result, move->first + k);
     }
-    wm_engine_unlock();
     return code;
 }
 
-static void
-unmap_all(run_t *run)
-{
-    wm_engine_lock();
-    for (int i = 0; i < 2; ++i)
-        for (int rank = 0; rank < run->native->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL)
-                wm_mapping_release(run->mappings[i][rank]);
-    wm_engine_unlock();
-}
-
 static int
-enqueue(const run_t *run, const wm_move_t *move, wm_reduce_type_t type,
-        wm_reduce_op_t op, wm_error_t *err)
+enqueue(wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
     const void *sources[WM_REDUCE_SOURCES];
@@ -231,79 +270,195 @@ enqueue(const run_t *run, const wm_move_t *move, wm_reduce_type_t type,
     for (int k = 0; k < move->count; ++k)
         sources[k] = run->places[move->result][move->first + k] + move->from;
     if (move->count > 1)
-        return wm_reduce_launch(
-            native->device, type, op, into, sources, move->count,
-            move->nbytes / wm_reduce_size(type), native->into.stream, err);
+        return wm_reduce_launch(native->device, run->type, run->op, into,
+                                sources, move->count,
+                                move->nbytes / wm_reduce_size(run->type),
+                                native->into.stream, &run->why);
     return into == sources[0]
                ? 0
                : wm_memory_copy(native->device, into, sources[0], move->nbytes,
-                                native->into.stream, err);
+                                native->into.stream, &run->why);
 }
 
+// Before the first phase, and at the end of each, all tell how it goes.
 static int
-follow(const run_t *run, const wm_plan_t *plan, int phase,
-       wm_reduce_type_t type, wm_reduce_op_t op, wm_error_t *err)
+step_of(const wm_native_run_t *run)
 {
-    wm_native_t *native = run->native;
-    int code = 0;
-    bool any = false;
-    for (int i = 0; i < plan->count && code == 0; ++i)
-        if (plan->moves[i].phase == phase) {
-            code = enqueue(run, &plan->moves[i], type, op, err);
-            any = true;
-        }
-    if (!any)
-        return code;
-    // After an error as well: nothing of ours may be on its way.
-    int ended = await_stream(native, &native->into, code < 0 ? NULL : err);
-    return code < 0 ? code : ended;
+    return MOVED + run->phase;
 }
 
-// Says how it goes, and hears of all: 0 where all go on, 1 where a rank has
-// failed by now, on all ranks alike.
-static int
-tell(wm_native_t *native, int step, int code, bool mapped,
-     const wm_error_t *why, wm_error_t *err)
+static void
+tell(wm_native_run_t *run)
 {
-    wm_comm_t *comm = native->comm;
-    wm_said_t *mine = wm_agree_mine(comm);
-    if (code < 0 && mine->failed == 0) {
-        mine->unmapped = !mapped;
-        mine->code = code;
-        mine->detail = why->detail;
-        snprintf(mine->text, sizeof mine->text, "%s", why->text);
-        mine->failed = (uint8_t)step;
+    wm_gates_t *gates = run->native->gates;
+    wm_said_t *mine = wm_agree_mine(gates);
+    if (run->why.code < 0 && mine->failed == 0) {
+        mine->unmapped = run->unmapped;
+        mine->code = run->why.code;
+        mine->detail = run->why.detail;
+        snprintf(mine->text, sizeof mine->text, "%s", run->why.text);
+        mine->failed = (uint8_t)step_of(run);
     }
-    wm_gates_reach(comm->gates, step);
-    code = wm_coll_await_all(comm, step, err);
-    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
-        const wm_said_t *said = wm_agree_said(comm, rank);
-        code = said->failed != 0 && said->failed <= step;
+    wm_gates_reach(gates, step_of(run));
+}
+
+// Where in what is received the first byte is written at, or behind, `at`, and
+// where the next one that is not: SIZE_MAX for none.
+static size_t
+find_written(const wm_plan_t *plan, size_t at, size_t *end)
+{
+    size_t begin = SIZE_MAX, before;
+    for (int i = 0; i < plan->count; ++i)
+        if (plan->moves[i].into >= at && plan->moves[i].into < begin)
+            begin = plan->moves[i].into;
+    *end = begin;
+    do {
+        before = *end;
+        for (int i = 0; i < plan->count; ++i) {
+            const wm_move_t *move = &plan->moves[i];
+            if (move->into <= *end && move->into + move->nbytes > *end)
+                *end = move->into + move->nbytes;
+        }
+    } while (*end > before);
+    return begin;
+}
+
+// Nothing but what is received is written, nor what lies between.
+static int
+unpack(wm_native_run_t *run)
+{
+    const wm_native_t *native = run->native;
+    int code = 0;
+    for (size_t at = 0, end; code == 0; at = end) {
+        at = find_written(run->plan, at, &end);
+        if (at == SIZE_MAX)
+            break;
+        code = wm_strided_unpack_part(
+            &native->unpacked->pattern->strided, at, native->target + at,
+            end - at, native->device, native->into.stream, &run->why);
     }
     return code;
 }
 
+static void
+follow(wm_native_run_t *run)
+{
+    int code = run->why.code;
+    for (int i = 0; i < run->plan->count && code == 0; ++i)
+        if (run->plan->moves[i].phase == run->phase) {
+            code = enqueue(run, &run->plan->moves[i]);
+            // After an error as well: nothing of ours may be on its way.
+            run->moves = run->native->written = true;
+            run->native->into.idle = false;
+        }
+    if (code == 0 && run->phase == run->plan->phases - 1
+        && run->native->unpacked != NULL && run->plan->count > 0) {
+        (void)!unpack(run); // in `why`
+        run->moves = run->native->written = true;
+        run->native->into.idle = false;
+    }
+    if (!run->moves)
+        tell(run);
+}
+
+void
+wm_native_start(wm_native_run_t *run, wm_native_t *native,
+                const wm_plan_t *plan, wm_reduce_type_t type,
+                wm_reduce_op_t op, const wm_error_t *wrong)
+{
+    memset(run, 0, sizeof *run);
+    run->native = native;
+    run->plan = plan;
+    run->type = type;
+    run->op = op;
+    run->why = *wrong;
+    run->unmapped = wrong->code == 0 && map_all(run) < 0;
+    // Nothing is written before all can go on: but what is written once can
+    // be written again, where the host has what was sent.
+    bool waits = plan->phases > 1;
+    for (int rank = 0; rank < native->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        waits |= said->overwrites;
+    }
+    if (waits) {
+        run->phase = -1;
+        tell(run);
+    }
+    else
+        follow(run);
+}
+
+bool
+wm_native_look(wm_native_run_t *run)
+{
+    wm_error_t why;
+    if (!run->moves)
+        return wm_gates_have_reached(run->native->gates, step_of(run));
+    int code = wm_access_look(&run->native->into, LOOK_TRIES, &why);
+    if (code < 0 && run->why.code == 0)
+        run->why = why;
+    return code != 0;
+}
+
+bool
+wm_native_go_on(wm_native_run_t *run)
+{
+    if (run->moves) {
+        run->moves = false;
+        tell(run);
+        return false;
+    }
+    for (int rank = 0; rank < run->native->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+        if (said->failed != 0 && said->failed <= step_of(run))
+            run->result = 1; // by now, and on all ranks alike
+    }
+    run->ended = run->result != 0 || ++run->phase == run->plan->phases;
+    if (!run->ended)
+        follow(run);
+    return run->ended;
+}
+
 // The end, where a rank has failed: all raise, unless the host can serve.
 static int
-explain(const wm_native_t *native, int code, const wm_error_t *why,
-        wm_error_t *err)
+explain(const wm_native_run_t *run, wm_error_t *err)
 {
     int failed = -1;
+    const wm_native_t *native = run->native;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->comm, rank);
+        const wm_said_t *said = wm_agree_said(native->gates, rank);
         if (said->failed != 0 && !said->unmapped)
             failed = rank;
     }
     if (failed < 0)
         return 1;
-    const wm_said_t *said = wm_agree_said(native->comm, failed);
-    if (code == 0 || failed != native->comm->rank)
+    const wm_said_t *said = wm_agree_said(native->gates, failed);
+    if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(err, said->code, said->detail,
                             "rank %d failed in this collective: %.150s",
                             failed, said->text);
     if (err != NULL)
-        *err = *why;
-    return code;
+        *err = run->why;
+    return run->why.code;
+}
+
+int
+wm_native_finish(wm_native_run_t *run, wm_error_t *err)
+{
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                wm_mapping_release(run->mappings[i][rank]);
+    if (run->ended && run->result == 0)
+        wm_stat_add(WM_STAT_ipc_collectives, 1);
+    return run->result == 0 ? 0 : explain(run, err);
+}
+
+static int
+look(void *context, wm_error_t *err)
+{
+    (void)err;
+    return wm_native_look(context);
 }
 
 int
@@ -311,23 +466,19 @@ wm_native_run(wm_native_t *native, const wm_plan_t *plan,
               wm_reduce_type_t type, wm_reduce_op_t op,
               const wm_error_t *wrong, wm_error_t *err)
 {
-    run_t run = {.native = native};
-    wm_error_t why = *wrong;
-    int code = wrong->code, told = 0;
-    bool mapped = code < 0 || (code = map_all(&run, plan, &why)) == 0;
-    // Nothing is written before all can go on: but what is written once can
-    // be written again.
-    if (plan->phases > 1)
-        told = tell(native, MAPPED, code, mapped, &why, err);
-    for (int phase = 0; phase < plan->phases && told == 0; ++phase) {
-        if (code == 0)
-            code = follow(&run, plan, phase, type, op, &why);
-        told = tell(native, MOVED + phase, code, mapped, &why, err);
-    }
-    unmap_all(&run);
-    if (told == 0)
-        wm_stat_add(WM_STAT_ipc_collectives, 1);
-    return told > 0 ? explain(native, code, &why, err) : told;
+    wm_native_run_t run;
+    int code;
+    wm_engine_lock();
+    wm_native_start(&run, native, plan, type, op, wrong);
+    wm_engine_unlock();
+    do
+        code = wm_coll_await(native->comm, look, &run,
+                             run.moves ? LOOKS : LOOKS_AT_WORDS, err);
+    while (code == 0 && !wm_native_go_on(&run));
+    wm_engine_lock();
+    int finished = wm_native_finish(&run, err);
+    wm_engine_unlock();
+    return code < 0 ? code : finished;
 }
 
 void
@@ -335,12 +486,14 @@ wm_native_end(wm_native_t *native)
 {
     wm_access_t *sides[] = {&native->from, &native->into};
     for (int i = 0; i < 2; ++i) {
-        if (!sides[i]->idle) // an error
+        if (!sides[i]->idle && (i == 0 || native->written)) // an error
             (void)!wm_access_synchronize(sides[i], NULL);
         wm_access_close(sides[i]);
     }
     if (native->stand_in != NULL)
         wm_block_free(native->stand_in, 0, NULL, NULL);
+    if (native->landing != NULL)
+        wm_block_free(native->landing, 0, NULL, NULL);
 }
 
 // The numbers of what MPI calls those of array/dtype.h, and its pairs.

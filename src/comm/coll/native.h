@@ -13,11 +13,13 @@
 #include "array/reduce.h"
 #include "comm/coll/plan.h"
 #include "comm/comm/comm.h"
+#include "comm/node/mapping.h"
 
 // What a rank says beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
-    bool aliased;     // it receives where it sends from
+    bool aliased;     // it receives where others read what it sends
+    bool overwrites;  // or where it sends from, though they read a copy
     bool readable;    // `receives` can be mapped, or nothing is received
     bool unmapped;    // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
@@ -45,11 +47,15 @@ typedef struct {
 // One rank's side of a call.
 typedef struct {
     wm_comm_t *comm;
-    bool capable; // our memory can take part
+    wm_gates_t *gates; // of the communicator, where they meet
+    bool capable;      // our memory can take part
     int device;
     wm_access_t from, into;
     char *source, *target; // what we send, what we receive into, or NULL
-    wm_block_t *stand_in;  // of a source that cannot be exported
+    bool written;          // some of what we receive
+    // Of a source that cannot be exported or has gaps, of a target with gaps.
+    wm_block_t *stand_in, *landing;
+    const wm_buffer_t *unpacked; // into this, from there; or NULL
     wm_said_t said;
 } wm_native_t;
 
@@ -57,8 +63,20 @@ typedef struct {
 bool
 wm_native_is_reached(const wm_comm_t *comm);
 
-// Makes ready what is sent, which waits for its producer, and fills `said`.
+// Begins what makes ready what is sent, behind its producer, and fills `said`.
 // Where this rank cannot take part `capable` is false, which is no error.
+WM_MUST_CHECK int
+wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
+               const wm_given_t *given, wm_error_t *err);
+
+// Whether it is ready: 1, 0 when not yet, or an error.
+WM_MUST_CHECK int
+wm_native_is_ready(wm_native_t *native, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_native_await(wm_native_t *native, wm_error_t *err);
+
+// Opens it at the gates of calls that block, and waits until it is ready.
 WM_MUST_CHECK int
 wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
                 wm_error_t *err);
@@ -67,10 +85,44 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts);
 
-// `wrong` tells what this rank alone finds wrong, code 0: nothing. Follows the
-// plan to its end, which is the same on all ranks: 0, 1 where a
-// rank could not map another's memory, nothing was received and the host is to
-// serve, or an error.
+// A plan that is followed.
+typedef struct {
+    wm_native_t *native;
+    const wm_plan_t *plan;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    wm_error_t why; // this rank cannot go on; code 0: it can
+    bool unmapped;  // as another's memory could not be mapped
+    bool moves;     // its stream is not through; else others are waited for
+    bool ended;
+    int phase; // this one; -1: before the first
+    int result;
+    wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
+    char *places[2][WM_GATE_RANKS];           // as this rank sees it
+} wm_native_run_t;
+
+// `wrong` tells what this rank alone finds wrong, code 0: nothing. Engine lock
+// held.
+void
+wm_native_start(wm_native_run_t *run, wm_native_t *native,
+                const wm_plan_t *plan, wm_reduce_type_t type,
+                wm_reduce_op_t op, const wm_error_t *wrong);
+
+// Whether that has come for which it waits; and goes on then: whether the
+// plan has come to its end. Does not wait; engine lock held, or not.
+bool
+wm_native_look(wm_native_run_t *run);
+
+bool
+wm_native_go_on(wm_native_run_t *run);
+
+// The end is the same on all ranks: 0, 1 where a rank could not map another's
+// memory, nothing was received and the host is to serve, or an error. Engine
+// lock held.
+WM_MUST_CHECK int
+wm_native_finish(wm_native_run_t *run, wm_error_t *err);
+
+// All of it, and waits.
 WM_MUST_CHECK int
 wm_native_run(wm_native_t *native, const wm_plan_t *plan,
               wm_reduce_type_t type, wm_reduce_op_t op,

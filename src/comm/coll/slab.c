@@ -7,14 +7,17 @@
 
 #include "array/reduce.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/native.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-#define HISTORY 1024 // calls of which it is known what was asked for
-#define ENDED 0xffff // a step: the last
+#define DEVICE_HALF ((size_t)16 << 20)
+#define HISTORY 1024   // calls of which it is known what was asked for
+#define ENDED 0xffff   // a step: the last
+#define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 #define NAP_NS 100000
 #define NAPS 50000 // in vain
 
@@ -27,15 +30,22 @@ typedef struct {
 
 struct wm_slabs {
     pthread_mutex_t lock;
-    wm_gates_t *gates; // where streams count calls << 16 | steps
+    wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
+    bool captured;     // the calls are
     int device, rank, size;
-    wm_block_t *block;
-    CUstream stream; // of this call
-    uint64_t last;   // id of the last one's
-    CUevent ended;   // recorded behind the last
-    uint32_t calls;  // begun
-    bool long_last;  // the last one used a half twice
-    wm_error_t lost; // code 0: they are alike so far
+    bool on_host;      // page-locked memory of the ranks' segments
+    size_t half;       // bytes
+    wm_block_t *block; // NULL: a bay
+    int bay;           // of ours; -1: none
+    CUstream stream;   // of this call
+    uint64_t last;     // id of the last one's
+    CUevent ended;     // recorded behind the last
+    uint32_t calls;    // begun
+    uint32_t turn;     // of the halves: the next one that is used
+    uint64_t capture;  // of the last call
+    uint32_t meets;    // in its graph, so far
+    size_t pieces;     // of the last one
+    wm_error_t lost;   // code 0: they are alike so far
     uint64_t history[HISTORY];
     rank_t ranks[];
 };
@@ -43,6 +53,7 @@ struct wm_slabs {
 // What a rank says of itself when slabs are made.
 typedef struct {
     wm_place_t place;
+    int bay;
     uint32_t streams;
 } said_t;
 
@@ -73,33 +84,75 @@ kind_of(uint64_t told)
 }
 
 static int
-allocate(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
+allocate_block(wm_slabs_t *slabs, said_t *said, bool *unreached,
+               wm_error_t *err)
 {
     wm_pointer_t memory;
-    int code = wm_block_alloc(slabs->device, 2 * WM_SLAB_HALF, &slabs->block,
+    int code = wm_block_alloc(slabs->device, 2 * slabs->half, &slabs->block,
                               err);
     if (code < 0)
         return code;
-    rank_t *mine = &slabs->ranks[slabs->rank];
-    mine->slab = wm_block_pointer(slabs->block);
+    char *slab = wm_block_pointer(slabs->block);
+    slabs->ranks[slabs->rank].slab = slab;
     wm_block_describe(slabs->block, &memory);
-    if (!memory.exportable)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "collectives on a stream: memory of cuda:%d "
-                            "cannot be mapped by other processes; use the "
-                            "communicator itself, without on(stream)",
-                            slabs->device);
-    code = wm_event_create(slabs->device, &slabs->ended, err);
+    wm_engine_lock();
+    *unreached = wm_place_export(slab, &memory, &said->place, NULL) < 0;
+    wm_engine_unlock();
+    return 0;
+}
+
+static int
+take_bay(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
+{
+    wm_engine_lock();
+    said->bay = slabs->bay = wm_bay_acquire();
+    wm_engine_unlock();
+    return slabs->bay >= 0
+               ? 0
+               : wm_error_set(err, WM_ERR_MEMORY, 0,
+                              "%d communicators of this process have slabs in "
+                              "host memory, which is all there is room for; "
+                              "free one",
+                              WM_BAYS);
+}
+
+static int
+allocate(wm_slabs_t *slabs, said_t *said, bool *unreached, wm_error_t *err)
+{
+    int code = slabs->on_host ? take_bay(slabs, said, err)
+                              : allocate_block(slabs, said, unreached, err);
+    if (code == 0)
+        code = wm_event_create(slabs->device, &slabs->ended, err);
     // Later, streams that wait for others could keep it from being loaded.
     if (code == 0)
         code = wm_reduce_prepare(slabs->device, err);
     if (code < 0)
         return code;
-    said->streams = wm_gates_streams_now(slabs->gates);
-    wm_gates_tell(slabs->gates, 0);
-    wm_engine_lock();
-    code = wm_place_export(mine->slab, &memory, &said->place, err);
-    wm_engine_unlock();
+    if (slabs->captured)
+        wm_gates_begin_rounds(slabs->gates);
+    else {
+        said->streams = wm_gates_streams_now(slabs->gates);
+        wm_gates_tell(slabs->gates, 0);
+    }
+    return 0;
+}
+
+static int
+map_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
+        wm_error_t *err)
+{
+    rank_t *of = &slabs->ranks[rank];
+    int code = wm_node_register(peer, false, slabs->device, err);
+    if (code == 0 && slabs->on_host)
+        code = wm_node_register_bay(peer, said->bay, slabs->device, err);
+    if (code == 0 && slabs->on_host)
+        of->slab = wm_bay_pointer(peer, said->bay);
+    if (code < 0 || slabs->on_host || rank == slabs->rank)
+        return code;
+    code = wm_mapping_reach(peer, &said->place, slabs->device, &of->mapping,
+                            err);
+    if (code == 0)
+        of->slab = wm_mapping_at(of->mapping, &said->place);
     return code;
 }
 
@@ -109,17 +162,10 @@ map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
     int code = 0;
     wm_engine_lock();
     for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm, rank);
-        rank_t *of = &slabs->ranks[rank];
-        wm_peer_t *peer = comm->peers[rank];
-        wm_gates_set_streams(slabs->gates, rank, said->streams);
-        code = wm_node_register(peer, false, slabs->device, err);
-        if (code < 0 || rank == slabs->rank)
-            continue;
-        code = wm_mapping_reach(peer, &said->place, slabs->device,
-                                &of->mapping, err);
-        if (code == 0)
-            of->slab = wm_mapping_at(of->mapping, &said->place);
+        const said_t *said = wm_agree_said(comm->gates, rank);
+        if (!slabs->captured)
+            wm_gates_set_streams(slabs->gates, rank, said->streams);
+        code = map_one(slabs, comm->peers[rank], rank, said, err);
     }
     wm_engine_unlock();
     return code;
@@ -137,18 +183,27 @@ discard(wm_slabs_t *slabs)
         wm_event_destroy(slabs->device, slabs->ended);
     if (slabs->block != NULL)
         wm_block_free(slabs->block, 0, NULL, NULL);
+    if (slabs->bay >= 0) {
+        wm_engine_lock();
+        wm_bay_release(slabs->bay);
+        wm_engine_unlock();
+    }
     pthread_mutex_destroy(&slabs->lock);
     free(slabs);
 }
 
 static wm_slabs_t *
-new_slabs(const wm_comm_t *comm, int device)
+new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
 {
     size_t size = (size_t)comm->size;
     wm_slabs_t *slabs = calloc(1, sizeof *slabs + size * sizeof(rank_t));
     if (slabs == NULL)
         return NULL;
     pthread_mutex_init(&slabs->lock, NULL);
+    slabs->captured = captured;
+    slabs->on_host = on_host;
+    slabs->half = on_host ? WM_BAY_BYTES / 2 : DEVICE_HALF;
+    slabs->bay = -1;
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
@@ -156,68 +211,102 @@ new_slabs(const wm_comm_t *comm, int device)
     return slabs;
 }
 
-int
-wm_slabs_make(wm_comm_t *comm, int device, int code, wm_error_t *err)
+// Where one has failed all raise; of what one cannot reach all hear.
+static int
+tell_all(wm_comm_t *comm, int code, bool *unreached, wm_error_t *err)
+{
+    wm_agreement_t agreed = {
+        .call = WM_CALL_ON_STREAM,
+        .code = code,
+        .stages = *unreached,
+    };
+    code = wm_agreement_make(comm, &agreed, err);
+    *unreached = agreed.stages;
+    return code;
+}
+
+static int
+make(wm_comm_t *comm, wm_slabs_t *slabs, bool *unreached, wm_error_t *err)
 {
     said_t said = {.streams = 0};
     wm_agree_t agree = {.nbytes = 0};
-    wm_slabs_t *slabs = code == 0 ? new_slabs(comm, device) : NULL;
-    if (code == 0 && slabs == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (code == 0)
-        code = allocate(slabs, &said, err);
-    wm_agreement_t agreed = {.call = WM_CALL_ON_STREAM, .code = code};
-    int told = wm_agreement_make(comm, &agreed, err);
-    if (told == 0) {
-        told = wm_agree_saying(comm, &agree, &said, sizeof said, err);
-        code = told == 0 ? map(slabs, comm, err) : told;
-        agreed = (wm_agreement_t){.call = WM_CALL_ON_STREAM, .code = code};
-        told = wm_agreement_make(comm, &agreed, err);
+    int code = slabs == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : allocate(slabs, &said, unreached, err);
+    code = tell_all(comm, code, unreached, err);
+    if (code < 0 || *unreached)
+        return code;
+    code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
+    if (code < 0)
+        return code;
+    code = map(slabs, comm, err);
+    if (code < 0 && wm_mapping_is_refused(code, err)) {
+        *unreached = true;
+        code = 0;
     }
-    if (told == 0)
-        comm->slabs = slabs;
-    else if (slabs != NULL)
-        discard(slabs);
-    return told;
+    return tell_all(comm, code, unreached, err);
+}
+
+int
+wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
+              wm_error_t *err)
+{
+    bool unreached = !wm_native_is_reached(comm), on_host;
+    wm_slabs_t *slabs;
+    code = tell_all(comm, code, &unreached, err);
+    if (code < 0)
+        return code;
+    do { // where others turn out to be out of reach, once more
+        on_host = unreached;
+        unreached = false;
+        slabs = new_slabs(comm, device, captured, on_host);
+        code = make(comm, slabs, &unreached, err);
+        if ((code < 0 || unreached) && slabs != NULL)
+            discard(slabs);
+    } while (code == 0 && unreached && !on_host);
+    if (code == 0 && unreached)
+        code = wm_error_set(err, WM_ERR_CUDA, 0,
+                            "page-locked memory cannot be mapped");
+    if (code == 0)
+        *(captured ? &comm->graph_slabs : &comm->slabs) = slabs;
+    return code;
 }
 
 // What the others have told so far, of calls that were begun here; of others
 // they will see it.
 static int
-compare(wm_slabs_t *slabs, wm_error_t *err)
+compare(const wm_slabs_t *slabs, wm_error_t *err)
 {
-    wm_error_t *lost = &slabs->lost;
-    for (int rank = 0; rank < slabs->size && lost->code == 0; ++rank) {
+    for (int rank = 0; rank < slabs->size; ++rank) {
         uint64_t told = wm_gates_told(slabs->gates, rank);
-        uint16_t back = (uint16_t)(slabs->calls - number_of(told));
-        uint64_t here = slabs->history[(slabs->calls - back) % HISTORY];
-        if (told == 0 || told == here || back >= HISTORY
-            || back >= slabs->calls)
+        int16_t back = (int16_t)(slabs->calls - number_of(told));
+        if (told == 0 || back < 0 || (uint32_t)back >= slabs->calls)
             continue;
-        if (kind_of(told) == FAILED)
-            wm_error_set(lost, WM_ERR_STATE, 0,
-                         "rank %d failed in a collective on a stream: its "
-                         "error tells why; free the communicator",
-                         rank);
-        else if (kind_of(told) != kind_of(here))
-            wm_error_set(lost, WM_ERR_TYPE, 0,
-                         "the ranks' collectives on streams differ: where "
-                         "rank %d called %s, this one called %s: all must "
-                         "make the same calls in the same order; free the "
-                         "communicator",
-                         rank, wm_call_name((wm_call_kind_t)kind_of(told)),
-                         wm_call_name((wm_call_kind_t)kind_of(here)));
-        else
-            wm_error_set(lost, WM_ERR_VALUE, 0,
-                         "the ranks' collectives on streams differ: rank %d "
-                         "gave other counts, types, op or root than this one "
-                         "to a %s, or to a call before it: all must give the "
-                         "same; free the communicator",
-                         rank, wm_call_name((wm_call_kind_t)kind_of(told)));
+        if (kind_of(told) == FAILED) // its last
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "rank %d failed in a collective on a stream: "
+                                "its error tells why; free the communicator",
+                                rank);
+        uint64_t here =
+            slabs->history[(slabs->calls - (uint32_t)back) % HISTORY];
+        if (told == here || back >= HISTORY)
+            continue;
+        const char *name = wm_call_name((wm_call_kind_t)kind_of(told));
+        if (kind_of(told) != kind_of(here))
+            return wm_error_set(
+                err, WM_ERR_TYPE, 0,
+                "the ranks' collectives on streams differ: where rank %d "
+                "called %s, this one called %s: all must make the same calls "
+                "in the same order; free the communicator",
+                rank, name, wm_call_name((wm_call_kind_t)kind_of(here)));
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "the ranks' collectives on streams differ: rank %d gave other "
+            "counts, types, op or root than this one to a %s, or to a call "
+            "before it: all must give the same; free the communicator",
+            rank, name);
     }
-    if (lost->code < 0 && err != NULL)
-        *err = *lost;
-    return lost->code;
+    return 0;
 }
 
 static void
@@ -247,42 +336,105 @@ reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
                                   (slabs->calls << 16) + step, err);
 }
 
+// On the stream of the last call, or behind it.
+static int
+follow(wm_slabs_t *slabs, bool first, CUstream stream, wm_error_t *err)
+{
+    uint64_t last = slabs->last; // it may be gone, and its address another's
+    slabs->stream = stream;
+    // Not within a capture, which asking for the id would end.
+    slabs->last = slabs->captured ? (uintptr_t)stream
+                                  : wm_stream_id(slabs->device, stream);
+    return first || slabs->last == last
+               ? 0
+               : wm_stream_wait_event(slabs->device, stream, slabs->ended,
+                                      err);
+}
+
+// There will be no more of it on this rank, for which others wait that are
+// ahead. Where the driver fails in that as well, its streams have ended.
+static void
+leave(wm_slabs_t *slabs)
+{
+    uint32_t value = (slabs->calls << 16) + FAR;
+    wm_gates_promise(slabs->gates, value);
+    if (wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
+                               value, NULL)
+        < 0)
+        wm_gates_leave(slabs->gates, value);
+}
+
 int
 wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
                wm_error_t *err)
 {
     wm_lock(&slabs->lock);
-    int code = compare(slabs, err);
-    if (code < 0) {
+    if (slabs->lost.code == 0 && compare(slabs, &slabs->lost) < 0) {
+        (void)!follow(slabs, slabs->calls == 0, stream, NULL);
+        leave(slabs);
+    }
+    if (slabs->lost.code < 0) {
+        int lost = slabs->lost.code;
+        if (err != NULL)
+            *err = slabs->lost;
         pthread_mutex_unlock(&slabs->lock);
-        return code;
+        return lost;
     }
     uint64_t before = slabs->history[slabs->calls % HISTORY];
-    ++slabs->calls;
+    slabs->turn = ++slabs->calls;
+    wm_gates_promise(slabs->gates, (slabs->calls << 16) + ENDED);
     note(slabs, kind == WM_CALL_UNKNOWN ? FAILED : kind,
          (before ^ asked) * 1099511628211ull >> 8);
-    uint64_t last = slabs->last; // it may be gone, and its address another's
-    slabs->stream = stream;
-    slabs->last = wm_stream_id(slabs->device, stream);
-    bool follows = slabs->calls > 1 && slabs->last != last;
-    if (follows)
-        code = wm_stream_wait_event(slabs->device, stream, slabs->ended, err);
-    if (code == 0 && slabs->long_last)
+    int code = follow(slabs, slabs->calls == 1, stream, err);
+    if (code == 0 && slabs->pieces > 1) // it used a half twice
         code = await(slabs, slabs->calls - 1, ENDED, err);
-    slabs->long_last = false;
+    slabs->pieces = 0;
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
+}
+
+int
+wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
+                        wm_error_t *err)
+{
+    wm_lock(&slabs->lock);
+    bool first = slabs->capture != capture;
+    int code = follow(slabs, first, stream, err);
+    slabs->turn = first ? 0 : slabs->turn + (uint32_t)slabs->pieces;
+    slabs->pieces = 0;
+    if (code == 0 && first) {
+        slabs->capture = capture;
+        slabs->meets = 0;
+        code = wm_gates_enqueue_round(slabs->gates, slabs->device, stream,
+                                      err);
+    }
+    return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
+}
+
+bool
+wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture)
+{
+    return slabs->capture == capture;
+}
+
+void
+wm_slabs_forget(wm_slabs_t *slabs)
+{
+    slabs->capture = 0;
 }
 
 char *
 wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece)
 {
-    slabs->long_last |= piece > 0;
-    return slabs->ranks[rank].slab + (slabs->calls + piece) % 2 * WM_SLAB_HALF;
+    slabs->pieces = piece + 1;
+    return slabs->ranks[rank].slab + (slabs->turn + piece) % 2 * slabs->half;
 }
 
 int
-wm_slabs_step(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
+wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
+    if (slabs->captured)
+        return wm_gates_enqueue_meet(slabs->gates, slabs->device,
+                                     slabs->stream, ++slabs->meets, err);
     int code = reach(slabs, step + 1, err);
     return code < 0 ? code : await(slabs, slabs->calls, step + 1, err);
 }
@@ -290,18 +442,34 @@ wm_slabs_step(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
 {
-    int told = reach(slabs, ENDED, code == 0 ? err : NULL);
+    int told = slabs->captured ? 0
+                               : reach(slabs, ENDED, code == 0 ? err : NULL);
     if (told == 0)
         told = wm_event_record(slabs->device, slabs->ended, slabs->stream,
                                code == 0 ? err : NULL);
     if (code == 0)
         code = told;
-    if (code < 0) {
+    if (code < 0 && !slabs->captured) {
         wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
                      "this rank failed in a collective on a stream before, "
                      "as its error told; free the communicator");
         note(slabs, FAILED, 0);
+        leave(slabs);
     }
+    pthread_mutex_unlock(&slabs->lock);
+    return code;
+}
+
+int
+wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
+{
+    if (pthread_mutex_trylock(&slabs->lock) != 0)
+        return 1;
+    int code = slabs->lost.code;
+    if (code < 0)
+        *err = slabs->lost;
+    else
+        code = compare(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
     return code;
 }
@@ -312,6 +480,24 @@ wm_slabs_device(const wm_slabs_t *slabs)
     return slabs->device;
 }
 
+size_t
+wm_slabs_half(const wm_slabs_t *slabs)
+{
+    return slabs->half;
+}
+
+bool
+wm_slabs_are_on_host(const wm_slabs_t *slabs)
+{
+    return slabs->on_host;
+}
+
+bool
+wm_slabs_serve(const wm_slabs_t *slabs, int device)
+{
+    return slabs->device == device && slabs->lost.code == 0;
+}
+
 static bool
 have_all_ended(const wm_slabs_t *slabs)
 {
@@ -319,13 +505,14 @@ have_all_ended(const wm_slabs_t *slabs)
         if (!wm_gates_streams_reached(slabs->gates, rank,
                                       (slabs->calls << 16) + ENDED))
             return false;
-    return true;
+    return wm_gates_have_kept(slabs->gates);
 }
 
 bool
 wm_slabs_free(wm_slabs_t *slabs)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
+    // Of graphs nobody here knows whether they are running.
     for (int naps = 0; slabs->calls > 0 && !have_all_ended(slabs); ++naps) {
         if (naps == NAPS)
             return false;

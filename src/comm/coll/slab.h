@@ -1,26 +1,41 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Slabs: device memory of each rank of a communicator that all of its ranks
-// have mapped, through which collectives on streams go, and words by which
+// Slabs: memory of each rank of a communicator that all of its ranks have
+// mapped, of its GPU, or page-locked host memory where one does not reach the
+// others', through which collectives on streams go, and words by which
 // their streams meet. Calls are numbered, alike on all ranks, and so are a
 // call's steps. A call's pieces take turns in the halves of a slab, beginning
 // with the one of its number: a half is written again once all have met after
-// they read it. GIL released by the caller, engine lock not held.
+// they read it. Calls that are captured into graphs have slabs and words of
+// their own, so that graphs and other calls need not wait for each other; a
+// graph may be replayed any number of times, on each rank in the same order
+// as all others. GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_SLAB_H
 #define WM_COMM_COLL_SLAB_H
 
 #include "comm/comm/comm.h"
 
-#define WM_SLAB_HALF ((size_t)16 << 20)
 #define WM_SLAB_STEPS 65000 // of a call, at most
 
 // Makes those of a communicator, by all ranks: where one has failed (`code`),
-// or cannot map another's memory, all raise, and may try again. They are for
-// streams of one device.
+// all raise, and may try again. They are for streams of one device, and
+// captured or not.
 WM_MUST_CHECK int
-wm_slabs_make(wm_comm_t *comm, int device, int code, wm_error_t *err);
+wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
+              wm_error_t *err);
 
 int
 wm_slabs_device(const wm_slabs_t *slabs);
+
+// Bytes of half of one.
+size_t
+wm_slabs_half(const wm_slabs_t *slabs);
+
+bool
+wm_slabs_are_on_host(const wm_slabs_t *slabs);
+
+// Whether they serve memory of that device, as far as this rank knows.
+bool
+wm_slabs_serve(const wm_slabs_t *slabs, int device);
 
 // Begins a call on a stream, behind the one before it. What a rank asks for
 // must be alike on all; of kind WM_CALL_UNKNOWN it has failed. Raises, for
@@ -30,6 +45,19 @@ WM_MUST_CHECK int
 wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
                wm_error_t *err);
 
+// Likewise of a call of a capture (wm_stream_capture), which all ranks have
+// found alike, down to the pieces.
+WM_MUST_CHECK int
+wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
+                        wm_error_t *err);
+
+// Whether there was a call of this capture before; there was none.
+bool
+wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture);
+
+void
+wm_slabs_forget(wm_slabs_t *slabs);
+
 // The half of `rank` that a piece of this call goes through.
 char *
 wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece);
@@ -37,12 +65,17 @@ wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece);
 // The stream tells that it has come to a step of the call, from 0 on, and
 // waits until all have, or have ended it.
 WM_MUST_CHECK int
-wm_slabs_step(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
+wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
 
 // The stream tells that the call has ended; where it has failed (`code`) the
 // others will raise. Returns that, or a failure of its own.
 WM_MUST_CHECK int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
+
+// What was found of the calls that were begun here: raises as they would, but
+// keeps nothing. 1: another thread is in one, ask again.
+WM_MUST_CHECK int
+wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err);
 
 // When nobody uses the communicator any more. False where streams may yet come
 // to them, as they wait for one that has gone: all is left as it is, and so

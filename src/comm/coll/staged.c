@@ -8,6 +8,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/p2p.h"
+#include "comm/message/pattern.h"
 
 bool
 wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes)
@@ -39,6 +40,27 @@ describe(wm_array_t *array, char *base, const wm_run_t *run)
     array->strides[1] = 1;
 }
 
+// Of an array with gaps runs are of its bytes without.
+static int
+copy_run(const wm_buffer_t *buffer, char *twin, const wm_run_t *run,
+         bool to_host, int device, CUstream stream, wm_error_t *err)
+{
+    wm_array_t memory, host;
+    int code = 0;
+    for (size_t i = 0; buffer->pattern != NULL && i < run->rows && code == 0;
+         ++i) {
+        size_t at = run->offset + i * run->stride;
+        code = wm_pattern_copy(buffer, at, run->length, twin + at, to_host,
+                               device, stream, err);
+    }
+    if (buffer->pattern != NULL)
+        return code;
+    describe(&memory, buffer->data, run);
+    describe(&host, twin, run);
+    return wm_copy_enqueue(to_host ? &host : &memory,
+                           to_host ? &memory : &host, device, stream, err);
+}
+
 static int
 enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
         size_t count, bool to_host, int device, CUstream stream,
@@ -47,11 +69,7 @@ enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
     int code = 0;
     size_t nbytes = 0;
     for (size_t i = 0; i < count && code == 0; ++i) {
-        wm_array_t memory, host;
-        describe(&memory, buffer->data, &runs[i]);
-        describe(&host, twin, &runs[i]);
-        code = wm_copy_enqueue(to_host ? &host : &memory,
-                               to_host ? &memory : &host, device, stream, err);
+        code = copy_run(buffer, twin, &runs[i], to_host, device, stream, err);
         nbytes += runs[i].rows * runs[i].length;
     }
     if (code == 0)

@@ -30,6 +30,7 @@ free_comm(wm_comm_t *comm)
         wm_engine_unlock();
     }
     free(comm->gates);
+    free(comm->aside);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
@@ -236,29 +237,34 @@ agree_on_segments(wm_comm_t *comm, wm_error_t *err)
 static int
 find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
 {
-    int mine = all[comm->rank].gate.index, worst = 0;
-    wm_gates_t *gates = comm->size <= WM_GATE_RANKS && mine >= 0
-                            ? wm_gates_new(comm->rank, comm->size)
-                            : NULL;
+    wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
+    int known = comm->size <= WM_GATE_RANKS, worst = 0;
+    for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
+        rooms[room] = wm_gates_new(comm->rank, comm->size,
+                                   (wm_gate_room_t)room);
+        known = rooms[room] != NULL;
+    }
     wm_engine_lock();
-    int known = gates != NULL;
     for (int rank = 0; rank < comm->size && known; ++rank) {
         wm_segment_t *segment = comm->peers[rank]->segment;
         const wm_gate_place_t *place = &all[rank].gate;
         known = segment != NULL && place->index >= 0
                 && place->index < WM_GATES;
-        if (known)
-            wm_gates_set(gates, rank, &segment->gates[place->index], place);
+        for (int room = 0; room < WM_GATE_ROOMS && known; ++room)
+            wm_gates_set(rooms[room], rank, &segment->gates[place->index],
+                         place);
     }
     wm_engine_unlock();
     int code = wm_mpi_check(
         MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
         "MPI_Allreduce", err);
     if (code == 0 && worst > 0) {
-        comm->gates = gates;
+        comm->gates = rooms[WM_GATE_BLOCKING];
+        comm->aside = rooms[WM_GATE_NONBLOCKING];
         return 0;
     }
-    free(gates);
+    for (int room = 0; room < WM_GATE_ROOMS; ++room)
+        free(rooms[room]);
     return code;
 }
 

@@ -18,6 +18,7 @@ typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_trail wm_trail_t;
 typedef struct wm_slabs wm_slabs_t;
+typedef struct wm_later wm_later_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
@@ -31,7 +32,10 @@ typedef struct wm_comm {
     int tag_limit;
     wm_peer_t **peers;        // by rank
     wm_gates_t *gates;        // NULL: they meet by messages
+    wm_gates_t *aside;        // where there are: those of nonblocking calls
+    wm_later_t *later;        // NULL: no nonblocking collective yet
     wm_slabs_t *slabs;        // NULL: no collective on a stream yet
+    wm_slabs_t *graph_slabs;  // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash;      // matched, then put back

@@ -88,6 +88,18 @@ wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
     return code;
 }
 
+static int
+copy_span(const wm_pattern_t *pattern, char *span, bool to_host, int device,
+          CUstream stream, wm_error_t *err)
+{
+    char *memory = pattern->data + pattern->low;
+    int code = wm_memory_copy(device, to_host ? span : memory,
+                              to_host ? memory : span, pattern->span, stream,
+                              err);
+    int ended = wm_stream_synchronize(device, stream, code < 0 ? NULL : err);
+    return code < 0 ? code : ended;
+}
+
 int
 wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
                  char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err)
@@ -96,10 +108,7 @@ wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
     int code = wm_pinned_alloc(pattern->span, (void **)&span, err);
     if (code < 0)
         return code;
-    code = wm_memory_copy(device, span, pattern->data + pattern->low,
-                          pattern->span, stream, err);
-    int ended = wm_stream_synchronize(device, stream, code < 0 ? NULL : err);
-    code = code < 0 ? code : ended;
+    code = copy_span(pattern, span, true, device, stream, err);
     if (code == 0)
         code = wm_pattern_pack(pattern, packed, nbytes,
                                wm_pattern_base(pattern, span), comm, err);
@@ -107,4 +116,41 @@ wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
     wm_pinned_free(span);
     return code;
+}
+
+int
+wm_pattern_unstage(const wm_pattern_t *pattern, int device, CUstream stream,
+                   const char *packed, size_t nbytes, MPI_Comm comm,
+                   wm_error_t *err)
+{
+    char *span;
+    int code = wm_pinned_alloc(pattern->span, (void **)&span, err);
+    if (code < 0)
+        return code;
+    code = copy_span(pattern, span, true, device, stream, err);
+    if (code == 0)
+        code = wm_pattern_unpack(pattern, packed, nbytes,
+                                 wm_pattern_base(pattern, span), comm, err);
+    if (code == 0)
+        code = copy_span(pattern, span, false, device, stream, err);
+    if (code == 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+    wm_pinned_free(span);
+    return code;
+}
+
+int
+wm_pattern_copy(const wm_buffer_t *buffer, size_t at, size_t nbytes,
+                char *packed, bool packs, int device, CUstream stream,
+                wm_error_t *err)
+{
+    if (buffer->pattern == NULL)
+        return wm_memory_copy(device, packs ? packed : buffer->data + at,
+                              packs ? buffer->data + at : packed, nbytes,
+                              stream, err);
+    const wm_strided_t *strided = &buffer->pattern->strided;
+    return packs ? wm_strided_pack_part(strided, at, packed, nbytes, device,
+                                        stream, err)
+                 : wm_strided_unpack_part(strided, at, packed, nbytes, device,
+                                          stream, err);
 }

@@ -8,8 +8,9 @@
 #include <mpi.h>
 
 #include "array/strided.h"
+#include "comm/engine/buffer.h"
 
-typedef struct wm_pattern {
+struct wm_pattern {
     MPI_Datatype type; // MPI_DATATYPE_NULL: `strided` tells all
     wm_strided_t strided;
     // With a type, which whoever made the pattern owns:
@@ -18,7 +19,7 @@ typedef struct wm_pattern {
     MPI_Aint extent; // from one element to the next
     MPI_Aint low;    // from data to the lowest byte of any element
     size_t span;     // bytes from there to the highest
-} wm_pattern_t;
+};
 
 // What stands for pattern->data where `copy` holds the span: far outside of it
 // for absolute addresses, hence no sum of pointers.
@@ -45,10 +46,23 @@ WM_MUST_CHECK int
 wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
                   size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err);
 
-// Packs out of memory of `device`, behind what is on the stream and through a
-// page-locked copy of the memory, gaps and all. Waits.
+// Pack out of, or unpack into, memory of `device`, behind what is on the
+// stream and through a page-locked copy of the memory, gaps and all. Wait.
 WM_MUST_CHECK int
 wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
                  char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_pattern_unstage(const wm_pattern_t *pattern, int device, CUstream stream,
+                   const char *packed, size_t nbytes, MPI_Comm comm,
+                   wm_error_t *err);
+
+// Enqueues a copy of `nbytes`, from byte `at` of a message on, between GPU
+// memory without gaps, or with such as kernels step over, and page-locked
+// memory in which they are one after the other.
+WM_MUST_CHECK int
+wm_pattern_copy(const wm_buffer_t *buffer, size_t at, size_t nbytes,
+                char *packed, bool packs, int device, CUstream stream,
+                wm_error_t *err);
 
 #endif

@@ -10,9 +10,12 @@
 // given back.
 static int given_back[WM_GATES];
 static unsigned taken, given;
+// Where the streams of each of ours will be when they have run.
+static _Atomic uint32_t promised[WM_GATES];
 
 struct wm_gates {
     int rank, size;
+    wm_gate_room_t room;
     uint32_t steps; // before this meeting
     int come;       // ranks before this one have reached `step`
     int step;
@@ -22,6 +25,14 @@ struct wm_gates {
         uint32_t streams; // likewise, of streams
     } of[];
 };
+
+// An entry of the book: the call, and how many ranks have asked, and have been
+// told what comes of it.
+#define CALL(entry) ((uint32_t)((entry) >> 32))
+#define ASKED ((uint64_t)1)
+#define TOLD ((uint64_t)1 << 8)
+#define MPIS ((uint64_t)1 << 16)
+#define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
 
 wm_gate_place_t
 wm_gate_acquire(void)
@@ -33,9 +44,12 @@ wm_gate_acquire(void)
     if (given != taken)
         index = given_back[taken++ % WM_GATES];
     if (index >= 0) {
+        wm_gate_t *gate = &wm_node_self()->segment->gates[index];
         place.index = index;
-        place.reached = atomic_load(
-            &wm_node_self()->segment->gates[index].reached);
+        for (int i = 0; i < WM_GATE_BOOK; ++i)
+            atomic_store(&gate->book[i], 0);
+        for (int room = 0; room < WM_GATE_ROOMS; ++room)
+            place.reached[room] = atomic_load(&gate->rooms[room].reached);
     }
     return place;
 }
@@ -47,13 +61,14 @@ wm_gate_release(int index)
 }
 
 wm_gates_t *
-wm_gates_new(int rank, int size)
+wm_gates_new(int rank, int size, wm_gate_room_t room)
 {
     wm_gates_t *gates = calloc(1, sizeof *gates
                                       + (size_t)size * sizeof gates->of[0]);
     if (gates != NULL) {
         gates->rank = rank;
         gates->size = size;
+        gates->room = room;
     }
     return gates;
 }
@@ -63,13 +78,19 @@ wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
              const wm_gate_place_t *place)
 {
     gates->of[rank].gate = gate;
-    gates->of[rank].base = place->reached;
+    gates->of[rank].base = place->reached[gates->room];
 }
 
 int
 wm_gates_index(const wm_gates_t *gates)
 {
     return (int)(gates->of[gates->rank].gate - wm_node_self()->segment->gates);
+}
+
+int
+wm_gates_rank(const wm_gates_t *gates)
+{
+    return gates->rank;
 }
 
 static size_t
@@ -83,16 +104,16 @@ wm_gates_begin(wm_gates_t *gates)
 {
     gates->steps += WM_GATE_STEPS;
     gates->come = gates->step = 0;
-    return gates->of[gates->rank].gate->said[turn(gates)];
+    return (void *)wm_gates_said(gates, gates->rank);
 }
 
 void
 wm_gates_reach(wm_gates_t *gates, int step)
 {
-    atomic_store_explicit(&gates->of[gates->rank].gate->reached,
-                          gates->of[gates->rank].base + gates->steps
-                              + (uint32_t)step,
-                          memory_order_release);
+    atomic_store_explicit(
+        &gates->of[gates->rank].gate->rooms[gates->room].reached,
+        gates->of[gates->rank].base + gates->steps + (uint32_t)step,
+        memory_order_release);
 }
 
 bool
@@ -104,7 +125,8 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
     }
     for (; gates->come < gates->size; ++gates->come) {
         uint32_t reached = atomic_load_explicit(
-            &gates->of[gates->come].gate->reached, memory_order_acquire);
+            &gates->of[gates->come].gate->rooms[gates->room].reached,
+            memory_order_acquire);
         uint32_t wanted = gates->of[gates->come].base + gates->steps
                           + (uint32_t)step;
         if ((int32_t)(reached - wanted) < 0)
@@ -116,7 +138,50 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank)
 {
-    return gates->of[rank].gate->said[turn(gates)];
+    return gates->of[rank].gate->rooms[gates->room].said[turn(gates)];
+}
+
+static _Atomic uint64_t *
+entry_of(const wm_gates_t *gates, uint32_t call)
+{
+    return &gates->of[0].gate->book[call % WM_GATE_BOOK];
+}
+
+bool
+wm_gates_ask(const wm_gates_t *gates, uint32_t call, bool capable)
+{
+    _Atomic uint64_t *entry = entry_of(gates, call);
+    uint64_t now = atomic_load(entry), next;
+    do {
+        if (now != 0 && CALL(now) != call && COUNT(now, TOLD) < gates->size)
+            return false;
+        next = CALL(now) == call ? now : (uint64_t)call << 32;
+        next += capable ? ASKED : ASKED + TOLD;
+        next |= capable ? 0 : MPIS;
+    } while (!atomic_compare_exchange_weak(entry, &now, next));
+    return true;
+}
+
+wm_book_t
+wm_gates_who(const wm_gates_t *gates, uint32_t call)
+{
+    _Atomic uint64_t *entry = entry_of(gates, call);
+    uint64_t now = atomic_load(entry);
+    if ((now & MPIS) == 0 && COUNT(now, ASKED) < gates->size)
+        return WM_BOOK_OPEN;
+    atomic_fetch_add(entry, TOLD);
+    return (now & MPIS) != 0 ? WM_BOOK_MPI : WM_BOOK_GPUS;
+}
+
+void
+wm_gates_withdraw(const wm_gates_t *gates, uint32_t call)
+{
+    _Atomic uint64_t *entry = entry_of(gates, call);
+    uint64_t now = atomic_load(entry);
+    while (CALL(now) == call && (now & MPIS) == 0
+           && COUNT(now, ASKED) < gates->size
+           && !atomic_compare_exchange_weak(entry, &now, now | MPIS))
+        ;
 }
 
 uint32_t
@@ -129,6 +194,43 @@ void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now)
 {
     gates->of[rank].streams = now;
+}
+
+void
+wm_gates_promise(const wm_gates_t *gates, uint32_t value)
+{
+    atomic_store(&promised[wm_gates_index(gates)],
+                 gates->of[gates->rank].streams + value);
+}
+
+// Of the gate of that number.
+static bool
+has_kept(int index)
+{
+    return wm_word_reached(&wm_node_self()->segment->gates[index].streams,
+                           atomic_load(&promised[index]));
+}
+
+bool
+wm_gates_have_kept(const wm_gates_t *gates)
+{
+    return has_kept(wm_gates_index(gates));
+}
+
+bool
+wm_gates_any_stream_waits(void)
+{
+    int index = 0;
+    while (index < WM_GATES && has_kept(index))
+        ++index;
+    return index < WM_GATES;
+}
+
+void
+wm_gates_leave(const wm_gates_t *gates, uint32_t value)
+{
+    atomic_store(&gates->of[gates->rank].gate->streams,
+                 gates->of[gates->rank].streams + value);
 }
 
 int
@@ -152,6 +254,70 @@ wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value)
 {
     return wm_word_reached(&gates->of[rank].gate->streams,
                            gates->of[rank].streams + value);
+}
+
+// Three places in a round, of which each is reached (modulo 2^32) from itself
+// and from the next, and not from the one before it. A rank that waits for
+// another to come to a place finds it there or, as nobody passes a place
+// before all have come to it, at the next, or still at the one before: so
+// three are enough, and after the third it begins anew.
+#define PLACES 3
+#define PLACE(number) ((uint32_t)(number)*0x55555555u)
+
+_Static_assert(PLACES *WM_GATE_RANKS + 1 <= WM_WORD_OPS, "at once");
+
+// All come to a value of a word.
+static int
+add_meet(const wm_gates_t *gates, size_t word, uint32_t value,
+         wm_word_op_t *ops)
+{
+    int count = 1;
+    for (int rank = 0; rank < gates->size; ++rank) {
+        bool waits = rank != gates->rank;
+        ops[waits ? count++ : 0] = (wm_word_op_t){
+            .waits = waits,
+            .word = (_Atomic uint32_t *)((char *)gates->of[rank].gate + word),
+            .value = value,
+        };
+    }
+    return count;
+}
+
+void
+wm_gates_begin_rounds(const wm_gates_t *gates)
+{
+    wm_gate_t *gate = gates->of[gates->rank].gate;
+    atomic_store(&gate->round, PLACE(PLACES - 1));
+    atomic_store(&gate->meets, 0);
+}
+
+int
+wm_gates_enqueue_round(const wm_gates_t *gates, int device, CUstream stream,
+                       wm_error_t *err)
+{
+    wm_word_op_t ops[WM_WORD_OPS];
+    int count = 0;
+    for (int place = 0; place < PLACES; ++place) {
+        count += add_meet(gates, offsetof(wm_gate_t, round), PLACE(place),
+                          ops + count);
+        // All have come, so nobody waits for it, and nobody will before all
+        // have come to the next place.
+        if (place == 0)
+            ops[count++] = (wm_word_op_t){
+                .word = &gates->of[gates->rank].gate->meets,
+                .value = 0,
+            };
+    }
+    return wm_word_batch(device, stream, ops, count, err);
+}
+
+int
+wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
+                      uint32_t number, wm_error_t *err)
+{
+    wm_word_op_t ops[WM_GATE_RANKS];
+    int count = add_meet(gates, offsetof(wm_gate_t, meets), number, ops);
+    return wm_word_batch(device, stream, ops, count, err);
 }
 
 void

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Where the ranks of a communicator on one host meet: each has a gate in its
 // own segment, in which it says something, and how far it is, and reads those
-// of the others. Nobody writes another's. Meetings are numbered; of one it is
-// told what was said until all have begun the next. Engine lock held for
-// wm_gate_…; wm_gates_… are of the thread that makes the collective call.
+// of the others. Meetings are numbered; of one it is told what was said until
+// all have begun the next. A gate has two rooms to meet in, for calls that
+// block and for others, which go on beside them. Nobody writes another's gate,
+// but the book of rank 0's. Engine lock held for wm_gate_…; wm_gates_… are of
+// one thread at a time.
 #ifndef WM_COMM_NODE_GATE_H
 #define WM_COMM_NODE_GATE_H
 
@@ -18,20 +20,37 @@
 #define WM_GATE_RANKS 64 // that meet at most
 #define WM_GATE_BYTES 2560
 #define WM_GATE_STEPS 8 // of one meeting, at most
+#define WM_GATE_BOOK                                                          \
+    1024 // nonblocking calls of which it is told who does them
+
+typedef enum {
+    WM_GATE_BLOCKING,
+    WM_GATE_NONBLOCKING,
+    WM_GATE_ROOMS
+} wm_gate_room_t;
 
 typedef struct {
-    _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
-    _Alignas(64) char said[2][WM_GATE_BYTES]; // of this meeting, of the last
+    struct {
+        _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
+        _Alignas(64) char said[2][WM_GATE_BYTES]; // of this one, of the last
+    } rooms[WM_GATE_ROOMS];
+    // Who does a nonblocking call, each the next entry.
+    _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
     // Of collectives on streams: how far the streams are, and what calls they
     // were given (comm/coll/slab.c).
     _Alignas(64) _Atomic uint32_t streams;
     _Atomic uint64_t told;
+    // Of those in graphs, which are replayed: where in a round of three the
+    // stream is, in which all come together before a graph's first call, and
+    // in how many meets it has been since.
+    _Atomic uint32_t round;
+    _Atomic uint32_t meets;
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
 typedef struct {
-    int32_t index;    // in its segment; -1: none
-    uint32_t reached; // so far
+    int32_t index;                   // in its segment; -1: none
+    uint32_t reached[WM_GATE_ROOMS]; // so far
 } wm_gate_place_t;
 
 typedef struct wm_gates wm_gates_t; // of a communicator: all ranks'
@@ -43,18 +62,21 @@ wm_gate_acquire(void);
 void
 wm_gate_release(int index);
 
-// Room for the gates of so many ranks, `rank` being ours; NULL where memory is
-// exhausted. Freed by free(), once its gate has been released.
+// A room of the gates of so many ranks, `rank` being ours; NULL where memory
+// is exhausted. Freed by free(), once its gate has been released.
 wm_gates_t *
-wm_gates_new(int rank, int size);
+wm_gates_new(int rank, int size, wm_gate_room_t room);
 
 void
 wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
              const wm_gate_place_t *place);
 
-// The index of ours.
+// The index of ours, and our rank.
 int
 wm_gates_index(const wm_gates_t *gates);
+
+int
+wm_gates_rank(const wm_gates_t *gates);
 
 // Begins the next meeting: where to say what is to be said.
 void *
@@ -72,12 +94,47 @@ wm_gates_have_reached(wm_gates_t *gates, int step);
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
 
+// Who does a nonblocking call: GPUs where all ranks have asked for that.
+typedef enum { WM_BOOK_OPEN, WM_BOOK_GPUS, WM_BOOK_MPI } wm_book_t;
+
+// By each rank once for each call, in their order, numbered from 1 on: whether
+// GPUs can do it for this rank; else MPI does, and nothing is to be asked.
+// False where it must be tried again, as this rank is so far ahead of others
+// that there is no entry.
+WM_MUST_CHECK bool
+wm_gates_ask(const wm_gates_t *gates, uint32_t call, bool capable);
+
+// What is known by now; no more once it was told, as another call may take the
+// place.
+wm_book_t
+wm_gates_who(const wm_gates_t *gates, uint32_t call);
+
+// MPI is to do it, unless all have asked for GPUs by now.
+void
+wm_gates_withdraw(const wm_gates_t *gates, uint32_t call);
+
 // Of what streams do. Where ours is by now, at which all begin to count.
 uint32_t
 wm_gates_streams_now(const wm_gates_t *gates);
 
 void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
+
+// Streams are about to be given what ends with ours being so far; whether it
+// is; whether one of this process, of any communicator, is not: it may wait
+// for what the program is about to do.
+void
+wm_gates_promise(const wm_gates_t *gates, uint32_t value);
+
+bool
+wm_gates_have_kept(const wm_gates_t *gates);
+
+bool
+wm_gates_any_stream_waits(void);
+
+// Ours is so far now, as no stream will come there.
+void
+wm_gates_leave(const wm_gates_t *gates, uint32_t value);
 
 // The stream of ours will have come so far; it waits until a rank's has;
 // whether one's has (modulo 2^32).
@@ -91,6 +148,22 @@ wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
 
 bool
 wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value);
+
+// Of graphs, whose nodes write the same values in each replay. Where ours
+// begins, before any stream comes to it; known to all before they go on.
+void
+wm_gates_begin_rounds(const wm_gates_t *gates);
+
+// The streams of all come together, as often as they like, and count their
+// meets from 0 on; they meet, and each has met before (`number`, from 1 on).
+// Of one rank the streams must do so in the same order as those of all others.
+WM_MUST_CHECK int
+wm_gates_enqueue_round(const wm_gates_t *gates, int device, CUstream stream,
+                       wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
+                      uint32_t number, wm_error_t *err);
 
 // What we tell of the calls that streams were given, and a rank has told.
 void

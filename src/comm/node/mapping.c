@@ -8,6 +8,7 @@
 #include "array/access.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/node/gate.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // of the peer's, most recently used first
@@ -45,14 +46,15 @@ mark_stale(wm_mapping_t *mapping)
     mapping->stale = true;
 }
 
-// Not while a stream of the program's may be waiting for a message: closing
+// Not while a stream of the program's may be waiting for another rank: closing
 // would wait for the device, with every other call of the driver, and so for
 // ever. Nor on the progress thread: a stream may wait for what the program is
 // about to do. Then later.
 static bool
 close_mapping(wm_mapping_t **link)
 {
-    bool waits = wm_access_any_named() || wm_engine_is_background();
+    bool waits = wm_access_any_named() || wm_gates_any_stream_waits()
+                 || wm_engine_is_background();
     if (!waits)
         close_now(link);
     return !waits;

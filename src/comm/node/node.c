@@ -298,6 +298,22 @@ wm_lane_pointer(const wm_peer_t *peer, int lane)
            + (size_t)lane * WM_LANE_BYTES;
 }
 
+// Of our own segment, whose pages are there when they are written first.
+static int
+make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
+          wm_error_t *err)
+{
+    off_t at = (off_t)(from - (const char *)peer->segment);
+    int code = peer->self && self_fd >= 0
+                   ? posix_fallocate(self_fd, at, (off_t)nbytes)
+                   : 0;
+    return code == 0 ? 0
+                     : wm_error_set(err, WM_ERR_SYSTEM, code,
+                                    "no room for %zu MiB of staging memory: "
+                                    "%s",
+                                    nbytes >> 20, strerror(code));
+}
+
 int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
 {
@@ -308,20 +324,63 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     }
     if (!staging || peer->staging_registered)
         return 0;
-    if (peer->self && self_fd >= 0 && !staging_allocated) {
-        int code = posix_fallocate(self_fd, (off_t)WM_CONTROL_BYTES,
-                                   (off_t)(WM_LANES * WM_LANE_BYTES));
-        if (code != 0)
-            return wm_error_set(err, WM_ERR_SYSTEM, code,
-                                "no room for %zu MiB of staging memory: %s",
-                                WM_LANES * WM_LANE_BYTES >> 20,
-                                strerror(code));
-        staging_allocated = true;
-    }
+    int code = staging_allocated ? 0
+                                 : make_room(peer, wm_lane_pointer(peer, 0),
+                                             WM_LANES * WM_LANE_BYTES, err);
+    if (code < 0)
+        return code;
+    staging_allocated |= peer->self;
     if (wm_host_register(device, wm_lane_pointer(peer, 0),
                          WM_LANES * WM_LANE_BYTES, err)
         < 0)
         return wm_error_context(err, "page-locking staging memory");
     peer->staging_registered = true;
     return 0;
+}
+
+static bool bay_taken[WM_BAYS];
+
+int
+wm_bay_acquire(void)
+{
+    for (int bay = 0; bay < WM_BAYS; ++bay)
+        if (!bay_taken[bay]) {
+            bay_taken[bay] = true;
+            return bay;
+        }
+    return -1;
+}
+
+bool
+wm_bay_is_left(void)
+{
+    int bay = wm_bay_acquire();
+    if (bay >= 0)
+        wm_bay_release(bay);
+    return bay >= 0;
+}
+
+void
+wm_bay_release(int bay)
+{
+    bay_taken[bay] = false;
+}
+
+char *
+wm_bay_pointer(const wm_peer_t *peer, int bay)
+{
+    return wm_lane_pointer(peer, WM_LANES) + (size_t)bay * WM_BAY_BYTES;
+}
+
+int
+wm_node_register_bay(wm_peer_t *peer, int bay, int device, wm_error_t *err)
+{
+    if (peer->bay_registered[bay])
+        return 0;
+    char *memory = wm_bay_pointer(peer, bay);
+    int code = make_room(peer, memory, WM_BAY_BYTES, err);
+    if (code == 0 && wm_host_register(device, memory, WM_BAY_BYTES, err) < 0)
+        code = wm_error_context(err, "page-locking staging memory");
+    peer->bay_registered[bay] = code == 0;
+    return code;
 }

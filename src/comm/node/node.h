@@ -14,7 +14,7 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 12u
+#define WM_PROTOCOL 13u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -22,6 +22,8 @@
 #define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
 #define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
+#define WM_BAYS 4 // page-locked slabs, behind them
+#define WM_BAY_BYTES ((size_t)16u << 20)
 
 typedef struct {
     uint64_t magic;
@@ -37,7 +39,8 @@ typedef struct {
 
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
-#define WM_SEGMENT_BYTES (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES)
+#define WM_SEGMENT_BYTES                                                      \
+    (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
@@ -68,6 +71,7 @@ typedef struct wm_peer {
     char reason[320];
     bool control_registered; // page-locked in this process
     bool staging_registered;
+    bool bay_registered[WM_BAYS];
     uint64_t notices_seen;
     wm_mapping_t *mappings;
     bool ipc_refused;  // its memory could not be mapped: `host` serves
@@ -119,6 +123,24 @@ wm_lane_pointer(const wm_peer_t *peer, int lane);
 // devices. Idempotent.
 WM_MUST_CHECK int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
+
+// Takes a bay of our segment that nobody uses, each as long as a slab of a
+// communicator whose GPUs do not reach each other; -1 when all are in use.
+int
+wm_bay_acquire(void);
+
+void
+wm_bay_release(int bay);
+
+bool
+wm_bay_is_left(void);
+
+char *
+wm_bay_pointer(const wm_peer_t *peer, int bay);
+
+// Page-locks a peer's bay likewise.
+WM_MUST_CHECK int
+wm_node_register_bay(wm_peer_t *peer, int bay, int device, wm_error_t *err);
 
 // Number of processes known on this host, this one included.
 int

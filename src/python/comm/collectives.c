@@ -65,7 +65,7 @@ PyDoc_STRVAR(
     "Bcast($self, /, buf, root=0)\n--\n\n"
     "Send root's array to all ranks: from GPU to GPU within a host, else\n"
     "through page-locked host memory. The counts must agree, the kinds of\n"
-    "memory need not.\n"
+    "memory, strides and derived datatypes need not.\n"
     "Raises on all ranks: MPI.Exception (counts, roots), TypeError\n"
     "(another call), wm.CudaError.");
 
@@ -95,14 +95,6 @@ comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     if (wm_py_argument_no_none(values[0], "buf", root) < 0
         || wm_py_message_parse(values[0], !sends, "buf", &message) < 0)
         return tell_others(&channel);
-    if (message.buffer.pattern != NULL
-        && wm_buffer_on_device(&message.buffer)) {
-        wm_py_message_release(&message);
-        PyErr_SetString(PyExc_ValueError,
-                        "buf: GPU memory with gaps is not supported by this "
-                        "call; give a contiguous copy (.copy())");
-        return NULL;
-    }
     enter("Bcast", &message);
     WM_PY_UNLOCKED(
         code = wm_coll_bcast(channel.comm, &message.buffer, root, &err));
@@ -152,7 +144,8 @@ parse_elements(const wm_channel_t *channel, PyObject *object, bool writable,
                const char *argument, wm_message_t *message)
 {
     if (wm_py_argument_no_none(object, argument, 0) < 0
-        || wm_py_message_parse_typed(object, writable, argument, message)
+        || wm_py_message_parse_gaps(object, writable, argument,
+                                    WM_GAPS_OF_ARRAYS, message)
                < 0) {
         tell_others(channel);
         return -1;
@@ -176,9 +169,10 @@ PyDoc_STRVAR(
     comm_Allreduce_doc,
     "Allreduce($self, /, sendbuf, recvbuf, op=...)\n--\n\n"
     "Reduce elementwise over all ranks, by MPI.SUM unless op is given.\n\n"
-    "sendbuf may be MPI.IN_PLACE. GPU arrays are reduced on the GPUs within\n"
-    "a host, in the order of the ranks, else through page-locked host\n"
-    "memory. Raises on all ranks: MPI.Exception (counts), TypeError\n"
+    "sendbuf may be MPI.IN_PLACE. GPU arrays, also strided ones, are reduced\n"
+    "on the GPUs within a host, in the order of the ranks, else through\n"
+    "page-locked host memory. Raises on all ranks: MPI.Exception (counts), "
+    "TypeError\n"
     "(element types, another call), wm.CudaError.");
 
 static PyObject *

@@ -3,10 +3,13 @@
 
 #include <string.h>
 
+#include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
+#include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
 #include "python/message/channel.h"
+#include "python/message/datatype.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
@@ -16,7 +19,7 @@ static const struct {
     const char *names[5];
     int count, required;
     int sends, receives;
-    bool elsewhere; // but on a stream: collectives.c
+    bool elsewhere; // where it blocks: collectives.c
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WHOLE, WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -41,17 +44,18 @@ static const struct {
 };
 
 wm_call_kind_t
-wm_py_native_kind(const char *name)
+wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && !calls[kind].elsewhere
+        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
 }
 
 typedef struct {
-    bool given; // else there is no message
+    bool contiguous; // it must be
+    bool given;      // else there is no message
     wm_message_t message;
     bool varies;
     wm_span_t spans[WM_GATE_RANKS];
@@ -98,23 +102,46 @@ of_all(PyObject *value, int blocks)
     return list;
 }
 
-// Where the blocks of a v-form are, as Python reads it.
 static int
-read_spans(PyObject *value, int size, side_t *side)
+read_message(PyObject *value, bool writable, bool reduces, side_t *side)
+{
+    static const char *const arguments[] = {"sendbuf", "recvbuf"};
+    wm_with_gaps_t gaps = side->contiguous ? WM_GAPS_NONE
+                          : reduces        ? WM_GAPS_OF_ARRAYS
+                                           : WM_GAPS_OF_GPUS;
+    if (value == NULL
+        || wm_py_message_parse_gaps(value, writable, arguments[writable], gaps,
+                                    &side->message)
+               < 0)
+        return -1;
+    side->given = true;
+    return 0;
+}
+
+// Where the blocks of a v-form are, as Python reads it, and what has them all
+// where they are of a datatype.
+static int
+read_spans(PyObject *value, bool writable, int size, side_t *side)
 {
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "spans_of",
                                 "(nnOi)", (Py_ssize_t)side->message.size,
                                 (Py_ssize_t)side->message.buffer.nbytes, value,
                                 size);
-    char *bytes;
+    PyObject *all;
+    const char *bytes;
     Py_ssize_t length;
     int code = -1;
-    if (told != NULL && PyBytes_Check(told)
-        && PyBytes_AsStringAndSize(told, &bytes, &length) == 0
+    if (told != NULL && told != Py_None
+        && PyArg_ParseTuple(told, "y#O:spans_of", &bytes, &length, &all)
         && (size_t)length == (size_t)size * sizeof(wm_span_t)) {
         memcpy(side->spans, bytes, (size_t)length);
         side->varies = true;
         code = 0;
+        if (all != Py_None) {
+            wm_py_message_release(&side->message);
+            side->given = false;
+            code = read_message(all, writable, false, side);
+        }
     }
     Py_XDECREF(told);
     return code;
@@ -125,33 +152,35 @@ static int
 read_side(PyObject *value, bool writable, bool reduces, int form, int size,
           side_t *side)
 {
-    static const char *const arguments[] = {"sendbuf", "recvbuf"};
     if (size > WM_GATE_RANKS)
         return -1;
     PyObject *array = form == VARYING ? Py_NewRef(wm_py_message_array(value))
                       : form == EQUAL ? of_all(value, size)
                                       : Py_NewRef(value);
-    int code = array == NULL ? -1
-                             : wm_py_message_parse_typed(array, writable,
-                                                         arguments[writable],
-                                                         &side->message);
+    int code = read_message(array, writable, reduces, side);
     Py_XDECREF(array);
     if (code < 0)
         return -1;
-    side->given = true;
     wm_message_t *message = &side->message;
     if (reduces && message->user != NULL && message->whole) {
         wm_py_message_widen(message); // pairs: computed with gaps and all
         message->user = NULL;
     }
-    if (message->user != NULL || message->size != message->extent
-        || (form == VARYING && !wm_buffer_on_device(&message->buffer)))
+    bool on_device = wm_buffer_on_device(&message->buffer);
+    if (form == VARYING
+        && (!on_device || read_spans(value, writable, size, side) < 0))
         return -1;
-    if (form == EQUAL)
-        return message->buffer.nbytes % ((size_t)size * message->size) == 0
-                   ? 0
-                   : -1;
-    return form == VARYING ? read_spans(value, size, side) : 0;
+    const wm_pattern_t *pattern = message->buffer.pattern;
+    if (message->user != NULL
+        || (pattern != NULL && !wm_pattern_is_strided(pattern))
+        || (message->size != message->extent
+            && (!on_device || side->contiguous)))
+        return -1;
+    return form == EQUAL
+                   && message->buffer.nbytes % ((size_t)size * message->size)
+                          != 0
+               ? -1
+               : 0;
 }
 
 typedef struct {
@@ -226,6 +255,20 @@ is_reduced(wm_call_kind_t kind, const asked_t *asked, size_t ranks)
                           == blocks * received->buffer.nbytes));
 }
 
+// MPI may be given what a datatype counts, packed.
+static void
+name_elements(wm_coll_t *call)
+{
+    MPI_Datatype element = wm_py_datatype_element(call->type);
+    wm_extent_t of = {.size = 1};
+    if (element == MPI_DATATYPE_NULL
+        || wm_py_datatype_measure(element, "buffer", &of) < 0)
+        PyErr_Clear();
+    else
+        call->type = element;
+    call->size = (size_t)of.size;
+}
+
 // Fills what is asked for; -1, maybe with an exception, where MPI is to read
 // it.
 static int
@@ -298,6 +341,8 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         return -1;
     call->type = side->message.type;
     call->size = side->message.size;
+    if (!reduces && side->message.datatype != NULL)
+        name_elements(call);
     call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
     call->receive = asked->received.given ? &asked->received.message.buffer
                                           : NULL;
@@ -314,6 +359,7 @@ forget(asked_t *asked)
     memset(&asked->call, 0, sizeof asked->call);
     asked->sent.given = asked->received.given = false;
     asked->sent.varies = asked->received.varies = false;
+    asked->sent.contiguous = asked->received.contiguous = false;
 }
 
 static void
@@ -357,27 +403,129 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     return code;
 }
 
-// A request that keeps what the call was given.
+// Gives an operation a request, which keeps something; or raises what it
+// failed with.
+typedef struct {
+    wm_message_t message;
+    wm_buffer_t buffer;
+} kept_t;
+
+static int
+take_kept(PyObject *object, kept_t *kept)
+{
+    if (wm_py_message_parse_typed(Py_None, true, "buf", &kept->message) < 0)
+        return -1;
+    wm_py_message_keep(&kept->message, object);
+    kept->buffer = wm_py_message_take(&kept->message);
+    return 0;
+}
+
+static PyObject *
+request_of(kept_t *kept, int code, wm_op_t *op, const wm_error_t *err)
+{
+    if (code == 0)
+        return wm_py_request_new(op, MPI_REQUEST_NULL, &kept->message);
+    wm_buffer_release(&kept->buffer);
+    wm_py_message_release(&kept->message);
+    return code < 0 ? wm_py_raise(err) : NULL;
+}
+
 static PyObject *
 begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
-                PyObject *kept)
+                PyObject *object)
 {
-    wm_message_t message;
+    kept_t kept;
     wm_error_t err;
     wm_op_t *op;
     int code;
-    if (wm_py_message_parse_typed(Py_None, true, "buf", &message) < 0)
+    if (take_kept(object, &kept) < 0)
         return NULL;
-    wm_py_message_keep(&message, kept);
-    wm_buffer_t buffer = wm_py_message_take(&message);
     WM_PY_UNLOCKED(code = wm_lockstep_begin(channel->comm, call,
                                             channel->device, channel->stream,
-                                            &buffer, &op, &err));
-    if (code == 0)
-        return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
-    wm_buffer_release(&buffer);
-    wm_py_message_release(&message);
-    return wm_py_raise(&err);
+                                            &kept.buffer, &op, &err));
+    return request_of(&kept, code, op, &err);
+}
+
+static const char asked_name[] = "warpmpi.asked";
+
+static void
+free_asked(PyObject *capsule)
+{
+    asked_t *asked = PyCapsule_GetPointer(capsule, asked_name);
+    release(asked);
+    PyMem_Free(asked);
+}
+
+// What is asked for, and its buffers, as an object.
+static PyObject *
+read_kept(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
+          Py_ssize_t given, PyObject *keywords)
+{
+    asked_t *asked = PyMem_Malloc(sizeof *asked);
+    if (asked == NULL)
+        return PyErr_NoMemory();
+    forget(asked);
+    asked->call.kind = kind;
+    bool known = read_call(kind, comm, args, given, keywords, asked) == 0
+                 && (kind != WM_CALL_REDUCE_SCATTER
+                     || asked->call.receives != NULL);
+    PyObject *capsule = known ? PyCapsule_New(asked, asked_name, free_asked)
+                              : NULL;
+    if (capsule == NULL) {
+        release(asked);
+        PyMem_Free(asked);
+    }
+    return capsule;
+}
+
+// MPI's own is to be made there, after those that were begun before.
+static int
+decline(const wm_channel_t *channel, PyObject **result)
+{
+    wm_error_t err;
+    int code;
+    WM_PY_UNLOCKED(code = wm_later_decline(channel->comm, &err));
+    if (code < 0)
+        wm_py_raise(&err);
+    else
+        *result = wm_py_mpi_comm_new(channel->comm->data);
+    return code < 0 || *result == NULL ? -1 : 1;
+}
+
+int
+wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+                   Py_ssize_t given, PyObject *keywords, bool plain,
+                   PyObject **result)
+{
+    wm_channel_t channel;
+    wm_error_t err;
+    kept_t kept;
+    wm_op_t *op;
+    int code;
+    if (wm_py_channel_get(self, &channel) < 0) {
+        PyErr_Clear();
+        return 2;
+    }
+    if (!wm_later_is_asked(channel.comm))
+        return 2;
+    if (plain && !wm_later_is_busy(channel.comm))
+        return decline(&channel, result);
+    PyObject *capsule = read_kept(kind, channel.comm, args, given, keywords);
+    if (capsule == NULL) {
+        PyErr_Clear(); // MPI, or mpi4py, will say it
+        return decline(&channel, result);
+    }
+    code = take_kept(capsule, &kept);
+    asked_t *asked = PyCapsule_GetPointer(capsule, asked_name);
+    Py_DECREF(capsule);
+    if (code < 0)
+        return -1;
+    WM_PY_UNLOCKED(code = wm_later_begin(channel.comm, &asked->call,
+                                         &kept.buffer, &op, &err));
+    *result = request_of(&kept, code, op, &err);
+    if (code > 0)
+        *result = wm_py_mpi_comm_new(channel.comm->data);
+    return *result == NULL ? -1 : code;
 }
 
 static PyObject *
@@ -420,6 +568,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
         return NULL;
     forget(&asked);
     asked.call.kind = kind;
+    asked.sent.contiguous = asked.received.contiguous = true;
     bool known =
         kind == WM_CALL_BARRIER
         || read_call(kind, channel.comm, args, given, keywords, &asked) == 0;

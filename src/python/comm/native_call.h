@@ -7,15 +7,23 @@
 #include "comm/coll/agreement.h"
 #include "python/core/module.h"
 
-// The call of that name; WM_CALL_UNKNOWN: none.
+// The call of that name, or of its nonblocking form; WM_CALL_UNKNOWN: none.
 wm_call_kind_t
-wm_py_native_kind(const char *name);
+wm_py_native_kind(const char *name, bool begins);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike.
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords);
+
+// Its nonblocking form. 0: *result is its request; 1: MPI's own is to be made
+// on *result, a communicator; 2: on the one given; -1 with an exception.
+// `plain`: all buffers are plain host memory.
+int
+wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+                   Py_ssize_t given, PyObject *keywords, bool plain,
+                   PyObject **result);
 
 // Of comm.on(stream): gives it, or a barrier, to the stream, and returns None,
 // or, where it `begins`, a request. NULL with an exception.

@@ -86,8 +86,9 @@ PyDoc_STRVAR(
     "synchronised. stream: wm.Stream, one of CuPy's, Torch's, Warp's,\n"
     "Numba's, any object with __cuda_stream__, or a handle. Raises\n"
     "ValueError for the per-thread default stream, which is another one\n"
-    "on each thread; the calls raise RuntimeError while the stream is\n"
-    "captured into a CUDA graph.");
+    "on each thread. While the stream is captured into a CUDA graph,\n"
+    "blocking collectives become part of that, and all other calls raise\n"
+    "RuntimeError.");
 
 static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){

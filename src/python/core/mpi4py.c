@@ -216,3 +216,9 @@ wm_py_mpi_op_new(MPI_Op op)
 {
     return PyMPIOp_New(op);
 }
+
+PyObject *
+wm_py_mpi_comm_new(MPI_Comm comm)
+{
+    return PyMPIComm_New(comm);
+}

@@ -75,6 +75,8 @@ PyObject *
 wm_py_mpi_datatype_new(MPI_Datatype type);
 PyObject *
 wm_py_mpi_op_new(MPI_Op op);
+PyObject *
+wm_py_mpi_comm_new(MPI_Comm comm);
 
 // A new MPI.Datatype from a type code ("i", "f8"); NULL with an exception.
 PyObject *

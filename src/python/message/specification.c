@@ -268,8 +268,8 @@ tell_elements(bool writable, wm_message_t *message)
 }
 
 // Count, displacement and type: which bytes of the memory they mean.
-// `strided` tells of an array that is not contiguous; `flat` asks for bytes
-// that are, or for what MPI itself can walk.
+// `strided` tells of an array that is not contiguous; `flat` asks for what MPI
+// itself can walk, of a datatype with gaps.
 static int
 apply(const parts_t *parts, size_t length, wm_strided_t *strided,
       bool writable, bool flat, const char *argument, wm_message_t *message)
@@ -400,15 +400,15 @@ look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
 }
 
 static int
-parse(PyObject *object, bool writable, bool flat, const char *argument,
-      wm_message_t *message)
+parse(PyObject *object, bool writable, wm_with_gaps_t taken,
+      const char *argument, wm_message_t *message)
 {
     parts_t parts;
     wm_strided_t strided;
     if (PyList_Check(object)) { // which code of others may change meanwhile
         PyObject *kept = PyList_AsTuple(object);
         int code = kept != NULL
-                       ? parse(kept, writable, flat, argument, message)
+                       ? parse(kept, writable, taken, argument, message)
                        : -1;
         Py_XDECREF(kept);
         return code;
@@ -431,7 +431,8 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
     size_t length = 0;
     bool nothing = parts.array == Py_None || is_nothing(&parts);
     if (!nothing && wm_py_mpi_is_bottom(parts.array)) {
-        if (follow(&parts, writable, flat, argument, message) == 0)
+        if (follow(&parts, writable, taken != WM_GAPS_ALL, argument, message)
+            == 0)
             return 0;
         wm_py_message_release(message);
         return -1;
@@ -439,11 +440,13 @@ parse(PyObject *object, bool writable, bool flat, const char *argument,
     int code = nothing
                    ? 0
                    : look(&parts, writable, argument, owner, message, &length);
+    bool flat = taken != WM_GAPS_ALL && !wm_buffer_on_device(&message->buffer);
     int gaps = code < 0 ? -1
-                        : look_at_strides(owner, flat, argument, &strided);
+                        : look_at_strides(owner, flat || taken == WM_GAPS_NONE,
+                                          argument, &strided);
     if (gaps >= 0
-        && apply(&parts, length, gaps ? &strided : NULL, writable, flat,
-                 argument, message)
+        && apply(&parts, length, gaps ? &strided : NULL, writable,
+                 flat || taken > WM_GAPS_OF_GPUS, argument, message)
                == 0)
         return 0;
     // mpi4py takes these for something else, if at all.
@@ -459,14 +462,21 @@ int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message)
 {
-    return parse(object, writable, false, argument, message);
+    return parse(object, writable, WM_GAPS_ALL, argument, message);
+}
+
+int
+wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
+                         wm_with_gaps_t gaps, wm_message_t *message)
+{
+    return parse(object, writable, gaps, argument, message);
 }
 
 int
 wm_py_message_parse_typed(PyObject *object, bool writable,
                           const char *argument, wm_message_t *message)
 {
-    return parse(object, writable, true, argument, message);
+    return parse(object, writable, WM_GAPS_NONE, argument, message);
 }
 
 void

@@ -15,7 +15,7 @@ typedef struct {
                        // be MPI_DATATYPE_NULL: MPI has none for it
     size_t size;       // bytes an element
     size_t extent;     // from one to the next
-    // Of wm_py_message_parse_typed: memory whose datatype has gaps, which
+    // Of wm_py_message_parse_gaps: memory whose datatype has gaps, which
     // buffer does not tell of. NULL for none.
     char *user;
     bool whole;      // each of them, with its whole extent, is in the buffer
@@ -31,9 +31,22 @@ int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message);
 
-// The same for calls that need contiguous bytes: ValueError for other arrays.
-// Datatypes with gaps set `user`: MPI is to be given it, or what stands for it
-// in host memory, and the datatype.
+// The same for calls that take gaps in some memory alone, and else need
+// contiguous bytes: ValueError for other arrays; datatypes with gaps set
+// `user`: MPI is to be given it, or what stands for it in host memory, and the
+// datatype.
+typedef enum {
+    WM_GAPS_ALL,
+    WM_GAPS_OF_GPUS,   // of arrays and datatypes in GPU memory
+    WM_GAPS_OF_ARRAYS, // of arrays alone, in GPU memory
+    WM_GAPS_NONE,
+} wm_with_gaps_t;
+
+int
+wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
+                         wm_with_gaps_t gaps, wm_message_t *message);
+
+// Likewise WM_GAPS_NONE.
 int
 wm_py_message_parse_typed(PyObject *object, bool writable,
                           const char *argument, wm_message_t *message);

@@ -13,6 +13,8 @@
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
+#define MOST 8 // arguments of such a collective
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -120,21 +122,14 @@ hand_over(PyObject *result, PyObject *kept)
     }
 }
 
+// MPI's call, or what stands for it, on a communicator that may be another.
 static PyObject *
-call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
+pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
+     PyObject *names)
 {
-    const passing_t *self = (passing_t *)object;
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
     PyObject *kept = NULL;
-    if (self->native != WM_CALL_UNKNOWN && given > 0
-        && wm_engine_check(NULL) == 0) {
-        int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
-                                     args + 1, given - 1, names);
-        if (code <= 0)
-            return code < 0 ? NULL : Py_NewRef(Py_None);
-    }
     if (self->begins && (kept = keep_all(args, count)) == NULL)
         return NULL;
     PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
@@ -145,6 +140,46 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
         hand_over(result, kept);
     Py_XDECREF(kept);
     return result;
+}
+
+// Of a nonblocking collective that GPUs may do.
+static PyObject *
+begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
+      PyObject *names)
+{
+    PyObject *result = NULL, *words[MOST];
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    int code = given > 0 && count <= MOST
+                   ? wm_py_native_begin((wm_call_kind_t)self->native, args[0],
+                                        args + 1, given - 1, names, !ours,
+                                        &result)
+                   : 2;
+    if (code != 1)
+        return code == 2 ? pass(self, ours, args, flags, names) : result;
+    words[0] = result;
+    memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
+    PyObject *request = pass(self, ours, words, (size_t)given, names);
+    Py_DECREF(result);
+    return request;
+}
+
+static PyObject *
+call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
+{
+    const passing_t *self = (passing_t *)object;
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
+    if (self->native == WM_CALL_UNKNOWN || given == 0
+        || wm_engine_check(NULL) < 0)
+        return pass(self, ours, args, flags, names);
+    if (self->begins)
+        return begin(self, ours, args, flags, names);
+    int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
+                                 args + 1, given - 1, names);
+    if (code <= 0)
+        return code < 0 ? NULL : Py_NewRef(Py_None);
+    return pass(self, ours, args, flags, names);
 }
 
 static PyObject *
@@ -171,7 +206,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->where = Py_NewRef(where);
     self->begins = begins;
     self->computes = computes;
-    self->native = wm_py_native_kind(native);
+    self->native = wm_py_native_kind(native, begins);
     return (PyObject *)self;
 }
 

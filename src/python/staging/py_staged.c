@@ -24,31 +24,43 @@ each_of(const wm_array_t *array)
 
 PyDoc_STRVAR(
     stage_doc,
-    "_stage(array, writable, name, spoilt=False, /)\n--\n\n"
+    "_stage(array, writable, name, strided, spoilt=False, /)\n--\n\n"
     "The twin of an array in GPU memory: a new flat array in page-locked\n"
     "host memory, of its element type, or of bytes where MPI has no such.\n\n"
-    "writable: whether the array is to be written. spoilt: not\n"
-    "page-locked, filled with bytes of 255. Raises what a message of the\n"
-    "array would, naming `name`, and wm.OutOfMemoryError.");
+    "writable: whether the array is to be written. strided: whether it need\n"
+    "not be contiguous, in GPU memory: the twin then has its elements one\n"
+    "after the other. spoilt: not page-locked, filled with bytes of 255.\n"
+    "Raises what a message of the array would, naming `name`, and\n"
+    "wm.OutOfMemoryError.");
+
+static bool
+is_taken(const wm_view_t *view, bool writable, bool strided)
+{
+    wm_strided_t gaps;
+    return wm_array_is_contiguous(&view->array)
+           || wm_array_is_f_contiguous(&view->array)
+           || (strided && wm_memory_on_device(&view->memory)
+               && wm_strided_from_array(&gaps, &view->array)
+               && !(writable && wm_strided_repeats(&gaps)));
+}
 
 static PyObject *
 stage(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *object;
     const char *name;
-    int writable, spoilt = 0;
+    int writable, strided, spoilt = 0;
     wm_view_t view;
     wm_array_t twin;
-    if (!PyArg_ParseTuple(args, "Ops|p:_stage", &object, &writable, &name,
-                          &spoilt)
+    if (!PyArg_ParseTuple(args, "Opsp|p:_stage", &object, &writable, &name,
+                          &strided, &spoilt)
         || wm_py_view_parse(object, writable, name, &view) < 0)
         return NULL;
     int64_t each = each_of(&view.array);
     int64_t count = wm_array_count(&view.array) * each;
     wm_dtype_t dtype = each > 1 ? WM_UINT8 : view.array.dtype;
     int code = 0;
-    if (!wm_array_is_contiguous(&view.array)
-        && !wm_array_is_f_contiguous(&view.array)) {
+    if (!is_taken(&view, writable, strided)) {
         PyErr_Format(PyExc_ValueError, "%s: the array is not contiguous; %s",
                      name,
                      writable ? "receive into a contiguous one and assign it"
@@ -108,7 +120,9 @@ look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
         PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
         return -1;
     }
-    if (wm_py_message_parse_typed(object, writable, name, message) < 0)
+    if (wm_py_message_parse_gaps(object, writable, name, WM_GAPS_OF_ARRAYS,
+                                 message)
+        < 0)
         return -1;
     const wm_array_t *host = wm_py_array_of(twin);
     if (message->buffer.nbytes != wm_array_nbytes(host))

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/by_slabs.h"
+
+#include "array/access.h"
+#include "comm/coll/agreement.h"
+#include "comm/coll/await.h"
+#include "comm/coll/half.h"
+#include "comm/coll/lockstep.h"
+#include "comm/coll/part.h"
+#include "comm/coll/slab.h"
+#include "comm/engine/engine.h"
+
+#define LOOKS 200 // at the stream, each of LOOK_TRIES
+#define LOOK_TRIES 4
+
+// The GPU whose memory a call is of; -1: none, or not of one.
+static int
+device_of(const wm_coll_t *call)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    int device = -1;
+    for (int i = 0; i < 2; ++i) {
+        if (sides[i] == NULL)
+            continue;
+        int its = sides[i]->memory.device;
+        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL
+            || (device >= 0 && its != device))
+            return -1;
+        device = its;
+    }
+    return device;
+}
+
+bool
+wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
+{
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    int device = comm->gates != NULL ? device_of(call) : -1;
+    if (device < 0 || call->kind == WM_CALL_REDUCE_SCATTER
+        || (wm_coll_shape(call->kind)->reduces
+            && !wm_half_reduces(call->type, call->size, call->op, &type, &op)))
+        return false;
+    if (comm->slabs != NULL)
+        return wm_slabs_serve(comm->slabs, device);
+    wm_engine_lock();
+    bool left = wm_bay_is_left();
+    wm_engine_unlock();
+    return left;
+}
+
+static int
+look(void *context, wm_error_t *err)
+{
+    return wm_access_look(context, LOOK_TRIES, err);
+}
+
+// Gives it to a stream of ours, and waits for that.
+static int
+do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+{
+    wm_access_t access;
+    wm_error_t later;
+    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    wm_access_begin(&access, &nobody, true, device_of(call));
+    int code = wm_access_open(&access, err);
+    if (code < 0) // the others come to their ends
+        later = *err;
+    int begun = wm_lockstep_call(comm, code < 0 ? NULL : call, access.device,
+                                 access.stream, code < 0 ? &later : err);
+    code = code < 0 ? code : begun;
+    if (access.opened) {
+        int ended = wm_coll_await(comm, look, &access, LOOKS,
+                                  code < 0 ? &later : err);
+        code = code < 0 ? code : ended;
+    }
+    wm_access_close(&access);
+    return code;
+}
+
+int
+wm_by_slabs_call(wm_comm_t *comm, const wm_coll_t *call,
+                 const wm_error_t *wrong, wm_error_t *err)
+{
+    wm_agreement_t agreed = {.call = call->kind, .code = wrong->code};
+    if (wrong->code < 0)
+        *err = *wrong;
+    int code = 0;
+    if (wm_coll_shape(call->kind)->varies) // else all see it
+        code = wm_agreement_make(comm, &agreed, err);
+    if (code < 0)
+        return code;
+    code = do_it(comm, call, err);
+    agreed = (wm_agreement_t){.call = call->kind, .code = code};
+    return wm_agreement_make(comm, &agreed, err);
+}

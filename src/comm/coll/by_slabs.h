@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives of GPU memory that the others' GPUs do not reach, or that cannot
+// be exported: they go as those on a stream do (comm/coll/lockstep.h), on one
+// of ours, and are waited for. GIL released by the caller, engine lock not
+// held.
+#ifndef WM_COMM_COLL_BY_SLABS_H
+#define WM_COMM_COLL_BY_SLABS_H
+
+#include "comm/coll/coll.h"
+
+// Whether it can, as far as this rank knows.
+bool
+wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call);
+
+// By all ranks, who have told each other that it can, and give the same.
+// `wrong` is what this rank alone finds wrong, code 0: nothing. Where one
+// fails, all raise.
+WM_MUST_CHECK int
+wm_by_slabs_call(wm_comm_t *comm, const wm_coll_t *call,
+                 const wm_error_t *wrong, wm_error_t *err);
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/capture.h"
+
+static int
+compare(const wm_captured_t *mine, const wm_captured_t *other, int rank,
+        wm_error_t *err)
+{
+    const char *name = wm_call_name((wm_call_kind_t)mine->kind);
+    if (mine->kind != other->kind)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks capture different collectives: rank %d "
+                            "%s, this one %s: all must capture the same calls "
+                            "in the same order",
+                            rank, wm_call_name((wm_call_kind_t)other->kind),
+                            name);
+    if (mine->asked != other->asked)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the ranks' captured collectives differ: rank %d "
+                            "gave other counts, types, op or root than this "
+                            "one to a %s: all must give the same",
+                            rank, name);
+    if (mine->first != other->first)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the ranks' graphs differ: of this %s and the "
+                            "call before it rank %d makes %s, this one %s: "
+                            "all must capture the same calls into a graph",
+                            name, rank, other->first ? "two" : "one",
+                            mine->first ? "two" : "one");
+    return 0;
+}
+
+int
+wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
+                 wm_error_t *err)
+{
+    const wm_captured_t mine = *captured;
+    wm_agree_t agree = {.nbytes = 0};
+    int told = wm_capture_end(comm, code, err);
+    if (told == 0)
+        told = wm_agree_saying(comm, &agree, &mine, sizeof mine, err);
+    for (int rank = 0; rank < comm->size && told == 0; ++rank) {
+        const wm_captured_t *other = wm_agree_said(comm->gates, rank);
+        if (other->pieces > captured->pieces)
+            captured->pieces = other->pieces;
+        told = compare(&mine, other, rank, err);
+    }
+    return told;
+}
+
+int
+wm_capture_end(wm_comm_t *comm, int code, wm_error_t *err)
+{
+    wm_agreement_t agreed = {.call = WM_CALL_CAPTURED, .code = code};
+    return wm_agreement_make(comm, &agreed, err);
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank's part in a collective that GPUs do: what it tells the others of
+// its memory, what must be alike on all, and what it is to move. Engine lock
+// not needed.
+#ifndef WM_COMM_COLL_PART_H
+#define WM_COMM_COLL_PART_H
+
+#include "comm/coll/coll.h"
+
+typedef struct {
+    wm_comm_t *comm;
+    const wm_coll_t *call;
+    wm_native_t native;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    size_t block; // of what this rank sends, or receives
+    size_t want;  // of what it receives
+} wm_part_t;
+
+// Begins what makes ready what is sent, and finds out whether this rank is
+// capable; wm_native_is_ready() tells when it may be told.
+WM_MUST_CHECK int
+wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
+             const wm_coll_t *call, wm_error_t *err);
+
+// What the others are told of it, which they are where this rank is capable.
+void
+wm_part_say(wm_part_t *part);
+
+// Says all that is sent, where that is short and on the host, and can be; then
+// so many bytes are to be told.
+bool
+wm_part_ride(wm_part_t *part, size_t *nbytes);
+
+// What all must say alike, which all see.
+WM_MUST_CHECK int
+wm_part_compare(const wm_part_t *part, wm_error_t *err);
+
+// False where there is none, on all ranks. `wrong` is what this rank alone
+// sees to be wrong, code 0: nothing.
+bool
+wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong);
+
+// All have said what they send: takes it from there.
+WM_MUST_CHECK int
+wm_part_take(const wm_part_t *part, wm_error_t *err);
+
+bool
+wm_part_sends(const wm_coll_t *call, int rank);
+
+bool
+wm_part_receives(const wm_coll_t *call, int rank);
+
+#endif

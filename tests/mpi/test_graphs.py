@@ -1,0 +1,503 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of comm.on(stream) that are captured into CUDA graphs.
+
+A graph is replayed with other values each time, as a replay that does nothing
+leaves what the one before it made.
+"""
+
+import ctypes
+import gc
+import os
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import graphs
+import kinds
+import warpmpi as wm
+from stream_calls import CALLS, DTYPES, SIZES, Call
+from warpmpi import _core
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+FULL = 10_000 if os.environ.get("WARPMPI_TEST_FULL") else 0
+SIZE = 500
+
+
+@pytest.fixture(scope="module")
+def comm(connected):
+    return connected
+
+
+@pytest.fixture
+def fresh(comm):
+    """A communicator of its own, which has made no call on a stream."""
+    plain = MPI.COMM_WORLD.Dup()
+    yield wm.Comm(plain)
+    plain.Free()
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
+def total(comm, value):
+    """Of what fill() gives to each rank."""
+    return value * comm.size + sum(range(comm.size))
+
+
+def fill(array, comm, value):
+    array.assign(np.full(array.size, value + comm.rank, array.dtype))
+
+
+class Noting:
+    """The calls of a channel, and what their arrays held before."""
+
+    def __init__(self, channel):
+        self.channel, self.arrays = channel, []
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            for argument in args:
+                array = argument[0] if type(argument) is list else argument
+                if isinstance(array, wm.Array):
+                    self.arrays.append((array, array.numpy()))
+            getattr(self.channel, name)(*args, **kwargs)
+
+        return call
+
+    def restore(self):
+        for array, values in self.arrays:
+            array.assign(values)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_values(comm, stream, call):
+    """All sizes and types in one graph, also in several pieces."""
+    channel, made = Noting(comm.on(stream)), []
+    with graphs.capture(stream) as captured:
+        for turn, size in enumerate(SIZES):
+            c = Call(comm, size, DTYPES[turn], "device", turn % comm.size)
+            made.append(call(c, channel))
+    for _ in range(2):
+        channel.restore()
+        captured[0].launch(stream)
+        stream.synchronize()
+        for result in made:
+            if result is not None:
+                np.testing.assert_array_equal(result[0].numpy(), result[1])
+    captured[0].free()
+
+
+def test_replays(comm, stream):
+    """Two graphs in turn, and eager calls between, of other lengths."""
+    channel = comm.on(stream)
+    a, b = wm.zeros(SIZE, "int64"), wm.zeros(SIZE, "int64")
+    every, moved = wm.zeros(SIZE * comm.size, "int64"), wm.zeros(SIZE, "int64")
+    long = wm.zeros(SIZES[-1], "int64")
+    with graphs.capture(stream) as one:
+        channel.Allreduce(a, b)
+        channel.Allgather(b, every)
+        moved.assign(every[-SIZE:], stream=stream)
+    with graphs.capture(stream) as two:
+        channel.Bcast(a, root=comm.size - 1)
+        channel.Barrier()
+    own = np.random.default_rng([5, comm.rank])
+    both = np.random.default_rng(6)  # alike on all ranks
+    for turn in range(FULL or 60):
+        fill(a, comm, turn)
+        moved.fill_(-1)
+        one[0].launch(stream)
+        if own.integers(2):
+            stream.synchronize()
+        two[0].launch(stream)
+        if both.integers(3) == 0:
+            channel.Allreduce(MPI.IN_PLACE, b)
+            eager = total(comm, turn) * comm.size
+        else:
+            eager = total(comm, turn)
+        if both.integers(40) == 0:
+            channel.Allreduce(MPI.IN_PLACE, long)
+        stream.synchronize()
+        assert (moved.numpy() == total(comm, turn)).all(), turn
+        assert (every.numpy() == total(comm, turn)).all(), turn
+        assert (a.numpy() == turn + comm.size - 1).all(), turn
+        assert (b.numpy() == eager).all(), turn
+    for graph in one + two:
+        graph.free()
+
+
+def test_replays_without_a_pause(comm, stream):
+    """Each takes the last one's result: none is left out, nor mixed up."""
+    channel = comm.on(stream)
+    a, b = wm.zeros(SIZE, "uint64"), wm.zeros(SIZE, "uint64")
+    fill(a, comm, 1)
+    with graphs.capture(stream) as captured:
+        channel.Allreduce(a, b)
+        a.assign(b, stream=stream)
+        channel.Bcast(a)
+    turns = FULL or 150
+    for turn in range(turns):
+        captured[0].launch(stream)
+        if turn % 30 == 0:
+            stream.synchronize()
+    stream.synchronize()
+    wanted = total(comm, 1) * pow(comm.size, turns - 1, 2**64) % 2**64
+    assert (a.numpy() == np.uint64(wanted)).all()
+    captured[0].free()
+
+
+def test_one_after_the_other_is_captured_and_freed(comm, stream):
+    channel = comm.on(stream)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    for turn in range(8):
+        with graphs.capture(stream) as captured:
+            for _ in range(turn % 4 + 1):
+                channel.Allreduce(a, b)
+        fill(a, comm, turn)
+        for _ in range(turn % 3):
+            captured[0].launch(stream)
+        stream.synchronize()
+        if turn % 3:
+            assert (b.numpy() == total(comm, turn)).all()
+        captured[0].free()
+
+
+@pytest.mark.parametrize(
+    "mode", [graphs.GLOBAL, graphs.THREAD_LOCAL, graphs.RELAXED]
+)
+def test_the_first_call_may_be_captured(fresh, stream, mode):
+    channel = fresh.on(stream)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    with graphs.capture(stream, mode) as captured:
+        channel.Allreduce(a, b)
+    for turn in range(3):
+        fill(a, fresh, turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        assert (b.numpy() == total(fresh, turn)).all()
+        channel.Allreduce(MPI.IN_PLACE, a)
+        assert (a.numpy() == total(fresh, turn)).all()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_graphs_and_other_calls_do_not_wait_for_each_other(comm, stream):
+    """Of one communicator, on two streams that nobody orders."""
+    other = wm.Stream(stream.device)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    c, d = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Allreduce(a, b)
+    for turn in range(10):
+        fill(a, comm, turn)
+        fill(c, comm, turn + 1)
+        launched = False
+        for _ in range(2):
+            if launched == bool(comm.rank):
+                captured[0].launch(stream)
+            else:
+                comm.on(other).Allreduce(c, d)
+            launched = not launched
+        (stream if comm.rank else other).synchronize()
+        (other if comm.rank else stream).synchronize()
+        assert (b.numpy() == total(comm, turn)).all()
+        assert (d.numpy() == total(comm, turn + 1)).all()
+    captured[0].free()
+
+
+def wait_for(stream, other):
+    """A stream waits for another, also in a capture."""
+    event = ctypes.c_void_p()
+    with kinds.Current(stream.device):
+        graphs.call("cuEventCreate", ctypes.byref(event), 2)
+        graphs.call("cuEventRecord", event, graphs.handle(other))
+        graphs.call("cuStreamWaitEvent", graphs.handle(stream), event, 0)
+        graphs.call("cuEventDestroy_v2", event)
+
+
+def test_streams_of_one_capture(comm, stream):
+    """A communicator's calls come one after the other on these as well."""
+    other = wm.Stream(stream.device)
+    a, b, c = (wm.zeros(SIZE, "int32") for _ in range(3))
+    with graphs.capture(stream) as captured:
+        wait_for(other, stream)
+        comm.on(stream).Allreduce(a, b)
+        comm.on(other).Allreduce(b, c)
+        wait_for(stream, other)
+    for turn in range(3):
+        fill(a, comm, turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        assert (c.numpy() == comm.size * total(comm, turn)).all()
+    captured[0].free()
+
+
+def test_what_is_pending_elsewhere_comes_before_the_graph(comm, stream):
+    size = 300_000
+    a, b = wm.zeros(size, "int32"), wm.zeros(size, "int32")
+    source = wm.array(np.full(size, 7, "int32"))
+    foreign = kinds.make("foreign", np.zeros(size, "int32"))
+    a.assign(source, blocking=False)  # on a stream of its own
+    wm.asarray(foreign).assign(source, stream=foreign.stream)
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Allreduce(a, b)
+        comm.on(stream).Allreduce(foreign, a)
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert (b.numpy() == 7 * comm.size).all()
+    assert (a.numpy() == 7 * comm.size).all()
+    captured[0].free()
+
+
+def test_copies_in_a_graph(comm, stream):
+    """A stream that an array names stays out of it, unless it is in it."""
+    inside = wm.Stream(stream.device)
+    source = kinds.make("foreign", np.zeros(SIZE, "uint8"))
+    middle = kinds.Foreign(SIZE, "uint8", "foreign", stream=inside)
+    copies = [wm.zeros(SIZE, "uint8") for _ in range(3)]
+    with kinds.Current(stream.device):
+        graphs.call(
+            "cuMemsetD8Async",
+            ctypes.c_uint64(source.pointer),
+            ctypes.c_ubyte(7),
+            ctypes.c_size_t(SIZE),
+            graphs.handle(source.stream),
+        )
+    with graphs.capture(stream) as captured:
+        copies[0].assign(source, stream=stream)
+        wait_for(inside, stream)
+        wm.asarray(middle).assign(copies[0], stream=inside)
+        copies[1].assign(middle, stream=stream)
+        copies[2].assign(middle, stream=inside)
+        wait_for(stream, inside)
+    captured[0].launch(stream)
+    stream.synchronize()
+    for copy in copies:
+        assert (copy.numpy() == 7).all()
+    captured[0].free()
+
+
+def test_an_array_of_another_capture(fresh, stream):
+    """It cannot be in order; both captures go on."""
+    array = kinds.make("foreign", np.zeros(10, "int32"))
+    mine = wm.zeros(10, "int32")
+    with (
+        graphs.capture(array.stream, graphs.RELAXED) as other,
+        graphs.capture(stream, graphs.RELAXED) as captured,
+    ):
+        with pytest.raises(RuntimeError, match="another graph"):
+            fresh.on(stream).Bcast(array)
+        fresh.on(stream).Bcast(mine)
+    fill(mine, fresh, 3)
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert (mine.numpy() == 3).all()
+    for graph in captured + other:
+        graph.free()
+
+
+def test_what_cannot_be_captured(fresh, stream):
+    """All are told, and the capture and the communicator go on."""
+    channel = fresh.on(stream)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    last = fresh.rank == fresh.size - 1
+    wrong = [
+        (lambda: channel.Iallreduce(a, b), RuntimeError, "blocking call"),
+        (
+            lambda: channel.Allreduce(np.ones(SIZE, "int32"), b),
+            TypeError,
+            "sendbuf",
+        ),
+        (lambda: channel.Bcast(b, root=99), TypeError, "root"),
+    ]
+    with graphs.capture(stream) as captured:
+        for call, error, text in wrong:
+            channel.Allreduce(a, b)
+            if last:
+                with pytest.raises(error, match=text):
+                    call()
+            else:
+                with pytest.raises(wm.CudaError, match="failed in this coll"):
+                    channel.Allreduce(a, b)
+    for turn in range(3):
+        fill(a, fresh, turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        assert (b.numpy() == total(fresh, turn)).all()
+    captured[0].free()
+
+
+DIFFER = {
+    "calls": (lambda ch, a: ch.Barrier(), TypeError, "Barrier|Allreduce"),
+    "counts": (
+        lambda ch, a: ch.Allreduce(MPI.IN_PLACE, a[:-1]),
+        ValueError,
+        "other counts, types, op or root",
+    ),
+    "op": (
+        lambda ch, a: ch.Allreduce(MPI.IN_PLACE, a, op=MPI.MAX),
+        ValueError,
+        "other counts, types, op or root",
+    ),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", list(DIFFER))
+def test_ranks_that_capture_what_differs(fresh, stream, name):
+    """They raise when they capture it, and may go on."""
+    channel, a = fresh.on(stream), wm.zeros(SIZE, "int32")
+    call, error, text = DIFFER[name]
+    with graphs.capture(stream) as captured:
+        with pytest.raises(error, match=text):
+            if fresh.rank == 1:
+                call(channel, a)
+            else:
+                channel.Allreduce(MPI.IN_PLACE, a)
+        channel.Allreduce(MPI.IN_PLACE, a)
+    fill(a, fresh, 5)
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert (a.numpy() == total(fresh, 5)).all()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_whose_graphs_differ(fresh, stream):
+    """Two calls are one graph on some ranks, and two graphs on others."""
+    channel = fresh.on(stream)
+    with graphs.capture(stream) as captured:
+        channel.Barrier()
+        if fresh.rank == 0:
+            with pytest.raises(ValueError, match=r"all must capture the same"):
+                channel.Barrier()
+    if fresh.rank != 0:
+        with (
+            graphs.capture(stream) as second,
+            pytest.raises(ValueError, match="rank 0 makes one, this"),
+        ):
+            channel.Barrier()
+        captured += second
+    for graph in captured:
+        graph.free()
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("name", ["StreamBatchMemOp", "MemcpyAsync"])
+def test_a_capture_that_fails_on_one_rank(fresh, stream, fail, name):
+    """All raise, and may capture once more."""
+    channel = fresh.on(stream)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    with graphs.capture(stream) as captured:
+        channel.Allreduce(a, b)
+    captured[0].free()
+    with graphs.capture(stream) as captured:
+        if fresh.rank == fresh.size - 1:
+            fail(name)
+        with pytest.raises(wm.CudaError):
+            channel.Allreduce(a, b)
+    captured[0].free()
+    with graphs.capture(stream) as captured:
+        channel.Allreduce(a, b)
+    for turn in range(3):
+        fill(a, fresh, turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        assert (b.numpy() == total(fresh, turn)).all()
+        channel.Barrier()  # nor are other calls the worse for it
+    stream.synchronize()
+    captured[0].free()
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_a_default_stream_beside_a_capture(fresh):
+    """Nothing can be given to it, and the capture goes on."""
+    stream = ctypes.c_void_p()
+    device = wm.get_device()
+    with kinds.Current(device):
+        graphs.call("cuStreamCreate", ctypes.byref(stream), 0)  # blocking
+    blocking = wm.Stream(device, cuda_stream=stream.value)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    with graphs.capture(blocking) as captured:
+        with pytest.raises(RuntimeError, match="default stream"):
+            fresh.on(0).Allreduce(a, b)
+        fresh.on(blocking).Allreduce(a, b)
+    fill(a, fresh, 1)
+    captured[0].launch(blocking)
+    blocking.synchronize()
+    assert (b.numpy() == total(fresh, 1)).all()
+    captured[0].free()
+    with kinds.Current(device):
+        graphs.call("cuStreamDestroy_v2", stream)
+
+
+def test_other_calls_while_a_stream_is_captured(fresh, stream):
+    """Which may take memory and wait, and are in no graph."""
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    other = (fresh.rank + 1) % fresh.size
+    before = (fresh.rank - 1) % fresh.size
+    with graphs.capture(stream) as captured:
+        for size in (SIZE, 500_000):
+            sent = wm.array(np.full(size, fresh.rank, "int32"))
+            received = wm.empty(size, "int32")
+            fresh.Sendrecv(sent, other, 0, received, before, 0)
+            assert (received.numpy() == before).all()
+            fresh.Allreduce(MPI.IN_PLACE, received)
+            fresh.on(stream).Allreduce(a, b)
+            request = fresh.Iallreduce(sent, received)
+            request.Wait()
+            assert (received.numpy() == total(fresh, 0)).all()
+            del sent, received
+        eager = wm.Stream(stream.device)
+        fresh.on(eager).Barrier()
+        eager.synchronize()
+        fresh.Barrier()
+        assert (b.numpy() == 0).all()
+    fill(a, fresh, 2)
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert (b.numpy() == total(fresh, 2)).all()
+    captured[0].free()
+
+
+def test_they_are_counted_when_they_are_captured(comm, stream):
+    before = wm.stats()["ipc_collectives"]
+    with graphs.capture(stream) as captured:
+        for _ in range(3):
+            comm.on(stream).Barrier()
+    assert wm.stats()["ipc_collectives"] == before + 3
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert wm.stats()["ipc_collectives"] == before + 3
+    captured[0].free()
+
+
+def in_use():
+    return _core._memory_stats()["blocks"]
+
+
+def test_nothing_is_left(comm):
+    """Slabs of graphs go with their communicator."""
+    for _ in range(3):
+        gc.collect()
+        plain = MPI.COMM_WORLD.Dup()
+        own = wm.Comm(plain)
+        before = in_use()
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones(100, "int32")
+        with graphs.capture(stream) as captured:
+            own.on(stream).Allreduce(MPI.IN_PLACE, a)
+        captured[0].launch(stream)
+        stream.synchronize()
+        captured[0].free()
+        MPI.COMM_WORLD.Barrier()
+        plain.Free()
+        del own, a, stream
+        gc.collect()
+        wm.Comm(MPI.COMM_SELF)  # what is not used goes now
+        assert in_use() <= before

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of comm.on(stream) where a rank fails, or is far ahead."""
+
+import contextlib
+import ctypes
+import gc
+import os
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+simulated = pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ
+    or not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
+WORLD = MPI.COMM_WORLD
+LAST = WORLD.size - 1
+
+
+@pytest.fixture
+def fresh(connected):
+    """A communicator whose collectives on streams have begun."""
+    plain = WORLD.Dup()
+    comm = wm.Comm(plain)
+    comm.on(wm.Stream(wm.get_device())).Barrier()
+    yield comm
+    plain.Free()
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrong", ["argument", "count"])
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_who_is_ahead_is_let_go(fresh, stream, wrong, ahead):
+    """Others wait in calls that who has failed will never make."""
+    channel = fresh.on(stream)
+    a = wm.ones(10, "int32")
+    if fresh.rank != LAST:
+        for _ in range(ahead):
+            channel.Allreduce(MPI.IN_PLACE, a)
+    WORLD.Barrier()
+    if fresh.rank == LAST:
+        bad = np.ones(3) if wrong == "argument" else wm.ones(20, "int32")
+        for each in [bad, a, a, a][:ahead]:
+            with contextlib.suppress(TypeError, RuntimeError):
+                channel.Allreduce(MPI.IN_PLACE, each)
+    WORLD.Barrier()
+    stream.synchronize()  # nobody hangs
+    with pytest.raises((RuntimeError, ValueError)):
+        channel.Allreduce(MPI.IN_PLACE, a)
+
+
+@pytest.mark.ranks(2)
+def test_a_request_tells_what_is_wrong_with_what_has_come(fresh, stream):
+    channel = fresh.on(stream)
+    a = wm.ones(10, "int32")
+    if fresh.rank == LAST:
+        with pytest.raises(TypeError, match="contiguous GPU memory"):
+            channel.Iallreduce(MPI.IN_PLACE, np.ones(3))
+    else:
+        request = channel.Iallreduce(MPI.IN_PLACE, a)
+        with pytest.raises(RuntimeError, match=f"rank {LAST} failed"):
+            request.Wait()
+    WORLD.Barrier()
+    with pytest.raises(RuntimeError, match="failed in a collective on a"):
+        channel.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_request_tells_that_counts_differ(fresh, stream):
+    channel = fresh.on(stream)
+    a = wm.ones(10 if fresh.rank != LAST else 20, "int32")
+    request = channel.Iallreduce(MPI.IN_PLACE, a)
+    with pytest.raises(ValueError, match="other counts, types, op or root"):
+        request.Wait()
+
+
+@pytest.mark.ranks(2)
+def test_nothing_is_closed_while_a_stream_waits_for_others(fresh, stream):
+    """To close a mapping is to wait for the device, and for the others."""
+    other = wm.Comm(WORLD)
+    freed = kinds.make("foreign", np.full(5_000_000, 7, np.uint8))
+    a = wm.ones(10, "int32")
+    other.Barrier()  # closes what others left
+    if other.rank == 0:
+        other.Send(freed, 1)
+        freed.free()
+        other.Barrier()
+        for rank in range(1, other.size):
+            other.Recv(np.zeros(1), rank)
+        fresh.on(stream).Allreduce(MPI.IN_PLACE, a)
+    else:
+        if other.rank == 1:
+            other.Recv(freed, 0)
+        fresh.on(stream).Allreduce(MPI.IN_PLACE, a)
+        before = wm.stats()["mappings_closed"]
+        other.Barrier()
+        assert wm.stats()["mappings_closed"] == before
+        other.Send(np.zeros(1), 0)
+    stream.synchronize()
+    assert (a.numpy() == fresh.size).all()
+    for _ in range(3):
+        other.Barrier()
+    if other.rank == 1:
+        assert wm.stats()["mappings_closed"] > before
+
+
+def arm(n):
+    kinds.driver().simcuda_fail(None, ctypes.c_long(n), 999)
+
+
+def calls():
+    driver = kinds.driver()
+    driver.simcuda_calls.restype = ctypes.c_long
+    return driver.simcuda_calls(None)
+
+
+def allreduce(channel, a):
+    channel.Allreduce(MPI.IN_PLACE, a)
+
+
+def iallreduce(channel, a):
+    request = channel.Iallreduce(MPI.IN_PLACE, a)
+    arm(0)  # that a rank cannot look at its own stream it tells nobody
+    request.Wait()
+
+
+@simulated
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
+@pytest.mark.parametrize("call", [allreduce, iallreduce])
+def test_each_driver_call_may_fail(connected, stream, call, first):
+    """Who fails raises, the others do in the next call, and nobody hangs."""
+    n, used = 1, 1
+    while n <= used:
+        plain = WORLD.Dup()
+        comm = wm.Comm(plain)
+        channel = comm.on(stream)
+        if not first:
+            channel.Barrier()
+        a = wm.ones(1000, "int32")
+        WORLD.Barrier()
+        begun, error, later = calls(), None, None
+        if comm.rank == LAST:
+            arm(n)
+        try:
+            call(channel, a)
+        except (wm.CudaError, RuntimeError) as caught:
+            error = caught
+        finally:
+            arm(0)
+        used = calls() - begun
+        WORLD.Barrier()
+        stream.synchronize()
+        values = a.numpy()
+        try:
+            for _ in range(2):  # a request that fails fails the first
+                channel.Barrier()
+                stream.synchronize()
+        except RuntimeError as caught:
+            later = caught
+        told = WORLD.allgather((repr(error), repr(later)))
+        if error is None and later is None:
+            assert (values == comm.size).all(), (n, told)
+        nobody = repr(None)
+        whole = [each[1] == nobody for each in told]
+        assert len(set(whole)) == 1, (n, told)  # the comm's end all hear of
+        if whole[0]:
+            assert len({each[0] == nobody for each in told}) == 1, (n, told)
+        plain.Free()
+        gc.collect()
+        used = WORLD.bcast(used, LAST)
+        n += 1 if FULL else 3

@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of GPU memory with gaps: strided arrays, derived datatypes."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+EACH = 6  # elements of an item of a datatype
+ITEMS = 2  # of a block
+BLOCK = EACH * ITEMS
+REDUCTIONS = (
+    *("Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter"),
+    *("Scan", "Exscan"),
+)
+ROOTED = "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Reduce"
+
+
+@pytest.fixture(scope="module")
+def comm(connected):
+    return connected
+
+
+def counted(call):
+    """How many went from GPU to GPU, and how many by way of the host."""
+    before = wm.stats()
+    call()
+    after = wm.stats()
+    names = "ipc_collectives", "staged_collectives"
+    return tuple(after[name] - before[name] for name in names)
+
+
+# Arrays: of n elements, how many there are in all, and the view of them.
+ARRAYS = {
+    "strided": lambda n: (2 * n + 1, lambda a: a[1::2]),
+    "transposed": lambda n: (
+        3 * (n // 3 + 1),
+        lambda a: a.reshape(3, n // 3 + 1)[:, 1:].T,
+    ),
+    "cube": lambda n: (
+        (n // 6 + 1) * 4 * 3,
+        lambda a: a.reshape(n // 6 + 1, 4, 3)[1:, :3, 1:],
+    ),
+    "columns": lambda n: (5 * n // 3, lambda a: a.reshape(-1, 5)[:, 1:4]),
+}
+
+
+# Datatypes: of n items, how many elements there are, which of them the first
+# item has, the extent of an item, and how it is made.
+def vector(n):
+    return 11 * n, 2 * np.arange(EACH), 11, lambda b: b.Create_vector(6, 1, 2)
+
+
+def subarray(n):
+    at = np.arange(20).reshape(4, 5)[1:, 2:4].ravel()
+    return 20 * n, at, 20, lambda b: b.Create_subarray([4, 5], [3, 2], [1, 2])
+
+
+def resized(n):
+    """Columns of a matrix."""
+
+    def make(base):
+        column = base.Create_vector(EACH, 1, n)
+        return column.Create_resized(0, base.Get_size())
+
+    return EACH * n, n * np.arange(EACH), 1, make
+
+
+def dense(n):
+    return EACH * n, np.arange(EACH), EACH, lambda b: b.Create_contiguous(6)
+
+
+DATATYPES = {f.__name__: f for f in (vector, subarray, resized, dense)}
+LAYOUTS = (*ARRAYS, *DATATYPES)
+FILL = -7.0
+
+
+class Laid:
+    """Elements, many times EACH, somewhere in an array on a GPU."""
+
+    def __init__(self, kind, layout, values):
+        values = np.asarray(values)
+        n = values.size
+        self.datatype = None
+        if layout == "plain":
+            length, view = n, lambda a: a
+        elif layout in ARRAYS:
+            length, view = ARRAYS[layout](n)
+        else:
+            items = n // EACH
+            length, at, extent, make = DATATYPES[layout](items)
+            self.places = extent * np.arange(items)[:, None] + at
+            element = MPI._typedict[values.dtype.char]
+            self.datatype = make(element).Commit()
+        if self.datatype is None:
+            self.places = view(np.arange(length))
+        self.places = self.places.ravel()
+        self.before = np.full(length, FILL, values.dtype)
+        self.before[self.places] = values
+        self.base = kinds.make(kind, self.before)
+        self.array = self.base
+        if self.datatype is None:
+            whole = self.base
+            if kind in kinds.DEVICE_KINDS:
+                whole = wm.asarray(whole)
+            self.array = view(whole)
+
+    def whole(self):
+        if self.datatype is None:
+            return self.array
+        return [self.base, self.places.size // EACH, self.datatype]
+
+    def equal(self):
+        if self.datatype is None:
+            return self.array
+        return [self.base, ITEMS, self.datatype]
+
+    def varying(self, counts, displs):
+        """Of items."""
+        if self.datatype is None:
+            counts, displs = ([EACH * n for n in x] for x in (counts, displs))
+            return [self.array, counts, displs, None]
+        return [self.base, (counts, displs), self.datatype]
+
+    def check(self, expected):
+        want = self.before.copy()
+        want[self.places] = expected
+        found = kinds.values_of(self.base)
+        np.testing.assert_array_equal(found, want)
+
+
+def do(comm, name, begins, *args):
+    if begins:
+        name = "I" + name[0].lower() + name[1:]
+    request = getattr(comm, name)(*args)
+    if begins:
+        request.Wait()
+
+
+def given(rank, blocks):
+    return 1000.0 * rank + np.arange(blocks * BLOCK)
+
+
+def place_blocks(size, counts):
+    """Where blocks of items lie, the last first, one item between them."""
+    displs = [
+        sum(counts[rank + 1 :]) + size - 1 - rank for rank in range(size)
+    ]
+    return displs, sum(counts) + size - 1
+
+
+def spread(values, counts, displs, total):
+    """Blocks of items, and FILL between them."""
+    into, at = np.full(total * EACH, FILL), 0
+    for count, displ in zip(counts, displs, strict=True):
+        size = count * EACH
+        into[displ * EACH :][:size] = values[at : at + size]
+        at += size
+    return into
+
+
+class Case:
+    """What one rank gives to a call, and what it must have at its end."""
+
+    def __init__(self, comm, name, sends, receives, root):
+        """Make the buffers: sends, receives: (kind, layout)."""
+        rank, size = comm.rank, comm.size
+        self.sent = self.received = self.expected = None
+        self.args = getattr(self, "_" + name.lower())(
+            rank, size, sends, receives, root
+        )
+        if name == "Reduce_scatter":
+            self.args += ([BLOCK] * size,)
+        if name in REDUCTIONS:
+            self.args += (MPI.SUM,)
+        if name in ROOTED:
+            self.args += (root,)
+
+    def take(self, sends, receives, sent, room, expected):
+        """Buffers of what is sent, of as much as is received."""
+        if sent is not None:
+            self.sent, self.values = Laid(*sends, sent), sent
+        if expected is not None:
+            room = np.full(room, FILL) if np.isscalar(room) else room
+            self.received = Laid(*receives, room)
+            self.expected = expected
+
+    def check(self):
+        if self.sent is not None:
+            self.sent.check(self.values)
+        if self.received is not None:
+            self.received.check(self.expected)
+
+    def _bcast(self, rank, size, sends, receives, root):
+        values = given(root, 3)
+        if rank == root:
+            self.take(sends, receives, values, 0, None)
+            return (self.sent.whole(),)
+        self.take(sends, receives, None, values.size, values)
+        return (self.received.whole(),)
+
+    def _gather(self, rank, size, sends, receives, root, everyone=False):
+        gets = everyone or rank == root
+        blocks = np.concatenate([given(r, 1) for r in range(size)])
+        expected = blocks if gets else None
+        self.take(sends, receives, given(rank, 1), blocks.size, expected)
+        return self.sent.whole(), self.received.equal() if gets else None
+
+    def _allgather(self, *args):
+        return self._gather(*args, everyone=True)
+
+    def _gatherv(self, rank, size, sends, receives, root, everyone=False):
+        counts = [r % 2 + 1 for r in range(size)]
+        displs, total = place_blocks(size, counts)
+        mine = [given(r, 1)[: counts[r] * EACH] for r in range(size)]
+        gets = everyone or rank == root
+        expected = spread(np.concatenate(mine), counts, displs, total)
+        self.take(
+            sends,
+            receives,
+            mine[rank],
+            total * EACH,
+            expected if gets else None,
+        )
+        into = self.received.varying(counts, displs) if gets else None
+        return self.sent.whole(), into
+
+    def _allgatherv(self, *args):
+        return self._gatherv(*args, everyone=True)
+
+    def _scatter(self, rank, size, sends, receives, root):
+        values = given(root, size)
+        expected = values[rank * BLOCK :][:BLOCK]
+        at_root = values if rank == root else None
+        self.take(sends, receives, at_root, BLOCK, expected)
+        return self.sent and self.sent.equal(), self.received.whole()
+
+    def _scatterv(self, rank, size, sends, receives, root):
+        counts = [r % 2 + 1 for r in range(size)]
+        displs, total = place_blocks(size, counts)
+        values = spread(given(root, size), counts, displs, total)
+        length = counts[rank] * EACH
+        expected = values[displs[rank] * EACH :][:length]
+        at_root = values if rank == root else None
+        self.take(sends, receives, at_root, length, expected)
+        sent = self.sent and self.sent.varying(counts, displs)
+        return sent, self.received.whole()
+
+    def _alltoall(self, rank, size, sends, receives, root):
+        expected = np.concatenate(
+            [given(r, size)[rank * BLOCK :][:BLOCK] for r in range(size)]
+        )
+        values = given(rank, size)
+        self.take(sends, receives, values, values.size, expected)
+        return self.sent.equal(), self.received.equal()
+
+    def _alltoallv(self, rank, size, sends, receives, root):
+        counts = [(rank + r) % 2 + 1 for r in range(size)]
+        displs, total = place_blocks(size, counts)
+        blocks = [
+            given(r, size)[rank * BLOCK :][: n * EACH]
+            for r, n in enumerate(counts)
+        ]
+        mine = [
+            given(rank, size)[r * BLOCK :][: n * EACH]
+            for r, n in enumerate(counts)
+        ]
+        values = spread(np.concatenate(mine), counts, displs, total)
+        expected = spread(np.concatenate(blocks), counts, displs, total)
+        self.take(sends, receives, values, total * EACH, expected)
+        return (
+            self.sent.varying(counts, displs),
+            self.received.varying(counts, displs),
+        )
+
+    def _reduce(self, rank, size, sends, receives, root, ranks=None):
+        ranks = range(size) if ranks is None else ranks
+        expected = sum(given(r, 2) for r in ranks)
+        gets = root is None or rank == root
+        self.take(
+            sends,
+            receives,
+            given(rank, 2),
+            2 * BLOCK,
+            expected if gets else None,
+        )
+        return self.sent.whole(), self.received and self.received.whole()
+
+    def _allreduce(self, rank, size, sends, receives, root):
+        return self._reduce(rank, size, sends, receives, None)
+
+    def _scan(self, rank, size, sends, receives, root):
+        return self._reduce(rank, size, sends, receives, None, range(rank + 1))
+
+    def _exscan(self, rank, size, sends, receives, root):
+        args = self._reduce(rank, size, sends, receives, None, range(rank))
+        if rank == 0:
+            self.expected = np.full(2 * BLOCK, FILL)
+        return args
+
+    def _reduce_scatter(self, rank, size, sends, receives, root):
+        expected = sum(given(r, size) for r in range(size))
+        self.take(
+            sends,
+            receives,
+            given(rank, size),
+            BLOCK,
+            expected[rank * BLOCK :][:BLOCK],
+        )
+        return self.sent.whole(), self.received.whole()
+
+    _reduce_scatter_block = _reduce_scatter
+
+
+MOVES = (
+    *("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
+    *("Allgatherv", "Alltoall", "Alltoallv"),
+)
+CALLS = [
+    (name, layout)
+    for name in (*MOVES, *REDUCTIONS)
+    for layout in (ARRAYS if name in REDUCTIONS else LAYOUTS)
+]
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("name, layout", CALLS)
+def test_values_and_gaps(comm, name, layout, begins):
+    kind = kinds.DEVICE_KINDS[len(name + layout) % len(kinds.DEVICE_KINDS)]
+    root = comm.size - 1
+    case = Case(comm, name, (kind, layout), (kind, layout), root)
+    comm.Barrier()  # closes mappings of what was freed
+    done = counted(lambda: do(comm, name, begins, *case.args))
+    assert done == (1, 0)
+    case.check()
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("name", ["Bcast", "Alltoall", "Alltoallv", "Scan"])
+def test_ranks_differ_in_their_layouts(comm, name, begins):
+    layouts = ("plain", *(ARRAYS if name in REDUCTIONS else LAYOUTS))
+    for shift in range(len(layouts)):
+        first = layouts[(shift + comm.rank) % len(layouts)]
+        second = layouts[(shift + 2 * comm.rank + 1) % len(layouts)]
+        case = Case(comm, name, ("device", first), ("pool", second), 0)
+        done = counted(lambda args=case.args: do(comm, name, begins, *args))
+        assert done == (1, 0)
+        case.check()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("name", [*MOVES, *REDUCTIONS])
+def test_one_rank_is_a_host(comm, name, begins):
+    """MPI does it."""
+    layouts = tuple(ARRAYS) if name in REDUCTIONS else LAYOUTS
+    for shift, layout in enumerate(layouts):
+        kind = "device"
+        if comm.rank == shift % comm.size:
+            kind, layout = "host", "plain"
+        case = Case(comm, name, (kind, layout), (kind, layout), 0)
+        done = counted(lambda args=case.args: do(comm, name, begins, *args))
+        assert done[0] == 0
+        case.check()
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("layout", ["strided", "columns"])
+def test_in_place(comm, layout, begins):
+    rank, size = comm.rank, comm.size
+    total = sum(given(r, 2) for r in range(size))
+
+    def check(name, values, expected, buffer="whole"):
+        laid = Laid("device", layout, values)
+        args = [MPI.IN_PLACE, getattr(laid, buffer)()]
+        done = counted(lambda: do(comm, name, begins, *args))
+        assert done == (1, 0)
+        laid.check(expected)
+
+    check("Allreduce", given(rank, 2), total)
+    check("Scan", given(rank, 2), sum(given(r, 2) for r in range(rank + 1)))
+    blocks = np.concatenate([given(r, 1) for r in range(size)])
+    mine = np.full(blocks.size, FILL)
+    own = slice(rank * BLOCK, (rank + 1) * BLOCK)
+    mine[own] = blocks[own]
+    check("Allgather", mine, blocks)
+    values = np.concatenate([given(r, size)[own] for r in range(size)])
+    check("Alltoall", given(rank, size), values)
+    first = given(rank, size)
+    first[:BLOCK] = sum(given(r, size) for r in range(size))[own]
+    check("Reduce_scatter_block", given(rank, size), first)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+def test_parts_of_one_array(comm, begins):
+    """What is sent lies between what is received into."""
+    size = comm.size
+    both = wm.array(np.full(2 * BLOCK * size, float(comm.rank)))
+    for name in ("Alltoall", "Allreduce"):
+        both[0::2].assign(np.full(BLOCK * size, float(comm.rank)))
+        done = counted(
+            lambda name=name: do(comm, name, begins, both[0::2], both[1::2])
+        )
+        assert done == (1, 0)
+        want = np.repeat(np.arange(size), BLOCK)
+        if name == "Allreduce":
+            want = np.full(BLOCK * size, sum(range(size)))
+        found = both.numpy()
+        np.testing.assert_array_equal(found[1::2], want)
+        assert (found[0::2] == comm.rank).all()
+
+
+def test_blocks_leave_what_is_between_them(comm):
+    """What another call writes meanwhile stays."""
+    size = comm.size
+    into = wm.zeros((2 * size, 4))
+    column = into[:, 1]
+    mine = wm.full(1, comm.rank + 1.0)
+    ones = [1] * size
+    even = [2 * rank for rank in range(size)]
+    odd = [2 * rank + 1 for rank in range(size)]
+    requests = [
+        comm.Iallgatherv(mine, [column, (ones, even)]),
+        comm.Iallgatherv(mine, [column, (ones, odd)]),
+    ]
+    MPI.Request.Waitall(requests)
+    want = np.zeros((2 * size, 4))
+    want[:, 1] = np.repeat(np.arange(1.0, size + 1), 2)
+    np.testing.assert_array_equal(into.numpy(), want)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+def test_long_ones_in_two_phases(comm, begins):
+    """Ranks read what others have received, packed."""
+    n = 2_000_000
+    base = wm.zeros((n, 2), "float32")
+    values = np.arange(n) % 1000
+    base[:, 1].assign((values + comm.rank).astype("float32"))
+    into = wm.full((n, 3), -1.0, "float32")
+    done = counted(
+        lambda: do(comm, "Allreduce", begins, base[:, 1], into[:, 1])
+    )
+    assert done == (1, 0)
+    found = into.numpy()
+    want = values * comm.size + sum(range(comm.size))
+    np.testing.assert_array_equal(found[:, 1], want)
+    assert (found[:, ::2] == -1).all()
+    done = counted(lambda: do(comm, "Bcast", begins, into[:, comm.rank % 2]))
+    assert done == (1, 0)
+    np.testing.assert_array_equal(into.numpy()[:, comm.rank % 2], -1)
+
+
+def test_what_only_mpi_can_walk(comm):
+    """By way of the host, as it is."""
+    kind = MPI.DOUBLE.Create_indexed([1, 2, 3], [0, 2, 6]).Commit()
+    at = np.array([0, 2, 3, 6, 7, 8])
+    sent, into = np.zeros(18), np.full(18, -1.0)
+    places = np.concatenate([at, 9 + at])
+    sent[places] = np.arange(12) + 1
+    want = into.copy()
+    want[places] = sent[places]
+    for name in ("Bcast", "Ibcast"):
+        array = wm.array(sent if comm.rank == 0 else into)
+        request = getattr(comm, name)([array, 2, kind], 0)
+        if request is not None:
+            request.Wait()
+        if comm.rank > 0:
+            np.testing.assert_array_equal(array.numpy(), want)
+    if comm.rank > 0:
+        array = wm.array(into)
+        comm.Bcast([array[:12], MPI.DOUBLE], 0)
+        np.testing.assert_array_equal(array.numpy()[:12], sent[places])
+    else:
+        comm.Bcast([wm.array(sent), 2, kind], 0)
+
+
+def test_reductions_of_datatypes_are_mpis(comm):
+    kind = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    arrays = wm.ones(10), wm.ones(10)
+    for name in ("Reduce", "Allreduce", "Scan"):
+        with pytest.raises((MPI.Exception, ValueError)):
+            sent, into = ([a, 2, kind] for a in arrays)
+            do(comm, name, False, sent, into)
+
+
+def test_what_is_refused(comm):
+    """Before anything is begun."""
+    into = wm.zeros((4, 4))
+    kind = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    sent = wm.zeros(4)
+    with pytest.raises(ValueError, match="contiguous"):
+        comm.Allgather(sent, [into[:, 0], 1, kind])
+    strides = wm.zeros(1).reshape(1)
+    if hasattr(wm, "broadcast_to"):
+        with pytest.raises((ValueError, BufferError)):
+            comm.Bcast(wm.broadcast_to(strides, (4,)))
+    comm.Barrier()
+
+
+simulated = pytest.mark.skipif(
+    not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+
+
+@pytest.mark.ranks(2)
+@simulated
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Allreduce"])
+def test_a_rank_that_fails(comm, fail, name, begins):
+    """All raise, whether it packs or unpacks, and the next one is right."""
+    for sends, receives in (("cube", "plain"), ("plain", "cube")):
+        buffers = ("device", sends), ("device", receives)
+        case = Case(comm, name, *buffers, 0)
+        do(comm, name, begins, *case.args)
+        case.check()
+        case = Case(comm, name, *buffers, 0)
+        if comm.rank == 1:
+            fail("LaunchKernel")
+        with pytest.raises(wm.CudaError):
+            do(comm, name, begins, *case.args)
+        case = Case(comm, name, *buffers, 0)
+        do(comm, name, begins, *case.args)
+        case.check()
+
+
+# One rank has no memory for a copy without gaps.
+NO_MEMORY = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    base = wm.zeros(6_000_000, np.uint8)
+    kind = MPI.BYTE.Create_vector(3_000_000, 1, 2).Commit()
+    other = wm.zeros(4_000_000, np.uint8) if comm.rank == 0 else None
+
+    def call(name, specification):
+        base.assign(np.full(6_000_000, comm.rank + 1, np.uint8))
+        before = wm.stats()
+        request = getattr(comm, name)(specification, 1)
+        if request is not None:
+            request.Wait()
+        after = wm.stats()
+        found = base.numpy()
+        assert (found[1::2] == comm.rank + 1).all()
+        assert (found[::2] == 2).all()
+        for key in "ipc_collectives", "staged_collectives":
+            print(after[key] - before[key], end=" ")
+
+    for name in "Bcast", "Ibcast":
+        call(name, [base, 1, kind])
+        call(name, base[::2])
+    other = None
+    call("Bcast", base[::2])
+    print(flush=True)
+"""
+
+
+@pytest.mark.programs
+@simulated
+def test_the_host_serves_where_memory_is_short(tmp_path):
+    printed = ranks.run_text(tmp_path, NO_MEMORY, SIMCUDA_MEMORY="12000000")
+    expected = [*["0", "1"] * 4, "1", "0"]
+    assert printed.split() == 2 * expected, printed
