@@ -115,9 +115,9 @@ class CupyArrays(Way):
 
 
 class Warpmpi(Way):
-    """warpmpi's own arrays. CUDA graphs it refuses."""
+    """warpmpi's own arrays."""
 
-    modes = "synced", "stream"
+    modes = "synced", "stream", "graph"
     everything = True
 
     def __init__(self, world):
@@ -155,6 +155,17 @@ class Warpmpi(Way):
 
     def wait(self):
         self.stream.synchronize()
+
+    def captured(self, op, n):
+        if self.on(self.stream, op, n) is None:
+            return None
+        cupy = importlib.import_module("cupy")
+        cupy.cuda.Device(self.device.ordinal).use()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        call = self.on(self.stream, op, n)
+        call()  # so that nothing is left to be set up
+        self.stream.synchronize()
+        return capture(self.stream, call)
 
     def about(self):
         peer = (self.world.rank + 1) % self.world.size

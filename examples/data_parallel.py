@@ -104,9 +104,13 @@ class Network:
 
 @functools.cache
 def side_stream() -> wm.Stream | None:
-    """A stream for sums, where all ranks are on one host; collective."""
-    hosts = MPI.COMM_WORLD.allgather(MPI.Get_processor_name())
-    return wm.Stream() if len(set(hosts)) == 1 else None
+    """A stream for sums, where the GPUs of all ranks reach each other; collective."""
+    stream = wm.Stream()
+    try:
+        wm.Comm(MPI.COMM_WORLD).on(stream).Barrier()
+    except (ValueError, wm.CudaError):  # on all ranks: they are on several hosts, say
+        return None
+    return stream
 
 
 def beside(comm: MPI.Intracomm, array: Array) -> Any:
