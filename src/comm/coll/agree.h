@@ -11,12 +11,12 @@
 #include "comm/comm/comm.h"
 
 #define WM_AGREE_VALUES 12
-#define WM_AGREE_BYTES 2024 // of payload, at most
+#define WM_AGREE_BYTES 2016 // of payload, at most
 
 typedef struct {
     int64_t values[WM_AGREE_VALUES];
     uint64_t nbytes; // of the payload; 0: this rank has none (yet)
-    char payload[WM_AGREE_BYTES];
+    _Alignas(16) char payload[WM_AGREE_BYTES];
 } wm_agree_t;
 
 // All ranks call it in the same order as their collectives. MPI's errors.
