@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "array/copy.h"
-#include "array/layout.h"
 
 void
 wm_strided_init(wm_strided_t *strided, char *data, int64_t run)
@@ -70,6 +69,88 @@ wm_strided_repeats(const wm_strided_t *strided)
     for (int i = 0; i < strided->ndim; ++i)
         repeats |= strided->strides[i] == 0;
     return repeats;
+}
+
+void
+wm_strided_bounds(const wm_strided_t *strided, char **low, char **high)
+{
+    *low = strided->data;
+    *high = strided->data + strided->run;
+    for (int i = 0; i < strided->ndim; ++i) {
+        int64_t length = (strided->shape[i] - 1) * strided->strides[i];
+        *(length < 0 ? low : high) += length;
+    }
+}
+
+bool
+wm_strided_cut(const wm_strided_t *strided, size_t at, size_t nbytes,
+               wm_strided_t *part)
+{
+    size_t all = wm_strided_nbytes(strided);
+    char *data = strided->data;
+    int first = 0;
+    for (; first < strided->ndim; ++first) {
+        size_t inner = all / (size_t)strided->shape[first];
+        if (at % inner == 0 && nbytes % inner == 0)
+            break;
+        if (at / inner != (at + nbytes - 1) / inner)
+            return false;
+        data += (int64_t)(at / inner) * strided->strides[first];
+        at %= inner;
+        all = inner;
+    }
+    if (first == strided->ndim) {
+        wm_strided_init(part, data + at, (int64_t)nbytes);
+        return true;
+    }
+    size_t inner = all / (size_t)strided->shape[first];
+    int64_t stride = strided->strides[first];
+    wm_strided_init(part, data + (int64_t)(at / inner) * stride, strided->run);
+    for (int i = strided->ndim - 1; i > first; --i)
+        if (!wm_strided_repeat(part, strided->shape[i], strided->strides[i]))
+            return false;
+    return wm_strided_repeat(part, (int64_t)(nbytes / inner), stride);
+}
+
+// The extent and the stride of a dimension, 0 being the fastest: the run.
+static int64_t
+extent_of(const wm_strided_t *strided, int at, int64_t *stride)
+{
+    int i = strided->ndim - at;
+    *stride = at > 0 ? strided->strides[i] : 1;
+    return at > 0 ? strided->shape[i] : strided->run;
+}
+
+bool
+wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
+                wm_layout_t *layout)
+{
+    wm_array_t to = {.dtype = WM_UINT8, .data = dst->data};
+    wm_array_t from = {.dtype = WM_UINT8, .data = src->data};
+    int i = 0, j = 0;
+    int64_t into, off, left = extent_of(dst, i, &into),
+                       right = extent_of(src, j, &off);
+    for (;;) { // the fastest first
+        int64_t both = left < right ? left : right;
+        if (to.ndim == WM_MAX_NDIM || left % both != 0 || right % both != 0)
+            return false;
+        to.shape[to.ndim] = from.shape[to.ndim] = both;
+        to.strides[to.ndim] = into;
+        from.strides[to.ndim++] = off;
+        left /= both;
+        right /= both;
+        into *= both;
+        off *= both;
+        if (left == 1 && i < dst->ndim)
+            left = extent_of(dst, ++i, &into);
+        if (right == 1 && j < src->ndim)
+            right = extent_of(src, ++j, &off);
+        if (left == 1 && right == 1)
+            break;
+    }
+    from.ndim = to.ndim;
+    wm_layout_init(layout, &to, &from);
+    return true;
 }
 
 // One direction of a copy, and how far it has come.

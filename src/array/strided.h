@@ -7,6 +7,7 @@
 #define WM_ARRAY_STRIDED_H
 
 #include "array/array.h"
+#include "array/layout.h"
 
 #define WM_STRIDED_NDIM (WM_MAX_NDIM - 1) // the run is a dimension as well
 
@@ -37,6 +38,22 @@ wm_strided_nbytes(const wm_strided_t *strided);
 // Whether a byte is there more than once, by a stride of 0.
 bool
 wm_strided_repeats(const wm_strided_t *strided);
+
+// The lowest byte, and the one behind the highest.
+void
+wm_strided_bounds(const wm_strided_t *strided, char **low, char **high);
+
+// The `nbytes` from byte `at` on, which are there, where these are in strides
+// as well; else false.
+bool
+wm_strided_cut(const wm_strided_t *strided, size_t at, size_t nbytes,
+               wm_strided_t *part);
+
+// How the bytes of one become those of another, which has as many; false where
+// no dimensions walk both.
+bool
+wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
+                wm_layout_t *layout);
 
 // Enqueue a copy between the first `nbytes` of it and contiguous memory. Both
 // can be reached by kernels on `device`; for -1 both are host memory, and it

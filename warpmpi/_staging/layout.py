@@ -103,6 +103,14 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
     yield from zip(displs, counts, map(_named, types), strict=True)
 
 
+def separate_blocks(value: Any, count: int) -> list[_Block] | None:
+    """Give the blocks of a buffer of Alltoallw; None where they are not."""
+    try:
+        return list(_typed_blocks(list(value[1:]), count))
+    except _WRONG:
+        return None
+
+
 def blocks_of(
     itemsize: int, nbytes: int, rest: list[Any], form: str, count: int
 ) -> Iterator[_Block]:

@@ -21,6 +21,7 @@
     X(ALLGATHERV, "Allgatherv")                                               \
     X(ALLTOALL, "Alltoall")                                                   \
     X(ALLTOALLV, "Alltoallv")                                                 \
+    X(ALLTOALLW, "Alltoallw")                                                 \
     X(REDUCE, "Reduce")                                                       \
     X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
     X(SCAN, "Scan")                                                           \

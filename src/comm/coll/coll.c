@@ -387,12 +387,24 @@ has_gaps(const wm_coll_t *asked)
     return (size_t)size != asked->size;
 }
 
+static void
+find_bounds(const wm_buffer_t *buffer, char **low, char **high)
+{
+    *low = buffer->data;
+    *high = buffer->data + buffer->nbytes;
+    if (buffer->pattern != NULL && wm_pattern_is_strided(buffer->pattern))
+        wm_pattern_bounds(buffer->pattern, low, high);
+}
+
 bool
 wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
 {
-    return send != NULL && receive != NULL && wm_buffer_on_device(send)
-           && send->data < receive->data + receive->nbytes
-           && receive->data < send->data + send->nbytes;
+    char *low, *high, *from, *behind;
+    if (send == NULL || receive == NULL || !wm_buffer_on_device(send))
+        return false;
+    find_bounds(send, &low, &high);
+    find_bounds(receive, &from, &behind);
+    return low < behind && from < high;
 }
 
 static int

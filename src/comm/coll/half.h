@@ -35,8 +35,8 @@ wm_half_number(MPI_Datatype type);
 const char *
 wm_half_name(int64_t number);
 
-// As of wm_native_reduces, of these types and all others whose elements have
-// as many bytes.
+// The kernels' names of a type of theirs or of any other, whose elements have
+// `size` bytes, and of the operation; false where they have none.
 bool
 wm_half_reduces(MPI_Datatype type, size_t size, MPI_Op op,
                 wm_reduce_type_t *kind, wm_reduce_op_t *by);

@@ -8,7 +8,6 @@
 #include "comm/coll/await.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/message/element.h"
 #include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
 #include "comm/way/transport.h"
@@ -49,16 +48,42 @@ is_taken(const wm_buffer_t *buffer, int *device)
     return true;
 }
 
-static bool
-stands_in(const wm_buffer_t *source, bool copied)
+const wm_spread_t *
+wm_said_gaps(const wm_said_t *said, int to)
 {
-    return copied || !source->memory.exportable || source->pattern != NULL;
+    return said->gaps == WM_SAID_DENSE  ? NULL
+           : said->gaps == WM_SAID_GAPS ? &said->all
+                                        : &said->each[to];
+}
+
+// Says where what is sent lies, with its gaps; false where that is too much.
+static bool
+say_gaps(const wm_buffer_t *source, int ranks, wm_said_t *said)
+{
+    const wm_pattern_t *pattern = source->pattern;
+    bool one = pattern->count == 1;
+    if (!one && (pattern->count != ranks || ranks > WM_SAID_EACH))
+        return false;
+    for (int i = 0; i < pattern->count; ++i)
+        if (!wm_spread_say(&pattern->parts[i], source->data,
+                           one ? &said->all : &said->each[i]))
+            return false;
+    said->gaps = one ? WM_SAID_GAPS : WM_SAID_GAPS_EACH;
+    return true;
+}
+
+// Whether others read a copy of it, without gaps.
+static bool
+stands_in(const wm_native_t *native, const wm_buffer_t *source, bool copied)
+{
+    return copied || !source->memory.exportable
+           || (source->pattern != NULL && native->said.gaps == WM_SAID_DENSE);
 }
 
 static bool
 is_too_long(const wm_buffer_t *source, bool copied)
 {
-    return source->pattern == NULL && stands_in(source, copied)
+    return source->pattern == NULL && (copied || !source->memory.exportable)
            && source->nbytes > STAND_IN_BYTES;
 }
 
@@ -82,9 +107,9 @@ copy_source(wm_native_t *native, const wm_buffer_t *source, wm_error_t *err)
         return code;
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)source->nbytes);
     return source->pattern != NULL
-               ? wm_strided_pack(&source->pattern->strided, native->source,
-                                 source->nbytes, native->device, from->stream,
-                                 err)
+               ? wm_pattern_pack_part(source->pattern, 0, native->source,
+                                      source->nbytes, native->device,
+                                      from->stream, err)
                : wm_memory_copy(native->device, native->source, source->data,
                                 source->nbytes, from->stream, err);
 }
@@ -99,7 +124,7 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     wm_pointer_t memory = source->memory;
     native->source = source->data;
     int code = 0;
-    if (stands_in(source, copied)) {
+    if (stands_in(native, source, copied)) {
         code = take_block(native, source->nbytes, &native->stand_in, err);
         if (code < 0)
             return native->capable ? code : 0;
@@ -122,22 +147,34 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     return 0;
 }
 
+// Memory without gaps in place of a target that has some.
 static int
-open_target(wm_native_t *native, const wm_buffer_t *target, wm_error_t *err)
+take_landing(wm_native_t *native, size_t nbytes, wm_pointer_t *memory,
+             wm_error_t *err)
+{
+    int code = take_block(native, nbytes, &native->landing, err);
+    if (code < 0)
+        return code;
+    native->target = wm_block_pointer(native->landing);
+    wm_block_describe(native->landing, memory);
+    return 0;
+}
+
+static int
+open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
+            wm_error_t *err)
 {
     wm_pointer_t memory = target->memory;
     int code = 0;
     native->target = target->data;
-    if (target->pattern != NULL) {
-        code = take_block(native, target->nbytes, &native->landing, err);
-        if (code < 0)
-            return native->capable ? code : 0;
-        native->target = wm_block_pointer(native->landing);
-        wm_block_describe(native->landing, &memory);
-        native->unpacked = target;
-    }
+    native->gaps = target->pattern;
+    native->nbytes = target->nbytes;
+    if (native->gaps != NULL && !moved)
+        code = take_landing(native, target->nbytes, &memory, err);
+    if (code < 0)
+        return native->capable ? code : 0;
     code = wm_access_open(&native->into, err);
-    if (code < 0 || !memory.exportable)
+    if (code < 0 || !memory.exportable || moved)
         return code;
     wm_engine_lock();
     native->said.readable = wm_place_export(native->target, &memory,
@@ -166,7 +203,11 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
-    said->aliased = in_place && !stands_in(source, given->copied);
+    if (given->moved && !given->copied && source != NULL
+        && source->pattern != NULL && source->memory.exportable
+        && source->nbytes > 0)
+        (void)say_gaps(source, comm->size, said);
+    said->aliased = in_place && !stands_in(native, source, given->copied);
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
     int code = 0;
@@ -182,7 +223,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
                         native->device);
         code = wm_producer_refuse_capture(&receive->producer, err);
         if (code == 0 && receive->nbytes > 0)
-            code = open_target(native, receive, err);
+            code = open_target(native, receive, given->moved, err);
     }
     return code;
 }
@@ -261,23 +302,53 @@ map_all(wm_native_run_t *run)
     return code;
 }
 
+// What is moved out of the memory of a rank.
+static wm_spread_move_t
+move_of(const wm_native_run_t *run, const wm_move_t *move)
+{
+    const wm_native_t *native = run->native;
+    const wm_said_t *said = wm_agree_said(native->gates, move->first);
+    return (wm_spread_move_t){
+        .gaps = wm_said_gaps(said, native->comm->rank),
+        .origin = run->places[move->result][move->first],
+        .from = move->from,
+        .pattern = native->landing == NULL ? native->gaps : NULL,
+        .target = native->target,
+        .into = move->into,
+        .nbytes = move->nbytes,
+    };
+}
+
+// Where some moves cannot step over the gaps of both sides.
+static int
+land(wm_native_run_t *run)
+{
+    wm_native_t *native = run->native;
+    wm_pointer_t memory;
+    bool moves = true;
+    for (int i = 0; i < run->plan->count; ++i) {
+        wm_spread_move_t move = move_of(run, &run->plan->moves[i]);
+        moves &= wm_spread_can_move(&move);
+    }
+    return moves ? 0
+                 : take_landing(native, native->nbytes, &memory, &run->why);
+}
+
 static int
 enqueue(wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
     const void *sources[WM_REDUCE_SOURCES];
-    char *into = native->target + move->into;
+    wm_spread_move_t one = move_of(run, move);
+    if (move->count == 1)
+        return wm_spread_move(&one, native->device, native->into.stream,
+                              &run->why);
     for (int k = 0; k < move->count; ++k)
         sources[k] = run->places[move->result][move->first + k] + move->from;
-    if (move->count > 1)
-        return wm_reduce_launch(native->device, run->type, run->op, into,
-                                sources, move->count,
-                                move->nbytes / wm_reduce_size(run->type),
-                                native->into.stream, &run->why);
-    return into == sources[0]
-               ? 0
-               : wm_memory_copy(native->device, into, sources[0], move->nbytes,
-                                native->into.stream, &run->why);
+    return wm_reduce_launch(native->device, run->type, run->op,
+                            native->target + move->into, sources, move->count,
+                            move->nbytes / wm_reduce_size(run->type),
+                            native->into.stream, &run->why);
 }
 
 // Before the first phase, and at the end of each, all tell how it goes.
@@ -333,9 +404,9 @@ unpack(wm_native_run_t *run)
         at = find_written(run->plan, at, &end);
         if (at == SIZE_MAX)
             break;
-        code = wm_strided_unpack_part(
-            &native->unpacked->pattern->strided, at, native->target + at,
-            end - at, native->device, native->into.stream, &run->why);
+        code = wm_pattern_unpack_part(native->gaps, at, native->target + at,
+                                      end - at, native->device,
+                                      native->into.stream, &run->why);
     }
     return code;
 }
@@ -352,7 +423,7 @@ follow(wm_native_run_t *run)
             run->native->into.idle = false;
         }
     if (code == 0 && run->phase == run->plan->phases - 1
-        && run->native->unpacked != NULL && run->plan->count > 0) {
+        && run->native->landing != NULL && run->plan->count > 0) {
         (void)!unpack(run); // in `why`
         run->moves = run->native->written = true;
         run->native->into.idle = false;
@@ -372,7 +443,7 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->type = type;
     run->op = op;
     run->why = *wrong;
-    run->unmapped = wrong->code == 0 && map_all(run) < 0;
+    run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
     // Nothing is written before all can go on: but what is written once can
     // be written again, where the host has what was sent.
     bool waits = plan->phases > 1;
@@ -494,56 +565,4 @@ wm_native_end(wm_native_t *native)
         wm_block_free(native->stand_in, 0, NULL, NULL);
     if (native->landing != NULL)
         wm_block_free(native->landing, 0, NULL, NULL);
-}
-
-// The numbers of what MPI calls those of array/dtype.h, and its pairs.
-static const int64_t *
-known_numbers(void)
-{
-    static _Atomic bool made;
-    static int64_t numbers[WM_REDUCE_TYPES];
-    const MPI_Datatype types[WM_REDUCE_TYPES] = {
-#define X(NAME, name, typestr, bytes, code, format, type)                     \
-    [WM_REDUCE_##NAME] = type,
-        WM_DTYPE_ROWS(X)
-#undef X
-            [WM_REDUCE_FLOAT_INT] = MPI_FLOAT_INT,
-        [WM_REDUCE_DOUBLE_INT] = MPI_DOUBLE_INT,
-        [WM_REDUCE_LONG_INT] = MPI_LONG_INT,
-        [WM_REDUCE_INT_INT] = MPI_2INT,
-        [WM_REDUCE_SHORT_INT] = MPI_SHORT_INT,
-    };
-    for (int i = 0; i < WM_REDUCE_TYPES && !made; ++i)
-        numbers[i] = types[i] != MPI_DATATYPE_NULL
-                         ? wm_element_number(types[i])
-                         : 0;
-    made = true;
-    return numbers;
-}
-
-bool
-wm_native_reduces(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
-                  wm_reduce_op_t *by)
-{
-    const MPI_Op ops[WM_REDUCE_OPS] = {
-        [WM_REDUCE_SUM] = MPI_SUM,         [WM_REDUCE_PROD] = MPI_PROD,
-        [WM_REDUCE_MIN] = MPI_MIN,         [WM_REDUCE_MAX] = MPI_MAX,
-        [WM_REDUCE_LAND] = MPI_LAND,       [WM_REDUCE_LOR] = MPI_LOR,
-        [WM_REDUCE_LXOR] = MPI_LXOR,       [WM_REDUCE_BAND] = MPI_BAND,
-        [WM_REDUCE_BOR] = MPI_BOR,         [WM_REDUCE_BXOR] = MPI_BXOR,
-        [WM_REDUCE_MINLOC] = MPI_MINLOC,   [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
-        [WM_REDUCE_REPLACE] = MPI_REPLACE, [WM_REDUCE_NO_OP] = MPI_NO_OP,
-    };
-    int at = 0, of = 0;
-    const int64_t *numbers = known_numbers();
-    while (at < WM_REDUCE_OPS && ops[at] != op)
-        ++at;
-    if (at == WM_REDUCE_OPS || type == MPI_DATATYPE_NULL)
-        return false;
-    int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);
-    while (of < WM_REDUCE_TYPES && numbers[of] != number)
-        ++of;
-    *kind = (wm_reduce_type_t)of;
-    *by = (wm_reduce_op_t)at;
-    return of < WM_REDUCE_TYPES && wm_reduce_takes(*kind, *by);
 }

@@ -11,9 +11,16 @@
 
 #include "array/access.h"
 #include "array/reduce.h"
+#include "comm/coll/spread.h"
 #include "comm/coll/plan.h"
 #include "comm/comm/comm.h"
 #include "comm/node/mapping.h"
+
+// Whether others read what is sent with its gaps: the same for all of it, or
+// of what it has for each rank.
+typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
+
+#define WM_SAID_EACH 16 // ranks of which it is told
 
 // What a rank says beside what they agree on.
 typedef struct {
@@ -26,22 +33,30 @@ typedef struct {
     bool in_place;    // as it was asked
     uint8_t kind, op; // of what is reduced
     int32_t root;
+    uint8_t gaps;         // wm_said_gaps_t
     uint64_t block;       // bytes of a block, where all are alike
     int32_t code, detail; // of its error
     char text[160];
+    wm_spread_t all;
     union {
         // What it has for each rank, where that is not alike.
         wm_span_t spans[WM_GATE_RANKS];
+        wm_spread_t each[WM_SAID_EACH];
         // What it sends, where that is short and on the host.
         _Alignas(16) char bytes[sizeof(wm_span_t) * WM_GATE_RANKS];
     };
 } wm_said_t;
+
+// Where rank `from` has what it sends to `to`, with its gaps; NULL: without.
+const wm_spread_t *
+wm_said_gaps(const wm_said_t *said, int to);
 
 // What a rank gives to a call.
 typedef struct {
     const wm_buffer_t *send, *receive; // NULL: none, or in place
     bool in_place; // what it sends is what it holds where it receives
     bool copied;   // of what is sent others read a copy, as it is written
+    bool moved;    // alone, in one phase: gaps are stepped over by who reads
 } wm_given_t;
 
 // One rank's side of a call.
@@ -52,10 +67,12 @@ typedef struct {
     int device;
     wm_access_t from, into;
     char *source, *target; // what we send, what we receive into, or NULL
+    size_t nbytes;         // that are received
     bool written;          // some of what we receive
-    // Of a source that cannot be exported or has gaps, of a target with gaps.
+    // Of a source that cannot be exported or has gaps that are not said, of a
+    // target with gaps that moves do not step over.
     wm_block_t *stand_in, *landing;
-    const wm_buffer_t *unpacked; // into this, from there; or NULL
+    const wm_pattern_t *gaps; // of the target, or NULL
     wm_said_t said;
 } wm_native_t;
 
@@ -130,10 +147,5 @@ wm_native_run(wm_native_t *native, const wm_plan_t *plan,
 
 void
 wm_native_end(wm_native_t *native);
-
-// The kernels' names of MPI's type and operation; false where they have none.
-bool
-wm_native_reduces(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
-                  wm_reduce_op_t *by);
 
 #endif

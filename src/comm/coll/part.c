@@ -23,6 +23,7 @@ static const wm_shape_t shapes[WM_CALL_KINDS] = {
     [WM_CALL_ALLGATHERV] = {.gathers = true, .varies = true},
     [WM_CALL_ALLTOALL] = {.scatters = true, .gathers = true},
     [WM_CALL_ALLTOALLV] = {.scatters = true, .gathers = true, .varies = true},
+    [WM_CALL_ALLTOALLW] = {.scatters = true, .gathers = true, .varies = true},
     [WM_CALL_REDUCE] = {.rooted = true, .reduces = true},
     [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true, .reduces = true},
     [WM_CALL_SCAN] = {.reduces = true},
@@ -103,6 +104,8 @@ has(const void *context, int from, int to)
     const wm_part_t *part = context;
     const wm_said_t *said = wm_agree_said(part->native.gates, from);
     wm_call_kind_t kind = part->call->kind;
+    if (said->gaps == WM_SAID_GAPS_EACH)
+        return (wm_span_t){0, wm_spread_nbytes(&said->each[to])};
     if (shapes[kind].rooted && from != part->call->root
         && shapes[kind].scatters)
         return (wm_span_t){0, 0};
@@ -149,7 +152,8 @@ wm_part_say(wm_part_t *part)
     }
     else if (call->receive != NULL)
         part->want = call->receive->nbytes / blocks_of(part);
-    if (!shapes[call->kind].varies || !sends(part))
+    if (!shapes[call->kind].varies || !sends(part)
+        || said->gaps == WM_SAID_GAPS_EACH)
         return;
     const wm_span_t *spans = call->sends;
     if (is_in_place(part) && shapes[call->kind].scatters)
@@ -303,6 +307,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
     bool in_place = is_in_place(part);
     // Else nobody reads what is written.
     bool overlaid = kind == WM_CALL_ALLTOALL || kind == WM_CALL_ALLTOALLV
+                    || kind == WM_CALL_ALLTOALLW
                     || kind == WM_CALL_REDUCE_SCATTER_BLOCK
                     || kind == WM_CALL_REDUCE_SCATTER || kind == WM_CALL_SCAN
                     || kind == WM_CALL_EXSCAN;
@@ -311,6 +316,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
         .receive = receives(part) ? call->receive : NULL,
         .in_place = in_place,
         .copied = in_place && overlaid,
+        .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
     };
     if (wm_coll_overlap(given.send, given.receive))
         given.copied = true;

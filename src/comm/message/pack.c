@@ -110,8 +110,8 @@ const wm_strided_t *
 wm_pack_by_mail(const wm_end_t *end)
 {
     bool mailed = by_kernel(end) && end->gaps.block == NULL
-                  && wm_mail_takes(&end->buffer.pattern->strided);
-    return mailed ? &end->buffer.pattern->strided : NULL;
+                  && wm_mail_takes(&end->buffer.pattern->parts[0]);
+    return mailed ? &end->buffer.pattern->parts[0] : NULL;
 }
 
 int
@@ -134,8 +134,9 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
-        code = wm_strided_pack(&end->buffer.pattern->strided, end->buffer.data,
-                               end->buffer.nbytes, device, stream, err);
+        code = wm_strided_pack(&end->buffer.pattern->parts[0],
+                               end->buffer.data, end->buffer.nbytes, device,
+                               stream, err);
     if (code == 0)
         code = wm_event_record(device, end->event, stream, err);
     end->recorded = code == 0;
@@ -156,7 +157,7 @@ wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
         code = wm_end_open_stream(end, err);
         stream = end->access.stream;
         if (code == 0)
-            code = wm_strided_pack(&end->buffer.pattern->strided,
+            code = wm_strided_pack(&end->buffer.pattern->parts[0],
                                    end->buffer.data, end->buffer.nbytes,
                                    device, stream, err);
     }
@@ -219,7 +220,7 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
     if (!by_kernel(end))
         return 0;
     end->gaps.enqueued = true;
-    return wm_strided_unpack(&end->buffer.pattern->strided, from,
+    return wm_strided_unpack(&end->buffer.pattern->parts[0], from,
                              wm_end_fitting_bytes(end), device, stream, err);
 }
 

@@ -14,6 +14,77 @@ wm_pattern_is_strided(const wm_pattern_t *pattern)
     return pattern->type == MPI_DATATYPE_NULL;
 }
 
+void
+wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high)
+{
+    *low = *high = pattern->parts[0].data;
+    for (int i = 0; i < pattern->count; ++i) {
+        char *first, *behind;
+        wm_strided_bounds(&pattern->parts[i], &first, &behind);
+        *low = first < *low ? first : *low;
+        *high = behind > *high ? behind : *high;
+    }
+}
+
+// The part in which byte `at` is, which is told from its begin then.
+static const wm_strided_t *
+find_part(const wm_pattern_t *pattern, size_t *at, size_t *nbytes)
+{
+    const wm_strided_t *part = pattern->parts;
+    *nbytes = wm_strided_nbytes(part);
+    while (*at >= *nbytes && part < pattern->parts + pattern->count - 1) {
+        *at -= *nbytes;
+        *nbytes = wm_strided_nbytes(++part);
+    }
+    return part;
+}
+
+bool
+wm_pattern_cut(const wm_pattern_t *pattern, size_t at, size_t nbytes,
+               wm_strided_t *part)
+{
+    size_t all;
+    const wm_strided_t *found = find_part(pattern, &at, &all);
+    return at + nbytes <= all && wm_strided_cut(found, at, nbytes, part);
+}
+
+static int
+copy_parts(const wm_pattern_t *pattern, size_t at, char *packed, size_t nbytes,
+           bool packs, int device, CUstream stream, wm_error_t *err)
+{
+    int code = 0;
+    while (nbytes > 0 && code == 0) {
+        size_t inside = at, all;
+        const wm_strided_t *part = find_part(pattern, &inside, &all);
+        size_t left = all - inside, length = nbytes < left ? nbytes : left;
+        code = packs ? wm_strided_pack_part(part, inside, packed, length,
+                                            device, stream, err)
+                     : wm_strided_unpack_part(part, inside, packed, length,
+                                              device, stream, err);
+        at += length;
+        packed += length;
+        nbytes -= length;
+    }
+    return code;
+}
+
+int
+wm_pattern_pack_part(const wm_pattern_t *pattern, size_t at, char *packed,
+                     size_t nbytes, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    return copy_parts(pattern, at, packed, nbytes, true, device, stream, err);
+}
+
+int
+wm_pattern_unpack_part(const wm_pattern_t *pattern, size_t at,
+                       const char *packed, size_t nbytes, int device,
+                       CUstream stream, wm_error_t *err)
+{
+    return copy_parts(pattern, at, (char *)packed, nbytes, false, device,
+                      stream, err);
+}
+
 // MPI's own packing counts in int, before MPI 4: in portions of elements.
 static int
 pack_elements(const wm_pattern_t *pattern, char *packed, size_t count,
@@ -64,7 +135,7 @@ wm_pattern_pack(const wm_pattern_t *pattern, char *packed, size_t nbytes,
                 char *base, MPI_Comm comm, wm_error_t *err)
 {
     if (wm_pattern_is_strided(pattern))
-        return wm_strided_pack(&pattern->strided, packed, nbytes, -1, NULL,
+        return wm_strided_pack(&pattern->parts[0], packed, nbytes, -1, NULL,
                                err);
     return pack_elements(pattern, packed, nbytes / pattern->size,
                          base != NULL ? base : pattern->data, true, comm, err);
@@ -75,7 +146,7 @@ wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
                   size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err)
 {
     if (wm_pattern_is_strided(pattern))
-        return wm_strided_unpack(&pattern->strided, packed, nbytes, -1, NULL,
+        return wm_strided_unpack(&pattern->parts[0], packed, nbytes, -1, NULL,
                                  err);
     size_t whole = nbytes / pattern->size, rest = nbytes % pattern->size;
     base = base != NULL ? base : pattern->data;
@@ -148,9 +219,6 @@ wm_pattern_copy(const wm_buffer_t *buffer, size_t at, size_t nbytes,
         return wm_memory_copy(device, packs ? packed : buffer->data + at,
                               packs ? buffer->data + at : packed, nbytes,
                               stream, err);
-    const wm_strided_t *strided = &buffer->pattern->strided;
-    return packs ? wm_strided_pack_part(strided, at, packed, nbytes, device,
-                                        stream, err)
-                 : wm_strided_unpack_part(strided, at, packed, nbytes, device,
-                                          stream, err);
+    return copy_parts(buffer->pattern, at, packed, nbytes, packs, device,
+                      stream, err);
 }

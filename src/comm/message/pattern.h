@@ -11,14 +11,16 @@
 #include "comm/engine/buffer.h"
 
 struct wm_pattern {
-    MPI_Datatype type; // MPI_DATATYPE_NULL: `strided` tells all
-    wm_strided_t strided;
+    MPI_Datatype type; // MPI_DATATYPE_NULL: `parts` tell all
     // With a type, which whoever made the pattern owns:
     char *data;      // where the first element is counted from
     size_t size;     // bytes of an element that travel
     MPI_Aint extent; // from one element to the next
     MPI_Aint low;    // from data to the lowest byte of any element
     size_t span;     // bytes from there to the highest
+    // Without: one after the other; of a message it is one.
+    int count;
+    wm_strided_t parts[];
 };
 
 // What stands for pattern->data where `copy` holds the span: far outside of it
@@ -30,9 +32,30 @@ wm_pattern_base(const wm_pattern_t *pattern, const char *copy)
     return (char *)((uintptr_t)copy - (uintptr_t)pattern->low);
 }
 
-// Whether kernels can pack it.
+// Whether kernels can pack it, as they can what is asked for below.
 bool
 wm_pattern_is_strided(const wm_pattern_t *pattern);
+
+// The lowest byte, and the one behind the highest.
+void
+wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high);
+
+// The `nbytes` from byte `at` on where these are in strides; else false.
+bool
+wm_pattern_cut(const wm_pattern_t *pattern, size_t at, size_t nbytes,
+               wm_strided_t *part);
+
+// Enqueue a copy of the `nbytes` from byte `at` on to, or from, contiguous
+// memory, `packed`, that kernels on `device` reach.
+WM_MUST_CHECK int
+wm_pattern_pack_part(const wm_pattern_t *pattern, size_t at, char *packed,
+                     size_t nbytes, int device, CUstream stream,
+                     wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_pattern_unpack_part(const wm_pattern_t *pattern, size_t at,
+                       const char *packed, size_t nbytes, int device,
+                       CUstream stream, wm_error_t *err);
 
 // Copy the first `nbytes` of the message out of, or into, host memory that
 // nobody else uses; `base`, unless NULL, is what stands for pattern->data in a

@@ -8,58 +8,64 @@
 #include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
+#include "python/comm/side.h"
 #include "python/message/channel.h"
 #include "python/message/datatype.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
 // Arguments in their order, and how the buffers are made of blocks.
-enum { WHOLE, EQUAL, VARYING };
 static const struct {
     const char *names[5];
     int count, required;
-    int sends, receives;
+    wm_form_t sends, receives;
     bool elsewhere; // where it blocks: collectives.c
+    bool blocks;    // in no other way
 } calls[WM_CALL_KINDS] = {
-    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WHOLE, WHOLE, true},
+    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE, true},
-    [WM_CALL_GATHER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, EQUAL},
-    [WM_CALL_GATHERV] = {{"sendbuf", "recvbuf", "root"}, 3, 2, WHOLE, VARYING},
-    [WM_CALL_SCATTER] = {{"sendbuf", "recvbuf", "root"}, 3, 2, EQUAL, WHOLE},
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE, true},
+    [WM_CALL_GATHER] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_EQUAL},
+    [WM_CALL_GATHERV] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_VARYING},
+    [WM_CALL_SCATTER] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_EQUAL, WM_WHOLE},
     [WM_CALL_SCATTERV] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, VARYING, WHOLE},
-    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WHOLE, EQUAL},
-    [WM_CALL_ALLGATHERV] = {{"sendbuf", "recvbuf"}, 2, 2, WHOLE, VARYING},
-    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, EQUAL, EQUAL},
-    [WM_CALL_ALLTOALLV] = {{"sendbuf", "recvbuf"}, 2, 2, VARYING, VARYING},
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_VARYING, WM_WHOLE},
+    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL},
+    [WM_CALL_ALLGATHERV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING},
+    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL},
+    [WM_CALL_ALLTOALLV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
+    [WM_CALL_ALLTOALLW] = {{"sendbuf", "recvbuf"},
+                           2,
+                           2,
+                           WM_SEPARATE,
+                           WM_SEPARATE,
+                           .blocks = true},
     [WM_CALL_REDUCE] =
-        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WHOLE, WHOLE},
+        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_REDUCE_SCATTER_BLOCK] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, EQUAL, WHOLE},
-    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
-    [WM_CALL_EXSCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WHOLE, WHOLE},
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_EQUAL, WM_WHOLE},
+    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_EXSCAN] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_REDUCE_SCATTER] =
-        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WHOLE, WHOLE},
+        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WM_WHOLE, WM_WHOLE},
 };
 
 wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
+        if (calls[kind].count > 0
+            && !(begins ? calls[kind].blocks : calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
 }
-
-typedef struct {
-    bool contiguous; // it must be
-    bool given;      // else there is no message
-    wm_message_t message;
-    bool varies;
-    wm_span_t spans[WM_GATE_RANKS];
-} side_t;
 
 static bool
 is_nothing(PyObject *value)
@@ -67,124 +73,8 @@ is_nothing(PyObject *value)
     return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
 }
 
-// A count, or one with a displacement, times `blocks`; what is none as it is.
-static PyObject *
-times(PyObject *count, int blocks)
-{
-    if (count == Py_None || PyUnicode_Check(count)
-        || wm_py_mpi_is_datatype(count))
-        return Py_NewRef(count);
-    if (PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2)
-        return Py_BuildValue("NO", times(PyTuple_GET_ITEM(count, 0), blocks),
-                             PyTuple_GET_ITEM(count, 1));
-    PyObject *index = PyNumber_Index(count), *by = PyLong_FromLong(blocks);
-    PyObject *product = index != NULL && by != NULL
-                            ? PyNumber_Multiply(index, by)
-                            : NULL;
-    Py_XDECREF(index);
-    Py_XDECREF(by);
-    return product;
-}
-
-// A buffer whose count is that of a block, as one that counts all of them.
-static PyObject *
-of_all(PyObject *value, int blocks)
-{
-    bool listed = PyList_Check(value) || PyTuple_Check(value);
-    if (!listed || PySequence_Fast_GET_SIZE(value) < 2)
-        return Py_NewRef(value);
-    PyObject *list = PySequence_List(value);
-    PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
-                          ? times(PyList_GET_ITEM(list, 1), blocks)
-                          : NULL;
-    if (count == NULL || PyList_SetItem(list, 1, count) < 0)
-        Py_CLEAR(list);
-    return list;
-}
-
-static int
-read_message(PyObject *value, bool writable, bool reduces, side_t *side)
-{
-    static const char *const arguments[] = {"sendbuf", "recvbuf"};
-    wm_with_gaps_t gaps = side->contiguous ? WM_GAPS_NONE
-                          : reduces        ? WM_GAPS_OF_ARRAYS
-                                           : WM_GAPS_OF_GPUS;
-    if (value == NULL
-        || wm_py_message_parse_gaps(value, writable, arguments[writable], gaps,
-                                    &side->message)
-               < 0)
-        return -1;
-    side->given = true;
-    return 0;
-}
-
-// Where the blocks of a v-form are, as Python reads it, and what has them all
-// where they are of a datatype.
-static int
-read_spans(PyObject *value, bool writable, int size, side_t *side)
-{
-    PyObject *told = wm_py_cold("warpmpi._staging.layout", "spans_of",
-                                "(nnOi)", (Py_ssize_t)side->message.size,
-                                (Py_ssize_t)side->message.buffer.nbytes, value,
-                                size);
-    PyObject *all;
-    const char *bytes;
-    Py_ssize_t length;
-    int code = -1;
-    if (told != NULL && told != Py_None
-        && PyArg_ParseTuple(told, "y#O:spans_of", &bytes, &length, &all)
-        && (size_t)length == (size_t)size * sizeof(wm_span_t)) {
-        memcpy(side->spans, bytes, (size_t)length);
-        side->varies = true;
-        code = 0;
-        if (all != Py_None) {
-            wm_py_message_release(&side->message);
-            side->given = false;
-            code = read_message(all, writable, false, side);
-        }
-    }
-    Py_XDECREF(told);
-    return code;
-}
-
-// 0, or -1, maybe with an exception, where MPI is to read it.
-static int
-read_side(PyObject *value, bool writable, bool reduces, int form, int size,
-          side_t *side)
-{
-    if (size > WM_GATE_RANKS)
-        return -1;
-    PyObject *array = form == VARYING ? Py_NewRef(wm_py_message_array(value))
-                      : form == EQUAL ? of_all(value, size)
-                                      : Py_NewRef(value);
-    int code = read_message(array, writable, reduces, side);
-    Py_XDECREF(array);
-    if (code < 0)
-        return -1;
-    wm_message_t *message = &side->message;
-    if (reduces && message->user != NULL && message->whole) {
-        wm_py_message_widen(message); // pairs: computed with gaps and all
-        message->user = NULL;
-    }
-    bool on_device = wm_buffer_on_device(&message->buffer);
-    if (form == VARYING
-        && (!on_device || read_spans(value, writable, size, side) < 0))
-        return -1;
-    const wm_pattern_t *pattern = message->buffer.pattern;
-    if (message->user != NULL
-        || (pattern != NULL && !wm_pattern_is_strided(pattern))
-        || (message->size != message->extent
-            && (!on_device || side->contiguous)))
-        return -1;
-    return form == EQUAL
-                   && message->buffer.nbytes % ((size_t)size * message->size)
-                          != 0
-               ? -1
-               : 0;
-}
-
 typedef struct {
-    side_t sent, received;
+    wm_side_t sent, received;
     wm_coll_t call;
 } asked_t;
 
@@ -206,7 +96,7 @@ is_all(const wm_coll_t *call, bool on_device)
 static int
 read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
 {
-    side_t *received = &asked->received;
+    wm_side_t *received = &asked->received;
     const wm_message_t *message = &received->message;
     const wm_message_t *all = asked->sent.given ? &asked->sent.message
                                                 : message;
@@ -305,15 +195,16 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         values[0] = root ? values[0] : NULL;
     }
     // In place it has a block for each, too.
-    int receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
-                           && is_nothing(values[0])
-                       ? EQUAL
-                       : calls[kind].receives;
+    wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+                                 && is_nothing(values[0])
+                             ? WM_EQUAL
+                             : calls[kind].receives;
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)
-                  && read_side(values[0], false, reduces, calls[kind].sends,
-                               comm->size, &asked->sent)
+                  && wm_py_side_read(values[0], false, reduces,
+                                     calls[kind].sends, comm->size,
+                                     &asked->sent)
                          < 0)
         return -1;
     if (is_nothing(values[1])) {
@@ -322,15 +213,16 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     }
     else if ((root || scatters)
              && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
-             && read_side(values[1], true, reduces, receives, comm->size,
-                          &asked->received)
+             && wm_py_side_read(values[1], true, reduces, receives, comm->size,
+                                &asked->received)
                     < 0)
         return -1;
     if (!asked->sent.given && !asked->received.given)
         return -1;
     if (!root && !asked->sent.given && !scatters)
         return -1;
-    const side_t *side = asked->sent.given ? &asked->sent : &asked->received;
+    const wm_side_t *side = asked->sent.given ? &asked->sent
+                                              : &asked->received;
     if (reduces
         && ((asked->sent.given
              && wm_py_reduced_name(&asked->sent.message, call->op) < 0)

@@ -48,14 +48,17 @@ wm_py_elements_slice(wm_strided_t *strided, const wm_extent_t *of,
     return 0;
 }
 
-static wm_pattern_t *
-pattern_new(void)
+wm_pattern_t *
+wm_py_elements_parts(int count)
 {
-    wm_pattern_t *pattern = malloc(sizeof *pattern);
-    if (pattern == NULL)
+    wm_pattern_t *pattern = malloc(sizeof *pattern
+                                   + (size_t)count * sizeof(wm_strided_t));
+    if (pattern == NULL) {
         PyErr_NoMemory();
-    else
-        pattern->type = MPI_DATATYPE_NULL;
+        return NULL;
+    }
+    pattern->type = MPI_DATATYPE_NULL;
+    pattern->count = count;
     return pattern;
 }
 
@@ -72,9 +75,9 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
                      argument);
         return NULL;
     }
-    wm_pattern_t *pattern = pattern_new();
+    wm_pattern_t *pattern = wm_py_elements_parts(1);
     if (pattern != NULL)
-        pattern->strided = *strided;
+        pattern->parts[0] = *strided;
     return pattern;
 }
 
@@ -84,7 +87,7 @@ wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
 {
     wm_error_t err;
     int code;
-    wm_pattern_t *pattern = pattern_new();
+    wm_pattern_t *pattern = wm_py_elements_parts(0);
     if (pattern == NULL)
         return NULL;
     WM_PY_UNLOCKED(code = wm_mpi_check(MPI_Type_dup(type, &pattern->type),

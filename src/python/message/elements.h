@@ -27,7 +27,12 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
                         Py_ssize_t displacement, Py_ssize_t count,
                         const char *argument, wm_buffer_t *buffer);
 
-// New patterns, freed by wm_py_elements_free(). NULL without an exception
+// New patterns, freed by wm_py_elements_free(). Of so many parts, which the
+// caller fills; NULL with an exception.
+wm_pattern_t *
+wm_py_elements_parts(int count);
+
+// NULL without an exception
 // where the bytes are contiguous after all, or with one naming `argument`:
 // ValueError for elements on top of each other, where they are written.
 wm_pattern_t *

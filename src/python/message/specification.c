@@ -486,6 +486,14 @@ wm_py_message_widen(wm_message_t *message)
     message->buffer.nbytes = (size_t)message->count * message->extent;
 }
 
+void
+wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
+                      size_t nbytes)
+{
+    message->buffer.nbytes = nbytes;
+    (void)!keep(pattern, message);
+}
+
 wm_buffer_t
 wm_py_message_take(wm_message_t *message)
 {

@@ -56,6 +56,12 @@ wm_py_message_parse_typed(PyObject *object, bool writable,
 void
 wm_py_message_widen(wm_message_t *message);
 
+// Of memory without gaps: it is `nbytes` of it alone, which the pattern tells,
+// and is taken over.
+void
+wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
+                      size_t nbytes);
+
 // Moves the memory out, for an operation.
 wm_buffer_t
 wm_py_message_take(wm_message_t *message);

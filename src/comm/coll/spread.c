@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/spread.h"
+
+#include "array/copy.h"
+
+bool
+wm_spread_say(const wm_strided_t *strided, const char *origin,
+              wm_spread_t *gaps)
+{
+    if (strided->ndim > WM_SPREAD_NDIM)
+        return false;
+    gaps->at = strided->data - origin;
+    gaps->run = strided->run;
+    for (int i = 0; i < WM_SPREAD_NDIM; ++i) {
+        gaps->shape[i] = i < strided->ndim ? strided->shape[i] : 1;
+        gaps->strides[i] = i < strided->ndim ? strided->strides[i] : 0;
+    }
+    return true;
+}
+
+static void
+hear(const wm_spread_t *gaps, char *origin, wm_strided_t *strided)
+{
+    wm_strided_init(strided, origin + gaps->at, gaps->run);
+    while (strided->ndim < WM_SPREAD_NDIM && gaps->shape[strided->ndim] > 1) {
+        strided->shape[strided->ndim] = gaps->shape[strided->ndim];
+        strided->strides[strided->ndim] = gaps->strides[strided->ndim];
+        ++strided->ndim;
+    }
+}
+
+size_t
+wm_spread_nbytes(const wm_spread_t *gaps)
+{
+    wm_strided_t strided;
+    hear(gaps, NULL, &strided);
+    return wm_strided_nbytes(&strided);
+}
+
+// How it is done at once, where both sides have gaps.
+static bool
+pair(const wm_spread_move_t *move, wm_layout_t *layout)
+{
+    wm_strided_t sent, from, into;
+    hear(move->gaps, move->origin, &sent);
+    return wm_strided_cut(&sent, move->from, move->nbytes, &from)
+           && wm_pattern_cut(move->pattern, move->into, move->nbytes, &into)
+           && wm_strided_pair(&into, &from, layout);
+}
+
+bool
+wm_spread_can_move(const wm_spread_move_t *move)
+{
+    wm_layout_t layout;
+    return move->gaps == NULL || move->pattern == NULL || pair(move, &layout);
+}
+
+int
+wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
+               wm_error_t *err)
+{
+    wm_strided_t sent;
+    wm_layout_t layout;
+    char *from = move->origin + move->from, *into = move->target + move->into;
+    if (move->gaps == NULL && move->pattern != NULL)
+        return wm_pattern_unpack_part(move->pattern, move->into, from,
+                                      move->nbytes, device, stream, err);
+    if (move->gaps == NULL)
+        return from == into ? 0
+                            : wm_memory_copy(device, into, from, move->nbytes,
+                                             stream, err);
+    if (move->pattern != NULL && !pair(move, &layout))
+        return wm_error_set(err, WM_ERR_STATE, 0, "no dimensions walk both");
+    if (move->pattern != NULL)
+        return wm_copy_layout(&layout, device, stream, err);
+    hear(move->gaps, move->origin, &sent);
+    return wm_strided_pack_part(&sent, move->from, into, move->nbytes, device,
+                                stream, err);
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory with gaps that other ranks read as it is: what is told of it, and
+// moves out of such memory or into it, which no copy without gaps comes
+// between where the dimensions of both sides allow it. GIL not needed.
+#ifndef WM_COMM_COLL_SPREAD_H
+#define WM_COMM_COLL_SPREAD_H
+
+#include "comm/message/pattern.h"
+
+#define WM_SPREAD_NDIM 3 // strided dimensions that are told
+
+// Strided memory, told from `origin` on; extents of 1 where there are fewer.
+typedef struct {
+    int64_t at, run;
+    int64_t shape[WM_SPREAD_NDIM], strides[WM_SPREAD_NDIM];
+} wm_spread_t;
+
+// False where it has too many dimensions.
+bool
+wm_spread_say(const wm_strided_t *strided, const char *origin,
+              wm_spread_t *gaps);
+
+size_t
+wm_spread_nbytes(const wm_spread_t *gaps);
+
+// `nbytes` from byte `from` of what is sent to byte `into` of what is
+// received. The one lies at `origin`, contiguous where `gaps` is NULL; the
+// other at `target`, or as `pattern` says.
+typedef struct {
+    const wm_spread_t *gaps;
+    char *origin;
+    size_t from;
+    const wm_pattern_t *pattern;
+    char *target;
+    size_t into;
+    size_t nbytes;
+} wm_spread_move_t;
+
+// Whether wm_spread_move() can do it.
+bool
+wm_spread_can_move(const wm_spread_move_t *move);
+
+// Enqueues it; both are memory that kernels on `device` reach.
+WM_MUST_CHECK int
+wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
+               wm_error_t *err);
+
+#endif

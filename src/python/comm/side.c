@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/side.h"
+
+#include <string.h>
+
+#include "comm/message/pattern.h"
+#include "python/message/datatype.h"
+#include "python/message/elements.h"
+
+// A count, or one with a displacement, times `blocks`; what is none as it is.
+static PyObject *
+times(PyObject *count, int blocks)
+{
+    if (count == Py_None || PyUnicode_Check(count)
+        || wm_py_mpi_is_datatype(count))
+        return Py_NewRef(count);
+    if (PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2)
+        return Py_BuildValue("NO", times(PyTuple_GET_ITEM(count, 0), blocks),
+                             PyTuple_GET_ITEM(count, 1));
+    PyObject *index = PyNumber_Index(count), *by = PyLong_FromLong(blocks);
+    PyObject *product = index != NULL && by != NULL
+                            ? PyNumber_Multiply(index, by)
+                            : NULL;
+    Py_XDECREF(index);
+    Py_XDECREF(by);
+    return product;
+}
+
+// A buffer whose count is that of a block, as one that counts all of them.
+static PyObject *
+of_all(PyObject *value, int blocks)
+{
+    bool listed = PyList_Check(value) || PyTuple_Check(value);
+    if (!listed || PySequence_Fast_GET_SIZE(value) < 2)
+        return Py_NewRef(value);
+    PyObject *list = PySequence_List(value);
+    PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
+                          ? times(PyList_GET_ITEM(list, 1), blocks)
+                          : NULL;
+    if (count == NULL || PyList_SetItem(list, 1, count) < 0)
+        Py_CLEAR(list);
+    return list;
+}
+
+static int
+read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
+{
+    static const char *const arguments[] = {"sendbuf", "recvbuf"};
+    wm_with_gaps_t gaps = side->contiguous ? WM_GAPS_NONE
+                          : reduces        ? WM_GAPS_OF_ARRAYS
+                                           : WM_GAPS_OF_GPUS;
+    if (value == NULL
+        || wm_py_message_parse_gaps(value, writable, arguments[writable], gaps,
+                                    &side->message)
+               < 0)
+        return -1;
+    side->given = true;
+    return 0;
+}
+
+// Where the blocks of a v-form are, as Python reads it, and what has them all
+// where they are of a datatype.
+static int
+read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
+{
+    PyObject *told = wm_py_cold("warpmpi._staging.layout", "spans_of",
+                                "(nnOi)", (Py_ssize_t)side->message.size,
+                                (Py_ssize_t)side->message.buffer.nbytes, value,
+                                size);
+    PyObject *all;
+    const char *bytes;
+    Py_ssize_t length;
+    int code = -1;
+    if (told != NULL && told != Py_None
+        && PyArg_ParseTuple(told, "y#O:spans_of", &bytes, &length, &all)
+        && (size_t)length == (size_t)size * sizeof(wm_span_t)) {
+        memcpy(side->spans, bytes, (size_t)length);
+        side->varies = true;
+        code = 0;
+        if (all != Py_None) {
+            wm_py_message_release(&side->message);
+            side->given = false;
+            code = read_message(all, writable, false, side);
+        }
+    }
+    Py_XDECREF(told);
+    return code;
+}
+
+// A block of Alltoallw: so many elements, from a byte on, of the `length` that
+// there are. False where it is not in strides, or not there.
+static bool
+take_block(PyObject *block, bool writable, char *data, size_t length,
+           wm_strided_t *part)
+{
+    Py_ssize_t at, count;
+    PyObject *object;
+    MPI_Datatype type;
+    wm_extent_t of;
+    char *low, *high;
+    wm_strided_init(part, data, 0);
+    if (!PyArg_ParseTuple(block, "nnO:blocks_of", &at, &count, &object))
+        return false;
+    if (count == 0)
+        return true;
+    part->data += at;
+    if (count < 0 || wm_py_mpi_datatype(object, "buffer", &type) < 0
+        || type == MPI_DATATYPE_NULL
+        || wm_py_datatype_measure(type, "buffer", &of) < 0
+        || !wm_py_datatype_decode(type, part)
+        || !wm_strided_repeat(part, count, of.extent)
+        || (writable && wm_strided_repeats(part)))
+        return false;
+    wm_strided_bounds(part, &low, &high);
+    return low >= data && high <= data + length;
+}
+
+// The blocks of a w-form, each of a datatype of its own.
+static int
+read_blocks(PyObject *value, bool writable, int size, wm_side_t *side)
+{
+    wm_message_t *message = &side->message;
+    size_t at = 0;
+    int code = -1;
+    PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
+                                "(Oi)", value, size);
+    wm_pattern_t *pattern = told != NULL && told != Py_None
+                                    && message->buffer.pattern == NULL
+                                ? wm_py_elements_parts(size)
+                                : NULL;
+    for (int i = 0; i < size && pattern != NULL; ++i) {
+        wm_strided_t *part = &pattern->parts[i];
+        code = take_block(PyList_GET_ITEM(told, i), writable,
+                          message->buffer.data, message->buffer.nbytes, part)
+                   ? 0
+                   : -1;
+        if (code < 0)
+            break;
+        size_t nbytes = wm_strided_nbytes(part);
+        side->spans[i] = (wm_span_t){at, nbytes};
+        at += nbytes;
+    }
+    Py_XDECREF(told);
+    if (code < 0) {
+        wm_py_elements_free(pattern);
+        return -1;
+    }
+    side->varies = true;
+    wm_py_message_scatter(message, pattern, at);
+    return 0;
+}
+
+int
+wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
+                int size, wm_side_t *side)
+{
+    if (size > WM_GATE_RANKS)
+        return -1;
+    bool apart = form == WM_VARYING || form == WM_SEPARATE;
+    PyObject *array = apart ? Py_NewRef(wm_py_message_array(value))
+                      : form == WM_EQUAL ? of_all(value, size)
+                                         : Py_NewRef(value);
+    int code = read_message(array, writable, reduces, side);
+    Py_XDECREF(array);
+    if (code < 0)
+        return -1;
+    wm_message_t *message = &side->message;
+    if (reduces && message->user != NULL && message->whole) {
+        wm_py_message_widen(message); // pairs: computed with gaps and all
+        message->user = NULL;
+    }
+    bool on_device = wm_buffer_on_device(&message->buffer);
+    if (apart && !on_device)
+        return -1;
+    if (form == WM_SEPARATE)
+        return message->user == NULL ? read_blocks(value, writable, size, side)
+                                     : -1;
+    if (form == WM_VARYING && read_spans(value, writable, size, side) < 0)
+        return -1;
+    const wm_pattern_t *pattern = message->buffer.pattern;
+    if (message->user != NULL
+        || (pattern != NULL && !wm_pattern_is_strided(pattern))
+        || (message->size != message->extent
+            && (!on_device || side->contiguous)))
+        return -1;
+    return form == WM_EQUAL
+                   && message->buffer.nbytes % ((size_t)size * message->size)
+                          != 0
+               ? -1
+               : 0;
+}

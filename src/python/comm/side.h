@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a collective was given to send, or to receive into: a buffer, and the
+// blocks in it. GIL held.
+#ifndef WM_PYTHON_COMM_SIDE_H
+#define WM_PYTHON_COMM_SIDE_H
+
+#include "comm/coll/plan.h"
+#include "python/message/specification.h"
+
+// One block; one for each rank, all alike; with counts and displacements;
+// each of a datatype of its own.
+typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
+
+typedef struct {
+    bool contiguous; // it must be
+    bool given;      // else there is no message
+    wm_message_t message;
+    bool varies; // where the blocks lie is told by
+    wm_span_t spans[WM_GATE_RANKS];
+} wm_side_t;
+
+// `reduces`: it is computed with. 0, or -1, maybe with an exception, where MPI
+// is to read it.
+int
+wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
+                int size, wm_side_t *side);
+
+#endif
