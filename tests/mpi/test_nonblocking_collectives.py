@@ -244,7 +244,7 @@ def test_a_rank_has_host_memory(comm, call, host, late):
 
 def test_many_are_under_way(comm):
     arrays = [pair(comm, count=n) for n in (1, 10, 1000, 100_000) * 10]
-    comm.Barrier()  # closes mappings of what was freed, which may be in the way
+    comm.Barrier()  # closes mappings of what was freed, which are in the way
     with Counted() as counted:
         requests = [comm.Iallreduce(*each) for each in arrays]
         MPI.Request.Waitall(requests[::-1])

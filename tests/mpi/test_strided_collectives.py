@@ -129,6 +129,12 @@ class Laid:
             return [self.array, counts, displs, None]
         return [self.base, (counts, displs), self.datatype]
 
+    def separate(self, counts, displs):
+        """Of items, each block with a datatype."""
+        extent = self.datatype.Get_extent()[1]
+        at = [extent * displ for displ in displs]
+        return [self.base, (counts, at), [self.datatype] * len(counts)]
+
     def check(self, expected):
         want = self.before.copy()
         want[self.places] = expected
@@ -261,7 +267,7 @@ class Case:
         self.take(sends, receives, values, values.size, expected)
         return self.sent.equal(), self.received.equal()
 
-    def _alltoallv(self, rank, size, sends, receives, root):
+    def _alltoallv(self, rank, size, sends, receives, root, form="varying"):
         counts = [(rank + r) % 2 + 1 for r in range(size)]
         displs, total = place_blocks(size, counts)
         blocks = [
@@ -275,10 +281,11 @@ class Case:
         values = spread(np.concatenate(mine), counts, displs, total)
         expected = spread(np.concatenate(blocks), counts, displs, total)
         self.take(sends, receives, values, total * EACH, expected)
-        return (
-            self.sent.varying(counts, displs),
-            self.received.varying(counts, displs),
-        )
+        sides = self.sent, self.received
+        return tuple(getattr(side, form)(counts, displs) for side in sides)
+
+    def _alltoallw(self, *args):
+        return self._alltoallv(*args, form="separate")
 
     def _reduce(self, rank, size, sends, receives, root, ranks=None):
         ranks = range(size) if ranks is None else ranks
@@ -340,6 +347,152 @@ def test_values_and_gaps(comm, name, layout, begins):
     done = counted(lambda: do(comm, name, begins, *case.args))
     assert done == (1, 0)
     case.check()
+
+
+@pytest.mark.parametrize("receives", DATATYPES)
+@pytest.mark.parametrize("sends", DATATYPES)
+def test_a_datatype_for_each_block(comm, sends, receives):
+    buffers = ("device", sends), ("device", receives)
+    case = Case(comm, "Alltoallw", *buffers, 0)
+    comm.Barrier()
+    done = counted(lambda: do(comm, "Alltoallw", False, *case.args))
+    assert done == (1, 0)
+    case.check()
+    case = Case(comm, "Alltoallw", *buffers, 0)
+    do(comm, "Alltoallw", True, *case.args)
+    case.check()
+
+
+def transposed(comm, shape, places):
+    """Slabs of the first axis to slabs of the second, as by mpi4py-fft."""
+    size, rank = comm.size, comm.rank
+    whole = np.arange(np.prod(shape), dtype=np.complex64).reshape(shape)
+    first, second = (
+        [shape[axis] * r // size for r in range(size + 1)] for axis in (0, 1)
+    )
+    rows = whole[first[rank] : first[rank + 1]]
+    columns = whole[:, second[rank] : second[rank + 1]]
+    sends, receives = [], []
+    for r in range(size):
+        part = [rows.shape[0], second[r + 1] - second[r], *shape[2:]]
+        at = [0, second[r], *[0] * len(shape[2:])]
+        sends.append(MPI.COMPLEX.Create_subarray(rows.shape, part, at))
+        part = [first[r + 1] - first[r], columns.shape[1], *shape[2:]]
+        at = [first[r], 0, *[0] * len(shape[2:])]
+        receives.append(MPI.COMPLEX.Create_subarray(columns.shape, part, at))
+    for kind in (*sends, *receives):
+        kind.Commit()
+    sent = kinds.make(places[0], rows.ravel())
+    into = kinds.make(places[1], np.zeros(columns.size, columns.dtype))
+    return [sent, sends], [into, receives], columns.ravel()
+
+
+@pytest.mark.parametrize("shape", [(24, 36), (12, 24, 5), (24, 12, 4, 3)])
+def test_pencils_are_transposed(comm, shape):
+    for places in (("device", "device"), ("foreign", "pool")):
+        sent, into, want = transposed(comm, shape, places)
+        comm.Barrier()
+        assert counted(lambda: comm.Alltoallw(sent, into)) == (1, 0)  # noqa: B023
+        np.testing.assert_array_equal(kinds.values_of(into[0]), want)
+        before = kinds.values_of(sent[0])
+        back = kinds.make(places[0], np.zeros_like(before))
+        comm.Alltoallw(into, [back, sent[1]])
+        np.testing.assert_array_equal(kinds.values_of(back), before)
+
+
+def test_one_rank_of_pencils_is_a_host(comm):
+    places = ("host", "host") if comm.rank == 0 else ("device", "device")
+    sent, into, want = transposed(comm, (24, 36), places)
+    assert counted(lambda: comm.Alltoallw(sent, into))[0] == 0
+    np.testing.assert_array_equal(kinds.values_of(into[0]), want)
+
+
+def test_runs_that_fit_no_dimensions(comm):
+    """Four runs of three elements become six of two, one rank's in place."""
+    size, rank = comm.size, comm.rank
+    threes = MPI.INT.Create_vector(4, 3, 5).Commit()
+    twos = MPI.INT.Create_vector(6, 2, 3).Commit()
+    at_threes = (np.arange(4)[:, None] * 5 + np.arange(3)).ravel()
+    at_twos = (np.arange(6)[:, None] * 3 + np.arange(2)).ravel()
+    displs = [80 * r for r in range(size)]
+    sent = np.zeros((size, 20), "int32")
+    into = np.full((size, 20), -1, "int32")
+    want = into.copy()
+    for r in range(size):
+        sent[r, at_threes] = 100 * rank + 10 * r + np.arange(12)
+        want[r, at_twos] = 100 * r + 10 * rank + np.arange(12)
+    given, taken = wm.array(sent), wm.array(into)
+    comm.Barrier()
+
+    def call():
+        ones = [1] * size
+        comm.Alltoallw(
+            [given, (ones, displs), [threes] * size],
+            [taken, (ones, displs), [twos] * size],
+        )
+
+    assert counted(call) == (1, 0)
+    np.testing.assert_array_equal(taken.numpy(), want)
+    np.testing.assert_array_equal(given.numpy(), sent)
+
+
+def test_separate_blocks_in_place(comm):
+    size, rank = comm.size, comm.rank
+    kind = MPI.INT.Create_vector(3, 1, 2).Commit()
+    both = wm.array(np.full((size, 6), rank, "int32"))
+    args = [both, ([1] * size, [24 * r for r in range(size)]), [kind] * size]
+    comm.Barrier()
+    assert counted(lambda: comm.Alltoallw(MPI.IN_PLACE, args)) == (1, 0)
+    want = np.full((size, 6), rank)
+    want[:, ::2] = np.arange(size)[:, None]
+    np.testing.assert_array_equal(both.numpy(), want)
+
+
+@pytest.mark.parametrize("nothing", ["counts", "types"])
+def test_some_send_nothing(comm, nothing):
+    """Only to the rank behind."""
+    size, rank = comm.size, comm.rank
+    behind, before = (rank + 1) % size, (rank - 1) % size
+    sent, into = wm.full(4, rank + 1.0), wm.zeros(4)
+    types = [
+        [MPI.DATATYPE_NULL if nothing == "types" else MPI.DOUBLE] * size
+        for _ in "ab"
+    ]
+    counts = [[0] * size for _ in "ab"]
+    for side, other in enumerate((behind, before)):
+        types[side][other] = MPI.DOUBLE
+        counts[side][other] = 4
+    sides = [
+        [array, (counts[i], [0] * size), types[i]]
+        for i, array in enumerate((sent, into))
+    ]
+    assert counted(lambda: comm.Alltoallw(*sides)) == (1, 0)
+    assert (into.numpy() == before + 1).all()
+
+
+@pytest.mark.ranks(2)
+def test_blocks_of_other_lengths_are_an_error_on_all(comm):
+    size = comm.size
+    sent, into = wm.ones(4 * size), wm.zeros(4 * size)
+    counts = [4] * size
+    at = [32 * r for r in range(size)]
+    short = [3 if comm.rank == 0 else 4, *counts[1:]]
+    with pytest.raises(MPI.Exception, match="rank 0 sends 24 bytes to rank 0"):
+        comm.Alltoallw(
+            [sent, (short, at), [MPI.DOUBLE] * size],
+            [into, (counts, at), [MPI.DOUBLE] * size],
+        )
+
+
+def test_bytes_that_are_not_there(comm):
+    size = comm.size
+    array, into = wm.ones(2 * size), wm.zeros(2 * size)
+    at = [16 * r for r in range(size)]
+    with pytest.raises(ValueError, match="sendbuf"):
+        comm.Alltoallw(
+            [array, ([3] * size, at), [MPI.DOUBLE] * size],
+            [into, ([3] * size, at), [MPI.DOUBLE] * size],
+        )
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
