@@ -128,6 +128,16 @@ lay(const wm_by_mpi_t *by, const wm_span_t *spans, int *counts, bool *fits)
     }
 }
 
+// The same type for each rank.
+static const MPI_Datatype *
+bytes(void)
+{
+    static MPI_Datatype types[WM_GATE_RANKS];
+    for (int i = 0; i < WM_GATE_RANKS; ++i)
+        types[i] = MPI_BYTE;
+    return types;
+}
+
 static int
 begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
 {
@@ -178,6 +188,9 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     case WM_CALL_ALLTOALLV:
         return MPI_Ialltoallv(send, sends, at, type, receive, receives, into,
                               type, on, request);
+    case WM_CALL_ALLTOALLW:
+        return MPI_Ialltoallw(send, sends, at, bytes(), receive, receives,
+                              into, bytes(), on, request);
     case WM_CALL_REDUCE:
         return MPI_Ireduce(send, receive, all, type, op, root, on, request);
     case WM_CALL_ALLREDUCE:

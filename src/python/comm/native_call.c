@@ -20,7 +20,6 @@ static const struct {
     int count, required;
     wm_form_t sends, receives;
     bool elsewhere; // where it blocks: collectives.c
-    bool blocks;    // in no other way
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -39,12 +38,8 @@ static const struct {
     [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL},
     [WM_CALL_ALLTOALLV] =
         {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
-    [WM_CALL_ALLTOALLW] = {{"sendbuf", "recvbuf"},
-                           2,
-                           2,
-                           WM_SEPARATE,
-                           WM_SEPARATE,
-                           .blocks = true},
+    [WM_CALL_ALLTOALLW] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
     [WM_CALL_REDUCE] =
         {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_REDUCE_SCATTER_BLOCK] =
@@ -60,8 +55,7 @@ wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0
-            && !(begins ? calls[kind].blocks : calls[kind].elsewhere)
+        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
@@ -233,7 +227,11 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         return -1;
     call->type = side->message.type;
     call->size = side->message.size;
-    if (!reduces && side->message.datatype != NULL)
+    if (calls[kind].sends == WM_SEPARATE) {
+        call->type = MPI_BYTE; // of several types
+        call->size = 1;
+    }
+    else if (!reduces && side->message.datatype != NULL)
         name_elements(call);
     call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
     call->receive = asked->received.given ? &asked->received.message.buffer
