@@ -60,8 +60,6 @@ class _OfComm(Family):
 
 
 class _OfNeighbours(_OfComm):
-    native = False
-
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         for buffer in call.row.buffers:
             sends = buffer.role == "<"

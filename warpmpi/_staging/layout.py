@@ -106,9 +106,10 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
 def separate_blocks(value: Any, count: int) -> list[_Block] | None:
     """Give the blocks of a buffer of Alltoallw; None where they are not."""
     try:
-        return list(_typed_blocks(list(value[1:]), count))
+        blocks = list(_typed_blocks(list(value[1:]), count))
     except _WRONG:
         return None
+    return blocks if len(blocks) == count else None
 
 
 def blocks_of(

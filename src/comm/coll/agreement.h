@@ -22,6 +22,11 @@
     X(ALLTOALL, "Alltoall")                                                   \
     X(ALLTOALLV, "Alltoallv")                                                 \
     X(ALLTOALLW, "Alltoallw")                                                 \
+    X(NEIGHBOR_ALLGATHER, "Neighbor_allgather")                               \
+    X(NEIGHBOR_ALLGATHERV, "Neighbor_allgatherv")                             \
+    X(NEIGHBOR_ALLTOALL, "Neighbor_alltoall")                                 \
+    X(NEIGHBOR_ALLTOALLV, "Neighbor_alltoallv")                               \
+    X(NEIGHBOR_ALLTOALLW, "Neighbor_alltoallw")                               \
     X(REDUCE, "Reduce")                                                       \
     X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
     X(SCAN, "Scan")                                                           \

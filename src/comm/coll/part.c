@@ -9,6 +9,12 @@
 #include "comm/coll/half.h"
 #include "comm/message/element.h"
 
+// Those of neighbours have none for other ranks.
+#define BLOCKS_FOR_EACH                                                       \
+    {                                                                         \
+        .scatters = true, .gathers = true, .varies = true                     \
+    }
+
 static const wm_shape_t shapes[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {.rooted = true, .outward = true},
     [WM_CALL_ALLREDUCE] = {.reduces = true},
@@ -22,8 +28,13 @@ static const wm_shape_t shapes[WM_CALL_KINDS] = {
     [WM_CALL_ALLGATHER] = {.gathers = true},
     [WM_CALL_ALLGATHERV] = {.gathers = true, .varies = true},
     [WM_CALL_ALLTOALL] = {.scatters = true, .gathers = true},
-    [WM_CALL_ALLTOALLV] = {.scatters = true, .gathers = true, .varies = true},
-    [WM_CALL_ALLTOALLW] = {.scatters = true, .gathers = true, .varies = true},
+    [WM_CALL_ALLTOALLV] = BLOCKS_FOR_EACH,
+    [WM_CALL_ALLTOALLW] = BLOCKS_FOR_EACH,
+    [WM_CALL_NEIGHBOR_ALLGATHER] = BLOCKS_FOR_EACH,
+    [WM_CALL_NEIGHBOR_ALLGATHERV] = BLOCKS_FOR_EACH,
+    [WM_CALL_NEIGHBOR_ALLTOALL] = BLOCKS_FOR_EACH,
+    [WM_CALL_NEIGHBOR_ALLTOALLV] = BLOCKS_FOR_EACH,
+    [WM_CALL_NEIGHBOR_ALLTOALLW] = BLOCKS_FOR_EACH,
     [WM_CALL_REDUCE] = {.rooted = true, .reduces = true},
     [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true, .reduces = true},
     [WM_CALL_SCAN] = {.reduces = true},

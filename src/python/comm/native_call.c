@@ -20,6 +20,7 @@ static const struct {
     int count, required;
     wm_form_t sends, receives;
     bool elsewhere; // where it blocks: collectives.c
+    bool near;      // of neighbours, and blocks
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -40,6 +41,16 @@ static const struct {
         {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
     [WM_CALL_ALLTOALLW] =
         {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
+    [WM_CALL_NEIGHBOR_ALLGATHER] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .near = true},
+    [WM_CALL_NEIGHBOR_ALLGATHERV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALL] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLW] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE, .near = true},
     [WM_CALL_REDUCE] =
         {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_REDUCE_SCATTER_BLOCK] =
@@ -55,7 +66,8 @@ wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
+        if (calls[kind].count > 0
+            && !(begins ? calls[kind].near : calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
@@ -188,6 +200,12 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         values[1] = root ? NULL : values[0];
         values[0] = root ? values[0] : NULL;
     }
+    wm_near_t sources, destinations;
+    bool near = calls[kind].near, found = !near;
+    if (near)
+        WM_PY_UNLOCKED(found = wm_near_find(comm, &sources, &destinations));
+    if (!found || (near && (is_nothing(values[0]) || is_nothing(values[1]))))
+        return -1;
     // In place it has a block for each, too.
     wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
                                  && is_nothing(values[0])
@@ -198,7 +216,7 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
             : (root || !scatters)
                   && wm_py_side_read(values[0], false, reduces,
                                      calls[kind].sends, comm->size,
-                                     &asked->sent)
+                                     near ? &destinations : NULL, &asked->sent)
                          < 0)
         return -1;
     if (is_nothing(values[1])) {
@@ -208,7 +226,7 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     else if ((root || scatters)
              && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
              && wm_py_side_read(values[1], true, reduces, receives, comm->size,
-                                &asked->received)
+                                near ? &sources : NULL, &asked->received)
                     < 0)
         return -1;
     if (!asked->sent.given && !asked->received.given)

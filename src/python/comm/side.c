@@ -117,48 +117,71 @@ take_block(PyObject *block, bool writable, char *data, size_t length,
 
 // The blocks of a w-form, each of a datatype of its own.
 static int
-read_blocks(PyObject *value, bool writable, int size, wm_side_t *side)
+read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
+            wm_side_t *side)
 {
     wm_message_t *message = &side->message;
+    char *data = message->buffer.data;
     size_t at = 0;
-    int code = -1;
+    int blocks = near != NULL ? near->count : size;
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
-                                "(Oi)", value, size);
+                                "(Oi)", value, blocks);
     wm_pattern_t *pattern = told != NULL && told != Py_None
                                     && message->buffer.pattern == NULL
                                 ? wm_py_elements_parts(size)
                                 : NULL;
-    for (int i = 0; i < size && pattern != NULL; ++i) {
-        wm_strided_t *part = &pattern->parts[i];
-        code = take_block(PyList_GET_ITEM(told, i), writable,
-                          message->buffer.data, message->buffer.nbytes, part)
-                   ? 0
-                   : -1;
-        if (code < 0)
-            break;
-        size_t nbytes = wm_strided_nbytes(part);
-        side->spans[i] = (wm_span_t){at, nbytes};
-        at += nbytes;
+    bool taken = pattern != NULL;
+    for (int rank = 0; rank < size && taken; ++rank)
+        wm_strided_init(&pattern->parts[rank], data, 0);
+    for (int i = 0; i < blocks && taken; ++i) {
+        int rank = near != NULL ? near->ranks[i] : i;
+        if (rank >= 0)
+            taken = take_block(PyList_GET_ITEM(told, i), writable, data,
+                               message->buffer.nbytes, &pattern->parts[rank]);
     }
     Py_XDECREF(told);
-    if (code < 0) {
+    if (!taken) {
         wm_py_elements_free(pattern);
         return -1;
+    }
+    for (int rank = 0; rank < size; ++rank) {
+        size_t nbytes = wm_strided_nbytes(&pattern->parts[rank]);
+        side->spans[rank] = (wm_span_t){at, nbytes};
+        at += nbytes;
     }
     side->varies = true;
     wm_py_message_scatter(message, pattern, at);
     return 0;
 }
 
+// The blocks of neighbours, as those of all ranks.
+static void
+assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
+{
+    wm_span_t blocks[WM_GATE_RANKS];
+    size_t nbytes = side->message.buffer.nbytes;
+    size_t each = form == WM_EQUAL ? nbytes / (size_t)near->count : 0;
+    for (int i = 0; i < near->count; ++i)
+        blocks[i] = form == WM_VARYING ? side->spans[i]
+                    : form == WM_EQUAL ? (wm_span_t){(size_t)i * each, each}
+                                       : (wm_span_t){0, nbytes};
+    memset(side->spans, 0, (size_t)size * sizeof *side->spans);
+    for (int i = 0; i < near->count; ++i)
+        if (near->ranks[i] >= 0)
+            side->spans[near->ranks[i]] = blocks[i];
+    side->varies = true;
+}
+
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, wm_side_t *side)
+                int size, const wm_near_t *near, wm_side_t *side)
 {
+    int blocks = near != NULL ? near->count : size;
     if (size > WM_GATE_RANKS)
         return -1;
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
     PyObject *array = apart ? Py_NewRef(wm_py_message_array(value))
-                      : form == WM_EQUAL ? of_all(value, size)
+                      : form == WM_EQUAL ? of_all(value, blocks)
                                          : Py_NewRef(value);
     int code = read_message(array, writable, reduces, side);
     Py_XDECREF(array);
@@ -173,9 +196,10 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
     if (apart && !on_device)
         return -1;
     if (form == WM_SEPARATE)
-        return message->user == NULL ? read_blocks(value, writable, size, side)
-                                     : -1;
-    if (form == WM_VARYING && read_spans(value, writable, size, side) < 0)
+        return message->user == NULL
+                   ? read_blocks(value, writable, size, near, side)
+                   : -1;
+    if (form == WM_VARYING && read_spans(value, writable, blocks, side) < 0)
         return -1;
     const wm_pattern_t *pattern = message->buffer.pattern;
     if (message->user != NULL
@@ -183,9 +207,10 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
         || (message->size != message->extent
             && (!on_device || side->contiguous)))
         return -1;
-    return form == WM_EQUAL
-                   && message->buffer.nbytes % ((size_t)size * message->size)
-                          != 0
-               ? -1
-               : 0;
+    if (form == WM_EQUAL
+        && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
+        return -1;
+    if (near != NULL)
+        assign(form, size, near, side);
+    return 0;
 }

@@ -5,6 +5,7 @@
 #define WM_PYTHON_COMM_SIDE_H
 
 #include "comm/coll/plan.h"
+#include "comm/comm/near.h"
 #include "python/message/specification.h"
 
 // One block; one for each rank, all alike; with counts and displacements;
@@ -19,10 +20,11 @@ typedef struct {
     wm_span_t spans[WM_GATE_RANKS];
 } wm_side_t;
 
-// `reduces`: it is computed with. 0, or -1, maybe with an exception, where MPI
-// is to read it.
+// Of `size` ranks; `reduces`: it is computed with; `near`, unless NULL: whose
+// the blocks are, else they are those of all ranks. 0, or -1, maybe with an
+// exception, where MPI is to read it.
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, wm_side_t *side);
+                int size, const wm_near_t *near, wm_side_t *side);
 
 #endif

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives of neighbours in a topology, from GPU to GPU."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+FILL = -5.0
+EACH = 3  # elements of a block
+COUNTED = "ipc_collectives", "staged_collectives"
+
+
+def line(comm):
+    return comm.Create_cart([comm.size], [False])
+
+
+def ring(comm):
+    return comm.Create_cart([comm.size], [True])
+
+
+def grid(comm):
+    return comm.Create_cart(MPI.Compute_dims(comm.size, 2))
+
+
+def complete(comm):
+    """All others, and itself, the last first."""
+    order = list(range(comm.size))[::-1]
+    index = [comm.size * (rank + 1) for rank in range(comm.size)]
+    return comm.Create_graph(index, order * comm.size)
+
+
+def onward(comm):
+    """Each sends to the next, and gets from the one before."""
+    before, behind = (comm.rank + shift for shift in (-1, 1))
+    return comm.Create_dist_graph_adjacent(
+        [before % comm.size], [behind % comm.size]
+    )
+
+
+TOPOLOGIES = line, ring, grid, complete, onward
+
+
+@pytest.fixture(scope="module", params=TOPOLOGIES, ids=lambda f: f.__name__)
+def near(request, connected):
+    made = request.param(connected)
+    yield made
+    made.Free()
+
+
+def twice(comm):
+    """Whether any rank has another twice, or nobody: MPI serves then."""
+
+    def odd(ranks):
+        there = [rank for rank in ranks if rank != MPI.PROC_NULL]
+        return len(set(there)) < len(there) or not ranks
+
+    return comm.allreduce(odd(comm.inedges) or odd(comm.outedges), MPI.LOR)
+
+
+def value(source, dest):
+    return 100.0 * source + 10 * dest + np.arange(EACH)
+
+
+def blocks(ranks, of):
+    """A block for each rank, with one element between them."""
+    flat = np.full(len(ranks) * (EACH + 1), FILL)
+    for at, rank in enumerate(ranks):
+        if rank != MPI.PROC_NULL:
+            flat[at * (EACH + 1) :][:EACH] = of(rank)
+    return flat
+
+
+def dense(flat):
+    return flat.reshape(-1, EACH + 1)[:, :EACH].ravel()
+
+
+def case(comm, name, make):
+    """Arguments, and what must be received."""
+    me, outs, ins = comm.rank, comm.outedges, comm.inedges
+    to_all = name.startswith("Neighbor_allgather")
+    sent = blocks(outs, lambda rank: value(me, rank))
+    want = blocks(
+        ins, lambda rank: value(rank, rank) if to_all else value(rank, me)
+    )
+    into = np.full(want.size, FILL)
+    if name in ("Neighbor_allgather", "Neighbor_alltoall"):
+        sent, want, into = map(dense, (sent, want, into))
+    if to_all:
+        sent = value(me, me)
+    given, taken = make(sent), make(into)
+
+    def parts(array, ranks, unit):
+        displs = [unit * (EACH + 1) * at for at in range(len(ranks))]
+        return [array, ([EACH] * len(ranks), displs)]
+
+    args = [given, taken]
+    if name in ("Neighbor_allgatherv", "Neighbor_alltoallv"):
+        args[1] = parts(taken, ins, 1)
+    if name == "Neighbor_alltoallv":
+        args[0] = parts(given, outs, 1)
+    if name == "Neighbor_alltoallw":
+        types = [MPI.DOUBLE] * max(len(outs), len(ins))
+        args[0] = [*parts(given, outs, 8), types[: len(outs)]]
+        args[1] = [*parts(taken, ins, 8), types[: len(ins)]]
+    return args, taken, want
+
+
+def call(comm, name, args):
+    before = wm.stats()
+    getattr(comm, name)(*args)
+    after = wm.stats()
+    return tuple(after[key] - before[key] for key in COUNTED)
+
+
+NAMES = [
+    f"Neighbor_{form}"
+    for form in ("allgather", "allgatherv", "alltoall", "alltoallv")
+] + ["Neighbor_alltoallw"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_of_neighbours(near, name):
+    for kind in kinds.DEVICE_KINDS:
+        args, taken, want = case(
+            near, name, lambda a, k=kind: kinds.make(k, a)
+        )
+        near.Barrier()
+        done = call(near, name, args)
+        assert done == ((0, 1) if twice(near) else (1, 0)), kind
+        np.testing.assert_array_equal(kinds.values_of(taken), want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rank_is_a_host(near, name):
+    kind = "host" if near.rank == near.size - 1 else "device"
+    args, taken, want = case(near, name, lambda a: kinds.make(kind, a))
+    assert call(near, name, args)[0] == 0
+    np.testing.assert_array_equal(kinds.values_of(taken), want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plain_arrays_are_mpis(near, name):
+    args, taken, want = case(near, name, np.array)
+    assert call(near, name, args) == (0, 0)
+    np.testing.assert_array_equal(taken, want)
+
+
+def test_a_halo_of_subarrays(connected):
+    """Rows and columns at the edges of a field, into the halo around it."""
+    comm = connected.Create_cart(MPI.Compute_dims(connected.size, 2))
+    n, m = 6, 5
+    field = np.full((n + 2, m + 2), FILL)
+    field[1:-1, 1:-1] = 100 * comm.rank + np.arange(n * m).reshape(n, m)
+
+    def part(rows, columns):
+        made = MPI.DOUBLE.Create_subarray(
+            field.shape,
+            [len(range(*each)) for each in (rows, columns)],
+            [rows[0], columns[0]],
+        )
+        return made.Commit()
+
+    middle = (1, n + 1), (1, m + 1)
+    sends = [part((at, at + 1), middle[1]) for at in (1, n)]
+    sends += [part(middle[0], (at, at + 1)) for at in (1, m)]
+    halos = [part((at, at + 1), middle[1]) for at in (0, n + 1)]
+    halos += [part(middle[0], (at, at + 1)) for at in (0, m + 1)]
+    want = field.copy()
+    edges = (
+        (np.s_[0, 1:-1], lambda f: f[-1]),
+        (np.s_[-1, 1:-1], lambda f: f[0]),
+        (np.s_[1:-1, 0], lambda f: f[:, -1]),
+        (np.s_[1:-1, -1], lambda f: f[:, 0]),
+    )
+    for rank, (halo, edge) in zip(comm.inedges, edges, strict=True):
+        if rank != MPI.PROC_NULL:
+            theirs = 100 * rank + np.arange(n * m).reshape(n, m)
+            want[halo] = edge(theirs)
+    array = wm.array(field)
+    comm.Barrier()
+    ones, nowhere = [1] * 4, [0] * 4
+    done = call(
+        comm,
+        "Neighbor_alltoallw",
+        ([array, (ones, nowhere), sends], [array, (ones, nowhere), halos]),
+    )
+    assert done == (1, 0)
+    np.testing.assert_array_equal(array.numpy(), want)
+    comm.Free()
+
+
+@pytest.mark.ranks(2)
+def test_other_lengths_are_an_error_on_all(connected):
+    comm = line(connected)
+    sent, into = wm.ones(2 * EACH), wm.zeros(2 * EACH)
+    count = EACH - 1 if comm.rank == 0 else EACH
+    args = [sent, ([count] * 2, [0, EACH])], [into, ([EACH] * 2, [0, EACH])]
+    with pytest.raises(MPI.Exception, match="rank 0 sends 16 bytes to rank 1"):
+        comm.Neighbor_alltoallv(*args)
+    comm.Neighbor_alltoall(sent, into)
+    comm.Free()
+
+
+def test_a_communicator_without_a_topology(connected):
+    with pytest.raises((AttributeError, MPI.Exception)):
+        connected.Neighbor_alltoall(wm.ones(2), wm.zeros(2))
