@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Copies between arrays of the same shape and dtype, in any mix of memory
-// kinds, devices and strides: one contiguous copy, one 2-D or 3-D copy where
-// the strides allow it, else one kernel (packing through a contiguous
-// temporary where the two sides cannot see each other). GIL not needed; may
-// wait on the host for pageable memory.
+// kinds, devices and strides: one contiguous copy, one 2-D or 3-D copy over a
+// link where the strides allow it, else one kernel (packing through a
+// contiguous temporary where the two sides cannot see each other). GIL not
+// needed; may wait on the host for pageable memory.
 #ifndef WM_ARRAY_COPY_H
 #define WM_ARRAY_COPY_H
 
@@ -23,8 +23,8 @@ WM_MUST_CHECK int
 wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
                 CUstream stream, wm_error_t *err);
 
-// Enqueues a copy between memories that kernels on `device` reach, in rows or
-// by a kernel; the caller has ordered the stream.
+// Enqueues a copy between memories that kernels on `device` reach, in rows to
+// or from the host, or by a kernel; the caller has ordered the stream.
 WM_MUST_CHECK int
 wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                wm_error_t *err);
