@@ -14,7 +14,7 @@
 typedef enum {
     AHEAD,     // of others, so far that it cannot be asked
     ASKED,     // it is not known who does it
-    GPUS,      // they do: it waits for its turn, and until it is ready
+    GPUS,      // they do: it waits for its room, and until it is ready
     MEETING,   // for all to have said what they give
     FOLLOWING, // its plan
     MPIS,      // MPI does: it waits for its turn
@@ -25,6 +25,7 @@ typedef enum {
 
 typedef struct later_call {
     struct later_call *next; // of those that have their turn to come
+    bool passed;             // it is none of them
     wm_later_t *later;
     uint32_t number;
     state_t state;
@@ -58,16 +59,40 @@ is_first(const call_t *call)
     return atomic_load(&call->later->first) == call;
 }
 
-// It has been begun by MPI, or has ended: the next may.
+// Where the ranks meet in it, once the one before is through there.
+static wm_gates_t *
+room_of(const wm_comm_t *comm, uint32_t number)
+{
+    return comm->aside[number % WM_GATE_ASIDE];
+}
+
+static bool
+has_room(const call_t *call)
+{
+    return call->number - atomic_load(&call->later->first)->number
+           < WM_GATE_ASIDE;
+}
+
+// It has been begun by MPI, or has ended: others may.
 static void
 pass_turn(call_t *call)
 {
     wm_later_t *later = call->later;
-    if (!is_first(call))
+    call_t *before = later->first;
+    if (call->passed)
         return;
-    atomic_store(&later->first, call->next);
-    if (call->next == NULL)
-        later->last = NULL;
+    call->passed = true;
+    if (before == call) {
+        before = NULL;
+        atomic_store(&later->first, call->next);
+    }
+    else {
+        while (before->next != call)
+            before = before->next;
+        before->next = call->next;
+    }
+    if (later->last == call)
+        later->last = before;
 }
 
 static bool
@@ -94,7 +119,8 @@ static bool
 come_up(given_t *given, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_gates_ask(given->op.comm->aside, given->call->number, true);
+    *waits = !wm_gates_ask(given->op.comm->aside[0], given->call->number,
+                           true);
     given->call->state = *waits ? AHEAD : ASKED;
     return *waits && is_dead(given, &err) && fail(given, &err);
 }
@@ -104,7 +130,7 @@ ask(given_t *given, bool *waits)
 {
     call_t *call = given->call;
     wm_error_t err;
-    wm_book_t who = wm_gates_who(given->op.comm->aside, call->number);
+    wm_book_t who = wm_gates_who(given->op.comm->aside[0], call->number);
     *waits = who == WM_BOOK_OPEN;
     if (*waits)
         return is_dead(given, &err) && fail(given, &err);
@@ -117,7 +143,7 @@ say(given_t *given, bool *waits)
 {
     call_t *call = given->call;
     wm_error_t err;
-    *waits = !is_first(call);
+    *waits = !has_room(call);
     if (*waits)
         return false;
     int ready = call->agreed.code < 0
@@ -130,7 +156,7 @@ say(given_t *given, bool *waits)
         call->agreed.code = ready;
         (void)fail(given, &err); // told with its end
     }
-    wm_agreement_say(given->op.comm, given->op.comm->aside, &call->agreed);
+    wm_agreement_say(given->op.comm, call->part.native.gates, &call->agreed);
     call->state = MEETING;
     return false;
 }
@@ -142,10 +168,11 @@ meet(given_t *given, bool *waits)
     wm_comm_t *comm = given->op.comm;
     wm_part_t *part = &call->part;
     wm_error_t err, wrong;
-    *waits = !wm_gates_have_reached(comm->aside, 0);
+    wm_gates_t *gates = part->native.gates;
+    *waits = !wm_gates_have_reached(gates, 0);
     if (*waits)
         return is_dead(given, &err) && fail(given, &err);
-    int code = wm_agreement_hear(comm, comm->aside, &call->agreed, &err);
+    int code = wm_agreement_hear(comm, gates, &call->agreed, &err);
     if (code == 0)
         code = wm_part_compare(part, &err);
     if (code < 0)
@@ -311,7 +338,7 @@ pay(wm_op_t *op)
     wm_error_t err;
     size_t paid = 0;
     while (paid < later->owes
-           && wm_gates_ask(op->comm->aside, later->owed[paid], false))
+           && wm_gates_ask(op->comm->aside[0], later->owed[paid], false))
         ++paid;
     later->owes -= paid;
     memmove(later->owed, later->owed + paid,
@@ -328,7 +355,7 @@ static int
 tell_others(wm_comm_t *comm, uint32_t number, wm_error_t *err)
 {
     wm_later_t *later = comm->later;
-    if (later->owes == 0 && wm_gates_ask(comm->aside, number, false))
+    if (later->owes == 0 && wm_gates_ask(comm->aside[0], number, false))
         return 0;
     if (later->owes == later->room) {
         size_t room = 2 * later->room + 64;
@@ -383,7 +410,7 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
     call_t *call = comm->later->first;
     for (; call != NULL && code == 0; call = call->next) {
         if (call->state == ASKED)
-            wm_gates_withdraw(comm->aside, call->number);
+            wm_gates_withdraw(comm->aside[0], call->number);
         if (call->state != AHEAD)
             continue;
         code = tell_others(comm, call->number, err);
@@ -448,7 +475,8 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
     }
     wm_part_t *part = &call->part;
     wm_error_t wrong;
-    code = wm_part_open(part, comm, comm->aside, asked, &wrong);
+    code = wm_part_open(part, comm, room_of(comm, later->asked + 1), asked,
+                        &wrong);
     bool capable = part->native.capable, waits;
     if (!capable && !asked->on_host) {
         wm_native_end(&part->native);

@@ -13,7 +13,7 @@
 static inline bool
 wm_later_is_asked(const wm_comm_t *comm)
 {
-    return comm->aside != NULL;
+    return comm->aside[0] != NULL;
 }
 
 // Whether any has its turn to come.

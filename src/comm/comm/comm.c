@@ -30,7 +30,8 @@ free_comm(wm_comm_t *comm)
         wm_engine_unlock();
     }
     free(comm->gates);
-    free(comm->aside);
+    for (int i = 0; i < WM_GATE_ASIDE; ++i)
+        free(comm->aside[i]);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
@@ -240,8 +241,7 @@ find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
     wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
     int known = comm->size <= WM_GATE_RANKS, worst = 0;
     for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
-        rooms[room] = wm_gates_new(comm->rank, comm->size,
-                                   (wm_gate_room_t)room);
+        rooms[room] = wm_gates_new(comm->rank, comm->size, room);
         known = rooms[room] != NULL;
     }
     wm_engine_lock();
@@ -259,8 +259,8 @@ find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
         MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
         "MPI_Allreduce", err);
     if (code == 0 && worst > 0) {
-        comm->gates = rooms[WM_GATE_BLOCKING];
-        comm->aside = rooms[WM_GATE_NONBLOCKING];
+        comm->gates = rooms[0];
+        memcpy(comm->aside, rooms + 1, sizeof comm->aside);
         return 0;
     }
     for (int room = 0; room < WM_GATE_ROOMS; ++room)

@@ -30,9 +30,10 @@ typedef struct wm_comm {
     int size; // of the ranks that messages go to: an intercommunicator's
               // others
     int tag_limit;
-    wm_peer_t **peers;        // by rank
-    wm_gates_t *gates;        // NULL: they meet by messages
-    wm_gates_t *aside;        // where there are: those of nonblocking calls
+    wm_peer_t **peers; // by rank
+    wm_gates_t *gates; // NULL: they meet by messages
+    // Where there are: those of nonblocking calls, each the next one's.
+    wm_gates_t *aside[WM_GATE_ASIDE];
     wm_later_t *later;        // NULL: no nonblocking collective yet
     wm_slabs_t *slabs;        // NULL: no collective on a stream yet
     wm_slabs_t *graph_slabs;  // NULL: none in a graph yet

@@ -15,7 +15,7 @@ static _Atomic uint32_t promised[WM_GATES];
 
 struct wm_gates {
     int rank, size;
-    wm_gate_room_t room;
+    int room;
     uint32_t steps; // before this meeting
     int come;       // ranks before this one have reached `step`
     int step;
@@ -61,7 +61,7 @@ wm_gate_release(int index)
 }
 
 wm_gates_t *
-wm_gates_new(int rank, int size, wm_gate_room_t room)
+wm_gates_new(int rank, int size, int room)
 {
     wm_gates_t *gates = calloc(1, sizeof *gates
                                       + (size_t)size * sizeof gates->of[0]);

@@ -2,10 +2,10 @@
 // Where the ranks of a communicator on one host meet: each has a gate in its
 // own segment, in which it says something, and how far it is, and reads those
 // of the others. Meetings are numbered; of one it is told what was said until
-// all have begun the next. A gate has two rooms to meet in, for calls that
-// block and for others, which go on beside them. Nobody writes another's gate,
-// but the book of rank 0's. Engine lock held for wm_gate_…; wm_gates_… are of
-// one thread at a time.
+// all have begun the next. A gate has rooms to meet in, for calls that block
+// and for others, which go on beside them and each other. Nobody writes
+// another's gate, but the book of rank 0's. Engine lock held for wm_gate_…;
+// wm_gates_… are of one thread at a time.
 #ifndef WM_COMM_NODE_GATE_H
 #define WM_COMM_NODE_GATE_H
 
@@ -23,11 +23,9 @@
 #define WM_GATE_BOOK                                                          \
     1024 // nonblocking calls of which it is told who does them
 
-typedef enum {
-    WM_GATE_BLOCKING,
-    WM_GATE_NONBLOCKING,
-    WM_GATE_ROOMS
-} wm_gate_room_t;
+// The first is that of calls that block.
+#define WM_GATE_ASIDE 8 // of others
+#define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
 
 typedef struct {
     struct {
@@ -65,7 +63,7 @@ wm_gate_release(int index);
 // A room of the gates of so many ranks, `rank` being ours; NULL where memory
 // is exhausted. Freed by free(), once its gate has been released.
 wm_gates_t *
-wm_gates_new(int rank, int size, wm_gate_room_t room);
+wm_gates_new(int rank, int size, int room);
 
 void
 wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
