@@ -24,7 +24,7 @@
     1024 // nonblocking calls of which it is told who does them
 
 // The first is that of calls that block.
-#define WM_GATE_ASIDE 8 // of others
+#define WM_GATE_ASIDE 16 // of others
 #define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
 
 typedef struct {
