@@ -3,6 +3,7 @@
 
 #include "comm/coll/capture.h"
 #include "comm/coll/half.h"
+#include "comm/coll/part.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -32,12 +33,6 @@ typedef struct {
     wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
     wm_span_t into[WM_GATE_RANKS]; // likewise
 } run_t;
-
-static bool
-is_root(const run_t *run)
-{
-    return !run->shape->rooted || run->comm->rank == run->call->root;
-}
 
 // Where the blocks are: `nbytes` of them all, alike, or as given.
 static void
@@ -155,37 +150,18 @@ wants(const void *context, int from, int to)
 static void
 make_plan(const run_t *run, wm_plan_t *plan)
 {
-    wm_call_kind_t kind = run->call->kind;
-    int rank = run->comm->rank, size = run->comm->size;
-    wm_span_t mine = cut(run, run->into[0]);
+    int rank = run->comm->rank;
+    bool out = run->call->kind == WM_CALL_BCAST && rank == run->call->root;
     wm_facts_t facts = {
         .rank = rank,
-        .size = size,
+        .size = run->comm->size,
         .root = run->call->root,
-        .nbytes = mine.nbytes,
+        .nbytes = cut(run, out ? run->out[0] : run->into[0]).nbytes,
         .element = run->shape->reduces ? run->call->size : 1,
         .readable = true,
     };
-    // In place, but where what is received lies over what others read.
-    bool keeps = run->sends && run->receives
-                 && (run->call->send == NULL || run->call->receive == NULL)
-                 && !(run->shape->scatters && run->shape->gathers);
-    if (kind == WM_CALL_BCAST) {
-        facts.nbytes = rank == facts.root ? cut(run, run->out[0]).nbytes
-                                          : mine.nbytes;
-        wm_plan_bcast(&facts, plan);
-    }
-    else if (kind == WM_CALL_ALLREDUCE)
-        (void)wm_plan_allreduce(&facts, plan); // which such facts allow
-    else if (!run->shape->reduces)
-        wm_plan_exchange(&facts, has, wants, run, keeps, plan);
-    else if (kind == WM_CALL_REDUCE)
-        wm_plan_reduce(is_root(run) ? size : 0, 0, mine.nbytes, plan);
-    else if (kind == WM_CALL_REDUCE_SCATTER_BLOCK)
-        wm_plan_reduce(size, (size_t)rank * run->room, mine.nbytes, plan);
-    else
-        wm_plan_reduce(kind == WM_CALL_SCAN ? rank + 1 : rank, 0, mine.nbytes,
-                       plan);
+    (void)wm_part_choose(run->call, &facts, (size_t)rank * run->room, has,
+                         wants, run, plan); // which such facts allow
 }
 
 // In the last phase into the user's memory, before that where others read it.
@@ -347,11 +323,9 @@ enqueue(run_t *run, wm_error_t *err)
 static void
 prepare(run_t *run)
 {
-    const wm_shape_t *shape = run->shape = wm_coll_shape(run->call->kind);
-    bool root = is_root(run), bcast = run->call->kind == WM_CALL_BCAST;
-    run->sends = !shape->rooted || root || !(shape->scatters || bcast);
-    run->receives = !shape->rooted
-                    || (root ? !bcast : shape->scatters || bcast);
+    run->shape = wm_coll_shape(run->call->kind);
+    run->sends = wm_part_sends(run->call, run->comm->rank);
+    run->receives = wm_part_receives(run->call, run->comm->rank);
     lay_out(run);
 }
 

@@ -264,40 +264,50 @@ check_spans(const wm_part_t *part, wm_error_t *err)
 }
 
 bool
+wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
+               wm_spans_t has, wm_spans_t wants, const void *context,
+               wm_plan_t *plan)
+{
+    const wm_shape_t *shape = &shapes[call->kind];
+    bool gets = wm_part_receives(call, facts->rank);
+    // In place, but where what is received lies over what others read.
+    bool keeps = gets && wm_part_sends(call, facts->rank)
+                 && (call->send == NULL || call->receive == NULL)
+                 && !(shape->scatters && shape->gathers);
+    if (call->kind == WM_CALL_ALLREDUCE)
+        return wm_plan_allreduce(facts, plan);
+    if (call->kind == WM_CALL_BCAST)
+        wm_plan_bcast(facts, plan);
+    else if (!shape->reduces)
+        wm_plan_exchange(facts, has, wants, context, keeps, plan);
+    else if (call->kind == WM_CALL_SCAN || call->kind == WM_CALL_EXSCAN)
+        wm_plan_reduce(facts->rank + (call->kind == WM_CALL_SCAN), 0,
+                       facts->nbytes, plan);
+    else
+        wm_plan_reduce(gets ? facts->size : 0, shape->scatters ? from : 0,
+                       facts->nbytes, plan);
+    return true;
+}
+
+bool
 wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
 {
     const wm_coll_t *call = part->call;
-    int rank = part->comm->rank, size = part->comm->size;
+    const wm_shape_t *shape = &shapes[call->kind];
+    int rank = part->comm->rank;
     wm_facts_t facts = {
         .root = call->root,
         .nbytes = part->block,
-        .element = shapes[call->kind].reduces ? call->size : 1,
+        .element = shape->reduces ? call->size : 1,
     };
     wm_native_facts(&part->native, &facts);
-    // In place, but where what is received lies over what others read.
-    bool keeps = sends(part) && receives(part)
-                 && (call->send == NULL || call->receive == NULL)
-                 && !(shapes[call->kind].scatters
-                      && shapes[call->kind].gathers);
     wrong->code = 0;
-    if (call->kind == WM_CALL_ALLREDUCE)
-        return wm_plan_allreduce(&facts, plan);
-    if (call->kind == WM_CALL_BCAST)
-        wm_plan_bcast(&facts, plan);
-    else if (!shapes[call->kind].reduces) {
+    if (!shape->reduces && call->kind != WM_CALL_BCAST)
         (void)!check_spans(part, wrong);
-        wm_plan_exchange(&facts, has, wants, part, keeps, plan);
-    }
-    else if (call->kind == WM_CALL_REDUCE)
-        wm_plan_reduce(receives(part) ? size : 0, 0, part->block, plan);
-    else if (call->kind == WM_CALL_REDUCE_SCATTER)
-        wm_plan_reduce(size, block_at(part, rank), part->block, plan);
-    else if (call->kind == WM_CALL_REDUCE_SCATTER_BLOCK)
-        wm_plan_reduce(size, (size_t)rank * part->block, part->block, plan);
-    else
-        wm_plan_reduce(call->kind == WM_CALL_SCAN ? rank + 1 : rank, 0,
-                       part->block, plan);
-    return true;
+    size_t from = call->kind == WM_CALL_REDUCE_SCATTER
+                      ? block_at(part, rank)
+                      : (size_t)rank * part->block;
+    return wm_part_choose(call, &facts, from, has, wants, part, plan);
 }
 
 int

@@ -45,6 +45,14 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong);
 WM_MUST_CHECK int
 wm_part_take(const wm_part_t *part, wm_error_t *err);
 
+// What a rank does of a call: `from` is where its block begins in what all
+// reduce; `has` and `wants` tell of other ranks' blocks. False where the facts
+// allow no plan.
+bool
+wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
+               wm_spans_t has, wm_spans_t wants, const void *context,
+               wm_plan_t *plan);
+
 bool
 wm_part_sends(const wm_coll_t *call, int rank);
 
