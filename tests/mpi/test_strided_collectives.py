@@ -660,6 +660,20 @@ def test_what_is_refused(comm):
     comm.Barrier()
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+def test_blocks_that_are_not_there(comm, begins):
+    """Too few for the ranks, or more elements than any memory has."""
+    size = comm.size
+    sent, into = wm.zeros(size), wm.zeros(size)
+    ones, at = [1] * size, [8 * rank for rank in range(size)]
+    types = [MPI.DOUBLE] * size
+    for few in ([ones[1:], at[1:], types[1:]], [[2**61] * size, at, types]):
+        with pytest.raises(ValueError, match=r"items|asked for"):
+            do(comm, "Alltoallw", begins, [sent, *few], [into, *few])
+    good = ones, at, types
+    do(comm, "Alltoallw", begins, [sent, *good], [into, *good])
+
+
 simulated = pytest.mark.skipif(
     not hasattr(kinds.driver(), "simcuda_fail"),
     reason="needs the simulated driver",

@@ -107,6 +107,7 @@ take_block(PyObject *block, bool writable, char *data, size_t length,
     if (count < 0 || wm_py_mpi_datatype(object, "buffer", &type) < 0
         || type == MPI_DATATYPE_NULL
         || wm_py_datatype_measure(type, "buffer", &of) < 0
+        || (of.size > 0 && count > (Py_ssize_t)length / of.size)
         || !wm_py_datatype_decode(type, part)
         || !wm_strided_repeat(part, count, of.extent)
         || (writable && wm_strided_repeats(part)))
@@ -127,6 +128,7 @@ read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
                                 "(Oi)", value, blocks);
     wm_pattern_t *pattern = told != NULL && told != Py_None
+                                    && PyList_GET_SIZE(told) == size
                                     && message->buffer.pattern == NULL
                                 ? wm_py_elements_parts(size)
                                 : NULL;
