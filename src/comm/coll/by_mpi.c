@@ -41,7 +41,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
     wm_native_t *native = &part->native;
     by->part = part;
     by->request = MPI_REQUEST_NULL;
-    if (!native->capable) {
+    if (!call->on_device) {
         by->send = call->send != NULL ? call->send->data : NULL;
         by->receive = call->receive != NULL ? call->receive->data : NULL;
         return 0;

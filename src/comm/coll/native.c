@@ -442,8 +442,9 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->plan = plan;
     run->type = type;
     run->op = op;
-    run->why = *wrong;
     run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
+    if (!run->unmapped) // what was overcome is no error
+        run->why = *wrong;
     // Nothing is written before all can go on: but what is written once can
     // be written again, where the host has what was sent.
     bool waits = plan->phases > 1;
