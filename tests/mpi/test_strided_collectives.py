@@ -637,6 +637,19 @@ def test_what_only_mpi_can_walk(comm):
         comm.Bcast([wm.array(sent), 2, kind], 0)
 
 
+def test_bytes_backwards_are_as_mpi_walks_them(comm):
+    """Which Open MPI does forwards, and checks bounds by."""
+    kind = MPI.BYTE.Create_vector(4, 1, -1).Commit()
+    values, found = np.arange(20, dtype="uint8"), []
+    for place, through in ("host", MPI.COMM_SELF), ("device", comm):
+        sent = kinds.make(place, values)
+        into = kinds.make(place, np.zeros(4, "uint8"))
+        me = through.rank
+        through.Sendrecv([sent[8:12], 1, kind], me, 0, into, me, 0)
+        found.append(kinds.values_of(into).tolist())
+    assert found[0] == found[1]
+
+
 def test_reductions_of_datatypes_are_mpis(comm):
     kind = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
     arrays = wm.ones(10), wm.ones(10)

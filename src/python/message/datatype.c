@@ -275,10 +275,18 @@ bool
 wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
 {
     bool decoded;
+    char *origin = strided->data, *low, *high;
+    MPI_Aint first = 0, length = 0;
     if (is_predefined(type))
         return decode_predefined(type, strided);
     WM_PY_UNLOCKED(decoded = decode(type, strided));
-    return decoded;
+    // Open MPI 5 walks bytes forwards that were made to go backwards, and its
+    // extents, by which bounds are checked, say so.
+    MPI_Type_get_true_extent(type, &first, &length);
+    wm_strided_bounds(strided, &low, &high);
+    return decoded
+           && (strided->run == 0
+               || (low == origin + first && high == low + length));
 }
 
 static bool
