@@ -128,7 +128,6 @@ read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
                                 "(Oi)", value, blocks);
     wm_pattern_t *pattern = told != NULL && told != Py_None
-                                    && PyList_GET_SIZE(told) == size
                                     && message->buffer.pattern == NULL
                                 ? wm_py_elements_parts(size)
                                 : NULL;
