@@ -230,21 +230,11 @@ copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
 }
 
 int
-wm_strided_pack_part(const wm_strided_t *strided, size_t at, void *packed,
-                     size_t nbytes, int device, CUstream stream,
+wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
+                     size_t nbytes, bool packs, int device, CUstream stream,
                      wm_error_t *err)
 {
-    way_t way = {true, packed, device, stream};
-    return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
-                nbytes, &way, err);
-}
-
-int
-wm_strided_unpack_part(const wm_strided_t *strided, size_t at,
-                       const void *packed, size_t nbytes, int device,
-                       CUstream stream, wm_error_t *err)
-{
-    way_t way = {false, (char *)packed, device, stream};
+    way_t way = {packs, packed, device, stream};
     return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
                 nbytes, &way, err);
 }
@@ -261,14 +251,15 @@ int
 wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
                 int device, CUstream stream, wm_error_t *err)
 {
-    return wm_strided_pack_part(strided, 0, packed, within(strided, nbytes),
-                                device, stream, err);
+    return wm_strided_copy_part(strided, 0, packed, within(strided, nbytes),
+                                true, device, stream, err);
 }
 
 int
 wm_strided_unpack(const wm_strided_t *strided, const void *packed,
                   size_t nbytes, int device, CUstream stream, wm_error_t *err)
 {
-    return wm_strided_unpack_part(strided, 0, packed, within(strided, nbytes),
-                                  device, stream, err);
+    return wm_strided_copy_part(strided, 0, (char *)packed,
+                                within(strided, nbytes), false, device, stream,
+                                err);
 }

@@ -67,15 +67,10 @@ wm_strided_unpack(const wm_strided_t *strided, const void *packed,
                   size_t nbytes, int device, CUstream stream, wm_error_t *err);
 
 // Likewise of the `nbytes` from byte `at` on, which are there; `packed` is
-// where these are.
+// where these are, and is written where the copy `packs`.
 WM_MUST_CHECK int
-wm_strided_pack_part(const wm_strided_t *strided, size_t at, void *packed,
-                     size_t nbytes, int device, CUstream stream,
+wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
+                     size_t nbytes, bool packs, int device, CUstream stream,
                      wm_error_t *err);
-
-WM_MUST_CHECK int
-wm_strided_unpack_part(const wm_strided_t *strided, size_t at,
-                       const void *packed, size_t nbytes, int device,
-                       CUstream stream, wm_error_t *err);
 
 #endif

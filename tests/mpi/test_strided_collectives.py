@@ -640,6 +640,8 @@ def test_what_only_mpi_can_walk(comm):
 def test_bytes_backwards_are_as_mpi_walks_them(comm):
     """Which Open MPI does forwards, and checks bounds by."""
     kind = MPI.BYTE.Create_vector(4, 1, -1).Commit()
+    if kind.Get_true_extent()[0] < 0:
+        pytest.skip("this MPI walks them backwards")
     values, found = np.arange(20, dtype="uint8"), []
     for place, through in ("host", MPI.COMM_SELF), ("device", comm):
         sent = kinds.make(place, values)

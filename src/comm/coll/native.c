@@ -89,12 +89,10 @@ is_too_long(const wm_buffer_t *source, bool copied)
 
 // Where memory is short the host serves.
 static int
-take_block(wm_native_t *native, size_t nbytes, wm_block_t **block,
-           wm_error_t *err)
+give_way(wm_native_t *native, int code)
 {
-    int code = wm_block_alloc(native->device, nbytes, block, err);
     native->capable &= code != WM_ERR_MEMORY;
-    return code;
+    return native->capable ? code : 0;
 }
 
 // A copy of what is sent, without gaps.
@@ -107,8 +105,8 @@ copy_source(wm_native_t *native, const wm_buffer_t *source, wm_error_t *err)
         return code;
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)source->nbytes);
     return source->pattern != NULL
-               ? wm_pattern_pack_part(source->pattern, 0, native->source,
-                                      source->nbytes, native->device,
+               ? wm_pattern_copy_part(source->pattern, 0, native->source,
+                                      source->nbytes, true, native->device,
                                       from->stream, err)
                : wm_memory_copy(native->device, native->source, source->data,
                                 source->nbytes, from->stream, err);
@@ -125,9 +123,10 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     native->source = source->data;
     int code = 0;
     if (stands_in(native, source, copied)) {
-        code = take_block(native, source->nbytes, &native->stand_in, err);
+        code = wm_block_alloc(native->device, source->nbytes,
+                              &native->stand_in, err);
         if (code < 0)
-            return native->capable ? code : 0;
+            return give_way(native, code);
         native->source = wm_block_pointer(native->stand_in);
         wm_block_describe(native->stand_in, &memory);
         code = copy_source(native, source, err);
@@ -152,7 +151,7 @@ static int
 take_landing(wm_native_t *native, size_t nbytes, wm_pointer_t *memory,
              wm_error_t *err)
 {
-    int code = take_block(native, nbytes, &native->landing, err);
+    int code = wm_block_alloc(native->device, nbytes, &native->landing, err);
     if (code < 0)
         return code;
     native->target = wm_block_pointer(native->landing);
@@ -172,7 +171,7 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     if (native->gaps != NULL && !moved)
         code = take_landing(native, target->nbytes, &memory, err);
     if (code < 0)
-        return native->capable ? code : 0;
+        return give_way(native, code);
     code = wm_access_open(&native->into, err);
     if (code < 0 || !memory.exportable || moved)
         return code;
@@ -404,9 +403,9 @@ unpack(wm_native_run_t *run)
         at = find_written(run->plan, at, &end);
         if (at == SIZE_MAX)
             break;
-        code = wm_pattern_unpack_part(native->gaps, at, native->target + at,
-                                      end - at, native->device,
-                                      native->into.stream, &run->why);
+        code = wm_pattern_copy_part(native->gaps, at, native->target + at,
+                                    end - at, false, native->device,
+                                    native->into.stream, &run->why);
     }
     return code;
 }

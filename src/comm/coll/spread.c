@@ -63,8 +63,8 @@ wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
     wm_layout_t layout;
     char *from = move->origin + move->from, *into = move->target + move->into;
     if (move->gaps == NULL && move->pattern != NULL)
-        return wm_pattern_unpack_part(move->pattern, move->into, from,
-                                      move->nbytes, device, stream, err);
+        return wm_pattern_copy_part(move->pattern, move->into, from,
+                                    move->nbytes, false, device, stream, err);
     if (move->gaps == NULL)
         return from == into ? 0
                             : wm_memory_copy(device, into, from, move->nbytes,
@@ -74,6 +74,6 @@ wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
     if (move->pattern != NULL)
         return wm_copy_layout(&layout, device, stream, err);
     hear(move->gaps, move->origin, &sent);
-    return wm_strided_pack_part(&sent, move->from, into, move->nbytes, device,
-                                stream, err);
+    return wm_strided_copy_part(&sent, move->from, into, move->nbytes, true,
+                                device, stream, err);
 }

@@ -48,41 +48,23 @@ wm_pattern_cut(const wm_pattern_t *pattern, size_t at, size_t nbytes,
     return at + nbytes <= all && wm_strided_cut(found, at, nbytes, part);
 }
 
-static int
-copy_parts(const wm_pattern_t *pattern, size_t at, char *packed, size_t nbytes,
-           bool packs, int device, CUstream stream, wm_error_t *err)
+int
+wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
+                     size_t nbytes, bool packs, int device, CUstream stream,
+                     wm_error_t *err)
 {
     int code = 0;
     while (nbytes > 0 && code == 0) {
         size_t inside = at, all;
         const wm_strided_t *part = find_part(pattern, &inside, &all);
         size_t left = all - inside, length = nbytes < left ? nbytes : left;
-        code = packs ? wm_strided_pack_part(part, inside, packed, length,
-                                            device, stream, err)
-                     : wm_strided_unpack_part(part, inside, packed, length,
-                                              device, stream, err);
+        code = wm_strided_copy_part(part, inside, packed, length, packs,
+                                    device, stream, err);
         at += length;
         packed += length;
         nbytes -= length;
     }
     return code;
-}
-
-int
-wm_pattern_pack_part(const wm_pattern_t *pattern, size_t at, char *packed,
-                     size_t nbytes, int device, CUstream stream,
-                     wm_error_t *err)
-{
-    return copy_parts(pattern, at, packed, nbytes, true, device, stream, err);
-}
-
-int
-wm_pattern_unpack_part(const wm_pattern_t *pattern, size_t at,
-                       const char *packed, size_t nbytes, int device,
-                       CUstream stream, wm_error_t *err)
-{
-    return copy_parts(pattern, at, (char *)packed, nbytes, false, device,
-                      stream, err);
 }
 
 // MPI's own packing counts in int, before MPI 4: in portions of elements.
@@ -219,6 +201,6 @@ wm_pattern_copy(const wm_buffer_t *buffer, size_t at, size_t nbytes,
         return wm_memory_copy(device, packs ? packed : buffer->data + at,
                               packs ? buffer->data + at : packed, nbytes,
                               stream, err);
-    return copy_parts(buffer->pattern, at, packed, nbytes, packs, device,
-                      stream, err);
+    return wm_pattern_copy_part(buffer->pattern, at, packed, nbytes, packs,
+                                device, stream, err);
 }

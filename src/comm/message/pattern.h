@@ -45,17 +45,12 @@ bool
 wm_pattern_cut(const wm_pattern_t *pattern, size_t at, size_t nbytes,
                wm_strided_t *part);
 
-// Enqueue a copy of the `nbytes` from byte `at` on to, or from, contiguous
-// memory, `packed`, that kernels on `device` reach.
+// Enqueues a copy of the `nbytes` from byte `at` on to, where it `packs`, or
+// from contiguous memory, `packed`, that kernels on `device` reach.
 WM_MUST_CHECK int
-wm_pattern_pack_part(const wm_pattern_t *pattern, size_t at, char *packed,
-                     size_t nbytes, int device, CUstream stream,
+wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
+                     size_t nbytes, bool packs, int device, CUstream stream,
                      wm_error_t *err);
-
-WM_MUST_CHECK int
-wm_pattern_unpack_part(const wm_pattern_t *pattern, size_t at,
-                       const char *packed, size_t nbytes, int device,
-                       CUstream stream, wm_error_t *err);
 
 // Copy the first `nbytes` of the message out of, or into, host memory that
 // nobody else uses; `base`, unless NULL, is what stands for pattern->data in a
