@@ -142,6 +142,26 @@ def reduce_scatter_block_in_place(c, comm):
     return out, wanted
 
 
+def reduce_scatter(c, comm):
+    counts = [(k + 2) * c.size // 3 for k in range(c.ranks)]
+    given = [np.resize(wide, sum(counts)) for wide in c.wide]
+    out = c.make(np.zeros(counts[c.rank], c.dtype))
+    comm.Reduce_scatter(c.make(given[c.rank]), out, counts)
+    at = sum(counts[: c.rank])
+    return out, sum(given)[at : at + counts[c.rank]]
+
+
+def reduce_scatter_in_place(c, comm):
+    counts = [(k + 1) % 2 * c.size for k in range(c.ranks)]
+    given = [np.resize(wide, sum(counts)) for wide in c.wide]
+    out = c.make(given[c.rank])
+    comm.Reduce_scatter(MPI.IN_PLACE, out, counts)
+    at = sum(counts[: c.rank])
+    wanted = given[c.rank].copy()
+    wanted[: counts[c.rank]] = sum(given)[at : at + counts[c.rank]]
+    return out, wanted
+
+
 def scan(c, comm):
     out = c.zeros()
     comm.Scan(c.make(c.parts[c.rank]), out)
@@ -228,6 +248,8 @@ CALLS = [
     alltoall_in_place,
     reduce_scatter_block,
     reduce_scatter_block_in_place,
+    reduce_scatter,
+    reduce_scatter_in_place,
     scan,
     exscan,
     alltoallv,

@@ -80,6 +80,14 @@ def test_a_request_tells_what_is_wrong_with_what_has_come(fresh, stream):
         channel.Barrier()
 
 
+def test_what_each_rank_gets_must_be_told(fresh, stream):
+    """Nobody waits on the host to hear how much the others get."""
+    a, b = wm.ones(fresh.size), wm.zeros(1)
+    with pytest.raises(TypeError, match="recvcounts: one for each rank"):
+        fresh.on(stream).Reduce_scatter(a, b, None)
+    stream.synchronize()
+
+
 @pytest.mark.ranks(2)
 def test_a_request_tells_that_counts_differ(fresh, stream):
     channel = fresh.on(stream)

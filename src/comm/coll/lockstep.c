@@ -52,8 +52,13 @@ lay_out(run_t *run)
     const wm_shape_t *shape = run->shape;
     int size = run->comm->size, rank = run->comm->rank;
     bool in_place = call->send == NULL && run->sends && run->receives;
+    bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
     const wm_buffer_t *send = in_place ? call->receive : call->send;
-    if (run->receives && call->receive != NULL) {
+    if (uneven) { // into the first block, where it is in place
+        run->target = call->receive->data;
+        run->into[0].nbytes = call->receives[rank].nbytes;
+    }
+    else if (run->receives && call->receive != NULL) {
         size_t nbytes = call->receive->nbytes;
         if (in_place && shape->scatters && shape->reduces)
             nbytes /= (size_t)size; // into the first block of what it sends
@@ -66,8 +71,8 @@ lay_out(run_t *run)
     if (in_place && shape->gathers && !shape->scatters)
         run->out[0] = run->into[rank];
     else
-        lay(run->out, in_place ? call->receives : call->sends, send->nbytes,
-            shape->scatters ? size : 1);
+        lay(run->out, in_place || uneven ? call->receives : call->sends,
+            send->nbytes, shape->scatters ? size : 1);
 }
 
 static int
@@ -234,6 +239,9 @@ number_of(const run_t *run)
     uint64_t block = 0;
     if (!run->shape->varies)
         block = run->source != NULL ? run->out[0].nbytes : run->into[0].nbytes;
+    for (int i = 1;
+         call->kind == WM_CALL_REDUCE_SCATTER && i < run->comm->size; ++i)
+        block = block * 1099511628211ull + run->out[i].nbytes;
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
     if (run->shape->reduces) {
         parts[2] = (uint64_t)run->type;

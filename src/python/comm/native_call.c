@@ -479,15 +479,17 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     asked.sent.contiguous = asked.received.contiguous = true;
     bool known =
         kind == WM_CALL_BARRIER
-        || read_call(kind, channel.comm, args, given, keywords, &asked) == 0;
+        || (read_call(kind, channel.comm, args, given, keywords, &asked) == 0
+            && (kind != WM_CALL_REDUCE_SCATTER
+                || asked.call.receives != NULL));
     if (known && begins)
         kept = keep(self, args, given, keywords);
     if (!known && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
                      "%s on a stream: its buffers are contiguous GPU arrays "
                      "of elements that MPI knows, of one size on both sides; "
-                     "root: a rank; use the communicator itself, without "
-                     "on(stream), for other",
+                     "root: a rank; recvcounts: one for each rank; use the "
+                     "communicator itself, without on(stream), for other",
                      wm_call_name(kind));
     if (PyErr_Occurred())
         tell_others(&channel);

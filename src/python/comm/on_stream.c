@@ -73,6 +73,8 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     X(Allreduce, Iallreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")         \
     X(Reduce_scatter_block, Ireduce_scatter_block, REDUCE_SCATTER_BLOCK,      \
       ", sendbuf, recvbuf, op=...")                                           \
+    X(Reduce_scatter, Ireduce_scatter, REDUCE_SCATTER,                        \
+      ", sendbuf, recvbuf, recvcounts, op=...")                               \
     X(Scan, Iscan, SCAN, ", sendbuf, recvbuf, op=...")                        \
     X(Exscan, Iexscan, EXSCAN, ", sendbuf, recvbuf, op=...")
 
