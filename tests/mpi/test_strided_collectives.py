@@ -613,6 +613,58 @@ def test_long_ones_in_two_phases(comm, begins):
     np.testing.assert_array_equal(into.numpy()[:, comm.rank % 2], -1)
 
 
+def random_view(random, elements):
+    """How to see so many elements of a larger array, in any order of axes."""
+    shape = []
+    while elements > 1 and len(shape) < 5:
+        divisors = [d for d in range(2, elements + 1) if elements % d == 0]
+        shape.append(int(random.choice(divisors)))
+        elements //= shape[-1]
+    shape.append(elements)
+    order = random.permutation(len(shape))
+    steps = random.choice([-3, -2, -1, 1, 1, 2], len(shape))
+    whole = [n * abs(s) + 1 for n, s in zip(shape, steps, strict=True)]
+    cuts = tuple(
+        slice(1, 1 + n * s, s) if s > 0 else slice(n * -s, None, s)
+        for n, s in zip(shape, steps, strict=True)
+    )
+
+    def view(array):
+        array = array.reshape(whole)[cuts]
+        return array[tuple(slice(n) for n in shape)].transpose(*order)
+
+    return int(np.prod(whole)), view
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_views(comm, seed):
+    """Of each rank others, and none is contiguous."""
+    shared, own = (
+        np.random.default_rng([seed, k]) for k in (0, comm.rank + 1)
+    )
+    for _ in range(5):
+        block = int(shared.integers(1, 60))
+        total = block * comm.size
+        length, view = random_view(own, total)
+        sent = np.full(length, -1, "int32")
+        view(sent)[...] = 1000 * comm.rank + np.arange(total).reshape(
+            view(sent).shape
+        )
+        into, see = random_view(own, total)
+        want = np.full(into, -2, "int32")
+        given, taken = wm.array(sent), wm.array(want)
+        mine = slice(comm.rank * block, (comm.rank + 1) * block)
+        parts = [
+            (1000 * rank + np.arange(total))[mine] for rank in range(comm.size)
+        ]
+        see(want)[...] = np.concatenate(parts).reshape(see(want).shape)
+        buffers = view(given), see(taken)
+        comm.Barrier()
+        assert counted(lambda b=buffers: comm.Alltoall(*b)) == (1, 0)
+        np.testing.assert_array_equal(taken.numpy(), want)
+        np.testing.assert_array_equal(given.numpy(), sent)
+
+
 def test_what_only_mpi_can_walk(comm):
     """By way of the host, as it is."""
     kind = MPI.DOUBLE.Create_indexed([1, 2, 3], [0, 2, 6]).Commit()
