@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of MPI on a private communicator, nonblocking and waited for in
-// our progress loop where messages are under way, after all have agreed
-// (agree.h). GPU buffers go through page-locked memory in pieces of 16 MiB.
+// Blocking collectives, after all have agreed (agree.h): by GPUs, at gates, by
+// slabs, or by MPI on a private communicator, nonblocking and waited for in
+// our progress loop where messages are under way, and through page-locked
+// memory in pieces of 16 MiB.
 // What has begun cannot be taken back, so nothing here can be interrupted;
 // where one rank fails, or is in another collective, all raise. GIL released
 // by the caller, engine lock not held. The buffers stay the caller's, who
@@ -34,7 +35,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
                   MPI_Op op, wm_error_t *err);
 
-// Any other, as this rank has been asked for it.
+// A call, as this rank has been asked for it.
 typedef struct {
     wm_call_kind_t kind;
     // Its arguments were read, and are memory of a GPU, with gaps that kernels
@@ -47,9 +48,9 @@ typedef struct {
     // Of v-forms, for each rank, and of what is scattered in place; else NULL,
     // and all blocks are alike.
     const wm_span_t *sends, *receives;
-    MPI_Datatype type; // what is reduced, of `size` bytes,
+    MPI_Datatype type; // the elements, of `size` bytes, for MPI as well,
     size_t size;
-    MPI_Op op; // by what
+    MPI_Op op; // and what they are reduced by
 } wm_coll_t;
 
 // What a call does with its buffers.

@@ -132,6 +132,7 @@ put(const run_t *run, wm_error_t *err)
     return code;
 }
 
+// In its slab; how much, it does not say.
 static wm_span_t
 has(const void *context, int from, int to)
 {
@@ -402,6 +403,12 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
         .stream = stream,
     };
     wm_error_t other;
+    if (comm->gates == NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a collective on a stream needs all ranks on one "
+                            "host, %d at most; use the communicator itself, "
+                            "without on(stream)",
+                            WM_GATE_RANKS);
     int code = call == NULL ? err->code : 0;
     int asked = wm_stream_capture(device, stream, &run.capture,
                                   code == 0 ? err : &other);
@@ -412,11 +419,6 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
         prepare(&run);
         code = check(&run, err);
     }
-    if (comm->gates == NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "a collective on a stream needs all ranks on one "
-                            "host; use the communicator itself, without "
-                            "on(stream)");
     if (*slabs == NULL) {
         int made = wm_slabs_make(comm, device, run.capture != 0, code, err);
         if (made < 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/comm/near.h"
 
-// All that follow: false where MPI says otherwise, or there is no room.
+// Each: false where MPI fails, or there are more than WM_GATE_RANKS.
 
 static bool
 find_cartesian(MPI_Comm user, wm_near_t *near)

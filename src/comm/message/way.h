@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How the payload of a message gets across: what its ends, who know no way by
 // name, ask of theirs. A way is a file of src/comm/way and a row for each end;
-// table.c there names all. A row may give way to another (wm_send_become,
+// rows.h there names all. A row may give way to another (wm_send_become,
 // wm_receive_become). Engine lock held.
 #ifndef WM_COMM_MESSAGE_WAY_H
 #define WM_COMM_MESSAGE_WAY_H

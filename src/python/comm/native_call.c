@@ -19,8 +19,8 @@ static const struct {
     const char *names[5];
     int count, required;
     wm_form_t sends, receives;
-    bool elsewhere; // where it blocks: collectives.c
-    bool near;      // of neighbours, and blocks
+    bool elsewhere; // the blocking form is in collectives.c
+    bool near;      // of neighbours: nonblocking ones are MPI's
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -479,6 +479,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     asked.sent.contiguous = asked.received.contiguous = true;
     bool known =
         kind == WM_CALL_BARRIER
+        || channel.comm->gates == NULL // which is said first
         || (read_call(kind, channel.comm, args, given, keywords, &asked) == 0
             && (kind != WM_CALL_REDUCE_SCATTER
                 || asked.call.receives != NULL));

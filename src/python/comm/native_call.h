@@ -7,7 +7,8 @@
 #include "comm/coll/agreement.h"
 #include "python/core/module.h"
 
-// The call of that name, or of its nonblocking form; WM_CALL_UNKNOWN: none.
+// The call of that name, which is that of its blocking form; WM_CALL_UNKNOWN
+// where the form that is asked for is not ours.
 wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins);
 

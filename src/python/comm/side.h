@@ -9,7 +9,7 @@
 #include "python/message/specification.h"
 
 // One block; one for each rank, all alike; with counts and displacements;
-// each of a datatype of its own.
+// each of a datatype of its own, always with a pattern: never by slabs.
 typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
 
 typedef struct {

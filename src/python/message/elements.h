@@ -32,9 +32,9 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
 wm_pattern_t *
 wm_py_elements_parts(int count);
 
-// NULL without an exception
-// where the bytes are contiguous after all, or with one naming `argument`:
-// ValueError for elements on top of each other, where they are written.
+// NULL without an exception where the bytes are contiguous after all, or with
+// one naming `argument`: ValueError for elements on top of each other, where
+// they are written.
 wm_pattern_t *
 wm_py_elements_strided(const wm_strided_t *strided, bool writable,
                        const char *argument);
