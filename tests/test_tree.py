@@ -443,3 +443,51 @@ def test_setup_lists_every_package():
         for path in (ROOT / "warpmpi").rglob("__init__.py")
     ]
     assert sorted(ast.literal_eval(listed)) == sorted(there)
+
+
+def names_in(path, pattern, text=None):
+    text = text or (ROOT / path).read_text()
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+def test_tables_of_collectives_agree():
+    """Each is joined to the others by the call's name alone."""
+    coll, python = "src/comm/coll", "src/python/comm"
+    known = dict(
+        re.findall(
+            r'^    X\((\w+), "(\w+)"\)',
+            (ROOT / coll / "agreement.h").read_text(),
+            re.MULTILINE,
+        )
+    )
+    row = r"^    \[WM_CALL_(\w+)\] ="
+    read = names_in(f"{python}/native_call.c", row)
+    moved = names_in(f"{coll}/part.c", row)
+    by_mpi = names_in(f"{coll}/by_mpi.c", r"^    case WM_CALL_(\w+):")
+    on_stream = dict(
+        re.findall(
+            r"^    X\((\w+), I\w+, (\w+),",
+            (ROOT / python / "on_stream.c").read_text(),
+            re.MULTILINE,
+        )
+    )
+    table = (ROOT / "warpmpi/_staging/table.py").read_text()
+    assert read == moved
+    near = {kind for kind in read if kind.startswith("NEIGHBOR_")}
+    assert by_mpi == read - near
+    assert set(on_stream.values()) - {"BARRIER"} <= moved
+    for kind in read:
+        assert re.search(rf"^    {known[kind]} ", table, re.MULTILINE), kind
+    for name, kind in on_stream.items():
+        assert known[kind] == name
+    stubs = (ROOT / "warpmpi/_core.pyi").read_text()
+    stubs = stubs[stubs.index("class StreamComm") :]
+    stubs = stubs[: stubs.index("\nclass ", 10)]
+    told = names_in(None, r"^    def (\w+)\(", stubs)
+    begun = {f"I{name[0].lower()}{name[1:]}" for name in on_stream}
+    assert told == set(on_stream) | begun
+    reducing = names_in(f"{coll}/part.c", row + r" \{[^}]*\.reduces = true")
+    said = table[table.index("REDUCTIONS = {") :]
+    said = names_in(None, r'"(\w+)"', said[: said.index("}")])
+    assert {known[kind] for kind in reducing} <= said
+    assert {known[k] for k in read - reducing}.isdisjoint(said)
