@@ -109,6 +109,13 @@ operation(wm_reduce_type_t type, wm_reduce_op_t op)
                                              : op;
 }
 
+int
+wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called)
+{
+    *called = operation(type, op);
+    return types[type].kernel;
+}
+
 // The only source that matters; NULL where several do.
 static const void *
 copied(wm_reduce_op_t op, const void *const *src, int n)

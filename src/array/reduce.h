@@ -27,6 +27,12 @@ wm_reduce_size(wm_reduce_type_t type);
 WM_MUST_CHECK int
 wm_reduce_prepare(int device, wm_error_t *err);
 
+// The row of WM_REDUCE_KERNEL_ROWS that serves a type, and what its kernel, or
+// another made of it, calls an operation. Of what several sources have a part
+// in.
+int
+wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called);
+
 // Enqueues one kernel, none where nothing is to be done: of 1 to
 // WM_REDUCE_SOURCES sources, all of which the device reaches, at any address;
 // fastest where all are alike modulo WM_REDUCE_VECTOR. WM_ERR_VALUE for

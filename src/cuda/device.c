@@ -53,6 +53,11 @@ describe_lock_held(int ordinal, wm_error_t *err)
                  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->handle)
                < 0)
         return wm_error_context(err, "describing cuda:%d", ordinal);
+    int mps = 0; // older drivers do not know it
+    device->mps = WM_CU(NULL, DeviceGetAttribute, &mps,
+                        CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device->handle)
+                      == 0
+                  && mps != 0;
     atomic_store_explicit(&entries[ordinal].described, true,
                           memory_order_release);
     return 0;

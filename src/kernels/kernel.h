@@ -158,6 +158,56 @@ wm_group_ended(bool mine, bool *any)
     return true;
 }
 
+// As wm_thread() and wm_threads(), of a kernel whose threads wait for those of
+// other processes' kernels: on the host, where threads run in turn, the first
+// has all to do.
+WM_DEVICE uint32_t
+wm_meeting_thread()
+{
+    return (uint32_t)wm_thread();
+}
+
+WM_DEVICE uint32_t
+wm_meeting_threads()
+{
+    return (uint32_t)wm_threads();
+}
+
+// Such a thread looks once more.
+WM_DEVICE void
+wm_pause()
+{
+}
+
+// All threads of a block come here.
+WM_DEVICE void
+wm_block_meets()
+{
+    __syncthreads();
+}
+
+WM_DEVICE void
+wm_fence_system()
+{
+    __threadfence_system();
+}
+
+// Every thread comes here last: true on one, after all have. `ended` is 0
+// before, and then.
+WM_DEVICE bool
+wm_grid_ended(uint32_t *ended)
+{
+    __syncthreads();
+    if (threadIdx.x != 0 || gridDim.x == 1)
+        return threadIdx.x == 0;
+    __threadfence();
+    if (atomicAdd(ended, 1) + 1 < gridDim.x)
+        return false;
+    *ended = 0;
+    __threadfence();
+    return true;
+}
+
 WM_DEVICE void
 wm_store_system(uint32_t *word, uint32_t value)
 {

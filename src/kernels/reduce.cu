@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/reduce.h"
-#include "kernels/fold.h"
-#include "kernels/kernel.h"
+#include "kernels/rule.h"
 
 #define REDUCED_AT_ONCE 8 // loads that a thread has under way
 
@@ -26,32 +25,6 @@ WM_DEVICE uint64_t
 place(const wm_reduced_range &range, uint64_t at)
 {
     return at < range.before ? at : at + range.gap;
-}
-
-template <typename unit_t, typename rule_t>
-WM_DEVICE void
-widen(rule_t rule, const unit_t &unit, typename rule_t::acc_t *values)
-{
-    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
-    typename rule_t::element_t elements[EACH];
-    __builtin_memcpy(elements, &unit, sizeof(unit));
-    WM_UNROLL
-    for (int i = 0; i < EACH; i++)
-        values[i] = rule.widen(elements[i]);
-}
-
-template <typename unit_t, typename rule_t>
-WM_DEVICE unit_t
-narrow(rule_t rule, const typename rule_t::acc_t *values)
-{
-    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
-    typename rule_t::element_t elements[EACH];
-    unit_t unit;
-    WM_UNROLL
-    for (int i = 0; i < EACH; i++)
-        elements[i] = rule.narrow(values[i]);
-    __builtin_memcpy(&unit, elements, sizeof(unit));
-    return unit;
 }
 
 // A thread goes through its units, each of which it takes from every source
@@ -86,15 +59,15 @@ reduce_units(rule_t rule, const wm_reduce_params_t &p, uint64_t thread,
         }
         WM_ROLLED
         for (int k = 0; k < AT_ONCE && at < range.end; k++) {
-            widen(rule, loaded[0], values);
+            wm_widen(rule, loaded[0], values);
             if (used > 0)
                 rule.fold(p.op, acc, values, EACH);
             WM_UNROLL
             for (int i = 0; i < EACH && used == 0; i++)
                 acc[i] = values[i];
             if (++used == p.n) {
-                *(unit_t *)(p.dst + place(range, at)) = narrow<unit_t>(rule,
-                                                                       acc);
+                *(unit_t *)(p.dst + place(range, at)) = wm_narrow<unit_t>(rule,
+                                                                          acc);
                 used = 0;
                 at += step;
             }
@@ -128,26 +101,7 @@ reduce(rule_t rule, const wm_reduce_params_t &p)
                                                      singles);
 }
 
-#define X(name, each_t, computed_t)                                           \
-    struct wm_rule_##name {                                                   \
-        typedef each_t element_t;                                             \
-        typedef computed_t acc_t;                                             \
-        WM_DEVICE acc_t                                                       \
-        widen(element_t element)                                              \
-        {                                                                     \
-            return wm_widen_##name(element);                                  \
-        }                                                                     \
-        WM_DEVICE element_t                                                   \
-        narrow(acc_t value)                                                   \
-        {                                                                     \
-            return wm_narrow_##name(value);                                   \
-        }                                                                     \
-        WM_DEVICE void                                                        \
-        fold(uint32_t op, acc_t *acc, const acc_t *values, int n)             \
-        {                                                                     \
-            wm_fold_##name(op, acc, values, n);                               \
-        }                                                                     \
-    };                                                                        \
+#define X(name, ...)                                                          \
     WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
     {                                                                         \
         reduce(wm_rule_##name(), p);                                          \

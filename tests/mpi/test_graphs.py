@@ -388,9 +388,11 @@ def test_ranks_whose_graphs_differ(fresh, stream):
 
 
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
-@pytest.mark.parametrize("name", ["StreamBatchMemOp", "MemcpyAsync"])
+@pytest.mark.parametrize("name", ["LaunchKernel", "StreamBatchMemOp"])
 def test_a_capture_that_fails_on_one_rank(fresh, stream, fail, name):
     """All raise, and may capture once more."""
+    if name == "StreamBatchMemOp" and fresh.size <= wm.get_cuda_device_count():
+        pytest.skip("where each rank has a GPU, kernels meet, not streams")
     channel = fresh.on(stream)
     a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
     with graphs.capture(stream) as captured:

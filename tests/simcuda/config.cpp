@@ -46,6 +46,7 @@ configure()
     config.devices = std::min(std::max(config.devices, 0), MAX_DEVICES);
     config.memory = number("SIMCUDA_MEMORY", config.memory) & ~(PAGE - 1);
     config.peer = number("SIMCUDA_PEER", 1) != 0;
+    config.mps = number("SIMCUDA_MPS", 0) != 0;
     config.ipc = number("SIMCUDA_IPC", 1) != 0;
     config.access = number("SIMCUDA_OPEN", 0) != 0 ? PROT_READ | PROT_WRITE
                                                    : PROT_NONE;
@@ -137,6 +138,8 @@ attribute(CUdevice_attribute what, int device)
         return device + 1;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         return config.ipc;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        return config.mps;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:

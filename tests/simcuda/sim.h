@@ -47,6 +47,7 @@ struct Config {
     size_t memory = (size_t)1 << 30;
     Mode mode = Mode::LAZY;
     bool peer = true;
+    bool mps = false;
     bool ipc = true;
     int access = 0; // of the host to device memory: PROT_...
     uint64_t seed = 0;

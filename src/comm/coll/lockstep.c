@@ -2,7 +2,6 @@
 #include "comm/coll/lockstep.h"
 
 #include "comm/coll/capture.h"
-#include "comm/coll/half.h"
 #include "comm/coll/part.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
@@ -15,77 +14,21 @@
 #define ALIGN 256
 
 typedef struct {
-    const wm_coll_t *call;
-    const wm_shape_t *shape;
-    wm_comm_t *comm;
+    wm_laid_t laid;
     wm_slabs_t *slabs;
-    int device;
-    CUstream stream;
     uint64_t capture; // 0: it is in none
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    bool sends, receives;
-    char *source, *target;
     size_t area;
-    size_t room;                   // bytes of a piece of a block
-    size_t pieces;                 // of this rank
-    size_t piece;                  // this one
-    wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
-    wm_span_t into[WM_GATE_RANKS]; // likewise
+    size_t room;   // bytes of a piece of a block
+    size_t pieces; // of this rank
+    size_t piece;  // this one
 } run_t;
-
-// Where the blocks are: `nbytes` of them all, alike, or as given.
-static void
-lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
-{
-    for (int i = 0; i < blocks; ++i) {
-        size_t each = nbytes / (size_t)blocks;
-        spans[i] = given != NULL ? given[i]
-                                 : (wm_span_t){(size_t)i * each, each};
-    }
-}
-
-static void
-lay_out(run_t *run)
-{
-    const wm_coll_t *call = run->call;
-    const wm_shape_t *shape = run->shape;
-    int size = run->comm->size, rank = run->comm->rank;
-    bool in_place = call->send == NULL && run->sends && run->receives;
-    bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
-    const wm_buffer_t *send = in_place ? call->receive : call->send;
-    if (uneven) { // into the first block, where it is in place
-        run->target = call->receive->data;
-        run->into[0].nbytes = call->receives[rank].nbytes;
-    }
-    else if (run->receives && call->receive != NULL) {
-        size_t nbytes = call->receive->nbytes;
-        if (in_place && shape->scatters && shape->reduces)
-            nbytes /= (size_t)size; // into the first block of what it sends
-        run->target = call->receive->data;
-        lay(run->into, call->receives, nbytes, shape->gathers ? size : 1);
-    }
-    if (!run->sends || send == NULL)
-        return;
-    run->source = send->data;
-    if (in_place && shape->gathers && !shape->scatters)
-        run->out[0] = run->into[rank];
-    else
-        lay(run->out, in_place || uneven ? call->receives : call->sends,
-            send->nbytes, shape->scatters ? size : 1);
-}
 
 static int
 count_pieces(run_t *run, wm_error_t *err)
 {
-    size_t most = 0;
+    size_t most = wm_laid_longest(&run->laid);
     run->area = wm_slabs_half(run->slabs) / 2;
-    for (int rank = 0; rank < run->comm->size; ++rank) {
-        const wm_span_t *sides[] = {&run->out[rank], &run->into[rank]};
-        for (int i = 0; i < 2; ++i)
-            most = sides[i]->nbytes > most ? sides[i]->nbytes : most;
-    }
-    size_t size = run->shape->scatters ? (size_t)run->comm->size : 1;
+    size_t size = run->laid.shape->scatters ? (size_t)run->laid.comm->size : 1;
     run->room = run->area / size / ALIGN * ALIGN;
     run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
     if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
@@ -113,19 +56,20 @@ copy(const run_t *run, char *into, const char *from, size_t nbytes,
 {
     return nbytes == 0 || into == from
                ? 0
-               : wm_memory_copy(run->device, into, from, nbytes, run->stream,
-                                err);
+               : wm_memory_copy(run->laid.device, into, from, nbytes,
+                                run->laid.stream, err);
 }
 
 static int
 put(const run_t *run, wm_error_t *err)
 {
-    int code = 0, blocks = run->shape->scatters ? run->comm->size : 1;
-    char *slab = wm_slabs_at(run->slabs, run->comm->rank, run->piece);
-    for (int i = 0; i < blocks && code == 0 && run->source != NULL; ++i) {
-        wm_span_t part = cut(run, run->out[i]);
-        code = copy(run, slab + (size_t)i * run->room, run->source + part.at,
-                    part.nbytes, err);
+    int code = 0,
+        blocks = run->laid.shape->scatters ? run->laid.comm->size : 1;
+    char *slab = wm_slabs_at(run->slabs, run->laid.comm->rank, run->piece);
+    for (int i = 0; i < blocks && code == 0 && run->laid.source != NULL; ++i) {
+        wm_span_t part = cut(run, run->laid.out[i]);
+        code = copy(run, slab + (size_t)i * run->room,
+                    run->laid.source + part.at, part.nbytes, err);
         if (wm_slabs_are_on_host(run->slabs))
             wm_stat_add(WM_STAT_staged_bytes, (int64_t)part.nbytes);
     }
@@ -138,7 +82,8 @@ has(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)from;
-    return (wm_span_t){run->shape->scatters ? (size_t)to * run->room : 0, 0};
+    return (wm_span_t){run->laid.shape->scatters ? (size_t)to * run->room : 0,
+                       0};
 }
 
 static wm_span_t
@@ -146,27 +91,28 @@ wants(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)to;
-    if (run->target == NULL
-        || (run->shape->rooted && run->shape->scatters
-            && from != run->call->root))
+    if (run->laid.target == NULL
+        || (run->laid.shape->rooted && run->laid.shape->scatters
+            && from != run->laid.call->root))
         return (wm_span_t){0, 0};
-    return cut(run, run->into[run->shape->gathers ? from : 0]);
+    return cut(run, run->laid.into[run->laid.shape->gathers ? from : 0]);
 }
 
 static void
 make_plan(const run_t *run, wm_plan_t *plan)
 {
-    int rank = run->comm->rank;
-    bool out = run->call->kind == WM_CALL_BCAST && rank == run->call->root;
+    int rank = run->laid.comm->rank;
+    bool out = run->laid.call->kind == WM_CALL_BCAST
+               && rank == run->laid.call->root;
     wm_facts_t facts = {
         .rank = rank,
-        .size = run->comm->size,
-        .root = run->call->root,
-        .nbytes = cut(run, out ? run->out[0] : run->into[0]).nbytes,
-        .element = run->shape->reduces ? run->call->size : 1,
+        .size = run->laid.comm->size,
+        .root = run->laid.call->root,
+        .nbytes = cut(run, out ? run->laid.out[0] : run->laid.into[0]).nbytes,
+        .element = run->laid.shape->reduces ? run->laid.call->size : 1,
         .readable = true,
     };
-    (void)wm_part_choose(run->call, &facts, (size_t)rank * run->room, has,
+    (void)wm_part_choose(run->laid.call, &facts, (size_t)rank * run->room, has,
                          wants, run, plan); // which such facts allow
 }
 
@@ -175,21 +121,24 @@ static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_slabs_at(run->slabs, run->comm->rank, run->piece)
+    char *own = wm_slabs_at(run->slabs, run->laid.comm->rank, run->piece)
                 + run->area;
     // Of an exchange it is absolute.
-    bool absolute = !run->shape->reduces && run->call->kind != WM_CALL_BCAST;
-    char *into =
-        (last ? run->target + (absolute ? 0 : cut(run, run->into[0]).at) : own)
-        + move->into;
+    bool absolute = !run->laid.shape->reduces
+                    && run->laid.call->kind != WM_CALL_BCAST;
+    char *into = (last ? run->laid.target
+                             + (absolute ? 0 : cut(run, run->laid.into[0]).at)
+                       : own)
+                 + move->into;
     for (int k = 0; k < move->count; ++k)
         sources[k] = wm_slabs_at(run->slabs, move->first + k, run->piece)
                      + (move->result ? run->area : 0) + move->from;
     if (move->count == 1)
         return copy(run, into, sources[0], move->nbytes, err);
-    return wm_reduce_launch(
-        run->device, run->type, run->op, into, sources, move->count,
-        move->nbytes / wm_reduce_size(run->type), run->stream, err);
+    return wm_reduce_launch(run->laid.device, run->laid.type, run->laid.op,
+                            into, sources, move->count,
+                            move->nbytes / wm_reduce_size(run->laid.type),
+                            run->laid.stream, err);
 }
 
 // What was left for others is the user's as well.
@@ -200,7 +149,7 @@ take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
     for (int i = 0; i < plan->count && code == 0; ++i) {
         const wm_move_t *made = &plan->moves[i];
         wm_move_t own = {
-            .first = run->comm->rank,
+            .first = run->laid.comm->rank,
             .count = 1,
             .result = true,
             .from = made->into,
@@ -232,61 +181,6 @@ follow(const run_t *run, wm_error_t *err)
     return code;
 }
 
-// What all must ask for alike, as a number.
-static uint64_t
-number_of(const run_t *run)
-{
-    const wm_coll_t *call = run->call;
-    uint64_t block = 0;
-    if (!run->shape->varies)
-        block = run->source != NULL ? run->out[0].nbytes : run->into[0].nbytes;
-    for (int i = 1;
-         call->kind == WM_CALL_REDUCE_SCATTER && i < run->comm->size; ++i)
-        block = block * 1099511628211ull + run->out[i].nbytes;
-    uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
-    if (run->shape->reduces) {
-        parts[2] = (uint64_t)run->type;
-        parts[3] = (uint64_t)run->op;
-    }
-    uint64_t number = 14695981039346656037ull;
-    for (int i = 0; i < 4; ++i)
-        number = (number ^ parts[i]) * 1099511628211ull;
-    return number;
-}
-
-static int
-check(run_t *run, wm_error_t *err)
-{
-    const wm_coll_t *call = run->call;
-    const wm_buffer_t *sides[] = {call->send, call->receive};
-    for (int i = 0; i < 2; ++i) {
-        const char *name = i == 0 ? "sendbuf" : "recvbuf";
-        if (sides[i] == NULL || sides[i]->nbytes == 0)
-            continue;
-        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL)
-            return wm_error_set(err, WM_ERR_TYPE, 0,
-                                "%s: a collective on a stream takes "
-                                "contiguous GPU memory; use the communicator "
-                                "itself, without on(stream), for other",
-                                name);
-        int device = sides[i]->memory.device;
-        if (device >= 0 && device != run->device)
-            return wm_error_set(err, WM_ERR_VALUE, 0,
-                                "%s: it is on cuda:%d, and the stream is one "
-                                "of cuda:%d; use a stream of the array's GPU",
-                                name, device, run->device);
-    }
-    if (run->shape->reduces
-        && !wm_half_reduces(call->type, call->size, call->op, &run->type,
-                            &run->op))
-        return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "op: GPUs do not compute this with elements of "
-                            "this type (%s); use another op, or the "
-                            "communicator itself, without on(stream)",
-                            wm_half_name(wm_half_number(call->type)));
-    return 0;
-}
-
 static int
 before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
        wm_error_t *err)
@@ -295,9 +189,10 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
         return 0;
     return run->capture != 0
                ? wm_producer_before_graph(&buffer->producer, to_write,
-                                          run->device, run->stream, err)
-               : wm_producer_before(&buffer->producer, to_write, run->device,
-                                    run->stream, err);
+                                          run->laid.device, run->laid.stream,
+                                          err)
+               : wm_producer_before(&buffer->producer, to_write,
+                                    run->laid.device, run->laid.stream, err);
 }
 
 // Our arrays remember it, but for graphs, which run when their owner likes.
@@ -307,35 +202,38 @@ after(const run_t *run, const wm_buffer_t *buffer, bool wrote, wm_error_t *err)
     if (buffer == NULL || buffer->nbytes == 0 || buffer->order == NULL
         || run->capture != 0)
         return 0;
-    return wrote ? wm_order_after_write(buffer->order, run->device,
-                                        run->stream, err)
-                 : wm_order_after_read(buffer->order, run->device, run->stream,
-                                       err);
+    return wrote ? wm_order_after_write(buffer->order, run->laid.device,
+                                        run->laid.stream, err)
+                 : wm_order_after_read(buffer->order, run->laid.device,
+                                       run->laid.stream, err);
+}
+
+static int
+in_pieces(run_t *run, wm_error_t *err)
+{
+    int code = wm_slabs_take_turn(run->slabs, err);
+    for (; run->piece < run->pieces && code == 0; ++run->piece)
+        code = follow(run, err);
+    return code < 0 ? code : wm_slabs_leave_turn(run->slabs, err);
 }
 
 static int
 enqueue(run_t *run, wm_error_t *err)
 {
-    const wm_coll_t *call = run->call;
+    const wm_coll_t *call = run->laid.call;
     int code = before(run, call->send, false, err);
     if (code == 0)
         code = before(run, call->receive, true, err);
-    for (; run->piece < run->pieces && code == 0; ++run->piece)
-        code = follow(run, err);
+    if (code == 0)
+        code = wm_slabs_have_boxes(run->slabs)
+                       && wm_exchange_serves(&run->laid)
+                   ? wm_slabs_exchange(run->slabs, &run->laid, err)
+                   : in_pieces(run, err);
     if (code == 0)
         code = after(run, call->send, false, err);
     if (code == 0)
         code = after(run, call->receive, true, err);
     return code;
-}
-
-static void
-prepare(run_t *run)
-{
-    run->shape = wm_coll_shape(run->call->kind);
-    run->sends = wm_part_sends(run->call, run->comm->rank);
-    run->receives = wm_part_receives(run->call, run->comm->rank);
-    lay_out(run);
 }
 
 // What this rank was asked for is wrong: on a stream of ours, behind the calls
@@ -363,18 +261,19 @@ capture(run_t *run, int code, wm_error_t *err)
         .first = !wm_slabs_continue(run->slabs, run->capture),
     };
     if (code == 0) {
-        captured.kind = (int)run->call->kind;
-        captured.asked = number_of(run);
+        captured.kind = (int)run->laid.call->kind;
+        captured.asked = wm_laid_number(&run->laid);
         captured.pieces = run->pieces;
     }
-    code = wm_capture_begin(run->comm, &captured, code, err);
+    code = wm_capture_begin(run->laid.comm, &captured, code, err);
     if (code < 0)
         return code;
     run->pieces = captured.pieces;
-    code = wm_slabs_begin_captured(run->slabs, run->capture, run->stream, err);
+    code = wm_slabs_begin_captured(run->slabs, run->capture, run->laid.stream,
+                                   err);
     if (code == 0)
         code = wm_slabs_end(run->slabs, enqueue(run, err), err);
-    code = wm_capture_end(run->comm, code, err);
+    code = wm_capture_end(run->laid.comm, code, err);
     if (code < 0)
         wm_slabs_forget(run->slabs);
     return code;
@@ -387,20 +286,20 @@ give(run_t *run, int code, wm_error_t *err)
         refuse(run->slabs, code);
         return code;
     }
-    code = wm_slabs_begin(run->slabs, run->call->kind, number_of(run),
-                          run->stream, err);
+    code = wm_slabs_begin(run->slabs, run->laid.call->kind,
+                          wm_laid_number(&run->laid), run->laid.stream, err);
     return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
 }
 
-int
-wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
-                 CUstream stream, wm_error_t *err)
+static int
+call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
+        wm_error_t *err)
 {
     run_t run = {
-        .call = call,
-        .comm = comm,
-        .device = device,
-        .stream = stream,
+        .laid = {.call = call,
+                 .comm = comm,
+                 .device = device,
+                 .stream = stream},
     };
     wm_error_t other;
     if (comm->gates == NULL)
@@ -415,10 +314,8 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
     if (code == 0)
         code = asked;
     wm_slabs_t **slabs = run.capture != 0 ? &comm->graph_slabs : &comm->slabs;
-    if (code == 0) {
-        prepare(&run);
-        code = check(&run, err);
-    }
+    if (code == 0)
+        code = wm_laid_out(&run.laid, err);
     if (*slabs == NULL) {
         int made = wm_slabs_make(comm, device, run.capture != 0, code, err);
         if (made < 0)
@@ -439,6 +336,16 @@ wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
                         ? WM_STAT_staged_collectives
                         : WM_STAT_ipc_collectives,
                     1);
+    return code;
+}
+
+int
+wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
+                 CUstream stream, wm_error_t *err)
+{
+    wm_device_stay();
+    int code = call_on(comm, call, device, stream, err);
+    wm_device_go();
     return code;
 }
 

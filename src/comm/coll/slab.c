@@ -3,19 +3,20 @@
 #include "comm/coll/slab.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "array/reduce.h"
 #include "comm/coll/agreement.h"
 #include "comm/coll/native.h"
+#include "comm/coll/told.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-#define DEVICE_HALF ((size_t)16 << 20)
-#define HISTORY 1024   // calls of which it is known what was asked for
+#define DEVICE_HALF ((size_t)15 << 20)
 #define ENDED 0xffff   // a step: the last
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 #define NAP_NS 100000
@@ -33,20 +34,22 @@ struct wm_slabs {
     wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
     bool captured;     // the calls are
     int device, rank, size;
-    bool on_host;      // page-locked memory of the ranks' segments
-    size_t half;       // bytes
-    wm_block_t *block; // NULL: a bay
-    int bay;           // of ours; -1: none
-    CUstream stream;   // of this call
-    uint64_t last;     // id of the last one's
-    CUevent ended;     // recorded behind the last
-    uint32_t calls;    // begun
-    uint32_t turn;     // of the halves: the next one that is used
-    uint64_t capture;  // of the last call
-    uint32_t meets;    // in its graph, so far
-    size_t pieces;     // of the last one
-    wm_error_t lost;   // code 0: they are alike so far
-    uint64_t history[HISTORY];
+    bool on_host;           // page-locked memory of the ranks' segments
+    size_t half;            // bytes
+    wm_block_t *block;      // NULL: a bay
+    int bay;                // of ours; -1: none
+    CUstream stream;        // of this call
+    uint64_t last;          // id of the last one's
+    CUevent ended;          // recorded behind the last
+    bool boxed;             // boxes are behind the halves
+    wm_told_t told;         // of the calls that were begun
+    wm_exchange_t exchange; // by them
+    uint32_t turn;          // of the halves: the next one that is used
+    uint64_t capture;       // of the last call
+    uint32_t turns;         // taken so far, in its graph or in all
+    uint32_t meets;         // in its graph, so far
+    size_t pieces;          // of the last one that took a turn
+    wm_error_t lost;        // code 0: they are alike so far
     rank_t ranks[];
 };
 
@@ -55,44 +58,29 @@ typedef struct {
     wm_place_t place;
     int bay;
     uint32_t streams;
+    CUuuid device;
+    bool mps;
 } said_t;
-
-// Of a call as `told` has it: 16 bits of its number, 8 of its kind, and 40 of
-// what was asked for in this one and those before it.
-#define ASKED_BITS 40
-#define KIND_BITS 8
-#define FAILED 255 // kind
-
-static uint64_t
-tell(uint32_t call, int kind, uint64_t asked)
-{
-    return (uint64_t)(call & 0xffff) << (ASKED_BITS + KIND_BITS)
-           | (uint64_t)kind << ASKED_BITS
-           | (asked & (((uint64_t)1 << ASKED_BITS) - 1));
-}
-
-static uint16_t
-number_of(uint64_t told)
-{
-    return (uint16_t)(told >> (ASKED_BITS + KIND_BITS));
-}
-
-static int
-kind_of(uint64_t told)
-{
-    return (int)(told >> ASKED_BITS & ((1 << KIND_BITS) - 1));
-}
 
 static int
 allocate_block(wm_slabs_t *slabs, said_t *said, bool *unreached,
                wm_error_t *err)
 {
     wm_pointer_t memory;
-    int code = wm_block_alloc(slabs->device, 2 * slabs->half, &slabs->block,
-                              err);
+    const wm_device_t *device;
+    size_t halves = 2 * slabs->half;
+    int code = wm_device_get(slabs->device, &device, err);
+    if (code == 0)
+        code = wm_block_alloc(slabs->device, halves + WM_BOXES_BYTES,
+                              &slabs->block, err);
     if (code < 0)
         return code;
     char *slab = wm_block_pointer(slabs->block);
+    code = wm_boxes_clear(slabs->device, slab + halves, err);
+    if (code < 0)
+        return code;
+    said->device = device->uuid;
+    said->mps = device->mps;
     slabs->ranks[slabs->rank].slab = slab;
     wm_block_describe(slabs->block, &memory);
     wm_engine_lock();
@@ -126,6 +114,8 @@ allocate(wm_slabs_t *slabs, said_t *said, bool *unreached, wm_error_t *err)
     // Later, streams that wait for others could keep it from being loaded.
     if (code == 0)
         code = wm_reduce_prepare(slabs->device, err);
+    if (code == 0 && !slabs->on_host)
+        code = wm_boxes_prepare(slabs->device, err);
     if (code < 0)
         return code;
     if (slabs->captured)
@@ -156,6 +146,41 @@ map_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
     return code;
 }
 
+// Whether all GPUs run kernels of all their ranks at once: of processes that
+// share one, and have it in turn, each would wait out its turn.
+static bool
+run_at_once(const wm_comm_t *comm)
+{
+    for (int rank = 0; rank < comm->size; ++rank) {
+        const said_t *said = wm_agree_said(comm->gates, rank);
+        for (int i = 0; i < rank && !said->mps; ++i) {
+            const said_t *other = wm_agree_said(comm->gates, i);
+            if (memcmp(&said->device, &other->device, sizeof said->device)
+                == 0)
+                return false;
+        }
+    }
+    return true;
+}
+
+static int
+open_boxes(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
+{
+    wm_boxes_rank_t ranks[WM_BOXES_RANKS];
+    for (int rank = 0; rank < slabs->size; ++rank) {
+        wm_word_op_t word = wm_gates_stream_word(slabs->gates, rank, 0);
+        ranks[rank] = (wm_boxes_rank_t){
+            .boxes = slabs->ranks[rank].slab + 2 * slabs->half,
+            .word = (const uint32_t *)word.word,
+            .base = word.value,
+        };
+    }
+    slabs->boxed = run_at_once(comm);
+    slabs->exchange.counted = slabs->captured;
+    return wm_exchange_open(&slabs->exchange, slabs->device, ranks,
+                            slabs->rank, slabs->size, err);
+}
+
 static int
 map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 {
@@ -168,7 +193,7 @@ map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
         code = map_one(slabs, comm->peers[rank], rank, said, err);
     }
     wm_engine_unlock();
-    return code;
+    return code < 0 || slabs->on_host ? code : open_boxes(slabs, comm, err);
 }
 
 static void
@@ -272,51 +297,6 @@ wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
     return code;
 }
 
-// What the others have told so far, of calls that were begun here; of others
-// they will see it.
-static int
-compare(const wm_slabs_t *slabs, wm_error_t *err)
-{
-    for (int rank = 0; rank < slabs->size; ++rank) {
-        uint64_t told = wm_gates_told(slabs->gates, rank);
-        int16_t back = (int16_t)(slabs->calls - number_of(told));
-        if (told == 0 || back < 0 || (uint32_t)back >= slabs->calls)
-            continue;
-        if (kind_of(told) == FAILED) // its last
-            return wm_error_set(err, WM_ERR_STATE, 0,
-                                "rank %d failed in a collective on a stream: "
-                                "its error tells why; free the communicator",
-                                rank);
-        uint64_t here =
-            slabs->history[(slabs->calls - (uint32_t)back) % HISTORY];
-        if (told == here || back >= HISTORY)
-            continue;
-        const char *name = wm_call_name((wm_call_kind_t)kind_of(told));
-        if (kind_of(told) != kind_of(here))
-            return wm_error_set(
-                err, WM_ERR_TYPE, 0,
-                "the ranks' collectives on streams differ: where rank %d "
-                "called %s, this one called %s: all must make the same calls "
-                "in the same order; free the communicator",
-                rank, name, wm_call_name((wm_call_kind_t)kind_of(here)));
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "the ranks' collectives on streams differ: rank %d gave other "
-            "counts, types, op or root than this one to a %s, or to a call "
-            "before it: all must give the same; free the communicator",
-            rank, name);
-    }
-    return 0;
-}
-
-static void
-note(wm_slabs_t *slabs, int kind, uint64_t asked)
-{
-    uint64_t told = tell(slabs->calls, kind, asked);
-    slabs->history[slabs->calls % HISTORY] = told;
-    wm_gates_tell(slabs->gates, told);
-}
-
 static int
 await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
 {
@@ -333,7 +313,7 @@ static int
 reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
     return wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
-                                  (slabs->calls << 16) + step, err);
+                                  (slabs->told.calls << 16) + step, err);
 }
 
 // On the stream of the last call, or behind it.
@@ -356,7 +336,7 @@ follow(wm_slabs_t *slabs, bool first, CUstream stream, wm_error_t *err)
 static void
 leave(wm_slabs_t *slabs)
 {
-    uint32_t value = (slabs->calls << 16) + FAR;
+    uint32_t value = (slabs->told.calls << 16) + FAR;
     wm_gates_promise(slabs->gates, value);
     if (wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
                                value, NULL)
@@ -369,8 +349,9 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
                wm_error_t *err)
 {
     wm_lock(&slabs->lock);
-    if (slabs->lost.code == 0 && compare(slabs, &slabs->lost) < 0) {
-        (void)!follow(slabs, slabs->calls == 0, stream, NULL);
+    if (slabs->lost.code == 0
+        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost) < 0) {
+        (void)!follow(slabs, slabs->told.calls == 0, stream, NULL);
         leave(slabs);
     }
     if (slabs->lost.code < 0) {
@@ -380,15 +361,9 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
         pthread_mutex_unlock(&slabs->lock);
         return lost;
     }
-    uint64_t before = slabs->history[slabs->calls % HISTORY];
-    slabs->turn = ++slabs->calls;
-    wm_gates_promise(slabs->gates, (slabs->calls << 16) + ENDED);
-    note(slabs, kind == WM_CALL_UNKNOWN ? FAILED : kind,
-         (before ^ asked) * 1099511628211ull >> 8);
-    int code = follow(slabs, slabs->calls == 1, stream, err);
-    if (code == 0 && slabs->pieces > 1) // it used a half twice
-        code = await(slabs, slabs->calls - 1, ENDED, err);
-    slabs->pieces = 0;
+    wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
+    wm_told_begin(&slabs->told, slabs->gates, kind, asked);
+    int code = follow(slabs, slabs->told.calls == 1, stream, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
@@ -398,15 +373,11 @@ wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
 {
     wm_lock(&slabs->lock);
     bool first = slabs->capture != capture;
-    int code = follow(slabs, first, stream, err);
-    slabs->turn = first ? 0 : slabs->turn + (uint32_t)slabs->pieces;
-    slabs->pieces = 0;
-    if (code == 0 && first) {
+    if (first) {
         slabs->capture = capture;
-        slabs->meets = 0;
-        code = wm_gates_enqueue_round(slabs->gates, slabs->device, stream,
-                                      err);
+        slabs->turns = 0;
     }
+    int code = follow(slabs, first, stream, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
@@ -420,6 +391,34 @@ void
 wm_slabs_forget(wm_slabs_t *slabs)
 {
     slabs->capture = 0;
+}
+
+// Of a graph all know how many pieces the call before had, and nobody waits.
+static int
+take_turn_captured(wm_slabs_t *slabs, wm_error_t *err)
+{
+    bool first = slabs->turns++ == 0;
+    slabs->turn = first ? 0 : slabs->turn + (uint32_t)slabs->pieces;
+    if (!first)
+        return 0;
+    slabs->meets = 0;
+    return wm_gates_enqueue_round(slabs->gates, slabs->device, slabs->stream,
+                                  err);
+}
+
+int
+wm_slabs_take_turn(wm_slabs_t *slabs, wm_error_t *err)
+{
+    int code = 0;
+    if (slabs->captured)
+        code = take_turn_captured(slabs, err);
+    else {
+        slabs->turn = ++slabs->turns;
+        if (slabs->pieces > 1) // it used a half twice
+            code = await(slabs, slabs->told.calls - 1, ENDED, err);
+    }
+    slabs->pieces = 0;
+    return code;
 }
 
 char *
@@ -436,16 +435,33 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
         return wm_gates_enqueue_meet(slabs->gates, slabs->device,
                                      slabs->stream, ++slabs->meets, err);
     int code = reach(slabs, step + 1, err);
-    return code < 0 ? code : await(slabs, slabs->calls, step + 1, err);
+    return code < 0 ? code : await(slabs, slabs->told.calls, step + 1, err);
+}
+
+int
+wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err)
+{
+    return slabs->captured ? 0 : reach(slabs, ENDED, err);
+}
+
+int
+wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
+{
+    uint32_t call = slabs->told.calls << 16;
+    wm_word_op_t own = wm_gates_stream_word(slabs->gates, slabs->rank,
+                                            call + ENDED);
+    wm_exchange_words_t words = {
+        .own = slabs->captured ? NULL : (uint32_t *)own.word,
+        .done = own.value,
+        .past = call + 1,
+    };
+    return wm_exchange_enqueue(&slabs->exchange, laid, &words, err);
 }
 
 int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
 {
-    int told = slabs->captured ? 0
-                               : reach(slabs, ENDED, code == 0 ? err : NULL);
-    if (told == 0)
-        told = wm_event_record(slabs->device, slabs->ended, slabs->stream,
+    int told = wm_event_record(slabs->device, slabs->ended, slabs->stream,
                                code == 0 ? err : NULL);
     if (code == 0)
         code = told;
@@ -453,7 +469,7 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
         wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
                      "this rank failed in a collective on a stream before, "
                      "as its error told; free the communicator");
-        note(slabs, FAILED, 0);
+        wm_told_fail(&slabs->told, slabs->gates);
         leave(slabs);
     }
     pthread_mutex_unlock(&slabs->lock);
@@ -469,7 +485,7 @@ wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
     if (code < 0)
         *err = slabs->lost;
     else
-        code = compare(slabs, err);
+        code = wm_told_compare(&slabs->told, slabs->gates, err);
     pthread_mutex_unlock(&slabs->lock);
     return code;
 }
@@ -484,6 +500,12 @@ size_t
 wm_slabs_half(const wm_slabs_t *slabs)
 {
     return slabs->half;
+}
+
+bool
+wm_slabs_have_boxes(const wm_slabs_t *slabs)
+{
+    return slabs->boxed;
 }
 
 bool
@@ -503,7 +525,7 @@ have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
         if (!wm_gates_streams_reached(slabs->gates, rank,
-                                      (slabs->calls << 16) + ENDED))
+                                      (slabs->told.calls << 16) + ENDED))
             return false;
     return wm_gates_have_kept(slabs->gates);
 }
@@ -513,7 +535,8 @@ wm_slabs_free(wm_slabs_t *slabs)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     // Of graphs nobody here knows whether they are running.
-    for (int naps = 0; slabs->calls > 0 && !have_all_ended(slabs); ++naps) {
+    for (int naps = 0; slabs->told.calls > 0 && !have_all_ended(slabs);
+         ++naps) {
         if (naps == NAPS)
             return false;
         nanosleep(&nap, NULL);

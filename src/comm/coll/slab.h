@@ -12,6 +12,7 @@
 #ifndef WM_COMM_COLL_SLAB_H
 #define WM_COMM_COLL_SLAB_H
 
+#include "comm/coll/exchange.h"
 #include "comm/comm/comm.h"
 
 #define WM_SLAB_STEPS 65000 // of a call, at most
@@ -33,6 +34,10 @@ wm_slabs_half(const wm_slabs_t *slabs);
 bool
 wm_slabs_are_on_host(const wm_slabs_t *slabs);
 
+// Whether there are boxes beside them: all ranks' kernels can run at once.
+bool
+wm_slabs_have_boxes(const wm_slabs_t *slabs);
+
 // Whether they serve memory of that device, as far as this rank knows.
 bool
 wm_slabs_serve(const wm_slabs_t *slabs, int device);
@@ -40,7 +45,8 @@ wm_slabs_serve(const wm_slabs_t *slabs, int device);
 // Begins a call on a stream, behind the one before it. What a rank asks for
 // must be alike on all; of kind WM_CALL_UNKNOWN it has failed. Raises, for
 // good, where ranks have been found to differ, or one to have failed; after 0
-// the slabs are the thread's alone until wm_slabs_end.
+// the slabs are the thread's alone until wm_slabs_end, and the call takes its
+// turn, or exchanges, once.
 WM_MUST_CHECK int
 wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
                wm_error_t *err);
@@ -58,6 +64,10 @@ wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture);
 void
 wm_slabs_forget(wm_slabs_t *slabs);
 
+// The call goes through slabs, in pieces.
+WM_MUST_CHECK int
+wm_slabs_take_turn(wm_slabs_t *slabs, wm_error_t *err);
+
 // The half of `rank` that a piece of this call goes through.
 char *
 wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece);
@@ -67,8 +77,16 @@ wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece);
 WM_MUST_CHECK int
 wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
 
-// The stream tells that the call has ended; where it has failed (`code`) the
-// others will raise. Returns that, or a failure of its own.
+// The stream tells that it has come to the end of the pieces.
+WM_MUST_CHECK int
+wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
+
+// The call goes through boxes, where it is short enough (wm_exchange_serves).
+WM_MUST_CHECK int
+wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
+
+// The stream has been given all of the call; where that has failed (`code`)
+// the others will raise. Returns that, or a failure of its own.
 WM_MUST_CHECK int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 

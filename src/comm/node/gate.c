@@ -88,6 +88,12 @@ wm_gates_index(const wm_gates_t *gates)
 }
 
 int
+wm_gates_size(const wm_gates_t *gates)
+{
+    return gates->size;
+}
+
+int
 wm_gates_rank(const wm_gates_t *gates)
 {
     return gates->rank;
@@ -247,6 +253,16 @@ wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
 {
     return wm_word_wait(device, stream, &gates->of[rank].gate->streams,
                         gates->of[rank].streams + value, err);
+}
+
+wm_word_op_t
+wm_gates_stream_word(const wm_gates_t *gates, int rank, uint32_t value)
+{
+    return (wm_word_op_t){
+        .waits = rank != gates->rank,
+        .word = &gates->of[rank].gate->streams,
+        .value = gates->of[rank].streams + value,
+    };
 }
 
 bool

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/device.h"
+#include "cuda/word.h"
 
 #define WM_GATES 64      // a process
 #define WM_GATE_RANKS 64 // that meet at most
@@ -69,12 +69,15 @@ void
 wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
              const wm_gate_place_t *place);
 
-// The index of ours, and our rank.
+// The index of ours, our rank, and of how many.
 int
 wm_gates_index(const wm_gates_t *gates);
 
 int
 wm_gates_rank(const wm_gates_t *gates);
+
+int
+wm_gates_size(const wm_gates_t *gates);
 
 // Begins the next meeting: where to say what is to be said.
 void *
@@ -143,6 +146,11 @@ wm_gates_enqueue_reach(const wm_gates_t *gates, int device, CUstream stream,
 WM_MUST_CHECK int
 wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
                        CUstream stream, uint32_t value, wm_error_t *err);
+
+// The word that they write, or wait for, and the value: for a kernel that
+// does.
+wm_word_op_t
+wm_gates_stream_word(const wm_gates_t *gates, int rank, uint32_t value);
 
 bool
 wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value);

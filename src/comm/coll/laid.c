@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/laid.h"
+
+#include "comm/coll/half.h"
+#include "comm/coll/part.h"
+
+// Where the blocks are: `nbytes` of them all, alike, or as given.
+static void
+lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
+{
+    for (int i = 0; i < blocks; ++i) {
+        size_t each = nbytes / (size_t)blocks;
+        spans[i] = given != NULL ? given[i]
+                                 : (wm_span_t){(size_t)i * each, each};
+    }
+}
+
+static void
+lay_out(wm_laid_t *laid)
+{
+    const wm_coll_t *call = laid->call;
+    const wm_shape_t *shape = laid->shape;
+    int size = laid->comm->size, rank = laid->comm->rank;
+    bool in_place = call->send == NULL && laid->sends && laid->receives;
+    bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
+    const wm_buffer_t *send = in_place ? call->receive : call->send;
+    if (uneven) { // into the first block, where it is in place
+        laid->target = call->receive->data;
+        laid->into[0].nbytes = call->receives[rank].nbytes;
+    }
+    else if (laid->receives && call->receive != NULL) {
+        size_t nbytes = call->receive->nbytes;
+        if (in_place && shape->scatters && shape->reduces)
+            nbytes /= (size_t)size; // into the first block of what it sends
+        laid->target = call->receive->data;
+        lay(laid->into, call->receives, nbytes, shape->gathers ? size : 1);
+    }
+    if (!laid->sends || send == NULL)
+        return;
+    laid->source = send->data;
+    if (in_place && shape->gathers && !shape->scatters)
+        laid->out[0] = laid->into[rank];
+    else
+        lay(laid->out, in_place || uneven ? call->receives : call->sends,
+            send->nbytes, shape->scatters ? size : 1);
+}
+
+size_t
+wm_laid_longest(const wm_laid_t *laid)
+{
+    size_t longest = 0;
+    for (int rank = 0; rank < laid->comm->size; ++rank) {
+        const wm_span_t *sides[] = {&laid->out[rank], &laid->into[rank]};
+        for (int i = 0; i < 2; ++i)
+            if (sides[i]->nbytes > longest)
+                longest = sides[i]->nbytes;
+    }
+    return longest;
+}
+
+uint64_t
+wm_laid_number(const wm_laid_t *laid)
+{
+    const wm_coll_t *call = laid->call;
+    uint64_t block = 0;
+    if (!laid->shape->varies)
+        block = laid->source != NULL ? laid->out[0].nbytes
+                                     : laid->into[0].nbytes;
+    for (int i = 1;
+         call->kind == WM_CALL_REDUCE_SCATTER && i < laid->comm->size; ++i)
+        block = block * 1099511628211ull + laid->out[i].nbytes;
+    uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
+    if (laid->shape->reduces) {
+        parts[2] = (uint64_t)laid->type;
+        parts[3] = (uint64_t)laid->op;
+    }
+    uint64_t number = 14695981039346656037ull;
+    for (int i = 0; i < 4; ++i)
+        number = (number ^ parts[i]) * 1099511628211ull;
+    return number;
+}
+
+static int
+check(wm_laid_t *laid, wm_error_t *err)
+{
+    const wm_coll_t *call = laid->call;
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    for (int i = 0; i < 2; ++i) {
+        const char *name = i == 0 ? "sendbuf" : "recvbuf";
+        if (sides[i] == NULL || sides[i]->nbytes == 0)
+            continue;
+        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL)
+            return wm_error_set(err, WM_ERR_TYPE, 0,
+                                "%s: a collective on a stream takes "
+                                "contiguous GPU memory; use the communicator "
+                                "itself, without on(stream), for other",
+                                name);
+        int device = sides[i]->memory.device;
+        if (device >= 0 && device != laid->device)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "%s: it is on cuda:%d, and the stream is one "
+                                "of cuda:%d; use a stream of the array's GPU",
+                                name, device, laid->device);
+    }
+    if (laid->shape->reduces
+        && !wm_half_reduces(call->type, call->size, call->op, &laid->type,
+                            &laid->op))
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "op: GPUs do not compute this with elements of "
+                            "this type (%s); use another op, or the "
+                            "communicator itself, without on(stream)",
+                            wm_half_name(wm_half_number(call->type)));
+    return 0;
+}
+
+int
+wm_laid_out(wm_laid_t *laid, wm_error_t *err)
+{
+    laid->shape = wm_coll_shape(laid->call->kind);
+    laid->sends = wm_part_sends(laid->call, laid->comm->rank);
+    laid->receives = wm_part_receives(laid->call, laid->comm->rank);
+    lay_out(laid);
+    return check(laid, err);
+}

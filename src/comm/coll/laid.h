@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A collective on a stream, as this rank was asked for it: which bytes it has
+// for others, and where it wants theirs.
+#ifndef WM_COMM_COLL_LAID_H
+#define WM_COMM_COLL_LAID_H
+
+#include "array/reduce.h"
+#include "comm/coll/coll.h"
+
+typedef struct {
+    const wm_coll_t *call;
+    const wm_shape_t *shape;
+    wm_comm_t *comm;
+    int device;
+    CUstream stream;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    bool sends, receives;
+    char *source, *target;         // NULL: none
+    wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
+    wm_span_t into[WM_GATE_RANKS]; // likewise
+} wm_laid_t;
+
+// All but call, comm, device and stream. Raises what streams do not do.
+WM_MUST_CHECK int
+wm_laid_out(wm_laid_t *laid, wm_error_t *err);
+
+// Bytes of the longest block here.
+size_t
+wm_laid_longest(const wm_laid_t *laid);
+
+// What all must ask for alike, as a number.
+uint64_t
+wm_laid_number(const wm_laid_t *laid);
+
+#endif

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Short collectives in one kernel: each rank writes what it has for another
+// into that one's boxes, as lines that hold their flag (kernels/mail.h), and
+// takes out of its own what the others wrote. A rank's boxes are memory of its
+// GPU that all ranks reach: a head, and for each rank two boxes that take
+// turns. Exchanges are numbered, alike on all ranks. Shared by C and CUDA.
+#ifndef WM_KERNELS_BOXES_H
+#define WM_KERNELS_BOXES_H
+
+#include <stdint.h>
+
+#include "kernels/mail.h"
+
+#define WM_BOXES_RANKS 64
+#define WM_BOXES_FEW 8 // that a kernel is given; more are in memory
+
+typedef struct {
+    char *boxes;
+    // Its word (comm/node/gate.h), and where that began.
+    const uint32_t *word;
+    uint32_t base;
+} wm_boxes_rank_t;
+
+typedef struct {
+    uint32_t done[WM_BOXES_RANKS]; // exchanges, by each rank
+    uint32_t count;  // of those that are numbered here, as in graphs
+    uint32_t blocks; // of a kernel that have ended
+    wm_boxes_rank_t ranks[WM_BOXES_RANKS]; // where they are many
+} wm_boxes_head_t;
+
+#define WM_BOXES_HEAD 2048 // bytes
+
+// What this rank gives to some ranks, or takes from them: blocks of one length
+// at equal distances.
+typedef struct {
+    uint64_t at; // of rank 0
+    uint32_t step, nbytes;
+    uint32_t first, count; // ranks; count 0: none
+} wm_boxes_side_t;
+
+typedef struct {
+    wm_boxes_head_t *head; // ours
+    const char *src;
+    char *dst;
+    wm_boxes_side_t gives, takes;
+    uint32_t *word; // ours, and what it becomes; NULL: none
+    uint32_t done;
+    uint32_t past; // another's word when it has done, or will never come here
+    uint32_t rank, size;
+    uint32_t number;    // of this exchange; 0: it is counted in the head
+    uint32_t box_bytes; // as lines
+    uint32_t unit;      // 8, 4, 2 or 1 bytes: divides all addresses and sizes
+    uint32_t op;
+    uint32_t reduces; // else moves
+    wm_boxes_rank_t few[WM_BOXES_FEW];
+} wm_boxes_params_t;
+
+#endif
