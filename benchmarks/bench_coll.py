@@ -2,7 +2,8 @@
 """Collectives between GPUs, warpmpi beside its rivals.
 
     python bench_coll.py [--quick] [--ranks N] [--launches N] [--impl NAME ...]
-        [--op NAME ...] [--sizes BYTES ...] [--no-peer] [--out PREFIX]
+        [--op NAME ...] [--sizes BYTES ...] [--mode NAME ...] [--no-peer]
+        [--out PREFIX]
 
 Writes PREFIX.jsonl, PREFIX.png and PREFIX.log, and prints a table for each operation
 and mode. The modes: "synced", the call after which the host can use its result;
@@ -33,6 +34,7 @@ QUICK_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 64 * MIB]
 LINK_SIZE = 256 * MIB
 SLOW = 0.3  # seconds: of a call that is made three times and no more
 TOO_SLOW = 2.0  # seconds: a call that is expected to take more is not made
+MODES = ["synced", "stream", "graph"]
 NO_PEER = {"WARPMPI_TRANSPORT": "host", "NCCL_P2P_DISABLE": "1"}
 
 
@@ -180,9 +182,9 @@ def work(args: argparse.Namespace) -> None:
         if op.common or way.everything:
             # By what they are rounded to; each once.
             for n in dict.fromkeys(op.count(nbytes, world.size) for nbytes in sizes(args, op)):
-                bench.measure(op, n, ("synced", "stream"))
+                bench.measure(op, n, [mode for mode in MODES[:2] if mode in args.mode])
     for op in chosen:
-        if op.label == "Allreduce":
+        if op.label == "Allreduce" and "graph" in args.mode:
             bench.measure(op, op.count(8, world.size), ("graph",))
     bench.append({"path": way.about()})
     way.close()
@@ -211,7 +213,7 @@ def start(args: argparse.Namespace, impl: str, results: str) -> None:
     for name in ("quick", "no_peer"):
         if getattr(args, name):
             arguments.append(f"--{name.replace('_', '-')}")
-    for name in ("op", "sizes"):
+    for name in ("op", "sizes", "mode"):
         if getattr(args, name):
             arguments += [f"--{name}", *map(str, getattr(args, name))]
     ranks = 1 if impl == "link" else args.ranks
@@ -267,7 +269,7 @@ def show(found: Figures, link: float | None) -> None:
 
 def ratios(found: Figures) -> None:
     """NCCL's time over warpmpi's, of all operations."""
-    for wanted in ("synced", "stream", "graph"):
+    for wanted in MODES:
         rows: dict[str, dict[int, str]] = {}
         for (op, mode), sizes in sorted(found.items(), key=order):
             for nbytes, row in sizes.items():
@@ -348,6 +350,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2, help="of each implementation (2)")
     parser.add_argument("--op", nargs="+", choices=names, metavar="OP", help="these alone")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", help="in place of ours")
+    parser.add_argument("--mode", nargs="+", choices=MODES, default=MODES, help="these alone")
     parser.add_argument(
         "--no-peer", action="store_true", help="as if no GPU could reach another's memory"
     )

@@ -10,15 +10,21 @@
 
 #define WARP 32
 #define BLOCK 512
-#define BLOCKS 16
-#define LINES 2 // of a thread, before there are more blocks
+#define BLOCKS 16 // a line for each thread, before they have more
+#define WIDE_BLOCKS 64
+#define WIDE_LANES 8
 
 enum {
 #define X(name, ...) KERNEL_##name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         KERNEL_move,
+#define X(name, ...) WIDE_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        WIDE_move,
     KERNELS,
+    WIDE_FIRST = KERNEL_move + 1,
 };
 
 static const char *const names[KERNELS] = {
@@ -26,6 +32,10 @@ static const char *const names[KERNELS] = {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         "wm_boxes_move",
+#define X(name, ...) "wm_wide_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        "wm_wide_move",
 };
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
@@ -34,41 +44,33 @@ _Static_assert(sizeof(wm_boxes_params_t) <= 4096, "what a kernel is given");
 _Static_assert(sizeof(wm_boxes_head_t) <= WM_BOXES_HEAD, "before the boxes");
 
 static size_t
-box_bytes(int size)
+box_bytes(size_t nbytes, int size)
 {
-    size_t each = (WM_BOXES_BYTES - WM_BOXES_HEAD) / (2 * (size_t)size);
-    return each / WM_BOXES_HEAD * WM_BOXES_HEAD;
+    return nbytes / (2 * (size_t)size) / WM_WIDE_BYTES * WM_WIDE_BYTES;
 }
 
 size_t
-wm_boxes_room(int size)
+wm_boxes_room(const wm_boxes_t *boxes, int size)
 {
-    return box_bytes(size) / WM_LINE_BYTES * WM_LINE_PAYLOAD;
+    size_t each = box_bytes(boxes->nbytes, size);
+    return boxes->wide ? each / WM_WIDE_BYTES * WM_WIDE_PAYLOAD
+                       : each / WM_LINE_BYTES * WM_LINE_PAYLOAD;
 }
 
 int
 wm_boxes_prepare(int device, wm_error_t *err)
 {
-    int code = 0;
-    if (atomic_load(&functions[device][KERNELS - 1]) != NULL)
-        return 0;
-    for (int i = 0; i < KERNELS && code == 0; i++) {
-        CUfunction function;
-        code = wm_kernels_find(device, names[i], &function, err);
-        if (code == 0)
-            atomic_store(&functions[device][i], function);
-    }
-    return code;
+    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
 }
 
 int
-wm_boxes_clear(int device, char *boxes, wm_error_t *err)
+wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
 {
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
     if (code < 0)
         return code;
-    code = wm_mail_clear(device, boxes, WM_BOXES_BYTES, stream, err);
+    code = wm_mail_clear(device, memory, nbytes, stream, err);
     if (code == 0)
         code = wm_stream_synchronize(device, stream, err);
     wm_stream_release(device, stream);
@@ -92,52 +94,66 @@ wm_boxes_introduce(int device, char *boxes, const wm_boxes_rank_t *ranks,
 }
 
 static uint64_t
-lines_of(const wm_boxes_side_t *side)
+lines_of(const wm_boxes_side_t *side, bool wide)
 {
-    return (side->nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    uint64_t each = wide ? WM_WIDE_PAYLOAD : WM_LINE_PAYLOAD;
+    return (side->nbytes + each - 1) / each;
 }
 
-// Of what is given or taken; a rank that takes its own has both.
+// Of what is given or taken; a rank that takes its own has both. What is left
+// over of a wide line is stepped through.
 static uint32_t
-unit_of(const wm_boxes_params_t *params)
+unit_of(const wm_boxes_params_t *params, bool wide)
 {
-    uint64_t all = 0;
+    uint64_t all = wide ? 16 : 8;
     if (params->src != NULL)
         all |= ((uintptr_t)params->src + params->gives.at) | params->gives.step
-               | params->gives.nbytes;
+               | (wide ? 0 : params->gives.nbytes);
     if (params->dst != NULL)
         all |= ((uintptr_t)params->dst + params->takes.at) | params->takes.step
-               | params->takes.nbytes;
-    return all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+               | (wide ? 0 : params->takes.nbytes);
+    return (uint32_t)(all & -all);
+}
+
+static uint64_t
+at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 int
-wm_boxes_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
-                wm_boxes_params_t *params, bool overlaid, CUstream stream,
-                wm_error_t *err)
+wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
+                wm_reduce_op_t op, wm_boxes_params_t *params, bool overlaid,
+                CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
+    bool wide = boxes->wide;
     int code = wm_boxes_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     int kernel = KERNEL_move;
-    uint64_t out = lines_of(&params->gives), in = lines_of(&params->takes);
-    uint64_t jobs = out > in ? out : in;
-    params->unit = unit_of(params);
-    params->box_bytes = (uint32_t)box_bytes((int)params->size);
+    uint64_t out = lines_of(&params->gives, wide);
+    uint64_t in = lines_of(&params->takes, wide);
+    uint64_t jobs = (out > in ? out : in) * (wide ? WIDE_LANES : 1);
+    params->unit = unit_of(params, wide);
+    params->first = boxes->first;
+    params->box_bytes = (uint32_t)box_bytes(boxes->nbytes, (int)params->size);
     if (params->reduces)
         kernel = wm_reduce_row(type, op, &params->op);
-    else
+    else if (!wide)
         jobs *= params->size;
-    uint64_t blocks = (jobs + LINES * BLOCK - 1) / (LINES * BLOCK);
-    uint64_t threads = (jobs + WARP - 1) / WARP * WARP;
-    blocks = overlaid || blocks < 1 ? 1 : blocks < BLOCKS ? blocks : BLOCKS;
-    threads = threads < WARP ? WARP : threads < BLOCK ? threads : BLOCK;
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
-                 (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
-                 stream, (void *[]){params}, NULL);
+    uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,
+                              wide ? WIDE_BLOCKS : BLOCKS);
+    uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
+    blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, boxes->blocks);
+    threads = threads < WARP ? WARP : threads;
+    code = WM_CU(
+        err, LaunchKernel,
+        atomic_load(&functions[device][kernel + (wide ? WIDE_FIRST : 0)]),
+        (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0, stream,
+        (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }

@@ -11,31 +11,40 @@
 #include "array/reduce.h"
 #include "kernels/boxes.h"
 
-#define WM_BOXES_BYTES ((size_t)2 << 20) // of a rank
+// A rank's boxes: bytes of them all, from a head on, of what lines, and how
+// many blocks of a kernel may wait at once.
+typedef struct {
+    int64_t first;
+    size_t nbytes;
+    bool wide;
+    uint32_t blocks;
+} wm_boxes_t;
 
-// Bytes of the longest part that boxes of that many ranks hold.
+// Bytes of the longest part that those of so many ranks hold.
 size_t
-wm_boxes_room(int size);
+wm_boxes_room(const wm_boxes_t *boxes, int size);
 
 // Loads the kernels, which may wait for the device. Idempotent.
 WM_MUST_CHECK int
 wm_boxes_prepare(int device, wm_error_t *err);
 
-// Memory of a rank's boxes, before anybody writes it; waits for that.
+// Memory of a rank's boxes, or what goes with them, before anybody writes it;
+// waits for that.
 WM_MUST_CHECK int
-wm_boxes_clear(int device, char *boxes, wm_error_t *err);
+wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err);
 
 // Tells a rank's kernels of all ranks, before the first; waits for that.
 WM_MUST_CHECK int
 wm_boxes_introduce(int device, char *boxes, const wm_boxes_rank_t *ranks,
                    int size, wm_error_t *err);
 
-// Enqueues a kernel. `params`: all but box_bytes, unit and op, which are found
-// here; `type` and `op` of what it reduces, where wm_reduce_takes().
-// `overlaid`: what is moved may lie over what is given at another place.
+// Enqueues a kernel. `params`: all but first, box_bytes, unit and op, which
+// are found here; `type` and `op` of what it reduces, where
+// wm_reduce_takes(). `overlaid`: what is moved may lie over what is given at
+// another place.
 WM_MUST_CHECK int
-wm_boxes_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
-                wm_boxes_params_t *params, bool overlaid, CUstream stream,
-                wm_error_t *err);
+wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
+                wm_reduce_op_t op, wm_boxes_params_t *params, bool overlaid,
+                CUstream stream, wm_error_t *err);
 
 #endif

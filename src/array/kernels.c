@@ -94,6 +94,22 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
     return status < 0 ? wm_error_context(err, "kernel %s", name) : 0;
 }
 
+int
+wm_kernels_find_all(int device, const char *const *names, int count,
+                    _Atomic(CUfunction) *functions, wm_error_t *err)
+{
+    int code = 0;
+    if (atomic_load(&functions[count - 1]) != NULL)
+        return 0;
+    for (int i = 0; i < count && code == 0; i++) {
+        CUfunction function;
+        code = wm_kernels_find(device, names[i], &function, err);
+        if (code == 0)
+            atomic_store(&functions[i], function);
+    }
+    return code;
+}
+
 static int
 unit_index(int unit)
 {

@@ -16,6 +16,11 @@ WM_MUST_CHECK int
 wm_kernels_find(int device, const char *name, CUfunction *function,
                 wm_error_t *err);
 
+// Several, unless the last of them has been found before.
+WM_MUST_CHECK int
+wm_kernels_find_all(int device, const char *const *names, int count,
+                    _Atomic(CUfunction) *functions, wm_error_t *err);
+
 // Enqueue the strided copy, or the fill of every element at dst with the
 // `itemsize` bytes at `value`. `device` can reach both sides.
 WM_MUST_CHECK int

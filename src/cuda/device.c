@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/lock.h"
 #include "cuda/stream.h"
@@ -283,6 +284,27 @@ wm_device_can_access(int device, int peer, bool *can, wm_error_t *err)
     }
     *can = value != 0;
     return 0;
+}
+
+int
+wm_device_is_linked(int device, const CUuuid *peer, bool *linked,
+                    wm_error_t *err)
+{
+    const wm_device_t *from, *to;
+    int count = wm_device_count(), atomics = 0;
+    *linked = false;
+    int code = wm_device_describe(device, &from, err);
+    for (int i = 0; i < count && code == 0 && !*linked; ++i) {
+        code = wm_device_describe(i, &to, err);
+        if (code < 0 || memcmp(&to->uuid, peer, sizeof *peer) != 0)
+            continue;
+        if (i != device) // what NVLink alone has
+            code = WM_CU(err, DeviceGetP2PAttribute, &atomics,
+                         CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                         from->handle, to->handle);
+        *linked = i == device || atomics != 0;
+    }
+    return code;
 }
 
 int

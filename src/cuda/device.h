@@ -72,6 +72,13 @@ wm_device_synchronize(int ordinal, wm_error_t *err);
 WM_MUST_CHECK int
 wm_device_can_access(int device, int peer, bool *can, wm_error_t *err);
 
+// Whether the one with that id is linked to `device` so closely that it keeps
+// the bytes of a store together (NVLink), or is the same. False where this
+// process does not see it.
+WM_MUST_CHECK int
+wm_device_is_linked(int device, const CUuuid *peer, bool *linked,
+                    wm_error_t *err);
+
 // Lets `device` reach memory of `peer` in this process; idempotent, and no
 // error where it is impossible (copies between them then go through the
 // driver's own staging).

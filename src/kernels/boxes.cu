@@ -1,76 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "kernels/boxes.h"
+#include "kernels/boxes_view.h"
 #include "kernels/rule.h"
 
 #define BOXES_AT_ONCE 8u // loads that a thread has under way
-#define BOXES_LOOKS 256  // in vain, before it looks at the others' words
-
-// What is exchanged, as all threads see it.
-struct wm_boxes_view {
-    const wm_boxes_params_t &p;
-    wm_boxes_head_t *head;
-    const wm_boxes_rank_t *ranks;
-    uint32_t number;
-};
-
-WM_DEVICE wm_boxes_view
-boxes_begin(const wm_boxes_params_t &p)
-{
-    wm_boxes_head_t *head = p.head;
-    const wm_boxes_rank_t *ranks = p.size > WM_BOXES_FEW ? head->ranks : p.few;
-    return {p, head, ranks, p.number != 0 ? p.number : head->count + 1};
-}
-
-WM_DEVICE bool
-is_of(const wm_boxes_side_t &side, uint32_t rank)
-{
-    return rank - side.first < side.count;
-}
-
-WM_DEVICE uint64_t
-block_at(const wm_boxes_side_t &side, uint32_t rank)
-{
-    return side.at + (uint64_t)rank * side.step;
-}
 
 WM_DEVICE uint32_t
 lines_of_side(const wm_boxes_side_t &side)
 {
     return (side.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
-}
-
-// The box that `from` writes in the memory of `to`.
-WM_DEVICE char *
-box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
-{
-    const uint32_t index = (view.number & 1) * view.p.size + from;
-    return view.ranks[to].boxes + WM_BOXES_HEAD
-           + (size_t)index * view.p.box_bytes;
-}
-
-// Whether a rank's lines either are there or will never be, now and then.
-WM_DEVICE bool
-has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
-{
-    const wm_boxes_rank_t &its = view.ranks[rank];
-    if (looks % BOXES_LOOKS != 0 || view.p.word == nullptr
-        || (int32_t)(wm_load_system(its.word) - its.base - view.p.past) < 0)
-        return false;
-    wm_fence_system();
-    return true;
-}
-
-// The box that this exchange writes was read in the last but one.
-WM_DEVICE bool
-has_room(const wm_boxes_view &view, uint32_t to)
-{
-    for (uint32_t looks = 1;; looks++) {
-        const bool gone = has_gone(view, to, looks);
-        const uint32_t done = wm_load_system(&view.head->done[to]);
-        if ((int32_t)(done - (view.number - 2)) >= 0 || gone)
-            return !gone;
-        wm_pause();
-    }
 }
 
 WM_DEVICE uint64_t
@@ -122,7 +59,7 @@ give_line(const wm_boxes_view &view, uint32_t to, uint32_t line)
 }
 
 // The lines of `count` ranks from `first` on, all asked for before any is
-// used; false where one will not come. The last one stands for those beyond.
+// used; false where one will not come.
 template <uint32_t AT_ONCE, uint32_t EACH>
 WM_DEVICE bool
 read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
@@ -133,24 +70,24 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
     for (uint32_t looks = 1;; looks++) {
         wm_line_t read[AT_ONCE][EACH] = {};
         uint32_t missing = 0;
-        for (uint32_t k = 0; k < count && looks % BOXES_LOOKS == 0; k++)
+        for (uint32_t k = 0; k < count && looks % WM_LOOKS == 0; k++)
             gone |= (uint32_t)has_gone(view, first + k, looks) << k;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const uint32_t from = first + (k < count ? k : count - 1);
-            const char *box = box_of(view, from, p.rank)
+            const uint32_t from = first + k;
+            const char *box = box_of(view, from < p.size ? from : p.rank,
+                                     p.rank)
                               + (size_t)line * WM_LINE_BYTES;
             WM_UNROLL
             for (uint32_t i = 0; i < EACH; i++)
-                if (from != p.rank)
+                if (k < count && from != p.rank)
                     read[k][i] = wm_load_line(box + i * WM_LINE_BYTES);
         }
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const uint32_t from = first + (k < count ? k : count - 1);
             WM_UNROLL
             for (uint32_t i = 0; i < EACH; i++) {
-                if (from == p.rank)
+                if (k >= count || first + k == p.rank)
                     continue;
                 values[k][i] = (uint64_t)read[k][i].high << 32
                                | read[k][i].low;
@@ -218,6 +155,12 @@ reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
     const char *own = p.src + block_at(p.gives, p.rank);
     const uint32_t at = line * WM_LINE_PAYLOAD;
     typename rule_t::acc_t acc[COUNT] = {}, values[COUNT];
+    uint64_t mine[EACH] = {}; // asked for before others are waited for
+    WM_UNROLL
+    for (uint32_t i = 0; i < EACH && is_of(p.takes, p.rank); i++) {
+        const uint32_t from = at + i * WM_LINE_PAYLOAD;
+        mine[i] = load_line(view, own + from, p.takes.nbytes - from);
+    }
     for (uint32_t first = 0; first < p.takes.count; first += BOXES_AT_ONCE) {
         const uint32_t left = p.takes.count - first;
         const uint32_t count = left < BOXES_AT_ONCE ? left : BOXES_AT_ONCE;
@@ -230,13 +173,8 @@ reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
             if (k >= count)
                 continue;
             WM_UNROLL
-            for (uint32_t i = 0; i < EACH; i++) {
-                const uint32_t from = at + i * WM_LINE_PAYLOAD;
-                unit.lines[i] = first + k != p.rank
-                                    ? read[k][i]
-                                    : load_line(view, own + from,
-                                                p.takes.nbytes - from);
-            }
+            for (uint32_t i = 0; i < EACH; i++)
+                unit.lines[i] = first + k != p.rank ? read[k][i] : mine[i];
             wm_widen(rule, unit, first + k == 0 ? acc : values);
             if (first + k > 0)
                 rule.fold(p.op, acc, values, COUNT);
@@ -268,26 +206,6 @@ fold_boxes(rule_t rule, const wm_boxes_view &view)
                 give_line(view, (p.rank + k) % p.size, at + i);
     for (uint32_t at = first; at < in; at += step)
         reduce_boxes(rule, view, at);
-}
-
-// All that was for this rank has been taken out.
-WM_DEVICE void
-boxes_end(const wm_boxes_view &view)
-{
-    const wm_boxes_params_t &p = view.p;
-    if (!wm_grid_ended(&view.head->blocks))
-        return;
-    for (uint32_t k = 1; k < p.size; k++) {
-        const uint32_t to = (p.rank + k) % p.size;
-        wm_boxes_head_t *head = (wm_boxes_head_t *)view.ranks[to].boxes;
-        wm_store_system(&head->done[p.rank], view.number);
-    }
-    if (p.number == 0)
-        view.head->count = view.number;
-    if (p.word != nullptr) {
-        wm_fence_system();
-        wm_store_system(p.word, p.done);
-    }
 }
 
 WM_KERNEL(wm_boxes_move, wm_boxes_params_t)

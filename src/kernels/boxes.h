@@ -30,6 +30,11 @@ typedef struct {
 
 #define WM_BOXES_HEAD 2048 // bytes
 
+// Longer parts go in wide lines, which cost fewer bytes, where a link keeps
+// their bytes together.
+#define WM_WIDE_BYTES 128
+#define WM_WIDE_PAYLOAD 112
+
 // What this rank gives to some ranks, or takes from them: blocks of one length
 // at equal distances.
 typedef struct {
@@ -43,13 +48,16 @@ typedef struct {
     const char *src;
     char *dst;
     wm_boxes_side_t gives, takes;
-    uint32_t *word; // ours, and what it becomes; NULL: none
-    uint32_t done;
-    uint32_t past; // another's word when it has done, or will never come here
+    uint32_t *word; // ours; NULL: none. It becomes
+    uint32_t begun; // this at the beginning, where lines are wide, and
+    uint32_t done;  // this at the end
+    uint32_t past;  // another's word when it has done, or will never come here
     uint32_t rank, size;
     uint32_t number;    // of this exchange; 0: it is counted in the head
     uint32_t box_bytes; // as lines
-    uint32_t unit;      // 8, 4, 2 or 1 bytes: divides all addresses and sizes
+    int64_t first;      // from a head to its first box
+    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 of wide lines.
+    uint32_t unit;
     uint32_t op;
     uint32_t reduces; // else moves
     wm_boxes_rank_t few[WM_BOXES_FEW];

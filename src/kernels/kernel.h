@@ -158,34 +158,6 @@ wm_group_ended(bool mine, bool *any)
     return true;
 }
 
-// As wm_thread() and wm_threads(), of a kernel whose threads wait for those of
-// other processes' kernels: on the host, where threads run in turn, the first
-// has all to do.
-WM_DEVICE uint32_t
-wm_meeting_thread()
-{
-    return (uint32_t)wm_thread();
-}
-
-WM_DEVICE uint32_t
-wm_meeting_threads()
-{
-    return (uint32_t)wm_threads();
-}
-
-// Such a thread looks once more.
-WM_DEVICE void
-wm_pause()
-{
-}
-
-// All threads of a block come here.
-WM_DEVICE void
-wm_block_meets()
-{
-    __syncthreads();
-}
-
 WM_DEVICE void
 wm_fence_system()
 {

@@ -3,7 +3,6 @@
 #ifndef WM_KERNELS_KERNEL_HOST_H
 #define WM_KERNELS_KERNEL_HOST_H
 
-#include <sched.h>
 #include <time.h>
 
 struct wm_host_kernel {
@@ -133,29 +132,6 @@ wm_group_ended(bool mine, bool *any)
     wm_host_any = wm_group_begin<blocks>() || mine;
     *any = wm_host_any;
     return wm_group_thread<blocks>() + 1 == wm_group_threads<blocks>();
-}
-
-WM_DEVICE uint32_t
-wm_meeting_thread()
-{
-    return wm_host_thread == 0 ? 0 : UINT32_MAX / 2;
-}
-
-WM_DEVICE uint32_t
-wm_meeting_threads()
-{
-    return 1;
-}
-
-WM_DEVICE void
-wm_pause()
-{
-    sched_yield();
-}
-
-WM_DEVICE void
-wm_block_meets()
-{
 }
 
 WM_DEVICE void

@@ -47,6 +47,7 @@ configure()
     config.memory = number("SIMCUDA_MEMORY", config.memory) & ~(PAGE - 1);
     config.peer = number("SIMCUDA_PEER", 1) != 0;
     config.mps = number("SIMCUDA_MPS", 0) != 0;
+    config.link = number("SIMCUDA_LINK", 1) != 0;
     config.ipc = number("SIMCUDA_IPC", 1) != 0;
     config.access = number("SIMCUDA_OPEN", 0) != 0 ? PROT_READ | PROT_WRITE
                                                    : PROT_NONE;
@@ -363,6 +364,18 @@ cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     if (!call || !is_device(peer))
         return call ? CUDA_ERROR_INVALID_DEVICE : call.result;
     *can = config.peer && device != peer;
+    return call.result;
+}
+
+CUresult
+cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute what,
+                        CUdevice device, CUdevice peer)
+{
+    Call call("DeviceGetP2PAttribute", device);
+    if (!call || !is_device(peer) || device == peer)
+        return call ? CUDA_ERROR_INVALID_DEVICE : call.result;
+    *value = what == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+             && config.peer && config.link;
     return call.result;
 }
 

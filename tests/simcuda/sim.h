@@ -48,6 +48,7 @@ struct Config {
     Mode mode = Mode::LAZY;
     bool peer = true;
     bool mps = false;
+    bool link = true;
     bool ipc = true;
     int access = 0; // of the host to device memory: PROT_...
     uint64_t seed = 0;

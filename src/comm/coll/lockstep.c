@@ -225,8 +225,8 @@ enqueue(run_t *run, wm_error_t *err)
     if (code == 0)
         code = before(run, call->receive, true, err);
     if (code == 0)
-        code = wm_slabs_have_boxes(run->slabs)
-                       && wm_exchange_serves(&run->laid)
+        code = wm_slabs_have_kernels(run->slabs)
+                       && call->kind != WM_CALL_BARRIER
                    ? wm_slabs_exchange(run->slabs, &run->laid, err)
                    : in_pieces(run, err);
     if (code == 0)

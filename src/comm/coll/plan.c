@@ -13,9 +13,8 @@ add(wm_plan_t *plan, const wm_move_t *move)
         plan->moves[plan->count++] = *move;
 }
 
-// Part `index` of `parts`: where it begins; its bytes are up to the next.
-static size_t
-part(size_t nbytes, size_t element, int parts, int index)
+size_t
+wm_plan_part(size_t nbytes, size_t element, int parts, int index)
 {
     size_t unit = element % ALIGN == 0 ? element : element * ALIGN;
     size_t units = (nbytes + unit - 1) / unit;
@@ -38,9 +37,10 @@ reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
     for (int i = 0; i < facts->size; ++i) {
         int rank = (facts->rank + i) % facts->size; // not all from one
-        size_t at = part(facts->nbytes, facts->element, facts->size, rank);
-        size_t end = part(facts->nbytes, facts->element, facts->size,
-                          rank + 1);
+        size_t at = wm_plan_part(facts->nbytes, facts->element, facts->size,
+                                 rank);
+        size_t end = wm_plan_part(facts->nbytes, facts->element, facts->size,
+                                  rank + 1);
         wm_move_t move = {.from = at, .into = at, .nbytes = end - at};
         if (i == 0)
             move.count = facts->size;
@@ -80,8 +80,8 @@ scatter_and_gather(const wm_facts_t *facts, wm_plan_t *plan)
     int own = (facts->rank - facts->root - 1 + facts->size) % facts->size;
     for (int i = 0; i < takers; ++i) {
         int which = (own + i) % takers;
-        size_t at = part(facts->nbytes, 1, takers, which);
-        size_t end = part(facts->nbytes, 1, takers, which + 1);
+        size_t at = wm_plan_part(facts->nbytes, 1, takers, which);
+        size_t end = wm_plan_part(facts->nbytes, 1, takers, which + 1);
         add(plan, &(wm_move_t){
                       .phase = i > 0,
                       .first = i > 0 ? (facts->root + 1 + which) % facts->size

@@ -46,6 +46,10 @@ typedef struct {
 // What one rank has for another: (context, from, to).
 typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 
+// Part `index` of `parts`: where it begins; its bytes are up to the next.
+size_t
+wm_plan_part(size_t nbytes, size_t element, int parts, int index);
+
 // False where the facts allow none.
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);

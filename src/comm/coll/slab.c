@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/coll/slab.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -34,22 +35,22 @@ struct wm_slabs {
     wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
     bool captured;     // the calls are
     int device, rank, size;
-    bool on_host;           // page-locked memory of the ranks' segments
-    size_t half;            // bytes
-    wm_block_t *block;      // NULL: a bay
-    int bay;                // of ours; -1: none
-    CUstream stream;        // of this call
-    uint64_t last;          // id of the last one's
-    CUevent ended;          // recorded behind the last
-    bool boxed;             // boxes are behind the halves
-    wm_told_t told;         // of the calls that were begun
-    wm_exchange_t exchange; // by them
-    uint32_t turn;          // of the halves: the next one that is used
-    uint64_t capture;       // of the last call
-    uint32_t turns;         // taken so far, in its graph or in all
-    uint32_t meets;         // in its graph, so far
-    size_t pieces;          // of the last one that took a turn
-    wm_error_t lost;        // code 0: they are alike so far
+    bool on_host;             // page-locked memory of the ranks' segments
+    size_t half;              // bytes
+    wm_block_t *block;        // NULL: a bay
+    int bay;                  // of ours; -1: none
+    CUstream stream;          // of this call
+    uint64_t last;            // id of the last one's
+    CUevent ended;            // recorded behind the last
+    bool by_kernels;          // the block is their memory, else halves
+    wm_told_t told;           // likewise
+    wm_by_kernels_t exchange; // of the calls that were begun
+    uint32_t turn;            // of the halves: the next one that is used
+    uint64_t capture;         // of the last call
+    uint32_t turns;           // taken so far, in its graph or in all
+    uint32_t meets;           // in its graph, so far
+    size_t pieces;            // of the last one that took a turn
+    wm_error_t lost;          // code 0: they are alike so far
     rank_t ranks[];
 };
 
@@ -59,6 +60,7 @@ typedef struct {
     int bay;
     uint32_t streams;
     CUuuid device;
+    int multiprocessors;
     bool mps;
 } said_t;
 
@@ -68,18 +70,18 @@ allocate_block(wm_slabs_t *slabs, said_t *said, bool *unreached,
 {
     wm_pointer_t memory;
     const wm_device_t *device;
-    size_t halves = 2 * slabs->half;
     int code = wm_device_get(slabs->device, &device, err);
     if (code == 0)
-        code = wm_block_alloc(slabs->device, halves + WM_BOXES_BYTES,
+        code = wm_block_alloc(slabs->device, WM_BY_KERNELS_BYTES,
                               &slabs->block, err);
     if (code < 0)
         return code;
     char *slab = wm_block_pointer(slabs->block);
-    code = wm_boxes_clear(slabs->device, slab + halves, err);
+    code = wm_by_kernels_clear(slabs->device, slab, err);
     if (code < 0)
         return code;
     said->device = device->uuid;
+    said->multiprocessors = device->multiprocessors;
     said->mps = device->mps;
     slabs->ranks[slabs->rank].slab = slab;
     wm_block_describe(slabs->block, &memory);
@@ -116,6 +118,8 @@ allocate(wm_slabs_t *slabs, said_t *said, bool *unreached, wm_error_t *err)
         code = wm_reduce_prepare(slabs->device, err);
     if (code == 0 && !slabs->on_host)
         code = wm_boxes_prepare(slabs->device, err);
+    if (code == 0 && !slabs->on_host)
+        code = wm_pipes_prepare(slabs->device, err);
     if (code < 0)
         return code;
     if (slabs->captured)
@@ -146,39 +150,60 @@ map_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
     return code;
 }
 
-// Whether all GPUs run kernels of all their ranks at once: of processes that
-// share one, and have it in turn, each would wait out its turn.
-static bool
-run_at_once(const wm_comm_t *comm)
+// Blocks of a kernel of each rank that find room on all GPUs at once; 0 where
+// processes share one and have it in turn, as each would wait out its turn.
+static int
+blocks_at_once(const wm_comm_t *comm)
 {
+    int least = INT_MAX;
     for (int rank = 0; rank < comm->size; ++rank) {
         const said_t *said = wm_agree_said(comm->gates, rank);
-        for (int i = 0; i < rank && !said->mps; ++i) {
+        int sharers = 0;
+        for (int i = 0; i < comm->size; ++i) {
             const said_t *other = wm_agree_said(comm->gates, i);
-            if (memcmp(&said->device, &other->device, sizeof said->device)
-                == 0)
-                return false;
+            sharers += memcmp(&said->device, &other->device,
+                              sizeof said->device)
+                       == 0;
         }
+        int blocks = sharers == 1 || said->mps
+                         ? said->multiprocessors / sharers
+                         : 0;
+        least = blocks < least ? blocks : least;
     }
-    return true;
+    return least;
 }
 
 static int
-open_boxes(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
+are_linked(const wm_slabs_t *slabs, const wm_comm_t *comm, bool *linked,
+           wm_error_t *err)
+{
+    int code = 0;
+    *linked = true;
+    for (int rank = 0; rank < comm->size && code == 0 && *linked; ++rank) {
+        const said_t *said = wm_agree_said(comm->gates, rank);
+        code = wm_device_is_linked(slabs->device, &said->device, linked, err);
+    }
+    return code;
+}
+
+// All have mapped all memory, and are linked, or not.
+static int
+open_kernels(wm_slabs_t *slabs, int blocks, bool linked, wm_error_t *err)
 {
     wm_boxes_rank_t ranks[WM_BOXES_RANKS];
+    char *memory[WM_BOXES_RANKS];
     for (int rank = 0; rank < slabs->size; ++rank) {
         wm_word_op_t word = wm_gates_stream_word(slabs->gates, rank, 0);
+        memory[rank] = slabs->ranks[rank].slab;
         ranks[rank] = (wm_boxes_rank_t){
-            .boxes = slabs->ranks[rank].slab + 2 * slabs->half,
             .word = (const uint32_t *)word.word,
             .base = word.value,
         };
     }
-    slabs->boxed = run_at_once(comm);
+    slabs->by_kernels = blocks > 0;
     slabs->exchange.counted = slabs->captured;
-    return wm_exchange_open(&slabs->exchange, slabs->device, ranks,
-                            slabs->rank, slabs->size, err);
+    return wm_by_kernels_open(&slabs->exchange, slabs->device, memory, ranks,
+                              slabs->rank, slabs->size, blocks, linked, err);
 }
 
 static int
@@ -193,7 +218,7 @@ map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
         code = map_one(slabs, comm->peers[rank], rank, said, err);
     }
     wm_engine_unlock();
-    return code < 0 || slabs->on_host ? code : open_boxes(slabs, comm, err);
+    return code;
 }
 
 static void
@@ -236,17 +261,21 @@ new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
     return slabs;
 }
 
-// Where one has failed all raise; of what one cannot reach all hear.
+// Where one has failed all raise; of what one cannot reach all hear, and
+// whether all are linked.
 static int
-tell_all(wm_comm_t *comm, int code, bool *unreached, wm_error_t *err)
+tell_all(wm_comm_t *comm, int code, bool *unreached, bool *linked,
+         wm_error_t *err)
 {
     wm_agreement_t agreed = {
         .call = WM_CALL_ON_STREAM,
         .code = code,
         .stages = *unreached,
+        .slabs = *linked,
     };
     code = wm_agreement_make(comm, &agreed, err);
     *unreached = agreed.stages;
+    *linked = agreed.slabs;
     return code;
 }
 
@@ -255,30 +284,39 @@ make(wm_comm_t *comm, wm_slabs_t *slabs, bool *unreached, wm_error_t *err)
 {
     said_t said = {.streams = 0};
     wm_agree_t agree = {.nbytes = 0};
+    bool linked = false;
     int code = slabs == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : allocate(slabs, &said, unreached, err);
-    code = tell_all(comm, code, unreached, err);
+    code = tell_all(comm, code, unreached, &linked, err);
     if (code < 0 || *unreached)
         return code;
     code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
     if (code < 0)
         return code;
+    int blocks = blocks_at_once(comm);
     code = map(slabs, comm, err);
+    if (code == 0 && !slabs->on_host)
+        code = are_linked(slabs, comm, &linked, err);
     if (code < 0 && wm_mapping_is_refused(code, err)) {
         *unreached = true;
         code = 0;
     }
-    return tell_all(comm, code, unreached, err);
+    code = tell_all(comm, code, unreached, &linked, err);
+    if (code < 0 || *unreached || slabs->on_host)
+        return code;
+    bool nobody = false, none = false; // that is unreached, or is asked
+    code = open_kernels(slabs, blocks, linked, err);
+    return tell_all(comm, code, &nobody, &none, err);
 }
 
 int
 wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
               wm_error_t *err)
 {
-    bool unreached = !wm_native_is_reached(comm), on_host;
+    bool unreached = !wm_native_is_reached(comm), on_host, none = false;
     wm_slabs_t *slabs;
-    code = tell_all(comm, code, &unreached, err);
+    code = tell_all(comm, code, &unreached, &none, err);
     if (code < 0)
         return code;
     do { // where others turn out to be out of reach, once more
@@ -450,12 +488,13 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
     uint32_t call = slabs->told.calls << 16;
     wm_word_op_t own = wm_gates_stream_word(slabs->gates, slabs->rank,
                                             call + ENDED);
-    wm_exchange_words_t words = {
+    wm_by_kernels_words_t words = {
         .own = slabs->captured ? NULL : (uint32_t *)own.word,
+        .begun = own.value - ENDED,
         .done = own.value,
-        .past = call + 1,
+        .call = call,
     };
-    return wm_exchange_enqueue(&slabs->exchange, laid, &words, err);
+    return wm_by_kernels_enqueue(&slabs->exchange, laid, &words, err);
 }
 
 int
@@ -503,9 +542,9 @@ wm_slabs_half(const wm_slabs_t *slabs)
 }
 
 bool
-wm_slabs_have_boxes(const wm_slabs_t *slabs)
+wm_slabs_have_kernels(const wm_slabs_t *slabs)
 {
-    return slabs->boxed;
+    return slabs->by_kernels;
 }
 
 bool

@@ -12,7 +12,7 @@
 #ifndef WM_COMM_COLL_SLAB_H
 #define WM_COMM_COLL_SLAB_H
 
-#include "comm/coll/exchange.h"
+#include "comm/coll/by_kernels.h"
 #include "comm/comm/comm.h"
 
 #define WM_SLAB_STEPS 65000 // of a call, at most
@@ -34,9 +34,9 @@ wm_slabs_half(const wm_slabs_t *slabs);
 bool
 wm_slabs_are_on_host(const wm_slabs_t *slabs);
 
-// Whether there are boxes beside them: all ranks' kernels can run at once.
+// Whether kernels use them, as those of all ranks can run at once.
 bool
-wm_slabs_have_boxes(const wm_slabs_t *slabs);
+wm_slabs_have_kernels(const wm_slabs_t *slabs);
 
 // Whether they serve memory of that device, as far as this rank knows.
 bool
@@ -81,7 +81,7 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
 
-// The call goes through boxes, where it is short enough (wm_exchange_serves).
+// The call, but no barrier, goes through boxes or pipes.
 WM_MUST_CHECK int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
 

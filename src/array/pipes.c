@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/pipes.h"
+
+#include <stdatomic.h>
+
+#include "array/kernels.h"
+
+#define BLOCK 256 // two of them have room where one of 512 has
+#define LONGEST_SLOT 65536
+#define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
+
+enum {
+#define X(name, ...) KERNEL_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        KERNEL_move,
+    KERNELS,
+};
+
+static const char *const names[KERNELS] = {
+#define X(name, ...) "wm_pipes_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        "wm_pipes_move",
+};
+
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
+
+_Static_assert(sizeof(wm_pipes_params_t) <= 4096, "what a kernel is given");
+_Static_assert(sizeof(wm_pipes_head_t) <= WM_PIPES_HEAD, "before the slots");
+
+static uint32_t
+least(size_t a, size_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+wm_pipes_t
+wm_pipes_fit(size_t nbytes, int size, int blocks)
+{
+    size_t others = size > 1 ? (size_t)size - 1 : 1;
+    uint32_t channels = least(WM_PIPES_CHANNELS, MOST_PAIRS / others);
+    channels = least(channels, blocks > 1 ? (size_t)blocks : 1);
+    size_t each = (nbytes - WM_PIPES_HEAD)
+                  / (channels * others * WM_PIPES_SLOTS);
+    return (wm_pipes_t){
+        .channels = channels,
+        .slot_bytes = least(LONGEST_SLOT,
+                            each / WM_PIPES_ALIGN * WM_PIPES_ALIGN),
+    };
+}
+
+int
+wm_pipes_prepare(int device, wm_error_t *err)
+{
+    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
+}
+
+// Chunks of one that go through a channel.
+static uint32_t
+steps_of(const wm_pipes_params_t *params, uint64_t nbytes)
+{
+    uint64_t chunks = (nbytes + params->slot_bytes - 1) / params->slot_bytes;
+    return (uint32_t)((chunks + params->channels - 1) / params->channels);
+}
+
+typedef struct {
+    uintptr_t low, high;
+} range_t;
+
+static void
+reach(range_t *range, uintptr_t base, const wm_pipes_span_t *span)
+{
+    uintptr_t at = base + span->at;
+    range->low = at < range->low ? at : range->low;
+    range->high = at + span->nbytes > range->high ? at + span->nbytes
+                                                  : range->high;
+}
+
+// Goes over all that is given and taken.
+static void
+measure(wm_pipes_params_t *params)
+{
+    const wm_pipes_span_t *sides[] = {params->gives, params->takes};
+    uintptr_t bases[] = {(uintptr_t)params->src, (uintptr_t)params->dst};
+    range_t ranges[] = {{UINTPTR_MAX, 0}, {UINTPTR_MAX, 0}};
+    uint64_t all = 16;
+    params->steps = 0;
+    for (uint32_t i = 0; i < 2 * params->size; ++i) {
+        const wm_pipes_span_t *span = &sides[i % 2][i / 2];
+        uint32_t steps = steps_of(params, span->nbytes);
+        if (span->nbytes == 0)
+            continue;
+        all |= bases[i % 2] + span->at;
+        reach(&ranges[i % 2], bases[i % 2], span);
+        params->steps = steps > params->steps ? steps : params->steps;
+    }
+    params->unit = (uint32_t)(all & -all);
+    params->overlaid = ranges[0].low < ranges[1].high
+                       && ranges[1].low < ranges[0].high;
+}
+
+int
+wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
+                wm_reduce_type_t type, wm_reduce_op_t op,
+                wm_pipes_params_t *params, CUstream stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = wm_pipes_prepare(device, err);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    int kernel = reduces ? wm_reduce_row(type, op, &params->op) : KERNEL_move;
+    params->channels = pipes->channels;
+    params->slot_bytes = pipes->slot_bytes;
+    measure(params);
+    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
+                 2 * params->channels, 1, 1, BLOCK, 1, 1, 0, stream,
+                 (void *[]){params}, NULL);
+    wm_device_leave(&scope);
+    return code;
+}

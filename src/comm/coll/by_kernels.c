@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/by_kernels.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "comm/coll/piped.h"
+
+// Bytes of a block: up to these each is faster than the next.
+#define LINES_UP_TO 16384
+#define WIDE_UP_TO ((size_t)2 << 20)
+#define UNLINKED_UP_TO 65536 // lines, where none are wide
+
+static const int64_t head_at = WM_BY_KERNELS_PIPES + WM_BY_KERNELS_WIDE;
+
+int
+wm_by_kernels_clear(int device, char *memory, wm_error_t *err)
+{
+    int code = wm_boxes_clear(device, memory, WM_PIPES_HEAD, err);
+    return code < 0
+               ? code
+               : wm_boxes_clear(device, memory + WM_BY_KERNELS_PIPES,
+                                WM_BY_KERNELS_WIDE + WM_BY_KERNELS_BOXES, err);
+}
+
+int
+wm_by_kernels_open(wm_by_kernels_t *exchange, int device, char *const *memory,
+                   wm_boxes_rank_t *ranks, int rank, int size, int blocks,
+                   bool linked, wm_error_t *err)
+{
+    int few = size < WM_BOXES_FEW ? size : WM_BOXES_FEW;
+    for (int i = 0; i < size; ++i)
+        ranks[i].boxes = memory[i] + head_at;
+    exchange->rank = (uint32_t)rank;
+    exchange->size = (uint32_t)size;
+    exchange->own = ranks[rank].boxes;
+    exchange->many = ((wm_boxes_head_t *)exchange->own)->ranks;
+    exchange->boxes = (wm_boxes_t){
+        .first = WM_BOXES_HEAD,
+        .nbytes = WM_BY_KERNELS_BOXES - WM_BOXES_HEAD,
+        .blocks = (uint32_t)blocks,
+    };
+    exchange->wide = (wm_boxes_t){
+        .first = -(int64_t)WM_BY_KERNELS_WIDE,
+        .nbytes = linked ? WM_BY_KERNELS_WIDE : 0,
+        .wide = true,
+        .blocks = (uint32_t)blocks,
+    };
+    exchange->before = (uint64_t)head_at;
+    exchange->pipes = wm_pipes_fit(WM_BY_KERNELS_PIPES, size, blocks);
+    memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
+    return wm_boxes_introduce(device, exchange->own, ranks, size, err);
+}
+
+// The boxes that it goes through, alike on all ranks that were asked for the
+// same; NULL: pipes. Of what varies, not all know whether it is short.
+static const wm_boxes_t *
+choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+{
+    int size = laid->comm->size;
+    size_t longest = wm_laid_longest(laid);
+    size_t lines = exchange->wide.nbytes > 0 ? LINES_UP_TO : UNLINKED_UP_TO;
+    if (laid->call->kind == WM_CALL_REDUCE_SCATTER || laid->shape->varies)
+        return NULL;
+    if (longest <= lines && longest <= wm_boxes_room(&exchange->boxes, size))
+        return &exchange->boxes;
+    return longest <= WIDE_UP_TO
+                   && longest <= wm_boxes_room(&exchange->wide, size)
+               ? &exchange->wide
+               : NULL;
+}
+
+void
+wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
+                    wm_boxes_side_t *takes)
+{
+    const wm_coll_t *call = laid->call;
+    uint32_t size = (uint32_t)laid->comm->size;
+    uint32_t rank = (uint32_t)laid->comm->rank;
+    bool scans = call->kind == WM_CALL_SCAN || call->kind == WM_CALL_EXSCAN;
+    bool self = call->kind == WM_CALL_SCAN;
+    gives->count = takes->count = size;
+    if (scans) {
+        gives->first = rank + !self;
+        gives->count = size - rank - !self;
+        takes->count = rank + self;
+    }
+    else if (laid->shape->rooted) {
+        wm_boxes_side_t *one = laid->shape->outward ? takes : gives;
+        one->first = (uint32_t)call->root;
+        one->count = 1;
+    }
+    if (laid->source == NULL)
+        gives->count = 0;
+    if (laid->target == NULL)
+        takes->count = 0;
+}
+
+bool
+wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *takes)
+{
+    bool one = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP
+               || takes->count <= 1;
+    if (!laid->shape->reduces || takes->count == 0 || !one)
+        return laid->shape->reduces && takes->count > 0;
+    if (laid->op == WM_REDUCE_REPLACE)
+        takes->first += takes->count - 1;
+    takes->count = 1;
+    return false;
+}
+
+static wm_boxes_side_t
+side(const wm_span_t *blocks, bool many)
+{
+    return (wm_boxes_side_t){
+        .at = blocks[0].at,
+        .step = many ? (uint32_t)blocks[0].nbytes : 0,
+        .nbytes = (uint32_t)blocks[0].nbytes,
+    };
+}
+
+int
+wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
+                      const wm_by_kernels_words_t *words, wm_error_t *err)
+{
+    const wm_shape_t *shape = laid->shape;
+    const wm_boxes_t *boxes = choose(exchange, laid);
+    if (boxes == NULL)
+        return wm_piped_enqueue(exchange, laid, words, err);
+    uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
+    wm_boxes_params_t params = {
+        .head = (wm_boxes_head_t *)exchange->own,
+        .src = laid->source,
+        .dst = laid->target,
+        .gives = side(laid->out, shape->scatters),
+        .takes = side(laid->into, shape->gathers),
+        .word = words->own,
+        .begun = words->begun + way,
+        .done = words->done,
+        .past = words->call + way + 1,
+        .rank = exchange->rank,
+        .size = exchange->size,
+        .number = exchange->counted ? 0 : ++exchange->number,
+    };
+    memcpy(params.few, exchange->few, sizeof params.few);
+    wm_by_kernels_ranks(laid, &params.gives, &params.takes);
+    params.reduces = wm_by_kernels_reduces(laid, &params.takes);
+    bool overlaid = shape->reduces && !params.reduces;
+    return wm_boxes_launch(laid->device, boxes, laid->type, laid->op, &params,
+                           overlaid, laid->stream, err);
+}

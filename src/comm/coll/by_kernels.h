@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives as one kernel on each GPU, which writes into the others' memory
+// and waits for what they write: short ones through boxes (array/boxes.h), the
+// others through pipes (comm/coll/piped.h).
+#ifndef WM_COMM_COLL_BY_KERNELS_H
+#define WM_COMM_COLL_BY_KERNELS_H
+
+#include "array/boxes.h"
+#include "array/pipes.h"
+#include "comm/coll/laid.h"
+
+// All ranks' boxes, of lines and of wide ones, which share their head and
+// their numbers, and their pipes.
+typedef struct {
+    uint32_t rank, size;
+    bool counted;                // on the GPU, as in graphs
+    uint32_t number;             // of the last exchange through boxes
+    char *own;                   // boxes
+    const wm_boxes_rank_t *many; // of all ranks, in memory of the GPU
+    wm_boxes_rank_t few[WM_BOXES_FEW];
+    wm_boxes_t boxes, wide; // wide.nbytes 0: none
+    uint64_t before;        // bytes from pipes to the head of boxes
+    wm_pipes_t pipes;
+} wm_by_kernels_t;
+
+// Which kernel a rank is in, of a call. Its word tells all but the first, so
+// that those who are in another do not wait for it.
+typedef enum {
+    WM_BY_BOXES = 0,
+    WM_BY_WIDE_BOXES = 1,
+    WM_BY_PIPES = 2,
+} wm_by_kernels_way_t;
+
+// The words of a call: ours is `begun` and the way, and then `done`; another's
+// has reached `call` and more than the way, counted from where it began, when
+// that rank has ended it or will never come to it. `own` NULL: none.
+typedef struct {
+    uint32_t *own;
+    uint32_t begun, done;
+    uint32_t call;
+} wm_by_kernels_words_t;
+
+// A rank's memory for them: pipes, wide boxes, the head of boxes, boxes.
+#define WM_BY_KERNELS_PIPES ((size_t)17 << 20)
+#define WM_BY_KERNELS_WIDE ((size_t)13 << 20)
+#define WM_BY_KERNELS_BOXES ((size_t)2 << 20)
+#define WM_BY_KERNELS_BYTES                                                   \
+    (WM_BY_KERNELS_PIPES + WM_BY_KERNELS_WIDE + WM_BY_KERNELS_BOXES)
+
+// Before others write it; waits for that.
+WM_MUST_CHECK int
+wm_by_kernels_clear(int device, char *memory, wm_error_t *err);
+
+// `memory`: of all ranks, as this one sees it, each with its word in `ranks`,
+// whose boxes are filled in here; `blocks` of a kernel find room on any GPU at
+// once; `linked`: all links keep wide lines together.
+WM_MUST_CHECK int
+wm_by_kernels_open(wm_by_kernels_t *exchange, int device, char *const *memory,
+                   wm_boxes_rank_t *ranks, int rank, int size, int blocks,
+                   bool linked, wm_error_t *err);
+
+// Which ranks this one gives something to, and takes it from: all, or one, or
+// those up to one, or from it on. Fills first and count.
+void
+wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
+                    wm_boxes_side_t *takes);
+
+// Whether what is taken is reduced; where only one rank's block matters, that
+// alone is taken.
+bool
+wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *takes);
+
+// Gives it to the stream. Not a barrier.
+WM_MUST_CHECK int
+wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
+                      const wm_by_kernels_words_t *words, wm_error_t *err);
+
+#endif

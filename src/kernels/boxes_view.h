@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What kernels that go through boxes have in common.
+#ifndef WM_KERNELS_BOXES_VIEW_H
+#define WM_KERNELS_BOXES_VIEW_H
+
+#include "kernels/boxes.h"
+#include "kernels/gone.h"
+
+// What is exchanged, as all threads see it.
+struct wm_boxes_view {
+    const wm_boxes_params_t &p;
+    wm_boxes_head_t *head;
+    const wm_boxes_rank_t *ranks;
+    uint32_t number;
+};
+
+WM_DEVICE wm_boxes_view
+boxes_begin(const wm_boxes_params_t &p)
+{
+    wm_boxes_head_t *head = p.head;
+    const wm_boxes_rank_t *ranks = p.size > WM_BOXES_FEW ? head->ranks : p.few;
+    return {p, head, ranks, p.number != 0 ? p.number : head->count + 1};
+}
+
+WM_DEVICE bool
+is_of(const wm_boxes_side_t &side, uint32_t rank)
+{
+    return rank - side.first < side.count;
+}
+
+WM_DEVICE uint64_t
+block_at(const wm_boxes_side_t &side, uint32_t rank)
+{
+    return side.at + (uint64_t)rank * side.step;
+}
+
+// The box that `from` writes in the memory of `to`.
+WM_DEVICE char *
+box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
+{
+    const uint32_t index = (view.number & 1) * view.p.size + from;
+    return view.ranks[to].boxes + view.p.first
+           + (size_t)index * view.p.box_bytes;
+}
+
+// Whether a rank's lines either are there or will never be, now and then.
+WM_DEVICE bool
+has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
+{
+    return view.p.word != nullptr
+           && wm_has_gone(view.ranks[rank], view.p.past, looks);
+}
+
+// The box that this exchange writes was read in the last but one.
+WM_DEVICE bool
+has_room(const wm_boxes_view &view, uint32_t to)
+{
+    for (uint32_t looks = 1;; looks++) {
+        const bool gone = has_gone(view, to, looks);
+        const uint32_t done = wm_load_system(&view.head->done[to]);
+        if ((int32_t)(done - (view.number - 2)) >= 0 || gone)
+            return !gone;
+        wm_pause();
+    }
+}
+
+// All that was for this rank has been taken out.
+WM_DEVICE void
+boxes_end(const wm_boxes_view &view)
+{
+    const wm_boxes_params_t &p = view.p;
+    if (!wm_grid_ended(&view.head->blocks))
+        return;
+    for (uint32_t k = 1; k < p.size; k++) {
+        const uint32_t to = (p.rank + k) % p.size;
+        wm_boxes_head_t *head = (wm_boxes_head_t *)view.ranks[to].boxes;
+        wm_store_system(&head->done[p.rank], view.number);
+    }
+    if (p.number == 0)
+        view.head->count = view.number;
+    if (p.word != nullptr) {
+        wm_fence_system();
+        wm_store_system(p.word, p.done);
+    }
+}
+
+#endif

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a kernel that waits for another rank's learns that it waits in vain.
+#ifndef WM_KERNELS_GONE_H
+#define WM_KERNELS_GONE_H
+
+#include "kernels/boxes.h"
+#include "kernels/meet.h"
+
+#define WM_LOOKS 2048 // in vain, before a thread looks at the others' words
+
+// Whether what a rank had to write either is there or will never be, now and
+// then: the word is the host's, and many ask.
+WM_DEVICE bool
+wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
+{
+    if (looks % WM_LOOKS != 0
+        || (int32_t)(wm_load_system(its.word) - its.base - past) < 0)
+        return false;
+    wm_fence_system();
+    return true;
+}
+
+#endif

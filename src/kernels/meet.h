@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The primitives of kernels that wait for those of other processes, with a
+// device body, here, and a host body, in meet_host.h.
+#ifndef WM_KERNELS_MEET_H
+#define WM_KERNELS_MEET_H
+
+#include "kernels/kernel.h"
+
+#ifdef __CUDACC__
+
+// As wm_thread() and wm_threads(), of a kernel whose threads wait for those of
+// other processes' kernels: on the host, where threads run in turn, the first
+// has all to do.
+WM_DEVICE uint32_t
+wm_meeting_thread()
+{
+    return (uint32_t)wm_thread();
+}
+
+WM_DEVICE uint32_t
+wm_meeting_threads()
+{
+    return (uint32_t)wm_threads();
+}
+
+// Whether this thread has anything to do; likewise of warps.
+WM_DEVICE bool
+wm_meeting_works()
+{
+    return true;
+}
+
+WM_DEVICE uint32_t
+wm_meeting_warp()
+{
+    return (uint32_t)wm_thread() / 32;
+}
+
+WM_DEVICE uint32_t
+wm_meeting_warps()
+{
+    return (uint32_t)wm_threads() / 32;
+}
+
+// Whether this thread tells that the kernel has begun: one that fences
+// nothing, as what it writes to is the host's.
+WM_DEVICE bool
+wm_meeting_tells()
+{
+    return wm_thread() + 1 == wm_threads();
+}
+
+// Such a thread looks once more.
+WM_DEVICE void
+wm_pause()
+{
+}
+
+// All threads of a block come here.
+WM_DEVICE void
+wm_block_meets()
+{
+    __syncthreads();
+}
+
+// Of a block whose threads work together, which are one on the host: the
+// number of this one, of all, whether it is the first, and whether `mine` is
+// true on all, who come here.
+WM_DEVICE uint32_t
+wm_lane()
+{
+    return threadIdx.x;
+}
+
+WM_DEVICE uint32_t
+wm_lanes()
+{
+    return blockDim.x;
+}
+
+WM_DEVICE bool
+wm_block_leads()
+{
+    return threadIdx.x == 0;
+}
+
+WM_DEVICE bool
+wm_block_all(bool mine)
+{
+    return __syncthreads_and(mine) != 0;
+}
+
+// Which of the channels are this block's business: half of the blocks give, a
+// channel each, and half take. On the host one thread does all in turn.
+struct wm_crew_t {
+    uint32_t first, step;
+    bool gives, takes;
+};
+
+WM_DEVICE wm_crew_t
+wm_crew(uint32_t channels)
+{
+    const bool gives = blockIdx.x < channels;
+    return {blockIdx.x % channels, channels, gives, !gives};
+}
+
+// What was written before the word, to whoever sees its value.
+WM_DEVICE uint32_t
+wm_load_acquire(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "l"(word)
+                 : "memory");
+    return value;
+}
+
+// What others write while the kernel runs: 1, 2, 4, 8 or 16 bytes, aligned.
+template <typename unit_t>
+WM_DEVICE unit_t
+wm_load_far(const unit_t *from)
+{
+    unit_t unit;
+    if constexpr (sizeof(unit_t) == 16) {
+        uint64_t parts[2];
+        asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(parts[0]), "=l"(parts[1])
+                     : "l"(from));
+        __builtin_memcpy(&unit, parts, sizeof(unit));
+    }
+    else if constexpr (sizeof(unit_t) == 8) {
+        const uint64_t part = *(const volatile uint64_t *)from;
+        __builtin_memcpy(&unit, &part, sizeof(unit));
+    }
+    else if constexpr (sizeof(unit_t) == 4) {
+        const uint32_t part = *(const volatile uint32_t *)from;
+        __builtin_memcpy(&unit, &part, sizeof(unit));
+    }
+    else if constexpr (sizeof(unit_t) == 2) {
+        const uint16_t part = *(const volatile uint16_t *)from;
+        __builtin_memcpy(&unit, &part, sizeof(unit));
+    }
+    else {
+        const uint8_t part = *(const volatile uint8_t *)from;
+        __builtin_memcpy(&unit, &part, sizeof(unit));
+    }
+    return unit;
+}
+
+// A wide line (kernels/boxes.h) is eight lanes' business, each of which has 16
+// bytes of it, the last one the flag. On the host one thread is each lane in
+// turn, the last one last.
+struct alignas(16) wm_wide_t {
+    uint64_t part[2];
+};
+
+WM_DEVICE uint32_t
+wm_first_wide_lane()
+{
+    return threadIdx.x % 8;
+}
+
+WM_DEVICE uint32_t
+wm_next_wide_lane(uint32_t)
+{
+    return 8; // none
+}
+
+// Lines that a warp has at once, and which of them this thread is of.
+WM_DEVICE uint32_t
+wm_wide_lines()
+{
+    return 4;
+}
+
+WM_DEVICE uint32_t
+wm_wide_line()
+{
+    return threadIdx.x % 32 / 8;
+}
+
+// All lanes of the line write at once, and what they write is seen at once,
+// over NVLink and in the GPU's own memory.
+WM_DEVICE void
+wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
+{
+    asm volatile(
+        "st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(line + lane * 16),
+        "l"(value.part[0]), "l"(value.part[1])
+        : "memory");
+}
+
+// Likewise reading; true unless this lane is the flag's, and has not seen it.
+WM_DEVICE bool
+wm_load_wide(const char *line, uint32_t lane, uint64_t flag, wm_wide_t *value)
+{
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(value->part[0]), "=l"(value->part[1])
+                 : "l"(line + lane * 16)
+                 : "memory");
+    return lane != 7 || value->part[0] == flag;
+}
+
+WM_DEVICE bool
+wm_warp_all(bool mine)
+{
+    return __all_sync(0xffffffffu, mine) != 0;
+}
+
+#else
+#include "kernels/meet_host.h"
+#endif
+#endif

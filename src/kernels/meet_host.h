@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The host bodies of meet.h's primitives: threads run one after the other, and
+// the first has all to do.
+#ifndef WM_KERNELS_MEET_HOST_H
+#define WM_KERNELS_MEET_HOST_H
+
+#include <sched.h>
+
+WM_DEVICE uint32_t
+wm_meeting_thread()
+{
+    return wm_host_thread == 0 ? 0 : UINT32_MAX / 2;
+}
+
+WM_DEVICE uint32_t
+wm_meeting_threads()
+{
+    return 1;
+}
+
+WM_DEVICE bool
+wm_meeting_works()
+{
+    return wm_host_thread == 0;
+}
+
+WM_DEVICE uint32_t
+wm_meeting_warp()
+{
+    return 0;
+}
+
+WM_DEVICE uint32_t
+wm_meeting_warps()
+{
+    return 1;
+}
+
+WM_DEVICE bool
+wm_meeting_tells()
+{
+    return wm_host_thread == 0;
+}
+
+WM_DEVICE void
+wm_pause()
+{
+    sched_yield();
+}
+
+WM_DEVICE void
+wm_block_meets()
+{
+}
+
+WM_DEVICE uint32_t
+wm_lane()
+{
+    return 0;
+}
+
+WM_DEVICE uint32_t
+wm_lanes()
+{
+    return 1;
+}
+
+WM_DEVICE bool
+wm_block_leads()
+{
+    return true;
+}
+
+WM_DEVICE bool
+wm_block_all(bool mine)
+{
+    return mine;
+}
+
+struct wm_crew_t {
+    uint32_t first, step;
+    bool gives, takes;
+};
+
+WM_DEVICE wm_crew_t
+wm_crew(uint32_t channels)
+{
+    if (wm_host_thread > 0)
+        return {channels, 1, false, false};
+    return {0, 1, true, true};
+}
+
+WM_DEVICE uint32_t
+wm_load_acquire(const uint32_t *word)
+{
+    return wm_load_system(word);
+}
+
+template <typename unit_t>
+WM_DEVICE unit_t
+wm_load_far(const unit_t *from)
+{
+    return *from;
+}
+
+struct alignas(16) wm_wide_t {
+    uint64_t part[2];
+};
+
+WM_DEVICE uint32_t
+wm_first_wide_lane()
+{
+    return 0;
+}
+
+WM_DEVICE uint32_t
+wm_next_wide_lane(uint32_t lane)
+{
+    return lane + 1;
+}
+
+WM_DEVICE uint32_t
+wm_wide_lines()
+{
+    return 1;
+}
+
+WM_DEVICE uint32_t
+wm_wide_line()
+{
+    return 0;
+}
+
+WM_DEVICE void
+wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
+{
+    wm_wide_t *at = (wm_wide_t *)line + lane;
+    at->part[1] = value.part[1];
+    __atomic_store_n(&at->part[0], value.part[0], __ATOMIC_RELEASE);
+}
+
+WM_DEVICE bool
+wm_load_wide(const char *line, uint32_t lane, uint64_t flag, wm_wide_t *value)
+{
+    const wm_wide_t *at = (const wm_wide_t *)line;
+    if (__atomic_load_n(&at[7].part[0], __ATOMIC_ACQUIRE) != flag)
+        return false;
+    *value = at[lane];
+    return true;
+}
+
+WM_DEVICE bool
+wm_warp_all(bool mine)
+{
+    return mine;
+}
+
+#endif

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/pipes.h"
+#include "kernels/gone.h"
+#include "kernels/rule.h"
+
+#define PIPED_AT_ONCE 8 // loads that a thread has under way
+
+struct alignas(16) wm_piped16 {
+    uint64_t part[2];
+};
+
+template <typename element_t> struct wm_piped_bytes {
+    unsigned char each[sizeof(element_t)];
+};
+
+WM_DEVICE const wm_boxes_rank_t &
+piped_rank(const wm_pipes_params_t &p, uint32_t rank)
+{
+    return (p.size > WM_BOXES_FEW ? p.many : p.few)[rank];
+}
+
+WM_DEVICE char *
+pipes_of(const wm_pipes_params_t &p, uint32_t rank)
+{
+    return piped_rank(p, rank).boxes - p.before;
+}
+
+WM_DEVICE wm_pipes_head_t *
+piped_head(const wm_pipes_params_t &p, uint32_t rank)
+{
+    return (wm_pipes_head_t *)pipes_of(p, rank);
+}
+
+// Where in the memory of `to` the chunk of that number lies, of `from`.
+WM_DEVICE char *
+slot_of(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+        uint32_t to, uint32_t number)
+{
+    const uint32_t other = (from + p.size - to - 1) % p.size;
+    const uint32_t index = (channel * (p.size - 1) + other) * WM_PIPES_SLOTS
+                           + number % WM_PIPES_SLOTS;
+    return pipes_of(p, to) + WM_PIPES_HEAD + (size_t)index * p.slot_bytes;
+}
+
+// Of so many bytes: alike at both ends.
+WM_DEVICE uint32_t
+chunk_of(const wm_pipes_params_t &p, uint64_t nbytes)
+{
+    if (nbytes >= (uint64_t)p.slot_bytes * p.channels)
+        return p.slot_bytes;
+    const uint32_t each = ((uint32_t)nbytes + p.channels - 1) / p.channels;
+    return (each + WM_PIPES_ALIGN - 1) / WM_PIPES_ALIGN * WM_PIPES_ALIGN;
+}
+
+// The part of a span that goes through a channel in a step.
+struct wm_piped_part {
+    uint64_t at;
+    uint32_t nbytes; // 0: none
+};
+
+WM_DEVICE wm_piped_part
+part_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel,
+        uint32_t step)
+{
+    const uint32_t chunk = chunk_of(p, nbytes);
+    const uint64_t at = ((uint64_t)step * p.channels + channel) * chunk;
+    if (at >= nbytes)
+        return {0, 0};
+    return {at, nbytes - at < chunk ? (uint32_t)(nbytes - at) : chunk};
+}
+
+// All of a block wait for one of its threads to see a word reach a value;
+// false where it will not, as that rank has gone.
+WM_DEVICE bool
+await_word(const wm_pipes_params_t &p, const uint32_t *word, uint32_t wanted,
+           uint32_t rank)
+{
+    bool gone = false, come = !wm_block_leads();
+    for (uint32_t looks = 1; !come && !gone; looks++) {
+        gone = p.word != nullptr
+               && wm_has_gone(piped_rank(p, rank), p.past, looks);
+        come = (int32_t)(wm_load_acquire(word) - wanted) >= 0;
+        if (!come)
+            wm_pause();
+    }
+    return wm_block_all(come);
+}
+
+// A whole number of units; out of slots with their own loads, as others wrote
+// them while the kernel ran.
+template <typename unit_t, bool far>
+WM_DEVICE void
+copy_units(char *dst, const char *src, uint32_t nbytes)
+{
+    const uint32_t step = wm_lanes() * sizeof(unit_t);
+    const uint32_t last = nbytes - sizeof(unit_t);
+    for (uint32_t at = wm_lane() * sizeof(unit_t); at < nbytes;
+         at += PIPED_AT_ONCE * step) {
+        unit_t values[PIPED_AT_ONCE];
+        WM_UNROLL
+        for (uint32_t k = 0; k < PIPED_AT_ONCE; k++) {
+            const uint32_t from = at + k * step;
+            const unit_t *one =
+                (const unit_t *)(src + (from < nbytes ? from : last));
+            values[k] = far ? wm_load_far(one) : *one;
+        }
+        WM_UNROLL
+        for (uint32_t k = 0; k < PIPED_AT_ONCE; k++)
+            if (at + k * step < nbytes)
+                *(unit_t *)(dst + at + k * step) = values[k];
+    }
+}
+
+template <bool far>
+WM_DEVICE void
+copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
+           uint32_t nbytes)
+{
+    const uint32_t whole = p.unit == 16  ? nbytes / 16 * 16
+                           : p.unit >= 4 ? nbytes / 4 * 4
+                                         : 0;
+    if (p.unit == 16 && whole > 0)
+        copy_units<wm_piped16, far>(dst, src, whole);
+    else if (whole > 0)
+        copy_units<uint32_t, far>(dst, src, whole);
+    if (whole < nbytes)
+        copy_units<uint8_t, far>(dst + whole, src + whole, nbytes - whole);
+}
+
+WM_DEVICE bool
+give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+{
+    wm_pipes_head_t *head = piped_head(p, p.rank);
+    bool any = false;
+    for (uint32_t i = 1; i < p.size; i++) {
+        const uint32_t to = (p.rank + i) % p.size;
+        const wm_piped_part part = part_of(p, p.gives[to].nbytes, channel,
+                                           step);
+        if (part.nbytes == 0)
+            continue;
+        const wm_pipes_end_t *end = &head->ends[channel][to];
+        const uint32_t number = end->sent + step;
+        if (!await_word(p, &end->taken, number + 1 - WM_PIPES_SLOTS, to))
+            return false;
+        copy_chunk<false>(p, slot_of(p, channel, p.rank, to, number),
+                          p.src + p.gives[to].at + part.at, part.nbytes);
+        any = true;
+    }
+    if (!any && !p.overlaid)
+        return true;
+    wm_block_meets();
+    if (!wm_block_leads())
+        return true;
+    if (any)
+        wm_fence_system();
+    for (uint32_t i = 1; i < p.size && any; i++) {
+        const uint32_t to = (p.rank + i) % p.size;
+        if (part_of(p, p.gives[to].nbytes, channel, step).nbytes > 0)
+            wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
+                            head->ends[channel][to].sent + step + 1);
+    }
+    wm_store_system(&head->read[channel], step + 1);
+    return true;
+}
+
+// What arrived in a step, and may be written where it is wanted.
+WM_DEVICE bool
+await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+            uint32_t step)
+{
+    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
+    return await_word(p, &end->arrived, end->got + step + 1, from);
+}
+
+WM_DEVICE const char *
+chunk_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+           uint32_t step)
+{
+    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
+    return slot_of(p, channel, from, p.rank, end->got + step);
+}
+
+// The slots may be written again.
+WM_DEVICE void
+leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+{
+    const wm_pipes_head_t *head = piped_head(p, p.rank);
+    wm_block_meets();
+    for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
+        const uint32_t from = (p.rank + p.size - i) % p.size;
+        if (part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
+            wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
+                            head->ends[channel][from].got + step + 1);
+    }
+}
+
+struct wm_piped_move {
+    WM_DEVICE bool
+    take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+    {
+        for (uint32_t i = 0; i < p.size; i++) {
+            const uint32_t from = (p.rank + p.size - i) % p.size;
+            const wm_piped_part part = part_of(p, p.takes[from].nbytes,
+                                               channel, step);
+            char *dst = p.dst + p.takes[from].at + part.at;
+            const char *own = p.src + p.gives[from].at + part.at;
+            if (part.nbytes == 0 || (from == p.rank && dst == own))
+                continue;
+            if (from == p.rank)
+                copy_chunk<false>(p, dst, own, part.nbytes);
+            else if (!await_chunk(p, channel, from, step))
+                return false;
+            else
+                copy_chunk<true>(p, dst, chunk_from(p, channel, from, step),
+                                 part.nbytes);
+        }
+        return true;
+    }
+};
+
+// Units of several ranks' chunks, in their order, all of one place.
+template <typename unit_t, typename rule_t>
+WM_DEVICE void
+fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
+           uint32_t step, uint64_t part, uint32_t begin, uint32_t end)
+{
+    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    constexpr uint32_t AT_ONCE = EACH > 4 ? 2 : 4;
+    typedef typename rule_t::acc_t acc_t;
+    const uint32_t stride = wm_lanes() * sizeof(unit_t);
+    const uint32_t last = end - sizeof(unit_t);
+    for (uint32_t at = begin + wm_lane() * sizeof(unit_t); at < end;
+         at += AT_ONCE * stride) {
+        acc_t acc[AT_ONCE][EACH] = {};
+        bool first = true;
+        for (uint32_t from = 0; from < p.size; from++) {
+            if (p.takes[from].nbytes == 0)
+                continue;
+            const bool own = from == p.rank;
+            const char *src = own ? p.src + p.gives[from].at + part
+                                  : chunk_from(p, channel, from, step);
+            unit_t units[AT_ONCE];
+            WM_UNROLL
+            for (uint32_t k = 0; k < AT_ONCE; k++) {
+                const uint32_t asked = at + k * stride;
+                const unit_t *one =
+                    (const unit_t *)(src + (asked < end ? asked : last));
+                units[k] = own ? *one : wm_load_far(one);
+            }
+            WM_UNROLL
+            for (uint32_t k = 0; k < AT_ONCE; k++) {
+                acc_t values[EACH];
+                wm_widen(rule, units[k], values);
+                if (!first)
+                    rule.fold(p.op, acc[k], values, EACH);
+                WM_UNROLL
+                for (int i = 0; i < EACH && first; i++)
+                    acc[k][i] = values[i];
+            }
+            first = false;
+        }
+        WM_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            if (at + k * stride < end)
+                *(unit_t *)(p.dst + p.takes[0].at + part + at
+                            + k * stride) = wm_narrow<unit_t>(rule, acc[k]);
+    }
+}
+
+template <typename rule_t> struct wm_piped_fold {
+    WM_DEVICE bool
+    take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+    {
+        typedef typename rule_t::element_t element_t;
+        const rule_t rule = rule_t();
+        wm_piped_part part = {0, 0};
+        for (uint32_t from = 0; from < p.size; from++) {
+            if (p.takes[from].nbytes == 0)
+                continue;
+            part = part_of(p, p.takes[from].nbytes, channel, step);
+            if (part.nbytes > 0 && from != p.rank
+                && !await_chunk(p, channel, from, step))
+                return false;
+        }
+        const uint32_t whole = p.unit == 16 ? part.nbytes / 16 * 16 : 0;
+        if (whole > 0)
+            fold_units<wm_piped16>(rule, p, channel, step, part.at, 0, whole);
+        if (whole < part.nbytes && p.unit % alignof(element_t) == 0)
+            fold_units<element_t>(rule, p, channel, step, part.at, whole,
+                                  part.nbytes);
+        else if (whole < part.nbytes)
+            fold_units<wm_piped_bytes<element_t>>(rule, p, channel, step,
+                                                  part.at, whole, part.nbytes);
+        return true;
+    }
+};
+
+// The chunks of a span that went through a channel.
+WM_DEVICE uint32_t
+chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
+{
+    uint32_t count = 0;
+    if (nbytes == 0)
+        return 0;
+    const uint32_t chunk = chunk_of(p, nbytes);
+    const uint64_t all = (nbytes + chunk - 1) / chunk;
+    if (all > channel)
+        count = (uint32_t)((all - channel - 1) / p.channels) + 1;
+    return count;
+}
+
+// Both ends have counted them: the next kernel goes on there.
+WM_DEVICE void
+count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
+             uint32_t channel)
+{
+    wm_pipes_head_t *head = piped_head(p, p.rank);
+    for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
+        wm_pipes_end_t *end = &head->ends[channel][rank];
+        if (rank == p.rank)
+            continue;
+        if (crew.gives)
+            end->sent += chunks_of(p, p.gives[rank].nbytes, channel);
+        if (crew.takes)
+            end->got += chunks_of(p, p.takes[rank].nbytes, channel);
+    }
+}
+
+template <typename taker_t>
+WM_DEVICE void
+pipe(taker_t taker, const wm_pipes_params_t &p)
+{
+    wm_pipes_head_t *head = piped_head(p, p.rank);
+    const wm_crew_t crew = wm_crew(p.channels);
+    bool goes_on = true;
+    if (wm_meeting_tells() && p.word != nullptr)
+        wm_store_system(p.word, p.begun);
+    for (uint32_t step = 0; step < p.steps && goes_on; step++)
+        for (uint32_t channel = crew.first; channel < p.channels && goes_on;
+             channel += crew.step) {
+            if (crew.gives)
+                goes_on = give_chunks(p, channel, step);
+            if (!goes_on && p.overlaid && wm_block_leads()) // nobody waits
+                wm_store_system(&head->read[channel], 1u << 30);
+            if (crew.takes && goes_on && p.overlaid)
+                goes_on = await_word(p, &head->read[channel], step + 1,
+                                     p.rank);
+            if (crew.takes && goes_on)
+                goes_on = taker.take(p, channel, step);
+            if (crew.takes && goes_on)
+                leave_slots(p, channel, step);
+        }
+    for (uint32_t channel = crew.first; channel < p.channels;
+         channel += crew.step)
+        count_chunks(p, crew, channel);
+    if (!wm_grid_ended(&head->blocks))
+        return;
+    for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
+        wm_store_system(&head->read[channel], 0);
+    if (p.word != nullptr) {
+        wm_fence_system();
+        wm_store_system(p.word, p.done);
+    }
+}
+
+WM_KERNEL(wm_pipes_move, wm_pipes_params_t)
+{
+    pipe(wm_piped_move(), p);
+}
+
+#define X(name, ...)                                                          \
+    WM_KERNEL(wm_pipes_##name, wm_pipes_params_t)                             \
+    {                                                                         \
+        pipe(wm_piped_fold<wm_rule_##name>(), p);                             \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X

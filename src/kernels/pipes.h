@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Long collectives in one kernel: what a rank has for another goes into slots
+// of that one's memory, chunk by chunk, and is taken from there, or reduced,
+// while the next ones are on their way. A rank's pipes are memory of its GPU
+// that all ranks reach: a head, and the slots, so many for each channel and
+// rank. A channel is the business of two blocks, of which one gives and one
+// takes; chunk after chunk goes to the next channel. Both ends count them on
+// the GPU, so that kernels may be replayed. Shared by C and CUDA.
+#ifndef WM_KERNELS_PIPES_H
+#define WM_KERNELS_PIPES_H
+
+#include <stdint.h>
+
+#include "kernels/boxes.h"
+
+#define WM_PIPES_CHANNELS 64
+#define WM_PIPES_SLOTS 4   // so far may one who gives be ahead
+#define WM_PIPES_ALIGN 512 // a chunk's bytes, so that no element is cut
+
+// Of a channel and another rank, in our memory.
+typedef struct {
+    uint32_t sent, got; // chunks, before this kernel
+    // Written by that rank: chunks that are in our slots, and that it has
+    // taken out of its own.
+    uint32_t arrived, taken;
+} wm_pipes_end_t;
+
+typedef struct {
+    uint32_t blocks; // of a kernel that have ended
+    // Steps of this kernel in which all has been read that is given.
+    uint32_t read[WM_PIPES_CHANNELS];
+    wm_pipes_end_t ends[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
+} wm_pipes_head_t;
+
+#define WM_PIPES_HEAD 131072 // bytes
+
+// Of what is given or taken: nbytes 0: nothing.
+typedef struct {
+    uint64_t at, nbytes;
+} wm_pipes_span_t;
+
+typedef struct {
+    const char *src;
+    char *dst;
+    const wm_boxes_rank_t *many; // where they are more than a few
+    uint64_t before;             // bytes from pipes to boxes
+    uint32_t *word;              // ours; NULL: none. It becomes
+    uint32_t begun;              // this at the beginning, and
+    uint32_t done;               // this at the end
+    uint32_t past; // another's word when it has done, or will never come here
+    uint32_t rank, size;
+    uint32_t channels, slot_bytes, steps;
+    uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
+    uint32_t overlaid; // what is taken may lie over what is given
+    uint32_t op;
+    wm_boxes_rank_t few[WM_BOXES_FEW];
+    wm_pipes_span_t gives[WM_BOXES_RANKS], takes[WM_BOXES_RANKS];
+} wm_pipes_params_t;
+
+#endif

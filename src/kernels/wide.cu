@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Boxes of wide lines: as boxes.cu, of 112 bytes in 128.
+#include "kernels/boxes_view.h"
+#include "kernels/rule.h"
+
+#define WIDE_UNIT 16u  // bytes of a lane
+#define WIDE_UNITS 7u  // of a line
+#define WIDE_AT_ONCE 4 // lines that a thread has under way
+
+// The lines that a warp goes through.
+struct wm_wide_lines_t {
+    uint32_t first, step;
+};
+
+WM_DEVICE wm_wide_lines_t
+wide_lines()
+{
+    const uint32_t each = wm_wide_lines();
+    return {wm_meeting_warp() * each, wm_meeting_warps() * each};
+}
+
+WM_DEVICE uint32_t
+wide_lines_of(const wm_boxes_side_t &side)
+{
+    return (side.nbytes + WM_WIDE_PAYLOAD - 1) / WM_WIDE_PAYLOAD;
+}
+
+// Where a lane's bytes of a line are in the block; past its end for the flag.
+WM_DEVICE uint32_t
+wide_at(const wm_boxes_side_t &side, uint32_t line, uint32_t lane)
+{
+    return lane < WIDE_UNITS ? (line * WIDE_UNITS + lane) * WIDE_UNIT
+                             : side.nbytes;
+}
+
+WM_DEVICE wm_wide_t
+load_wide_part(const wm_boxes_view &view, const char *block, uint32_t at,
+               uint32_t nbytes)
+{
+    const uint32_t unit = view.p.unit;
+    wm_wide_t value = {};
+    const bool whole = at + WIDE_UNIT <= nbytes;
+    if (whole && unit == WIDE_UNIT)
+        return *(const wm_wide_t *)(block + at);
+    if (whole && unit >= 4) {
+        const uint32_t *words = (const uint32_t *)(block + at);
+        value.part[0] = (uint64_t)words[1] << 32 | words[0];
+        value.part[1] = (uint64_t)words[3] << 32 | words[2];
+        return value;
+    }
+    uint64_t low = 0, high = 0;
+    WM_ROLLED
+    for (uint32_t i = 0; i < WIDE_UNIT && at + i < nbytes; i++) {
+        const uint64_t byte = (uint64_t)(uint8_t)block[at + i] << i % 8 * 8;
+        low |= i < 8 ? byte : 0;
+        high |= i < 8 ? 0 : byte;
+    }
+    value.part[0] = low;
+    value.part[1] = high;
+    return value;
+}
+
+WM_DEVICE void
+save_wide_part(const wm_boxes_view &view, char *block, uint32_t at,
+               uint32_t nbytes, const wm_wide_t &value)
+{
+    const bool whole = at + WIDE_UNIT <= nbytes;
+    if (whole && view.p.unit == WIDE_UNIT) {
+        *(wm_wide_t *)(block + at) = value;
+        return;
+    }
+    if (whole && view.p.unit >= 4) {
+        uint32_t *words = (uint32_t *)(block + at);
+        words[0] = (uint32_t)value.part[0];
+        words[1] = (uint32_t)(value.part[0] >> 32);
+        words[2] = (uint32_t)value.part[1];
+        words[3] = (uint32_t)(value.part[1] >> 32);
+        return;
+    }
+    const uint64_t low = value.part[0], high = value.part[1];
+    WM_ROLLED
+    for (uint32_t i = 0; i < WIDE_UNIT && at + i < nbytes; i++)
+        block[at + i] = (char)((i < 8 ? low : high) >> i % 8 * 8);
+}
+
+WM_DEVICE uint64_t
+wide_flag(const wm_boxes_view &view)
+{
+    return (uint64_t)view.number << 32 | view.number;
+}
+
+// All that goes to a rank: lanes of a warp come and go together.
+WM_DEVICE void
+give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
+{
+    const wm_boxes_side_t &gives = view.p.gives;
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(gives);
+    const char *block = view.p.src + block_at(gives, to);
+    char *box = box_of(view, view.p.rank, to);
+    if (!is_of(gives, to) || !wm_warp_all(has_room(view, to)))
+        return;
+    for (uint32_t base = mine.first; base < lines;
+         base += WIDE_AT_ONCE * mine.step) {
+        wm_wide_t values[WIDE_AT_ONCE] = {};
+        WM_UNROLL
+        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++) {
+            const uint32_t line = base + k * mine.step + wm_wide_line();
+            values[k] = load_wide_part(view, block, wide_at(gives, line, lane),
+                                       gives.nbytes);
+            if (lane == WIDE_UNITS)
+                values[k].part[0] = values[k].part[1] = wide_flag(view);
+        }
+        WM_UNROLL
+        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++) {
+            const uint32_t line = base + k * mine.step + wm_wide_line();
+            if (line < lines)
+                wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
+                              values[k]);
+        }
+    }
+}
+
+// Several lines of a rank, all asked for before any is used; false where they
+// will not come.
+template <uint32_t AT_ONCE>
+WM_DEVICE bool
+read_wide(const wm_boxes_view &view, uint32_t from, uint32_t base,
+          uint32_t lane, wm_wide_t *values)
+{
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(view.p.takes);
+    const char *box = box_of(view, from, view.p.rank);
+    for (uint32_t looks = 1;; looks++) {
+        const bool gone = !wm_warp_all(!has_gone(view, from, looks));
+        bool come = true;
+        WM_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            const uint32_t line = base + k * mine.step + wm_wide_line();
+            if (line < lines)
+                come &= wm_load_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
+                                     wide_flag(view), &values[k]);
+        }
+        come = wm_warp_all(come);
+        if (come || gone)
+            return come;
+        wm_pause();
+    }
+}
+
+WM_DEVICE void
+move_wide(const wm_boxes_view &view, uint32_t from, uint32_t lane)
+{
+    const wm_boxes_params_t &p = view.p;
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(p.takes);
+    const char *own = p.src + block_at(p.gives, from);
+    char *block = p.dst + block_at(p.takes, from);
+    if (!is_of(p.takes, from) || (from == p.rank && own == block))
+        return;
+    for (uint32_t base = mine.first; base < lines;
+         base += WIDE_AT_ONCE * mine.step) {
+        wm_wide_t values[WIDE_AT_ONCE] = {};
+        WM_UNROLL
+        for (uint32_t k = 0; k < WIDE_AT_ONCE && from == p.rank; k++)
+            values[k] = load_wide_part(
+                view, own,
+                wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane),
+                p.takes.nbytes);
+        if (from != p.rank
+            && !read_wide<WIDE_AT_ONCE>(view, from, base, lane, values))
+            return;
+        WM_UNROLL
+        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++)
+            save_wide_part(
+                view, block,
+                wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane),
+                p.takes.nbytes, values[k]);
+    }
+}
+
+// Of small elements fewer lines, as each is computed with by itself.
+template <typename rule_t>
+constexpr uint32_t
+    wide_at_once = sizeof(typename rule_t::element_t) == 1 ? 2 : WIDE_AT_ONCE;
+
+template <typename rule_t>
+WM_DEVICE void
+reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
+            uint32_t lane)
+{
+    constexpr int EACH = WIDE_UNIT / sizeof(typename rule_t::element_t);
+    constexpr uint32_t AT_ONCE = wide_at_once<rule_t>;
+    const wm_boxes_params_t &p = view.p;
+    const wm_wide_lines_t mine = wide_lines();
+    const char *own = p.src + block_at(p.gives, p.rank);
+    typename rule_t::acc_t acc[AT_ONCE][EACH] = {}, values[EACH];
+    wm_wide_t kept[AT_ONCE], read[AT_ONCE] = {};
+    uint32_t at[AT_ONCE];
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++) {
+        at[k] = wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane);
+        kept[k] = is_of(p.takes, p.rank)
+                      ? load_wide_part(view, own, at[k], p.takes.nbytes)
+                      : wm_wide_t();
+    }
+    for (uint32_t from = 0; from < p.takes.count; from++) {
+        if (from != p.rank
+            && !read_wide<AT_ONCE>(view, from, base, lane, read))
+            return;
+        WM_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            const bool is_own = from == p.rank; // by values: no address
+            const wm_wide_t unit = {
+                {is_own ? kept[k].part[0] : read[k].part[0],
+                 is_own ? kept[k].part[1] : read[k].part[1]}};
+            wm_widen(rule, unit, values);
+            if (from > 0)
+                rule.fold(p.op, acc[k], values, EACH);
+            WM_UNROLL
+            for (int i = 0; i < EACH && from == 0; i++)
+                acc[k][i] = values[i];
+        }
+    }
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        save_wide_part(view, p.dst + p.takes.at, at[k], p.takes.nbytes,
+                       wm_narrow<wm_wide_t>(rule, acc[k]));
+}
+
+WM_DEVICE void
+give_all_wide(const wm_boxes_view &view)
+{
+    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
+         lane = wm_next_wide_lane(lane))
+        for (uint32_t k = 1; k < view.p.size; k++)
+            give_wide(view, (view.p.rank + k) % view.p.size, lane);
+}
+
+WM_DEVICE wm_boxes_view
+wide_begin(const wm_boxes_params_t &p)
+{
+    if (wm_meeting_tells() && p.word != nullptr)
+        wm_store_system(p.word, p.begun);
+    return boxes_begin(p);
+}
+
+WM_KERNEL(wm_wide_move, wm_boxes_params_t)
+{
+    const wm_boxes_view view = wide_begin(p);
+    if (wm_meeting_works()) {
+        give_all_wide(view);
+        for (uint32_t lane = wm_first_wide_lane(); lane < 8;
+             lane = wm_next_wide_lane(lane))
+            for (uint32_t k = 0; k < p.size; k++)
+                move_wide(view, (p.rank + p.size - k) % p.size, lane);
+    }
+    boxes_end(view);
+}
+
+#define X(name, ...)                                                          \
+    WM_KERNEL(wm_wide_##name, wm_boxes_params_t)                              \
+    {                                                                         \
+        const wm_boxes_view view = wide_begin(p);                             \
+        const wm_wide_lines_t mine = wide_lines();                            \
+        const uint32_t lines = p.takes.count > 0 ? wide_lines_of(p.takes)     \
+                                                 : 0;                         \
+        if (wm_meeting_works()) {                                             \
+            give_all_wide(view);                                              \
+            for (uint32_t lane = wm_first_wide_lane(); lane < 8;              \
+                 lane = wm_next_wide_lane(lane))                              \
+                for (uint32_t base = mine.first; base < lines;                \
+                     base += wide_at_once<wm_rule_##name> * mine.step)        \
+                    reduce_wide(wm_rule_##name(), view, base, lane);          \
+        }                                                                     \
+        boxes_end(view);                                                      \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X
