@@ -176,18 +176,50 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
 // them would change those of a NaN.
 static int
 launch_copy(int device, char *dst, const char *src, size_t nbytes,
-            CUstream stream, wm_error_t *err)
+            const wm_signal_t *signal, CUstream stream, wm_error_t *err)
 {
     const uintptr_t all = (uintptr_t)dst | (uintptr_t)src | nbytes;
     const int kernel = all % 8 == 0   ? KERNEL_uint64
                        : all % 4 == 0 ? KERNEL_uint32
                        : all % 2 == 0 ? KERNEL_uint16
                                       : KERNEL_uint8;
-    wm_reduce_params_t params = {.dst = dst, .n = 1, .src = {src}};
-    if (dst == src)
+    wm_reduce_params_t params = {
+        .dst = dst, .n = 1, .src = {src}, .signal = *signal};
+    if (dst == src && signal->word == NULL)
         return 0;
     divide(&params, kernel, nbytes / elements[kernel].size);
     return launch(device, kernel, &params, stream, err);
+}
+
+int
+wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
+                  wm_error_t *err)
+{
+    const wm_reduce_type_t type = reduction->type;
+    const wm_reduce_op_t op = reduction->op;
+    const int n = reduction->n;
+    if (n < 1 || n > WM_REDUCE_SOURCES || !wm_reduce_takes(type, op)) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "no operation %d of %d sources of type %d",
+                            (int)op, n, (int)type);
+    }
+    const void *only = copied(op, reduction->src, n);
+    if (reduction->count == 0)
+        return 0;
+    if (only != NULL) {
+        return launch_copy(device, reduction->dst, only,
+                           reduction->count * wm_reduce_size(type),
+                           &reduction->signal, stream, err);
+    }
+    wm_reduce_params_t params = {
+        .dst = reduction->dst,
+        .op = operation(type, op),
+        .n = (uint32_t)n,
+        .signal = reduction->signal,
+    };
+    memcpy(params.src, reduction->src, (size_t)n * sizeof(*reduction->src));
+    divide(&params, types[type].kernel, reduction->count);
+    return launch(device, types[type].kernel, &params, stream, err);
 }
 
 int
@@ -195,23 +227,13 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                  void *dst, const void *const *src, int n, size_t count,
                  CUstream stream, wm_error_t *err)
 {
-    if (n < 1 || n > WM_REDUCE_SOURCES || !wm_reduce_takes(type, op)) {
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "no operation %d of %d sources of type %d",
-                            (int)op, n, (int)type);
-    }
-    const void *only = copied(op, src, n);
-    if (count == 0)
-        return 0;
-    if (only != NULL) {
-        return launch_copy(device, dst, only, count * wm_reduce_size(type),
-                           stream, err);
-    }
-    wm_reduce_params_t params = {
-        .dst = dst, .op = operation(type, op), .n = (uint32_t)n};
-    memcpy(params.src, src, (size_t)n * sizeof(*src));
-    divide(&params, types[type].kernel, count);
-    return launch(device, types[type].kernel, &params, stream, err);
+    const wm_reduction_t reduction = {.type = type,
+                                      .op = op,
+                                      .dst = dst,
+                                      .src = src,
+                                      .n = n,
+                                      .count = count};
+    return wm_reduce_enqueue(device, &reduction, stream, err);
 }
 
 #define AT_ONCE 256 // elements on the stack; addresses may be odd

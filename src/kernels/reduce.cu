@@ -105,6 +105,7 @@ reduce(rule_t rule, const wm_reduce_params_t &p)
     WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
     {                                                                         \
         reduce(wm_rule_##name(), p);                                          \
+        wm_signal_end(p.signal);                                              \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

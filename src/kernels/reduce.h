@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "kernels/signal.h"
+
 #define WM_REDUCE_SOURCES 64
 
 typedef enum {
@@ -135,6 +137,7 @@ typedef struct {
     uint32_t n;
     uint32_t aligned; // as their type wants it; without it no vectors
     const char *src[WM_REDUCE_SOURCES];
+    wm_signal_t signal;
 } wm_reduce_params_t;
 
 #endif

@@ -10,6 +10,7 @@
 #include <mpi.h>
 
 #include "array/access.h"
+#include "array/signal.h"
 #include "array/reduce.h"
 #include "comm/coll/spread.h"
 #include "comm/coll/plan.h"
@@ -73,6 +74,7 @@ typedef struct {
     // target with gaps that moves do not step over.
     wm_block_t *stand_in, *landing;
     const wm_pattern_t *gaps; // of the target, or NULL
+    wm_signal_t signal;       // of its kernels; word NULL: there was none
     wm_said_t said;
 } wm_native_t;
 
@@ -111,6 +113,8 @@ typedef struct {
     wm_error_t why; // this rank cannot go on; code 0: it can
     bool unmapped;  // as another's memory could not be mapped
     bool moves;     // its stream is not through; else others are waited for
+    bool tells;     // the kernel does that is all it moves by
+    unsigned looks; // for that
     bool ended;
     int phase; // this one; -1: before the first
     int result;
