@@ -47,7 +47,8 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
 typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    void *dst;
+    void *const *dst; // 1 to WM_REDUCE_TARGETS: all have the result
+    int targets;
     const void *const *src;
     int n;
     size_t count;       // 1 at least

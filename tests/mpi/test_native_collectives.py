@@ -145,11 +145,13 @@ def test_gpus_and_hosts_together(comm):
 def test_a_rank_that_fails_is_told_of(comm, fail):
     """All raise, and the next one is right."""
     a, out = wm.ones(1000, "int32"), wm.empty(1000, "int32")
-    long = wm.empty(BY_ENGINE * (comm.size - 1), "uint8")  # in parts
+    long = wm.empty(BY_ENGINE, "uint8")
+    longer = wm.empty(long.size * comm.size, "uint8")
     calls = [
         ("LaunchKernel", lambda: comm.Allreduce(a, out)),
+        ("LaunchKernel", lambda: comm.Allreduce(MPI.IN_PLACE, out)),
         ("LaunchKernel", lambda: comm.Bcast(out, 0)),
-        ("MemcpyAsync", lambda: comm.Bcast(long, 0)),
+        ("MemcpyAsync", lambda: comm.Allgather(long, longer)),
     ]
     for name, call in calls:
         call()
@@ -221,6 +223,55 @@ def test_short_blocks_share_a_kernel(comm, nbytes, skip):
     np.testing.assert_array_equal(out.numpy()[skip:-1], every)
     assert (out.numpy()[:skip] == 7).all()
     assert out.numpy()[-1] == 7
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [1, 37, 300_000, 1_000_001])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_results_are_written_to_all(comm, size, in_place):
+    """By one kernel on each rank that has a part, long or in place."""
+    mine = np.arange(size, dtype=np.float64) + comm.rank
+    a, out = wm.array(mine), wm.empty(size, "float64")
+    send, result = (MPI.IN_PLACE, a) if in_place else (a, out)
+    total = np.arange(size) * comm.size + sum(range(comm.size))
+
+    def reduce():
+        comm.Allreduce(send, result)
+
+    if kinds.is_real():
+        reduce()
+    else:
+        kernels, copies = enqueued(reduce)
+        assert copies == 0
+        assert kernels == 1 or (in_place and kernels == 0 and size < 100)
+    np.testing.assert_array_equal(result.numpy(), total)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("call", ["Allreduce", "Iallreduce", "Bcast"])
+def test_what_others_write_is_waited_for(comm, call):
+    """A rank's own work on memory comes before what others write there."""
+    stream = wm.Stream()
+    size = 500_000
+    values = np.arange(float(size)) * (comm.rank + 1)
+    for turn in range(comm.size):
+        root = (turn + 1) % comm.size
+        factor = root + 1 if call == "Bcast" else sum(range(comm.size + 1))
+        a, b = wm.array(values), wm.empty(size)
+        if comm.rank == root:
+            b.assign(a)
+        wm.synchronize_device(wm.get_device())
+        if comm.rank == turn:
+            b.fill_(7, blocking=False, stream=stream)
+        if call == "Bcast":
+            comm.Bcast(b, root)
+        else:  # in place on one, so that each has a part
+            sent = MPI.IN_PLACE if comm.rank == root else a
+            request = getattr(comm, call)(sent, b)
+            if request is not None:
+                request.Wait()
+        wm.synchronize_device(wm.get_device())
+        np.testing.assert_array_equal(b.numpy(), np.arange(size) * factor)
 
 
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")

@@ -184,6 +184,7 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     native->said.readable = wm_place_export(native->target, &memory,
                                             &native->said.receives, NULL)
                             == 0;
+    native->said.writable = native->said.readable && native->landing == NULL;
     wm_engine_unlock();
     return 0;
 }
@@ -214,6 +215,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     said->aliased = in_place && !stands_in(native, source, given->copied);
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
+    said->writable = said->readable;
     int code = 0;
     if (source != NULL) {
         wm_access_begin(&native->from, &source->producer, in_place,
@@ -266,11 +268,12 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->rank = native->comm->rank;
     facts->size = native->comm->size;
     facts->aliased = false;
-    facts->readable = true;
+    facts->readable = facts->writable = true;
     for (int rank = 0; rank < facts->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;
         facts->readable &= said->readable;
+        facts->writable &= said->writable;
     }
 }
 
@@ -302,6 +305,9 @@ map_all(wm_native_run_t *run)
         const wm_move_t *move = &run->plan->moves[i];
         for (int k = 0; k < move->count && code == 0; ++k)
             code = map(run, move->result, move->first + k);
+        for (int rank = 0; rank < run->native->comm->size && code == 0; ++rank)
+            if (move->spread && wm_move_reaches(move, rank))
+                code = map(run, true, rank);
     }
     return code;
 }
@@ -348,6 +354,21 @@ follow(wm_native_run_t *run)
         tell(run);
 }
 
+// Tells that all can go on for us, once nobody uses any more what others are
+// to write.
+static void
+allow(wm_native_run_t *run)
+{
+    wm_native_t *native = run->native;
+    bool idle = !run->plan->spreads || !native->into.opened;
+    if (!idle && run->why.code == 0)
+        (void)!wm_producer_idle(&native->into.producer, true, &idle,
+                                &run->why);
+    run->moves = !idle && run->why.code == 0;
+    if (!run->moves)
+        tell(run);
+}
+
 void
 wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
@@ -362,15 +383,15 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     if (!run->unmapped) // what was overcome is no error
         run->why = *wrong;
     // Nothing is written before all can go on: but what is written once can
-    // be written again, where the host has what was sent.
-    bool waits = plan->phases > 1;
+    // be written again, where the host has what was sent, and by its owner.
+    bool waits = plan->phases > 1 || plan->spreads;
     for (int rank = 0; rank < native->comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         waits |= said->overwrites;
     }
     if (waits) {
         run->phase = -1;
-        tell(run);
+        allow(run);
     }
     else
         follow(run);

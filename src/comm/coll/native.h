@@ -29,6 +29,7 @@ typedef struct {
     bool aliased;     // it receives where others read what it sends
     bool overwrites;  // or where it sends from, though they read a copy
     bool readable;    // `receives` can be mapped, or nothing is received
+    bool writable;    // and all of it be written by others
     bool unmapped;    // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
     bool in_place;    // as it was asked

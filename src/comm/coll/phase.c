@@ -44,7 +44,7 @@ static bool
 is_pulled(const wm_native_run_t *run, const wm_move_t *move, wm_pull_t *pull)
 {
     wm_spread_move_t one = move_of(run, move);
-    if (move->count > 1 || !wm_spread_is_dense(&one))
+    if (move->count > 1 || move->spread || !wm_spread_is_dense(&one))
         return false;
     *pull = (wm_pull_t){
         .dst = one.target + one.into,
@@ -66,12 +66,31 @@ sort(const wm_native_run_t *run, phase_t *phase)
         if (move->phase != run->phase)
             continue;
         if (!is_pulled(run, move, pull)) {
-            phase->kernel = move->count > 1;
+            phase->kernel = move->count > 1 || move->spread;
             phase->alone[phase->others++] = move;
         }
         else if (pull->dst != pull->src)
             ++phase->pulls.count;
     }
+}
+
+// Where the result of a move is to be: of those that are spread, ours first,
+// then those of the ranks behind us, so that not all write to one.
+static int
+targets_of(const wm_native_run_t *run, const wm_move_t *move, void **targets)
+{
+    const wm_comm_t *comm = run->native->comm;
+    int count = 0;
+    if (!move->spread) {
+        targets[0] = run->native->target + move->into;
+        return 1;
+    }
+    for (int i = 0; i < comm->size; ++i) {
+        int rank = (comm->rank + i) % comm->size;
+        if (wm_move_reaches(move, rank))
+            targets[count++] = run->places[true][rank] + move->into;
+    }
+    return count;
 }
 
 static int
@@ -80,18 +99,22 @@ enqueue(const wm_native_run_t *run, const wm_move_t *move,
 {
     const wm_native_t *native = run->native;
     const void *sources[WM_REDUCE_SOURCES];
+    void *targets[WM_REDUCE_TARGETS];
     wm_spread_move_t one = move_of(run, move);
-    if (move->count == 1)
+    if (move->count == 1 && !move->spread)
         return wm_spread_move(&one, native->device, native->into.stream, err);
     for (int k = 0; k < move->count; ++k)
         sources[k] = run->places[move->result][move->first + k] + move->from;
+    bool copies = move->count == 1;
+    wm_reduce_type_t type = copies ? WM_REDUCE_UINT8 : run->type;
     const wm_reduction_t reduction = {
-        .type = run->type,
-        .op = run->op,
-        .dst = native->target + move->into,
+        .type = type,
+        .op = copies ? WM_REDUCE_NO_OP : run->op,
+        .dst = targets,
+        .targets = targets_of(run, move, targets),
         .src = sources,
         .n = move->count,
-        .count = move->nbytes / wm_reduce_size(run->type),
+        .count = move->nbytes / wm_reduce_size(type),
         .signal = *signal,
     };
     return wm_reduce_enqueue(native->device, &reduction, native->into.stream,
