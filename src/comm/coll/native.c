@@ -189,6 +189,15 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     return 0;
 }
 
+void
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates)
+{
+    memset(native, 0, offsetof(wm_native_t, said) + WM_SAID_BYTES);
+    native->comm = comm;
+    native->gates = gates;
+    native->device = -1;
+}
+
 int
 wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
                const wm_given_t *given, wm_error_t *err)
@@ -196,10 +205,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     const wm_buffer_t *receive = given->receive;
     bool in_place = given->in_place;
     const wm_buffer_t *source = in_place ? receive : given->send;
-    memset(native, 0, sizeof *native);
-    native->comm = comm;
-    native->gates = gates;
-    native->device = -1;
+    wm_native_init(native, comm, gates);
     native->capable = wm_native_is_reached(comm)
                       && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
@@ -374,14 +380,24 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, const wm_error_t *wrong)
 {
-    memset(run, 0, sizeof *run);
+    size_t ranks = (size_t)native->comm->size;
+    for (int i = 0; i < 2; ++i) {
+        memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
+        memset(run->places[i], 0, ranks * sizeof *run->places[i]);
+    }
     run->native = native;
     run->plan = plan;
     run->type = type;
     run->op = op;
+    run->why.code = 0;
+    run->moves = run->tells = run->ended = false;
+    run->looks = 0;
+    run->phase = run->result = 0;
     run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
-    if (!run->unmapped) // what was overcome is no error
+    if (wrong->code < 0)
         run->why = *wrong;
+    else if (!run->unmapped)
+        run->why.code = 0; // what was overcome is no error
     // Nothing is written before all can go on: but what is written once can
     // be written again, where the host has what was sent, and by its owner.
     bool waits = plan->phases > 1 || plan->spreads;

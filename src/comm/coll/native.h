@@ -8,6 +8,7 @@
 #define WM_COMM_COLL_NATIVE_H
 
 #include <mpi.h>
+#include <stddef.h>
 
 #include "array/access.h"
 #include "array/signal.h"
@@ -49,6 +50,8 @@ typedef struct {
     };
 } wm_said_t;
 
+#define WM_SAID_BYTES offsetof(wm_said_t, spans) // where that is all
+
 // Where rank `from` has what it sends to `to`, with its gaps; NULL: without.
 const wm_spread_t *
 wm_said_gaps(const wm_said_t *said, int to);
@@ -76,12 +79,16 @@ typedef struct {
     wm_block_t *stand_in, *landing;
     const wm_pattern_t *gaps; // of the target, or NULL
     wm_signal_t signal;       // of its kernels; word NULL: there was none
-    wm_said_t said;
+    wm_said_t said;           // last, as seldom all of it is used
 } wm_native_t;
 
 // Whether all ranks are at gates, and memory is not known to be out of reach.
 bool
 wm_native_is_reached(const wm_comm_t *comm);
+
+// Nothing is begun, nor anything said.
+void
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates);
 
 // Begins what makes ready what is sent, behind its producer, and fills `said`.
 // Where this rank cannot take part `capable` is false, which is no error.
@@ -119,6 +126,7 @@ typedef struct {
     bool ended;
     int phase; // this one; -1: before the first
     int result;
+    // Of as many ranks as there are.
     wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
     char *places[2][WM_GATE_RANKS];           // as this rank sees it
 } wm_native_run_t;
