@@ -2,6 +2,7 @@
 #include "array/pull.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "array/kernels.h"
 
@@ -12,18 +13,29 @@
 // bytes, less in others.
 #define MOST_UNITS ((size_t)1 << 20)
 
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+static struct {
+    _Atomic(CUfunction) many, few;
+} functions[WM_MAX_DEVICES];
+
+_Static_assert(sizeof(wm_pull_params_t) <= 4096, "what a kernel is given");
+_Static_assert(offsetof(wm_pull_few_params_t, pulls)
+                   == offsetof(wm_pull_params_t, pulls),
+               "the one is the other's beginning");
 
 int
 wm_pull_prepare(int device, wm_error_t *err)
 {
-    CUfunction function;
-    if (atomic_load(&functions[device]) != NULL)
+    CUfunction many, few;
+    if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "wm_pull", &function, err);
+    int code = wm_kernels_find(device, "wm_pull_few", &few, err);
     if (code == 0)
-        atomic_store(&functions[device], function);
-    return code;
+        code = wm_kernels_find(device, "wm_pull", &many, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].few, few);
+    atomic_store(&functions[device].many, many);
+    return 0;
 }
 
 static uint32_t
@@ -78,9 +90,11 @@ wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
         return code;
     for (uint32_t i = 0; i < params->count; ++i)
         params->pulls[i].unit = widest_unit(&params->pulls[i]);
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device]),
-                 params->count * params->width, 1, 1, BLOCK, 1, 1, 0, stream,
-                 (void *[]){params}, NULL);
+    CUfunction function = atomic_load(params->count <= WM_FEW_PULLS
+                                          ? &functions[device].few
+                                          : &functions[device].many);
+    code = WM_CU(err, LaunchKernel, function, params->count * params->width, 1,
+                 1, BLOCK, 1, 1, 0, stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }

@@ -34,7 +34,9 @@ pull(const wm_pull_t &task, size_t thread, size_t threads)
         task.dst[i] = task.src[i];
 }
 
-WM_KERNEL(wm_pull, wm_pull_params_t)
+template <typename params_t>
+WM_DEVICE void
+pull_all(const params_t &p)
 {
     const size_t threads = p.width * wm_group_threads<1>();
     for (uint32_t at = wm_block(); at < p.count * p.width; at += wm_blocks()) {
@@ -52,4 +54,14 @@ WM_KERNEL(wm_pull, wm_pull_params_t)
             wm_store_system(task.taken, task.taken_value);
     }
     wm_signal_end(p.signal);
+}
+
+WM_KERNEL(wm_pull, wm_pull_params_t)
+{
+    pull_all(p);
+}
+
+WM_KERNEL(wm_pull_few, wm_pull_few_params_t)
+{
+    pull_all(p);
 }

@@ -9,7 +9,8 @@
 
 #include "kernels/signal.h"
 
-#define WM_PULLS 64 // so many share a kernel
+#define WM_PULLS 64    // so many share a kernel
+#define WM_FEW_PULLS 4 // with little to hand over
 
 // Some blocks copy. One alone writes *taken behind it, unless that is NULL.
 typedef struct {
@@ -22,10 +23,18 @@ typedef struct {
 } wm_pull_t;
 
 typedef struct {
-    wm_pull_t pulls[WM_PULLS];
     uint32_t count;
     uint32_t width; // blocks of each
     wm_signal_t signal;
+    wm_pull_t pulls[WM_PULLS];
 } wm_pull_params_t;
+
+// wm_pull_few: it begins as that does.
+typedef struct {
+    uint32_t count;
+    uint32_t width;
+    wm_signal_t signal;
+    wm_pull_t pulls[WM_FEW_PULLS];
+} wm_pull_few_params_t;
 
 #endif
