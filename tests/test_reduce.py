@@ -401,6 +401,74 @@ def test_a_copy_keeps_every_bit(lib):
                     assert result.tobytes() == wanted.tobytes()
 
 
+class Reduction(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("dst", ctypes.c_void_p),
+        ("targets", ctypes.c_int),
+        ("src", ctypes.c_void_p),
+        ("n", ctypes.c_int),
+        ("count", ctypes.c_size_t),
+        ("word", ctypes.c_void_p),
+        ("value", ctypes.c_uint32),
+        ("index", ctypes.c_uint32),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["FLOAT64", "FLOAT16", "UINT8", "SHORT_INT"])
+def test_several_targets_have_the_result(lib, name, kind):
+    """A source among them; and the kernel tells when it has ended."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(5)
+    op = "MINLOC" if dtype.names else "SUM"
+    stream = wm.Stream("cuda:0")
+    word = wm.zeros(1, "u4", device="cpu", pinned=True).numpy()
+    cases = (1, 9), (2, 1), (3, 1000), (5, 40_001)
+    for turn, (n, count) in enumerate(cases):
+        arrays = [values(rng, dtype, count) for _ in range(n)]
+        room = (arrays[0].nbytes // 64 + 3) * 64
+        shifts = shifts_of(kind, rng, dtype.itemsize, n + 2)
+        places = [i * room + 64 + s for i, s in enumerate(shifts)]
+        before = np.full(room * len(places), 0xEE, np.uint8)
+        parts = [slice(p, p + arrays[0].nbytes) for p in places]
+        for part, each in zip(parts, arrays, strict=False):
+            before[part] = each.view(np.uint8)
+        array = wm.array(before, device="cuda:0")
+        wm.synchronize_device("cuda:0")
+        base = array.__cuda_array_interface__["data"][0]
+        src = pointers([base + p for p in places[:n]])
+        dst = pointers([base + p for p in places[n - 1 :]])
+        reduction = Reduction(
+            type=TYPES.index(name),
+            op=OPS.index(op),
+            dst=ctypes.addressof(dst),
+            targets=len(dst),
+            src=ctypes.addressof(src),
+            n=n,
+            count=count,
+            word=word.ctypes.data,
+            value=turn + 1,
+            index=3,
+        )
+        error = Error()
+        code = lib.wm_reduce_enqueue(
+            0,
+            ctypes.byref(reduction),
+            ctypes.c_void_p(stream.cuda_stream),
+            ctypes.byref(error),
+        )
+        assert code == 0, error.text
+        stream.synchronize()
+        assert word[0] == turn + 1
+        after = array.numpy()
+        for part in parts[n - 1 :]:
+            check(op, after[part].view(dtype), expected(op, arrays))
+            before[part] = after[part]
+        assert np.array_equal(after, before)
+
+
 def test_sources_lie_in_memory_of_every_kind(lib):
     """This device's, the host's and, where there is one, a peer's."""
     n, gpu = 5000, "cuda:0"

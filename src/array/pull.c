@@ -2,30 +2,78 @@
 #include "array/pull.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "array/kernels.h"
 
 #define BLOCK 512
+#define BLOCKS_PER_SM 2
+#define BLOCK_BYTES ((size_t)16 << 10) // of a copy, before another shares it
+// Longer copies are better off with a copy engine: 16 MiB in units of 16
+// bytes, less in others.
+#define MOST_UNITS ((size_t)1 << 20)
 
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+static struct {
+    _Atomic(CUfunction) many, few;
+} functions[WM_MAX_DEVICES];
+
+_Static_assert(sizeof(wm_pull_params_t) <= 4096, "what a kernel is given");
+_Static_assert(offsetof(wm_pull_few_params_t, pulls)
+                   == offsetof(wm_pull_params_t, pulls),
+               "the one is the other's beginning");
 
 int
 wm_pull_prepare(int device, wm_error_t *err)
 {
-    CUfunction function;
-    if (atomic_load(&functions[device]) != NULL)
+    CUfunction many, few;
+    if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "wm_pull", &function, err);
+    int code = wm_kernels_find(device, "wm_pull_few", &few, err);
     if (code == 0)
-        atomic_store(&functions[device], function);
-    return code;
+        code = wm_kernels_find(device, "wm_pull", &many, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].few, few);
+    atomic_store(&functions[device].many, many);
+    return 0;
 }
 
 static uint32_t
 widest_unit(const wm_pull_t *pull)
 {
-    uintptr_t all = (uintptr_t)pull->dst | (uintptr_t)pull->src | pull->nbytes;
-    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+    uintptr_t both = (uintptr_t)pull->dst | (uintptr_t)pull->src;
+    return both % 16 == 0 ? 16 : both % 4 == 0 ? 4 : 1;
+}
+
+bool
+wm_pull_serves(const wm_pull_t *pull)
+{
+    return pull->nbytes <= MOST_UNITS * widest_unit(pull);
+}
+
+// Blocks of a copy, as many as the longest one wants and all find room for.
+static int
+find_width(int device, wm_pull_params_t *params, wm_error_t *err)
+{
+    const wm_device_t *facts;
+    uint64_t longest = 0;
+    params->width = 1;
+    for (uint32_t i = 0; i < params->count; ++i) {
+        if (params->pulls[i].taken != NULL)
+            return 0;
+        if (params->pulls[i].nbytes > longest)
+            longest = params->pulls[i].nbytes;
+    }
+    uint64_t wanted = (longest + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    if (wanted <= 1)
+        return 0;
+    int code = wm_device_get(device, &facts, err);
+    if (code < 0)
+        return code;
+    uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM
+                    / params->count;
+    params->width = (uint32_t)(wanted < most ? wanted : most > 0 ? most : 1);
+    return 0;
 }
 
 int
@@ -35,14 +83,18 @@ wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
     wm_scope_t scope;
     int code = wm_pull_prepare(device, err);
     if (code == 0)
+        code = find_width(device, params, err);
+    if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     for (uint32_t i = 0; i < params->count; ++i)
         params->pulls[i].unit = widest_unit(&params->pulls[i]);
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device]),
-                 params->count, 1, 1, BLOCK, 1, 1, 0, stream,
-                 (void *[]){params}, NULL);
+    CUfunction function = atomic_load(params->count <= WM_FEW_PULLS
+                                          ? &functions[device].few
+                                          : &functions[device].many);
+    code = WM_CU(err, LaunchKernel, function, params->count * params->width, 1,
+                 1, BLOCK, 1, 1, 0, stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies of short messages, many in one kernel (kernels/pull.h). Any thread;
-// no GIL.
+// Short copies, many in one kernel (kernels/pull.h). Any thread; no GIL.
 #ifndef WM_ARRAY_PULL_H
 #define WM_ARRAY_PULL_H
+
+#include <stdbool.h>
 
 #include "cuda/device.h"
 #include "kernels/pull.h"
@@ -11,7 +12,12 @@
 WM_MUST_CHECK int
 wm_pull_prepare(int device, wm_error_t *err);
 
-// Enqueues one kernel for up to WM_PULLS copies; their units are found here.
+// Whether such a copy is no slower than a copy engine's.
+bool
+wm_pull_serves(const wm_pull_t *pull);
+
+// Enqueues one kernel for 1 to WM_PULLS copies; their units are found here,
+// and how many blocks each has: one, where they tell that they were taken.
 WM_MUST_CHECK int
 wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
                wm_error_t *err);

@@ -130,8 +130,12 @@ static void
 divide(wm_reduce_params_t *params, int kernel, size_t count)
 {
     const size_t size = elements[kernel].size;
-    const uintptr_t dst = (uintptr_t)params->dst;
+    const uintptr_t dst = (uintptr_t)params->dst[0];
     uintptr_t any = dst, unlike = 0;
+    for (uint32_t i = 1; i < params->targets; i++) {
+        any |= (uintptr_t)params->dst[i];
+        unlike |= (uintptr_t)params->dst[i] ^ dst;
+    }
     for (uint32_t i = 0; i < params->n; i++) {
         any |= (uintptr_t)params->src[i];
         unlike |= (uintptr_t)params->src[i] ^ dst;
@@ -175,18 +179,60 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
 // As bytes, as many at a time as addresses and number allow: computing with
 // them would change those of a NaN.
 static int
-launch_copy(int device, char *dst, const char *src, size_t nbytes,
-            CUstream stream, wm_error_t *err)
+copy_kernel(const wm_reduce_params_t *params, size_t nbytes)
 {
-    const uintptr_t all = (uintptr_t)dst | (uintptr_t)src | nbytes;
-    const int kernel = all % 8 == 0   ? KERNEL_uint64
-                       : all % 4 == 0 ? KERNEL_uint32
-                       : all % 2 == 0 ? KERNEL_uint16
-                                      : KERNEL_uint8;
-    wm_reduce_params_t params = {.dst = dst, .n = 1, .src = {src}};
-    if (dst == src)
+    uintptr_t all = (uintptr_t)params->src[0] | nbytes;
+    for (uint32_t i = 0; i < params->targets; i++)
+        all |= (uintptr_t)params->dst[i];
+    return all % 8 == 0   ? KERNEL_uint64
+           : all % 4 == 0 ? KERNEL_uint32
+           : all % 2 == 0 ? KERNEL_uint16
+                          : KERNEL_uint8;
+}
+
+static bool
+is_taken(const wm_reduction_t *reduction, wm_error_t *err)
+{
+    const int n = reduction->n;
+    if (n >= 1 && n <= WM_REDUCE_SOURCES && reduction->targets >= 1
+        && reduction->targets <= WM_REDUCE_TARGETS
+        && wm_reduce_takes(reduction->type, reduction->op))
+        return true;
+    (void)!wm_error_set(err, WM_ERR_VALUE, 0,
+                        "no operation %d of %d sources of type %d",
+                        (int)reduction->op, n, (int)reduction->type);
+    return false;
+}
+
+int
+wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
+                  wm_error_t *err)
+{
+    if (!is_taken(reduction, err))
+        return WM_ERR_VALUE;
+    const size_t targets = (size_t)reduction->targets;
+    const size_t n = (size_t)reduction->n;
+    const void *only = copied(reduction->op, reduction->src, reduction->n);
+    int kernel = types[reduction->type].kernel;
+    size_t count = reduction->count;
+    if (count == 0
+        || (targets == 1 && only == reduction->dst[0]
+            && reduction->signal.word == NULL))
         return 0;
-    divide(&params, kernel, nbytes / elements[kernel].size);
+    wm_reduce_params_t params; // as much of it as is used
+    params.op = operation(reduction->type, reduction->op);
+    params.n = only != NULL ? 1 : (uint32_t)n;
+    params.targets = (uint32_t)targets;
+    params.signal = reduction->signal;
+    memcpy(params.dst, reduction->dst, targets * sizeof(*reduction->dst));
+    memcpy(params.src, only != NULL ? &only : reduction->src,
+           params.n * sizeof(*reduction->src));
+    if (only != NULL) {
+        const size_t nbytes = count * wm_reduce_size(reduction->type);
+        kernel = copy_kernel(&params, nbytes);
+        count = nbytes / elements[kernel].size;
+    }
+    divide(&params, kernel, count);
     return launch(device, kernel, &params, stream, err);
 }
 
@@ -195,23 +241,16 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                  void *dst, const void *const *src, int n, size_t count,
                  CUstream stream, wm_error_t *err)
 {
-    if (n < 1 || n > WM_REDUCE_SOURCES || !wm_reduce_takes(type, op)) {
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "no operation %d of %d sources of type %d",
-                            (int)op, n, (int)type);
-    }
-    const void *only = copied(op, src, n);
-    if (count == 0)
-        return 0;
-    if (only != NULL) {
-        return launch_copy(device, dst, only, count * wm_reduce_size(type),
-                           stream, err);
-    }
-    wm_reduce_params_t params = {
-        .dst = dst, .op = operation(type, op), .n = (uint32_t)n};
-    memcpy(params.src, src, (size_t)n * sizeof(*src));
-    divide(&params, types[type].kernel, count);
-    return launch(device, types[type].kernel, &params, stream, err);
+    const wm_reduction_t reduction = {
+        .type = type,
+        .op = op,
+        .dst = &dst,
+        .targets = 1,
+        .src = src,
+        .n = n,
+        .count = count,
+    };
+    return wm_reduce_enqueue(device, &reduction, stream, err);
 }
 
 #define AT_ONCE 256 // elements on the stack; addresses may be odd

@@ -42,6 +42,23 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                  void *dst, const void *const *src, int n, size_t count,
                  CUstream stream, wm_error_t *err);
 
+// Likewise, as a whole: what is wanted, and a word that the kernel tells when
+// it has ended. There is one then, also where nothing is to be done.
+typedef struct {
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    void *const *dst; // 1 to WM_REDUCE_TARGETS: all have the result
+    int targets;
+    const void *const *src;
+    int n;
+    size_t count;       // 1 at least
+    wm_signal_t signal; // its word may be NULL
+} wm_reduction_t;
+
+WM_MUST_CHECK int
+wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
+                  wm_error_t *err);
+
 // The same here and now, of host memory: the same bits, but for those of NaNs.
 // What is taken, and any number of sources.
 void

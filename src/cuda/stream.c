@@ -118,16 +118,37 @@ find_lock_held(pool_t *pool)
     return NULL;
 }
 
+// The one given back last, where it is known to be idle: the driver need not
+// be asked, nor the device be entered.
+static CUstream
+take_idle(int device)
+{
+    CUstream found = NULL;
+    if (device < 0 || device >= WM_MAX_DEVICES || wm_device_forked())
+        return NULL;
+    pool_t *pool = &pools[device];
+    wm_lock(&pool->lock);
+    if (pool->count > 0 && pool->entries[pool->count - 1].idle)
+        found = take_lock_held(pool, pool->count - 1);
+    pthread_mutex_unlock(&pool->lock);
+    return found;
+}
+
 int
 wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 {
     wm_scope_t scope;
+    CUstream found = take_idle(device);
+    if (found != NULL) {
+        *stream = found;
+        return 0;
+    }
     int status = wm_device_enter(device, &scope, err);
     if (status < 0)
         return status;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
-    CUstream found = find_lock_held(pool);
+    found = find_lock_held(pool);
     pthread_mutex_unlock(&pool->lock);
     wm_device_leave(&scope);
     if (found != NULL) {

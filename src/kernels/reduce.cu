@@ -66,8 +66,10 @@ reduce_units(rule_t rule, const wm_reduce_params_t &p, uint64_t thread,
             for (int i = 0; i < EACH && used == 0; i++)
                 acc[i] = values[i];
             if (++used == p.n) {
-                *(unit_t *)(p.dst + place(range, at)) = wm_narrow<unit_t>(rule,
-                                                                          acc);
+                const unit_t result = wm_narrow<unit_t>(rule, acc);
+                WM_ROLLED
+                for (uint32_t to = 0; to < p.targets; to++)
+                    *(unit_t *)(p.dst[to] + place(range, at)) = result;
                 used = 0;
                 at += step;
             }
@@ -105,6 +107,7 @@ reduce(rule_t rule, const wm_reduce_params_t &p)
     WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
     {                                                                         \
         reduce(wm_rule_##name(), p);                                          \
+        wm_signal_end(p.signal);                                              \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

@@ -6,7 +6,10 @@
 
 #include <stdint.h>
 
+#include "kernels/signal.h"
+
 #define WM_REDUCE_SOURCES 64
+#define WM_REDUCE_TARGETS 64
 
 typedef enum {
     WM_REDUCE_SUM,
@@ -125,16 +128,19 @@ typedef struct {
 
 // The elements are `head` single ones, then those of `vectors`, each at an
 // address that WM_REDUCE_VECTOR divides on every side, then the rest of
-// `singles`.
+// `singles`. Each is taken from all sources before any target has it, so that
+// these may be the same.
 typedef struct {
-    char *dst;
     uint64_t vectors;
     uint64_t head;
     uint64_t singles; // head and rest
     uint32_t op;
     uint32_t n;
+    uint32_t targets;
     uint32_t aligned; // as their type wants it; without it no vectors
     const char *src[WM_REDUCE_SOURCES];
+    char *dst[WM_REDUCE_TARGETS];
+    wm_signal_t signal;
 } wm_reduce_params_t;
 
 #endif

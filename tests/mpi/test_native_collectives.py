@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collectives whose payload goes from GPU to GPU."""
 
+import ctypes
+import os
 import textwrap
 from functools import partial
 
@@ -15,6 +17,9 @@ import warpmpi as wm
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
+
+
+BY_ENGINE = (16 << 20) + 16  # bytes that are too many for a kernel
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +145,15 @@ def test_gpus_and_hosts_together(comm):
 def test_a_rank_that_fails_is_told_of(comm, fail):
     """All raise, and the next one is right."""
     a, out = wm.ones(1000, "int32"), wm.empty(1000, "int32")
-    calls = {
-        "LaunchKernel": lambda: comm.Allreduce(a, out),
-        "MemcpyAsync": lambda: comm.Bcast(out, 0),
-    }
-    for name, call in calls.items():
+    long = wm.empty(BY_ENGINE, "uint8")
+    longer = wm.empty(long.size * comm.size, "uint8")
+    calls = [
+        ("LaunchKernel", lambda: comm.Allreduce(a, out)),
+        ("LaunchKernel", lambda: comm.Allreduce(MPI.IN_PLACE, out)),
+        ("LaunchKernel", lambda: comm.Bcast(out, 0)),
+        ("MemcpyAsync", lambda: comm.Allgather(long, longer)),
+    ]
+    for name, call in calls:
         call()
         if comm.rank == 1:
             fail(name)
@@ -155,6 +164,124 @@ def test_a_rank_that_fails_is_told_of(comm, fail):
             assert name in str(caught.value)
         comm.Allreduce(a, out)
         assert (out.numpy() == comm.size).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(
+    kinds.is_real() or os.environ.get("SIMCUDA_MODE") != "lazy",
+    reason="needs kernels that wait until they are asked for",
+)
+@pytest.mark.parametrize("call", ["Allreduce", "Allgather", "Iallreduce"])
+def test_a_stream_that_fails_is_found(comm, fail, call):
+    """Also where its kernel is to tell when it has ended."""
+    a = wm.ones(100, "int32")
+    out = wm.empty(100 * (comm.size if call == "Allgather" else 1), "int32")
+
+    def make():
+        request = getattr(comm, call)(a, out)
+        if request is not None:
+            request.Wait()
+
+    make()
+    if comm.rank == 0:
+        fail("StreamQuery")
+    with pytest.raises(wm.CudaError, match="StreamQuery"):
+        make()
+    make()
+
+
+def enqueued(call):
+    """How many kernels, and how many copies."""
+    count = kinds.driver().simcuda_calls
+    count.restype = ctypes.c_long
+    names = b"LaunchKernel", b"MemcpyAsync"
+    before = [count(name) for name in names]
+    call()
+    return tuple(
+        count(name) - n for name, n in zip(names, before, strict=True)
+    )
+
+
+@pytest.mark.parametrize("skip", [0, 4, 1])
+@pytest.mark.parametrize("nbytes", [1, 8, 37, 5000, 65_536, 1_000_003])
+def test_short_blocks_share_a_kernel(comm, nbytes, skip):
+    """Wherever they begin, and with nothing around them."""
+    rng = np.random.default_rng(comm.rank)
+    mine = rng.integers(0, 256, nbytes, np.uint8)
+    every = np.concatenate(MPI.COMM_WORLD.allgather(mine))
+    a = wm.zeros(nbytes + skip, "uint8")
+    out = wm.full(every.size + skip + 1, 7, "uint8")
+    a[skip:].assign(mine)
+
+    def gather():
+        comm.Allgather(a[skip:], out[skip:-1])
+
+    if kinds.is_real():
+        gather()
+    else:
+        assert enqueued(gather) == (1, 0)
+    np.testing.assert_array_equal(out.numpy()[skip:-1], every)
+    assert (out.numpy()[:skip] == 7).all()
+    assert out.numpy()[-1] == 7
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [1, 37, 300_000, 1_000_001])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_results_are_written_to_all(comm, size, in_place):
+    """By one kernel on each rank that has a part, long or in place."""
+    mine = np.arange(size, dtype=np.float64) + comm.rank
+    a, out = wm.array(mine), wm.empty(size, "float64")
+    send, result = (MPI.IN_PLACE, a) if in_place else (a, out)
+    total = np.arange(size) * comm.size + sum(range(comm.size))
+
+    def reduce():
+        comm.Allreduce(send, result)
+
+    if kinds.is_real():
+        reduce()
+    else:
+        kernels, copies = enqueued(reduce)
+        assert copies == 0
+        assert kernels == 1 or (in_place and kernels == 0 and size < 100)
+    np.testing.assert_array_equal(result.numpy(), total)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("call", ["Allreduce", "Iallreduce", "Bcast"])
+def test_what_others_write_is_waited_for(comm, call):
+    """A rank's own work on memory comes before what others write there."""
+    stream = wm.Stream()
+    size = 500_000
+    values = np.arange(float(size)) * (comm.rank + 1)
+    for turn in range(comm.size):
+        root = (turn + 1) % comm.size
+        factor = root + 1 if call == "Bcast" else sum(range(comm.size + 1))
+        a, b = wm.array(values), wm.empty(size)
+        if comm.rank == root:
+            b.assign(a)
+        wm.synchronize_device(wm.get_device())
+        if comm.rank == turn:
+            b.fill_(7, blocking=False, stream=stream)
+        if call == "Bcast":
+            comm.Bcast(b, root)
+        else:  # in place on one, so that each has a part
+            sent = MPI.IN_PLACE if comm.rank == root else a
+            request = getattr(comm, call)(sent, b)
+            if request is not None:
+                request.Wait()
+        wm.synchronize_device(wm.get_device())
+        np.testing.assert_array_equal(b.numpy(), np.arange(size) * factor)
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_long_blocks_are_copied_each(comm):
+    a = wm.full(BY_ENGINE, comm.rank + 1, "uint8")
+    out = wm.empty(BY_ENGINE * comm.size, "uint8")
+    assert enqueued(lambda: comm.Allgather(a, out)) == (0, comm.size)
+    for rank in range(comm.size):
+        part = out.numpy()[rank * BY_ENGINE :][:BY_ENGINE]
+        assert (part == rank + 1).all()
 
 
 @pytest.mark.ranks(2)

@@ -354,7 +354,8 @@ def test_ranks_differ(comm, what):
 @pytest.mark.parametrize("name", ["MemcpyAsync", "LaunchKernel"])
 def test_a_rank_fails(comm, fail, name):
     sent, into = pair(comm)
-    everything = kinds.make("device", np.zeros(5 * comm.size))
+    long = wm.zeros(17 << 20, "uint8")  # that no kernel copies
+    longer = wm.zeros(long.size * comm.size, "uint8")
     comm.Iallreduce(sent, into).Wait()  # the kernels are loaded
     if comm.rank == 0:
         fail(name)
@@ -362,7 +363,7 @@ def test_a_rank_fails(comm, fail, name):
         if name == "LaunchKernel":
             comm.Iallreduce(sent, into).Wait()
         else:
-            comm.Iallgather(sent, everything).Wait()
+            comm.Iallgather(long, longer).Wait()
     comm.Iallreduce(sent, into).Wait()
     check_sum(comm, into)
 

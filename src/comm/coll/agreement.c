@@ -27,7 +27,7 @@ enum {
     SLABS_NOT, // it cannot go by slabs
 };
 
-_Static_assert(SLABS_NOT < WM_AGREE_VALUES, "there is room for each");
+_Static_assert(SLABS_NOT + 1 == WM_AGREE_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 
 // An element's number takes fewer bits, and a rank.
@@ -140,8 +140,9 @@ void
 wm_agreement_say(const wm_comm_t *comm, wm_gates_t *gates,
                  const wm_agreement_t *agreement)
 {
-    wm_agree_t agreed = {.nbytes = 0};
+    wm_agree_t agreed; // of which no more is looked at than is filled
     size_t nbytes;
+    agreed.nbytes = 0;
     const void *said = said_of(agreement, &nbytes);
     fill(comm, agreement, agreed.values);
     wm_agree_say(gates, &agreed, said, nbytes);
@@ -151,7 +152,8 @@ int
 wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
                   wm_agreement_t *agreement, wm_error_t *err)
 {
-    wm_agree_t agreed = {.nbytes = 0};
+    wm_agree_t agreed;
+    agreed.nbytes = 0;
     fill(comm, agreement, agreed.values);
     wm_agree_hear(gates, comm->size, &agreed);
     return conclude(agreement, agreed.values, 0, err);
@@ -160,10 +162,11 @@ wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
 int
 wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
 {
-    wm_agree_t without = {.nbytes = 0}, *agreed = agreement->rides;
+    wm_agree_t without, *agreed = agreement->rides;
     wm_error_t later;
     size_t nbytes;
     const void *said = said_of(agreement, &nbytes);
+    without.nbytes = 0;
     if (agreed == NULL)
         agreed = &without;
     fill(comm, agreement, agreed->values);

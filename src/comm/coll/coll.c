@@ -271,7 +271,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .detail = root,
         .count = buffer->nbytes,
         .native = &native,
-        .nbytes = sizeof native.said,
+        .nbytes = WM_SAID_BYTES,
         .slabs = slabs_serve(comm, &call, buffer->nbytes),
         .code = wm_native_begin(&native, comm, &given, err),
     };
@@ -489,7 +489,7 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
     wm_agreement_t agreed = ask_allreduce(comm, asked);
     agreed.code = begun;
     agreed.native = native;
-    agreed.nbytes = sizeof native->said;
+    agreed.nbytes = WM_SAID_BYTES;
     int code = wm_agreement_make(comm, &agreed, err);
     if (code < 0)
         return code;
@@ -518,7 +518,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
         .size = size,
         .op = op,
     };
-    wm_native_t native = {.capable = false};
+    wm_native_t native;
     wm_reduce_type_t kind;
     wm_reduce_op_t by;
     int code = 1;
@@ -549,11 +549,11 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_agreement_t agreed = {
         .call = call->kind,
         .native = &part.native,
-        .nbytes = sizeof part.native.said,
     };
     agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
+    agreed.nbytes = wm_part_nbytes(&part);
     agreed.rides_all = wm_part_ride(&part, &agreed.nbytes);
     agreed.slabs = wm_by_slabs_serves(comm, call);
     if (agreed.slabs && !part.native.capable)

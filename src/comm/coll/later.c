@@ -494,7 +494,7 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
         .call = asked->kind,
         .code = code,
         .native = &part->native,
-        .nbytes = sizeof part->native.said,
+        .nbytes = wm_part_nbytes(part),
     };
     wm_engine_lock();
     enlist(later, call);

@@ -6,6 +6,7 @@
 
 #include "comm/coll/agree.h"
 #include "comm/coll/await.h"
+#include "comm/coll/phase.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
@@ -18,6 +19,10 @@
 #define LOOKS 200 // at a stream, each of LOOK_TRIES
 #define LOOK_TRIES 4
 #define LOOKS_AT_WORDS 2000
+// A stream whose kernel tells its end is looked at but now and then: only
+// where that has failed it tells nothing.
+#define LOOKS_A_STREAM 32
+#define LOOKS_AT_ONCE 100 // by who has nothing else to do
 
 #define MOVED 2 // the step behind the first phase
 
@@ -179,8 +184,18 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     native->said.readable = wm_place_export(native->target, &memory,
                                             &native->said.receives, NULL)
                             == 0;
+    native->said.writable = native->said.readable && native->landing == NULL;
     wm_engine_unlock();
     return 0;
+}
+
+void
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates)
+{
+    memset(native, 0, offsetof(wm_native_t, said) + WM_SAID_BYTES);
+    native->comm = comm;
+    native->gates = gates;
+    native->device = -1;
 }
 
 int
@@ -190,10 +205,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     const wm_buffer_t *receive = given->receive;
     bool in_place = given->in_place;
     const wm_buffer_t *source = in_place ? receive : given->send;
-    memset(native, 0, sizeof *native);
-    native->comm = comm;
-    native->gates = gates;
-    native->device = -1;
+    wm_native_init(native, comm, gates);
     native->capable = wm_native_is_reached(comm)
                       && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
@@ -209,6 +221,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     said->aliased = in_place && !stands_in(native, source, given->copied);
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
+    said->writable = said->readable;
     int code = 0;
     if (source != NULL) {
         wm_access_begin(&native->from, &source->producer, in_place,
@@ -261,11 +274,12 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->rank = native->comm->rank;
     facts->size = native->comm->size;
     facts->aliased = false;
-    facts->readable = true;
+    facts->readable = facts->writable = true;
     for (int rank = 0; rank < facts->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;
         facts->readable &= said->readable;
+        facts->writable &= said->writable;
     }
 }
 
@@ -297,57 +311,22 @@ map_all(wm_native_run_t *run)
         const wm_move_t *move = &run->plan->moves[i];
         for (int k = 0; k < move->count && code == 0; ++k)
             code = map(run, move->result, move->first + k);
+        for (int rank = 0; rank < run->native->comm->size && code == 0; ++rank)
+            if (move->spread && wm_move_reaches(move, rank))
+                code = map(run, true, rank);
     }
     return code;
-}
-
-// What is moved out of the memory of a rank.
-static wm_spread_move_t
-move_of(const wm_native_run_t *run, const wm_move_t *move)
-{
-    const wm_native_t *native = run->native;
-    const wm_said_t *said = wm_agree_said(native->gates, move->first);
-    return (wm_spread_move_t){
-        .gaps = wm_said_gaps(said, native->comm->rank),
-        .origin = run->places[move->result][move->first],
-        .from = move->from,
-        .pattern = native->landing == NULL ? native->gaps : NULL,
-        .target = native->target,
-        .into = move->into,
-        .nbytes = move->nbytes,
-    };
 }
 
 // Where some moves cannot step over the gaps of both sides.
 static int
 land(wm_native_run_t *run)
 {
-    wm_native_t *native = run->native;
     wm_pointer_t memory;
-    bool moves = true;
-    for (int i = 0; i < run->plan->count; ++i) {
-        wm_spread_move_t move = move_of(run, &run->plan->moves[i]);
-        moves &= wm_spread_can_move(&move);
-    }
-    return moves ? 0
-                 : take_landing(native, native->nbytes, &memory, &run->why);
-}
-
-static int
-enqueue(wm_native_run_t *run, const wm_move_t *move)
-{
-    const wm_native_t *native = run->native;
-    const void *sources[WM_REDUCE_SOURCES];
-    wm_spread_move_t one = move_of(run, move);
-    if (move->count == 1)
-        return wm_spread_move(&one, native->device, native->into.stream,
+    return wm_phase_can_move(run)
+               ? 0
+               : take_landing(run->native, run->native->nbytes, &memory,
                               &run->why);
-    for (int k = 0; k < move->count; ++k)
-        sources[k] = run->places[move->result][move->first + k] + move->from;
-    return wm_reduce_launch(native->device, run->type, run->op,
-                            native->target + move->into, sources, move->count,
-                            move->nbytes / wm_reduce_size(run->type),
-                            native->into.stream, &run->why);
 }
 
 // Before the first phase, and at the end of each, all tell how it goes.
@@ -372,61 +351,26 @@ tell(wm_native_run_t *run)
     wm_gates_reach(gates, step_of(run));
 }
 
-// Where in what is received the first byte is written at, or behind, `at`, and
-// where the next one that is not: SIZE_MAX for none.
-static size_t
-find_written(const wm_plan_t *plan, size_t at, size_t *end)
-{
-    size_t begin = SIZE_MAX, before;
-    for (int i = 0; i < plan->count; ++i)
-        if (plan->moves[i].into >= at && plan->moves[i].into < begin)
-            begin = plan->moves[i].into;
-    *end = begin;
-    do {
-        before = *end;
-        for (int i = 0; i < plan->count; ++i) {
-            const wm_move_t *move = &plan->moves[i];
-            if (move->into <= *end && move->into + move->nbytes > *end)
-                *end = move->into + move->nbytes;
-        }
-    } while (*end > before);
-    return begin;
-}
-
-// Nothing but what is received is written, nor what lies between.
-static int
-unpack(wm_native_run_t *run)
-{
-    const wm_native_t *native = run->native;
-    int code = 0;
-    for (size_t at = 0, end; code == 0; at = end) {
-        at = find_written(run->plan, at, &end);
-        if (at == SIZE_MAX)
-            break;
-        code = wm_pattern_copy_part(native->gaps, at, native->target + at,
-                                    end - at, false, native->device,
-                                    native->into.stream, &run->why);
-    }
-    return code;
-}
-
 static void
 follow(wm_native_run_t *run)
 {
-    int code = run->why.code;
-    for (int i = 0; i < run->plan->count && code == 0; ++i)
-        if (run->plan->moves[i].phase == run->phase) {
-            code = enqueue(run, &run->plan->moves[i]);
-            // After an error as well: nothing of ours may be on its way.
-            run->moves = run->native->written = true;
-            run->native->into.idle = false;
-        }
-    if (code == 0 && run->phase == run->plan->phases - 1
-        && run->native->landing != NULL && run->plan->count > 0) {
-        (void)!unpack(run); // in `why`
-        run->moves = run->native->written = true;
-        run->native->into.idle = false;
-    }
+    if (run->why.code == 0)
+        (void)!wm_phase_enqueue(run, &run->why);
+    if (!run->moves)
+        tell(run);
+}
+
+// Tells that all can go on for us, once nobody uses any more what others are
+// to write.
+static void
+allow(wm_native_run_t *run)
+{
+    wm_native_t *native = run->native;
+    bool idle = !run->plan->spreads || !native->into.opened;
+    if (!idle && run->why.code == 0)
+        (void)!wm_producer_idle(&native->into.producer, true, &idle,
+                                &run->why);
+    run->moves = !idle && run->why.code == 0;
     if (!run->moves)
         tell(run);
 }
@@ -436,24 +380,34 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, const wm_error_t *wrong)
 {
-    memset(run, 0, sizeof *run);
+    size_t ranks = (size_t)native->comm->size;
+    for (int i = 0; i < 2; ++i) {
+        memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
+        memset(run->places[i], 0, ranks * sizeof *run->places[i]);
+    }
     run->native = native;
     run->plan = plan;
     run->type = type;
     run->op = op;
+    run->why.code = 0;
+    run->moves = run->tells = run->ended = false;
+    run->looks = 0;
+    run->phase = run->result = 0;
     run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
-    if (!run->unmapped) // what was overcome is no error
+    if (wrong->code < 0)
         run->why = *wrong;
+    else if (!run->unmapped)
+        run->why.code = 0; // what was overcome is no error
     // Nothing is written before all can go on: but what is written once can
-    // be written again, where the host has what was sent.
-    bool waits = plan->phases > 1;
+    // be written again, where the host has what was sent, and by its owner.
+    bool waits = plan->phases > 1 || plan->spreads;
     for (int rank = 0; rank < native->comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         waits |= said->overwrites;
     }
     if (waits) {
         run->phase = -1;
-        tell(run);
+        allow(run);
     }
     else
         follow(run);
@@ -465,6 +419,12 @@ wm_native_look(wm_native_run_t *run)
     wm_error_t why;
     if (!run->moves)
         return wm_gates_have_reached(run->native->gates, step_of(run));
+    if (run->tells && wm_signal_is_set(&run->native->signal)) {
+        run->native->into.idle = true; // or as good as that
+        return true;
+    }
+    if (run->tells && ++run->looks % LOOKS_A_STREAM != 0)
+        return false;
     int code = wm_access_look(&run->native->into, LOOK_TRIES, &why);
     if (code < 0 && run->why.code == 0)
         run->why = why;
@@ -475,7 +435,7 @@ bool
 wm_native_go_on(wm_native_run_t *run)
 {
     if (run->moves) {
-        run->moves = false;
+        run->moves = run->tells = false;
         tell(run);
         return false;
     }
@@ -528,8 +488,21 @@ wm_native_finish(wm_native_run_t *run, wm_error_t *err)
 static int
 look(void *context, wm_error_t *err)
 {
+    wm_native_run_t *run = context;
     (void)err;
-    return wm_native_look(context);
+    for (int i = 0; run->tells && i < LOOKS_AT_ONCE; ++i)
+        if (wm_signal_is_set(&run->native->signal))
+            break;
+    return wm_native_look(run);
+}
+
+// Before it is waited for in the progress loop.
+static int
+looks_of(const wm_native_run_t *run)
+{
+    return run->tells   ? LOOKS * LOOKS_A_STREAM
+           : run->moves ? LOOKS
+                        : LOOKS_AT_WORDS;
 }
 
 int
@@ -543,8 +516,7 @@ wm_native_run(wm_native_t *native, const wm_plan_t *plan,
     wm_native_start(&run, native, plan, type, op, wrong);
     wm_engine_unlock();
     do
-        code = wm_coll_await(native->comm, look, &run,
-                             run.moves ? LOOKS : LOOKS_AT_WORDS, err);
+        code = wm_coll_await(native->comm, look, &run, looks_of(&run), err);
     while (code == 0 && !wm_native_go_on(&run));
     wm_engine_lock();
     int finished = wm_native_finish(&run, err);
@@ -556,11 +528,14 @@ void
 wm_native_end(wm_native_t *native)
 {
     wm_access_t *sides[] = {&native->from, &native->into};
+    int code = 0;
     for (int i = 0; i < 2; ++i) {
         if (!sides[i]->idle && (i == 0 || native->written)) // an error
-            (void)!wm_access_synchronize(sides[i], NULL);
+            code = wm_access_synchronize(sides[i], NULL);
         wm_access_close(sides[i]);
     }
+    if (native->signal.word != NULL && code == 0) // else it may yet be told
+        wm_signal_release(&native->signal);
     if (native->stand_in != NULL)
         wm_block_free(native->stand_in, 0, NULL, NULL);
     if (native->landing != NULL)

@@ -8,8 +8,10 @@
 #define WM_COMM_COLL_NATIVE_H
 
 #include <mpi.h>
+#include <stddef.h>
 
 #include "array/access.h"
+#include "array/signal.h"
 #include "array/reduce.h"
 #include "comm/coll/spread.h"
 #include "comm/coll/plan.h"
@@ -28,6 +30,7 @@ typedef struct {
     bool aliased;     // it receives where others read what it sends
     bool overwrites;  // or where it sends from, though they read a copy
     bool readable;    // `receives` can be mapped, or nothing is received
+    bool writable;    // and all of it be written by others
     bool unmapped;    // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
     bool in_place;    // as it was asked
@@ -46,6 +49,8 @@ typedef struct {
         _Alignas(16) char bytes[sizeof(wm_span_t) * WM_GATE_RANKS];
     };
 } wm_said_t;
+
+#define WM_SAID_BYTES offsetof(wm_said_t, spans) // where that is all
 
 // Where rank `from` has what it sends to `to`, with its gaps; NULL: without.
 const wm_spread_t *
@@ -73,12 +78,17 @@ typedef struct {
     // target with gaps that moves do not step over.
     wm_block_t *stand_in, *landing;
     const wm_pattern_t *gaps; // of the target, or NULL
-    wm_said_t said;
+    wm_signal_t signal;       // of its kernels; word NULL: there was none
+    wm_said_t said;           // last, as seldom all of it is used
 } wm_native_t;
 
 // Whether all ranks are at gates, and memory is not known to be out of reach.
 bool
 wm_native_is_reached(const wm_comm_t *comm);
+
+// Nothing is begun, nor anything said.
+void
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates);
 
 // Begins what makes ready what is sent, behind its producer, and fills `said`.
 // Where this rank cannot take part `capable` is false, which is no error.
@@ -111,9 +121,12 @@ typedef struct {
     wm_error_t why; // this rank cannot go on; code 0: it can
     bool unmapped;  // as another's memory could not be mapped
     bool moves;     // its stream is not through; else others are waited for
+    bool tells;     // the kernel does that is all it moves by
+    unsigned looks; // for that
     bool ended;
     int phase; // this one; -1: before the first
     int result;
+    // Of as many ranks as there are.
     wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
     char *places[2][WM_GATE_RANKS];           // as this rank sees it
 } wm_native_run_t;

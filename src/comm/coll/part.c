@@ -145,6 +145,25 @@ wants(const void *context, int from, int to)
     return (wm_span_t){index * part->want, part->want};
 }
 
+static bool
+says_spans(const wm_part_t *part)
+{
+    return (shapes[part->call->kind].varies
+            || part->call->kind == WM_CALL_REDUCE_SCATTER)
+           && part->native.said.gaps != WM_SAID_GAPS_EACH;
+}
+
+size_t
+wm_part_nbytes(const wm_part_t *part)
+{
+    const wm_said_t *said = &part->native.said;
+    size_t ranks = (size_t)part->comm->size;
+    return WM_SAID_BYTES
+           + (said->gaps == WM_SAID_GAPS_EACH ? ranks * sizeof *said->each
+              : says_spans(part)              ? ranks * sizeof *said->spans
+                                              : 0);
+}
+
 void
 wm_part_say(wm_part_t *part)
 {
@@ -156,6 +175,8 @@ wm_part_say(wm_part_t *part)
     said->block = part->block = block_of(part);
     said->in_place = is_in_place(part);
     part->want = part->block;
+    if (says_spans(part))
+        memset(said->spans, 0, (size_t)part->comm->size * sizeof *said->spans);
     if (call->kind == WM_CALL_REDUCE_SCATTER) {
         const wm_buffer_t *all = call->send != NULL ? call->send
                                                     : call->receive;
@@ -315,11 +336,12 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
              const wm_coll_t *call, wm_error_t *err)
 {
     wm_call_kind_t kind = call->kind;
-    memset(part, 0, sizeof *part);
     part->comm = comm;
     part->call = call;
-    part->native.comm = comm;
-    part->native.gates = gates;
+    part->type = 0;
+    part->op = 0;
+    part->block = part->want = 0;
+    wm_native_init(&part->native, comm, gates);
     if (!call->on_device
         || (shapes[kind].reduces
             && !wm_half_reduces(call->type, call->size, call->op, &part->type,

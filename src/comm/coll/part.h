@@ -27,6 +27,10 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
 void
 wm_part_say(wm_part_t *part);
 
+// Bytes of that.
+size_t
+wm_part_nbytes(const wm_part_t *part);
+
 // Says all that is sent, where that is short and on the host, and can be; then
 // so many bytes are to be told.
 bool

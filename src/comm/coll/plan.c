@@ -4,7 +4,16 @@
 // A phase more costs a launch, and that all wait for all: some 10 us, in which
 // a link carries this much (measured, H200).
 #define PHASE_BYTES ((size_t)3 << 20)
+// That all wait for all before the only one, and stores on their way.
+#define MEETING_BYTES ((size_t)1 << 20)
 #define ALIGN 16 // of where a rank's part begins, as far as elements allow
+
+static void
+begin(wm_plan_t *plan)
+{
+    plan->count = 0;
+    plan->spreads = false;
+}
 
 static void
 add(wm_plan_t *plan, const wm_move_t *move)
@@ -23,11 +32,34 @@ wm_plan_part(size_t nbytes, size_t element, int parts, int index)
     return at < nbytes ? at : nbytes;
 }
 
+bool
+wm_move_reaches(const wm_move_t *move, int rank)
+{
+    return move->count > 1 || rank != move->first;
+}
+
 // All of it out of all.
 static void
 reduce_all(const wm_facts_t *facts, wm_plan_t *plan)
 {
     add(plan, &(wm_move_t){.count = facts->size, .nbytes = facts->nbytes});
+    plan->phases = 1;
+}
+
+// Each its part out of all, and to all.
+static void
+reduce_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    size_t at = wm_plan_part(facts->nbytes, facts->element, facts->size,
+                             facts->rank);
+    size_t end = wm_plan_part(facts->nbytes, facts->element, facts->size,
+                              facts->rank + 1);
+    add(plan, &(wm_move_t){.count = facts->size,
+                           .spread = true,
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at});
+    plan->spreads = true;
     plan->phases = 1;
 }
 
@@ -61,9 +93,13 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     size_t size = (size_t)facts->size;
     size_t once = (size - 1) * facts->nbytes; // that come over the links
     size_t twice = size > 1 ? 2 * once / size : 0;
-    plan->count = 0;
-    if (!facts->aliased && (!facts->readable || once <= twice + PHASE_BYTES))
+    bool writable = facts->writable && size > 1;
+    size_t more = writable ? MEETING_BYTES : PHASE_BYTES;
+    begin(plan);
+    if (!facts->aliased && (!facts->readable || once <= twice + more))
         reduce_all(facts, plan);
+    else if (writable)
+        reduce_and_spread(facts, plan);
     else if (facts->readable)
         reduce_parts(facts, plan);
     else
@@ -95,13 +131,35 @@ scatter_and_gather(const wm_facts_t *facts, wm_plan_t *plan)
     }
 }
 
+// Likewise, each writing its part to all of them.
+static void
+scatter_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int takers = facts->size - 1;
+    int own = (facts->rank - facts->root - 1 + facts->size) % facts->size;
+    size_t at = wm_plan_part(facts->nbytes, 1, takers, own);
+    size_t end = wm_plan_part(facts->nbytes, 1, takers, own + 1);
+    add(plan, &(wm_move_t){.first = facts->root,
+                           .count = 1,
+                           .spread = true,
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at});
+}
+
 void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
 {
     size_t takers = (size_t)facts->size - 1;
-    bool parts = takers > 1 && facts->readable && facts->nbytes > PHASE_BYTES;
-    plan->count = 0;
-    if (facts->rank != facts->root && parts)
+    bool spreads = takers > 1 && facts->writable
+                   && (takers - 1) * facts->nbytes > MEETING_BYTES;
+    bool parts = takers > 1 && !spreads && facts->readable
+                 && facts->nbytes > PHASE_BYTES;
+    begin(plan);
+    plan->spreads = spreads;
+    if (facts->rank != facts->root && spreads)
+        scatter_and_spread(facts, plan);
+    else if (facts->rank != facts->root && parts)
         scatter_and_gather(facts, plan);
     else if (facts->rank != facts->root)
         add(plan, &(wm_move_t){.first = facts->root,
@@ -114,7 +172,7 @@ void
 wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
                  const void *context, bool keeps, wm_plan_t *plan)
 {
-    plan->count = 0;
+    begin(plan);
     for (int i = keeps; i < facts->size; ++i) {
         int rank = (facts->rank + i) % facts->size; // not all from one
         wm_span_t from = has(context, rank, facts->rank);
@@ -131,7 +189,7 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
 void
 wm_plan_reduce(int count, size_t from, size_t nbytes, wm_plan_t *plan)
 {
-    plan->count = 0;
+    begin(plan);
     if (count > 0)
         add(plan,
             &(wm_move_t){.count = count, .from = from, .nbytes = nbytes});

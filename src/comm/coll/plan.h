@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What one rank does in a collective whose payload stays on the GPUs: moves
-// and reductions out of memory that all ranks can read into its own, in phases
-// between which all ranks wait for each other. Plans are made of facts that
-// all ranks know, so that all make plans that fit together; nothing here asks
-// or waits. Bytes.
+// and reductions out of memory that all ranks can read into its own, or into
+// that of all, in phases between which all ranks wait for each other. Plans
+// are made of facts that all ranks know, so that all make plans that fit
+// together; nothing here asks or waits. Bytes.
 #ifndef WM_COMM_COLL_PLAN_H
 #define WM_COMM_COLL_PLAN_H
 
@@ -20,13 +20,15 @@ typedef struct {
     int phase;
     int first, count; // ranks, one after the other; one: it is copied
     bool result;      // out of what they have received, not of what they send
-    size_t from;      // into that memory
-    size_t into;      // into what this rank receives
+    bool spread; // into what all receive, but for who has it (first, of 1)
+    size_t from; // into that memory
+    size_t into; // into what this rank receives
     size_t nbytes;
 } wm_move_t;
 
 typedef struct {
     int phases, count;
+    bool spreads; // ranks write into what others receive; in one phase
     wm_move_t moves[WM_PLAN_MOVES]; // in order of their phases
 } wm_plan_t;
 
@@ -36,6 +38,7 @@ typedef struct {
     size_t element; // what is reduced must not be cut
     bool aliased;   // a rank receives where others read what it sends
     bool readable;  // what each rank has received can be read by all
+    bool writable;  // and be written where it is to be in the end
 } wm_facts_t;
 
 // Part of a rank's memory.
@@ -49,6 +52,10 @@ typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 // Part `index` of `parts`: where it begins; its bytes are up to the next.
 size_t
 wm_plan_part(size_t nbytes, size_t element, int parts, int index);
+
+// Whether a move that is spread goes to a rank.
+bool
+wm_move_reaches(const wm_move_t *move, int rank);
 
 // False where the facts allow none.
 bool

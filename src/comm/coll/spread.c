@@ -49,6 +49,12 @@ pair(const wm_spread_move_t *move, wm_layout_t *layout)
 }
 
 bool
+wm_spread_is_dense(const wm_spread_move_t *move)
+{
+    return move->gaps == NULL && move->pattern == NULL;
+}
+
+bool
 wm_spread_can_move(const wm_spread_move_t *move)
 {
     wm_layout_t layout;
@@ -65,7 +71,7 @@ wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
     if (move->gaps == NULL && move->pattern != NULL)
         return wm_pattern_copy_part(move->pattern, move->into, from,
                                     move->nbytes, false, device, stream, err);
-    if (move->gaps == NULL)
+    if (wm_spread_is_dense(move))
         return from == into ? 0
                             : wm_memory_copy(device, into, from, move->nbytes,
                                              stream, err);

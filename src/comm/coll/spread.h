@@ -36,6 +36,10 @@ typedef struct {
     size_t nbytes;
 } wm_spread_move_t;
 
+// Whether neither side has gaps.
+bool
+wm_spread_is_dense(const wm_spread_move_t *move);
+
 // Whether wm_spread_move() can do it.
 bool
 wm_spread_can_move(const wm_spread_move_t *move);

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/phase.h"
+
+#include "array/pull.h"
+#include "comm/coll/agree.h"
+
+// What is moved out of the memory of a rank.
+static wm_spread_move_t
+move_of(const wm_native_run_t *run, const wm_move_t *move)
+{
+    const wm_native_t *native = run->native;
+    const wm_said_t *said = wm_agree_said(native->gates, move->first);
+    return (wm_spread_move_t){
+        .gaps = wm_said_gaps(said, native->comm->rank),
+        .origin = run->places[move->result][move->first],
+        .from = move->from,
+        .pattern = native->landing == NULL ? native->gaps : NULL,
+        .target = native->target,
+        .into = move->into,
+        .nbytes = move->nbytes,
+    };
+}
+
+bool
+wm_phase_can_move(const wm_native_run_t *run)
+{
+    bool can = true;
+    for (int i = 0; i < run->plan->count; ++i) {
+        wm_spread_move_t move = move_of(run, &run->plan->moves[i]);
+        can &= wm_spread_can_move(&move);
+    }
+    return can;
+}
+
+// A phase, sorted.
+typedef struct {
+    wm_pull_params_t pulls; // that share a kernel
+    int others;             // how many are not among them
+    bool kernel;            // the last of these is one
+    const wm_move_t *alone[WM_GATE_RANKS];
+} phase_t;
+
+static bool
+is_pulled(const wm_native_run_t *run, const wm_move_t *move, wm_pull_t *pull)
+{
+    wm_spread_move_t one = move_of(run, move);
+    if (move->count > 1 || move->spread || !wm_spread_is_dense(&one))
+        return false;
+    *pull = (wm_pull_t){
+        .dst = one.target + one.into,
+        .src = one.origin + one.from,
+        .nbytes = one.nbytes,
+    };
+    return wm_pull_serves(pull);
+}
+
+static void
+sort(const wm_native_run_t *run, phase_t *phase)
+{
+    phase->pulls.count = 0;
+    phase->pulls.signal.word = NULL;
+    phase->others = 0;
+    for (int i = 0; i < run->plan->count; ++i) {
+        const wm_move_t *move = &run->plan->moves[i];
+        wm_pull_t *pull = &phase->pulls.pulls[phase->pulls.count];
+        if (move->phase != run->phase)
+            continue;
+        if (!is_pulled(run, move, pull)) {
+            phase->kernel = move->count > 1 || move->spread;
+            phase->alone[phase->others++] = move;
+        }
+        else if (pull->dst != pull->src)
+            ++phase->pulls.count;
+    }
+}
+
+// Where the result of a move is to be: of those that are spread, ours first,
+// then those of the ranks behind us, so that not all write to one.
+static int
+targets_of(const wm_native_run_t *run, const wm_move_t *move, void **targets)
+{
+    const wm_comm_t *comm = run->native->comm;
+    int count = 0;
+    if (!move->spread) {
+        targets[0] = run->native->target + move->into;
+        return 1;
+    }
+    for (int i = 0; i < comm->size; ++i) {
+        int rank = (comm->rank + i) % comm->size;
+        if (wm_move_reaches(move, rank))
+            targets[count++] = run->places[true][rank] + move->into;
+    }
+    return count;
+}
+
+static int
+enqueue(const wm_native_run_t *run, const wm_move_t *move,
+        const wm_signal_t *signal, wm_error_t *err)
+{
+    const wm_native_t *native = run->native;
+    const void *sources[WM_REDUCE_SOURCES];
+    void *targets[WM_REDUCE_TARGETS];
+    wm_spread_move_t one = move_of(run, move);
+    if (move->count == 1 && !move->spread)
+        return wm_spread_move(&one, native->device, native->into.stream, err);
+    for (int k = 0; k < move->count; ++k)
+        sources[k] = run->places[move->result][move->first + k] + move->from;
+    bool copies = move->count == 1;
+    wm_reduce_type_t type = copies ? WM_REDUCE_UINT8 : run->type;
+    const wm_reduction_t reduction = {
+        .type = type,
+        .op = copies ? WM_REDUCE_NO_OP : run->op,
+        .dst = targets,
+        .targets = targets_of(run, move, targets),
+        .src = sources,
+        .n = move->count,
+        .count = move->nbytes / wm_reduce_size(type),
+        .signal = *signal,
+    };
+    return wm_reduce_enqueue(native->device, &reduction, native->into.stream,
+                             err);
+}
+
+// Where in what is received the first byte is written at, or behind, `at`, and
+// where the next one that is not: SIZE_MAX for none.
+static size_t
+find_written(const wm_plan_t *plan, size_t at, size_t *end)
+{
+    size_t begin = SIZE_MAX, before;
+    for (int i = 0; i < plan->count; ++i)
+        if (plan->moves[i].into >= at && plan->moves[i].into < begin)
+            begin = plan->moves[i].into;
+    *end = begin;
+    do {
+        before = *end;
+        for (int i = 0; i < plan->count; ++i) {
+            const wm_move_t *move = &plan->moves[i];
+            if (move->into <= *end && move->into + move->nbytes > *end)
+                *end = move->into + move->nbytes;
+        }
+    } while (*end > before);
+    return begin;
+}
+
+// Nothing but what is received is written, nor what lies between.
+static int
+unpack(const wm_native_run_t *run, wm_error_t *err)
+{
+    const wm_native_t *native = run->native;
+    int code = 0;
+    for (size_t at = 0, end; code == 0; at = end) {
+        at = find_written(run->plan, at, &end);
+        if (at == SIZE_MAX)
+            break;
+        code = wm_pattern_copy_part(native->gaps, at, native->target + at,
+                                    end - at, false, native->device,
+                                    native->into.stream, err);
+    }
+    return code;
+}
+
+// What the one kernel of a phase is given, to tell when it has ended; word
+// NULL where there is none, or it is not all.
+static wm_signal_t
+telling(wm_native_t *native, const phase_t *phase, bool unpacks)
+{
+    bool one = phase->pulls.count > 0 ? phase->others == 0
+                                      : phase->others == 1 && phase->kernel;
+    if (!one || unpacks
+        || (native->signal.word == NULL
+            && !wm_signal_acquire(&native->signal)))
+        return (wm_signal_t){.word = NULL};
+    wm_signal_renew(&native->signal);
+    return native->signal;
+}
+
+int
+wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
+{
+    wm_native_t *native = run->native;
+    phase_t phase; // a few KiB
+    sort(run, &phase);
+    bool unpacks = run->phase == run->plan->phases - 1
+                   && native->landing != NULL && run->plan->count > 0;
+    if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
+        return 0;
+    wm_signal_t signal = telling(native, &phase, unpacks);
+    // After an error as well: nothing of ours may be on its way.
+    run->moves = native->written = true;
+    run->tells = signal.word != NULL;
+    native->into.idle = false;
+    int code = 0;
+    if (phase.pulls.count > 0) {
+        phase.pulls.signal = signal;
+        code = wm_pull_launch(native->device, &phase.pulls,
+                              native->into.stream, err);
+    }
+    for (int i = 0; i < phase.others && code == 0; ++i)
+        code = enqueue(run, phase.alone[i], &signal, err);
+    run->tells &= code == 0; // else there may be no kernel
+    return code == 0 && unpacks ? unpack(run, err) : code;
+}
