@@ -20,7 +20,7 @@ static const struct {
     int count, required;
     wm_form_t sends, receives;
     bool elsewhere; // the blocking form is in collectives.c
-    bool near;      // of neighbours: nonblocking ones are MPI's
+    bool near;      // of neighbours
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -66,8 +66,7 @@ wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0
-            && !(begins ? calls[kind].near : calls[kind].elsewhere)
+        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
