@@ -10,13 +10,13 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import NAMES, Case, takes_in_place
 from warpmpi._staging import collectives
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
 
-EMPTY = -1.0  # where nothing is received
 COUNTED = "ipc_collectives", "staged_collectives"
 LACKING = collectives.lacks_persistent()
 
@@ -40,114 +40,8 @@ def comm(connected):
     ring.Free()
 
 
-def write(buffer, values):
-    if isinstance(buffer, np.ndarray):
-        buffer[...] = values
-    else:
-        wm.asarray(buffer).assign(values)
-
-
-class Case:
-    """A call, whose results are proportional to what is sent."""
-
-    def __init__(self, comm, name, make, root=0):
-        rank, size = comm.rank, comm.size
-        ranks = np.arange(size) + 1.0
-        counts = [2 + each % 2 for each in range(size)]
-        at = [sum(counts[:each]) for each in range(size)]
-        mine = slice(at[rank], at[rank] + counts[rank])
-        ragged = np.repeat(ranks, counts)
-        sent, want = np.full(3, rank + 1.0), np.full(3, ranks.sum())
-        pairs = 10 * ranks[rank] + np.repeat(ranks, 3)
-        crossed = 10 * np.repeat(ranks, 3) + ranks[rank]
-        ins, outs = comm.inedges, comm.outedges
-        if name == "Bcast":
-            sent, want = np.full(3, 5.0), np.full(3, 5.0)
-        elif name in ("Gather", "Allgather"):
-            want = np.repeat(ranks, 3)
-        elif name in ("Gatherv", "Allgatherv"):
-            sent, want = np.full(counts[rank], rank + 1.0), ragged
-        elif name == "Scatter":
-            sent, want = np.repeat(ranks, 3), np.full(3, rank + 1.0)
-        elif name == "Scatterv":
-            sent, want = ragged, np.full(counts[rank], rank + 1.0)
-        elif name in ("Alltoall", "Alltoallv", "Alltoallw"):
-            sent, want = pairs, crossed
-        elif name == "Reduce_scatter_block":
-            sent, want = np.repeat(ranks, 3), np.full(3, size * ranks[rank])
-        elif name == "Reduce_scatter":
-            sent, want = ragged, size * ragged[mine]
-        elif name == "Scan":
-            want = np.full(3, ranks[: rank + 1].sum())
-        elif name == "Exscan":
-            want = np.full(3, ranks[:rank].sum() if rank else EMPTY)
-        elif name.startswith("Neighbor_allgather"):
-            want = self.near(ins, lambda other: other + 1)
-        elif name.startswith("Neighbor_alltoall"):
-            sent = self.near(outs, lambda other: 10 * (rank + 1) + other)
-            want = self.near(ins, lambda other: 10 * (other + 1) + rank)
-        self.values, self.want = sent, want
-        self.sent, self.into = make(sent), make(np.full(want.size, EMPTY))
-        self.args = [self.sent, self.into]
-        if name.endswith(("v", "w")):
-            self.specify(name, counts, at)
-        if name == "Reduce_scatter":
-            self.args.append(counts)
-        if name == "Bcast":
-            buffer = self.sent if rank == root else self.into
-            self.args = [buffer, root]
-        elif name in ("Gather", "Gatherv", "Scatter", "Scatterv"):
-            at_root = 1 if name.startswith("Gather") else 0
-            if rank != root:
-                self.args[at_root] = None
-            self.args.append(root)
-        elif name == "Reduce":
-            self.args += [MPI.SUM, root]
-        outward = name == "Bcast" and rank == root
-        inward = name in ("Reduce", "Gather", "Gatherv") and rank != root
-        self.nothing = outward or inward
-
-    @staticmethod
-    def near(ranks, value):
-        there = [each != MPI.PROC_NULL for each in ranks]
-        values = [value(each) for each in ranks]
-        return np.repeat(np.where(there, values, EMPTY), 3)
-
-    def specify(self, name, counts, at):
-        """Name the blocks of what has several."""
-        gathers, scatters = "gather" in name.lower(), name == "Scatterv"
-        several = [1] if gathers else [0] if scatters else [0, 1]
-        if "alltoall" in name.lower() or "Neighbor" in name:
-            counts = [3] * (self.want.size // 3)
-            at = [3 * each for each in range(len(counts))]
-        for k in several:
-            given = self.args[k]
-            self.args[k] = [given, counts, at, MPI.DOUBLE]
-            if name.endswith("w"):
-                types = [MPI.DOUBLE] * len(counts)
-                self.args[k] = [given, counts, [8 * b for b in at], types]
-
-    def prepare(self, scale):
-        write(self.sent, self.values * scale)
-        write(self.into, np.full(self.want.size, EMPTY))
-
-    def check(self, scale):
-        want = np.where(self.want == EMPTY, EMPTY, self.want * scale)
-        if self.nothing:
-            want = np.full(self.want.size, EMPTY)
-        np.testing.assert_array_equal(kinds.values_of(self.into), want)
-
-
 def on_device(values):
     return kinds.make("device", values)
-
-
-NAMES = """
-    Bcast Gather Gatherv Scatter Scatterv Allgather Allgatherv Alltoall
-    Alltoallv Alltoallw Reduce Allreduce Reduce_scatter_block Reduce_scatter
-    Scan Exscan Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall
-    Neighbor_alltoallv Neighbor_alltoallw
-""".split()
 
 
 def init(comm, name, case):
@@ -332,23 +226,14 @@ def test_arguments_by_name(comm):
         comm.Allreduce_init(sent, into, MPI.SUM, MPI.INFO_NULL, 5)
 
 
-@pytest.mark.parametrize("name", ["Allreduce", "Allgather", "Alltoall"])
+@pytest.mark.parametrize("name", list(filter(takes_in_place, NAMES)))
 def test_in_place(comm, name):
-    ranks = np.arange(comm.size) + 1.0
-    mine, want = np.full(3, comm.rank + 1.0), np.full(3, ranks.sum())
-    if name != "Allreduce":
-        want = np.repeat(ranks, 3)
-        mine = np.where(want == comm.rank + 1, want, EMPTY)
-    if name == "Alltoall":
-        mine = 10 * (comm.rank + 1.0) + want
-        want = 10 * want + comm.rank + 1.0
-    array = on_device(mine)
-    request = getattr(comm, name + "_init")(MPI.IN_PLACE, array)
+    case = Case(comm, name, on_device, in_place=True)
+    request = init(comm, name, case)
     for scale in (1, 2):
-        write(array, mine * scale)
-        request.Start()
-        request.Wait()
-        np.testing.assert_array_equal(kinds.values_of(array), want * scale)
+        with Counted() as counted:
+            run(request, case, scale)
+        assert counted.went == (1, 0)
     request.Free()
 
 
