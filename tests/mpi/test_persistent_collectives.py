@@ -370,6 +370,25 @@ def test_a_rank_fails(comm, fail, call):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.skipif(
+    not hasattr(kinds.driver(), "simcuda_fail"),
+    reason="needs the simulated driver",
+)
+def test_one_cannot_be_made(comm, fail):
+    """All raise, and can make it then."""
+    case = Case(comm, "Allreduce", on_device)
+    if comm.rank == 0:
+        case.args = [kinds.make("pool", np.zeros(3)) for _ in "ab"]
+        fail("PointerGetAttributes")
+    with pytest.raises(wm.CudaError):
+        init(comm, "Allreduce", case)
+    case = Case(comm, "Allreduce", on_device)
+    request = init(comm, "Allreduce", case)
+    run(request, case, 2)
+    request.Free()
+
+
+@pytest.mark.ranks(2)
 def test_an_array_has_other_memory(comm):
     """It is looked at again, by MPI: the ranks go on together."""
 

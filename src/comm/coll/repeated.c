@@ -62,17 +62,22 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
 
 // 0 where all are, 1 where some are not.
 static int
-agree(wm_comm_t *comm, wm_call_kind_t kind, bool able, wm_error_t *err)
+agree(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
+      wm_error_t *err)
 {
     // Those that are not stage, or have nothing of a GPU.
-    wm_agreement_t agreement = {.call = kind, .stages = !able};
+    wm_agreement_t agreement = {
+        .call = kind,
+        .code = failed,
+        .stages = !able,
+    };
     int code = wm_agreement_make(comm, &agreement, err);
     return code < 0 ? code : agreement.stages;
 }
 
 int
 wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
-                 bool always, wm_comm_t **own, MPI_Comm *handle,
+                 int failed, bool always, wm_comm_t **own, MPI_Comm *handle,
                  wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
@@ -80,7 +85,7 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
     free_ended();
     int code = always ? wm_mpi_check(MPI_Comm_test_inter(comm->data, &inter),
                                      "MPI_Comm_test_inter", err)
-                      : agree(comm, kind, is_able(comm, call), err);
+                      : agree(comm, kind, is_able(comm, call), failed, err);
     if (code == 0 && inter)
         return 1;
     if (code == 0)

@@ -11,10 +11,12 @@
 // Collective. `call` is what this rank was asked for, NULL: what GPUs cannot
 // do. 0 where all ranks' GPUs can, or, with `always`, in any case: *own is
 // behind *handle, until that is closed. 1 where they cannot, or there are too
-// many already: MPI's own is to be made on `comm`.
+// many already: MPI's own is to be made on `comm`. `failed` is 0, or what CUDA
+// failed with when this rank read its arguments, which is returned: then all
+// raise, unless `always`, with which it is told at each start.
 WM_MUST_CHECK int
 wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
-                 bool always, wm_comm_t **own, MPI_Comm *handle,
+                 int failed, bool always, wm_comm_t **own, MPI_Comm *handle,
                  wm_error_t *err);
 
 // By each rank when it likes. A call that is under way ends by itself.

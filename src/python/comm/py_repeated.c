@@ -273,16 +273,28 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         read = wm_py_native_read(kind, channel.comm,
                                  ((PyTupleObject *)taken)->ob_item,
                                  PyTuple_GET_SIZE(taken) - named, names);
-    PyErr_Clear(); // MPI, or mpi4py, will say it
+    bool failed = !lacking && PyErr_Occurred() != NULL
+                  && (PyErr_ExceptionMatches(wm_py_state->cuda_error)
+                      || PyErr_ExceptionMatches(PyExc_MemoryError));
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace); // of others MPI, or mpi4py, will tell
     const wm_coll_t *call = read != NULL ? &wm_py_native_asked(read)->call
                                          : NULL;
     wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};
     int code;
-    WM_PY_UNLOCKED(code = wm_repeated_open(channel.comm, kind, call, lacking,
+    WM_PY_UNLOCKED(code = wm_repeated_open(channel.comm, kind, call,
+                                           failed ? WM_ERR_CUDA : 0, lacking,
                                            &own, &handle, &err));
     repeated_t *made = NULL;
-    if (code < 0)
+    if (failed) {
+        PyErr_Restore(type, value, trace);
+        type = value = trace = NULL;
+    }
+    else if (code < 0)
         wm_py_raise(&err);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
     if (code == 0 && taken == NULL)
         PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
                      wm_call_name(kind));
