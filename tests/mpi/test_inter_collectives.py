@@ -58,10 +58,10 @@ class Groups:
 
 
 @pytest.fixture(scope="module", params=GROUPS)
-def groups(connected, request):
-    if connected.size == 2 and request.param != "even":
+def groups(world, request):
+    if world.size == 2 and request.param != "even":
         pytest.skip("the same groups as those of even and odd ranks")
-    made = Groups(connected, GROUPS[request.param])
+    made = Groups(wm.Comm(world), GROUPS[request.param])
     yield made
     made.inter.Free()
 

@@ -14,8 +14,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def comm(connected):
-    ring = connected.Create_cart([connected.size], [connected.size > 2])
+def comm(world):
+    ring = wm.Comm(world).Create_cart([world.size], [world.size > 2])
     yield ring
     ring.Free()
 
