@@ -463,7 +463,10 @@ def test_tables_of_collectives_agree():
     row = r"^    \[WM_CALL_(\w+)\] ="
     read = names_in(f"{python}/native_call.c", row)
     moved = names_in(f"{coll}/part.c", row)
-    by_mpi = names_in(f"{coll}/by_mpi.c", r"^    case WM_CALL_(\w+):")
+    by_mpi, by_near = (
+        names_in(f"{coll}/{name}.c", r"^    case WM_CALL_(\w+):")
+        for name in ("by_mpi", "by_near")
+    )
     on_stream = dict(
         re.findall(
             r"^    X\((\w+), I\w+, (\w+),",
@@ -475,6 +478,7 @@ def test_tables_of_collectives_agree():
     assert read == moved
     near = {kind for kind in read if kind.startswith("NEIGHBOR_")}
     assert by_mpi == read - near
+    assert by_near == near
     assert set(on_stream.values()) - {"BARRIER"} <= moved
     for kind in read:
         assert re.search(rf"^    {known[kind]} ", table, re.MULTILINE), kind

@@ -387,6 +387,18 @@ class Allreduce(Scenario):
         self.comm.Allreduce(self.out, self.buffer, MPI.MAX)
 
 
+class Started(Allreduce):
+    """A persistent one, made before anything fails."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.request = self.comm.Allreduce_init(self.out, self.buffer, MPI.MAX)
+
+    def run(self):
+        self.request.Start()
+        self.request.Wait()
+
+
 def attempt(scenario, plain, turn, culprit, n):
     """Once through it with the n-th call failing; how many calls it made.
 
@@ -552,6 +564,7 @@ COLLECTIVES = {
     "bcast": (Bcast, "device", "device", LARGE),
     "short_bcast": (Bcast, "device", "device", SMALL),
     "allreduce": (Allreduce, "device", "device", LARGE),
+    "persistent": (Started, "device", "device", LARGE),
     **{
         f"objects_{name}": (
             collective_of_objects(name),

@@ -112,9 +112,17 @@ def case(comm, name, make):
     return args, taken, want
 
 
-def call(comm, name, args):
-    before = wm.stats()
+def blocking(comm, name, args):
     getattr(comm, name)(*args)
+
+
+def nonblocking(comm, name, args):
+    getattr(comm, "In" + name[1:])(*args).Wait()
+
+
+def call(comm, name, args, how=blocking):
+    before = wm.stats()
+    how(comm, name, args)
     after = wm.stats()
     return tuple(after[key] - before[key] for key in COUNTED)
 
@@ -123,33 +131,74 @@ NAMES = [
     f"Neighbor_{form}"
     for form in ("allgather", "allgatherv", "alltoall", "alltoallv")
 ] + ["Neighbor_alltoallw"]
+each_way = pytest.mark.parametrize(
+    "how", [blocking, nonblocking], ids=lambda f: f.__name__
+)
 
 
+@each_way
 @pytest.mark.parametrize("name", NAMES)
-def test_blocks_of_neighbours(near, name):
+def test_blocks_of_neighbours(near, name, how):
     for kind in kinds.DEVICE_KINDS:
         args, taken, want = case(
             near, name, lambda a, k=kind: kinds.make(k, a)
         )
         near.Barrier()
-        done = call(near, name, args)
+        done = call(near, name, args, how)
         assert done == ((0, 1) if twice(near) else (1, 0)), kind
         np.testing.assert_array_equal(kinds.values_of(taken), want)
 
 
+@each_way
 @pytest.mark.parametrize("name", NAMES)
-def test_one_rank_is_a_host(near, name):
+def test_one_rank_is_a_host(near, name, how):
     kind = "host" if near.rank == near.size - 1 else "device"
     args, taken, want = case(near, name, lambda a: kinds.make(kind, a))
-    assert call(near, name, args)[0] == 0
+    assert call(near, name, args, how)[0] == 0
     np.testing.assert_array_equal(kinds.values_of(taken), want)
 
 
+@each_way
 @pytest.mark.parametrize("name", NAMES)
-def test_plain_arrays_are_mpis(near, name):
+def test_plain_arrays_are_mpis(near, name, how):
     args, taken, want = case(near, name, np.array)
-    assert call(near, name, args) == (0, 0)
+    assert call(near, name, args, how) == (0, 0)
     np.testing.assert_array_equal(taken, want)
+
+
+@pytest.mark.ranks(2)
+def test_several_are_under_way(near):
+    """Of each kind, beside others, by GPUs and by MPI in turn."""
+    host = near.size - 1
+    requests, given = [], []
+    for turn, name in enumerate([*NAMES, *NAMES[::-1]]):
+        kind = "host" if near.rank == host and turn % 3 == 1 else "device"
+        args, taken, want = case(
+            near, name, lambda a, kind=kind: kinds.make(kind, a)
+        )
+        total = kinds.make("device", np.zeros(2))
+        requests += [
+            getattr(near, "In" + name[1:])(*args),
+            near.Iallreduce(kinds.make("device", np.ones(2)), total),
+        ]
+        given += [(taken, want), (total, np.full(2, near.size))]
+    MPI.Request.Waitall(requests)
+    for taken, want in given:
+        np.testing.assert_array_equal(kinds.values_of(taken), want)
+
+
+@pytest.mark.ranks(2)
+def test_a_handle_is_freed_meanwhile(connected):
+    """MPI does it where one rank has host memory."""
+    comm = ring(connected)
+    kind = "host" if comm.rank == 0 else "device"
+    args, taken, want = case(
+        comm, "Neighbor_allgather", lambda a: kinds.make(kind, a)
+    )
+    request = comm.Ineighbor_allgather(*args)
+    comm.Free()
+    request.Wait()
+    np.testing.assert_array_equal(kinds.values_of(taken), want)
 
 
 def test_a_halo_of_subarrays(connected):

@@ -201,8 +201,13 @@ def staged_call(
     row: Row,
     family: Family,
     end: Callable[[Call], Any],
+    nonblocking: Callable[..., Any] | None = None,
 ) -> Any:
-    """Make a method of mpi4py's take arrays in GPU memory."""
+    """Make a method of mpi4py's take arrays in GPU memory.
+
+    nonblocking: of a persistent one, by which MPI begins it where GPUs may
+    do it at other starts, or MPI has no persistent ones.
+    """
     reduces = row.name in table.REDUCTIONS
     computes = halves.concerns(row)
     look = on_device_reduced if reduces else concerns_us
@@ -240,11 +245,27 @@ def staged_call(
             explain(error, self, *args, **kwargs)
             raise
 
+    def again(
+        request: _core.Prequest, self: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        assert nonblocking is not None
+        if computes:
+            self, args, kwargs = halves.replaced(row, self, args, kwargs)
+        staged = Call(family, nonblocking, row, self, args, kwargs)
+        if staged.twins:
+            staged.fetch()
+        staged.wrap(staged.run(), request)
+
     positions = tuple(1 + buffer.position for buffer in row.buffers)
-    begins = end in (by_request, StagedPrequest)
-    native = row.name if family.native and end is not StagedPrequest else ""
     passing = _core._Passing(
-        method, call, explain, positions, begins, native, computes
+        method,
+        call,
+        explain,
+        positions,
+        end in (by_request, StagedPrequest),
+        row.name if family.native else "",
+        computes,
+        again if nonblocking is not None else None,
     )
     return functools.update_wrapper(passing, method)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,6 +68,20 @@ class _OfNeighbours(_OfComm):
             yield buffer, buffer.role, degree, None
 
 
+@functools.cache
+def lacks_persistent() -> bool:
+    """Tell whether MPI has no persistent collectives."""
+    try:
+        MPI.COMM_SELF.Barrier_init().Free()
+    except (AttributeError, NotImplementedError):
+        return True
+    return False
+
+
+def _nonblocking(name: str) -> str:
+    return "I" + name[0].lower() + name[1:]
+
+
 def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
     """Give every collective under all its names."""
     for row in rows_of(table.COLLECTIVES):
@@ -74,7 +89,7 @@ def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
         family = _OfNeighbours() if near else _OfComm()
         name = row.name
         yield name, row, family, at_once
-        yield "I" + name[0].lower() + name[1:], row, family, by_request
+        yield _nonblocking(name), row, family, by_request
         yield name + "_init", row, family, StagedPrequest
     for row in rows_of(table.AGREEMENT):
         yield row.name, row, _OfComm(), by_request
@@ -83,7 +98,15 @@ def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
 def comm_calls(base: type) -> dict[str, Any]:
     """Give what takes the place of the calls of a communicator of mpi4py's."""
     return {
-        name: staged_call(getattr(base, name), row, family, end)
+        name: staged_call(
+            getattr(base, name),
+            row,
+            family,
+            end,
+            getattr(base, _nonblocking(row.name))
+            if end is StagedPrequest
+            else None,
+        )
         for name, row, family, end in _forms()
         if hasattr(base, name)
     }

@@ -211,20 +211,39 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     }
 }
 
+static int
+begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+{
+    const wm_coll_t *call = by->part->call;
+    size_t size = (size_t)by->part->comm->size;
+    by->counts = calloc(4 * size, sizeof *by->counts);
+    if (by->counts == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    lay(by, call->sends, by->counts, fits);
+    lay(by, call->receives, by->counts + 2 * size, fits);
+    return wm_mpi_check(begin(by, by->counts, by->counts + 2 * size, fits),
+                        wm_call_name(call->kind), err);
+}
+
+static int
+begin_of_near(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+{
+    MPI_Datatype type = type_of(by);
+    size_t size = by->part->call->type != MPI_DATATYPE_NULL
+                      ? by->part->call->size
+                      : 1;
+    return wm_by_near_begin(by->part->comm, by->part->call, by->send,
+                            by->receive, type, size, &by->near, &by->request,
+                            fits, err);
+}
+
 int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
     const wm_coll_t *call = by->part->call;
-    size_t size = (size_t)by->part->comm->size;
     bool fits = true;
-    by->counts = calloc(4 * size, sizeof *by->counts);
-    if (by->counts == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    lay(by, call->sends, by->counts, &fits);
-    lay(by, call->receives, by->counts + 2 * size, &fits);
-    int code = wm_mpi_check(
-        begin(by, by->counts, by->counts + 2 * size, &fits),
-        wm_call_name(call->kind), err);
+    int code = wm_by_near_serves(call->kind) ? begin_of_near(by, &fits, err)
+                                             : begin_of_all(by, &fits, err);
     if (fits)
         return code;
     return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -256,6 +275,7 @@ void
 wm_by_mpi_end(wm_by_mpi_t *by)
 {
     free(by->counts);
+    free(by->near);
     if (by->spoilt) {
         free(by->send);
         free(by->receive);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm/near.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hooks.h"
 #include "cuda/lock.h"
@@ -424,10 +425,14 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
                             "MPI_Comm_split", err);
     if (code == 0)
-        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->data),
-                            "MPI_Comm_split", err);
-    if (code == 0) {
         MPI_Comm_set_errhandler(comm->match, MPI_ERRORS_RETURN);
+    // Calls of neighbours are begun there.
+    if (code == 0)
+        code = inter ? wm_mpi_check(
+                   MPI_Comm_split(user, 0, comm->rank, &comm->data),
+                   "MPI_Comm_split", err)
+                     : wm_near_clone(user, comm->match, &comm->data, err);
+    if (code == 0) {
         MPI_Comm_set_errhandler(comm->data, MPI_ERRORS_RETURN);
         int *limit = NULL, found = 0;
         MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);

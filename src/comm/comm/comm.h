@@ -25,7 +25,8 @@ typedef struct wm_comm {
     uint64_t id;          // the same on all ranks of an intracommunicator
     MPI_Comm user;        // borrowed; null once it was freed
     MPI_Comm match;       // headers and collectives; errors return
-    MPI_Comm data;        // payloads in chunks; errors return
+    MPI_Comm data;        // payloads in chunks; errors return; has the
+                          // topology that there is
     int rank;
     int size; // of the ranks that messages go to: an intercommunicator's
               // others

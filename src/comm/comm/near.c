@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/comm/near.h"
 
+#include <stdlib.h>
+
 // Each: false where MPI fails, or there are more than WM_GATE_RANKS.
 
 static bool
@@ -65,15 +67,93 @@ wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
 {
     int kind = MPI_UNDEFINED;
     if (comm->size > WM_GATE_RANKS
-        || MPI_Topo_test(comm->user, &kind) != MPI_SUCCESS)
+        || MPI_Topo_test(comm->data, &kind) != MPI_SUCCESS)
         return false;
     bool found = kind == MPI_DIST_GRAPH
-                     ? find_in_distributed(comm->user, sources, destinations)
-                 : kind == MPI_CART ? find_cartesian(comm->user, sources)
+                     ? find_in_distributed(comm->data, sources, destinations)
+                 : kind == MPI_CART ? find_cartesian(comm->data, sources)
                  : kind == MPI_GRAPH
-                     ? find_in_graph(comm->user, comm->rank, sources)
+                     ? find_in_graph(comm->data, comm->rank, sources)
                      : false;
     if (found && kind != MPI_DIST_GRAPH)
         *destinations = *sources;
     return found && are_different(sources) && are_different(destinations);
+}
+
+// Each: as MPI tells; memory for `numbers` is there.
+
+static int
+clone_cartesian(MPI_Comm user, MPI_Comm base, int *numbers, int ndims,
+                MPI_Comm *clone)
+{
+    int *periods = numbers + ndims, *coordinates = periods + ndims;
+    int code = MPI_Cart_get(user, ndims, numbers, periods, coordinates);
+    return code != MPI_SUCCESS
+               ? code
+               : MPI_Cart_create(base, ndims, numbers, periods, 0, clone);
+}
+
+static int
+clone_graph(MPI_Comm user, MPI_Comm base, int *numbers, int nodes, int edges,
+            MPI_Comm *clone)
+{
+    int *index = numbers, *ends = numbers + nodes;
+    int code = MPI_Graph_get(user, nodes, edges, index, ends);
+    return code != MPI_SUCCESS
+               ? code
+               : MPI_Graph_create(base, nodes, index, ends, 0, clone);
+}
+
+static int
+clone_distributed(MPI_Comm user, MPI_Comm base, int *numbers, int in, int out,
+                  MPI_Comm *clone)
+{
+    int *from = numbers, *weights = from + in;
+    int *to = weights + in, *others = to + out;
+    int code = MPI_Dist_graph_neighbors(user, in, from, weights, out, to,
+                                        others);
+    return code != MPI_SUCCESS
+               ? code
+               : MPI_Dist_graph_create_adjacent(base, in, from, weights, out,
+                                                to, others, MPI_INFO_NULL, 0,
+                                                clone);
+}
+
+// How many numbers tell of it: of each dimension, node or source, and of each
+// edge or destination.
+static int
+measure(MPI_Comm user, int kind, int *first, int *second)
+{
+    int weighted;
+    *second = 0;
+    return kind == MPI_CART    ? MPI_Cartdim_get(user, first)
+           : kind == MPI_GRAPH ? MPI_Graphdims_get(user, first, second)
+                               : MPI_Dist_graph_neighbors_count(
+                                   user, first, second, &weighted);
+}
+
+int
+wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone, wm_error_t *err)
+{
+    int kind = MPI_UNDEFINED, rank = 0, first, second;
+    int code = MPI_Topo_test(user, &kind);
+    if (code == MPI_SUCCESS && kind == MPI_UNDEFINED
+        && (code = MPI_Comm_rank(base, &rank)) == MPI_SUCCESS)
+        return wm_mpi_check(MPI_Comm_split(base, 0, rank, clone),
+                            "MPI_Comm_split", err);
+    if (code == MPI_SUCCESS)
+        code = measure(user, kind, &first, &second);
+    if (code != MPI_SUCCESS)
+        return wm_mpi_check(code, "MPI_Topo_test", err);
+    int *numbers = calloc(3 * ((size_t)first + (size_t)second) + 1,
+                          sizeof *numbers); // weights may be none
+    if (numbers == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    code = kind == MPI_CART
+               ? clone_cartesian(user, base, numbers, first, clone)
+           : kind == MPI_GRAPH
+               ? clone_graph(user, base, numbers, first, second, clone)
+               : clone_distributed(user, base, numbers, first, second, clone);
+    free(numbers);
+    return wm_mpi_check(code, "a communicator with a topology", err);
 }

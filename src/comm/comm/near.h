@@ -19,4 +19,10 @@ bool
 wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
              wm_near_t *destinations);
 
+// A communicator of the ranks of `base`, collective over it, with the topology
+// that `user` has, of the same ranks; where it has none, by MPI_Comm_split,
+// which copies no attributes.
+WM_MUST_CHECK int
+wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone, wm_error_t *err);
+
 #endif

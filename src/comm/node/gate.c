@@ -60,6 +60,12 @@ wm_gate_release(int index)
     given_back[given++ % WM_GATES] = index;
 }
 
+int
+wm_gate_left(void)
+{
+    return given < WM_GATES ? WM_GATES : (int)(given - taken);
+}
+
 wm_gates_t *
 wm_gates_new(int rank, int size, int room)
 {

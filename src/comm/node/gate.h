@@ -60,6 +60,10 @@ wm_gate_acquire(void);
 void
 wm_gate_release(int index);
 
+// How many nobody uses.
+int
+wm_gate_left(void);
+
 // A room of the gates of so many ranks, `rank` being ours; NULL where memory
 // is exhausted. Freed by free(), once its gate has been released.
 wm_gates_t *

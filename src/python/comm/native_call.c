@@ -8,7 +8,6 @@
 #include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
-#include "python/comm/side.h"
 #include "python/message/channel.h"
 #include "python/message/datatype.h"
 #include "python/message/specification.h"
@@ -20,7 +19,7 @@ static const struct {
     int count, required;
     wm_form_t sends, receives;
     bool elsewhere; // the blocking form is in collectives.c
-    bool near;      // of neighbours: nonblocking ones are MPI's
+    bool near;      // of neighbours
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
     [WM_CALL_ALLREDUCE] =
@@ -66,11 +65,16 @@ wm_call_kind_t
 wm_py_native_kind(const char *name, bool begins)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0
-            && !(begins ? calls[kind].near : calls[kind].elsewhere)
+        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
+}
+
+int
+wm_py_native_count(wm_call_kind_t kind)
+{
+    return calls[kind].count;
 }
 
 static bool
@@ -79,10 +83,7 @@ is_nothing(PyObject *value)
     return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
 }
 
-typedef struct {
-    wm_side_t sent, received;
-    wm_coll_t call;
-} asked_t;
+typedef wm_py_asked_t asked_t;
 
 static bool
 is_all(const wm_coll_t *call, bool on_device)
@@ -231,6 +232,9 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         return -1;
     if (!asked->sent.given && !asked->received.given)
         return -1;
+    for (int i = 0; i < 2; ++i)
+        asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
+                                             : NULL;
     if (!root && !asked->sent.given && !scatters)
         return -1;
     const wm_side_t *side = asked->sent.given ? &asked->sent
@@ -356,18 +360,25 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
 
 static const char asked_name[] = "warpmpi.asked";
 
+wm_py_asked_t *
+wm_py_native_asked(PyObject *read)
+{
+    return PyCapsule_GetPointer(read, asked_name);
+}
+
 static void
 free_asked(PyObject *capsule)
 {
-    asked_t *asked = PyCapsule_GetPointer(capsule, asked_name);
+    asked_t *asked = wm_py_native_asked(capsule);
     release(asked);
+    for (int i = 0; i < 2; ++i)
+        Py_XDECREF(asked->arrays[i]);
     PyMem_Free(asked);
 }
 
-// What is asked for, and its buffers, as an object.
-static PyObject *
-read_kept(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
-          Py_ssize_t given, PyObject *keywords)
+PyObject *
+wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
+                  PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
     asked_t *asked = PyMem_Malloc(sizeof *asked);
     if (asked == NULL)
@@ -382,21 +393,24 @@ read_kept(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
     if (capsule == NULL) {
         release(asked);
         PyMem_Free(asked);
+        return NULL;
     }
+    for (int i = 0; i < 2; ++i)
+        Py_XINCREF(asked->arrays[i]);
     return capsule;
 }
 
 // MPI's own is to be made there, after those that were begun before.
 static int
-decline(const wm_channel_t *channel, PyObject **result)
+decline(wm_comm_t *comm, PyObject **result)
 {
     wm_error_t err;
     int code;
-    WM_PY_UNLOCKED(code = wm_later_decline(channel->comm, &err));
+    WM_PY_UNLOCKED(code = wm_later_decline(comm, &err));
     if (code < 0)
         wm_py_raise(&err);
     else
-        *result = wm_py_mpi_comm_new(channel->comm->data);
+        *result = wm_py_mpi_comm_new(comm->data);
     return code < 0 || *result == NULL ? -1 : 1;
 }
 
@@ -417,14 +431,15 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (!wm_later_is_asked(channel.comm))
         return 2;
     if (plain && !wm_later_is_busy(channel.comm))
-        return decline(&channel, result);
-    PyObject *capsule = read_kept(kind, channel.comm, args, given, keywords);
+        return decline(channel.comm, result);
+    PyObject *capsule = wm_py_native_read(kind, channel.comm, args, given,
+                                          keywords);
     if (capsule == NULL) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
-        return decline(&channel, result);
+        return decline(channel.comm, result);
     }
     code = take_kept(capsule, &kept);
-    asked_t *asked = PyCapsule_GetPointer(capsule, asked_name);
+    asked_t *asked = wm_py_native_asked(capsule);
     Py_DECREF(capsule);
     if (code < 0)
         return -1;
@@ -434,6 +449,52 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (code > 0)
         *result = wm_py_mpi_comm_new(channel.comm->data);
     return *result == NULL ? -1 : code;
+}
+
+// Asks the arrays once more whose stream comes before.
+static int
+refresh(asked_t *asked)
+{
+    static const char *const names[] = {"sendbuf", "recvbuf"};
+    wm_side_t *sides[] = {&asked->sent, &asked->received};
+    for (int i = 0; i < 2; ++i) {
+        wm_message_t *message = &sides[i]->message;
+        wm_buffer_t buffer;
+        if (!sides[i]->given)
+            continue;
+        if (wm_py_message_again(asked->arrays[i], names[i], message, &buffer)
+            < 0)
+            return -1;
+        message->buffer.producer = buffer.producer;
+        message->buffer.order = buffer.order;
+        wm_buffer_release(&buffer);
+    }
+    return 0;
+}
+
+int
+wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
+                   PyObject **on)
+{
+    wm_error_t err;
+    kept_t kept;
+    int code;
+    if (read == NULL || refresh(wm_py_native_asked(read)) < 0) {
+        PyErr_Clear(); // MPI, or mpi4py, will say it
+        return decline(comm, on);
+    }
+    if (take_kept(read, &kept) < 0)
+        return -1;
+    const wm_coll_t *call = &wm_py_native_asked(read)->call;
+    WM_PY_UNLOCKED(code = wm_later_begin(comm, call, &kept.buffer, op, &err));
+    if (code != 0)
+        wm_buffer_release(&kept.buffer);
+    wm_py_message_release(&kept.message);
+    if (code < 0)
+        wm_py_raise(&err);
+    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->data)) == NULL)
+        return -1;
+    return code;
 }
 
 static PyObject *

@@ -4,8 +4,16 @@
 #ifndef WM_PYTHON_COMM_NATIVE_CALL_H
 #define WM_PYTHON_COMM_NATIVE_CALL_H
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/coll.h"
+#include "python/comm/side.h"
 #include "python/core/module.h"
+
+// What a call was asked for.
+typedef struct {
+    wm_side_t sent, received;
+    wm_coll_t call;
+    PyObject *arrays[2]; // sent, received; NULL: none
+} wm_py_asked_t;
 
 // The call of that name, which is that of its blocking form; WM_CALL_UNKNOWN
 // where the form that is asked for is not ours.
@@ -25,6 +33,27 @@ int
 wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result);
+
+// The positions of its arguments, without `info`.
+int
+wm_py_native_count(wm_call_kind_t kind);
+
+// Reads a call's arguments, which what it gives keeps; NULL, maybe with an
+// exception, where MPI is to read them.
+PyObject *
+wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
+                  PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+
+// Borrowed.
+wm_py_asked_t *
+wm_py_native_asked(PyObject *read);
+
+// Begins what was read (NULL: nothing was) once more, with its arrays' present
+// producers. 0: *op; 1: MPI's own is to be made on *on, a communicator; -1
+// with an exception.
+int
+wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
+                   PyObject **on);
 
 // Of comm.on(stream): gives it, or a barrier, to the stream, and returns None,
 // or, where it `begins`, a request. NULL with an exception.

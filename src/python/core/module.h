@@ -23,6 +23,7 @@
     X(request)                                                                \
     X(prequest)                                                               \
     X(partitioned)                                                            \
+    X(repeated)                                                               \
     X(collectives)                                                            \
     X(comm)                                                                   \
     X(on_stream)                                                              \

@@ -9,6 +9,7 @@
 
 #include "comm/engine/engine.h"
 #include "python/comm/native_call.h"
+#include "python/comm/py_repeated.h"
 #include "python/core/mpi4py.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
@@ -22,6 +23,7 @@ typedef struct {
     PyObject *other;   // what serves all other buffers
     PyObject *explain; // adds to an exception of MPI's
     PyObject *dict;    // name, documentation and signature
+    PyObject *again;   // of a persistent one: begins it by MPI; or None
     PyObject *where;   // positions of the buffers
     int begins;        // it makes a request
     int native;        // wm_call_kind_t of what GPUs may do by themselves
@@ -164,6 +166,18 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     return request;
 }
 
+// Of a persistent one.
+static PyObject *
+init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
+     PyObject *names)
+{
+    PyObject *result = NULL;
+    int code = wm_py_repeated_new((wm_call_kind_t)self->native, args[0],
+                                  args + 1, PyVectorcall_NARGS(flags) - 1,
+                                  names, !ours, self->again, &result);
+    return code > 0 ? pass(self, ours, args, flags, names) : result;
+}
+
 static PyObject *
 call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 {
@@ -173,6 +187,8 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     if (self->native == WM_CALL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
+    if (self->again != Py_None)
+        return init(self, ours, args, flags, names);
     if (self->begins)
         return begin(self, ours, args, flags, names);
     int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
@@ -185,16 +201,16 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *method, *other, *explains, *where;
+    PyObject *method, *other, *explains, *where, *again = Py_None;
     const char *native = "";
     int begins = 0, computes = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|psp:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &native,
-                          &computes))
+                          &computes, &again))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -204,6 +220,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->other = Py_NewRef(other);
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
+    self->again = Py_NewRef(again);
     self->begins = begins;
     self->computes = computes;
     self->native = wm_py_native_kind(native, begins);
@@ -218,6 +235,7 @@ passing_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->method);
     Py_VISIT(self->other);
     Py_VISIT(self->explain);
+    Py_VISIT(self->again);
     Py_VISIT(self->dict);
     return 0;
 }
@@ -229,6 +247,7 @@ passing_clear(PyObject *object)
     Py_CLEAR(self->method);
     Py_CLEAR(self->other);
     Py_CLEAR(self->explain);
+    Py_CLEAR(self->again);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -267,11 +286,13 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
-    "computes=False, /)\n--\n\n"
+    "computes=False, again=None, /)\n--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
     "else. begins: it returns a request, which keeps what the call was\n"
     "given. name: of a collective that GPUs may do by themselves. computes:\n"
-    "with the elements, which MPI may not know: float16.");
+    "with the elements, which MPI may not know: float16. again: of a\n"
+    "persistent one, what begins it by MPI: called with its request, a\n"
+    "communicator, and what the method was given.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

@@ -174,7 +174,7 @@ stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 // A request of ours over one of MPI's, whose handle is taken over unless it is
-// persistent: then `into` is the wm.Prequest to be the request.
+// persistent. `into`, unless None, is the wm.Prequest to be the request.
 static PyObject *
 begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
       PyObject *into)
@@ -184,7 +184,7 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     wm_op_t *op;
     wm_error_t err;
     int code;
-    if (into == Py_None)
+    if (!PyObject_TypeCheck((PyObject *)inner, wm_py_mpi_prequest_type()))
         inner->ob_mpi = MPI_REQUEST_NULL;
     WM_PY_UNLOCKED(code = wm_staged_begin(&buffer, staged, handle, &op, &err));
     if (code == 0 && into == Py_None)
@@ -207,7 +207,7 @@ PyDoc_STRVAR(
     "ended and runs of the twin are in the array, a twin of None: none\n"
     "are.\n\n"
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
-    "become the request of a persistent one, which is not taken over.");
+    "become the request. A persistent `request` is not taken over.");
 
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)

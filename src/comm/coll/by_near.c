@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/by_near.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "comm/comm/near.h"
+
+typedef struct {
+    wm_near_t near;
+    int counts[WM_GATE_RANKS], at[WM_GATE_RANKS];
+    MPI_Aint bytes_at[WM_GATE_RANKS];
+    MPI_Datatype types[WM_GATE_RANKS];
+    int all, each; // elements, of a block where all are alike
+} side_t;
+
+struct wm_by_near {
+    side_t sends, receives;
+};
+
+bool
+wm_by_near_serves(wm_call_kind_t kind)
+{
+    return kind >= WM_CALL_NEIGHBOR_ALLGATHER
+           && kind <= WM_CALL_NEIGHBOR_ALLTOALLW;
+}
+
+static int
+count(size_t nbytes, size_t size, bool *fits)
+{
+    *fits &= nbytes / size <= INT_MAX;
+    return (int)(nbytes / size);
+}
+
+// Of nobody's block nothing is sent, or received.
+static void
+lay(side_t *side, const wm_buffer_t *buffer, const wm_span_t *spans,
+    MPI_Datatype type, size_t size, bool *fits)
+{
+    for (int i = 0; i < side->near.count; ++i) {
+        int rank = side->near.ranks[i];
+        wm_span_t span = rank >= 0 ? spans[rank] : (wm_span_t){0, 0};
+        side->counts[i] = count(span.nbytes, size, fits);
+        side->at[i] = count(span.at, size, fits);
+        side->bytes_at[i] = (MPI_Aint)span.at;
+        side->types[i] = type;
+    }
+    side->all = count(buffer->nbytes, size, fits);
+    side->each = count(buffer->nbytes / (size_t)side->near.count, size, fits);
+}
+
+static int
+begin(const wm_by_near_t *by, wm_call_kind_t kind, MPI_Comm on, char *send,
+      char *receive, MPI_Datatype type, MPI_Request *request)
+{
+    const side_t *out = &by->sends, *in = &by->receives;
+    switch (kind) {
+    case WM_CALL_NEIGHBOR_ALLGATHER:
+        return MPI_Ineighbor_allgather(send, out->all, type, receive, in->each,
+                                       type, on, request);
+    case WM_CALL_NEIGHBOR_ALLGATHERV:
+        return MPI_Ineighbor_allgatherv(send, out->all, type, receive,
+                                        in->counts, in->at, type, on, request);
+    case WM_CALL_NEIGHBOR_ALLTOALL:
+        return MPI_Ineighbor_alltoall(send, out->each, type, receive, in->each,
+                                      type, on, request);
+    case WM_CALL_NEIGHBOR_ALLTOALLV:
+        return MPI_Ineighbor_alltoallv(send, out->counts, out->at, type,
+                                       receive, in->counts, in->at, type, on,
+                                       request);
+    case WM_CALL_NEIGHBOR_ALLTOALLW:
+        return MPI_Ineighbor_alltoallw(send, out->counts, out->bytes_at,
+                                       out->types, receive, in->counts,
+                                       in->bytes_at, in->types, on, request);
+    default:
+        return MPI_ERR_OTHER;
+    }
+}
+
+int
+wm_by_near_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
+                 char *receive, MPI_Datatype type, size_t size,
+                 wm_by_near_t **near, MPI_Request *request, bool *fits,
+                 wm_error_t *err)
+{
+    wm_by_near_t *by = calloc(1, sizeof *by);
+    if (by == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    *near = by;
+    // There were some when the call was read.
+    if (!wm_near_find(comm, &by->receives.near, &by->sends.near))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
+                            "the neighbours are not known any more");
+    lay(&by->sends, call->send, call->sends, type, size, fits);
+    lay(&by->receives, call->receive, call->receives, type, size, fits);
+    return !*fits ? 0
+                  : wm_mpi_check(begin(by, call->kind, comm->data, send,
+                                       receive, type, request),
+                                 wm_call_name(call->kind), err);
+}

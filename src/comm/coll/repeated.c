@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/repeated.h"
+
+#include <stdlib.h>
+
+#include "comm/coll/half.h"
+#include "comm/comm/near.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/drain.h"
+
+// Gates that are left to communicators of the program's.
+#define GATES_LEFT (WM_GATES / 4)
+
+// Closed while its last call was under way.
+typedef struct closing {
+    struct closing *next;
+    wm_comm_t *own;
+    MPI_Comm handle;
+} closing_t;
+
+static closing_t *all_closing; // engine lock
+
+// Frees the handles of those whose calls have ended.
+static void
+free_ended(void)
+{
+    closing_t *ended = NULL;
+    wm_engine_lock();
+    for (closing_t **link = &all_closing, *closing;
+         (closing = *link) != NULL;) {
+        if (wm_drain_is_used(closing->own)) {
+            link = &closing->next;
+            continue;
+        }
+        *link = closing->next;
+        closing->next = ended;
+        ended = closing;
+    }
+    wm_engine_unlock();
+    while (ended != NULL) {
+        closing_t *next = ended->next;
+        MPI_Comm_free(&ended->handle);
+        free(ended);
+        ended = next;
+    }
+}
+
+static bool
+is_able(wm_comm_t *comm, const wm_coll_t *call)
+{
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    wm_engine_lock();
+    bool left = wm_gate_left() > GATES_LEFT;
+    wm_engine_unlock();
+    return left && call != NULL && call->on_device
+           && wm_native_is_reached(comm)
+           && (!wm_coll_shape(call->kind)->reduces
+               || wm_half_reduces(call->type, call->size, call->op, &type,
+                                  &op));
+}
+
+// 0 where all are, 1 where some are not.
+static int
+agree(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
+      wm_error_t *err)
+{
+    // Those that are not stage, or have nothing of a GPU.
+    wm_agreement_t agreement = {
+        .call = kind,
+        .code = failed,
+        .stages = !able,
+    };
+    int code = wm_agreement_make(comm, &agreement, err);
+    return code < 0 ? code : agreement.stages;
+}
+
+int
+wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
+                 int failed, bool always, wm_comm_t **own, MPI_Comm *handle,
+                 wm_error_t *err)
+{
+    MPI_Comm made = MPI_COMM_NULL;
+    int inter = 0;
+    free_ended();
+    int code = always ? wm_mpi_check(MPI_Comm_test_inter(comm->data, &inter),
+                                     "MPI_Comm_test_inter", err)
+                      : agree(comm, kind, is_able(comm, call), failed, err);
+    if (code == 0 && inter)
+        return 1;
+    if (code == 0)
+        code = wm_near_clone(comm->data, comm->match, &made, err);
+    if (code != 0)
+        return code;
+    MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+    code = wm_comm_attach(made, own, err);
+    if (code == 0 && (always || (*own)->gates != NULL)) {
+        *handle = made;
+        return 0;
+    }
+    MPI_Comm_free(&made);
+    return code < 0 ? code : 1;
+}
+
+void
+wm_repeated_close(wm_comm_t *own, MPI_Comm handle)
+{
+    closing_t *closing = malloc(sizeof *closing);
+    if (closing == NULL)
+        return; // it stays
+    *closing = (closing_t){.own = own, .handle = handle};
+    wm_engine_lock();
+    closing->next = all_closing;
+    all_closing = closing;
+    wm_engine_unlock();
+    free_ended();
+}

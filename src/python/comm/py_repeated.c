@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/py_repeated.h"
+
+#include <string.h>
+
+#include "comm/coll/later.h"
+#include "comm/coll/repeated.h"
+#include "comm/engine/child.h"
+#include "comm/engine/engine.h"
+#include "comm/watch/hang.h"
+#include "python/message/channel.h"
+#include "python/request/prequest.h"
+
+#define MOST 8 // arguments, with what comes before them
+
+typedef struct {
+    wm_prequest_t base; // its channel is the call's own communicator
+    MPI_Comm handle;    // of that; null once closed
+    PyObject *read;  // what was read of the arguments; NULL: MPI always does
+    PyObject *again; // by which MPI does
+    PyObject *args, *names;
+} repeated_t;
+
+static void
+close_own(wm_comm_t *own, MPI_Comm handle)
+{
+    if (handle != MPI_COMM_NULL && !wm_is_child()
+        && wm_engine_check(NULL) == 0)
+        WM_PY_UNLOCKED(wm_repeated_close(own, handle));
+}
+
+static int
+repeated_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    repeated_t *self = (repeated_t *)object;
+    Py_VISIT(self->again);
+    Py_VISIT(self->args);
+    // A call under way has it, too.
+    if (self->read != NULL && Py_REFCNT(self->read) == 1) {
+        const wm_py_asked_t *asked = wm_py_native_asked(self->read);
+        const wm_side_t *sides[] = {&asked->sent, &asked->received};
+        for (int i = 0; i < 2; ++i) {
+            Py_VISIT(asked->arrays[i]);
+            int code = sides[i]->given ? wm_py_message_traverse(
+                           &sides[i]->message, visit, arg)
+                                       : 0;
+            if (code != 0)
+                return code;
+        }
+    }
+    return wm_py_state->prequest_type->tp_traverse(object, visit, arg);
+}
+
+static void
+clear_own(repeated_t *self)
+{
+    Py_CLEAR(self->read);
+    Py_CLEAR(self->again);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->names);
+}
+
+static int
+repeated_clear(PyObject *object)
+{
+    clear_own((repeated_t *)object);
+    return wm_py_state->prequest_type->tp_clear(object);
+}
+
+static void
+repeated_dealloc(PyObject *object)
+{
+    repeated_t *self = (repeated_t *)object;
+    wm_comm_t *own = self->base.channel.comm;
+    MPI_Comm handle = self->handle;
+    PyObject_GC_UnTrack(object);
+    clear_own(self);
+    wm_py_prequest_dealloc(object);
+    close_own(own, handle); // last: nothing refers to it now
+}
+
+// 1: MPI's own is to be made on *on; 0; -1 with an exception.
+static int
+begin(repeated_t *self, PyObject **on)
+{
+    wm_request_t *request = &self->base.request;
+    wm_comm_t *own = self->base.channel.comm;
+    wm_error_t err;
+    wm_op_t *op;
+    if (!wm_later_is_asked(own)) {
+        *on = wm_py_mpi_comm_new(self->handle);
+        return *on != NULL ? 1 : -1;
+    }
+    int code = wm_py_native_again(own, self->read, &op, on);
+    if (code != 0)
+        return code;
+    if (wm_py_request_start(op, &request->base.ob_mpi, &err) < 0) {
+        wm_op_release(op); // it ends by itself
+        wm_py_raise(&err);
+        return -1;
+    }
+    request->op = op;
+    return 0;
+}
+
+static int
+begin_by_mpi(repeated_t *self, PyObject *on)
+{
+    PyObject *words[MOST] = {(PyObject *)self, on};
+    Py_ssize_t count = PyTuple_GET_SIZE(self->args);
+    Py_ssize_t named = self->names != NULL ? PyTuple_GET_SIZE(self->names) : 0;
+    for (Py_ssize_t i = 0; i < count; ++i)
+        words[2 + i] = PyTuple_GET_ITEM(self->args, i);
+    PyObject *none = PyObject_Vectorcall(
+        self->again, words, (size_t)(2 + count - named), self->names);
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
+}
+
+PyDoc_STRVAR(
+    start_doc,
+    "Start($self, /)\n--\n\n"
+    "Begin the collective once more, behind the work that is on the\n"
+    "arrays' streams now. Ranks may start several in different\n"
+    "orders. Raises MPI.Exception where it is under way already, and\n"
+    "what its nonblocking form would.");
+
+static PyObject *
+repeated_start(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    repeated_t *self = (repeated_t *)object;
+    PyObject *on = NULL;
+    if (wm_py_prequest_prepare(&self->base) < 0)
+        return NULL;
+    int code = begin(self, &on);
+    if (code > 0)
+        code = begin_by_mpi(self, on);
+    Py_XDECREF(on);
+    self->base.starting = false;
+    return code == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+PyDoc_STRVAR(free_doc, "Free($self, /)\n--\n\n"
+                       "Let go of the request. Raises MPI.Exception while its "
+                       "collective is\nunder way, as MPI has it.");
+
+static PyObject *
+repeated_free(PyObject *object, PyObject *unused)
+{
+    repeated_t *self = (repeated_t *)object;
+    wm_comm_t *own = self->base.channel.comm;
+    if (wm_py_request_is_active(&self->base.request)) {
+        wm_py_mpi_fail(MPI_ERR_REQUEST,
+                       "the persistent collective is active: wait for it "
+                       "before it is freed");
+        return NULL;
+    }
+    PyObject *none = wm_py_prequest_free(object, unused);
+    if (none == NULL)
+        return NULL;
+    MPI_Comm handle = self->handle;
+    self->handle = MPI_COMM_NULL;
+    clear_own(self);
+    close_own(own, handle);
+    return none;
+}
+
+static PyMethodDef methods[] = {
+    {"Start", repeated_start, METH_NOARGS, start_doc},
+    {"Free", repeated_free, METH_NOARGS, free_doc},
+    {0},
+};
+
+PyDoc_STRVAR(
+    repeated_doc,
+    "A collective of a wm.Comm that is begun many times (Allreduce_init,\n"
+    "…), from GPU to GPU.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)repeated_doc},
+    {Py_tp_dealloc, repeated_dealloc},
+    {Py_tp_traverse, repeated_traverse},
+    {Py_tp_clear, repeated_clear},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+PyType_Spec wm_py_repeated_spec = {
+    .name = "warpmpi.CollectiveRequest",
+    .basicsize = sizeof(repeated_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+// The arguments, which the program may change: lists as tuples, and without
+// `info`, which no nonblocking form has. *args NULL, maybe with an exception,
+// where mpi4py is to say what is wrong with them.
+static void
+take_arguments(Py_ssize_t most, PyObject *const *given, Py_ssize_t positions,
+               PyObject *keywords, PyObject **args, PyObject **names)
+{
+    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
+    PyObject *values = PyList_New(0), *words = PyList_New(0);
+    bool taken = values != NULL && words != NULL && positions <= most + 1;
+    for (Py_ssize_t i = 0; i < positions + named && taken; ++i) {
+        PyObject *name = i < positions
+                             ? NULL
+                             : PyTuple_GET_ITEM(keywords, i - positions);
+        if (name == NULL ? i == most
+                         : PyUnicode_CompareWithASCIIString(name, "info") == 0)
+            continue;
+        PyObject *value = PyList_Check(given[i]) ? PyList_AsTuple(given[i])
+                                                 : Py_NewRef(given[i]);
+        taken = value != NULL && PyList_Append(values, value) == 0
+                && (name == NULL || PyList_Append(words, name) == 0);
+        Py_XDECREF(value);
+    }
+    taken = taken && PyList_GET_SIZE(values) <= MOST - 2;
+    *args = taken ? PyList_AsTuple(values) : NULL;
+    *names = *args != NULL && PyList_GET_SIZE(words) > 0
+                 ? PyList_AsTuple(words)
+                 : NULL;
+    Py_XDECREF(values);
+    Py_XDECREF(words);
+}
+
+// Whether MPI has no persistent collectives. -1 with an exception.
+static int
+are_lacking(void)
+{
+    PyObject *told = wm_py_cold("warpmpi._staging.collectives",
+                                "lacks_persistent", "()");
+    int lacking = told != NULL ? PyObject_IsTrue(told) : -1;
+    Py_XDECREF(told);
+    return lacking;
+}
+
+static PyObject *
+new_request(PyObject *comm, wm_comm_t *own)
+{
+    wm_channel_t channel = {.comm = own, .device = -1};
+    wm_envelope_t envelope = wm_py_channel_envelope(&channel, MPI_PROC_NULL, 0,
+                                                    false);
+    wm_message_t message;
+    if (wm_py_message_parse_typed(Py_None, true, "buf", &message) < 0)
+        return NULL;
+    return wm_py_prequest_new(wm_py_state->repeated_type, comm, &channel,
+                              Py_None, false, &envelope, &message);
+}
+
+int
+wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+                   Py_ssize_t given, PyObject *keywords, bool plain,
+                   PyObject *again, PyObject **result)
+{
+    wm_channel_t channel;
+    wm_error_t err;
+    wm_comm_t *own;
+    MPI_Comm handle;
+    if (wm_py_channel_get(self, &channel) < 0) {
+        PyErr_Clear();
+        return 1;
+    }
+    int lacking = are_lacking();
+    if (lacking < 0 || (lacking == 0 && !wm_later_is_asked(channel.comm)))
+        return lacking < 0 ? -1 : 1;
+    PyObject *taken = NULL, *names = NULL, *read = NULL;
+    if (!plain || lacking)
+        take_arguments(wm_py_native_count(kind), args, given, keywords, &taken,
+                       &names);
+    Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    if (taken != NULL && !plain)
+        read = wm_py_native_read(kind, channel.comm,
+                                 ((PyTupleObject *)taken)->ob_item,
+                                 PyTuple_GET_SIZE(taken) - named, names);
+    bool failed = !lacking && PyErr_Occurred() != NULL
+                  && (PyErr_ExceptionMatches(wm_py_state->cuda_error)
+                      || PyErr_ExceptionMatches(PyExc_MemoryError));
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace); // of others MPI, or mpi4py, will tell
+    const wm_coll_t *call = read != NULL ? &wm_py_native_asked(read)->call
+                                         : NULL;
+    wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};
+    int code;
+    WM_PY_UNLOCKED(code = wm_repeated_open(channel.comm, kind, call,
+                                           failed ? WM_ERR_CUDA : 0, lacking,
+                                           &own, &handle, &err));
+    repeated_t *made = NULL;
+    if (failed) {
+        PyErr_Restore(type, value, trace);
+        type = value = trace = NULL;
+    }
+    else if (code < 0)
+        wm_py_raise(&err);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    if (code == 0 && taken == NULL)
+        PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
+                     wm_call_name(kind));
+    else if (code == 0)
+        made = (repeated_t *)new_request(self, own);
+    if (made != NULL) {
+        made->handle = handle;
+        made->again = Py_NewRef(again);
+        made->args = taken;
+        made->names = names;
+        made->read = read;
+        *result = (PyObject *)made;
+        return 0;
+    }
+    if (code == 0)
+        close_own(own, handle);
+    Py_XDECREF(taken);
+    Py_XDECREF(names);
+    Py_XDECREF(read);
+    return code == 0 ? -1 : code;
+}

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives whose ranks have GPU memory and host memory in any mix."""
+
+import pytest
+
+import kinds
+import warpmpi as wm
+from cases import NAMES, ROOTED, Case, takes_in_place
+
+pytestmark = [
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+    pytest.mark.ranks(2),
+]
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    ring = wm.Comm(world).Create_cart([world.size], [world.size > 2])
+    yield ring
+    ring.Free()
+
+
+def blocking(comm, case):
+    def begin():
+        getattr(comm, case.name)(*case.args)
+
+    return begin, lambda: None, lambda: None
+
+
+def nonblocking(comm, case):
+    name, requests = case.name, []
+
+    def begin():
+        call = getattr(comm, "I" + name[0].lower() + name[1:])
+        requests.append(call(*case.args))
+
+    return begin, lambda: requests.pop().Wait(), lambda: None
+
+
+def persistent(comm, case):
+    try:
+        request = getattr(comm, case.name + "_init")(*case.args)
+    except NotImplementedError:
+        pytest.skip("this MPI has no persistent collectives")
+    return request.Start, request.Wait, request.Free
+
+
+FORMS = [blocking, nonblocking, persistent]
+CALLS = [(name, False) for name in NAMES]
+CALLS += [(name, True) for name in NAMES if takes_in_place(name)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("name", "in_place"),
+    CALLS,
+    ids=lambda value: {True: "in_place", False: "apart"}.get(value, value),
+)
+def test_every_mix(comm, name, in_place, form):
+    """Each set of ranks has GPU arrays once, and the others host arrays."""
+    for root in {0, comm.size - 1} if name in ROOTED else {0}:
+        for mix in range(1 << comm.size):
+            kind = "device" if mix >> comm.rank & 1 else "host"
+            case = Case(
+                comm, name, lambda a, k=kind: kinds.make(k, a), root, in_place
+            )
+            begin, end, free = form(comm, case)
+            for scale in (1, 2):
+                case.prepare(scale)
+                begin()
+                end()
+                case.check(scale)
+            free()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mixes_are_under_way_together(comm, name):
+    """Nonblocking and persistent ones of all mixes at once."""
+    began = []
+    for mix in range(1 << min(comm.size, 3)):
+        kind = "device" if mix >> comm.rank & 1 else "host"
+        for form in (nonblocking, persistent):
+            case = Case(comm, name, lambda a, k=kind: kinds.make(k, a))
+            began.append((case, *form(comm, case)))
+    for case, begin, _, _ in began:
+        case.prepare(3)
+        begin()
+    for case, _, end, free in began[::-1]:
+        end()
+        case.check(3)
+        free()
