@@ -6,6 +6,7 @@
 #include "array/kernels.h"
 
 #define BLOCK 256 // two of them have room where one of 512 has
+#define SLOTS 4
 #define LONGEST_SLOT 65536
 #define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
 
@@ -41,10 +42,10 @@ wm_pipes_fit(size_t nbytes, int size, int blocks)
     size_t others = size > 1 ? (size_t)size - 1 : 1;
     uint32_t channels = least(WM_PIPES_CHANNELS, MOST_PAIRS / others);
     channels = least(channels, blocks > 1 ? (size_t)blocks : 1);
-    size_t each = (nbytes - WM_PIPES_HEAD)
-                  / (channels * others * WM_PIPES_SLOTS);
+    size_t each = (nbytes - WM_PIPES_HEAD) / (channels * others * SLOTS);
     return (wm_pipes_t){
         .channels = channels,
+        .slots = SLOTS,
         .slot_bytes = least(LONGEST_SLOT,
                             each / WM_PIPES_ALIGN * WM_PIPES_ALIGN),
     };
@@ -113,6 +114,7 @@ wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
         return code;
     int kernel = reduces ? wm_reduce_row(type, op, &params->op) : KERNEL_move;
     params->channels = pipes->channels;
+    params->slots = pipes->slots;
     params->slot_bytes = pipes->slot_bytes;
     measure(params);
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),

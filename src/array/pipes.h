@@ -14,6 +14,7 @@
 // What all ranks' pipes are like.
 typedef struct {
     uint32_t channels;
+    uint32_t slots; // so far may one who gives be ahead
     uint32_t slot_bytes;
 } wm_pipes_t;
 
@@ -26,7 +27,7 @@ wm_pipes_fit(size_t nbytes, int size, int blocks);
 WM_MUST_CHECK int
 wm_pipes_prepare(int device, wm_error_t *err);
 
-// Enqueues a kernel. `params`: all but channels, slot_bytes, steps, unit,
+// Enqueues a kernel. `params`: all but what `pipes` says, steps, unit,
 // overlaid and op, which are found here; what is taken is reduced by `op`, to
 // one place, where `reduces`, and wm_reduce_takes().
 WM_MUST_CHECK int

@@ -9,8 +9,7 @@
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
 #define BLOCK_BYTES ((size_t)16 << 10) // of a copy, before another shares it
-// Longer copies are better off with a copy engine: 16 MiB in units of 16
-// bytes, less in others.
+// Longer copies are better off with a copy engine, unless units are wide.
 #define MOST_UNITS ((size_t)1 << 20)
 
 static struct {
@@ -48,7 +47,8 @@ widest_unit(const wm_pull_t *pull)
 bool
 wm_pull_serves(const wm_pull_t *pull)
 {
-    return pull->nbytes <= MOST_UNITS * widest_unit(pull);
+    uint32_t unit = widest_unit(pull);
+    return unit == 16 || pull->nbytes <= MOST_UNITS * unit;
 }
 
 // Blocks of a copy, as many as the longest one wants and all find room for.

@@ -53,9 +53,8 @@ give_line(const wm_boxes_view &view, uint32_t to, uint32_t line)
         return;
     const uint64_t value = load_line(view, p.src + block_at(p.gives, to) + at,
                                      p.gives.nbytes - at);
-    if (has_room(view, to))
-        wm_store_line(box_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
-                      value, view.number);
+    wm_store_line(box_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
+                  value, view.number);
 }
 
 // The lines of `count` ranks from `first` on, all asked for before any is
@@ -112,7 +111,8 @@ move_boxes(const wm_boxes_view &view)
     const uint32_t in = lines_of_side(p.takes);
     const uint32_t lines = out > in ? out : in;
     const uint32_t first = wm_meeting_thread(), step = wm_meeting_threads();
-    for (uint32_t i = first; i < p.size * lines; i += step) {
+    const bool room = wm_meeting_works() && await_room(view);
+    for (uint32_t i = first; i < p.size * lines && room; i += step) {
         const uint32_t to = (p.rank + i / lines) % p.size;
         if (to != p.rank)
             give_line(view, to, i % lines);
@@ -200,7 +200,8 @@ fold_boxes(rule_t rule, const wm_boxes_view &view)
     const uint32_t step = wm_meeting_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = p.takes.count > 0 ? lines_of_side(p.takes) : 0;
-    for (uint32_t at = first; at < out; at += step)
+    const bool room = wm_meeting_works() && await_room(view);
+    for (uint32_t at = first; at < out && room; at += step)
         for (uint32_t k = 1; k < p.size; k++)
             for (uint32_t i = 0; i < EACH; i++)
                 give_line(view, (p.rank + k) % p.size, at + i);

@@ -51,9 +51,8 @@ has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
            && wm_has_gone(view.ranks[rank], view.p.past, looks);
 }
 
-// The box that this exchange writes was read in the last but one.
 WM_DEVICE bool
-has_room(const wm_boxes_view &view, uint32_t to)
+await_room_of(const wm_boxes_view &view, uint32_t to)
 {
     for (uint32_t looks = 1;; looks++) {
         const bool gone = has_gone(view, to, looks);
@@ -62,6 +61,22 @@ has_room(const wm_boxes_view &view, uint32_t to)
             return !gone;
         wm_pause();
     }
+}
+
+// The boxes that this exchange writes were read in the last but one; false
+// where one will not be. All threads of a block come here, and one of them
+// looks.
+WM_DEVICE bool
+await_room(const wm_boxes_view &view)
+{
+    const wm_boxes_params_t &p = view.p;
+    bool room = true;
+    for (uint32_t k = 1; k < p.size && wm_block_leads() && room; k++) {
+        const uint32_t to = (p.rank + k) % p.size;
+        if (is_of(p.gives, to))
+            room = await_room_of(view, to);
+    }
+    return wm_block_all(room);
 }
 
 // All that was for this rank has been taken out.

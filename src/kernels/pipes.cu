@@ -37,8 +37,8 @@ slot_of(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
         uint32_t to, uint32_t number)
 {
     const uint32_t other = (from + p.size - to - 1) % p.size;
-    const uint32_t index = (channel * (p.size - 1) + other) * WM_PIPES_SLOTS
-                           + number % WM_PIPES_SLOTS;
+    const uint32_t index = (channel * (p.size - 1) + other) * p.slots
+                           + number % p.slots;
     return pipes_of(p, to) + WM_PIPES_HEAD + (size_t)index * p.slot_bytes;
 }
 
@@ -140,7 +140,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
             continue;
         const wm_pipes_end_t *end = &head->ends[channel][to];
         const uint32_t number = end->sent + step;
-        if (!await_word(p, &end->taken, number + 1 - WM_PIPES_SLOTS, to))
+        if (!await_word(p, &end->taken, number + 1 - p.slots, to))
             return false;
         copy_chunk<false>(p, slot_of(p, channel, p.rank, to, number),
                           p.src + p.gives[to].at + part.at, part.nbytes);
@@ -159,7 +159,8 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
             wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
                             head->ends[channel][to].sent + step + 1);
     }
-    wm_store_system(&head->read[channel], step + 1);
+    if (p.overlaid) // else nobody clears it
+        wm_store_system(&head->read[channel], step + 1);
     return true;
 }
 

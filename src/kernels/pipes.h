@@ -14,7 +14,6 @@
 #include "kernels/boxes.h"
 
 #define WM_PIPES_CHANNELS 64
-#define WM_PIPES_SLOTS 4   // so far may one who gives be ahead
 #define WM_PIPES_ALIGN 512 // a chunk's bytes, so that no element is cut
 
 // Of a channel and another rank, in our memory.
@@ -49,7 +48,8 @@ typedef struct {
     uint32_t done;               // this at the end
     uint32_t past; // another's word when it has done, or will never come here
     uint32_t rank, size;
-    uint32_t channels, slot_bytes, steps;
+    uint32_t channels, steps;
+    uint32_t slots, slot_bytes; // of a channel and rank, and of each
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
     uint32_t overlaid; // what is taken may lie over what is given
     uint32_t op;

@@ -98,7 +98,7 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
     const uint32_t lines = wide_lines_of(gives);
     const char *block = view.p.src + block_at(gives, to);
     char *box = box_of(view, view.p.rank, to);
-    if (!is_of(gives, to) || !wm_warp_all(has_room(view, to)))
+    if (!is_of(gives, to))
         return;
     for (uint32_t base = mine.first; base < lines;
          base += WIDE_AT_ONCE * mine.step) {
@@ -231,6 +231,8 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
 WM_DEVICE void
 give_all_wide(const wm_boxes_view &view)
 {
+    if (!await_room(view))
+        return;
     for (uint32_t lane = wm_first_wide_lane(); lane < 8;
          lane = wm_next_wide_lane(lane))
         for (uint32_t k = 1; k < view.p.size; k++)

@@ -8,6 +8,7 @@
 #include "array/boxes.h"
 #include "array/pipes.h"
 #include "comm/coll/laid.h"
+#include "comm/coll/shared.h"
 
 // All ranks' boxes, of lines and of wide ones, which share their head and
 // their numbers, and their pipes.
@@ -40,24 +41,33 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for them: pipes, wide boxes, the head of boxes, boxes.
-#define WM_BY_KERNELS_PIPES ((size_t)17 << 20)
-#define WM_BY_KERNELS_WIDE ((size_t)13 << 20)
-#define WM_BY_KERNELS_BOXES ((size_t)2 << 20)
-#define WM_BY_KERNELS_BYTES                                                   \
-    (WM_BY_KERNELS_PIPES + WM_BY_KERNELS_WIDE + WM_BY_KERNELS_BOXES)
+// A rank's memory for them: pipes, wide boxes, boxes from their head on; or
+// only such as short ones take.
+#define WM_BY_KERNELS_BYTES ((size_t)57 << 19)
+#define WM_BY_KERNELS_SHORT_BYTES ((size_t)6 << 20)
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int
 wm_by_kernels_clear(int device, char *memory, wm_error_t *err);
 
-// `memory`: of all ranks, as this one sees it, each with its word in `ranks`,
-// whose boxes are filled in here; `blocks` of a kernel find room on any GPU at
-// once; `linked`: all links keep wide lines together.
 WM_MUST_CHECK int
-wm_by_kernels_open(wm_by_kernels_t *exchange, int device, char *const *memory,
-                   wm_boxes_rank_t *ranks, int rank, int size, int blocks,
-                   bool linked, wm_error_t *err);
+wm_by_kernels_clear_short(int device, char *memory, wm_error_t *err);
+
+// Loads the kernels, which may wait for the device.
+WM_MUST_CHECK int
+wm_by_kernels_prepare(int device, wm_error_t *err);
+
+// `pipes`: not for short ones alone; each rank has its word in `ranks`, whose
+// boxes are filled in here.
+WM_MUST_CHECK int
+wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
+                   bool pipes, wm_boxes_rank_t *ranks, int rank,
+                   wm_error_t *err);
+
+// Whether it is short: it goes through boxes, of such lines as serve it best.
+// Alike on all ranks that were asked for the same.
+bool
+wm_by_kernels_is_short(const wm_by_kernels_t *exchange, const wm_laid_t *laid);
 
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.

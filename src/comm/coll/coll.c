@@ -6,6 +6,7 @@
 
 #include "array/access.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/by_boxes.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
 #include "comm/coll/part.h"
@@ -247,10 +248,16 @@ bcast_native(wm_comm_t *comm, const wm_coll_t *call, wm_native_t *native,
         return code;
     if (!agreed->stays)
         return agreed->slabs ? wm_by_slabs_call(comm, call, &nothing, err) : 1;
+    code = wm_by_boxes_call(comm, call, native, err);
+    if (code <= 0)
+        return code;
+    bool untried = wm_by_boxes_are(native, WM_BOXES_UNTRIED);
     wm_native_facts(native, &facts);
     wm_plan_bcast(&facts, &plan);
-    return wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
+    code = wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
                          &nothing, err);
+    wm_by_boxes_open(comm, native, untried);
+    return code;
 }
 
 static int
@@ -275,6 +282,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .slabs = slabs_serve(comm, &call, buffer->nbytes),
         .code = wm_native_begin(&native, comm, &given, err),
     };
+    native.said.boxes = wm_by_boxes_state(comm, &call, &native);
     int code = native.capable
                    ? bcast_native(comm, &call, &native, &agreed, err)
                    : 1;
@@ -490,6 +498,7 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
     agreed.code = begun;
     agreed.native = native;
     agreed.nbytes = WM_SAID_BYTES;
+    native->said.boxes = wm_by_boxes_state(comm, asked, native);
     int code = wm_agreement_make(comm, &agreed, err);
     if (code < 0)
         return code;
@@ -499,10 +508,16 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
         .nbytes = asked->receive->nbytes,
         .element = asked->size,
     };
+    code = wm_by_boxes_call(comm, asked, native, err);
+    if (code <= 0)
+        return code;
+    bool untried = wm_by_boxes_are(native, WM_BOXES_UNTRIED);
     wm_native_facts(native, &facts);
-    return wm_plan_allreduce(&facts, &plan)
+    code = wm_plan_allreduce(&facts, &plan)
                ? wm_native_run(native, &plan, type, op, &nothing, err)
                : 1;
+    wm_by_boxes_open(comm, native, untried);
+    return code;
 }
 
 int
@@ -553,6 +568,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
+    part.native.said.boxes = wm_by_boxes_state(comm, call, &part.native);
     agreed.nbytes = wm_part_nbytes(&part);
     agreed.rides_all = wm_part_ride(&part, &agreed.nbytes);
     agreed.slabs = wm_by_slabs_serves(comm, call);
@@ -566,13 +582,21 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         code = 1;
     if (code == 0)
         code = wm_part_compare(&part, err);
-    if (code == 0)
+    if (code == 0 && !by_slabs
+        && (code = wm_by_boxes_call(comm, call, &part.native, err)) <= 0) {
+        wm_native_end(&part.native);
+        return code;
+    }
+    bool untried = code > 0 && agreed.stays
+                   && wm_by_boxes_are(&part.native, WM_BOXES_UNTRIED);
+    if (code >= 0 && (by_slabs || agreed.stays))
         code = !wm_part_plan(&part, &plan, &wrong);
     if (code == 0 && by_slabs)
         code = wm_by_slabs_call(comm, call, &wrong, err);
     else if (code == 0)
         code = wm_native_run(&part.native, &plan, part.type, part.op, &wrong,
                              err);
+    wm_by_boxes_open(comm, &part.native, untried);
     wm_native_end(&part.native);
     return code;
 }

@@ -60,6 +60,7 @@ sort(const wm_native_run_t *run, phase_t *phase)
     phase->pulls.count = 0;
     phase->pulls.signal.word = NULL;
     phase->others = 0;
+    const wm_move_t *pulled = NULL;
     for (int i = 0; i < run->plan->count; ++i) {
         const wm_move_t *move = &run->plan->moves[i];
         wm_pull_t *pull = &phase->pulls.pulls[phase->pulls.count];
@@ -69,9 +70,16 @@ sort(const wm_native_run_t *run, phase_t *phase)
             phase->kernel = move->count > 1 || move->spread;
             phase->alone[phase->others++] = move;
         }
-        else if (pull->dst != pull->src)
+        else if (pull->dst != pull->src) {
+            pulled = move;
             ++phase->pulls.count;
+        }
     }
+    if (phase->pulls.count != 1)
+        return;
+    phase->pulls.count = 0; // one is better off with a copy engine
+    phase->kernel = false;
+    phase->alone[phase->others++] = pulled;
 }
 
 // Where the result of a move is to be: of those that are spread, ours first,

@@ -94,9 +94,14 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     size_t once = (size - 1) * facts->nbytes; // that come over the links
     size_t twice = size > 1 ? 2 * once / size : 0;
     bool writable = facts->writable && size > 1;
-    size_t more = writable ? MEETING_BYTES : PHASE_BYTES;
+    // Of two ranks as much comes, but half of it is written, not read, and a
+    // link does both at once.
+    bool spreads = writable
+                   && (once > twice + MEETING_BYTES
+                       || facts->nbytes > MEETING_BYTES);
     begin(plan);
-    if (!facts->aliased && (!facts->readable || once <= twice + more))
+    if (!facts->aliased && !spreads
+        && (writable || !facts->readable || once <= twice + PHASE_BYTES))
         reduce_all(facts, plan);
     else if (writable)
         reduce_and_spread(facts, plan);

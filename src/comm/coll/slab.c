@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "comm/coll/slab.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,18 +16,14 @@
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-#define DEVICE_HALF ((size_t)15 << 20)
+#define DEVICE_HALF ((size_t)14 << 20)
 #define ENDED 0xffff   // a step: the last
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 #define NAP_NS 100000
 #define NAPS 50000 // in vain
 
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
-
-typedef struct {
-    wm_mapping_t *mapping; // NULL: ours
-    char *slab;
-} rank_t;
+_Static_assert(2 * DEVICE_HALF <= WM_BY_KERNELS_BYTES, "what is shared");
 
 struct wm_slabs {
     pthread_mutex_t lock;
@@ -37,59 +32,28 @@ struct wm_slabs {
     int device, rank, size;
     bool on_host;             // page-locked memory of the ranks' segments
     size_t half;              // bytes
-    wm_block_t *block;        // NULL: a bay
+    wm_shared_t *shared;      // NULL: bays
     int bay;                  // of ours; -1: none
     CUstream stream;          // of this call
     uint64_t last;            // id of the last one's
     CUevent ended;            // recorded behind the last
-    bool by_kernels;          // the block is their memory, else halves
-    wm_told_t told;           // likewise
-    wm_by_kernels_t exchange; // of the calls that were begun
+    bool by_kernels;          // what is shared is theirs, else halves
+    wm_told_t told;           // of the calls that were begun
+    wm_by_kernels_t exchange; // likewise
     uint32_t turn;            // of the halves: the next one that is used
     uint64_t capture;         // of the last call
     uint32_t turns;           // taken so far, in its graph or in all
     uint32_t meets;           // in its graph, so far
     size_t pieces;            // of the last one that took a turn
     wm_error_t lost;          // code 0: they are alike so far
-    rank_t ranks[];
+    char *slabs[];            // of each rank, as this one sees them
 };
 
 // What a rank says of itself when slabs are made.
 typedef struct {
-    wm_place_t place;
     int bay;
     uint32_t streams;
-    CUuuid device;
-    int multiprocessors;
-    bool mps;
 } said_t;
-
-static int
-allocate_block(wm_slabs_t *slabs, said_t *said, bool *unreached,
-               wm_error_t *err)
-{
-    wm_pointer_t memory;
-    const wm_device_t *device;
-    int code = wm_device_get(slabs->device, &device, err);
-    if (code == 0)
-        code = wm_block_alloc(slabs->device, WM_BY_KERNELS_BYTES,
-                              &slabs->block, err);
-    if (code < 0)
-        return code;
-    char *slab = wm_block_pointer(slabs->block);
-    code = wm_by_kernels_clear(slabs->device, slab, err);
-    if (code < 0)
-        return code;
-    said->device = device->uuid;
-    said->multiprocessors = device->multiprocessors;
-    said->mps = device->mps;
-    slabs->ranks[slabs->rank].slab = slab;
-    wm_block_describe(slabs->block, &memory);
-    wm_engine_lock();
-    *unreached = wm_place_export(slab, &memory, &said->place, NULL) < 0;
-    wm_engine_unlock();
-    return 0;
-}
 
 static int
 take_bay(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
@@ -106,20 +70,18 @@ take_bay(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
                               WM_BAYS);
 }
 
+// What is this rank's alone.
 static int
-allocate(wm_slabs_t *slabs, said_t *said, bool *unreached, wm_error_t *err)
+prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
 {
-    int code = slabs->on_host ? take_bay(slabs, said, err)
-                              : allocate_block(slabs, said, unreached, err);
+    int code = slabs->on_host ? take_bay(slabs, said, err) : 0;
     if (code == 0)
         code = wm_event_create(slabs->device, &slabs->ended, err);
     // Later, streams that wait for others could keep it from being loaded.
     if (code == 0)
         code = wm_reduce_prepare(slabs->device, err);
     if (code == 0 && !slabs->on_host)
-        code = wm_boxes_prepare(slabs->device, err);
-    if (code == 0 && !slabs->on_host)
-        code = wm_pipes_prepare(slabs->device, err);
+        code = wm_by_kernels_prepare(slabs->device, err);
     if (code < 0)
         return code;
     if (slabs->captured)
@@ -132,82 +94,21 @@ allocate(wm_slabs_t *slabs, said_t *said, bool *unreached, wm_error_t *err)
 }
 
 static int
-map_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
-        wm_error_t *err)
+find_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
+         wm_error_t *err)
 {
-    rank_t *of = &slabs->ranks[rank];
     int code = wm_node_register(peer, false, slabs->device, err);
-    if (code == 0 && slabs->on_host)
+    if (!slabs->on_host)
+        slabs->slabs[rank] = slabs->shared->ranks[rank].memory;
+    else if (code == 0)
         code = wm_node_register_bay(peer, said->bay, slabs->device, err);
     if (code == 0 && slabs->on_host)
-        of->slab = wm_bay_pointer(peer, said->bay);
-    if (code < 0 || slabs->on_host || rank == slabs->rank)
-        return code;
-    code = wm_mapping_reach(peer, &said->place, slabs->device, &of->mapping,
-                            err);
-    if (code == 0)
-        of->slab = wm_mapping_at(of->mapping, &said->place);
+        slabs->slabs[rank] = wm_bay_pointer(peer, said->bay);
     return code;
 }
 
-// Blocks of a kernel of each rank that find room on all GPUs at once; 0 where
-// processes share one and have it in turn, as each would wait out its turn.
 static int
-blocks_at_once(const wm_comm_t *comm)
-{
-    int least = INT_MAX;
-    for (int rank = 0; rank < comm->size; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
-        int sharers = 0;
-        for (int i = 0; i < comm->size; ++i) {
-            const said_t *other = wm_agree_said(comm->gates, i);
-            sharers += memcmp(&said->device, &other->device,
-                              sizeof said->device)
-                       == 0;
-        }
-        int blocks = sharers == 1 || said->mps
-                         ? said->multiprocessors / sharers
-                         : 0;
-        least = blocks < least ? blocks : least;
-    }
-    return least;
-}
-
-static int
-are_linked(const wm_slabs_t *slabs, const wm_comm_t *comm, bool *linked,
-           wm_error_t *err)
-{
-    int code = 0;
-    *linked = true;
-    for (int rank = 0; rank < comm->size && code == 0 && *linked; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
-        code = wm_device_is_linked(slabs->device, &said->device, linked, err);
-    }
-    return code;
-}
-
-// All have mapped all memory, and are linked, or not.
-static int
-open_kernels(wm_slabs_t *slabs, int blocks, bool linked, wm_error_t *err)
-{
-    wm_boxes_rank_t ranks[WM_BOXES_RANKS];
-    char *memory[WM_BOXES_RANKS];
-    for (int rank = 0; rank < slabs->size; ++rank) {
-        wm_word_op_t word = wm_gates_stream_word(slabs->gates, rank, 0);
-        memory[rank] = slabs->ranks[rank].slab;
-        ranks[rank] = (wm_boxes_rank_t){
-            .word = (const uint32_t *)word.word,
-            .base = word.value,
-        };
-    }
-    slabs->by_kernels = blocks > 0;
-    slabs->exchange.counted = slabs->captured;
-    return wm_by_kernels_open(&slabs->exchange, slabs->device, memory, ranks,
-                              slabs->rank, slabs->size, blocks, linked, err);
-}
-
-static int
-map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
+find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
@@ -215,24 +116,35 @@ map(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
         const said_t *said = wm_agree_said(comm->gates, rank);
         if (!slabs->captured)
             wm_gates_set_streams(slabs->gates, rank, said->streams);
-        code = map_one(slabs, comm->peers[rank], rank, said, err);
+        code = find_one(slabs, comm->peers[rank], rank, said, err);
     }
     wm_engine_unlock();
     return code;
 }
 
+static int
+open_kernels(wm_slabs_t *slabs, wm_error_t *err)
+{
+    wm_boxes_rank_t ranks[WM_BOXES_RANKS];
+    for (int rank = 0; rank < slabs->size; ++rank) {
+        wm_word_op_t word = wm_gates_stream_word(slabs->gates, rank, 0);
+        ranks[rank] = (wm_boxes_rank_t){
+            .word = (const uint32_t *)word.word,
+            .base = word.value,
+        };
+    }
+    slabs->by_kernels = slabs->shared->blocks > 0;
+    slabs->exchange.counted = slabs->captured;
+    return wm_by_kernels_open(&slabs->exchange, slabs->shared, true, ranks,
+                              slabs->rank, err);
+}
+
 static void
 discard(wm_slabs_t *slabs)
 {
-    wm_engine_lock();
-    for (int rank = 0; rank < slabs->size; ++rank)
-        if (slabs->ranks[rank].mapping != NULL)
-            wm_mapping_release(slabs->ranks[rank].mapping);
-    wm_engine_unlock();
+    wm_shared_free(slabs->shared);
     if (slabs->ended != NULL)
         wm_event_destroy(slabs->device, slabs->ended);
-    if (slabs->block != NULL)
-        wm_block_free(slabs->block, 0, NULL, NULL);
     if (slabs->bay >= 0) {
         wm_engine_lock();
         wm_bay_release(slabs->bay);
@@ -246,7 +158,7 @@ static wm_slabs_t *
 new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
 {
     size_t size = (size_t)comm->size;
-    wm_slabs_t *slabs = calloc(1, sizeof *slabs + size * sizeof(rank_t));
+    wm_slabs_t *slabs = calloc(1, sizeof *slabs + size * sizeof(char *));
     if (slabs == NULL)
         return NULL;
     pthread_mutex_init(&slabs->lock, NULL);
@@ -261,62 +173,41 @@ new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
     return slabs;
 }
 
-// Where one has failed all raise; of what one cannot reach all hear, and
-// whether all are linked.
-static int
-tell_all(wm_comm_t *comm, int code, bool *unreached, bool *linked,
-         wm_error_t *err)
-{
-    wm_agreement_t agreed = {
-        .call = WM_CALL_ON_STREAM,
-        .code = code,
-        .stages = *unreached,
-        .slabs = *linked,
-    };
-    code = wm_agreement_make(comm, &agreed, err);
-    *unreached = agreed.stages;
-    *linked = agreed.slabs;
-    return code;
-}
-
 static int
 make(wm_comm_t *comm, wm_slabs_t *slabs, bool *unreached, wm_error_t *err)
 {
     said_t said = {.streams = 0};
     wm_agree_t agree = {.nbytes = 0};
-    bool linked = false;
     int code = slabs == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : allocate(slabs, &said, unreached, err);
-    code = tell_all(comm, code, unreached, &linked, err);
+                   : prepare(slabs, &said, err);
+    code = wm_shared_tell(comm, code, unreached, NULL, err);
+    if (code == 0 && !slabs->on_host)
+        code = wm_shared_make(comm, slabs->device, WM_BY_KERNELS_BYTES,
+                              wm_by_kernels_clear, &slabs->shared, unreached,
+                              err);
     if (code < 0 || *unreached)
         return code;
     code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
     if (code < 0)
         return code;
-    int blocks = blocks_at_once(comm);
-    code = map(slabs, comm, err);
+    code = find_all(slabs, comm, err);
     if (code == 0 && !slabs->on_host)
-        code = are_linked(slabs, comm, &linked, err);
+        code = open_kernels(slabs, err);
     if (code < 0 && wm_mapping_is_refused(code, err)) {
         *unreached = true;
         code = 0;
     }
-    code = tell_all(comm, code, unreached, &linked, err);
-    if (code < 0 || *unreached || slabs->on_host)
-        return code;
-    bool nobody = false, none = false; // that is unreached, or is asked
-    code = open_kernels(slabs, blocks, linked, err);
-    return tell_all(comm, code, &nobody, &none, err);
+    return wm_shared_tell(comm, code, unreached, NULL, err);
 }
 
 int
 wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
               wm_error_t *err)
 {
-    bool unreached = !wm_native_is_reached(comm), on_host, none = false;
+    bool unreached = !wm_native_is_reached(comm), on_host;
     wm_slabs_t *slabs;
-    code = tell_all(comm, code, &unreached, &none, err);
+    code = wm_shared_tell(comm, code, &unreached, NULL, err);
     if (code < 0)
         return code;
     do { // where others turn out to be out of reach, once more
@@ -463,7 +354,7 @@ char *
 wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece)
 {
     slabs->pieces = piece + 1;
-    return slabs->ranks[rank].slab + (slabs->turn + piece) % 2 * slabs->half;
+    return slabs->slabs[rank] + (slabs->turn + piece) % 2 * slabs->half;
 }
 
 int

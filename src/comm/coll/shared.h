@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory of each rank's GPU that all ranks of a communicator have mapped, and
+// what is known of these GPUs. Made by all ranks in one call; GIL released by
+// the caller, engine lock not held.
+#ifndef WM_COMM_COLL_SHARED_H
+#define WM_COMM_COLL_SHARED_H
+
+#include "comm/comm/comm.h"
+#include "comm/node/mapping.h"
+
+typedef struct {
+    int device, size;
+    // Of a kernel of each rank, so many blocks of 512 threads find room on all
+    // GPUs at once; 0 where processes share one and have it in turn, as each
+    // would wait out its turn.
+    int blocks;
+    bool linked; // wm_device_is_linked, all of them to all
+    wm_block_t *block;
+    struct {
+        wm_mapping_t *mapping; // NULL: ours
+        char *memory;          // as this rank sees it
+    } ranks[];
+} wm_shared_t;
+
+// So many bytes of each, of `device` here, which `clear` makes ready before
+// others see it. `unreached`: a rank does not reach another's, as all hear,
+// and nothing is made; where one fails all raise.
+WM_MUST_CHECK int
+wm_shared_make(wm_comm_t *comm, int device, size_t nbytes,
+               int (*clear)(int device, char *memory, wm_error_t *err),
+               wm_shared_t **made, bool *unreached, wm_error_t *err);
+
+// NULL: nothing. When no kernel uses it any more.
+void
+wm_shared_free(wm_shared_t *shared);
+
+// By all ranks: where one has failed (`code`) all raise; of `any`, and of
+// `all`, which may be NULL, all hear whether it is true on any, or all.
+WM_MUST_CHECK int
+wm_shared_tell(wm_comm_t *comm, int code, bool *any, bool *all,
+               wm_error_t *err);
+
+#endif
