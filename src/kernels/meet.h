@@ -148,66 +148,6 @@ wm_load_far(const unit_t *from)
     return unit;
 }
 
-// A wide line (kernels/boxes.h) is eight lanes' business, each of which has 16
-// bytes of it, the last one the flag. On the host one thread is each lane in
-// turn, the last one last.
-struct alignas(16) wm_wide_t {
-    uint64_t part[2];
-};
-
-WM_DEVICE uint32_t
-wm_first_wide_lane()
-{
-    return threadIdx.x % 8;
-}
-
-WM_DEVICE uint32_t
-wm_next_wide_lane(uint32_t)
-{
-    return 8; // none
-}
-
-// Lines that a warp has at once, and which of them this thread is of.
-WM_DEVICE uint32_t
-wm_wide_lines()
-{
-    return 4;
-}
-
-WM_DEVICE uint32_t
-wm_wide_line()
-{
-    return threadIdx.x % 32 / 8;
-}
-
-// All lanes of the line write at once, and what they write is seen at once,
-// over NVLink and in the GPU's own memory.
-WM_DEVICE void
-wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
-{
-    asm volatile(
-        "st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(line + lane * 16),
-        "l"(value.part[0]), "l"(value.part[1])
-        : "memory");
-}
-
-// Likewise reading; true unless this lane is the flag's, and has not seen it.
-WM_DEVICE bool
-wm_load_wide(const char *line, uint32_t lane, uint64_t flag, wm_wide_t *value)
-{
-    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(value->part[0]), "=l"(value->part[1])
-                 : "l"(line + lane * 16)
-                 : "memory");
-    return lane != 7 || value->part[0] == flag;
-}
-
-WM_DEVICE bool
-wm_warp_all(bool mine)
-{
-    return __all_sync(0xffffffffu, mine) != 0;
-}
-
 #else
 #include "kernels/meet_host.h"
 #endif

@@ -2,6 +2,7 @@
 // Boxes of wide lines: as boxes.cu, of 112 bytes in 128.
 #include "kernels/boxes_view.h"
 #include "kernels/rule.h"
+#include "kernels/wide_line.h"
 
 #define WIDE_UNIT 16u  // bytes of a lane
 #define WIDE_UNITS 7u  // of a line
