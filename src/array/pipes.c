@@ -5,9 +5,10 @@
 
 #include "array/kernels.h"
 
-#define BLOCK 256 // two of them have room where one of 512 has
-#define SLOTS 4
-#define LONGEST_SLOT 65536
+#define BLOCK 512
+// Few and long ones: who fills one waits then until all of it has arrived.
+#define SLOTS 2
+#define LONGEST_SLOT 131072
 #define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
 
 enum {
@@ -41,7 +42,7 @@ wm_pipes_fit(size_t nbytes, int size, int blocks)
 {
     size_t others = size > 1 ? (size_t)size - 1 : 1;
     uint32_t channels = least(WM_PIPES_CHANNELS, MOST_PAIRS / others);
-    channels = least(channels, blocks > 1 ? (size_t)blocks : 1);
+    channels = least(channels, blocks > 1 ? (size_t)blocks / 2 : 1);
     size_t each = (nbytes - WM_PIPES_HEAD) / (channels * others * SLOTS);
     return (wm_pipes_t){
         .channels = channels,

@@ -343,8 +343,9 @@ def test_ranks_differ(comm):
         with pytest.raises(MPI.Exception, match="all must give the same"):
             request.Wait()
     request.Free()
-    with pytest.raises(TypeError, match="different collectives"):
-        init(comm, "Scan" if short else "Allreduce", case)
+    if not LACKING:  # else nothing is asked before they start
+        with pytest.raises(TypeError, match="different collectives"):
+            init(comm, "Scan" if short else "Allreduce", case)
 
 
 @pytest.mark.ranks(2)

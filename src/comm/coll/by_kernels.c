@@ -181,7 +181,9 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
     params.reduces = wm_by_kernels_reduces(laid, &params.takes);
-    bool overlaid = shape->reduces && !params.reduces;
+    // One rank's part, taken to where others' are given.
+    bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
+                    && params.gives.count > 0;
     return wm_boxes_launch(laid->device, boxes, laid->type, laid->op, &params,
                            overlaid, laid->stream, err);
 }
