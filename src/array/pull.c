@@ -9,6 +9,9 @@
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
 #define BLOCK_BYTES ((size_t)16 << 10) // of a copy, before another shares it
+// Of all copies, for which one block does as well: that several have ended is
+// told some microseconds later.
+#define ALONE_BYTES ((size_t)32 << 10)
 // Longer copies are better off with a copy engine, unless units are wide.
 #define MOST_UNITS ((size_t)1 << 20)
 
@@ -56,13 +59,18 @@ static int
 find_width(int device, wm_pull_params_t *params, wm_error_t *err)
 {
     const wm_device_t *facts;
-    uint64_t longest = 0;
+    uint64_t longest = 0, all = 0;
     params->width = 1;
     for (uint32_t i = 0; i < params->count; ++i) {
         if (params->pulls[i].taken != NULL)
             return 0;
+        all += params->pulls[i].nbytes;
         if (params->pulls[i].nbytes > longest)
             longest = params->pulls[i].nbytes;
+    }
+    if (all <= ALONE_BYTES && params->count <= WM_FEW_PULLS) {
+        params->width = 0;
+        return 0;
     }
     uint64_t wanted = (longest + BLOCK_BYTES - 1) / BLOCK_BYTES;
     if (wanted <= 1)
@@ -93,8 +101,9 @@ wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
     CUfunction function = atomic_load(params->count <= WM_FEW_PULLS
                                           ? &functions[device].few
                                           : &functions[device].many);
-    code = WM_CU(err, LaunchKernel, function, params->count * params->width, 1,
-                 1, BLOCK, 1, 1, 0, stream, (void *[]){params}, NULL);
+    uint32_t blocks = params->width > 0 ? params->count * params->width : 1;
+    code = WM_CU(err, LaunchKernel, function, blocks, 1, 1, BLOCK, 1, 1, 0,
+                 stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }

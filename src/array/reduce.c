@@ -12,6 +12,9 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
+// For which one block does as well: that several have ended is told some
+// microseconds later.
+#define ALONE_LOADS 8192
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -166,7 +169,10 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
     if (code < 0)
         return code;
     const uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
-    uint64_t blocks = (params->vectors + params->singles + BLOCK - 1) / BLOCK;
+    const uint64_t units = params->vectors + params->singles;
+    uint64_t blocks = units * params->n <= ALONE_LOADS
+                          ? 1
+                          : (units + BLOCK - 1) / BLOCK;
     if (blocks > most && most > 0)
         blocks = most;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),

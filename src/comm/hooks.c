@@ -2,7 +2,6 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
-#include "comm/coll/by_boxes.h"
 #include "comm/coll/later.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
@@ -69,7 +68,6 @@ drop(wm_comm_t *comm)
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
-    wm_by_boxes_free(comm->by_boxes);
     if (comm->graph_slabs != NULL)
         (void)!wm_slabs_free(comm->graph_slabs);
     if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))

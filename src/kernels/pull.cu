@@ -34,21 +34,31 @@ pull(const wm_pull_t &task, size_t thread, size_t threads)
         task.dst[i] = task.src[i];
 }
 
+WM_DEVICE void
+pull_task(const wm_pull_t &task, size_t thread, size_t threads)
+{
+    if (task.unit == 16)
+        pull<wm_pulled16>(task, thread, threads);
+    else if (task.unit == 4)
+        pull<uint32_t>(task, thread, threads);
+    else
+        pull<uint8_t>(task, thread, threads);
+}
+
 template <typename params_t>
 WM_DEVICE void
 pull_all(const params_t &p)
 {
     const size_t threads = p.width * wm_group_threads<1>();
+    const size_t each = wm_group_threads<1>() / p.count; // of one block
+    const size_t part = wm_group_thread<1>() / each;
+    if (p.width == 0 && wm_block() == 0 && part < p.count)
+        pull_task(p.pulls[part], wm_group_thread<1>() % each, each);
     for (uint32_t at = wm_block(); at < p.count * p.width; at += wm_blocks()) {
         const wm_pull_t &task = p.pulls[at / p.width];
-        const size_t thread = at % p.width * wm_group_threads<1>()
-                              + wm_group_thread<1>();
-        if (task.unit == 16)
-            pull<wm_pulled16>(task, thread, threads);
-        else if (task.unit == 4)
-            pull<uint32_t>(task, thread, threads);
-        else
-            pull<uint8_t>(task, thread, threads);
+        pull_task(task,
+                  at % p.width * wm_group_threads<1>() + wm_group_thread<1>(),
+                  threads);
         bool any;
         if (task.taken != nullptr && wm_group_ended<1>(false, &any))
             wm_store_system(task.taken, task.taken_value);

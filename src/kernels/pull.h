@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     uint32_t count;
-    uint32_t width; // blocks of each
+    uint32_t width; // blocks of each; 0: they share one
     wm_signal_t signal;
     wm_pull_t pulls[WM_PULLS];
 } wm_pull_params_t;

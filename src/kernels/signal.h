@@ -37,7 +37,6 @@ wm_grid_visible(uint32_t *ended)
     if (atomicAdd(ended, 1) + 1 < gridDim.x)
         return false;
     *ended = 0;
-    __threadfence_system();
     return true;
 }
 #else

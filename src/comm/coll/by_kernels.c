@@ -11,36 +11,20 @@
 #define WIDE_UP_TO ((size_t)2 << 20)
 #define UNLINKED_UP_TO 65536 // lines, where none are wide
 
-typedef struct {
-    size_t pipes, wide, boxes; // bytes, one behind the other
-} layout_t;
+// Bytes, one behind the other.
+#define PIPES ((size_t)17 << 20)
+#define WIDE ((size_t)19 << 19)
+#define BOXES ((size_t)2 << 20)
 
-static const layout_t layouts[] = {
-    {0, (size_t)5 << 20, (size_t)1 << 20},
-    {(size_t)17 << 20, (size_t)19 << 19, (size_t)2 << 20},
-};
-
-static int
-clear(int device, const layout_t *layout, char *memory, wm_error_t *err)
-{
-    int code = layout->pipes == 0
-                   ? 0
-                   : wm_boxes_clear(device, memory, WM_PIPES_HEAD, err);
-    return code < 0 ? code
-                    : wm_boxes_clear(device, memory + layout->pipes,
-                                     layout->wide + layout->boxes, err);
-}
+_Static_assert(PIPES + WIDE + BOXES == WM_BY_KERNELS_BYTES, "all of it");
 
 int
 wm_by_kernels_clear(int device, char *memory, wm_error_t *err)
 {
-    return clear(device, &layouts[1], memory, err);
-}
-
-int
-wm_by_kernels_clear_short(int device, char *memory, wm_error_t *err)
-{
-    return clear(device, &layouts[0], memory, err);
+    int code = wm_boxes_clear(device, memory, WM_PIPES_HEAD, err);
+    return code < 0
+               ? code
+               : wm_boxes_clear(device, memory + PIPES, WIDE + BOXES, err);
 }
 
 int
@@ -52,32 +36,28 @@ wm_by_kernels_prepare(int device, wm_error_t *err)
 
 int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   bool pipes, wm_boxes_rank_t *ranks, int rank,
-                   wm_error_t *err)
+                   wm_boxes_rank_t *ranks, int rank, wm_error_t *err)
 {
-    const layout_t *layout = &layouts[pipes];
     int size = shared->size, few = size < WM_BOXES_FEW ? size : WM_BOXES_FEW;
     for (int i = 0; i < size; ++i)
-        ranks[i].boxes = shared->ranks[i].memory + layout->pipes
-                         + layout->wide;
+        ranks[i].boxes = shared->ranks[i].memory + PIPES + WIDE;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
     exchange->own = ranks[rank].boxes;
     exchange->many = ((wm_boxes_head_t *)exchange->own)->ranks;
     exchange->boxes = (wm_boxes_t){
         .first = WM_BOXES_HEAD,
-        .nbytes = layout->boxes - WM_BOXES_HEAD,
+        .nbytes = BOXES - WM_BOXES_HEAD,
         .blocks = (uint32_t)shared->blocks,
     };
     exchange->wide = (wm_boxes_t){
-        .first = -(int64_t)layout->wide,
-        .nbytes = shared->linked ? layout->wide : 0,
+        .first = -(int64_t)WIDE,
+        .nbytes = shared->linked ? WIDE : 0,
         .wide = true,
         .blocks = (uint32_t)shared->blocks,
     };
-    exchange->before = layout->pipes + layout->wide;
-    if (pipes)
-        exchange->pipes = wm_pipes_fit(layout->pipes, size, shared->blocks);
+    exchange->before = PIPES + WIDE;
+    exchange->pipes = wm_pipes_fit(PIPES, size, shared->blocks);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
     return wm_boxes_introduce(shared->device, exchange->own, ranks, size, err);
 }
@@ -98,12 +78,6 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
                    && longest <= wm_boxes_room(&exchange->wide, size)
                ? &exchange->wide
                : NULL;
-}
-
-bool
-wm_by_kernels_is_short(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
-{
-    return choose(exchange, laid) != NULL;
 }
 
 void

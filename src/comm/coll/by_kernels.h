@@ -41,33 +41,21 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for them: pipes, wide boxes, boxes from their head on; or
-// only such as short ones take.
+// A rank's memory for them: pipes, wide boxes, boxes from their head on.
 #define WM_BY_KERNELS_BYTES ((size_t)57 << 19)
-#define WM_BY_KERNELS_SHORT_BYTES ((size_t)6 << 20)
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int
 wm_by_kernels_clear(int device, char *memory, wm_error_t *err);
 
-WM_MUST_CHECK int
-wm_by_kernels_clear_short(int device, char *memory, wm_error_t *err);
-
 // Loads the kernels, which may wait for the device.
 WM_MUST_CHECK int
 wm_by_kernels_prepare(int device, wm_error_t *err);
 
-// `pipes`: not for short ones alone; each rank has its word in `ranks`, whose
-// boxes are filled in here.
+// Each rank has its word in `ranks`, whose boxes are filled in here.
 WM_MUST_CHECK int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   bool pipes, wm_boxes_rank_t *ranks, int rank,
-                   wm_error_t *err);
-
-// Whether it is short: it goes through boxes, of such lines as serve it best.
-// Alike on all ranks that were asked for the same.
-bool
-wm_by_kernels_is_short(const wm_by_kernels_t *exchange, const wm_laid_t *laid);
+                   wm_boxes_rank_t *ranks, int rank, wm_error_t *err);
 
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A blocking collective that GPUs do, or the gates; but Bcast and Allreduce.
-#include "comm/coll/by_boxes.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/part.h"
 
@@ -17,7 +16,6 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
-    part.native.said.boxes = wm_by_boxes_state(comm, call, &part.native);
     agreed.nbytes = wm_part_nbytes(&part);
     agreed.rides_all = wm_part_ride(&part, &agreed.nbytes);
     agreed.slabs = wm_by_slabs_serves(comm, call);
@@ -31,21 +29,13 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         code = 1;
     if (code == 0)
         code = wm_part_compare(&part, err);
-    if (code == 0 && !by_slabs
-        && (code = wm_by_boxes_call(comm, call, &part.native, err)) <= 0) {
-        wm_native_end(&part.native);
-        return code;
-    }
-    bool untried = code > 0 && agreed.stays
-                   && wm_by_boxes_are(&part.native, WM_BOXES_UNTRIED);
-    if (code >= 0 && (by_slabs || agreed.stays))
+    if (code == 0)
         code = !wm_part_plan(&part, &plan, &wrong);
     if (code == 0 && by_slabs)
         code = wm_by_slabs_call(comm, call, &wrong, err);
     else if (code == 0)
         code = wm_native_run(&part.native, &plan, part.type, part.op, &wrong,
                              err);
-    wm_by_boxes_open(comm, &part.native, untried);
     wm_native_end(&part.native);
     return code;
 }

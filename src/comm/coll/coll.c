@@ -6,7 +6,6 @@
 
 #include "array/access.h"
 #include "comm/coll/agreement.h"
-#include "comm/coll/by_boxes.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
 #include "comm/coll/part.h"
@@ -248,16 +247,10 @@ bcast_native(wm_comm_t *comm, const wm_coll_t *call, wm_native_t *native,
         return code;
     if (!agreed->stays)
         return agreed->slabs ? wm_by_slabs_call(comm, call, &nothing, err) : 1;
-    code = wm_by_boxes_call(comm, call, native, err);
-    if (code <= 0)
-        return code;
-    bool untried = wm_by_boxes_are(native, WM_BOXES_UNTRIED);
     wm_native_facts(native, &facts);
     wm_plan_bcast(&facts, &plan);
-    code = wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
+    return wm_native_run(native, &plan, WM_REDUCE_UINT8, WM_REDUCE_NO_OP,
                          &nothing, err);
-    wm_by_boxes_open(comm, native, untried);
-    return code;
 }
 
 static int
@@ -282,7 +275,6 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .slabs = slabs_serve(comm, &call, buffer->nbytes),
         .code = wm_native_begin(&native, comm, &given, err),
     };
-    native.said.boxes = wm_by_boxes_state(comm, &call, &native);
     int code = native.capable
                    ? bcast_native(comm, &call, &native, &agreed, err)
                    : 1;
@@ -498,7 +490,6 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
     agreed.code = begun;
     agreed.native = native;
     agreed.nbytes = WM_SAID_BYTES;
-    native->said.boxes = wm_by_boxes_state(comm, asked, native);
     int code = wm_agreement_make(comm, &agreed, err);
     if (code < 0)
         return code;
@@ -508,16 +499,10 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
         .nbytes = asked->receive->nbytes,
         .element = asked->size,
     };
-    code = wm_by_boxes_call(comm, asked, native, err);
-    if (code <= 0)
-        return code;
-    bool untried = wm_by_boxes_are(native, WM_BOXES_UNTRIED);
     wm_native_facts(native, &facts);
-    code = wm_plan_allreduce(&facts, &plan)
+    return wm_plan_allreduce(&facts, &plan)
                ? wm_native_run(native, &plan, type, op, &nothing, err)
                : 1;
-    wm_by_boxes_open(comm, native, untried);
-    return code;
 }
 
 int

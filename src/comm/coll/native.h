@@ -34,7 +34,6 @@ typedef struct {
     bool unmapped;    // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
     bool in_place;    // as it was asked
-    uint8_t boxes;    // wm_boxes_state_t (comm/coll/by_boxes.h)
     uint8_t kind, op; // of what is reduced
     int32_t root;
     uint8_t gaps;         // wm_said_gaps_t

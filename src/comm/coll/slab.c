@@ -135,7 +135,7 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
     }
     slabs->by_kernels = slabs->shared->blocks > 0;
     slabs->exchange.counted = slabs->captured;
-    return wm_by_kernels_open(&slabs->exchange, slabs->shared, true, ranks,
+    return wm_by_kernels_open(&slabs->exchange, slabs->shared, ranks,
                               slabs->rank, err);
 }
 

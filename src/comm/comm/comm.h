@@ -19,7 +19,6 @@ typedef struct wm_counted wm_counted_t;
 typedef struct wm_trail wm_trail_t;
 typedef struct wm_slabs wm_slabs_t;
 typedef struct wm_later wm_later_t;
-typedef struct wm_by_boxes wm_by_boxes_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
@@ -39,7 +38,6 @@ typedef struct wm_comm {
     wm_later_t *later;        // NULL: no nonblocking collective yet
     wm_slabs_t *slabs;        // NULL: no collective on a stream yet
     wm_slabs_t *graph_slabs;  // NULL: none in a graph yet
-    wm_by_boxes_t *by_boxes;  // NULL: no short one that blocks yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash;      // matched, then put back
