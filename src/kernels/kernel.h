@@ -24,6 +24,9 @@ struct wm_line_t {
 
 #define WM_KERNEL(name, params_t)                                             \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
+// One that leaves half of each multiprocessor to another.
+#define WM_KERNEL_OF_HALF(name, params_t)                                     \
+    extern "C" __global__ void __launch_bounds__(512, 2) name(const params_t p)
 // One for groups of so many blocks, of 256 threads at most, which find room on
 // two multiprocessors where there is no more. Only where the device has
 // clusters: there WM_HAS_GROUPS is set.

@@ -37,6 +37,7 @@ struct wm_host_kernel_entry {
     static wm_host_kernel_entry name##_entry(#name, sizeof(params_t),         \
                                              name##_run);                     \
     static void name(const params_t p)
+#define WM_KERNEL_OF_HALF(name, params_t) WM_KERNEL(name, params_t)
 #define WM_KERNEL_OF_GROUPS(name, params_t, blocks) WM_KERNEL(name, params_t)
 #define WM_HAS_GROUPS 1
 #define WM_DEVICE static inline

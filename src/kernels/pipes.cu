@@ -3,7 +3,7 @@
 #include "kernels/gone.h"
 #include "kernels/rule.h"
 
-#define PIPED_AT_ONCE 8 // loads that a thread has under way
+#define PIPED_AT_ONCE 6 // loads that a thread has under way
 
 struct alignas(16) wm_piped16 {
     uint64_t part[2];
@@ -226,7 +226,7 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
            uint32_t step, uint64_t part, uint32_t begin, uint32_t end)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
-    constexpr uint32_t AT_ONCE = EACH > 4 ? 2 : 4;
+    constexpr uint32_t AT_ONCE = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
     typedef typename rule_t::acc_t acc_t;
     const uint32_t stride = wm_lanes() * sizeof(unit_t);
     const uint32_t last = end - sizeof(unit_t);
@@ -364,13 +364,13 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
     }
 }
 
-WM_KERNEL(wm_pipes_move, wm_pipes_params_t)
+WM_KERNEL_OF_HALF(wm_pipes_move, wm_pipes_params_t)
 {
     pipe(wm_piped_move(), p);
 }
 
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_pipes_##name, wm_pipes_params_t)                             \
+    WM_KERNEL_OF_HALF(wm_pipes_##name, wm_pipes_params_t)                     \
     {                                                                         \
         pipe(wm_piped_fold<wm_rule_##name>(), p);                             \
     }
