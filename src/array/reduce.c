@@ -14,7 +14,7 @@
 #define BLOCKS_PER_SM 2
 // For which one block does as well: that several have ended is told some
 // microseconds later.
-#define ALONE_LOADS 8192
+#define ALONE_LOADS 4096
 
 enum {
 #define X(name, ...) KERNEL_##name,
