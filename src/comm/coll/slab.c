@@ -330,6 +330,12 @@ wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
+uint64_t
+wm_slabs_stream_id(const wm_slabs_t *slabs)
+{
+    return slabs->last;
+}
+
 bool
 wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture)
 {
