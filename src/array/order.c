@@ -12,13 +12,15 @@
 // Reads remembered at once; one more joins the oldest.
 #define READS 8
 
-// Work that may be going on. `waiter` is the stream that was last made to
-// wait for it: what it then submits stands for this too.
+// Work that may be going on, on a stream of that id; 0: not known. `waiter` is
+// the stream that was last made to wait for it: what it then submits stands
+// for this too.
 typedef struct {
     uint64_t serial;
     CUevent event;
     int device;
     CUstream stream;
+    uint64_t id;
     int waiter_device;
     CUstream waiter;
 } mark_t;
@@ -110,10 +112,14 @@ wm_order_free(wm_order_t *order)
     free(order);
 }
 
+// The stream that the work is on comes behind it anyway.
 static int
-follow_mark(mark_t *mark, int device, CUstream stream, wm_error_t *err)
+follow_mark(mark_t *mark, int device, CUstream stream, uint64_t id,
+            wm_error_t *err)
 {
-    int status = wm_stream_wait_event(device, stream, mark->event, err);
+    bool same = id != 0 && mark->id == id && mark->device == device;
+    int status = same ? 0
+                      : wm_stream_wait_event(device, stream, mark->event, err);
     if (status == 0) {
         mark->waiter_device = device;
         mark->waiter = stream;
@@ -129,8 +135,8 @@ stands_for(const mark_t *mark, int device, CUstream stream)
 }
 
 int
-wm_order_before_read(wm_order_t *order, int device, CUstream stream,
-                     wm_error_t *err)
+wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
+                uint64_t id, wm_error_t *err)
 {
     if (nothing_pending(order))
         return 0;
@@ -139,33 +145,31 @@ wm_order_before_read(wm_order_t *order, int device, CUstream stream,
         return status;
     wm_lock(&order->lock);
     if (order->written)
-        status = follow_mark(&order->write, device, stream, err);
+        status = follow_mark(&order->write, device, stream, id, err);
+    for (int i = 0; to_write && i < order->reads && status == 0; i++)
+        status = follow_mark(&order->read[i], device, stream, id, err);
     pthread_mutex_unlock(&order->lock);
     return status;
+}
+
+int
+wm_order_before_read(wm_order_t *order, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    return wm_order_before(order, false, device, stream, 0, err);
 }
 
 int
 wm_order_before_write(wm_order_t *order, int device, CUstream stream,
                       wm_error_t *err)
 {
-    if (nothing_pending(order))
-        return 0;
-    int status = refuse_forked(err);
-    if (status < 0)
-        return status;
-    wm_lock(&order->lock);
-    if (order->written)
-        status = follow_mark(&order->write, device, stream, err);
-    for (int i = 0; i < order->reads && status == 0; i++)
-        status = follow_mark(&order->read[i], device, stream, err);
-    pthread_mutex_unlock(&order->lock);
-    return status;
+    return wm_order_before(order, true, device, stream, 0, err);
 }
 
 // Fills the mark with an event recorded on `stream` now. The mark owns it.
 static int
-record_lock_held(wm_order_t *order, int device, CUstream stream, mark_t *mark,
-                 wm_error_t *err)
+record_lock_held(wm_order_t *order, int device, CUstream stream, uint64_t id,
+                 mark_t *mark, wm_error_t *err)
 {
     CUevent event;
     int status = wm_event_acquire(device, &event, err);
@@ -181,23 +185,24 @@ record_lock_held(wm_order_t *order, int device, CUstream stream, mark_t *mark,
         .event = event,
         .device = device,
         .stream = stream,
+        .id = id,
         .waiter_device = -1,
     };
     return 0;
 }
 
 // A slot for a read on `stream`: one of the same stream, whose event `stream`
-// waits for (a handle may have been reused since) and the new one replaces; a
-// new one; or, when all are taken, the oldest.
+// waits for (a handle may have been reused since, which its id tells) and the
+// new one replaces; a new one; or, when all are taken, the oldest.
 static int
-read_slot_lock_held(wm_order_t *order, int device, CUstream stream, int *slot,
-                    wm_error_t *err)
+read_slot_lock_held(wm_order_t *order, int device, CUstream stream,
+                    uint64_t id, int *slot, wm_error_t *err)
 {
     for (int i = 0; i < order->reads; i++) {
         mark_t *mark = &order->read[i];
         if (mark->stream == stream && mark->device == device) {
             *slot = i;
-            return follow_mark(mark, device, stream, err);
+            return follow_mark(mark, device, stream, id, err);
         }
     }
     if (order->reads < READS) {
@@ -205,18 +210,18 @@ read_slot_lock_held(wm_order_t *order, int device, CUstream stream, int *slot,
         return 0;
     }
     *slot = 0;
-    return follow_mark(&order->read[0], device, stream, err);
+    return follow_mark(&order->read[0], device, stream, id, err);
 }
 
 static int
 after_read_lock_held(wm_order_t *order, int device, CUstream stream,
-                     wm_error_t *err)
+                     uint64_t id, wm_error_t *err)
 {
     int slot;
     mark_t mark;
-    int status = read_slot_lock_held(order, device, stream, &slot, err);
+    int status = read_slot_lock_held(order, device, stream, id, &slot, err);
     if (status == 0)
-        status = record_lock_held(order, device, stream, &mark, err);
+        status = record_lock_held(order, device, stream, id, &mark, err);
     if (status < 0)
         return status;
     if (slot < order->reads)
@@ -228,33 +233,21 @@ after_read_lock_held(wm_order_t *order, int device, CUstream stream,
     return 0;
 }
 
-int
-wm_order_after_read(wm_order_t *order, int device, CUstream stream,
-                    wm_error_t *err)
-{
-    if (order == NULL)
-        return 0;
-    wm_lock(&order->lock);
-    int status = after_read_lock_held(order, device, stream, NULL);
-    pthread_mutex_unlock(&order->lock);
-    return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
-}
-
 // What another stream submitted since before_write() is waited for here, so
 // that the one event stands for all that came before.
 static int
 after_write_lock_held(wm_order_t *order, int device, CUstream stream,
-                      wm_error_t *err)
+                      uint64_t id, wm_error_t *err)
 {
     mark_t mark;
     int status = 0;
     if (order->written && !stands_for(&order->write, device, stream))
-        status = follow_mark(&order->write, device, stream, err);
+        status = follow_mark(&order->write, device, stream, id, err);
     for (int i = 0; i < order->reads && status == 0; i++)
         if (!stands_for(&order->read[i], device, stream))
-            status = follow_mark(&order->read[i], device, stream, err);
+            status = follow_mark(&order->read[i], device, stream, id, err);
     if (status == 0)
-        status = record_lock_held(order, device, stream, &mark, err);
+        status = record_lock_held(order, device, stream, id, &mark, err);
     if (status < 0)
         return status;
     drop_all_lock_held(order);
@@ -265,15 +258,30 @@ after_write_lock_held(wm_order_t *order, int device, CUstream stream,
 }
 
 int
-wm_order_after_write(wm_order_t *order, int device, CUstream stream,
-                     wm_error_t *err)
+wm_order_after(wm_order_t *order, bool wrote, int device, CUstream stream,
+               uint64_t id, wm_error_t *err)
 {
     if (order == NULL)
         return 0;
     wm_lock(&order->lock);
-    int status = after_write_lock_held(order, device, stream, NULL);
+    int status = wrote ? after_write_lock_held(order, device, stream, id, NULL)
+                       : after_read_lock_held(order, device, stream, id, NULL);
     pthread_mutex_unlock(&order->lock);
     return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
+}
+
+int
+wm_order_after_read(wm_order_t *order, int device, CUstream stream,
+                    wm_error_t *err)
+{
+    return wm_order_after(order, false, device, stream, 0, err);
+}
+
+int
+wm_order_after_write(wm_order_t *order, int device, CUstream stream,
+                     wm_error_t *err)
+{
+    return wm_order_after(order, true, device, stream, 0, err);
 }
 
 // Picks a mark to wait for without the lock, so that nobody is kept out.

@@ -162,6 +162,23 @@ def test_streams_in_turn(comm):
         assert (out.numpy() == turn * comm.size).all()
 
 
+def test_an_array_on_one_stream_and_then_on_another(comm):
+    """Who comes again on a stream waits for the others of the array alone."""
+    streams = [wm.Stream(wm.get_device()) for _ in range(3)]
+    a, copies = wm.ones(1000, "int64"), []
+    for turn in [0, 0, 1, 0, 1, 1, 2, 0]:
+        comm.on(streams[turn]).Allreduce(MPI.IN_PLACE, a)
+        copies.append(wm.zeros(1000, "int64"))
+        copies[-1].assign(a, stream=streams[turn - 1])
+        total = wm.empty(1000, "int64")
+        comm.on(streams[turn]).Allreduce(a, total)
+        a.assign(total, stream=streams[turn - 2])
+    for stream in reversed(streams):
+        stream.synchronize()
+    for turn, copy in enumerate(copies):
+        assert (copy.numpy() == comm.size ** (2 * turn + 1)).all()
+
+
 @pytest.mark.ranks(2)
 def test_nobody_waits_on_the_host(comm, stream):
     """Rank 0's calls return before the others have made theirs."""

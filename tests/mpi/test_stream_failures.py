@@ -156,13 +156,13 @@ def iallreduce(channel, a):
 @pytest.mark.parametrize("call", [allreduce, iallreduce])
 def test_each_driver_call_may_fail(connected, stream, call, first):
     """Who fails raises, the others do in the next call, and nobody hangs."""
-    n, used = 1, 1
+    other, n, used = wm.Stream(stream.device), 1, 1
     while n <= used:
         plain = WORLD.Dup()
         comm = wm.Comm(plain)
         channel = comm.on(stream)
-        if not first:
-            channel.Barrier()
+        if not first:  # which it comes behind
+            comm.on(other).Barrier()
         a = wm.ones(1000, "int32")
         WORLD.Barrier()
         begun, error, later = calls(), None, None

@@ -187,25 +187,27 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
 {
     if (buffer == NULL || buffer->nbytes == 0)
         return 0;
-    return run->capture != 0
-               ? wm_producer_before_graph(&buffer->producer, to_write,
-                                          run->laid.device, run->laid.stream,
-                                          err)
-               : wm_producer_before(&buffer->producer, to_write,
-                                    run->laid.device, run->laid.stream, err);
+    const wm_producer_t *producer = &buffer->producer;
+    if (run->capture != 0)
+        return wm_producer_before_graph(producer, to_write, run->laid.device,
+                                        run->laid.stream, err);
+    if (producer->kind == WM_PRODUCER_ORDER)
+        return wm_order_before(producer->order, to_write, run->laid.device,
+                               run->laid.stream,
+                               wm_slabs_stream_id(run->slabs), err);
+    return wm_producer_before(producer, to_write, run->laid.device,
+                              run->laid.stream, err);
 }
 
 // Our arrays remember it, but for graphs, which run when their owner likes.
 static int
 after(const run_t *run, const wm_buffer_t *buffer, bool wrote, wm_error_t *err)
 {
-    if (buffer == NULL || buffer->nbytes == 0 || buffer->order == NULL
-        || run->capture != 0)
+    if (buffer == NULL || buffer->nbytes == 0 || run->capture != 0)
         return 0;
-    return wrote ? wm_order_after_write(buffer->order, run->laid.device,
-                                        run->laid.stream, err)
-                 : wm_order_after_read(buffer->order, run->laid.device,
-                                       run->laid.stream, err);
+    return wm_order_after(buffer->order, wrote, run->laid.device,
+                          run->laid.stream, wm_slabs_stream_id(run->slabs),
+                          err);
 }
 
 static int

@@ -34,9 +34,9 @@ struct wm_slabs {
     size_t half;              // bytes
     wm_shared_t *shared;      // NULL: bays
     int bay;                  // of ours; -1: none
-    CUstream stream;          // of this call
-    uint64_t last;            // id of the last one's
-    CUevent ended;            // recorded behind the last
+    CUstream stream;          // of this call, or the last
+    uint64_t last;            // its id, but in graphs; 0: not known
+    CUevent ended;            // in graphs: recorded behind the last
     bool by_kernels;          // what is shared is theirs, else halves
     wm_told_t told;           // of the calls that were begun
     wm_by_kernels_t exchange; // likewise
@@ -75,7 +75,7 @@ static int
 prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
 {
     int code = slabs->on_host ? take_bay(slabs, said, err) : 0;
-    if (code == 0)
+    if (code == 0 && slabs->captured)
         code = wm_event_create(slabs->device, &slabs->ended, err);
     // Later, streams that wait for others could keep it from being loaded.
     if (code == 0)
@@ -245,31 +245,51 @@ reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
                                   (slabs->told.calls << 16) + step, err);
 }
 
-// On the stream of the last call, or behind it.
+// Behind the last call, of that number: our word tells that it has ended.
 static int
-follow(wm_slabs_t *slabs, bool first, CUstream stream, wm_error_t *err)
+await_last(const wm_slabs_t *slabs, uint32_t number, wm_error_t *err)
+{
+    return number == 0 ? 0
+                       : wm_gates_enqueue_await(slabs->gates, slabs->rank,
+                                                slabs->device, slabs->stream,
+                                                (number << 16) + ENDED, err);
+}
+
+// Likewise, or on its stream.
+static int
+follow(wm_slabs_t *slabs, uint32_t number, CUstream stream, wm_error_t *err)
 {
     uint64_t last = slabs->last; // it may be gone, and its address another's
     slabs->stream = stream;
-    // Not within a capture, which asking for the id would end.
-    slabs->last = slabs->captured ? (uintptr_t)stream
-                                  : wm_stream_id(slabs->device, stream);
-    return first || slabs->last == last
-               ? 0
-               : wm_stream_wait_event(slabs->device, stream, slabs->ended,
-                                      err);
+    slabs->last = wm_stream_id(slabs->device, stream);
+    return last != 0 && slabs->last == last ? 0
+                                            : await_last(slabs, number, err);
+}
+
+// Not by its id within a capture, which asking for that would end.
+static int
+follow_captured(wm_slabs_t *slabs, bool first, CUstream stream,
+                wm_error_t *err)
+{
+    bool same = first || slabs->stream == stream;
+    slabs->stream = stream;
+    return same ? 0
+                : wm_stream_wait_event(slabs->device, stream, slabs->ended,
+                                       err);
 }
 
 // There will be no more of it on this rank, for which others wait that are
-// ahead. Where the driver fails in that as well, its streams have ended.
+// ahead: behind the call of that number. Where the driver fails in that as
+// well, its streams have ended.
 static void
-leave(wm_slabs_t *slabs)
+leave(wm_slabs_t *slabs, uint32_t number)
 {
     uint32_t value = (slabs->told.calls << 16) + FAR;
     wm_gates_promise(slabs->gates, value);
-    if (wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
-                               value, NULL)
-        < 0)
+    if (await_last(slabs, number, NULL) < 0
+        || wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
+                                  value, NULL)
+               < 0)
         wm_gates_leave(slabs->gates, value);
 }
 
@@ -280,8 +300,8 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
     wm_lock(&slabs->lock);
     if (slabs->lost.code == 0
         && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost) < 0) {
-        (void)!follow(slabs, slabs->told.calls == 0, stream, NULL);
-        leave(slabs);
+        slabs->stream = stream;
+        leave(slabs, slabs->told.calls);
     }
     if (slabs->lost.code < 0) {
         int lost = slabs->lost.code;
@@ -292,7 +312,7 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
     }
     wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
     wm_told_begin(&slabs->told, slabs->gates, kind, asked);
-    int code = follow(slabs, slabs->told.calls == 1, stream, err);
+    int code = follow(slabs, slabs->told.calls - 1, stream, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
@@ -306,8 +326,14 @@ wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
         slabs->capture = capture;
         slabs->turns = 0;
     }
-    int code = follow(slabs, first, stream, err);
+    int code = follow_captured(slabs, first, stream, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
+}
+
+uint64_t
+wm_slabs_stream_id(const wm_slabs_t *slabs)
+{
+    return slabs->last;
 }
 
 bool
@@ -391,16 +417,15 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
 int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
 {
-    int told = wm_event_record(slabs->device, slabs->ended, slabs->stream,
-                               code == 0 ? err : NULL);
-    if (code == 0)
-        code = told;
+    if (code == 0 && slabs->captured)
+        code = wm_event_record(slabs->device, slabs->ended, slabs->stream,
+                               err);
     if (code < 0 && !slabs->captured) {
         wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
                      "this rank failed in a collective on a stream before, "
                      "as its error told; free the communicator");
         wm_told_fail(&slabs->told, slabs->gates);
-        leave(slabs);
+        leave(slabs, slabs->told.calls - 1);
     }
     pthread_mutex_unlock(&slabs->lock);
     return code;

@@ -57,6 +57,10 @@ WM_MUST_CHECK int
 wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
                         wm_error_t *err);
 
+// The id of the stream of the call that was begun; 0: not known, or captured.
+uint64_t
+wm_slabs_stream_id(const wm_slabs_t *slabs);
+
 // Whether there was a call of this capture before; there was none.
 bool
 wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture);
