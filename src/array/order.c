@@ -25,6 +25,16 @@ typedef struct {
     CUstream waiter;
 } mark_t;
 
+// A stream that comes to one order or two. `common` is an event that was
+// recorded on it with the locks of both held, until it is made to wait; NULL:
+// none.
+typedef struct {
+    int device;
+    CUstream stream;
+    uint64_t id;
+    CUevent common;
+} comer_t;
+
 struct wm_order {
     pthread_mutex_t lock;
     _Atomic int pending; // marks held: 0 is answered without the lock
@@ -114,30 +124,35 @@ wm_order_free(wm_order_t *order)
 
 // The stream that the work is on comes behind it anyway.
 static int
-follow_mark(mark_t *mark, int device, CUstream stream, uint64_t id,
-            wm_error_t *err)
+follow_mark(mark_t *mark, comer_t *comer, wm_error_t *err)
 {
-    bool same = id != 0 && mark->id == id && mark->device == device;
-    int status = same ? 0
-                      : wm_stream_wait_event(device, stream, mark->event, err);
-    if (status == 0) {
-        mark->waiter_device = device;
-        mark->waiter = stream;
+    bool same = comer->id != 0 && mark->id == comer->id
+                && mark->device == comer->device;
+    if (!same) {
+        int status = wm_stream_wait_event(comer->device, comer->stream,
+                                          mark->event, err);
+        if (status < 0)
+            return status;
+        comer->common = NULL;
     }
-    return status;
+    mark->waiter_device = comer->device;
+    mark->waiter = comer->stream;
+    return 0;
 }
 
-// What `stream` submits next already stands for the mark.
+// What it submits next already stands for the mark.
 static bool
-stands_for(const mark_t *mark, int device, CUstream stream)
+stands_for(const mark_t *mark, const comer_t *comer)
 {
-    return mark->waiter == stream && mark->waiter_device == device;
+    return mark->waiter == comer->stream
+           && mark->waiter_device == comer->device;
 }
 
 int
 wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
                 uint64_t id, wm_error_t *err)
 {
+    comer_t comer = {.device = device, .stream = stream, .id = id};
     if (nothing_pending(order))
         return 0;
     int status = refuse_forked(err);
@@ -145,9 +160,9 @@ wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
         return status;
     wm_lock(&order->lock);
     if (order->written)
-        status = follow_mark(&order->write, device, stream, id, err);
+        status = follow_mark(&order->write, &comer, err);
     for (int i = 0; to_write && i < order->reads && status == 0; i++)
-        status = follow_mark(&order->read[i], device, stream, id, err);
+        status = follow_mark(&order->read[i], &comer, err);
     pthread_mutex_unlock(&order->lock);
     return status;
 }
@@ -166,43 +181,48 @@ wm_order_before_write(wm_order_t *order, int device, CUstream stream,
     return wm_order_before(order, true, device, stream, 0, err);
 }
 
-// Fills the mark with an event recorded on `stream` now. The mark owns it.
+// Fills the mark with an event recorded on the stream now, or the common one,
+// which it becomes. The mark owns it.
 static int
-record_lock_held(wm_order_t *order, int device, CUstream stream, uint64_t id,
-                 mark_t *mark, wm_error_t *err)
+record_lock_held(wm_order_t *order, comer_t *comer, mark_t *mark,
+                 wm_error_t *err)
 {
-    CUevent event;
-    int status = wm_event_acquire(device, &event, err);
-    if (status < 0)
-        return status;
-    status = wm_event_record(device, event, stream, err);
-    if (status < 0) {
-        wm_event_release(device, event);
-        return status;
+    CUevent event = comer->common;
+    int device = comer->device;
+    if (event == NULL || !wm_event_share(device, event)) {
+        int status = wm_event_acquire(device, &event, err);
+        if (status < 0)
+            return status;
+        status = wm_event_record(device, event, comer->stream, err);
+        if (status < 0) {
+            wm_event_release(device, event);
+            return status;
+        }
+        comer->common = event;
     }
     *mark = (mark_t){
         .serial = ++order->serial,
         .event = event,
         .device = device,
-        .stream = stream,
-        .id = id,
+        .stream = comer->stream,
+        .id = comer->id,
         .waiter_device = -1,
     };
     return 0;
 }
 
-// A slot for a read on `stream`: one of the same stream, whose event `stream`
-// waits for (a handle may have been reused since, which its id tells) and the
-// new one replaces; a new one; or, when all are taken, the oldest.
+// A slot for a read: one of the same stream, which waits for its event (a
+// handle may have been reused since, as the id tells) and the new one
+// replaces; a new one; or, when all are taken, the oldest.
 static int
-read_slot_lock_held(wm_order_t *order, int device, CUstream stream,
-                    uint64_t id, int *slot, wm_error_t *err)
+read_slot_lock_held(wm_order_t *order, comer_t *comer, int *slot,
+                    wm_error_t *err)
 {
     for (int i = 0; i < order->reads; i++) {
         mark_t *mark = &order->read[i];
-        if (mark->stream == stream && mark->device == device) {
+        if (mark->stream == comer->stream && mark->device == comer->device) {
             *slot = i;
-            return follow_mark(mark, device, stream, id, err);
+            return follow_mark(mark, comer, err);
         }
     }
     if (order->reads < READS) {
@@ -210,18 +230,17 @@ read_slot_lock_held(wm_order_t *order, int device, CUstream stream,
         return 0;
     }
     *slot = 0;
-    return follow_mark(&order->read[0], device, stream, id, err);
+    return follow_mark(&order->read[0], comer, err);
 }
 
 static int
-after_read_lock_held(wm_order_t *order, int device, CUstream stream,
-                     uint64_t id, wm_error_t *err)
+after_read_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {
     int slot;
     mark_t mark;
-    int status = read_slot_lock_held(order, device, stream, id, &slot, err);
+    int status = read_slot_lock_held(order, comer, &slot, err);
     if (status == 0)
-        status = record_lock_held(order, device, stream, id, &mark, err);
+        status = record_lock_held(order, comer, &mark, err);
     if (status < 0)
         return status;
     if (slot < order->reads)
@@ -236,18 +255,17 @@ after_read_lock_held(wm_order_t *order, int device, CUstream stream,
 // What another stream submitted since before_write() is waited for here, so
 // that the one event stands for all that came before.
 static int
-after_write_lock_held(wm_order_t *order, int device, CUstream stream,
-                      uint64_t id, wm_error_t *err)
+after_write_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {
     mark_t mark;
     int status = 0;
-    if (order->written && !stands_for(&order->write, device, stream))
-        status = follow_mark(&order->write, device, stream, id, err);
+    if (order->written && !stands_for(&order->write, comer))
+        status = follow_mark(&order->write, comer, err);
     for (int i = 0; i < order->reads && status == 0; i++)
-        if (!stands_for(&order->read[i], device, stream))
-            status = follow_mark(&order->read[i], device, stream, id, err);
+        if (!stands_for(&order->read[i], comer))
+            status = follow_mark(&order->read[i], comer, err);
     if (status == 0)
-        status = record_lock_held(order, device, stream, id, &mark, err);
+        status = record_lock_held(order, comer, &mark, err);
     if (status < 0)
         return status;
     drop_all_lock_held(order);
@@ -257,16 +275,39 @@ after_write_lock_held(wm_order_t *order, int device, CUstream stream,
     return 0;
 }
 
-int
-wm_order_after(wm_order_t *order, bool wrote, int device, CUstream stream,
-               uint64_t id, wm_error_t *err)
+// In the order of their addresses, as others take them, too.
+static void
+lock_both(wm_order_t *one, wm_order_t *other)
 {
-    if (order == NULL)
-        return 0;
-    wm_lock(&order->lock);
-    int status = wrote ? after_write_lock_held(order, device, stream, id, NULL)
-                       : after_read_lock_held(order, device, stream, id, NULL);
-    pthread_mutex_unlock(&order->lock);
+    wm_order_t *low = (uintptr_t)one < (uintptr_t)other ? one : other;
+    wm_order_t *high = low == one ? other : one;
+    if (low != NULL)
+        wm_lock(&low->lock);
+    if (high != NULL && high != low)
+        wm_lock(&high->lock);
+}
+
+static void
+unlock_both(wm_order_t *one, wm_order_t *other)
+{
+    if (one != NULL)
+        pthread_mutex_unlock(&one->lock);
+    if (other != NULL && other != one)
+        pthread_mutex_unlock(&other->lock);
+}
+
+int
+wm_order_after(wm_order_t *read, wm_order_t *written, int device,
+               CUstream stream, uint64_t id, wm_error_t *err)
+{
+    comer_t comer = {.device = device, .stream = stream, .id = id};
+    int status = 0;
+    lock_both(read, written);
+    if (read != NULL)
+        status = after_read_lock_held(read, &comer, NULL);
+    if (written != NULL && status == 0)
+        status = after_write_lock_held(written, &comer, NULL);
+    unlock_both(read, written);
     return status < 0 ? wm_stream_synchronize(device, stream, err) : 0;
 }
 
@@ -274,14 +315,14 @@ int
 wm_order_after_read(wm_order_t *order, int device, CUstream stream,
                     wm_error_t *err)
 {
-    return wm_order_after(order, false, device, stream, 0, err);
+    return wm_order_after(order, NULL, device, stream, 0, err);
 }
 
 int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err)
 {
-    return wm_order_after(order, true, device, stream, 0, err);
+    return wm_order_after(NULL, order, device, stream, 0, err);
 }
 
 // Picks a mark to wait for without the lock, so that nobody is kept out.

@@ -41,15 +41,16 @@ WM_MUST_CHECK int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err);
 
-// Likewise of a read or write on a stream of that id (wm_stream_id; 0: not
-// known), which need not wait for what is pending on itself.
+// Likewise of a stream of that id (wm_stream_id; 0: not known), which need not
+// wait for what is pending on itself. What it read and what it wrote, either
+// NULL, have one event where that will do.
 WM_MUST_CHECK int
 wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
                 uint64_t id, wm_error_t *err);
 
 WM_MUST_CHECK int
-wm_order_after(wm_order_t *order, bool wrote, int device, CUstream stream,
-               uint64_t id, wm_error_t *err);
+wm_order_after(wm_order_t *read, wm_order_t *written, int device,
+               CUstream stream, uint64_t id, wm_error_t *err);
 
 // Waits on the host for the last write (and, to write, for all reads).
 WM_MUST_CHECK int

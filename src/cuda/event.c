@@ -9,11 +9,21 @@
 // Events given back, last in first out. More than fit are destroyed.
 #define POOL_ROOM 1024
 
+// Events of several owners, at once: few, as they are looked for one by one.
+#define SHARED_ROOM 64
+
+typedef struct {
+    CUevent event;
+    int others; // than one owner
+} shared_t;
+
 typedef struct {
     pthread_mutex_t lock;
     _Atomic(CUevent) unrecorded; // made when first asked for
     int count;
     CUevent events[POOL_ROOM];
+    int shared_count;
+    shared_t shared[SHARED_ROOM];
 } pool_t;
 
 static pool_t pools[WM_MAX_DEVICES] = {
@@ -65,6 +75,41 @@ wm_event_acquire(int device, CUevent *event, wm_error_t *err)
     return 0;
 }
 
+static shared_t *
+find_shared_lock_held(pool_t *pool, CUevent event)
+{
+    for (int i = 0; i < pool->shared_count; ++i)
+        if (pool->shared[i].event == event)
+            return &pool->shared[i];
+    return NULL;
+}
+
+bool
+wm_event_share(int device, CUevent event)
+{
+    pool_t *pool = &pools[device];
+    wm_lock(&pool->lock);
+    shared_t *shared = find_shared_lock_held(pool, event);
+    if (shared == NULL && pool->shared_count < SHARED_ROOM) {
+        shared = &pool->shared[pool->shared_count++];
+        *shared = (shared_t){.event = event};
+    }
+    if (shared != NULL)
+        ++shared->others;
+    pthread_mutex_unlock(&pool->lock);
+    return shared != NULL;
+}
+
+// Whether it has other owners still.
+static bool
+leave_shared_lock_held(pool_t *pool, CUevent event)
+{
+    shared_t *shared = find_shared_lock_held(pool, event);
+    if (shared != NULL && --shared->others == 0)
+        *shared = pool->shared[--pool->shared_count];
+    return shared != NULL;
+}
+
 void
 wm_event_release(int device, CUevent event)
 {
@@ -72,8 +117,9 @@ wm_event_release(int device, CUevent event)
         return;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
-    bool kept = pool->count < POOL_ROOM;
-    if (kept)
+    bool shared = leave_shared_lock_held(pool, event);
+    bool kept = shared || pool->count < POOL_ROOM;
+    if (kept && !shared)
         pool->events[pool->count++] = event;
     pthread_mutex_unlock(&pool->lock);
     if (!kept)

@@ -17,6 +17,11 @@ wm_event_destroy(int device, CUevent event);
 WM_MUST_CHECK int
 wm_event_acquire(int device, CUevent *event, wm_error_t *err);
 
+// One more owner of it, who gives it back as well; nobody records it again
+// meanwhile. False where too many have several.
+WM_MUST_CHECK bool
+wm_event_share(int device, CUevent event);
+
 void
 wm_event_release(int device, CUevent event);
 

@@ -179,6 +179,22 @@ def test_an_array_on_one_stream_and_then_on_another(comm):
         assert (copy.numpy() == comm.size ** (2 * turn + 1)).all()
 
 
+def test_either_array_may_go_first(comm, stream):
+    """Both have one event, while there are not too many such."""
+    channel, other, made = comm.on(stream), wm.Stream(stream.device), []
+    for turn in range(100):
+        a, b = wm.full(10, turn, "int32"), wm.zeros(10, "int32")
+        channel.Allreduce(a, b)
+        a.fill_(-1, blocking=False)
+        made.append(wm.zeros(10, "int32"))
+        made[-1].assign(b, stream=other)
+        made.append(a if turn % 2 else b)
+    other.synchronize()
+    for turn in range(100):
+        assert (made[2 * turn].numpy() == turn * comm.size).all()
+    stream.synchronize()
+
+
 @pytest.mark.ranks(2)
 def test_nobody_waits_on_the_host(comm, stream):
     """Rank 0's calls return before the others have made theirs."""

@@ -199,15 +199,22 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
                               run->laid.stream, err);
 }
 
+static wm_order_t *
+order_of(const wm_buffer_t *buffer)
+{
+    return buffer == NULL || buffer->nbytes == 0 ? NULL : buffer->order;
+}
+
 // Our arrays remember it, but for graphs, which run when their owner likes.
 static int
-after(const run_t *run, const wm_buffer_t *buffer, bool wrote, wm_error_t *err)
+after(const run_t *run, wm_error_t *err)
 {
-    if (buffer == NULL || buffer->nbytes == 0 || run->capture != 0)
-        return 0;
-    return wm_order_after(buffer->order, wrote, run->laid.device,
-                          run->laid.stream, wm_slabs_stream_id(run->slabs),
-                          err);
+    const wm_coll_t *call = run->laid.call;
+    return run->capture != 0
+               ? 0
+               : wm_order_after(order_of(call->send), order_of(call->receive),
+                                run->laid.device, run->laid.stream,
+                                wm_slabs_stream_id(run->slabs), err);
 }
 
 static int
@@ -231,11 +238,7 @@ enqueue(run_t *run, wm_error_t *err)
                        && call->kind != WM_CALL_BARRIER
                    ? wm_slabs_exchange(run->slabs, &run->laid, err)
                    : in_pieces(run, err);
-    if (code == 0)
-        code = after(run, call->send, false, err);
-    if (code == 0)
-        code = after(run, call->receive, true, err);
-    return code;
+    return code < 0 ? code : after(run, err);
 }
 
 // What this rank was asked for is wrong: on a stream of ours, behind the calls
