@@ -162,6 +162,18 @@ def reduce_scatter_in_place(c, comm):
     return out, wanted
 
 
+def reduce_scatter_over_others(c, comm):
+    """In place, over what the others are to get and what is its own."""
+    counts = [(k % 2 + 1) * c.size for k in range(c.ranks)]
+    given = [np.resize(wide, sum(counts)) for wide in c.wide]
+    out = c.make(given[c.rank])
+    comm.Reduce_scatter(MPI.IN_PLACE, out, counts)
+    at = sum(counts[: c.rank])
+    wanted = given[c.rank].copy()
+    wanted[: counts[c.rank]] = sum(given)[at : at + counts[c.rank]]
+    return out, wanted
+
+
 def scan(c, comm):
     out = c.zeros()
     comm.Scan(c.make(c.parts[c.rank]), out)
@@ -250,6 +262,7 @@ CALLS = [
     reduce_scatter_block_in_place,
     reduce_scatter,
     reduce_scatter_in_place,
+    reduce_scatter_over_others,
     scan,
     exscan,
     alltoallv,

@@ -13,7 +13,9 @@ from mpi4py import MPI
 import kinds
 import random_calls
 import random_collectives
+import random_kernels
 import ranks
+import warpmpi as wm
 
 SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
@@ -21,6 +23,7 @@ FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
 # has limits of its own.
 BLOCKING = "--forms blocking" if random_calls.OTHER else ""
 PROGRAM = ranks.ROOT / "tests" / "random_collectives.py"
+KERNELS = ranks.ROOT / "tests" / "random_kernels.py"
 
 pytestmark = pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE,
@@ -37,6 +40,33 @@ def test_random_collectives(world, seed):
         f"--seed {seed} --collectives {count} --max-bytes {size} "
         f"--patience 0 {BLOCKING}".split(),
     )
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_random_kernels(world):
+    count, size = (5000, 8 << 20) if kinds.is_real() else (150, 1 << 20)
+    random_kernels.run(
+        world,
+        f"--seed {SEED} --collectives {count} --max-bytes {size} "
+        f"--patience 0".split(),
+    )
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("number", [3, 4])
+def test_random_kernels_of_a_gpu_each(number):
+    count = "5000" if FULL else "250"
+    printed = ranks.run(
+        KERNELS,
+        *f"--seed {SEED + number} --collectives {count}".split(),
+        *f"--max-bytes {4 << 20} --patience 60".split(),
+        ranks=number,
+        timeout=580,
+        SIMCUDA_DEVICES=str(number),
+        SIMCUDA_LAZY_US="3000",
+    )
+    assert "every byte right" in printed
 
 
 SETTINGS = {

@@ -148,6 +148,55 @@ def test_it_follows_the_stream_and_comes_before_what_follows(comm, stream):
         assert (out.numpy() == total).all()
 
 
+@pytest.mark.parametrize("op", [MPI.REPLACE, MPI.NO_OP])
+def test_blocks_that_nobody_takes(comm, stream, op):
+    """They are in nobody's way, also where they are long."""
+    channel, rank = comm.on(stream), comm.rank
+    size, last = 1_700_001, comm.size - 1
+    one = last if op == MPI.REPLACE else 0
+    a, b, c = (wm.full(size, rank + 1, "int16") for _ in "abc")
+    total = wm.full(size, rank + 1, "int16")
+    for _ in range(2):
+        channel.Allreduce(a, b, op)
+        channel.Scan(a, c, op)
+        channel.Allreduce(MPI.IN_PLACE, total)
+    every = wm.full(size * comm.size, rank + 1, "int16")
+    part = wm.zeros(size, "int16")
+    channel.Reduce_scatter_block(every, part, op)
+    channel.Exscan(MPI.IN_PLACE, a, op)
+    stream.synchronize()
+    ranks = sum(range(1, comm.size + 1))
+    assert (total.numpy() == ranks * comm.size).all()
+    assert (b.numpy() == one + 1).all()
+    assert (part.numpy() == one + 1).all()
+    before = max(rank, 1) if op == MPI.REPLACE else 1
+    assert (c.numpy() == (rank + 1 if op == MPI.REPLACE else 1)).all()
+    assert (a.numpy() == before).all()
+
+
+class Nothing:
+    """What a foreign library shows of an array without elements."""
+
+    __cuda_array_interface__ = {
+        "shape": (0,),
+        "typestr": "<i8",
+        "data": (0, False),
+        "version": 3,
+    }
+
+
+def test_a_foreign_array_without_elements(comm, stream):
+    channel, size, rank = comm.on(stream), comm.size, comm.rank
+    counts = [0] * size  # the last gives to all, and takes from none
+    a = wm.full(size, rank, "int64") if rank == size - 1 else Nothing()
+    sent = [a, [1] * size if rank == size - 1 else counts]
+    got = wm.zeros(1, "int64")
+    channel.Alltoallv(sent, [got, [0] * (size - 1) + [1]])
+    channel.Alltoallv([Nothing(), counts], [Nothing(), counts])
+    stream.synchronize()
+    assert got.numpy() == size - 1
+
+
 def test_streams_in_turn(comm):
     """One communicator on several streams: one call after the other."""
     streams = [wm.Stream(wm.get_device()) for _ in range(3)]

@@ -106,16 +106,35 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
         takes->count = 0;
 }
 
-bool
-wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *takes)
+// Of a reduction that takes only the last block, or the first, whoever has
+// none that is taken gives nothing, as what nobody takes stays in its slot.
+static void
+give_one(const wm_laid_t *laid, wm_boxes_side_t *gives)
 {
-    bool one = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP
-               || takes->count <= 1;
-    if (!laid->shape->reduces || takes->count == 0 || !one)
-        return laid->shape->reduces && takes->count > 0;
-    if (laid->op == WM_REDUCE_REPLACE)
+    uint32_t rank = (uint32_t)laid->comm->rank;
+    uint32_t last = (uint32_t)laid->comm->size - 1;
+    bool replaces = laid->op == WM_REDUCE_REPLACE;
+    wm_call_kind_t kind = laid->call->kind;
+    if (replaces && (kind == WM_CALL_SCAN || kind == WM_CALL_EXSCAN))
+        gives->count = gives->count > 0; // itself, or the next one
+    else if (rank != (replaces ? last : 0))
+        gives->count = 0;
+}
+
+bool
+wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *gives,
+                      wm_boxes_side_t *takes)
+{
+    bool one = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+    if (!laid->shape->reduces)
+        return false;
+    if (one)
+        give_one(laid, gives);
+    if (!one && takes->count > 1)
+        return true;
+    if (laid->op == WM_REDUCE_REPLACE && takes->count > 0)
         takes->first += takes->count - 1;
-    takes->count = 1;
+    takes->count = takes->count > 0;
     return false;
 }
 
@@ -154,7 +173,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
-    params.reduces = wm_by_kernels_reduces(laid, &params.takes);
+    params.reduces = wm_by_kernels_reduces(laid, &params.gives, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;

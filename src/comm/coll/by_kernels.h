@@ -64,9 +64,10 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
                     wm_boxes_side_t *takes);
 
 // Whether what is taken is reduced; where only one rank's block matters, that
-// alone is taken.
+// alone is given and taken.
 bool
-wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *takes);
+wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *gives,
+                      wm_boxes_side_t *takes);
 
 // Gives it to the stream. Not a barrier.
 WM_MUST_CHECK int

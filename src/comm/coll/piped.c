@@ -63,7 +63,7 @@ whole(const run_t *run, wm_error_t *err)
     const wm_laid_t *laid = run->laid;
     wm_boxes_side_t gives = {.count = 0}, takes = gives;
     wm_by_kernels_ranks(laid, &gives, &takes);
-    bool reduces = wm_by_kernels_reduces(laid, &takes);
+    bool reduces = wm_by_kernels_reduces(laid, &gives, &takes);
     wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
     fill(params.gives, &gives, laid->out, laid->shape->scatters);
     fill(params.takes, &takes, laid->into, laid->shape->gathers);

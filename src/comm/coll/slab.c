@@ -45,8 +45,10 @@ struct wm_slabs {
     uint32_t turns;           // taken so far, in its graph or in all
     uint32_t meets;           // in its graph, so far
     size_t pieces;            // of the last one that took a turn
-    wm_error_t lost;          // code 0: they are alike so far
-    char *slabs[];            // of each rank, as this one sees them
+    wm_block_t **copies;      // that graphs read
+    size_t copied;
+    wm_error_t lost; // code 0: they are alike so far
+    char *slabs[];   // of each rank, as this one sees them
 };
 
 // What a rank says of itself when slabs are made.
@@ -143,6 +145,9 @@ static void
 discard(wm_slabs_t *slabs)
 {
     wm_shared_free(slabs->shared);
+    for (size_t i = 0; i < slabs->copied; ++i)
+        wm_block_free(slabs->copies[i], 0, NULL, NULL);
+    free(slabs->copies);
     if (slabs->ended != NULL)
         wm_event_destroy(slabs->device, slabs->ended);
     if (slabs->bay >= 0) {
@@ -399,6 +404,62 @@ wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err)
     return slabs->captured ? 0 : reach(slabs, ENDED, err);
 }
 
+// Whether it would receive over blocks that others are still to get: those of
+// one length are given and taken in step.
+static bool
+is_overwritten(const wm_laid_t *laid)
+{
+    bool alike = true;
+    for (int rank = 1; rank < laid->comm->size; ++rank)
+        alike &= laid->out[rank].nbytes == laid->out[0].nbytes;
+    return laid->call->kind == WM_CALL_REDUCE_SCATTER && !alike
+           && laid->source == laid->target && laid->comm->rank > 0;
+}
+
+// Until the stream has passed what it was given, or, of a graph, which may run
+// at any time, as long as there are slabs.
+static int
+keep_copy(wm_slabs_t *slabs, wm_block_t *copy, wm_error_t *err)
+{
+    CUevent event = NULL;
+    if (slabs->captured) {
+        wm_block_t **more = realloc(slabs->copies,
+                                    (slabs->copied + 1) * sizeof(*more));
+        if (more == NULL)
+            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        slabs->copies = more;
+        slabs->copies[slabs->copied++] = copy;
+        return 0;
+    }
+    int code = wm_event_acquire(slabs->device, &event, err);
+    if (code == 0)
+        code = wm_event_record(slabs->device, event, slabs->stream, err);
+    if (code == 0)
+        wm_block_free(copy, 1, &event, &slabs->device);
+    else if (event != NULL) // the copy is left, as nobody knows its end
+        wm_event_release(slabs->device, event);
+    return code;
+}
+
+static int
+enqueue_copied(wm_slabs_t *slabs, const wm_laid_t *laid,
+               const wm_by_kernels_words_t *words, wm_error_t *err)
+{
+    wm_laid_t given = *laid; // 2 KiB
+    wm_block_t *copy;
+    size_t nbytes = laid->call->receive->nbytes;
+    int code = wm_block_alloc(slabs->device, nbytes, &copy, err);
+    if (code < 0)
+        return code;
+    given.source = wm_block_pointer(copy);
+    code = wm_memory_copy(slabs->device, given.source, laid->source, nbytes,
+                          slabs->stream, err);
+    if (code == 0)
+        code = wm_by_kernels_enqueue(&slabs->exchange, &given, words, err);
+    int kept = keep_copy(slabs, copy, code == 0 ? err : NULL);
+    return code < 0 ? code : kept;
+}
+
 int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
 {
@@ -411,7 +472,9 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
         .done = own.value,
         .call = call,
     };
-    return wm_by_kernels_enqueue(&slabs->exchange, laid, &words, err);
+    return is_overwritten(laid)
+               ? enqueue_copied(slabs, laid, &words, err)
+               : wm_by_kernels_enqueue(&slabs->exchange, laid, &words, err);
 }
 
 int

@@ -194,7 +194,8 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
         message->user = NULL;
     }
     bool on_device = wm_buffer_on_device(&message->buffer);
-    if (apart && !on_device)
+    bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
+    if (apart && !on_device && !(form == WM_VARYING && nothing))
         return -1;
     if (form == WM_SEPARATE)
         return message->user == NULL
