@@ -21,7 +21,6 @@ struct wm_line_t {
 };
 
 #ifdef __CUDACC__
-
 #define WM_KERNEL(name, params_t)                                             \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
 // One that leaves half of each multiprocessor to another.

@@ -213,12 +213,12 @@ def test_the_sender_hears_why_a_small_receive_failed(comm, fail):
 def test_a_copy_that_fails_raises_on_every_rank(comm, fail, count, culprit):
     """Also the last one, of a Bcast so short that it is already over."""
     buffer = kinds.make("device", np.zeros(count))
-    for call in (
-        lambda: comm.Bcast(buffer, 1 - culprit),
-        lambda: comm.Allreduce(MPI.IN_PLACE, buffer),
+    for name, call in (
+        ("MemcpyAsync", lambda: comm.Bcast(buffer, 1 - culprit)),
+        ("LaunchKernel", lambda: comm.Allreduce(MPI.IN_PLACE, buffer)),
     ):
         if comm.rank == culprit:
-            fail("MemcpyAsync")
+            fail(name)
         with pytest.raises(wm.CudaError):
             call()
         call()

@@ -33,7 +33,7 @@ def arrays(comm):
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
-@pytest.mark.parametrize("name", ["MemcpyAsync", "StreamWaitEvent"])
+@pytest.mark.parametrize("name", ["copy", "StreamWaitEvent"])
 def test_a_copy_fails(comm, fail, nonblocking, name):
     mine, into = arrays(comm)
     failing = comm.size - 1
@@ -43,6 +43,10 @@ def test_a_copy_fails(comm, fail, nonblocking, name):
         match = None
         if name == "StreamWaitEvent":  # for something, which takes 20 ms
             mine.fill_(failing + 1, blocking=False)
+        elif comm.size > 1:  # several share a kernel
+            name = "LaunchKernel"
+        else:
+            name = "MemcpyAsync"
         fail(name)
     with pytest.raises(wm.CudaError, match=match):
         if nonblocking:
