@@ -395,7 +395,7 @@ wm_part_ride(wm_part_t *part, size_t *nbytes)
     if (part->want != part->block) // else it is that of all
         return false;
     *nbytes = offsetof(wm_said_t, bytes) + ride_at(part);
-    if (sent != NULL) {
+    if (sent != NULL && sent->nbytes > 0) {
         memcpy(said->bytes + ride_at(part), sent->data, sent->nbytes);
         *nbytes += sent->nbytes;
     }
