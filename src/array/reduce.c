@@ -90,16 +90,8 @@ wm_reduce_size(wm_reduce_type_t type)
 int
 wm_reduce_prepare(int device, wm_error_t *err)
 {
-    int code = 0;
-    if (atomic_load(&functions[device][KERNELS - 1]) != NULL)
-        return 0;
-    for (int i = 0; i < KERNELS && code == 0; i++) {
-        CUfunction function;
-        code = wm_kernels_find(device, kernel_names[i], &function, err);
-        if (code == 0)
-            atomic_store(&functions[device][i], function);
-    }
-    return code;
+    return wm_kernels_find_all(device, kernel_names, KERNELS,
+                               functions[device], err);
 }
 
 // What kernels and folds call it.
