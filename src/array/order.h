@@ -83,6 +83,11 @@ typedef struct {
     wm_order_t *order;
 } wm_producer_t;
 
+// Whether both are work on one stream: who comes behind the one comes behind
+// the other.
+bool
+wm_producer_is_same(const wm_producer_t *one, const wm_producer_t *other);
+
 // Whether nothing of the producer's is pending that a reader (or a writer)
 // must wait for. DEVICE is never idle.
 WM_MUST_CHECK int

@@ -21,6 +21,13 @@ wm_producer_idle(const wm_producer_t *producer, bool to_write, bool *idle,
     }
 }
 
+bool
+wm_producer_is_same(const wm_producer_t *one, const wm_producer_t *other)
+{
+    return one->kind == WM_PRODUCER_STREAM && other->kind == WM_PRODUCER_STREAM
+           && one->device == other->device && one->stream == other->stream;
+}
+
 static int
 before_order(wm_order_t *order, bool to_write, int device, CUstream stream,
              wm_error_t *err)

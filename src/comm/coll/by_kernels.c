@@ -11,20 +11,28 @@
 #define WIDE_UP_TO ((size_t)2 << 20)
 #define UNLINKED_UP_TO 65536 // lines, where none are wide
 
-// Bytes, one behind the other.
-#define PIPES ((size_t)17 << 20)
+// Bytes, one behind the other; what is left comes first, and is for pipes.
 #define WIDE ((size_t)19 << 19)
 #define BOXES ((size_t)2 << 20)
 
-_Static_assert(PIPES + WIDE + BOXES == WM_BY_KERNELS_BYTES, "all of it");
+static size_t
+pipes_of(const wm_shared_t *shared)
+{
+    return shared->nbytes - BOXES - (shared->on_host ? 0 : WIDE);
+}
 
 int
-wm_by_kernels_clear(int device, char *memory, wm_error_t *err)
+wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
 {
-    int code = wm_boxes_clear(device, memory, WM_PIPES_HEAD, err);
-    return code < 0
-               ? code
-               : wm_boxes_clear(device, memory + PIPES, WIDE + BOXES, err);
+    size_t pipes = pipes_of(shared);
+    if (shared->on_host) { // and where its GPU's host memory is
+        memset(memory, 0, shared->nbytes);
+        return 0;
+    }
+    int code = wm_boxes_clear(shared->device, memory, WM_PIPES_HEAD, err);
+    return code < 0 ? code
+                    : wm_boxes_clear(shared->device, memory + pipes,
+                                     shared->nbytes - pipes, err);
 }
 
 int
@@ -39,8 +47,9 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
                    wm_boxes_rank_t *ranks, int rank, wm_error_t *err)
 {
     int size = shared->size, few = size < WM_BOXES_FEW ? size : WM_BOXES_FEW;
+    size_t before = shared->nbytes - BOXES;
     for (int i = 0; i < size; ++i)
-        ranks[i].boxes = shared->ranks[i].memory + PIPES + WIDE;
+        ranks[i].boxes = shared->ranks[i].memory + before;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
     exchange->own = ranks[rank].boxes;
@@ -56,8 +65,8 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
         .wide = true,
         .blocks = (uint32_t)shared->blocks,
     };
-    exchange->before = PIPES + WIDE;
-    exchange->pipes = wm_pipes_fit(PIPES, size, shared->blocks);
+    exchange->before = before;
+    exchange->pipes = wm_pipes_fit(pipes_of(shared), size, shared->blocks);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
     return wm_boxes_introduce(shared->device, exchange->own, ranks, size, err);
 }

@@ -41,12 +41,14 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for them: pipes, wide boxes, boxes from their head on.
+// A rank's memory for them: pipes, wide boxes where there may be a link, boxes
+// from their head on.
 #define WM_BY_KERNELS_BYTES ((size_t)57 << 19)
+#define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int
-wm_by_kernels_clear(int device, char *memory, wm_error_t *err);
+wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err);
 
 // Loads the kernels, which may wait for the device.
 WM_MUST_CHECK int

@@ -70,10 +70,17 @@ put(const run_t *run, wm_error_t *err)
         wm_span_t part = cut(run, run->laid.out[i]);
         code = copy(run, slab + (size_t)i * run->room,
                     run->laid.source + part.at, part.nbytes, err);
-        if (wm_slabs_are_on_host(run->slabs))
-            wm_stat_add(WM_STAT_staged_bytes, (int64_t)part.nbytes);
     }
     return code;
+}
+
+// What this rank sends goes through the host.
+static void
+count_staged(const wm_laid_t *laid)
+{
+    int blocks = laid->shape->scatters ? laid->comm->size : 1;
+    for (int i = 0; i < blocks && laid->source != NULL; ++i)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)laid->out[i].nbytes);
 }
 
 // In its slab; how much, it does not say.
@@ -181,11 +188,17 @@ follow(const run_t *run, wm_error_t *err)
     return code;
 }
 
+static bool
+is_nothing(const wm_buffer_t *buffer)
+{
+    return buffer == NULL || buffer->nbytes == 0;
+}
+
 static int
 before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
        wm_error_t *err)
 {
-    if (buffer == NULL || buffer->nbytes == 0)
+    if (is_nothing(buffer))
         return 0;
     const wm_producer_t *producer = &buffer->producer;
     if (run->capture != 0)
@@ -202,7 +215,7 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
 static wm_order_t *
 order_of(const wm_buffer_t *buffer)
 {
-    return buffer == NULL || buffer->nbytes == 0 ? NULL : buffer->order;
+    return is_nothing(buffer) ? NULL : buffer->order;
 }
 
 // Our arrays remember it, but for graphs, which run when their owner likes.
@@ -230,8 +243,11 @@ static int
 enqueue(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->laid.call;
+    bool same = !is_nothing(call->send) && !is_nothing(call->receive)
+                && wm_producer_is_same(&call->send->producer,
+                                       &call->receive->producer);
     int code = before(run, call->send, false, err);
-    if (code == 0)
+    if (code == 0 && !same)
         code = before(run, call->receive, true, err);
     if (code == 0)
         code = wm_slabs_have_kernels(run->slabs)
@@ -336,11 +352,12 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
     if (code == 0)
         code = count_pieces(&run, err);
     code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
+    bool on_host = wm_slabs_are_on_host(run.slabs);
     if (code == 0)
-        wm_stat_add(wm_slabs_are_on_host(run.slabs)
-                        ? WM_STAT_staged_collectives
-                        : WM_STAT_ipc_collectives,
-                    1);
+        wm_stat_add(
+            on_host ? WM_STAT_staged_collectives : WM_STAT_ipc_collectives, 1);
+    if (code == 0 && on_host)
+        count_staged(&run.laid);
     return code;
 }
 

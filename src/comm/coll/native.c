@@ -233,7 +233,12 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     if (receive != NULL && code == 0 && native->capable) {
         wm_access_begin(&native->into, &receive->producer, true,
                         native->device);
-        code = wm_producer_refuse_capture(&receive->producer, err);
+        // What is sent is ready before we write, and all on its stream is.
+        if (source != NULL && source->nbytes > 0
+            && wm_producer_is_same(&source->producer, &receive->producer))
+            wm_access_settle(&native->into);
+        else
+            code = wm_producer_refuse_capture(&receive->producer, err);
         if (code == 0 && receive->nbytes > 0)
             code = open_target(native, receive, given->moved, err);
     }
@@ -366,7 +371,8 @@ static void
 allow(wm_native_run_t *run)
 {
     wm_native_t *native = run->native;
-    bool idle = !run->plan->spreads || !native->into.opened;
+    bool idle = !run->plan->spreads || !native->into.opened
+                || native->into.settled;
     if (!idle && run->why.code == 0)
         (void)!wm_producer_idle(&native->into.producer, true, &idle,
                                 &run->why);

@@ -14,6 +14,7 @@ typedef struct {
     CUuuid device;
     int multiprocessors;
     bool mps;
+    int bay;
 } said_t;
 
 int
@@ -34,29 +35,70 @@ wm_shared_tell(wm_comm_t *comm, int code, bool *any, bool *all,
 }
 
 static int
-allocate(wm_shared_t *shared, int rank, size_t nbytes,
-         int (*clear)(int device, char *memory, wm_error_t *err), said_t *said,
-         bool *unreached, wm_error_t *err)
+allocate_on_host(wm_shared_t *shared, const wm_comm_t *comm, said_t *said,
+                 char **own, wm_error_t *err)
+{
+    wm_peer_t *self = comm->peers[comm->rank];
+    int code = 0;
+    wm_engine_lock();
+    said->bay = shared->bay = wm_bay_acquire();
+    if (shared->bay < 0)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0,
+                            "%d communicators of this process have slabs in "
+                            "host memory, which is all there is room for; "
+                            "free one",
+                            WM_BAYS);
+    else
+        code = wm_node_register_bay(self, shared->bay, shared->device, err);
+    if (code == 0)
+        *own = wm_bay_pointer(self, shared->bay);
+    wm_engine_unlock();
+    return code;
+}
+
+static int
+allocate(wm_shared_t *shared, const wm_comm_t *comm, said_t *said, char **own,
+         wm_error_t *err)
+{
+    if (shared->on_host)
+        return allocate_on_host(shared, comm, said, own, err);
+    int code = wm_block_alloc(shared->device, shared->nbytes, &shared->block,
+                              err);
+    if (code == 0)
+        *own = wm_block_pointer(shared->block);
+    return code;
+}
+
+static bool export(const wm_shared_t *shared, const char *own, said_t *said)
 {
     wm_pointer_t memory;
+    if (shared->on_host)
+        return true;
+    wm_block_describe(shared->block, &memory);
+    wm_engine_lock();
+    bool exported = wm_place_export(own, &memory, &said->place, NULL) == 0;
+    wm_engine_unlock();
+    return exported;
+}
+
+static int
+prepare(wm_shared_t *shared, const wm_comm_t *comm, wm_shared_clear_t clear,
+        said_t *said, bool *unreached, wm_error_t *err)
+{
     const wm_device_t *device;
+    char *own;
     int code = wm_device_get(shared->device, &device, err);
     if (code == 0)
-        code = wm_block_alloc(shared->device, nbytes, &shared->block, err);
-    if (code < 0)
-        return code;
-    char *own = wm_block_pointer(shared->block);
-    code = clear(shared->device, own, err);
+        code = allocate(shared, comm, said, &own, err);
+    if (code == 0)
+        code = clear(shared, own, err);
     if (code < 0)
         return code;
     said->device = device->uuid;
     said->multiprocessors = device->multiprocessors;
     said->mps = device->mps;
-    shared->ranks[rank].memory = own;
-    wm_block_describe(shared->block, &memory);
-    wm_engine_lock();
-    *unreached = wm_place_export(own, &memory, &said->place, NULL) < 0;
-    wm_engine_unlock();
+    shared->ranks[comm->rank].memory = own;
+    *unreached = !export(shared, own, said);
     return 0;
 }
 
@@ -85,7 +127,7 @@ static int
 are_linked(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
-    bool linked = true;
+    bool linked = !shared->on_host;
     for (int rank = 0; rank < comm->size && code == 0 && linked; ++rank) {
         const said_t *said = wm_agree_said(comm->gates, rank);
         code = wm_device_is_linked(shared->device, &said->device, &linked,
@@ -96,20 +138,30 @@ are_linked(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
 }
 
 static int
+map_one(wm_shared_t *shared, wm_peer_t *peer, int rank, const said_t *said,
+        wm_error_t *err)
+{
+    wm_mapping_t **mapping = &shared->ranks[rank].mapping;
+    char **memory = &shared->ranks[rank].memory;
+    int code = shared->on_host
+                   ? wm_node_register_bay(peer, said->bay, shared->device, err)
+                   : wm_mapping_reach(peer, &said->place, shared->device,
+                                      mapping, err);
+    if (code == 0)
+        *memory = shared->on_host ? wm_bay_pointer(peer, said->bay)
+                                  : wm_mapping_at(*mapping, &said->place);
+    return code;
+}
+
+static int
 map(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
-    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
-        wm_mapping_t **mapping = &shared->ranks[rank].mapping;
-        if (rank == comm->rank)
-            continue;
-        code = wm_mapping_reach(comm->peers[rank], &said->place,
-                                shared->device, mapping, err);
-        if (code == 0)
-            shared->ranks[rank].memory = wm_mapping_at(*mapping, &said->place);
-    }
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        if (rank != comm->rank)
+            code = map_one(shared, comm->peers[rank], rank,
+                           wm_agree_said(comm->gates, rank), err);
     wm_engine_unlock();
     return code;
 }
@@ -123,6 +175,8 @@ wm_shared_free(wm_shared_t *shared)
     for (int rank = 0; rank < shared->size; ++rank)
         if (shared->ranks[rank].mapping != NULL)
             wm_mapping_release(shared->ranks[rank].mapping);
+    if (shared->bay >= 0)
+        wm_bay_release(shared->bay);
     wm_engine_unlock();
     if (shared->block != NULL)
         wm_block_free(shared->block, 0, NULL, NULL);
@@ -130,16 +184,14 @@ wm_shared_free(wm_shared_t *shared)
 }
 
 static int
-make(wm_comm_t *comm, wm_shared_t *shared, size_t nbytes,
-     int (*clear)(int device, char *memory, wm_error_t *err), bool *unreached,
-     wm_error_t *err)
+make(wm_comm_t *comm, wm_shared_t *shared, wm_shared_clear_t clear,
+     bool *unreached, wm_error_t *err)
 {
-    said_t said = {.mps = false};
+    said_t said = {.bay = -1};
     wm_agree_t agree = {.nbytes = 0};
     int code = shared == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : allocate(shared, comm->rank, nbytes, clear, &said,
-                              unreached, err);
+                   : prepare(shared, comm, clear, &said, unreached, err);
     code = wm_shared_tell(comm, code, unreached, NULL, err);
     if (code < 0 || *unreached)
         return code;
@@ -158,9 +210,9 @@ make(wm_comm_t *comm, wm_shared_t *shared, size_t nbytes,
 }
 
 int
-wm_shared_make(wm_comm_t *comm, int device, size_t nbytes,
-               int (*clear)(int device, char *memory, wm_error_t *err),
-               wm_shared_t **made, bool *unreached, wm_error_t *err)
+wm_shared_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
+               wm_shared_clear_t clear, wm_shared_t **made, bool *unreached,
+               wm_error_t *err)
 {
     size_t size = (size_t)comm->size;
     wm_shared_t *shared = calloc(1, sizeof *shared
@@ -168,9 +220,12 @@ wm_shared_make(wm_comm_t *comm, int device, size_t nbytes,
     if (shared != NULL) {
         shared->device = device;
         shared->size = comm->size;
+        shared->nbytes = nbytes;
+        shared->on_host = on_host;
+        shared->bay = -1;
     }
     *unreached = false;
-    int code = make(comm, shared, nbytes, clear, unreached, err);
+    int code = make(comm, shared, clear, unreached, err);
     if (code < 0 || *unreached)
         wm_shared_free(shared);
     else

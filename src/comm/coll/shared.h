@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory of each rank's GPU that all ranks of a communicator have mapped, and
-// what is known of these GPUs. Made by all ranks in one call; GIL released by
-// the caller, engine lock not held.
+// Memory of each rank that the GPUs of all ranks of a communicator reach: of
+// its GPU, or, where these do not reach each other, page-locked memory of the
+// host (a bay of its segment); and what is known of these GPUs. Made by all
+// ranks in one call; GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_SHARED_H
 #define WM_COMM_COLL_SHARED_H
 
@@ -10,25 +11,32 @@
 
 typedef struct {
     int device, size;
+    size_t nbytes; // of each rank's
+    bool on_host;
     // Of a kernel of each rank, so many blocks of 512 threads find room on all
     // GPUs at once; 0 where processes share one and have it in turn, as each
     // would wait out its turn.
     int blocks;
-    bool linked; // wm_device_is_linked, all of them to all
-    wm_block_t *block;
+    bool linked;       // wm_device_is_linked, all of them to all
+    wm_block_t *block; // NULL: a bay
+    int bay;           // -1: none
     struct {
         wm_mapping_t *mapping; // NULL: ours
         char *memory;          // as this rank sees it
     } ranks[];
 } wm_shared_t;
 
-// So many bytes of each, of `device` here, which `clear` makes ready before
-// others see it. `unreached`: a rank does not reach another's, as all hear,
-// and nothing is made; where one fails all raise.
+// Makes memory ready before others see it.
+typedef int (*wm_shared_clear_t)(const wm_shared_t *shared, char *memory,
+                                 wm_error_t *err);
+
+// For streams of `device` here, so many bytes of each, on the host up to
+// WM_BAY_BYTES. `unreached`: a rank does not reach another's, as all hear, and
+// nothing is made; where one fails all raise.
 WM_MUST_CHECK int
-wm_shared_make(wm_comm_t *comm, int device, size_t nbytes,
-               int (*clear)(int device, char *memory, wm_error_t *err),
-               wm_shared_t **made, bool *unreached, wm_error_t *err);
+wm_shared_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
+               wm_shared_clear_t clear, wm_shared_t **made, bool *unreached,
+               wm_error_t *err);
 
 // NULL: nothing. When no kernel uses it any more.
 void

@@ -16,24 +16,20 @@
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-#define DEVICE_HALF ((size_t)14 << 20)
+#define HALF_ALIGN ((size_t)1 << 20)
 #define ENDED 0xffff   // a step: the last
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 #define NAP_NS 100000
 #define NAPS 50000 // in vain
 
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
-_Static_assert(2 * DEVICE_HALF <= WM_BY_KERNELS_BYTES, "what is shared");
 
 struct wm_slabs {
     pthread_mutex_t lock;
     wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
     bool captured;     // the calls are
     int device, rank, size;
-    bool on_host;             // page-locked memory of the ranks' segments
-    size_t half;              // bytes
-    wm_shared_t *shared;      // NULL: bays
-    int bay;                  // of ours; -1: none
+    wm_shared_t *shared;
     CUstream stream;          // of this call, or the last
     uint64_t last;            // its id, but in graphs; 0: not known
     CUevent ended;            // in graphs: recorded behind the last
@@ -48,65 +44,29 @@ struct wm_slabs {
     wm_block_t **copies;      // that graphs read
     size_t copied;
     wm_error_t lost; // code 0: they are alike so far
-    char *slabs[];   // of each rank, as this one sees them
 };
 
-// What a rank says of itself when slabs are made.
-typedef struct {
-    int bay;
-    uint32_t streams;
-} said_t;
-
+// What is this rank's alone. It says what its streams have counted to.
 static int
-take_bay(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
+prepare(wm_slabs_t *slabs, uint32_t *said, wm_error_t *err)
 {
-    wm_engine_lock();
-    said->bay = slabs->bay = wm_bay_acquire();
-    wm_engine_unlock();
-    return slabs->bay >= 0
-               ? 0
-               : wm_error_set(err, WM_ERR_MEMORY, 0,
-                              "%d communicators of this process have slabs in "
-                              "host memory, which is all there is room for; "
-                              "free one",
-                              WM_BAYS);
-}
-
-// What is this rank's alone.
-static int
-prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
-{
-    int code = slabs->on_host ? take_bay(slabs, said, err) : 0;
-    if (code == 0 && slabs->captured)
-        code = wm_event_create(slabs->device, &slabs->ended, err);
+    int code = slabs->captured
+                   ? wm_event_create(slabs->device, &slabs->ended, err)
+                   : 0;
     // Later, streams that wait for others could keep it from being loaded.
     if (code == 0)
         code = wm_reduce_prepare(slabs->device, err);
-    if (code == 0 && !slabs->on_host)
+    if (code == 0)
         code = wm_by_kernels_prepare(slabs->device, err);
     if (code < 0)
         return code;
     if (slabs->captured)
         wm_gates_begin_rounds(slabs->gates);
     else {
-        said->streams = wm_gates_streams_now(slabs->gates);
+        *said = wm_gates_streams_now(slabs->gates);
         wm_gates_tell(slabs->gates, 0);
     }
     return 0;
-}
-
-static int
-find_one(wm_slabs_t *slabs, wm_peer_t *peer, int rank, const said_t *said,
-         wm_error_t *err)
-{
-    int code = wm_node_register(peer, false, slabs->device, err);
-    if (!slabs->on_host)
-        slabs->slabs[rank] = slabs->shared->ranks[rank].memory;
-    else if (code == 0)
-        code = wm_node_register_bay(peer, said->bay, slabs->device, err);
-    if (code == 0 && slabs->on_host)
-        slabs->slabs[rank] = wm_bay_pointer(peer, said->bay);
-    return code;
 }
 
 static int
@@ -115,10 +75,10 @@ find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
     int code = 0;
     wm_engine_lock();
     for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
+        const uint32_t *said = wm_agree_said(comm->gates, rank);
         if (!slabs->captured)
-            wm_gates_set_streams(slabs->gates, rank, said->streams);
-        code = find_one(slabs, comm->peers[rank], rank, said, err);
+            wm_gates_set_streams(slabs->gates, rank, *said);
+        code = wm_node_register(comm->peers[rank], false, slabs->device, err);
     }
     wm_engine_unlock();
     return code;
@@ -150,27 +110,18 @@ discard(wm_slabs_t *slabs)
     free(slabs->copies);
     if (slabs->ended != NULL)
         wm_event_destroy(slabs->device, slabs->ended);
-    if (slabs->bay >= 0) {
-        wm_engine_lock();
-        wm_bay_release(slabs->bay);
-        wm_engine_unlock();
-    }
     pthread_mutex_destroy(&slabs->lock);
     free(slabs);
 }
 
 static wm_slabs_t *
-new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
+new_slabs(const wm_comm_t *comm, int device, bool captured)
 {
-    size_t size = (size_t)comm->size;
-    wm_slabs_t *slabs = calloc(1, sizeof *slabs + size * sizeof(char *));
+    wm_slabs_t *slabs = calloc(1, sizeof *slabs);
     if (slabs == NULL)
         return NULL;
     pthread_mutex_init(&slabs->lock, NULL);
     slabs->captured = captured;
-    slabs->on_host = on_host;
-    slabs->half = on_host ? WM_BAY_BYTES / 2 : DEVICE_HALF;
-    slabs->bay = -1;
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
@@ -179,16 +130,19 @@ new_slabs(const wm_comm_t *comm, int device, bool captured, bool on_host)
 }
 
 static int
-make(wm_comm_t *comm, wm_slabs_t *slabs, bool *unreached, wm_error_t *err)
+make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
+     wm_error_t *err)
 {
-    said_t said = {.streams = 0};
+    uint32_t said = 0;
+    size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
+                            : WM_BY_KERNELS_BYTES;
     wm_agree_t agree = {.nbytes = 0};
     int code = slabs == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : prepare(slabs, &said, err);
     code = wm_shared_tell(comm, code, unreached, NULL, err);
-    if (code == 0 && !slabs->on_host)
-        code = wm_shared_make(comm, slabs->device, WM_BY_KERNELS_BYTES,
+    if (code == 0)
+        code = wm_shared_make(comm, slabs->device, on_host, nbytes,
                               wm_by_kernels_clear, &slabs->shared, unreached,
                               err);
     if (code < 0 || *unreached)
@@ -197,7 +151,7 @@ make(wm_comm_t *comm, wm_slabs_t *slabs, bool *unreached, wm_error_t *err)
     if (code < 0)
         return code;
     code = find_all(slabs, comm, err);
-    if (code == 0 && !slabs->on_host)
+    if (code == 0)
         code = open_kernels(slabs, err);
     if (code < 0 && wm_mapping_is_refused(code, err)) {
         *unreached = true;
@@ -218,8 +172,8 @@ wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
     do { // where others turn out to be out of reach, once more
         on_host = unreached;
         unreached = false;
-        slabs = new_slabs(comm, device, captured, on_host);
-        code = make(comm, slabs, &unreached, err);
+        slabs = new_slabs(comm, device, captured);
+        code = make(comm, slabs, on_host, &unreached, err);
         if ((code < 0 || unreached) && slabs != NULL)
             discard(slabs);
     } while (code == 0 && unreached && !on_host);
@@ -385,7 +339,8 @@ char *
 wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece)
 {
     slabs->pieces = piece + 1;
-    return slabs->slabs[rank] + (slabs->turn + piece) % 2 * slabs->half;
+    return slabs->shared->ranks[rank].memory
+           + (slabs->turn + piece) % 2 * wm_slabs_half(slabs);
 }
 
 int
@@ -517,7 +472,7 @@ wm_slabs_device(const wm_slabs_t *slabs)
 size_t
 wm_slabs_half(const wm_slabs_t *slabs)
 {
-    return slabs->half;
+    return slabs->shared->nbytes / 2 / HALF_ALIGN * HALF_ALIGN;
 }
 
 bool
@@ -529,7 +484,7 @@ wm_slabs_have_kernels(const wm_slabs_t *slabs)
 bool
 wm_slabs_are_on_host(const wm_slabs_t *slabs)
 {
-    return slabs->on_host;
+    return slabs->shared->on_host;
 }
 
 bool
