@@ -97,7 +97,7 @@ DIFFER = """
 # More communicators than there are slabs: MPI serves the rest.
 MANY = """
     a, b = make(np.ones(50_000)), make(np.zeros(50_000))
-    comms = [wm.Comm(MPI.Comm.Dup(comm)) for _ in range(6)]
+    comms = [wm.Comm(MPI.Comm.Dup(comm)) for _ in range(10)]
     for each in comms:
         assert counted(each.Allreduce, a, b) == (0, 1)
         assert (kinds.values_of(b) == size).all()

@@ -22,7 +22,7 @@
 #define WM_LANE_PIECES 4          // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
 #define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
-#define WM_BAYS 4 // page-locked slabs, behind them
+#define WM_BAYS 8 // page-locked slabs, behind them
 #define WM_BAY_BYTES ((size_t)16u << 20)
 
 typedef struct {
