@@ -2,7 +2,6 @@
 #include "array/boxes.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "array/kernels.h"
 #include "array/mail.h"
@@ -78,15 +77,15 @@ wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
 }
 
 int
-wm_boxes_introduce(int device, char *boxes, const wm_boxes_rank_t *ranks,
-                   int size, wm_error_t *err)
+wm_boxes_introduce(int device, wm_boxes_own_t *own,
+                   const wm_boxes_rank_t *ranks, int size, wm_error_t *err)
 {
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
     if (code < 0)
         return code;
-    code = wm_memory_copy(device, boxes + offsetof(wm_boxes_head_t, ranks),
-                          ranks, (size_t)size * sizeof *ranks, stream, err);
+    code = wm_memory_copy(device, (char *)own->ranks, ranks,
+                          (size_t)size * sizeof *ranks, stream, err);
     if (code == 0)
         code = wm_stream_synchronize(device, stream, err);
     wm_stream_release(device, stream);

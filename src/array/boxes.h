@@ -35,8 +35,8 @@ wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err);
 
 // Tells a rank's kernels of all ranks, before the first; waits for that.
 WM_MUST_CHECK int
-wm_boxes_introduce(int device, char *boxes, const wm_boxes_rank_t *ranks,
-                   int size, wm_error_t *err);
+wm_boxes_introduce(int device, wm_boxes_own_t *own,
+                   const wm_boxes_rank_t *ranks, int size, wm_error_t *err);
 
 // Enqueues a kernel. `params`: all but first, box_bytes, unit and op, which
 // are found here; `type` and `op` of what it reduces, where

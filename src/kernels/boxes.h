@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Short collectives in one kernel: each rank writes what it has for another
 // into that one's boxes, as lines that hold their flag (kernels/mail.h), and
-// takes out of its own what the others wrote. A rank's boxes are memory of its
-// GPU that all ranks reach: a head, and for each rank two boxes that take
-// turns. Exchanges are numbered, alike on all ranks. Shared by C and CUDA.
+// takes out of its own what the others wrote. A rank's boxes are memory that
+// all GPUs reach: a head, and for each rank two boxes that take turns.
+// Exchanges are numbered, alike on all ranks. Shared by C and CUDA.
 #ifndef WM_KERNELS_BOXES_H
 #define WM_KERNELS_BOXES_H
 
@@ -21,14 +21,19 @@ typedef struct {
     uint32_t base;
 } wm_boxes_rank_t;
 
+// What the others write.
 typedef struct {
     uint32_t done[WM_BOXES_RANKS]; // exchanges, by each rank
-    uint32_t count;  // of those that are numbered here, as in graphs
-    uint32_t blocks; // of a kernel that have ended
-    wm_boxes_rank_t ranks[WM_BOXES_RANKS]; // where they are many
 } wm_boxes_head_t;
 
 #define WM_BOXES_HEAD 2048 // bytes
+
+// What a rank's kernels keep for themselves, in memory of their GPU.
+typedef struct {
+    uint32_t count;  // exchanges that are numbered here, as in graphs
+    uint32_t blocks; // of a kernel that have ended
+    wm_boxes_rank_t ranks[WM_BOXES_RANKS]; // where they are many
+} wm_boxes_own_t;
 
 // Longer parts go in wide lines, which cost fewer bytes, where a link keeps
 // their bytes together.
@@ -44,7 +49,7 @@ typedef struct {
 } wm_boxes_side_t;
 
 typedef struct {
-    wm_boxes_head_t *head; // ours
+    wm_boxes_own_t *own;
     const char *src;
     char *dst;
     wm_boxes_side_t gives, takes;
@@ -53,7 +58,7 @@ typedef struct {
     uint32_t done;  // this at the end
     uint32_t past;  // another's word when it has done, or will never come here
     uint32_t rank, size;
-    uint32_t number;    // of this exchange; 0: it is counted in the head
+    uint32_t number;    // of this exchange; 0: it is counted in own
     uint32_t box_bytes; // as lines
     int64_t first;      // from a head to its first box
     // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 of wide lines.

@@ -9,7 +9,6 @@
 // What is exchanged, as all threads see it.
 struct wm_boxes_view {
     const wm_boxes_params_t &p;
-    wm_boxes_head_t *head;
     const wm_boxes_rank_t *ranks;
     uint32_t number;
 };
@@ -17,9 +16,9 @@ struct wm_boxes_view {
 WM_DEVICE wm_boxes_view
 boxes_begin(const wm_boxes_params_t &p)
 {
-    wm_boxes_head_t *head = p.head;
-    const wm_boxes_rank_t *ranks = p.size > WM_BOXES_FEW ? head->ranks : p.few;
-    return {p, head, ranks, p.number != 0 ? p.number : head->count + 1};
+    const bool many = p.size > WM_BOXES_FEW;
+    const wm_boxes_rank_t *ranks = many ? p.own->ranks : p.few;
+    return {p, ranks, p.number != 0 ? p.number : p.own->count + 1};
 }
 
 WM_DEVICE bool
@@ -32,6 +31,12 @@ WM_DEVICE uint64_t
 block_at(const wm_boxes_side_t &side, uint32_t rank)
 {
     return side.at + (uint64_t)rank * side.step;
+}
+
+WM_DEVICE wm_boxes_head_t *
+head_of(const wm_boxes_view &view, uint32_t rank)
+{
+    return (wm_boxes_head_t *)view.ranks[rank].boxes;
 }
 
 // The box that `from` writes in the memory of `to`.
@@ -54,9 +59,10 @@ has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
 WM_DEVICE bool
 await_room_of(const wm_boxes_view &view, uint32_t to)
 {
+    const wm_boxes_head_t *head = head_of(view, view.p.rank);
     for (uint32_t looks = 1;; looks++) {
         const bool gone = has_gone(view, to, looks);
-        const uint32_t done = wm_load_system(&view.head->done[to]);
+        const uint32_t done = wm_load_system(&head->done[to]);
         if ((int32_t)(done - (view.number - 2)) >= 0 || gone)
             return !gone;
         wm_pause();
@@ -84,15 +90,14 @@ WM_DEVICE void
 boxes_end(const wm_boxes_view &view)
 {
     const wm_boxes_params_t &p = view.p;
-    if (!wm_grid_ended(&view.head->blocks))
+    if (!wm_grid_ended(&p.own->blocks))
         return;
     for (uint32_t k = 1; k < p.size; k++) {
         const uint32_t to = (p.rank + k) % p.size;
-        wm_boxes_head_t *head = (wm_boxes_head_t *)view.ranks[to].boxes;
-        wm_store_system(&head->done[p.rank], view.number);
+        wm_store_system(&head_of(view, to)->done[p.rank], view.number);
     }
     if (p.number == 0)
-        view.head->count = view.number;
+        p.own->count = view.number;
     if (p.word != nullptr) {
         wm_fence_system();
         wm_store_system(p.word, p.done);

@@ -130,7 +130,7 @@ copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
 WM_DEVICE bool
 give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
-    wm_pipes_head_t *head = piped_head(p, p.rank);
+    const wm_pipes_head_t *head = piped_head(p, p.rank);
     bool any = false;
     for (uint32_t i = 1; i < p.size; i++) {
         const uint32_t to = (p.rank + i) % p.size;
@@ -138,9 +138,9 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
                                            step);
         if (part.nbytes == 0)
             continue;
-        const wm_pipes_end_t *end = &head->ends[channel][to];
-        const uint32_t number = end->sent + step;
-        if (!await_word(p, &end->taken, number + 1 - p.slots, to))
+        const uint32_t number = p.own->counts[channel][to].sent + step;
+        if (!await_word(p, &head->ends[channel][to].taken,
+                        number + 1 - p.slots, to))
             return false;
         copy_chunk<false>(p, slot_of(p, channel, p.rank, to, number),
                           p.src + p.gives[to].at + part.at, part.nbytes);
@@ -157,10 +157,10 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
         const uint32_t to = (p.rank + i) % p.size;
         if (part_of(p, p.gives[to].nbytes, channel, step).nbytes > 0)
             wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
-                            head->ends[channel][to].sent + step + 1);
+                            p.own->counts[channel][to].sent + step + 1);
     }
     if (p.overlaid) // else nobody clears it
-        wm_store_system(&head->read[channel], step + 1);
+        wm_store_system(&p.own->read[channel], step + 1);
     return true;
 }
 
@@ -170,28 +170,28 @@ await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
             uint32_t step)
 {
     const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
-    return await_word(p, &end->arrived, end->got + step + 1, from);
+    const uint32_t number = p.own->counts[channel][from].got + step;
+    return await_word(p, &end->arrived, number + 1, from);
 }
 
 WM_DEVICE const char *
 chunk_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
            uint32_t step)
 {
-    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
-    return slot_of(p, channel, from, p.rank, end->got + step);
+    const uint32_t number = p.own->counts[channel][from].got + step;
+    return slot_of(p, channel, from, p.rank, number);
 }
 
 // The slots may be written again.
 WM_DEVICE void
 leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
-    const wm_pipes_head_t *head = piped_head(p, p.rank);
     wm_block_meets();
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
         const uint32_t from = (p.rank + p.size - i) % p.size;
         if (part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
             wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
-                            head->ends[channel][from].got + step + 1);
+                            p.own->counts[channel][from].got + step + 1);
     }
 }
 
@@ -315,15 +315,14 @@ WM_DEVICE void
 count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
              uint32_t channel)
 {
-    wm_pipes_head_t *head = piped_head(p, p.rank);
     for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
-        wm_pipes_end_t *end = &head->ends[channel][rank];
+        wm_pipes_count_t *count = &p.own->counts[channel][rank];
         if (rank == p.rank)
             continue;
         if (crew.gives)
-            end->sent += chunks_of(p, p.gives[rank].nbytes, channel);
+            count->sent += chunks_of(p, p.gives[rank].nbytes, channel);
         if (crew.takes)
-            end->got += chunks_of(p, p.takes[rank].nbytes, channel);
+            count->got += chunks_of(p, p.takes[rank].nbytes, channel);
     }
 }
 
@@ -331,7 +330,7 @@ template <typename taker_t>
 WM_DEVICE void
 pipe(taker_t taker, const wm_pipes_params_t &p)
 {
-    wm_pipes_head_t *head = piped_head(p, p.rank);
+    wm_pipes_own_t *own = p.own;
     const wm_crew_t crew = wm_crew(p.channels);
     bool goes_on = true;
     if (wm_meeting_tells() && p.word != nullptr)
@@ -342,10 +341,9 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
             if (crew.gives)
                 goes_on = give_chunks(p, channel, step);
             if (!goes_on && p.overlaid && wm_block_leads()) // nobody waits
-                wm_store_system(&head->read[channel], 1u << 30);
+                wm_store_system(&own->read[channel], 1u << 30);
             if (crew.takes && goes_on && p.overlaid)
-                goes_on = await_word(p, &head->read[channel], step + 1,
-                                     p.rank);
+                goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
             if (crew.takes && goes_on)
                 goes_on = taker.take(p, channel, step);
             if (crew.takes && goes_on)
@@ -354,10 +352,10 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
         count_chunks(p, crew, channel);
-    if (!wm_grid_ended(&head->blocks))
+    if (!wm_grid_ended(&own->blocks))
         return;
     for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
-        wm_store_system(&head->read[channel], 0);
+        wm_store_system(&own->read[channel], 0);
     if (p.word != nullptr) {
         wm_fence_system();
         wm_store_system(p.word, p.done);

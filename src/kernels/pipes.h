@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Long collectives in one kernel: what a rank has for another goes into slots
 // of that one's memory, chunk by chunk, and is taken from there, or reduced,
-// while the next ones are on their way. A rank's pipes are memory of its GPU
-// that all ranks reach: a head, and the slots, so many for each channel and
-// rank. A channel is the business of two blocks, of which one gives and one
-// takes; chunk after chunk goes to the next channel. Both ends count them on
-// the GPU, so that kernels may be replayed. Shared by C and CUDA.
+// while the next ones are on their way. A rank's pipes are memory that all
+// GPUs reach: a head, and the slots, so many for each channel and rank. A
+// channel is the business of two blocks, of which one gives and one takes;
+// chunk after chunk goes to the next channel. Both ends count them on the GPU,
+// so that kernels may be replayed. Shared by C and CUDA.
 #ifndef WM_KERNELS_PIPES_H
 #define WM_KERNELS_PIPES_H
 
@@ -16,22 +16,30 @@
 #define WM_PIPES_CHANNELS 64
 #define WM_PIPES_ALIGN 512 // a chunk's bytes, so that no element is cut
 
-// Of a channel and another rank, in our memory.
+// Of a channel and another rank, which writes it: chunks that are in our
+// slots, and that it has taken out of its own.
 typedef struct {
-    uint32_t sent, got; // chunks, before this kernel
-    // Written by that rank: chunks that are in our slots, and that it has
-    // taken out of its own.
     uint32_t arrived, taken;
 } wm_pipes_end_t;
 
 typedef struct {
-    uint32_t blocks; // of a kernel that have ended
-    // Steps of this kernel in which all has been read that is given.
-    uint32_t read[WM_PIPES_CHANNELS];
     wm_pipes_end_t ends[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
 } wm_pipes_head_t;
 
-#define WM_PIPES_HEAD 131072 // bytes
+#define WM_PIPES_HEAD 32768 // bytes
+
+// Likewise, chunks before this kernel.
+typedef struct {
+    uint32_t sent, got;
+} wm_pipes_count_t;
+
+// What a rank's kernels keep for themselves, in memory of their GPU.
+typedef struct {
+    uint32_t blocks; // of a kernel that have ended
+    // Steps of this kernel in which all has been read that is given.
+    uint32_t read[WM_PIPES_CHANNELS];
+    wm_pipes_count_t counts[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
+} wm_pipes_own_t;
 
 // Of what is given or taken: nbytes 0: nothing.
 typedef struct {
@@ -39,6 +47,7 @@ typedef struct {
 } wm_pipes_span_t;
 
 typedef struct {
+    wm_pipes_own_t *own;
     const char *src;
     char *dst;
     const wm_boxes_rank_t *many; // where they are more than a few

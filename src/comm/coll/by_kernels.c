@@ -42,6 +42,22 @@ wm_by_kernels_prepare(int device, wm_error_t *err)
     return code < 0 ? code : wm_pipes_prepare(device, err);
 }
 
+static int
+open_own(wm_by_kernels_t *exchange, int device, const wm_boxes_rank_t *ranks,
+         int size, wm_error_t *err)
+{
+    size_t nbytes = sizeof *exchange->own;
+    int code = wm_block_alloc(device, nbytes, &exchange->block, err);
+    if (code < 0)
+        return code;
+    char *own = wm_block_pointer(exchange->block);
+    exchange->own = (wm_by_kernels_own_t *)(void *)own;
+    code = wm_boxes_clear(device, own, nbytes, err);
+    return code < 0 ? code
+                    : wm_boxes_introduce(device, &exchange->own->boxes, ranks,
+                                         size, err);
+}
+
 int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
                    wm_boxes_rank_t *ranks, int rank, wm_error_t *err)
@@ -52,8 +68,6 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
         ranks[i].boxes = shared->ranks[i].memory + before;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
-    exchange->own = ranks[rank].boxes;
-    exchange->many = ((wm_boxes_head_t *)exchange->own)->ranks;
     exchange->boxes = (wm_boxes_t){
         .first = WM_BOXES_HEAD,
         .nbytes = BOXES - WM_BOXES_HEAD,
@@ -68,7 +82,14 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
     exchange->before = before;
     exchange->pipes = wm_pipes_fit(pipes_of(shared), size, shared->blocks);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
-    return wm_boxes_introduce(shared->device, exchange->own, ranks, size, err);
+    return open_own(exchange, shared->device, ranks, size, err);
+}
+
+void
+wm_by_kernels_close(wm_by_kernels_t *exchange)
+{
+    if (exchange->block != NULL)
+        wm_block_free(exchange->block, 0, NULL, NULL);
 }
 
 // The boxes that it goes through; NULL: none. Of what varies, not all know
@@ -167,7 +188,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         return wm_piped_enqueue(exchange, laid, words, err);
     uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
     wm_boxes_params_t params = {
-        .head = (wm_boxes_head_t *)exchange->own,
+        .own = &exchange->own->boxes,
         .src = laid->source,
         .dst = laid->target,
         .gives = side(laid->out, shape->scatters),

@@ -10,14 +10,20 @@
 #include "comm/coll/laid.h"
 #include "comm/coll/shared.h"
 
+// What this rank's kernels keep.
+typedef struct {
+    wm_boxes_own_t boxes;
+    wm_pipes_own_t pipes;
+} wm_by_kernels_own_t;
+
 // All ranks' boxes, of lines and of wide ones, which share their head and
 // their numbers, and their pipes.
 typedef struct {
     uint32_t rank, size;
-    bool counted;                // on the GPU, as in graphs
-    uint32_t number;             // of the last exchange through boxes
-    char *own;                   // boxes
-    const wm_boxes_rank_t *many; // of all ranks, in memory of the GPU
+    bool counted;      // on the GPU, as in graphs
+    uint32_t number;   // of the last exchange through boxes
+    wm_block_t *block; // of the GPU, which is
+    wm_by_kernels_own_t *own;
     wm_boxes_rank_t few[WM_BOXES_FEW];
     wm_boxes_t boxes, wide; // wide.nbytes 0: none
     uint64_t before;        // bytes from pipes to the head of boxes
@@ -58,6 +64,10 @@ wm_by_kernels_prepare(int device, wm_error_t *err);
 WM_MUST_CHECK int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
                    wm_boxes_rank_t *ranks, int rank, wm_error_t *err);
+
+// Also of one that was not opened.
+void
+wm_by_kernels_close(wm_by_kernels_t *exchange);
 
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.

@@ -164,6 +164,23 @@ take_landing(wm_native_t *native, size_t nbytes, wm_pointer_t *memory,
     return 0;
 }
 
+// Whoever uses a target is noted now; where nobody does a stream is taken when
+// there is work for it, as of many calls few have any at once.
+static int
+come_behind(wm_access_t *into, wm_error_t *err)
+{
+    bool idle = into->settled;
+    int code = 0;
+    if (!idle && into->producer.kind == WM_PRODUCER_ORDER)
+        code = wm_producer_idle(&into->producer, true, &idle, err);
+    if (code < 0)
+        return code;
+    if (!idle)
+        return wm_access_open(into, err);
+    wm_access_settle(into);
+    return 0;
+}
+
 static int
 open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
             wm_error_t *err)
@@ -177,7 +194,7 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
         code = take_landing(native, target->nbytes, &memory, err);
     if (code < 0)
         return give_way(native, code);
-    code = wm_access_open(&native->into, err);
+    code = come_behind(&native->into, err);
     if (code < 0 || !memory.exportable || moved)
         return code;
     wm_engine_lock();

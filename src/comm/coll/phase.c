@@ -192,12 +192,14 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
                    && native->landing != NULL && run->plan->count > 0;
     if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
         return 0;
+    int code = wm_access_open(&native->into, err);
+    if (code < 0)
+        return code;
     wm_signal_t signal = telling(native, &phase, unpacks);
     // After an error as well: nothing of ours may be on its way.
     run->moves = native->written = true;
     run->tells = signal.word != NULL;
     native->into.idle = false;
-    int code = 0;
     if (phase.pulls.count > 0) {
         phase.pulls.signal = signal;
         code = wm_pull_launch(native->device, &phase.pulls,

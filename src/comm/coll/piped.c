@@ -21,9 +21,10 @@ begin(const run_t *run, const char *src, char *dst, bool last)
     const wm_by_kernels_t *exchange = run->exchange;
     const wm_by_kernels_words_t *words = run->words;
     wm_pipes_params_t params = {
+        .own = &exchange->own->pipes,
         .src = src,
         .dst = dst,
-        .many = exchange->many,
+        .many = exchange->own->boxes.ranks,
         .before = exchange->before,
         .word = words->own,
         .begun = words->begun + WM_BY_PIPES,

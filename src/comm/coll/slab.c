@@ -104,6 +104,7 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
 static void
 discard(wm_slabs_t *slabs)
 {
+    wm_by_kernels_close(&slabs->exchange);
     wm_shared_free(slabs->shared);
     for (size_t i = 0; i < slabs->copied; ++i)
         wm_block_free(slabs->copies[i], 0, NULL, NULL);
