@@ -45,7 +45,8 @@ _Static_assert(sizeof(wm_boxes_head_t) <= WM_BOXES_HEAD, "before the boxes");
 static size_t
 box_bytes(size_t nbytes, int size)
 {
-    return nbytes / (2 * (size_t)size) / WM_WIDE_BYTES * WM_WIDE_BYTES;
+    size_t others = size > 1 ? (size_t)size - 1 : 1;
+    return nbytes / (2 * others) / WM_WIDE_BYTES * WM_WIDE_BYTES;
 }
 
 size_t

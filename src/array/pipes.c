@@ -9,6 +9,9 @@
 // Few and long ones: who fills one waits then until all of it has arrived.
 #define SLOTS 2
 #define LONGEST_SLOT 131072
+// Fences that reach the host come one after the other.
+#define HOST_CHANNELS 8
+#define LONGEST_HOST_SLOT 524288
 #define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
 
 enum {
@@ -38,16 +41,17 @@ least(size_t a, size_t b)
 }
 
 wm_pipes_t
-wm_pipes_fit(size_t nbytes, int size, int blocks)
+wm_pipes_fit(size_t nbytes, int size, int blocks, bool on_host)
 {
     size_t others = size > 1 ? (size_t)size - 1 : 1;
-    uint32_t channels = least(WM_PIPES_CHANNELS, MOST_PAIRS / others);
+    uint32_t most = on_host ? HOST_CHANNELS : WM_PIPES_CHANNELS;
+    uint32_t channels = least(most, MOST_PAIRS / others);
     channels = least(channels, blocks > 1 ? (size_t)blocks / 2 : 1);
     size_t each = (nbytes - WM_PIPES_HEAD) / (channels * others * SLOTS);
     return (wm_pipes_t){
         .channels = channels,
         .slots = SLOTS,
-        .slot_bytes = least(LONGEST_SLOT,
+        .slot_bytes = least(on_host ? LONGEST_HOST_SLOT : LONGEST_SLOT,
                             each / WM_PIPES_ALIGN * WM_PIPES_ALIGN),
     };
 }

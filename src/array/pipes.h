@@ -21,7 +21,7 @@ typedef struct {
 // So many bytes of memory for each of so many ranks; `blocks` of 512 threads
 // of a kernel find room on any of their GPUs at once.
 wm_pipes_t
-wm_pipes_fit(size_t nbytes, int size, int blocks);
+wm_pipes_fit(size_t nbytes, int size, int blocks, bool on_host);
 
 // Loads the kernels, which may wait for the device. Idempotent.
 WM_MUST_CHECK int

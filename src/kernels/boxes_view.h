@@ -43,7 +43,9 @@ head_of(const wm_boxes_view &view, uint32_t rank)
 WM_DEVICE char *
 box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
 {
-    const uint32_t index = (view.number & 1) * view.p.size + from;
+    const uint32_t others = view.p.size - 1;
+    const uint32_t other = (from + view.p.size - to - 1) % view.p.size;
+    const uint32_t index = (view.number & 1) * others + other;
     return view.ranks[to].boxes + view.p.first
            + (size_t)index * view.p.box_bytes;
 }

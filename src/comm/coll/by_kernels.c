@@ -80,7 +80,8 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
         .blocks = (uint32_t)shared->blocks,
     };
     exchange->before = before;
-    exchange->pipes = wm_pipes_fit(pipes_of(shared), size, shared->blocks);
+    exchange->pipes = wm_pipes_fit(pipes_of(shared), size, shared->blocks,
+                                   shared->on_host);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
     return open_own(exchange, shared->device, ranks, size, err);
 }

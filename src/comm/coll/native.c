@@ -165,14 +165,13 @@ take_landing(wm_native_t *native, size_t nbytes, wm_pointer_t *memory,
 }
 
 // Whoever uses a target is noted now; where nobody does a stream is taken when
-// there is work for it, as of many calls few have any at once.
+// there is work for it, as of many calls few have any at once, and that begins
+// sooner than behind an event.
 static int
 come_behind(wm_access_t *into, wm_error_t *err)
 {
     bool idle = into->settled;
-    int code = 0;
-    if (!idle && into->producer.kind == WM_PRODUCER_ORDER)
-        code = wm_producer_idle(&into->producer, true, &idle, err);
+    int code = idle ? 0 : wm_producer_idle(&into->producer, true, &idle, err);
     if (code < 0)
         return code;
     if (!idle)
