@@ -10,7 +10,7 @@
 #define WARP 32
 #define BLOCK 512
 #define BLOCKS 16 // a line for each thread, before they have more
-#define WIDE_BLOCKS 64
+#define WIDE_BLOCKS 128
 #define WIDE_LANES 8
 
 enum {

@@ -100,10 +100,8 @@ boxes_end(const wm_boxes_view &view)
     }
     if (p.number == 0)
         p.own->count = view.number;
-    if (p.word != nullptr) {
-        wm_fence_system();
+    if (p.word != nullptr)
         wm_store_system(p.word, p.done);
-    }
 }
 
 #endif

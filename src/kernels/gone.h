@@ -9,13 +9,16 @@
 #define WM_LOOKS 2048 // in vain, before a thread looks at the others' words
 
 // Whether what a rank had to write either is there or will never be, now and
-// then: the word is the host's, and many ask.
+// then: the word is the host's, and many ask. A kernel that has come to its
+// end tells it without a fence, which would cost each call more than a
+// microsecond: so what it wrote may come behind the word, by as much.
 WM_DEVICE bool
 wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
 {
     if (looks % WM_LOOKS != 0
         || (int32_t)(wm_load_system(its.word) - its.base - past) < 0)
         return false;
+    wm_linger();
     wm_fence_system();
     return true;
 }

@@ -56,6 +56,14 @@ wm_pause()
 {
 }
 
+// A millisecond, in which what was on its way arrives.
+WM_DEVICE void
+wm_linger()
+{
+    for (int i = 0; i < 1000; i++)
+        __nanosleep(1000);
+}
+
 // All threads of a block come here.
 WM_DEVICE void
 wm_block_meets()

@@ -48,6 +48,12 @@ wm_pause()
     sched_yield();
 }
 
+// Stores are seen in their order.
+WM_DEVICE void
+wm_linger()
+{
+}
+
 WM_DEVICE void
 wm_block_meets()
 {

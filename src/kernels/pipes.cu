@@ -93,16 +93,15 @@ WM_DEVICE void
 copy_units(char *dst, const char *src, uint32_t nbytes)
 {
     const uint32_t step = wm_lanes() * sizeof(unit_t);
-    const uint32_t last = nbytes - sizeof(unit_t);
     for (uint32_t at = wm_lane() * sizeof(unit_t); at < nbytes;
          at += PIPED_AT_ONCE * step) {
-        unit_t values[PIPED_AT_ONCE];
+        unit_t values[PIPED_AT_ONCE] = {};
         WM_UNROLL
         for (uint32_t k = 0; k < PIPED_AT_ONCE; k++) {
             const uint32_t from = at + k * step;
-            const unit_t *one =
-                (const unit_t *)(src + (from < nbytes ? from : last));
-            values[k] = far ? wm_load_far(one) : *one;
+            const unit_t *one = (const unit_t *)(src + from);
+            if (from < nbytes) // else all would ask the host for one place
+                values[k] = far ? wm_load_far(one) : *one;
         }
         WM_UNROLL
         for (uint32_t k = 0; k < PIPED_AT_ONCE; k++)
@@ -229,7 +228,6 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
     constexpr uint32_t AT_ONCE = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
     typedef typename rule_t::acc_t acc_t;
     const uint32_t stride = wm_lanes() * sizeof(unit_t);
-    const uint32_t last = end - sizeof(unit_t);
     for (uint32_t at = begin + wm_lane() * sizeof(unit_t); at < end;
          at += AT_ONCE * stride) {
         acc_t acc[AT_ONCE][EACH] = {};
@@ -240,13 +238,12 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
             const bool own = from == p.rank;
             const char *src = own ? p.src + p.gives[from].at + part
                                   : chunk_from(p, channel, from, step);
-            unit_t units[AT_ONCE];
+            unit_t units[AT_ONCE] = {};
             WM_UNROLL
             for (uint32_t k = 0; k < AT_ONCE; k++) {
-                const uint32_t asked = at + k * stride;
-                const unit_t *one =
-                    (const unit_t *)(src + (asked < end ? asked : last));
-                units[k] = own ? *one : wm_load_far(one);
+                const unit_t *one = (const unit_t *)(src + at + k * stride);
+                if (at + k * stride < end)
+                    units[k] = own ? *one : wm_load_far(one);
             }
             WM_UNROLL
             for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -356,10 +353,8 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
         return;
     for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
         wm_store_system(&own->read[channel], 0);
-    if (p.word != nullptr) {
-        wm_fence_system();
+    if (p.word != nullptr)
         wm_store_system(p.word, p.done);
-    }
 }
 
 WM_KERNEL_OF_HALF(wm_pipes_move, wm_pipes_params_t)

@@ -8,7 +8,7 @@
 
 // Bytes of a block: up to these each is faster than the next.
 #define LINES_UP_TO 16384
-#define WIDE_UP_TO ((size_t)2 << 20)
+#define WIDE_UP_TO ((size_t)4 << 20)
 #define UNLINKED_UP_TO 65536 // lines, where none are wide
 
 // Bytes, one behind the other; what is left comes first, and is for pipes.

@@ -515,6 +515,8 @@ wm_slabs_free(wm_slabs_t *slabs)
             return false;
         nanosleep(&nap, NULL);
     }
+    if (slabs->by_kernels) // what they wrote may come behind their words
+        nanosleep(&nap, NULL);
     discard(slabs);
     return true;
 }
