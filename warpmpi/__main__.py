@@ -119,6 +119,7 @@ def main() -> None:
         print(f"warpmpi {warpmpi.__version__}, mpi4py {mpi4py.__version__}")
         print(MPI.Get_library_version().strip(" \n\0"))
         print(gpus())
+        print(f"switch points: {warpmpi._points.source()}")
         return
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         sys.exit(

@@ -18,6 +18,7 @@ typedef struct {
     char pci_bus_id[20];
     CUuuid uuid;
     int multiprocessors;
+    int major; // of its compute capability
     bool mps; // processes that share it do so at once
     size_t total_memory;
 } wm_device_t;
