@@ -84,8 +84,8 @@ if not _is_begun():
         synchronize,
     )
     from warpmpi._install import install
-    from warpmpi._scopes import ScopedDevice
     from warpmpi._points import load as load_points
+    from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
 
     check_names()

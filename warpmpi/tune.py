@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measure at which sizes collectives of GPU memory best change their way.
 
-    mpirun -n 2 python -m warpmpi.tune [--out FILE] [--quick]
+    mpirun -n N python -m warpmpi.tune [--out FILE] [--quick]
 
-Run it with one rank for each GPU, on an idle machine, once for each number of
-ranks that programs use: 2, up to 4, more. It forces each way in turn, at sizes
-around each switch point, prints what it found, and writes it to the file that
-programs read when they start.
+Start one rank for each GPU of an idle host, once for each number of ranks that
+programs use: 2, up to 4, more. It forces each way in turn at sizes around each
+switch point, prints what it found, and writes it to the file that programs
+read when they start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -31,24 +31,22 @@ NOISE = 0.03  # a smaller gain leaves a point where it is
 
 
 class Trial(NamedTuple):
-    """A point, and the points that force the way up to it, and beyond."""
+    """A point, and how the ways up to it and beyond it are compared."""
 
     point: str
     on_stream: bool
     calls: tuple[str, ...]
-    up_to: dict[str, int]
-    beyond: dict[str, int]
+    others: dict[str, int]  # points that keep further ways out
 
 
 ALL = "Allreduce", "Allgather", "Bcast"
-PIPES = {"lines": 0, "wide": 0}
 TRIALS = (
-    Trial("lines", True, ALL, {"lines": MOST, "wide": MOST}, {"lines": 0, "wide": MOST}),
-    Trial("wide", True, ALL, {"lines": 0, "wide": MOST}, PIPES),
-    Trial("parts", True, ("Bcast",), {**PIPES, "parts": MOST}, {**PIPES, "parts": 0}),
-    Trial("phase", False, ("Bcast",), {"phase": MOST, "meeting": MOST}, {"phase": 0, "meeting": MOST}),
-    Trial("meeting", False, ("Allreduce", "Bcast"), {"meeting": MOST}, {"meeting": 0}),
-)  # fmt: skip
+    Trial("lines", True, ALL, {"wide": MOST}),
+    Trial("wide", True, ALL, {"lines": 0}),
+    Trial("parts", True, ("Bcast",), {"lines": 0, "wide": 0}),
+    Trial("phase", False, ("Bcast",), {"meeting": MOST}),
+    Trial("meeting", False, ("Allreduce", "Bcast"), {}),
+)
 
 
 class Machine:
@@ -56,49 +54,51 @@ class Machine:
 
     def __init__(self, world: MPI.Intracomm) -> None:
         self.world = world
-        self.refuse_if(world.size < 2, "it needs two ranks or more")
-        here = world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.refuse_if(here.size < world.size, "the ranks are on several hosts")
-        here.Free()
+        self.refuse_if(world.size < 2, "two ranks or more are needed")
         self.refuse_if(not wm.is_cuda_available(), "there is no GPU")
         self.device = wm.get_device()
+        self.stream = wm.Stream(self.device)
         self.name, uuid, _, _, self.major = _core._device_facts(self.device)
         uuids = world.allgather(uuid)
         self.refuse_if(
             len(set(uuids)) < world.size,
-            "ranks share a GPU, whose collectives on streams go another way: "
-            "there is nothing to measure",
+            "ranks share a GPU, and there is nothing to measure for streams",
         )
-        self.is_simulated = self.name.startswith("Simulated ")
         linked = [_core._device_is_linked(self.device, u) for u in uuids]
-        self.linked = world.allreduce(all(linked), MPI.LAND)
+        self.linked: bool = world.allreduce(all(linked), MPI.LAND)
         self.old = self.points()
         _core._set_points([])
         self.built_in = self.points()
-        self.stream = wm.Stream(self.device)
         self.refuse_if(self.stages(), "the GPUs do not reach each other")
 
     def refuse_if(self, wrong: bool, why: str) -> None:
-        """End all ranks where one finds something wrong."""
-        if self.world.allreduce(wrong, MPI.LOR):
-            end(self.world, why)
+        """End all ranks where one finds something wrong; the first says it."""
+        if not self.world.allreduce(wrong, MPI.LOR):
+            return
+        if self.world.rank == 0:
+            print(
+                f"python -m warpmpi.tune: {why}: start one rank for each of "
+                "two or more GPUs of one host, as in mpirun -n 2 python -m "
+                "warpmpi.tune",
+                file=sys.stderr,
+            )
+        self.world.Barrier()  # a launcher ends them all with the first
+        sys.exit(2)
 
     def points(self) -> dict[str, int]:
-        """Rank 0's, for all."""
+        """Those that rank 0 has, for all."""
         own = _core._points(self.device, self.linked, self.world.size)
         points: dict[str, int] = self.world.bcast(own)
         return points
 
     def force(self, points: dict[str, int]) -> None:
         """Have what begins now use these."""
-        values = {**self.built_in, **points}
-        row = tuple(values[name] for name in _points.NAMES)
+        row = tuple({**self.built_in, **points}.values())
         _core._set_points([(0, linked, 0, *row) for linked in (False, True)])
 
     def stages(self) -> bool:
         """Whether collectives go through host memory."""
-        before = wm.stats()
-        plain = self.world.Dup()
+        before, plain = wm.stats(), self.world.Dup()
         comm, a = wm.Comm(plain), wm.zeros(4, device=self.device)
         comm.Allreduce(MPI.IN_PLACE, a)
         comm.on(self.stream).Allreduce(MPI.IN_PLACE, a)
@@ -108,89 +108,75 @@ class Machine:
         return any(wm.stats()[name] > before[name] for name in names)
 
     def has(self, trial: Trial) -> bool:
-        """Whether there are both ways."""
-        return (self.linked or trial.point != "wide") and (
-            self.world.size > 2 or trial.point not in ("parts", "phase")
-        )
+        """Whether there are two ways to compare."""
+        if trial.point == "wide":
+            return self.linked
+        return self.world.size > 2 or trial.point not in ("parts", "phase")
 
-    def block(self, trial: Trial, call: str, at: int) -> int:
-        """Elements of the call's block for which the plan compares `at`."""
+    def make_call(
+        self, trial: Trial, name: str, nbytes: int
+    ) -> Callable[[Any], None] | None:
+        """Make the call for which this is compared with the point, if any."""
         size, factor = self.world.size, 1.0
-        if trial.point == "meeting":  # as plan.c has it
-            once, twice = size - 1, 2 * (size - 1) / size
-            factor = max(once - twice, 1) if call == "Allreduce" else size - 2
-        return int(at / factor) // 4 if factor > 0 else 0
-
-
-def end(world: MPI.Intracomm, why: str) -> NoReturn:
-    """Leave on all ranks; the first says why."""
-    if world.rank == 0:
-        print(
-            f"python -m warpmpi.tune: {why}: start one rank for each of two "
-            "or more GPUs of a host, mpirun -n 2 python -m warpmpi.tune",
-            file=sys.stderr,
-        )
-    world.Barrier()
-    sys.exit(2)
+        if trial.point == "meeting":  # as plan.c compares them
+            factor = size - 2
+            if name == "Allreduce":
+                factor = max((size - 1) * (1 - 2 / size), 1)
+        if factor == 0:
+            return None
+        count = int(nbytes / factor) // 4
+        a = wm.zeros(count, "float32", device=self.device)
+        if name == "Bcast":
+            return lambda comm: comm.Bcast(a)
+        blocks = size if name == "Allgather" else 1
+        b = wm.zeros(count * blocks, "float32", device=self.device)
+        return lambda comm: getattr(comm, name)(a, b)
 
 
 class Way:
-    """Collectives with some points forced."""
+    """The way up to a trial's point, or beyond it."""
 
-    def __init__(
-        self, machine: Machine, trial: Trial, points: dict[str, int]
-    ) -> None:
-        self.machine, self.points = machine, points
-        self.on_stream = trial.on_stream
+    def __init__(self, machine: Machine, trial: Trial, point: int) -> None:
+        self.machine = machine
+        self.points = {**trial.others, trial.point: point}
         self.plain = machine.world.Dup()
-        self.comm = wm.Comm(self.plain)
-        self.calls: Any = self.comm
-        if self.on_stream:
-            self.calls = self.comm.on(machine.stream)
+        self.comm: Any = wm.Comm(self.plain)
+        if trial.on_stream:
+            self.comm = self.comm.on(machine.stream)
 
     def measure(self, call: Callable[[Any], None], repeats: int) -> float:
-        """Seconds of a call, of the slowest rank."""
+        """Seconds of a call, on the slowest rank."""
         machine = self.machine
-        machine.force(self.points)  # of streams the first call takes them
+        machine.force(self.points)  # a channel keeps those of its first call
         machine.world.Barrier()
         start = time.perf_counter()
         for _ in range(repeats):
-            call(self.calls)
-        if self.on_stream:
-            machine.stream.synchronize()
+            call(self.comm)
+        machine.stream.synchronize()
         passed = time.perf_counter() - start
-        return machine.world.allreduce(passed, MPI.MAX) / repeats
-
-
-def make_call(name: str, count: int, ranks: int) -> Callable[[Any], None]:
-    """Make the call of a block of so many elements."""
-    a = wm.zeros(count)
-    if name == "Bcast":
-        return lambda comm: comm.Bcast(a)
-    b = wm.zeros(count * (ranks if name == "Allgather" else 1))
-    return lambda comm: getattr(comm, name)(a, b)
+        return float(machine.world.allreduce(passed, MPI.MAX)) / repeats
 
 
 def compare(
     machine: Machine, trial: Trial, ladder: list[int], quick: bool
 ) -> list[float]:
-    """Logarithms of the way's time up to the point over that beyond it."""
-    ways = [Way(machine, trial, p) for p in (trial.up_to, trial.beyond)]
+    """Of each size the logarithm of the first way's time over the other's."""
+    ways = [Way(machine, trial, point) for point in (MOST, 0)]
     blocks, repeats = (3, 2) if quick else (9, 20)
     costs = []
-    for at in ladder:
+    for nbytes in ladder:
         logs = []
         for name in trial.calls:
-            count = machine.block(trial, name, at)
-            if count == 0:
+            call = machine.make_call(trial, name, nbytes)
+            if call is None:
                 continue
-            call = make_call(name, count, machine.world.size)
             times = [
                 [way.measure(call, repeats) for way in ways]
-                for _ in range(blocks + 1)
-            ][1:]
-            first, second = map(statistics.median, zip(*times, strict=True))
-            logs.append(math.log(first / second))
+                for _ in range(1 + blocks)
+            ]
+            first, second = zip(*times[1:], strict=True)  # and one to warm up
+            ratio = statistics.median(first) / statistics.median(second)
+            logs.append(math.log(ratio))
         costs.append(statistics.mean(logs))
     for way in ways:
         way.plain.Free()
@@ -200,17 +186,15 @@ def compare(
 def choose(
     ladder: list[int], costs: list[float], old: int
 ) -> tuple[int, float]:
-    """Find the best point, and by how much less time it takes than the old.
+    """Find the best point, and which part of the old one's time it saves.
 
-    That is a mean over the sizes whose way it changes. Less than noise leaves
-    the old one.
+    That is a mean over the sizes whose way it changes.
     """
     totals = [sum(costs[:k]) for k in range(len(ladder) + 1)]
-    best = min(range(len(totals)), key=totals.__getitem__)
-    now = sum(size <= old for size in ladder)
-    if best == now:
-        return old, 0.0
-    gain = 1 - math.exp((totals[best] - totals[now]) / abs(best - now))
+    best = totals.index(min(totals))
+    now = sum(nbytes <= old for nbytes in ladder)
+    changed = abs(best - now)
+    gain = 1 - math.exp((totals[best] - totals[now]) / max(changed, 1))
     if gain < NOISE:
         return old, 0.0
     return ladder[best - 1] if best > 0 else ladder[0] // 2, gain
@@ -222,33 +206,33 @@ def tune(machine: Machine, quick: bool) -> dict[str, int]:
     say = print if machine.world.rank == 0 else lambda *_: None
     link = "NVLink" if machine.linked else "no NVLink"
     say(f"{machine.world.size} x {machine.name}, {link}")
-    say(f"{'point':8} {'old':>10} {'new':>10} {'gain':>5}")
+    say(f"{'point':8} {'old':>9} {'new':>9} {'gain':>5}")
     for trial in filter(machine.has, TRIALS):
-        middle = machine.built_in[trial.point]
-        span = range(-1, 2) if quick else range(-4, 4)
-        ladder = [int(middle * 2.0**k) for k in span]
+        middle, old = machine.built_in[trial.point], machine.old[trial.point]
+        steps = range(-1, 2) if quick else range(-4, 4)
+        ladder = [int(middle * 2.0**step) for step in steps]
         costs = compare(machine, trial, ladder, quick)
-        old = machine.old[trial.point]
-        new, gain = choose(ladder, costs, old)
-        points[trial.point] = new
-        say(f"{trial.point:8} {old:10} {new:10} {gain:5.0%}")
+        points[trial.point], gain = choose(ladder, costs, old)
+        say(f"{trial.point:8} {old:9} {points[trial.point]:9} {gain:5.0%}")
     return points
 
 
 def keep(machine: Machine, points: dict[str, int], out: str | None) -> None:
     """Write them to the file, or say why not."""
-    if machine.is_simulated:
+    name = out or _points.path()
+    if machine.name.startswith("Simulated "):
         print("The driver is simulated: these figures mean nothing.")
-    name = out or ("" if machine.is_simulated else _points.path())
+        name = out or ""
     if not name:
         print("Nothing was written: --out FILE says where to.")
         return
-    ranks = next(r for r in _points.RANKS if machine.world.size <= r)
-    values = (points[n] for n in _points.NAMES)
-    _points.write(name, (machine.major, machine.linked, ranks, *values))
+    ranks = next(most for most in _points.RANKS if machine.world.size <= most)
+    _points.write(
+        name, (machine.major, machine.linked, ranks, *points.values())
+    )
     print(f"Written to {name}")
     if name != _points.path():
-        print(f"Programs read it where WARPMPI_TUNED={name} is set.")
+        print(f"Set WARPMPI_TUNED={name} to have programs read it.")
 
 
 def main() -> None:
@@ -263,15 +247,14 @@ def main() -> None:
         "--quick", action="store_true", help="fewer sizes and repetitions"
     )
     asked = parser.parse_args()
-    world = MPI.COMM_WORLD
     try:
-        machine = Machine(world)
+        machine = Machine(MPI.COMM_WORLD)
         points = tune(machine, asked.quick)
-        if world.rank == 0:
+        if MPI.COMM_WORLD.rank == 0:
             keep(machine, points, asked.out)
     except Exception:
         traceback.print_exc()
-        world.Abort(1)
+        MPI.COMM_WORLD.Abort(1)
 
 
 if __name__ == "__main__":

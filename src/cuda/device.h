@@ -19,7 +19,7 @@ typedef struct {
     CUuuid uuid;
     int multiprocessors;
     int major; // of its compute capability
-    bool mps; // processes that share it do so at once
+    bool mps;  // processes that share it do so at once
     size_t total_memory;
 } wm_device_t;
 
