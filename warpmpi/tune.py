@@ -64,12 +64,17 @@ class Machine:
             len(set(uuids)) < world.size,
             "ranks share a GPU, and there is nothing to measure for streams",
         )
+        here = world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.refuse_if(here.size < world.size, "there are several hosts")
+        here.Free()
         linked = [_core._device_is_linked(self.device, u) for u in uuids]
-        self.linked: bool = world.allreduce(all(linked), MPI.LAND)
+        self.reached = not self.stages()
+        self.linked: bool = world.allreduce(
+            self.reached and all(linked), MPI.LAND
+        )
         self.old = self.points()
         _core._set_points([])
         self.built_in = self.points()
-        self.refuse_if(self.stages(), "the GPUs do not reach each other")
 
     def refuse_if(self, wrong: bool, why: str) -> None:
         """End all ranks where one finds something wrong; the first says it."""
@@ -97,21 +102,23 @@ class Machine:
         _core._set_points([(0, linked, 0, *row) for linked in (False, True)])
 
     def stages(self) -> bool:
-        """Whether collectives go through host memory."""
-        before, plain = wm.stats(), self.world.Dup()
-        comm, a = wm.Comm(plain), wm.zeros(4, device=self.device)
-        comm.Allreduce(MPI.IN_PLACE, a)
-        comm.on(self.stream).Allreduce(MPI.IN_PLACE, a)
-        self.stream.synchronize()
+        """Whether the GPUs do not reach each other."""
+        name, plain = "staged_collectives", self.world.Dup()
+        before = wm.stats()[name]
+        wm.Comm(plain).Allreduce(MPI.IN_PLACE, wm.zeros(4, device=self.device))
         plain.Free()
-        names = "staged_bytes", "staged_collectives"
-        return any(wm.stats()[name] > before[name] for name in names)
+        return wm.stats()[name] > before
 
     def has(self, trial: Trial) -> bool:
         """Whether there are two ways to compare."""
-        if trial.point == "wide":
-            return self.linked
-        return self.world.size > 2 or trial.point not in ("parts", "phase")
+        several = self.world.size > 2
+        return {
+            "lines": True,
+            "wide": self.linked,
+            "parts": several,
+            "phase": self.reached and several,
+            "meeting": self.reached,
+        }[trial.point]
 
     def make_call(
         self, trial: Trial, name: str, nbytes: int
@@ -205,6 +212,7 @@ def tune(machine: Machine, quick: bool) -> dict[str, int]:
     points = dict(machine.old)
     say = print if machine.world.rank == 0 else lambda *_: None
     link = "NVLink" if machine.linked else "no NVLink"
+    link += "" if machine.reached else ", by host memory"
     say(f"{machine.world.size} x {machine.name}, {link}")
     say(f"{'point':8} {'old':>9} {'new':>9} {'gain':>5}")
     for trial in filter(machine.has, TRIALS):

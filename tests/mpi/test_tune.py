@@ -204,17 +204,22 @@ def tune(number, *words, devices=2, **environment):
 
 @traced
 @pytest.mark.programs
-@pytest.mark.parametrize("link", ["0", "1"])
-def test_it_measures_and_writes(tmp_path, link):
+@pytest.mark.parametrize(
+    ("link", "reached"), [("0", True), ("1", True), ("1", False)]
+)
+def test_it_measures_and_writes(tmp_path, link, reached):
     path = tmp_path / "out.json"
-    printed, status = tune(2, "--quick", "--out", str(path), SIMCUDA_LINK=link)
+    settings = {"SIMCUDA_LINK": link, "SIMCUDA_IPC": str(int(reached))}
+    printed, status = tune(2, "--quick", "--out", str(path), **settings)
     assert status == 0, printed
     assert "these figures mean nothing" in printed
-    assert printed.count("lines ") == printed.count("meeting ") == 1
-    assert printed.count("wide ") == int(link)
+    linked = link == "1" and reached
+    measured = {"lines": True, "wide": linked, "meeting": reached}
+    for name in _points.NAMES:
+        assert printed.count(f"\n{name} ") == measured.get(name, False)
     assert f"Written to {path}" in printed
     (row,) = json.loads(path.read_text())["switch_points"]
-    assert (row["compute_capability"], row["nvlink"]) == (9, link == "1")
+    assert (row["compute_capability"], row["nvlink"]) == (9, linked)
     assert row["ranks"] == 2
     printed, _ = tune(1, WARPMPI_TUNED=str(path))
     assert "cannot be used" not in printed
@@ -248,7 +253,6 @@ def test_a_simulated_drivers_are_not_written(tmp_path):
     [
         (1, {}, "two ranks or more are needed"),
         (3, {}, "ranks share a GPU"),
-        (2, {"SIMCUDA_IPC": "0"}, "the GPUs do not reach each other"),
         (2, {"WARPMPI_CUDA_DRIVER": "/none.so"}, "there is no GPU"),
     ],
 )
