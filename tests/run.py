@@ -54,6 +54,7 @@ def make_starts_cheap():
         os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "pycache")
     # Its threads begin with a spin, and no test multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("WARPMPI_TUNED", "")  # nor is one's own file meant
     for name, value in mpirun.ON_ONE_HOST.items():
         os.environ.setdefault(name, value)
 

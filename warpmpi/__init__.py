@@ -84,11 +84,13 @@ if not _is_begun():
         synchronize,
     )
     from warpmpi._install import install
+    from warpmpi._points import load as load_points
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
 
     check_names()
-    del check_names, warpmpi
+    load_points()
+    del check_names, load_points, warpmpi
 
 __all__ = [
     "Array",

@@ -14,7 +14,8 @@ itself. An exception that nobody catches on one rank ends all ranks, as
 `python -m mpi4py` does.
 
     --help, -h   this text
-    --version    the version of warpmpi, of mpi4py and of the MPI, and the GPUs
+    --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
+                 and where the switch points come from (see warpmpi.tune)
 
 Environment: WARPMPI_TRANSPORT=ipc, host or mpi forces how GPU memory travels;
 docs/guide.md tells of the others.
@@ -119,6 +120,7 @@ def main() -> None:
         print(f"warpmpi {warpmpi.__version__}, mpi4py {mpi4py.__version__}")
         print(MPI.Get_library_version().strip(" \n\0"))
         print(gpus())
+        print(f"switch points: {warpmpi._points.source()}")
         return
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         sys.exit(

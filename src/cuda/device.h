@@ -18,7 +18,8 @@ typedef struct {
     char pci_bus_id[20];
     CUuuid uuid;
     int multiprocessors;
-    bool mps; // processes that share it do so at once
+    int major; // of its compute capability
+    bool mps;  // processes that share it do so at once
     size_t total_memory;
 } wm_device_t;
 

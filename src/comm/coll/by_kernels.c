@@ -6,11 +6,6 @@
 
 #include "comm/coll/piped.h"
 
-// Bytes of a block: up to these each is faster than the next.
-#define LINES_UP_TO 16384
-#define WIDE_UP_TO ((size_t)4 << 20)
-#define UNLINKED_UP_TO 65536 // lines, where none are wide
-
 // Bytes, one behind the other; what is left comes first, and is for pipes.
 #define WIDE ((size_t)19 << 19)
 #define BOXES ((size_t)2 << 20)
@@ -60,12 +55,14 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_boxes_rank_t *ranks,
 
 int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   wm_boxes_rank_t *ranks, int rank, wm_error_t *err)
+                   const wm_points_t *points, wm_boxes_rank_t *ranks, int rank,
+                   wm_error_t *err)
 {
     int size = shared->size, few = size < WM_BOXES_FEW ? size : WM_BOXES_FEW;
     size_t before = shared->nbytes - BOXES;
     for (int i = 0; i < size; ++i)
         ranks[i].boxes = shared->ranks[i].memory + before;
+    exchange->points = *points;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
     exchange->boxes = (wm_boxes_t){
@@ -100,12 +97,12 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
-    size_t lines = exchange->wide.nbytes > 0 ? LINES_UP_TO : UNLINKED_UP_TO;
     if (laid->call->kind == WM_CALL_REDUCE_SCATTER || laid->shape->varies)
         return NULL;
-    if (longest <= lines && longest <= wm_boxes_room(&exchange->boxes, size))
+    if (longest <= exchange->points.lines
+        && longest <= wm_boxes_room(&exchange->boxes, size))
         return &exchange->boxes;
-    return longest <= WIDE_UP_TO
+    return longest <= exchange->points.wide
                    && longest <= wm_boxes_room(&exchange->wide, size)
                ? &exchange->wide
                : NULL;

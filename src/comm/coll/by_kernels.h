@@ -8,6 +8,7 @@
 #include "array/boxes.h"
 #include "array/pipes.h"
 #include "comm/coll/laid.h"
+#include "comm/coll/points.h"
 #include "comm/coll/shared.h"
 
 // What this rank's kernels keep.
@@ -26,6 +27,7 @@ typedef struct {
     wm_by_kernels_own_t *own;
     wm_boxes_rank_t few[WM_BOXES_FEW];
     wm_boxes_t boxes, wide; // wide.nbytes 0: none
+    wm_points_t points;     // alike on all ranks
     uint64_t before;        // bytes from pipes to the head of boxes
     wm_pipes_t pipes;
 } wm_by_kernels_t;
@@ -63,7 +65,8 @@ wm_by_kernels_prepare(int device, wm_error_t *err);
 // Each rank has its word in `ranks`, whose boxes are filled in here.
 WM_MUST_CHECK int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   wm_boxes_rank_t *ranks, int rank, wm_error_t *err);
+                   const wm_points_t *points, wm_boxes_rank_t *ranks, int rank,
+                   wm_error_t *err);
 
 // Also of one that was not opened.
 void

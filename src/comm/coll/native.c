@@ -230,6 +230,8 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
+    if (comm->rank == 0)
+        wm_points_find_alone(native->device, comm->size, &said->points);
     if (given->moved && !given->copied && source != NULL
         && source->pattern != NULL && source->memory.exportable
         && source->nbytes > 0)
@@ -296,6 +298,8 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->size = native->comm->size;
     facts->aliased = false;
     facts->readable = facts->writable = true;
+    facts->points =
+        ((const wm_said_t *)wm_agree_said(native->gates, 0))->points;
     for (int rank = 0; rank < facts->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;

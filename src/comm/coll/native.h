@@ -27,11 +27,12 @@ typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
 // What a rank says beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
-    bool aliased;     // it receives where others read what it sends
-    bool overwrites;  // or where it sends from, though they read a copy
-    bool readable;    // `receives` can be mapped, or nothing is received
-    bool writable;    // and all of it be written by others
-    bool unmapped;    // it failed to map a peer's memory
+    wm_points_t points; // of which those of rank 0 are used
+    bool aliased;       // it receives where others read what it sends
+    bool overwrites;    // or where it sends from, though they read a copy
+    bool readable;      // `receives` can be mapped, or nothing is received
+    bool writable;      // and all of it be written by others
+    bool unmapped;      // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
     bool in_place;    // as it was asked
     uint8_t kind, op; // of what is reduced

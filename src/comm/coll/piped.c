@@ -5,10 +5,6 @@
 
 #include "comm/coll/plan.h"
 
-// Of more than two ranks, a root that sends all to each of them is slower than
-// one that sends each a part, which they pass on.
-#define PARTS_BYTES ((size_t)1 << 20)
-
 typedef struct {
     const wm_by_kernels_t *exchange;
     const wm_laid_t *laid;
@@ -143,7 +139,7 @@ wm_piped_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
     if (several && laid->call->kind == WM_CALL_ALLREDUCE && !moved)
         return reduce_parts(&run, err);
     if (several && laid->call->kind == WM_CALL_BCAST
-        && wm_laid_longest(laid) > PARTS_BYTES)
+        && wm_laid_longest(laid) > exchange->points.parts)
         return scatter_parts(&run, err);
     return whole(&run, err);
 }

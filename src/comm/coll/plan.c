@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/plan.h"
 
-// A phase more costs a launch, and that all wait for all: some 10 us, in which
-// a link carries this much (measured, H200).
-#define PHASE_BYTES ((size_t)3 << 20)
-// That all wait for all before the only one, and stores on their way.
-#define MEETING_BYTES ((size_t)1 << 20)
 #define ALIGN 16 // of where a rank's part begins, as far as elements allow
 
 static void
@@ -97,11 +92,12 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     // Of two ranks as much comes, but half of it is written, not read, and a
     // link does both at once.
     bool spreads = writable
-                   && (once > twice + MEETING_BYTES
-                       || facts->nbytes > MEETING_BYTES);
+                   && (once > twice + facts->points.meeting
+                       || facts->nbytes > facts->points.meeting);
     begin(plan);
     if (!facts->aliased && !spreads
-        && (writable || !facts->readable || once <= twice + PHASE_BYTES))
+        && (writable || !facts->readable
+            || once <= twice + facts->points.phase))
         reduce_all(facts, plan);
     else if (writable)
         reduce_and_spread(facts, plan);
@@ -157,9 +153,9 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
 {
     size_t takers = (size_t)facts->size - 1;
     bool spreads = takers > 1 && facts->writable
-                   && (takers - 1) * facts->nbytes > MEETING_BYTES;
+                   && (takers - 1) * facts->nbytes > facts->points.meeting;
     bool parts = takers > 1 && !spreads && facts->readable
-                 && facts->nbytes > PHASE_BYTES;
+                 && facts->nbytes > facts->points.phase;
     begin(plan);
     plan->spreads = spreads;
     if (facts->rank != facts->root && spreads)

@@ -30,6 +30,7 @@ struct wm_slabs {
     bool captured;     // the calls are
     int device, rank, size;
     wm_shared_t *shared;
+    wm_points_t points;       // rank 0's
     CUstream stream;          // of this call, or the last
     uint64_t last;            // its id, but in graphs; 0: not known
     CUevent ended;            // in graphs: recorded behind the last
@@ -46,9 +47,15 @@ struct wm_slabs {
     wm_error_t lost; // code 0: they are alike so far
 };
 
-// What is this rank's alone. It says what its streams have counted to.
+// What a rank says of itself.
+typedef struct {
+    uint32_t streams; // what they have counted to
+    wm_points_t points;
+} said_t;
+
+// What is this rank's alone.
 static int
-prepare(wm_slabs_t *slabs, uint32_t *said, wm_error_t *err)
+prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
 {
     int code = slabs->captured
                    ? wm_event_create(slabs->device, &slabs->ended, err)
@@ -63,7 +70,7 @@ prepare(wm_slabs_t *slabs, uint32_t *said, wm_error_t *err)
     if (slabs->captured)
         wm_gates_begin_rounds(slabs->gates);
     else {
-        *said = wm_gates_streams_now(slabs->gates);
+        said->streams = wm_gates_streams_now(slabs->gates);
         wm_gates_tell(slabs->gates, 0);
     }
     return 0;
@@ -73,11 +80,13 @@ static int
 find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
+    const said_t *first = wm_agree_said(comm->gates, 0);
+    slabs->points = first->points;
     wm_engine_lock();
     for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
-        const uint32_t *said = wm_agree_said(comm->gates, rank);
+        const said_t *said = wm_agree_said(comm->gates, rank);
         if (!slabs->captured)
-            wm_gates_set_streams(slabs->gates, rank, *said);
+            wm_gates_set_streams(slabs->gates, rank, said->streams);
         code = wm_node_register(comm->peers[rank], false, slabs->device, err);
     }
     wm_engine_unlock();
@@ -97,8 +106,8 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
     }
     slabs->by_kernels = slabs->shared->blocks > 0;
     slabs->exchange.counted = slabs->captured;
-    return wm_by_kernels_open(&slabs->exchange, slabs->shared, ranks,
-                              slabs->rank, err);
+    return wm_by_kernels_open(&slabs->exchange, slabs->shared, &slabs->points,
+                              ranks, slabs->rank, err);
 }
 
 static void
@@ -134,7 +143,7 @@ static int
 make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
      wm_error_t *err)
 {
-    uint32_t said = 0;
+    said_t said = {.streams = 0};
     size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
                             : WM_BY_KERNELS_BYTES;
     wm_agree_t agree = {.nbytes = 0};
@@ -148,6 +157,8 @@ make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
                               err);
     if (code < 0 || *unreached)
         return code;
+    wm_points_find(slabs->device, slabs->shared->linked, slabs->size,
+                   &said.points);
     code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
     if (code < 0)
         return code;
@@ -486,6 +497,12 @@ bool
 wm_slabs_are_on_host(const wm_slabs_t *slabs)
 {
     return slabs->shared->on_host;
+}
+
+const wm_points_t *
+wm_slabs_points(const wm_slabs_t *slabs)
+{
+    return &slabs->points;
 }
 
 bool

@@ -38,6 +38,10 @@ wm_slabs_are_on_host(const wm_slabs_t *slabs);
 bool
 wm_slabs_have_kernels(const wm_slabs_t *slabs);
 
+// Where calls through them change their way, on all ranks.
+const wm_points_t *
+wm_slabs_points(const wm_slabs_t *slabs);
+
 // Whether they serve memory of that device, as far as this rank knows.
 bool
 wm_slabs_serve(const wm_slabs_t *slabs, int device);

@@ -46,6 +46,7 @@
     X(checked)                                                                \
     X(reduced)                                                                \
     X(local)                                                                  \
+    X(points)                                                                 \
     X(buffered)                                                               \
     X(objects)                                                                \
     X(parts)                                                                  \

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/points.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cuda/device.h"
+#include "cuda/lock.h"
+
+#define BUILT_IN 2
+
+// The measured ones lie before those that are built in.
+static wm_points_row_t table[WM_POINTS_MEASURED + BUILT_IN] = {
+#define X(name, with, without) .name = (with),
+    [WM_POINTS_MEASURED] = {.linked = true, .points = {WM_POINTS(X)}},
+#undef X
+#define X(name, with, without) .name = (without),
+    [WM_POINTS_MEASURED + 1] = {.linked = false, .points = {WM_POINTS(X)}},
+#undef X
+};
+static size_t measured;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int
+wm_points_set(const wm_points_row_t *rows, size_t count, wm_error_t *err)
+{
+    if (count > WM_POINTS_MEASURED)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%zu rows of switch points are more than %d",
+                            count, WM_POINTS_MEASURED);
+    wm_lock(&lock);
+    measured = count;
+    if (count > 0)
+        memcpy(table + WM_POINTS_MEASURED - count, rows, count * sizeof *rows);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static bool
+fits(const wm_points_row_t *row, int major, bool linked, int ranks)
+{
+    int of = ranks <= 2 ? 2 : ranks <= 4 ? 4 : WM_POINTS_MANY;
+    return (row->major == 0 || row->major == major) && row->linked == linked
+           && (row->ranks == 0 || row->ranks == of);
+}
+
+void
+wm_points_find(int device, bool linked, int ranks, wm_points_t *points)
+{
+    const wm_device_t *facts;
+    int major = wm_device_describe(device, &facts, NULL) == 0 ? facts->major
+                                                              : 0;
+    wm_lock(&lock);
+    const wm_points_row_t *row = table + WM_POINTS_MEASURED - measured;
+    while (!fits(row, major, linked, ranks))
+        ++row; // one that is built in does
+    *points = row->points;
+    pthread_mutex_unlock(&lock);
+}
+
+// Asked of the driver once.
+static bool
+is_linked_to_all(int device)
+{
+    static _Atomic signed char known[WM_MAX_DEVICES]; // 1: it is, -1: not
+    const wm_device_t *peer;
+    if (device < 0 || known[device] != 0)
+        return device < 0 || known[device] > 0;
+    bool linked = wm_device_count() > 1; // what others see is not known
+    for (int i = 0; i < wm_device_count() && linked; ++i)
+        if (wm_device_describe(i, &peer, NULL) < 0
+            || wm_device_is_linked(device, &peer->uuid, &linked, NULL) < 0)
+            return true; // whoever has failed will say so
+    known[device] = linked ? 1 : -1;
+    return linked;
+}
+
+void
+wm_points_find_alone(int device, int ranks, wm_points_t *points)
+{
+    wm_points_find(device, is_linked_to_all(device), ranks, points);
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The sizes at which collectives change their way, in bytes, by GPU, link and
+// number of ranks: as measured by `python -m warpmpi.tune`, else built in. All
+// ranks of a call must use the same: those of rank 0, who tells them. Any
+// thread.
+#ifndef WM_COMM_COLL_POINTS_H
+#define WM_COMM_COLL_POINTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda/error.h"
+
+// X(name, built in with NVLink, and without); up to each the first way.
+//   lines, wide: on a stream, blocks go through boxes of lines, of wide ones,
+//     where there are such, else through pipes
+//   parts: the root of a long Bcast through pipes sends all of it to each,
+//     else to each of several a part, which they pass on
+//   phase: that a phase more saves on the links does not pay: a launch, and
+//     that all wait for all, some 10 us
+//   meeting: likewise, that all wait for all before the only one, and store on
+//     their way
+#define WM_POINTS(X)                                                          \
+    X(lines, 16384, 65536)                                                    \
+    X(wide, 4 << 20, 0)                                                       \
+    X(parts, 1 << 20, 1 << 20)                                                \
+    X(phase, 3 << 20, 3 << 20)                                                \
+    X(meeting, 1 << 20, 1 << 20)
+
+typedef struct {
+#define X(name, linked, other) size_t name;
+    WM_POINTS(X)
+#undef X
+} wm_points_t;
+
+#define WM_POINTS_MANY 64 // and less, but more than 4
+
+// The first row that fits is taken.
+typedef struct {
+    int major;   // of the compute capability; 0: any
+    bool linked; // by NVLink, all to all
+    int ranks;   // 2, up to 4, or WM_POINTS_MANY; 0: any
+    wm_points_t points;
+} wm_points_row_t;
+
+#define WM_POINTS_MEASURED 64
+
+// Measured ones, before those that are built in, instead of the last.
+// WM_ERR_VALUE where there are more than WM_POINTS_MEASURED.
+WM_MUST_CHECK int
+wm_points_set(const wm_points_row_t *rows, size_t count, wm_error_t *err);
+
+// `device` of one of the ranks; -1: none.
+void
+wm_points_find(int device, bool linked, int ranks, wm_points_t *points);
+
+// Likewise; linked if `device` is so to all others that this process sees.
+void
+wm_points_find_alone(int device, int ranks, wm_points_t *points);
+
+#endif

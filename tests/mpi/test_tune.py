@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Switch points: they say which way is taken, alike on all ranks."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+from stream_calls import CALLS, Call
+from warpmpi import _core, _points
+from warpmpi.tune import choose
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+traced = pytest.mark.skipif(kinds.is_real(), reason="the driver is to tell")
+
+HERE = Path(__file__).resolve().parent
+MOST = _points.MOST
+
+
+def force(**points):
+    """The points of this rank, whatever the GPUs and the links."""
+    found = _core._points(wm.get_device(), True, 2)
+    row = tuple({**found, **points}.values())
+    _core._set_points([(0, linked, 0, *row) for linked in (False, True)])
+
+
+@pytest.fixture(autouse=True)
+def built_in():
+    _core._set_points([])
+    yield
+    _core._set_points([])
+
+
+@pytest.fixture
+def make():
+    """Makes communicators, which take the points of their first calls."""
+    made = []
+
+    def new():
+        made.append(MPI.COMM_WORLD.Dup())
+        return wm.Comm(made[-1])
+
+    yield new
+    for plain in made:
+        plain.Free()
+
+
+def kernels(call):
+    """The names of those that a call launches, and how many copies."""
+    library = kinds.driver()
+    library.simcuda_trace.restype = ctypes.c_char_p
+    library.simcuda_trace(1)
+    call()
+    lines = library.simcuda_trace(0).decode().split("\n")
+    named = [line.strip() for line in lines if line.startswith("  wm_")]
+    return named, sum(line.startswith("cuMemcpy") for line in lines)
+
+
+@traced
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 2, reason="a GPU for each rank")
+@pytest.mark.parametrize(
+    ("points", "kernel"),
+    [
+        ({}, "wm_boxes_move"),
+        ({"lines": 3999}, "wm_wide_move"),
+        ({"lines": 4000}, "wm_boxes_move"),
+        ({"lines": 0, "wide": 4000}, "wm_wide_move"),
+        ({"lines": 0, "wide": 3999}, "wm_pipes_move"),
+    ],
+)
+def test_rank_0s_say_how_a_stream_goes(make, points, kernel):
+    if MPI.COMM_WORLD.rank == 0:
+        force(**points)
+    else:  # which nobody asks for
+        force(lines=MOST - points.get("lines", MOST), wide=0)
+    stream = wm.Stream(wm.get_device())
+    channel = make().on(stream)
+    a = wm.ones(1000, "float32")
+    channel.Bcast(a[:0])
+    assert kernels(lambda: channel.Bcast(a))[0] == [kernel]
+    stream.synchronize()
+
+
+PARTS = """
+    import test_tune
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    for parts, number in (4000, 1), (3999, 2):
+        test_tune.force(lines=0, wide=0, parts=parts)
+        channel = wm.Comm(MPI.COMM_WORLD.Dup()).on(wm.Stream(wm.get_device()))
+        a = wm.full(1000, MPI.COMM_WORLD.rank + 7, "float32")
+        channel.Bcast(a[:0])
+        named, _ = test_tune.kernels(lambda: channel.Bcast(a))
+        assert named == ["wm_pipes_move"] * number, named
+        assert (a.numpy() == 7).all()
+    print("right")
+"""
+
+
+@traced
+@pytest.mark.programs
+def test_parts(tmp_path):
+    printed = ranks.run_text(
+        tmp_path,
+        PARTS,
+        ranks=3,
+        SIMCUDA_DEVICES="3",
+        PYTHONPATH=os.pathsep.join(
+            [str(HERE), str(HERE.parent), str(ranks.ROOT)]
+        ),
+    )
+    assert printed.count("right") == 3
+
+
+@traced
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(
+    ("points", "ways"),
+    [
+        ({"meeting": 2 * 4000 - 1}, (1, 0)),  # written into all others'
+        ({"meeting": MOST, "phase": 3999}, (1, 1)),  # a part, then the others
+        ({"meeting": MOST, "phase": 4000}, (0, 1)),
+    ],
+)
+def test_rank_0s_say_how_a_blocking_call_goes(make, points, ways):
+    comm = make()
+    if comm.size != 4:
+        pytest.skip("its numbers are of 4 ranks")
+    force(**(points if comm.rank == 0 else {"meeting": 0}))
+    a = wm.ones(1000, "float32")
+    comm.Bcast(a)
+    named, copies = kernels(lambda: comm.Bcast(a))
+    told = MPI.COMM_WORLD.allgather((len(named), copies))
+    assert told[1:] == [ways] * 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("values", list(product((0, MOST), repeat=3)), ids=str)
+def test_whatever_they_are_values_are_right(make, values, first):
+    lines, wide, parts = values
+    if MPI.COMM_WORLD.rank == 0 or not first:
+        force(lines=lines, wide=wide, parts=parts, meeting=lines, phase=wide)
+    comm, stream = make(), wm.Stream(wm.get_device())
+    made = []
+    for turn, call in enumerate(CALLS):
+        for size, channel in product((0, 3, 20_001), (comm, comm.on(stream))):
+            c = Call(comm, size, "float32", "device", turn % comm.size)
+            made.append((call.__name__, call(c, channel)))
+    stream.synchronize()
+    for name, result in made:
+        if result is not None:
+            out, wanted = result
+            np.testing.assert_array_equal(out.numpy(), wanted, err_msg=name)
+
+
+def test_sums_are_the_same_by_all_ways(make):
+    mine = np.random.default_rng(MPI.COMM_WORLD.rank).normal(size=30_011)
+    sums, stream = set(), wm.Stream(wm.get_device())
+    for lines, wide in (MOST, 0), (0, MOST), (0, 0):
+        force(lines=lines, wide=wide, meeting=lines)
+        comm = make()
+        for channel in comm, comm.on(stream):
+            a = wm.array(mine, "float32")
+            channel.Allreduce(MPI.IN_PLACE, a)
+            stream.synchronize()
+            sums.add(a.numpy().tobytes())
+    assert len(sums) == 1
+
+
+def tune(number, *words, devices=2, **environment):
+    """Runs it: what rank 0 says, and its status."""
+    launch = [sys.executable]
+    if number > 1:
+        launcher, extra = ranks.mpirun.launcher(number)
+        launch = [*launcher, "-n", str(number), sys.executable]
+        environment.update(extra)
+    done = subprocess.run(
+        [*launch, "-m", "warpmpi.tune", *words],
+        env=ranks.clean_environment(
+            SIMCUDA_DEVICES=str(devices), **environment
+        ),
+        cwd=ranks.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    return done.stdout + done.stderr, done.returncode
+
+
+@traced
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("link", "reached"), [("0", True), ("1", True), ("1", False)]
+)
+def test_it_measures_and_writes(tmp_path, link, reached):
+    path = tmp_path / "out.json"
+    settings = {"SIMCUDA_LINK": link, "SIMCUDA_IPC": str(int(reached))}
+    printed, status = tune(2, "--quick", "--out", str(path), **settings)
+    assert status == 0, printed
+    assert "these figures mean nothing" in printed
+    linked = link == "1" and reached
+    measured = {"lines": True, "wide": linked, "meeting": reached}
+    for name in _points.NAMES:
+        assert printed.count(f"\n{name} ") == measured.get(name, False)
+    assert f"Written to {path}" in printed
+    (row,) = json.loads(path.read_text())["switch_points"]
+    assert (row["compute_capability"], row["nvlink"]) == (9, linked)
+    assert row["ranks"] == 2
+    printed, _ = tune(1, WARPMPI_TUNED=str(path))
+    assert "cannot be used" not in printed
+
+
+@traced
+@pytest.mark.programs
+def test_four_ranks_have_all_points(tmp_path):
+    path = tmp_path / "out.json"
+    printed, status = tune(4, "--quick", "--out", str(path), devices=4)
+    assert status == 0, printed
+    for name in _points.NAMES:
+        assert printed.count(f"\n{name} ") == 1
+    assert json.loads(path.read_text())["switch_points"][0]["ranks"] == 4
+
+
+@traced
+@pytest.mark.programs
+def test_a_simulated_drivers_are_not_written(tmp_path):
+    path = tmp_path / "tuned.json"
+    printed, status = tune(2, "--quick", WARPMPI_TUNED=str(path))
+    assert status == 0, printed
+    assert "Nothing was written: --out FILE" in printed
+    assert not path.exists()
+
+
+@traced
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("number", "settings", "why"),
+    [
+        (1, {}, "two ranks or more are needed"),
+        (3, {}, "ranks share a GPU"),
+        (2, {"WARPMPI_CUDA_DRIVER": "/none.so"}, "there is no GPU"),
+    ],
+)
+def test_where_there_is_nothing_to_measure(number, settings, why):
+    printed, status = tune(number, **settings)
+    assert status != 0
+    assert printed.count(f"python -m warpmpi.tune: {why}") == 1
+    assert "mpirun -n 2 python -m warpmpi.tune" in printed
+
+
+LADDER = [10, 20, 40, 80]
+
+
+@pytest.mark.parametrize(
+    ("costs", "old", "new"),
+    [
+        ([-0.1, -0.1, 0.1, 0.1], 20, 20),
+        ([-0.1, -0.1, 0.1, 0.1], 80, 20),
+        ([-0.1, -0.1, -0.1, -0.1], 20, 80),
+        ([0.1, 0.1, 0.1, 0.1], 20, 5),
+        ([-0.1, 0.05, -0.1, 0.1], 20, 40),
+        ([-0.1, -0.1, -0.01, 0.1], 20, 20),  # noise
+        ([-0.1, -0.1, 0.1, 0.1], 35, 35),  # between two that were measured
+        ([-0.1, 0.1, 0.1, 0.1], 0, 10),
+    ],
+)
+def test_the_point_that_takes_the_least_time(costs, old, new):
+    found, gain = choose(LADDER, costs, old)
+    assert found == new
+    assert (gain > 0) == (new != old)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The file of measured sizes at which collectives change their way.
+
+`python -m warpmpi.tune` writes it; rank 0's are used on all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from . import _core
+
+KEYS = ("compute_capability", "nvlink", "ranks")  # what a row is of
+NAMES = ("lines", "wide", "parts", "phase", "meeting")  # bytes
+MOST = 2**62  # bytes
+RANKS = 2, 4, 64  # a row is of so many, or fewer down to the next
+
+_source = ""
+
+
+def path() -> str:
+    """Where the file is, which may not be there; "" where none is wanted."""
+    given = os.environ.get("WARPMPI_TUNED")
+    if given is not None:
+        return given
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(caches, "warpmpi", "tuned.json")
+
+
+def source() -> str:
+    """What is used: the file, or that they are built in."""
+    return _source or "built in"
+
+
+def _check(row: Any) -> tuple[int, ...]:
+    if not isinstance(row, dict) or set(row) != {*KEYS, *NAMES}:
+        raise ValueError(f"a row has other names than {(*KEYS, *NAMES)}")
+    for name, value in row.items():
+        if type(value) is not (bool if name == "nvlink" else int):
+            raise ValueError(f"{name} is {value!r}")
+        if not 0 <= value <= (MOST if name in NAMES else 1000):
+            raise ValueError(f"{name} is {value}")
+    if row["ranks"] not in RANKS:
+        raise ValueError(f"ranks is {row['ranks']}, and none of {RANKS}")
+    return tuple(row[name] for name in (*KEYS, *NAMES))
+
+
+def read(name: str) -> list[tuple[int, ...]]:
+    """Read its rows. OSError, ValueError."""
+    with open(name, encoding="utf-8") as file:
+        import json  # which costs more than to find that there is no file
+
+        content = json.load(file)
+    if not isinstance(content, dict) or not isinstance(
+        content.get("switch_points"), list
+    ):
+        raise ValueError("there is no list switch_points")
+    return [_check(row) for row in content["switch_points"]]
+
+
+def write(name: str, row: tuple[int, ...]) -> None:
+    """Write a row, beside those of other keys that are there."""
+    import json
+
+    try:
+        rows = [old for old in read(name) if old[:3] != row[:3]]
+    except (OSError, ValueError):
+        rows = []
+    named = [dict(zip((*KEYS, *NAMES), r, strict=True)) for r in [*rows, row]]
+    os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
+    aside = f"{name}.{os.getpid()}"
+    with open(aside, "w", encoding="utf-8") as file:
+        json.dump({"switch_points": named}, file, indent=1)
+        file.write("\n")
+    os.replace(aside, name)
+
+
+def load() -> None:
+    """Use those of the file, if there is one; warn of one that is broken."""
+    global _source
+    name = path()
+    if not name:
+        return
+    asked = "WARPMPI_TUNED" in os.environ
+    try:
+        _core._set_points(read(name))
+        _source = name
+    except (OSError, ValueError, RecursionError) as error:
+        absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        if absent and not asked:
+            return
+        cure = "unset WARPMPI_TUNED" if asked else "delete it"
+        warnings.warn(
+            f"{name} cannot be used, and the built-in switch points serve: "
+            f"{error}; {cure}, or measure again with `mpirun -n N python -m "
+            "warpmpi.tune`",
+            RuntimeWarning,
+            stacklevel=3,
+        )
