@@ -137,7 +137,7 @@ class TestTable:
                 self.find(True, ranks),
                 self.find(False, ranks),
             )
-            assert [*with_link.values()][:2] == [16384, 2 << 20]
+            assert [*with_link.values()][:2] == [16384, 4 << 20]
             assert [*without.values()][:2] == [65536, 0]
 
     @pytest.mark.parametrize(
