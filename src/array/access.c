@@ -141,6 +141,13 @@ wm_access_borrow(wm_access_t *access)
     access->opened = true;
 }
 
+void
+wm_access_use(wm_access_t *access, CUstream stream)
+{
+    access->stream = stream;
+    access->opened = true;
+}
+
 int
 wm_access_before(const wm_access_t *access, int device, CUstream stream,
                  wm_error_t *err)

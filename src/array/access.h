@@ -88,6 +88,10 @@ wm_access_forget_borrowed(wm_access_t *access);
 bool
 wm_access_may_borrow(const wm_access_t *access);
 
+// Our work goes onto a stream that somebody else keeps, once settled.
+void
+wm_access_use(wm_access_t *access, CUstream stream);
+
 // Opens a stream that comes behind whoever uses the memory: the producer's
 // own, or one of the pool. No-op where one is open.
 void

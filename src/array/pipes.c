@@ -10,7 +10,7 @@
 #define SLOTS 2
 #define LONGEST_SLOT 131072
 // Fences that reach the host come one after the other.
-#define HOST_CHANNELS 8
+#define HOST_CHANNELS 16
 #define LONGEST_HOST_SLOT 524288
 #define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
 

@@ -202,36 +202,53 @@ is_taken(const wm_reduction_t *reduction, wm_error_t *err)
     return false;
 }
 
+// As much of the parameters as is used; returns the kernel.
+static int
+describe(const wm_reduction_t *reduction, const void *only,
+         wm_reduce_params_t *params)
+{
+    const size_t targets = (size_t)reduction->targets;
+    int kernel = types[reduction->type].kernel;
+    size_t count = reduction->count;
+    params->op = operation(reduction->type, reduction->op);
+    params->n = only != NULL ? 1 : (uint32_t)reduction->n;
+    params->targets = (uint32_t)targets;
+    params->signal = reduction->signal;
+    memcpy(params->dst, reduction->dst, targets * sizeof(*reduction->dst));
+    memcpy(params->src, only != NULL ? &only : reduction->src,
+           params->n * sizeof(*reduction->src));
+    if (only != NULL) {
+        const size_t nbytes = count * wm_reduce_size(reduction->type);
+        kernel = copy_kernel(params, nbytes);
+        count = nbytes / elements[kernel].size;
+    }
+    divide(params, kernel, count);
+    return kernel;
+}
+
 int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err)
 {
     if (!is_taken(reduction, err))
         return WM_ERR_VALUE;
-    const size_t targets = (size_t)reduction->targets;
-    const size_t n = (size_t)reduction->n;
+    wm_reduce_params_t params;
     const void *only = copied(reduction->op, reduction->src, reduction->n);
-    int kernel = types[reduction->type].kernel;
-    size_t count = reduction->count;
-    if (count == 0
-        || (targets == 1 && only == reduction->dst[0]
+    if (reduction->count == 0
+        || (reduction->targets == 1 && only == reduction->dst[0]
             && reduction->signal.word == NULL))
         return 0;
-    wm_reduce_params_t params; // as much of it as is used
-    params.op = operation(reduction->type, reduction->op);
-    params.n = only != NULL ? 1 : (uint32_t)n;
-    params.targets = (uint32_t)targets;
-    params.signal = reduction->signal;
-    memcpy(params.dst, reduction->dst, targets * sizeof(*reduction->dst));
-    memcpy(params.src, only != NULL ? &only : reduction->src,
-           params.n * sizeof(*reduction->src));
-    if (only != NULL) {
-        const size_t nbytes = count * wm_reduce_size(reduction->type);
-        kernel = copy_kernel(&params, nbytes);
-        count = nbytes / elements[kernel].size;
-    }
-    divide(&params, kernel, count);
+    int kernel = describe(reduction, only, &params);
     return launch(device, kernel, &params, stream, err);
+}
+
+int
+wm_reduce_describe(const wm_reduction_t *reduction, wm_reduce_params_t *params)
+{
+    const void *only = copied(reduction->op, reduction->src, reduction->n);
+    return only != NULL || reduction->count == 0
+               ? -1
+               : describe(reduction, NULL, params);
 }
 
 int

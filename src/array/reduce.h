@@ -59,6 +59,12 @@ WM_MUST_CHECK int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err);
 
+// What its kernel would be given, of whose row it returns the number; -1 where
+// it computes nothing.
+int
+wm_reduce_describe(const wm_reduction_t *reduction,
+                   wm_reduce_params_t *params);
+
 // The same here and now, of host memory: the same bits, but for those of NaNs.
 // What is taken, and any number of sources.
 void

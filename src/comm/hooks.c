@@ -2,6 +2,7 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
+#include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
@@ -62,6 +63,13 @@ met(void *watch)
 }
 
 static void
+flush(void)
+{
+    wm_batch_flush_due();
+    wm_fuse_flush();
+}
+
+static void
 drop(wm_comm_t *comm)
 {
     wm_stash_free(comm);
@@ -79,7 +87,7 @@ drop(wm_comm_t *comm)
 const wm_hooks_t wm_hooks = {
     .begin = begin,
     .local_ranks = wm_node_local_peers,
-    .round = wm_batch_flush_due,
+    .round = flush,
     .serve = wm_hang_serve,
     .end = end,
     .requested = wm_leftovers_note,

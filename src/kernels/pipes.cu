@@ -86,6 +86,21 @@ await_word(const wm_pipes_params_t &p, const uint32_t *word, uint32_t wanted,
     return wm_block_all(come);
 }
 
+// Those that there are: were one asked for in place of the others, all threads
+// would ask the host for one place.
+template <uint32_t AT_ONCE, bool far, typename unit_t>
+WM_DEVICE void
+load_units(unit_t *units, const char *src, uint32_t at, uint32_t step,
+           uint32_t end)
+{
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++) {
+        const unit_t *one = (const unit_t *)(src + at + k * step);
+        if (at + k * step < end)
+            units[k] = far ? wm_load_far(one) : *one;
+    }
+}
+
 // A whole number of units; out of slots with their own loads, as others wrote
 // them while the kernel ran.
 template <typename unit_t, bool far>
@@ -95,14 +110,8 @@ copy_units(char *dst, const char *src, uint32_t nbytes)
     const uint32_t step = wm_lanes() * sizeof(unit_t);
     for (uint32_t at = wm_lane() * sizeof(unit_t); at < nbytes;
          at += PIPED_AT_ONCE * step) {
-        unit_t values[PIPED_AT_ONCE] = {};
-        WM_UNROLL
-        for (uint32_t k = 0; k < PIPED_AT_ONCE; k++) {
-            const uint32_t from = at + k * step;
-            const unit_t *one = (const unit_t *)(src + from);
-            if (from < nbytes) // else all would ask the host for one place
-                values[k] = far ? wm_load_far(one) : *one;
-        }
+        unit_t values[PIPED_AT_ONCE];
+        load_units<PIPED_AT_ONCE, far>(values, src, at, step, nbytes);
         WM_UNROLL
         for (uint32_t k = 0; k < PIPED_AT_ONCE; k++)
             if (at + k * step < nbytes)
@@ -238,13 +247,11 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
             const bool own = from == p.rank;
             const char *src = own ? p.src + p.gives[from].at + part
                                   : chunk_from(p, channel, from, step);
-            unit_t units[AT_ONCE] = {};
-            WM_UNROLL
-            for (uint32_t k = 0; k < AT_ONCE; k++) {
-                const unit_t *one = (const unit_t *)(src + at + k * stride);
-                if (at + k * stride < end)
-                    units[k] = own ? *one : wm_load_far(one);
-            }
+            unit_t units[AT_ONCE];
+            if (own)
+                load_units<AT_ONCE, false>(units, src, at, stride, end);
+            else
+                load_units<AT_ONCE, true>(units, src, at, stride, end);
             WM_UNROLL
             for (uint32_t k = 0; k < AT_ONCE; k++) {
                 acc_t values[EACH];

@@ -21,6 +21,39 @@ struct wm_reduced_range {
     uint64_t gap;
 };
 
+// One of those that are fused, as the others are.
+struct wm_fused_view {
+    uint64_t vectors, head, singles;
+    uint32_t op, n, targets, aligned;
+    const char *const *src;
+    char *const *dst;
+    uint64_t thread, threads;
+};
+
+WM_DEVICE uint64_t
+thread_of(const wm_reduce_params_t &)
+{
+    return wm_thread();
+}
+
+WM_DEVICE uint64_t
+threads_of(const wm_reduce_params_t &)
+{
+    return wm_threads();
+}
+
+WM_DEVICE uint64_t
+thread_of(const wm_fused_view &view)
+{
+    return view.thread;
+}
+
+WM_DEVICE uint64_t
+threads_of(const wm_fused_view &view)
+{
+    return view.threads;
+}
+
 WM_DEVICE uint64_t
 place(const wm_reduced_range &range, uint64_t at)
 {
@@ -32,13 +65,13 @@ place(const wm_reduced_range &range, uint64_t at)
 // of them is used; the last unit stands for those beyond it, so that there is
 // no branch between them. One piece of code uses the first of those that are
 // left: a copy of it for each would not be worth its room.
-template <typename unit_t, int AT_ONCE, typename rule_t>
+template <typename unit_t, int AT_ONCE, typename rule_t, typename params_t>
 WM_DEVICE void
-reduce_units(rule_t rule, const wm_reduce_params_t &p, uint64_t thread,
+reduce_units(rule_t rule, const params_t &p, uint64_t thread,
              const wm_reduced_range &range)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
-    const uint64_t step = wm_threads() * sizeof(unit_t);
+    const uint64_t step = threads_of(p) * sizeof(unit_t);
     const uint64_t last = range.end - sizeof(unit_t);
     typename rule_t::acc_t acc[EACH] = {}, values[EACH];
     uint64_t at = range.first + thread * sizeof(unit_t);
@@ -82,13 +115,13 @@ reduce_units(rule_t rule, const wm_reduce_params_t &p, uint64_t thread,
 
 // Single elements are the business of the last threads, which vectors may not
 // need.
-template <typename rule_t>
+template <typename rule_t, typename params_t>
 WM_DEVICE void
-reduce(rule_t rule, const wm_reduce_params_t &p)
+reduce(rule_t rule, const params_t &p)
 {
     typedef typename rule_t::element_t element_t;
-    const uint64_t forward = wm_thread();
-    const uint64_t backward = wm_threads() - 1 - forward;
+    const uint64_t forward = thread_of(p);
+    const uint64_t backward = threads_of(p) - 1 - forward;
     const uint64_t head = p.head * sizeof(element_t);
     const uint64_t nbytes = p.vectors * WM_REDUCE_VECTOR;
     const wm_reduced_range vectors = {head, head + nbytes, UINT64_MAX, 0};
@@ -103,10 +136,40 @@ reduce(rule_t rule, const wm_reduce_params_t &p)
                                                      singles);
 }
 
+// What the block of that number has to do.
+WM_DEVICE wm_fused_view
+fused_view(const wm_fused_params_t &p, uint32_t block)
+{
+    uint32_t i = 0;
+    while (i + 1 < p.count && p.parts[i + 1].first <= block)
+        i++;
+    const wm_fused_part_t &part = p.parts[i];
+    const uint32_t end = i + 1 < p.count ? p.parts[i + 1].first : p.blocks;
+    const uint64_t each = wm_group_threads<1>();
+    char *const *pointers = p.pointers + part.at;
+    return {part.vectors,
+            part.head,
+            part.singles,
+            p.op,
+            p.n,
+            p.targets,
+            part.aligned,
+            pointers,
+            pointers + p.n,
+            (block - part.first) * each + wm_group_thread<1>(),
+            (end - part.first) * each};
+}
+
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
     {                                                                         \
         reduce(wm_rule_##name(), p);                                          \
+        wm_signal_end(p.signal);                                              \
+    }                                                                         \
+    WM_KERNEL(wm_fused_##name, wm_fused_params_t)                             \
+    {                                                                         \
+        for (uint32_t at = wm_block(); at < p.blocks; at += wm_blocks())      \
+            reduce(wm_rule_##name(), fused_view(p, at));                      \
         wm_signal_end(p.signal);                                              \
     }
 WM_REDUCE_KERNEL_ROWS(X)

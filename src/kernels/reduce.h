@@ -143,4 +143,23 @@ typedef struct {
     wm_signal_t signal;
 } wm_reduce_params_t;
 
+#define WM_FUSED_PARTS 32
+#define WM_FUSED_POINTERS 320
+
+// Several reductions of one operation and so many sources and targets, each
+// the business of the blocks from `first` on, of `blocks`; `at` is its first
+// pointer, the targets' come behind the sources'.
+typedef struct {
+    uint64_t vectors, head, singles;
+    uint16_t first, at;
+    uint32_t aligned;
+} wm_fused_part_t;
+
+typedef struct {
+    uint32_t count, blocks, op, n, targets;
+    wm_signal_t signal;
+    wm_fused_part_t parts[WM_FUSED_PARTS];
+    char *pointers[WM_FUSED_POINTERS];
+} wm_fused_params_t;
+
 #endif

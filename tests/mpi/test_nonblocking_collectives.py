@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Nonblocking collectives: by GPUs where all ranks can, else by MPI."""
 
+import functools
 import os
 import time
 
@@ -395,3 +396,39 @@ def test_nothing_stays_behind(comm):
         comm.Iallreduce(MPI.IN_PLACE, sent).Wait()
         sent.assign(np.full(1000, comm.rank + 1.0))
     assert wm.get_device("cuda:0").free_memory == used
+
+
+def test_those_begun_together_share_kernels(comm):
+    """Of one kind, many sizes, kinds and operations between them."""
+    rng = np.random.default_rng(7)
+    size, rank = comm.size, comm.rank
+    before = wm.stats()["fused_collectives"]
+    for mixed in False, True, True:
+        counts = [int(x) for x in np.exp(rng.uniform(0, 11, 40))]
+        types = [rng.choice(["f4", "f8", "i4", "u1", "c8"]) for _ in counts]
+        types = types if mixed else ["f4"] * len(counts)
+        operations = [
+            MPI.PROD if mixed and rng.integers(4) == 0 else MPI.SUM
+            for _ in counts
+        ]
+        cases = [*zip(counts, types, operations, strict=True)]
+        sent = [
+            kinds.make("device", (np.arange(n) % 17 + rank).astype(t))
+            for n, t, _ in cases
+        ]
+        got = [kinds.make("device", np.zeros(n, t)) for n, t, _ in cases]
+        wm.Request.Waitall(
+            [
+                comm.Iallreduce(a, b, operation)
+                for a, b, (_, _, operation) in zip(
+                    sent, got, cases, strict=True
+                )
+            ]
+        )
+        for array, (n, t, operation) in zip(got, cases, strict=True):
+            each = [(np.arange(n) % 17 + r).astype(t) for r in range(size)]
+            combine = np.add if operation is MPI.SUM else np.multiply
+            expected = functools.reduce(combine, each)
+            assert (kinds.values_of(array) == expected).all(), (n, t)
+    shared = wm.stats()["fused_collectives"] - before
+    assert size == 1 or shared > 40

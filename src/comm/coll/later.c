@@ -182,7 +182,7 @@ meet(given_t *given, bool *waits)
         return false;
     }
     wm_native_start(&call->run, &part->native, &call->plan, part->type,
-                    part->op, &wrong);
+                    part->op, true, &wrong);
     call->state = FOLLOWING;
     return false;
 }

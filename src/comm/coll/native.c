@@ -404,7 +404,7 @@ allow(wm_native_run_t *run)
 void
 wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
-                wm_reduce_op_t op, const wm_error_t *wrong)
+                wm_reduce_op_t op, bool fuses, const wm_error_t *wrong)
 {
     size_t ranks = (size_t)native->comm->size;
     for (int i = 0; i < 2; ++i) {
@@ -415,6 +415,7 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->plan = plan;
     run->type = type;
     run->op = op;
+    run->fuses = fuses;
     run->why.code = 0;
     run->moves = run->tells = run->ended = false;
     run->looks = 0;
@@ -445,7 +446,7 @@ wm_native_look(wm_native_run_t *run)
     wm_error_t why;
     if (!run->moves)
         return wm_gates_have_reached(run->native->gates, step_of(run));
-    if (run->tells && wm_signal_is_set(&run->native->signal)) {
+    if (run->tells && wm_signal_is_set(&run->signal)) {
         run->native->into.idle = true; // or as good as that
         return true;
     }
@@ -517,7 +518,7 @@ look(void *context, wm_error_t *err)
     wm_native_run_t *run = context;
     (void)err;
     for (int i = 0; run->tells && i < LOOKS_AT_ONCE; ++i)
-        if (wm_signal_is_set(&run->native->signal))
+        if (wm_signal_is_set(&run->signal))
             break;
     return wm_native_look(run);
 }
@@ -539,7 +540,7 @@ wm_native_run(wm_native_t *native, const wm_plan_t *plan,
     wm_native_run_t run;
     int code;
     wm_engine_lock();
-    wm_native_start(&run, native, plan, type, op, wrong);
+    wm_native_start(&run, native, plan, type, op, false, wrong);
     wm_engine_unlock();
     do
         code = wm_coll_await(native->comm, look, &run, looks_of(&run), err);

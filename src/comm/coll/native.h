@@ -122,8 +122,10 @@ typedef struct {
     wm_error_t why; // this rank cannot go on; code 0: it can
     bool unmapped;  // as another's memory could not be mapped
     bool moves;     // its stream is not through; else others are waited for
-    bool tells;     // the kernel does that is all it moves by
-    unsigned looks; // for that
+    bool tells;     // the kernel does that is all it moves by,
+    wm_signal_t signal; // by this
+    bool fuses;         // it may share kernels with others
+    unsigned looks;     // for that
     bool ended;
     int phase; // this one; -1: before the first
     int result;
@@ -132,12 +134,12 @@ typedef struct {
     char *places[2][WM_GATE_RANKS];           // as this rank sees it
 } wm_native_run_t;
 
-// `wrong` tells what this rank alone finds wrong, code 0: nothing. Engine lock
-// held.
+// `wrong` tells what this rank alone finds wrong, code 0: nothing. `fuses`: in
+// a round of the engine, and it may share kernels. Engine lock held.
 void
 wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
-                wm_reduce_op_t op, const wm_error_t *wrong);
+                wm_reduce_op_t op, bool fuses, const wm_error_t *wrong);
 
 // Whether that has come for which it waits; and goes on then: whether the
 // plan has come to its end. Does not wait; engine lock held, or not.

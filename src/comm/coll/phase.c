@@ -3,6 +3,7 @@
 
 #include "array/pull.h"
 #include "comm/coll/agree.h"
+#include "comm/coll/fuse.h"
 
 // What is moved out of the memory of a rank.
 static wm_spread_move_t
@@ -101,32 +102,59 @@ targets_of(const wm_native_run_t *run, const wm_move_t *move, void **targets)
     return count;
 }
 
+// What a kernel of wm_reduce_enqueue() does of it.
+typedef struct {
+    const void *sources[WM_REDUCE_SOURCES];
+    void *targets[WM_REDUCE_TARGETS];
+    wm_reduction_t reduction;
+} computed_t;
+
+static void
+compute(const wm_native_run_t *run, const wm_move_t *move,
+        const wm_signal_t *signal, computed_t *computed)
+{
+    bool copies = move->count == 1;
+    wm_reduce_type_t type = copies ? WM_REDUCE_UINT8 : run->type;
+    for (int k = 0; k < move->count; ++k)
+        computed->sources[k] = run->places[move->result][move->first + k]
+                               + move->from;
+    computed->reduction = (wm_reduction_t){
+        .type = type,
+        .op = copies ? WM_REDUCE_NO_OP : run->op,
+        .dst = computed->targets,
+        .targets = targets_of(run, move, computed->targets),
+        .src = computed->sources,
+        .n = move->count,
+        .count = move->nbytes / wm_reduce_size(type),
+        .signal = *signal,
+    };
+}
+
 static int
 enqueue(const wm_native_run_t *run, const wm_move_t *move,
         const wm_signal_t *signal, wm_error_t *err)
 {
     const wm_native_t *native = run->native;
-    const void *sources[WM_REDUCE_SOURCES];
-    void *targets[WM_REDUCE_TARGETS];
+    computed_t computed;
     wm_spread_move_t one = move_of(run, move);
     if (move->count == 1 && !move->spread)
         return wm_spread_move(&one, native->device, native->into.stream, err);
-    for (int k = 0; k < move->count; ++k)
-        sources[k] = run->places[move->result][move->first + k] + move->from;
-    bool copies = move->count == 1;
-    wm_reduce_type_t type = copies ? WM_REDUCE_UINT8 : run->type;
-    const wm_reduction_t reduction = {
-        .type = type,
-        .op = copies ? WM_REDUCE_NO_OP : run->op,
-        .dst = targets,
-        .targets = targets_of(run, move, targets),
-        .src = sources,
-        .n = move->count,
-        .count = move->nbytes / wm_reduce_size(type),
-        .signal = *signal,
-    };
-    return wm_reduce_enqueue(native->device, &reduction, native->into.stream,
-                             err);
+    compute(run, move, signal, &computed);
+    return wm_reduce_enqueue(native->device, &computed.reduction,
+                             native->into.stream, err);
+}
+
+// Whether one reduction is all there is, and it goes out with others.
+static bool
+is_fused(wm_native_run_t *run, const phase_t *phase)
+{
+    computed_t computed;
+    const wm_signal_t none = {.word = NULL};
+    if (!run->fuses || phase->pulls.count > 0 || phase->others != 1
+        || !phase->kernel || run->native->into.opened)
+        return false;
+    compute(run, phase->alone[0], &none, &computed);
+    return wm_fuse_add(run, &computed.reduction);
 }
 
 // Where in what is received the first byte is written at, or behind, `at`, and
@@ -192,10 +220,15 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
                    && native->landing != NULL && run->plan->count > 0;
     if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
         return 0;
+    if (!unpacks && is_fused(run, &phase)) {
+        run->moves = run->tells = native->written = true;
+        native->into.idle = false;
+        return 0;
+    }
     int code = wm_access_open(&native->into, err);
     if (code < 0)
         return code;
-    wm_signal_t signal = telling(native, &phase, unpacks);
+    wm_signal_t signal = run->signal = telling(native, &phase, unpacks);
     // After an error as well: nothing of ours may be on its way.
     run->moves = native->written = true;
     run->tells = signal.word != NULL;

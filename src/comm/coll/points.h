@@ -21,11 +21,11 @@
 //   meeting: likewise, that all wait for all before the only one, and store on
 //     their way
 #define WM_POINTS(X)                                                          \
-    X(lines, 16384, 65536)                                                    \
+    X(lines, 16384, 32768)                                                    \
     X(wide, 4 << 20, 0)                                                       \
     X(parts, 1 << 20, 1 << 20)                                                \
     X(phase, 3 << 20, 3 << 20)                                                \
-    X(meeting, 1 << 20, 1 << 20)
+    X(meeting, 2 << 20, 2 << 20)
 
 typedef struct {
 #define X(name, linked, other) size_t name;

@@ -21,6 +21,7 @@
     X(staged_bytes)       /* copied through host memory, either way */        \
     X(handed_off_bytes)   /* copied into exportable memory first */           \
     X(ipc_collectives)    /* collectives of GPU buffers, GPU to GPU */        \
+    X(fused_collectives)  /* of those, that shared a kernel with others */    \
     X(staged_collectives) /* collectives of GPU buffers through the host */   \
     X(staged_calls)       /* files, windows, packing: likewise */             \
     X(sent_messages)                                                          \

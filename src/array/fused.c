@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/fused.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "array/kernels.h"
+
+#define BLOCK 512
+#define BLOCKS_PER_SM 2
+
+enum {
+#define X(name, ...) KERNEL_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        KERNELS,
+};
+
+static const char *const names[KERNELS] = {
+#define X(name, ...) "wm_fused_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+};
+
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
+
+_Static_assert(sizeof(wm_fused_params_t) <= 4096, "what a kernel is given");
+
+int
+wm_fused_prepare(int device, wm_error_t *err)
+{
+    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
+}
+
+bool
+wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
+{
+    wm_reduce_params_t one;
+    wm_fused_params_t *params = &fused->params;
+    int kernel = wm_reduce_describe(reduction, &one);
+    size_t each = kernel < 0 ? 0 : one.n + one.targets;
+    if (kernel < 0 || params->count == WM_FUSED_PARTS
+        || (params->count + 1) * each > WM_FUSED_POINTERS
+        || (params->count > 0
+            && (kernel != fused->kernel || one.op != params->op
+                || one.n != params->n || one.targets != params->targets)))
+        return false;
+    fused->kernel = kernel;
+    params->op = one.op;
+    params->n = one.n;
+    params->targets = one.targets;
+    size_t at = params->count * each;
+    memcpy(params->pointers + at, one.src, one.n * sizeof one.src[0]);
+    memcpy(params->pointers + at + one.n, one.dst,
+           one.targets * sizeof one.dst[0]);
+    uint64_t units = one.vectors + one.singles;
+    fused->blocks[params->count] = (units + BLOCK - 1) / BLOCK;
+    params->parts[params->count++] = (wm_fused_part_t){
+        .vectors = one.vectors,
+        .head = one.head,
+        .singles = one.singles,
+        .at = (uint16_t)at,
+        .aligned = one.aligned,
+    };
+    return true;
+}
+
+// Each its share of so many blocks, and one at least; returns how many.
+static uint32_t
+share_blocks(wm_fused_t *fused, uint64_t most)
+{
+    uint64_t wanted = 0, next = 0;
+    for (uint32_t i = 0; i < fused->params.count; ++i)
+        wanted += fused->blocks[i];
+    for (uint32_t i = 0; i < fused->params.count; ++i) {
+        uint64_t share = wanted <= most ? fused->blocks[i]
+                                        : fused->blocks[i] * most / wanted;
+        fused->params.parts[i].first = (uint16_t)next;
+        next += share > 0 ? share : 1;
+    }
+    return (uint32_t)next;
+}
+
+int
+wm_fused_launch(int device, wm_fused_t *fused, const wm_signal_t *signal,
+                CUstream stream, wm_error_t *err)
+{
+    const wm_device_t *facts;
+    wm_scope_t scope;
+    int code = wm_device_get(device, &facts, err);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code == 0) {
+        fused->params.blocks = share_blocks(
+            fused, (uint64_t)facts->multiprocessors * BLOCKS_PER_SM);
+        fused->params.signal = *signal;
+        code = WM_CU(err, LaunchKernel,
+                     atomic_load(&functions[device][fused->kernel]),
+                     fused->params.blocks, 1, 1, BLOCK, 1, 1, 0, stream,
+                     (void *[]){&fused->params}, NULL);
+        wm_device_leave(&scope);
+    }
+    fused->params.count = 0;
+    return code;
+}

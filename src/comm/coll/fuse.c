@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/fuse.h"
+
+#include "array/fused.h"
+#include "comm/engine/stats.h"
+#include "cuda/stream.h"
+
+// Of each device, kept until the process ends.
+static struct {
+    CUstream stream; // NULL: not yet
+    wm_signal_t signal;
+} lanes[WM_MAX_DEVICES];
+
+static int device; // of what waits
+static wm_fused_t fused;
+static wm_native_run_t *runs[WM_FUSED_PARTS];
+
+static bool
+open_lane(int on)
+{
+    CUstream stream;
+    if (lanes[on].stream != NULL)
+        return true;
+    if (wm_fused_prepare(on, NULL) < 0
+        || wm_stream_acquire(on, &stream, NULL) < 0)
+        return false;
+    if (!wm_signal_acquire(&lanes[on].signal)) {
+        wm_stream_release(on, stream);
+        return false;
+    }
+    lanes[on].stream = stream;
+    return true;
+}
+
+bool
+wm_fuse_add(wm_native_run_t *run, const wm_reduction_t *reduction)
+{
+    wm_native_t *native = run->native;
+    if (!open_lane(native->device))
+        return false;
+    if (device != native->device)
+        wm_fuse_flush();
+    if (!wm_fused_add(&fused, reduction)) {
+        wm_fuse_flush();
+        if (!wm_fused_add(&fused, reduction))
+            return false;
+    }
+    device = native->device;
+    if (fused.params.count == 1)
+        wm_signal_renew(&lanes[device].signal);
+    runs[fused.params.count - 1] = run;
+    run->signal = lanes[device].signal;
+    wm_access_use(&native->into, lanes[device].stream);
+    return true;
+}
+
+void
+wm_fuse_flush(void)
+{
+    wm_error_t err;
+    uint32_t count = fused.params.count;
+    if (count == 0)
+        return;
+    int code = wm_fused_launch(device, &fused, &lanes[device].signal,
+                               lanes[device].stream, &err);
+    if (code == 0 && count > 1)
+        wm_stat_add(WM_STAT_fused_collectives, count);
+    for (uint32_t i = 0; i < count && code < 0; ++i) {
+        runs[i]->why = err;
+        runs[i]->tells = false; // its stream is looked at instead
+    }
+}
