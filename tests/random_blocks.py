@@ -24,7 +24,9 @@ class Near:
         crossed = comm.topology == MPI.CART
         self.outs = comm.allgather(comm.outedges)
         ins = comm.allgather(comm.inedges)
-        self.ins = [self.links(rank, ins[rank], crossed) for rank in range(comm.size)]
+        self.ins = [
+            self.links(rank, ins[rank], crossed) for rank in range(comm.size)
+        ]
         # Else MPI does it, where it is not on a stream: which block is which
         # then is its own, and Open MPI waits for ever for who receives none.
         self.plain = all(map(self.are_different, (*self.outs, *ins)))

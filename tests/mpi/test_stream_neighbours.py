@@ -391,8 +391,10 @@ def test_captures_that_differ(connected, stream):
     channel = comm.on(stream)
     a, b = wm.ones(4, "int32"), wm.zeros(4, "int32")
     name = "alltoall" if comm.rank == 0 else "alltoallv"
-    with graphs.capture(stream) as captured:
-        with pytest.raises(TypeError, match="capture different collectives"):
-            getattr(channel, f"Neighbor_{name}")(a, b)
+    with (
+        graphs.capture(stream) as captured,
+        pytest.raises(TypeError, match="capture different collectives"),
+    ):
+        getattr(channel, f"Neighbor_{name}")(a, b)
     captured[0].free()
     comm.Free()
