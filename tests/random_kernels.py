@@ -21,6 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import graphs
+import random_blocks as blocks
 import random_ranks as lives
 import random_values as values
 import warpmpi as wm
@@ -33,7 +34,7 @@ REDUCTIONS = "Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan"
 CALLS = (
     *REDUCTIONS,
     *("Reduce_scatter", "Bcast", "Gather", "Scatter", "Allgather"),
-    *("Alltoall", "Gatherv", "Scatterv", "Allgatherv", "Alltoallv"),
+    *("Alltoall", "Gatherv", "Scatterv", "Allgatherv", *blocks.NAMES),
 )
 GUARD = 48  # bytes around what is given
 
@@ -77,17 +78,17 @@ class Piece:
     def restore(self):
         self.memory.assign(self.start.view(self.memory.dtype))
 
-    def expect(self, cells, first=0):
+    def expect(self, cells, first=0, step=1):
         """What comes, from an element on."""
-        begin = self.at.start + first * self.element.width
-        self.right[begin : begin + cells.size] = cells
+        width = self.element.width
+        begin = self.at.start + first * width
+        into = self.right[begin : begin + cells.size * step]
+        into.reshape(-1, step, width)[:, 0] = cells.reshape(-1, width)
 
-    def spec(self, blocks=None):
-        """As mpi4py takes it; blocks: counts and places."""
+    def spec(self, parts=None):
+        """As mpi4py takes it; parts: counts and places, maybe types."""
         base = self.element.base if self.element.is_pair else None
-        words = [self.given]
-        if blocks is not None:
-            words.append(blocks)
+        words = [self.given, *(parts or [])]
         if base is not None:
             words.append(base)
         return words if len(words) > 1 else self.given
@@ -116,6 +117,11 @@ class Call:
         self.comm, self.key, self.runner = comm, key, runner
         self.rank, self.size = comm.rank, comm.size
         self.name = draw.choice(CALLS)
+        near = runner.near[key[-1]]
+        if self.name in blocks.NEAR and (
+            near is None or (form == "blocking" and not near.plain)
+        ):
+            self.name = draw.choice(["Alltoallv", "Alltoallw"])
         reduces = self.name in (*REDUCTIONS, "Reduce_scatter")
         names = [*values.NAMES, *(values.PAIRS if reduces else ())]
         self.element = values.element(draw.choice(names))
@@ -131,7 +137,8 @@ class Call:
             if form != "blocking" and not half and draw.random() < 0.1:
                 self.op = draw.choice(["REPLACE", "NO_OP"])
         self.root = draw.randrange(self.size)
-        self.in_place = self.name[-1] != "v" and draw.random() < 0.35
+        fixed = self.name[-1] == "v" or self.name in blocks.NAMES
+        self.in_place = not fixed and draw.random() < 0.35
         self.drawn_in_place = self.in_place  # by all ranks
         self.count = self.length(draw)
         self.counts = [
@@ -144,8 +151,19 @@ class Call:
         self.typed = not self.element.is_pair and (
             self.element.name == "bfloat16" or draw.random() < 0.7
         )
-        self.pieces = {}
-        self.lay()
+        self.pieces, self.blocks = {}, None
+        if self.name in blocks.NAMES:
+            table = near if self.name in blocks.NEAR else None
+            self.blocks = blocks.Blocks(
+                self.name,
+                table or blocks.Complete(self.size),
+                self.rank,
+                self.count,
+                draw,
+            )
+            self.blocks.lay(self, self.element.width)
+        else:
+            self.lay()
 
     def length(self, draw):
         """Elements of a block."""
@@ -266,39 +284,26 @@ class Call:
                 first = self.places[rank] * width
                 into = side("recv", counts[rank])
                 into.expect(whole[first : first + counts[rank] * width])
-        elif name == "Alltoall":
+        else:  # Alltoall
             own = self.cells(rank, n * size)
             if not self.in_place:
                 side("send", n * size, own)
             into = side("recv", n * size, own if self.in_place else None)
             for k in range(size):
                 into.expect(block(self.cells(k, n * size), rank), k * n)
-        else:  # Alltoallv: what `a` has for `b` is counts[a][b]
-            mine = self.counts[rank]
-            theirs = [self.counts[k][rank] for k in range(size)]
-            side("send", sum(mine), self.cells(rank, sum(mine)))
-            into = side("recv", sum(theirs))
-            for k in range(size):
-                there = self.counts[k]
-                whole = self.cells(k, sum(there))
-                first = sum(there[:rank]) * width
-                into.expect(
-                    whole[first : first + theirs[k] * width], sum(theirs[:k])
-                )
 
     def arguments(self):
         name, pieces = self.name, self.pieces
-        blocks = {}
-        if name == "Alltoallv":
-            rank = self.rank
-            blocks["send"] = self.counts[rank]
-            blocks["recv"] = [self.counts[k][rank] for k in range(self.size)]
+        parts = {}
+        if name in blocks.NAMES:
+            for which in pieces:
+                parts[which] = self.blocks.words(which, self.element.width)
         elif name in ("Gatherv", "Allgatherv"):
-            blocks["recv"] = self.counts[0], self.places
+            parts["recv"] = [(self.counts[0], self.places)]
         elif name == "Scatterv":
-            blocks["send"] = self.counts[0], self.places
+            parts["send"] = [(self.counts[0], self.places)]
         given = {
-            which: piece.spec(blocks.get(which))
+            which: piece.spec(parts.get(which))
             for which, piece in pieces.items()
         }
         if name == "Bcast":
@@ -317,7 +322,10 @@ class Call:
         name = self.name
         if nonblocking:
             name = "I" + name[0].lower() + name[1:]
-        return getattr(comm, name)(*self.arguments())
+        made = getattr(comm, name)(*self.arguments())
+        if self.blocks is not None:
+            self.blocks.free()
+        return made
 
     def verify(self):
         for which, piece in self.pieces.items():
@@ -355,11 +363,10 @@ class Runner:
             comm.Free()
         size = self.plain.size
         turned = self.plain.Split(0, size - self.rank)
-        self.comms = [
-            wm.Comm(self.plain.Dup()),
-            wm.Comm(turned),
-            wm.Comm(self.plain.Dup()),
-        ]
+        grid, graph = blocks.near(wm.Comm(self.plain), wm.Comm(turned), draw)
+        turned.Free()
+        self.comms = [wm.Comm(self.plain.Dup()), graph, grid]
+        self.near = [None, blocks.Near(graph), blocks.Near(grid), None]
         if size > 2:
             few = self.rank != draw.randrange(size)
             part = self.plain.Split(0 if few else MPI.UNDEFINED)

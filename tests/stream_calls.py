@@ -208,6 +208,104 @@ def alltoallv(c, comm):
     return out, whole if whole.size else np.zeros(1, c.dtype)
 
 
+def strided(c, counts, step):
+    """Blocks of elements with a step between them, as Alltoallw has them.
+
+    Gives counts, places in bytes and types, and as slices.
+    """
+    width = np.dtype(c.dtype).itemsize
+    element = MPI.Datatype.fromcode(np.dtype(c.dtype).char)
+    each = [count * step for count in counts]
+    places = [sum(each[:k]) for k in range(len(counts))]
+    types = [
+        element.Create_vector(max(1, count), 1, step).Commit()
+        for count in counts
+    ]
+    ones = [int(count > 0) for count in counts]
+    slices = [
+        slice(at, at + length, step)
+        for at, length in zip(places, each, strict=True)
+    ]
+    return (ones, [at * width for at in places], types), slices
+
+
+def by_w(c, comm, out_step, in_step):
+    """Alltoallw of blocks that are apart."""
+    counts = [counts_of(c, k) for k in range(c.ranks)]
+    wanted = [counts[k][c.rank] for k in range(c.ranks)]
+    sent = [
+        np.resize(c.wide[k], max(1, sum(counts[k]) * out_step))
+        for k in range(c.ranks)
+    ]
+    start = np.full(max(1, sum(wanted) * in_step), 5, c.dtype)
+    out, given = c.make(start), c.make(sent[c.rank])
+    (ones, places, types), _ = strided(c, counts[c.rank], out_step)
+    (all_, there, kinds_), into = strided(c, wanted, in_step)
+    comm.Alltoallw([given, ones, places, types], [out, all_, there, kinds_])
+    for kind in types + kinds_:
+        kind.Free()
+    for k in range(c.ranks):
+        start[into[k]] = sent[k][strided(c, counts[k], out_step)[1][c.rank]]
+    return out, start
+
+
+def alltoallw(c, comm):
+    return by_w(c, comm, 1, 1)
+
+
+def alltoallw_out_of_gaps(c, comm):
+    return by_w(c, comm, 2, 1)
+
+
+def alltoallw_with_gaps(c, comm):
+    return by_w(c, comm, 3, 2)
+
+
+def alltoallw_in_place(c, comm):
+    step = 2
+    whole = [np.resize(wide, c.size * c.ranks * step) for wide in c.wide]
+    (ones, places, types), at = strided(c, [c.size] * c.ranks, step)
+    out = c.make(whole[c.rank])
+    comm.Alltoallw(MPI.IN_PLACE, [out, ones, places, types])
+    start = whole[c.rank].copy()
+    for k in range(c.ranks):
+        start[at[k]] = whole[k][at[c.rank]]
+    return out, start
+
+
+def alltoallw_of_columns(c, comm):
+    """A field's columns become rows."""
+    rows, columns = c.size, 2 * c.ranks + 1
+    element = MPI.Datatype.fromcode(np.dtype(c.dtype).char)
+    types = [
+        element.Create_subarray(
+            [rows, columns], [rows, 2], [0, 2 * k + 1]
+        ).Commit()
+        if rows
+        else element
+        for k in range(c.ranks)
+    ]
+    fields = [
+        np.resize(c.wide[k], rows * columns).reshape(rows, columns)
+        for k in range(c.ranks)
+    ]
+    some = [int(rows > 0)] * c.ranks
+    nbytes = 2 * rows * np.dtype(c.dtype).itemsize
+    out = c.make(np.zeros(2 * rows * c.ranks, c.dtype))
+    comm.Alltoallw(
+        [c.make(fields[c.rank].ravel()), some, [0] * c.ranks, types],
+        [
+            out,
+            [2 * rows] * c.ranks,
+            [k * nbytes for k in range(c.ranks)],
+            [element] * c.ranks,
+        ],
+    )
+    first = 2 * c.rank + 1
+    parts = [field[:, first : first + 2].ravel() for field in fields]
+    return out, np.concatenate(parts)
+
+
 def allgatherv(c, comm):
     counts = [(k + 1) * c.size // 2 for k in range(c.ranks)]
     displs = [sum(counts[:k]) + k for k in range(c.ranks)]  # with gaps
@@ -266,6 +364,11 @@ CALLS = [
     scan,
     exscan,
     alltoallv,
+    alltoallw,
+    alltoallw_out_of_gaps,
+    alltoallw_with_gaps,
+    alltoallw_in_place,
+    alltoallw_of_columns,
     allgatherv,
     gatherv,
     scatterv,

@@ -87,7 +87,7 @@ wm_by_near_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
     if (by == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     *near = by;
-    // There were some when the call was read.
+    // There were some when the call was read, and none twice.
     if (!wm_near_find(comm, &by->receives.near, &by->sends.near))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                             "the neighbours are not known any more");

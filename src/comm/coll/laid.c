@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/laid.h"
 
+#include <string.h>
+
 #include "comm/coll/half.h"
 #include "comm/coll/part.h"
+#include "comm/message/pattern.h"
+
+#define ALIGN 256 // of a rank's blocks in a copy
 
 // Where the blocks are: `nbytes` of them all, alike, or as given.
 static void
@@ -13,6 +18,42 @@ lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
         spans[i] = given != NULL ? given[i]
                                  : (wm_span_t){(size_t)i * each, each};
     }
+}
+
+// Whether a block for each rank is told by a pattern.
+static bool
+has_parts(const wm_laid_t *laid, const wm_buffer_t *buffer)
+{
+    const wm_shape_t *shape = laid->shape;
+    return buffer->pattern != NULL && shape->varies && shape->scatters
+           && shape->gathers;
+}
+
+// Where the blocks of memory with gaps are: there, if each rank's is one run
+// without, else in a copy.
+static const wm_pattern_t *
+find_runs(const wm_buffer_t *buffer, int size, wm_span_t *spans,
+          size_t *packed)
+{
+    bool runs = true;
+    wm_strided_t part;
+    wm_span_t found[WM_GATE_RANKS];
+    *packed = 0;
+    for (int rank = 0; rank < size && runs; ++rank) {
+        found[rank] = (wm_span_t){0, spans[rank].nbytes};
+        if (spans[rank].nbytes == 0)
+            continue;
+        runs = wm_pattern_cut(buffer->pattern, spans[rank].at,
+                              spans[rank].nbytes, &part)
+               && part.ndim == 0;
+        found[rank].at = (size_t)(part.data - buffer->data);
+    }
+    for (int rank = 0; rank < size && !runs; ++rank) {
+        found[rank] = (wm_span_t){*packed, spans[rank].nbytes};
+        *packed += (spans[rank].nbytes + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    memcpy(spans, found, (size_t)size * sizeof *spans);
+    return runs ? NULL : buffer->pattern;
 }
 
 static void
@@ -34,6 +75,9 @@ lay_out(wm_laid_t *laid)
             nbytes /= (size_t)size; // into the first block of what it sends
         laid->target = call->receive->data;
         lay(laid->into, call->receives, nbytes, shape->gathers ? size : 1);
+        if (has_parts(laid, call->receive))
+            laid->unpacks = find_runs(call->receive, size, laid->into,
+                                      &laid->unpacks_nbytes);
     }
     if (!laid->sends || send == NULL)
         return;
@@ -43,6 +87,8 @@ lay_out(wm_laid_t *laid)
     else
         lay(laid->out, in_place || uneven ? call->receives : call->sends,
             send->nbytes, shape->scatters ? size : 1);
+    if (has_parts(laid, send))
+        laid->packs = find_runs(send, size, laid->out, &laid->packs_nbytes);
 }
 
 size_t
@@ -89,7 +135,8 @@ check(wm_laid_t *laid, wm_error_t *err)
         const char *name = i == 0 ? "sendbuf" : "recvbuf";
         if (sides[i] == NULL || sides[i]->nbytes == 0)
             continue;
-        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL)
+        if (!wm_buffer_on_device(sides[i])
+            || (sides[i]->pattern != NULL && !has_parts(laid, sides[i])))
             return wm_error_set(err, WM_ERR_TYPE, 0,
                                 "%s: a collective on a stream takes "
                                 "contiguous GPU memory; use the communicator "

@@ -19,6 +19,10 @@ typedef struct {
     char *source, *target;         // NULL: none
     wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
     wm_span_t into[WM_GATE_RANKS]; // likewise
+    // Of memory whose gaps the way does not step over: a copy without is to
+    // have them there (comm/coll/packed.h), of so many bytes. NULL: none
+    const wm_pattern_t *packs, *unpacks;
+    size_t packs_nbytes, unpacks_nbytes;
 } wm_laid_t;
 
 // All but call, comm, device and stream. Raises what streams do not do.

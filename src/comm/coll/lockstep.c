@@ -2,6 +2,7 @@
 #include "comm/coll/lockstep.h"
 
 #include "comm/coll/capture.h"
+#include "comm/coll/packed.h"
 #include "comm/coll/part.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
@@ -241,6 +242,24 @@ in_pieces(run_t *run, wm_error_t *err)
 }
 
 static int
+exchange(run_t *run, wm_error_t *err)
+{
+    wm_block_t *copy;
+    int code = wm_packed_open(&run->laid, &copy, err);
+    if (code == 0)
+        code = wm_slabs_have_kernels(run->slabs)
+                       && run->laid.call->kind != WM_CALL_BARRIER
+                   ? wm_slabs_exchange(run->slabs, &run->laid, err)
+                   : in_pieces(run, err);
+    if (code == 0)
+        code = wm_packed_unpack(&run->laid, err);
+    int kept = copy == NULL
+                   ? 0
+                   : wm_slabs_keep(run->slabs, copy, code == 0 ? err : NULL);
+    return code < 0 ? code : kept;
+}
+
+static int
 enqueue(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->laid.call;
@@ -251,10 +270,7 @@ enqueue(run_t *run, wm_error_t *err)
     if (code == 0 && !same)
         code = before(run, call->receive, true, err);
     if (code == 0)
-        code = wm_slabs_have_kernels(run->slabs)
-                       && call->kind != WM_CALL_BARRIER
-                   ? wm_slabs_exchange(run->slabs, &run->laid, err)
-                   : in_pieces(run, err);
+        code = exchange(run, err);
     return code < 0 ? code : after(run, err);
 }
 

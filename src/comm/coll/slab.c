@@ -383,10 +383,8 @@ is_overwritten(const wm_laid_t *laid)
            && laid->source == laid->target && laid->comm->rank > 0;
 }
 
-// Until the stream has passed what it was given, or, of a graph, which may run
-// at any time, as long as there are slabs.
-static int
-keep_copy(wm_slabs_t *slabs, wm_block_t *copy, wm_error_t *err)
+int
+wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err)
 {
     CUevent event = NULL;
     if (slabs->captured) {
@@ -395,15 +393,15 @@ keep_copy(wm_slabs_t *slabs, wm_block_t *copy, wm_error_t *err)
         if (more == NULL)
             return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         slabs->copies = more;
-        slabs->copies[slabs->copied++] = copy;
+        slabs->copies[slabs->copied++] = memory;
         return 0;
     }
     int code = wm_event_acquire(slabs->device, &event, err);
     if (code == 0)
         code = wm_event_record(slabs->device, event, slabs->stream, err);
     if (code == 0)
-        wm_block_free(copy, 1, &event, &slabs->device);
-    else if (event != NULL) // the copy is left, as nobody knows its end
+        wm_block_free(memory, 1, &event, &slabs->device);
+    else if (event != NULL) // it is left, as nobody knows its end
         wm_event_release(slabs->device, event);
     return code;
 }
@@ -423,7 +421,7 @@ enqueue_copied(wm_slabs_t *slabs, const wm_laid_t *laid,
                           slabs->stream, err);
     if (code == 0)
         code = wm_by_kernels_enqueue(&slabs->exchange, &given, words, err);
-    int kept = keep_copy(slabs, copy, code == 0 ? err : NULL);
+    int kept = wm_slabs_keep(slabs, copy, code == 0 ? err : NULL);
     return code < 0 ? code : kept;
 }
 

@@ -93,6 +93,11 @@ wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
 
+// Frees memory of the call once the stream has passed what it was given, or,
+// of a graph, which may run at any time, with the slabs.
+WM_MUST_CHECK int
+wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err);
+
 // The stream has been given all of the call; where that has failed (`code`)
 // the others will raise. Returns that, or a failure of its own.
 WM_MUST_CHECK int

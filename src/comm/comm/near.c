@@ -45,20 +45,43 @@ find_in_distributed(MPI_Comm user, wm_near_t *sources, wm_near_t *destinations)
                   == MPI_SUCCESS;
 }
 
-static bool
-are_different(wm_near_t *near)
+static void
+name_nobody(wm_near_t *near)
+{
+    for (int i = 0; i < near->count; ++i)
+        if (near->ranks[i] == MPI_PROC_NULL)
+            near->ranks[i] = -1;
+}
+
+bool
+wm_near_are_different(const wm_near_t *near)
 {
     bool known[WM_GATE_RANKS] = {false}, different = true;
     for (int i = 0; i < near->count; ++i) {
-        int *rank = &near->ranks[i];
-        if (*rank == MPI_PROC_NULL)
-            *rank = -1;
-        else {
-            different &= !known[*rank];
-            known[*rank] = true;
-        }
+        int rank = near->ranks[i];
+        if (rank < 0)
+            continue;
+        different &= !known[rank];
+        known[rank] = true;
     }
     return different && near->count > 0;
+}
+
+int
+wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts)
+{
+    int count = 0;
+    for (int rank = 0; rank < size; ++rank) {
+        int before = count;
+        for (int i = 0; i < near->count; ++i) {
+            int block = near->crossed ? i ^ 1 : i;
+            if (near->ranks[block] == rank)
+                parts[count++] = (wm_near_part_t){rank, block};
+        }
+        if (count == before)
+            parts[count++] = (wm_near_part_t){rank, -1};
+    }
+    return count;
 }
 
 bool
@@ -75,9 +98,15 @@ wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
                  : kind == MPI_GRAPH
                      ? find_in_graph(comm->data, comm->rank, sources)
                      : false;
-    if (found && kind != MPI_DIST_GRAPH)
+    if (!found)
+        return false;
+    if (kind != MPI_DIST_GRAPH)
         *destinations = *sources;
-    return found && are_different(sources) && are_different(destinations);
+    sources->crossed = kind == MPI_CART;
+    destinations->crossed = false;
+    name_nobody(sources);
+    name_nobody(destinations);
+    return true;
 }
 
 // Each: as MPI tells; memory for `numbers` is there.

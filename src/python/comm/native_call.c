@@ -166,6 +166,28 @@ name_elements(wm_coll_t *call)
     call->size = (size_t)of.size;
 }
 
+// On streams a rank may be a neighbour twice.
+static int
+find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
+          wm_near_t *destinations)
+{
+    wm_error_t err;
+    bool found;
+    WM_PY_UNLOCKED(found = wm_near_find(comm, sources, destinations));
+    if (found && !on_stream)
+        found = wm_near_are_different(sources)
+                && wm_near_are_different(destinations);
+    if (!found && on_stream) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
+                     "the communicator has no topology, or more than %d "
+                     "neighbours: give one of Create_cart, Create_graph or "
+                     "Create_dist_graph",
+                     WM_GATE_RANKS);
+        wm_py_raise(&err);
+    }
+    return found ? 0 : -1;
+}
+
 // Fills what is asked for; -1, maybe with an exception, where MPI is to read
 // it.
 static int
@@ -202,10 +224,11 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
         values[0] = root ? values[0] : NULL;
     }
     wm_near_t sources, destinations;
-    bool near = calls[kind].near, found = !near;
-    if (near)
-        WM_PY_UNLOCKED(found = wm_near_find(comm, &sources, &destinations));
-    if (!found || (near && (is_nothing(values[0]) || is_nothing(values[1]))))
+    bool near = calls[kind].near;
+    if (near
+        && (find_near(comm, asked->sent.contiguous, &sources, &destinations)
+                < 0
+            || is_nothing(values[0]) || is_nothing(values[1])))
         return -1;
     // In place it has a block for each, too.
     wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
@@ -549,10 +572,16 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     if (!known && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
                      "%s on a stream: its buffers are contiguous GPU arrays "
-                     "of elements that MPI knows, of one size on both sides; "
-                     "root: a rank; recvcounts: one for each rank; use the "
-                     "communicator itself, without on(stream), for other",
-                     wm_call_name(kind));
+                     "%s; use the communicator itself, without on(stream), "
+                     "for other",
+                     wm_call_name(kind),
+                     calls[kind].sends == WM_SEPARATE
+                         ? "with a count, a displacement and a datatype in "
+                           "strides (a vector, a subarray) for each block, "
+                           "which is within the array"
+                         : "of elements that MPI knows, of one size on both "
+                           "sides; root: a rank; recvcounts: one for each "
+                           "rank");
     if (PyErr_Occurred())
         tell_others(&channel);
     else if (begins)

@@ -69,6 +69,7 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     X(Allgatherv, Iallgatherv, ALLGATHERV, ", sendbuf, recvbuf")              \
     X(Alltoall, Ialltoall, ALLTOALL, ", sendbuf, recvbuf")                    \
     X(Alltoallv, Ialltoallv, ALLTOALLV, ", sendbuf, recvbuf")                 \
+    X(Alltoallw, Ialltoallw, ALLTOALLW, ", sendbuf, recvbuf")                 \
     X(Reduce, Ireduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")          \
     X(Allreduce, Iallreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")         \
     X(Reduce_scatter_block, Ireduce_scatter_block, REDUCE_SCATTER_BLOCK,      \
@@ -76,7 +77,17 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     X(Reduce_scatter, Ireduce_scatter, REDUCE_SCATTER,                        \
       ", sendbuf, recvbuf, recvcounts, op=...")                               \
     X(Scan, Iscan, SCAN, ", sendbuf, recvbuf, op=...")                        \
-    X(Exscan, Iexscan, EXSCAN, ", sendbuf, recvbuf, op=...")
+    X(Exscan, Iexscan, EXSCAN, ", sendbuf, recvbuf, op=...")                  \
+    X(Neighbor_allgather, Ineighbor_allgather, NEIGHBOR_ALLGATHER,            \
+      ", sendbuf, recvbuf")                                                   \
+    X(Neighbor_allgatherv, Ineighbor_allgatherv, NEIGHBOR_ALLGATHERV,         \
+      ", sendbuf, recvbuf")                                                   \
+    X(Neighbor_alltoall, Ineighbor_alltoall, NEIGHBOR_ALLTOALL,               \
+      ", sendbuf, recvbuf")                                                   \
+    X(Neighbor_alltoallv, Ineighbor_alltoallv, NEIGHBOR_ALLTOALLV,            \
+      ", sendbuf, recvbuf")                                                   \
+    X(Neighbor_alltoallw, Ineighbor_alltoallw, NEIGHBOR_ALLTOALLW,            \
+      ", sendbuf, recvbuf")
 
 #define METHOD(name, KIND, begins, arguments, returns)                        \
     PyDoc_STRVAR(                                                             \

@@ -116,61 +116,90 @@ take_block(PyObject *block, bool writable, char *data, size_t length,
     return low >= data && high <= data + length;
 }
 
+// What is sent or received are the parts of a pattern, those of each rank one
+// after the other.
+static void
+scatter(const wm_near_part_t *parts, int size, wm_pattern_t *pattern,
+        wm_side_t *side)
+{
+    size_t at = 0;
+    memset(side->spans, 0, (size_t)size * sizeof *side->spans);
+    for (int i = 0; i < pattern->count; ++i) {
+        wm_span_t *span = &side->spans[parts[i].rank];
+        size_t nbytes = wm_strided_nbytes(&pattern->parts[i]);
+        span->at = span->nbytes == 0 ? at : span->at;
+        span->nbytes += nbytes;
+        at += nbytes;
+    }
+    side->varies = true;
+    wm_py_message_scatter(&side->message, pattern, at);
+}
+
 // The blocks of a w-form, each of a datatype of its own.
 static int
 read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
             wm_side_t *side)
 {
+    wm_near_part_t parts[WM_NEAR_PARTS];
     wm_message_t *message = &side->message;
     char *data = message->buffer.data;
-    size_t at = 0;
-    int blocks = near != NULL ? near->count : size;
+    int count = wm_near_parts(near, size, parts);
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
-                                "(Oi)", value, blocks);
+                                "(Oi)", value, near->count);
     wm_pattern_t *pattern = told != NULL && told != Py_None
                                     && message->buffer.pattern == NULL
-                                ? wm_py_elements_parts(size)
+                                ? wm_py_elements_parts(count)
                                 : NULL;
     bool taken = pattern != NULL;
-    for (int rank = 0; rank < size && taken; ++rank)
-        wm_strided_init(&pattern->parts[rank], data, 0);
-    for (int i = 0; i < blocks && taken; ++i) {
-        int rank = near != NULL ? near->ranks[i] : i;
-        if (rank >= 0)
-            taken = take_block(PyList_GET_ITEM(told, i), writable, data,
-                               message->buffer.nbytes, &pattern->parts[rank]);
+    for (int i = 0; i < count && taken; ++i) {
+        wm_strided_init(&pattern->parts[i], data, 0);
+        if (parts[i].block >= 0)
+            taken = take_block(PyList_GET_ITEM(told, parts[i].block), writable,
+                               data, message->buffer.nbytes,
+                               &pattern->parts[i]);
     }
     Py_XDECREF(told);
     if (!taken) {
         wm_py_elements_free(pattern);
         return -1;
     }
-    for (int rank = 0; rank < size; ++rank) {
-        size_t nbytes = wm_strided_nbytes(&pattern->parts[rank]);
-        side->spans[rank] = (wm_span_t){at, nbytes};
-        at += nbytes;
-    }
-    side->varies = true;
-    wm_py_message_scatter(message, pattern, at);
+    scatter(parts, size, pattern, side);
     return 0;
 }
 
-// The blocks of neighbours, as those of all ranks.
-static void
+// The blocks of neighbours, as those of all ranks: where one has several, they
+// are parts.
+static int
 assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
 {
+    wm_near_part_t parts[WM_NEAR_PARTS];
     wm_span_t blocks[WM_GATE_RANKS];
+    char *data = side->message.buffer.data;
     size_t nbytes = side->message.buffer.nbytes;
-    size_t each = form == WM_EQUAL ? nbytes / (size_t)near->count : 0;
+    size_t each = form == WM_EQUAL && near->count > 0
+                      ? nbytes / (size_t)near->count
+                      : 0;
     for (int i = 0; i < near->count; ++i)
         blocks[i] = form == WM_VARYING ? side->spans[i]
                     : form == WM_EQUAL ? (wm_span_t){(size_t)i * each, each}
                                        : (wm_span_t){0, nbytes};
-    memset(side->spans, 0, (size_t)size * sizeof *side->spans);
-    for (int i = 0; i < near->count; ++i)
-        if (near->ranks[i] >= 0)
-            side->spans[near->ranks[i]] = blocks[i];
+    int count = wm_near_parts(near, size, parts);
+    wm_pattern_t *pattern = count > size ? wm_py_elements_parts(count) : NULL;
+    if (count > size && pattern == NULL)
+        return -1;
+    for (int i = 0; i < count; ++i) {
+        int block = parts[i].block;
+        wm_span_t span = block >= 0 ? blocks[block] : (wm_span_t){0, 0};
+        if (pattern != NULL)
+            wm_strided_init(&pattern->parts[i], data + span.at,
+                            (int64_t)span.nbytes);
+        else
+            side->spans[i] = span;
+    }
     side->varies = true;
+    if (pattern != NULL)
+        scatter(parts, size, pattern, side);
+    return 0;
 }
 
 int
@@ -178,8 +207,11 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
                 int size, const wm_near_t *near, wm_side_t *side)
 {
     int blocks = near != NULL ? near->count : size;
+    wm_near_t all = {.count = size};
     if (size > WM_GATE_RANKS)
         return -1;
+    for (int rank = 0; rank < size && form == WM_SEPARATE; ++rank)
+        all.ranks[rank] = rank;
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
     PyObject *array = apart ? Py_NewRef(wm_py_message_array(value))
                       : form == WM_EQUAL ? of_all(value, blocks)
@@ -195,12 +227,12 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
     }
     bool on_device = wm_buffer_on_device(&message->buffer);
     bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
-    if (apart && !on_device && !(form == WM_VARYING && nothing))
+    if (apart && !on_device && !nothing)
         return -1;
     if (form == WM_SEPARATE)
-        return message->user == NULL
-                   ? read_blocks(value, writable, size, near, side)
-                   : -1;
+        return message->user == NULL ? read_blocks(
+                   value, writable, size, near != NULL ? near : &all, side)
+                                     : -1;
     if (form == WM_VARYING && read_spans(value, writable, blocks, side) < 0)
         return -1;
     const wm_pattern_t *pattern = message->buffer.pattern;
@@ -209,10 +241,8 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
         || (message->size != message->extent
             && (!on_device || side->contiguous)))
         return -1;
-    if (form == WM_EQUAL
+    if (form == WM_EQUAL && blocks > 0
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;
-    if (near != NULL)
-        assign(form, size, near, side);
-    return 0;
+    return near != NULL ? assign(form, size, near, side) : 0;
 }

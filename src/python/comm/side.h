@@ -9,7 +9,7 @@
 #include "python/message/specification.h"
 
 // One block; one for each rank, all alike; with counts and displacements;
-// each of a datatype of its own, always with a pattern: never by slabs.
+// each of a datatype of its own, always with a pattern.
 typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
 
 typedef struct {
@@ -21,8 +21,9 @@ typedef struct {
 } wm_side_t;
 
 // Of `size` ranks; `reduces`: it is computed with; `near`, unless NULL: whose
-// the blocks are, else they are those of all ranks. 0, or -1, maybe with an
-// exception, where MPI is to read it.
+// the blocks are, else they are those of all ranks; where one has several,
+// there is a pattern. 0, or -1, maybe with an exception, where MPI is to read
+// it.
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
                 int size, const wm_near_t *near, wm_side_t *side);
