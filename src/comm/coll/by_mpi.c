@@ -47,13 +47,10 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
         return 0;
     }
     wm_stat_add(WM_STAT_staged_collectives, 1);
-    // What is sent is ready, and what is received into lies behind its stream.
-    by->access = native->into.opened ? &native->into : &native->from;
+    by->access = &native->into; // what is sent is ready
     by->access->idle = true;
     if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
         return 0;
-    if (!by->access->opened)
-        wm_access_settle(by->access);
     int code = wm_access_open(by->access, err);
     if (code == 0)
         code = take_twin(call->send, &by->send, err);

@@ -240,17 +240,20 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
     said->writable = said->readable;
+    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    wm_access_begin(&native->from,
+                    source != NULL ? &source->producer : &nobody, in_place,
+                    native->device);
+    wm_access_begin(&native->into,
+                    receive != NULL ? &receive->producer : &nobody, true,
+                    native->device);
     int code = 0;
     if (source != NULL) {
-        wm_access_begin(&native->from, &source->producer, in_place,
-                        native->device);
         code = wm_producer_refuse_capture(&source->producer, err);
         if (code == 0 && source->nbytes > 0)
             code = settle(native, source, given->copied, err);
     }
     if (receive != NULL && code == 0 && native->capable) {
-        wm_access_begin(&native->into, &receive->producer, true,
-                        native->device);
         // What is sent is ready before we write, and all on its stream is.
         if (source != NULL && source->nbytes > 0
             && wm_producer_is_same(&source->producer, &receive->producer))
