@@ -2,6 +2,7 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
+#include "comm/coll/deaths.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
 #include "comm/coll/slab.h"
@@ -47,6 +48,13 @@ configure(wm_error_t *err)
     return code;
 }
 
+static void
+serve(bool waited)
+{
+    wm_hang_serve(waited);
+    wm_deaths_serve();
+}
+
 static void *
 meet(MPI_Comm user)
 {
@@ -88,7 +96,8 @@ const wm_hooks_t wm_hooks = {
     .begin = begin,
     .local_ranks = wm_node_local_peers,
     .round = flush,
-    .serve = wm_hang_serve,
+    .serve = serve,
+    .rest = wm_deaths_rest,
     .end = end,
     .requested = wm_leftovers_note,
     .let_go = wm_leftovers_strike,

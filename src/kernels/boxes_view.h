@@ -54,8 +54,7 @@ box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
 WM_DEVICE bool
 has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
 {
-    return view.p.word != nullptr
-           && wm_has_gone(view.ranks[rank], view.p.past, looks);
+    return wm_has_gone(view.ranks[rank], view.p.past, looks);
 }
 
 WM_DEVICE bool

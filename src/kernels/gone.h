@@ -6,7 +6,13 @@
 #include "kernels/boxes.h"
 #include "kernels/meet.h"
 
-#define WM_LOOKS 2048 // in vain, before a thread looks at the others' words
+// In vain, before a thread looks at the others' words; on the host one thread
+// waits in the place of all.
+#ifdef __CUDACC__
+#define WM_LOOKS 2048
+#else
+#define WM_LOOKS 16
+#endif
 
 // Whether what a rank had to write either is there or will never be, now and
 // then: the word is the host's, and many ask. A kernel that has come to its

@@ -43,6 +43,8 @@ typedef struct {
     // in how many meets it has been since.
     _Atomic uint32_t round;
     _Atomic uint32_t meets;
+    // Not 0: this rank has found that another has died, or all is over.
+    _Atomic uint32_t gone;
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
@@ -140,6 +142,24 @@ wm_gates_any_stream_waits(void);
 // Ours is so far now, as no stream will come there.
 void
 wm_gates_leave(const wm_gates_t *gates, uint32_t value);
+
+// A rank has died: what it would have written is written in its stead, so that
+// no stream and no kernel here waits for it; nor, in graphs, for any other, as
+// that may replay none any more. The size instead of a rank: the communicator
+// was revoked, and all leave by themselves. To be called again while streams
+// go on, as others may write still; true where a graph has come to another
+// place since.
+bool
+wm_gates_bury(const wm_gates_t *gates, int rank);
+
+// Who has died, as any rank has found before it did so: who waited for a
+// stream and asks then hears of it; the size: it was revoked. -1: nobody.
+int
+wm_gates_dead(const wm_gates_t *gates);
+
+// What a kernel in a graph looks at, from 0 on: far on once one has died.
+wm_word_op_t
+wm_gates_gone_word(const wm_gates_t *gates);
 
 // The stream of ours will have come so far; it waits until a rank's has;
 // whether one's has (modulo 2^32).
