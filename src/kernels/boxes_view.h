@@ -83,6 +83,8 @@ await_room(const wm_boxes_view &view)
         if (is_of(p.gives, to))
             room = await_room_of(view, to);
     }
+    if (!room)
+        wm_give_up(p.word, p.done);
     return wm_block_all(room);
 }
 

@@ -352,6 +352,8 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
             if (crew.takes && goes_on)
                 leave_slots(p, channel, step);
         }
+    if (!goes_on && wm_block_leads())
+        wm_give_up(p.word, p.done);
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
         count_chunks(p, crew, channel);
