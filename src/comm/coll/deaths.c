@@ -7,8 +7,10 @@
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
+#define LOOKS_LEFT 20 // of these, where no graph's stream has met
 
 static _Atomic int64_t rest; // until the next look; 0: there are no slabs
+static int left;             // looks of those; engine lock
 
 // Of graphs nobody here knows whether they are running.
 static bool
@@ -51,9 +53,9 @@ look(wm_comm_t *comm)
 {
     if (comm->slabs == NULL && comm->graph_slabs == NULL)
         return;
-    bool moved = wm_deaths_look(comm);
-    if (moved || atomic_load(&rest) == 0)
-        atomic_store(&rest, moved ? LED_ON_US : AGAIN_US);
+    if (wm_deaths_look(comm))
+        left = LOOKS_LEFT;
+    atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
 }
 
 void
@@ -66,6 +68,7 @@ wm_deaths_serve(void)
         return;
     looked = now;
     atomic_store(&rest, 0);
+    left -= left > 0;
     wm_comm_each(look);
     wm_engine_unlock();
 }

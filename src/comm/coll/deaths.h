@@ -15,7 +15,7 @@ void
 wm_deaths_watch(void);
 
 // Looks at once, though MPI is asked as wm_failure_look says. True where
-// streams are being led on, and it is to look again at once.
+// graphs' streams are being led on, and it is to look again at once.
 bool
 wm_deaths_look(wm_comm_t *comm);
 

@@ -147,8 +147,8 @@ wm_gates_leave(const wm_gates_t *gates, uint32_t value);
 // no stream and no kernel here waits for it; nor, in graphs, for any other, as
 // that may replay none any more. The size instead of a rank: the communicator
 // was revoked, and all leave by themselves. To be called again while streams
-// go on, as others may write still; true where a graph has come to another
-// place since.
+// go on, as others may write still; true where a graph's stream has met since,
+// or this is the first time.
 bool
 wm_gates_bury(const wm_gates_t *gates, int rank);
 
