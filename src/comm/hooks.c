@@ -84,7 +84,8 @@ drop(wm_comm_t *comm)
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
-    bool lost = comm->gates != NULL && wm_gates_dead(comm->gates) >= 0;
+    bool slabs = comm->slabs != NULL || comm->graph_slabs != NULL;
+    bool lost = slabs && wm_gates_dead(comm->gates) >= 0;
     if (comm->graph_slabs != NULL)
         (void)!wm_slabs_free(comm->graph_slabs);
     if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))

@@ -118,6 +118,9 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     int code = revoke(comm->match, err);
     int other = revoke(comm->data, code == 0 ? err : NULL);
     comm->looked = 0;
+    // Collectives on streams raise from now on, and wait for nobody.
+    if (comm->slabs != NULL || comm->graph_slabs != NULL)
+        (void)wm_gates_bury(comm->gates, comm->size);
     return code < 0 ? code : other;
 }
 
