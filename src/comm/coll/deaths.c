@@ -61,7 +61,7 @@ look(wm_comm_t *comm)
 void
 wm_deaths_serve(void)
 {
-    static int64_t looked;
+    static _Atomic int64_t looked;
     int64_t now = wm_engine_now(), due = atomic_load(&rest);
     if (!wm_failure_is_told() || due == 0 || now - looked < due
         || !wm_engine_try_lock())

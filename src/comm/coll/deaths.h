@@ -19,7 +19,7 @@ wm_deaths_watch(void);
 bool
 wm_deaths_look(wm_comm_t *comm);
 
-// The progress thread, now and then: looks at all that are due.
+// Whoever is behind wm_hooks.serve, now and then: looks at all that are due.
 void
 wm_deaths_serve(void);
 

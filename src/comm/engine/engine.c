@@ -345,6 +345,8 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
             break;
         if (!atomic_load(&ending))
             watcher->look(watcher, op, now);
+        if (!threaded)
+            wm_hooks.serve(true);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (crowded && now - began > 500)

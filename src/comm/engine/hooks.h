@@ -12,7 +12,8 @@ typedef struct {
     int (*local_ranks)(void);
     // Before and after the steps of a round, lock held.
     void (*round)(void);
-    // The progress thread, now and then; whether somebody waits.
+    // The progress thread, or without one whoever waits, now and then; whether
+    // somebody waits.
     void (*serve)(bool waited);
     // For how long it may rest with nothing to do, in microseconds; 0: until
     // something is begun.
