@@ -41,10 +41,8 @@ typedef struct {
     // Of those in graphs, which are replayed: where in a round of three the
     // stream is, in which all come together before a graph's first call, and
     // in how many meets it has been since.
-    _Atomic uint32_t round;
-    _Atomic uint32_t meets;
-    // Not 0: this rank has found that another has died, or all is over.
-    _Atomic uint32_t gone;
+    _Atomic uint32_t round, meets;
+    _Atomic uint32_t gone; // not 0: it has buried another
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
@@ -143,21 +141,18 @@ wm_gates_any_stream_waits(void);
 void
 wm_gates_leave(const wm_gates_t *gates, uint32_t value);
 
-// A rank has died: what it would have written is written in its stead, so that
-// no stream and no kernel here waits for it; nor, in graphs, for any other, as
-// that may replay none any more. The size instead of a rank: the communicator
-// was revoked, and all leave by themselves. To be called again while streams
-// go on, as others may write still; true where a graph's stream has met since,
-// or this is the first time.
+// A rank has died (the size: all is revoked): what it would have written is
+// written, so that nothing here waits for it, nor, in graphs, for any other.
+// Again and again, as others may still write; true where a graph has met
+// since.
 bool
 wm_gates_bury(const wm_gates_t *gates, int rank);
 
-// Who has died, as any rank has found before it did so: who waited for a
-// stream and asks then hears of it; the size: it was revoked. -1: nobody.
+// Whom a rank has buried, as all see whom that let go; -1: nobody.
 int
 wm_gates_dead(const wm_gates_t *gates);
 
-// What a kernel in a graph looks at, from 0 on: far on once one has died.
+// For kernels in graphs: far on once one has died.
 wm_word_op_t
 wm_gates_gone_word(const wm_gates_t *gates);
 
