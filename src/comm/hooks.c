@@ -2,6 +2,7 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
+#include "comm/coll/deaths.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
 #include "comm/coll/slab.h"
@@ -47,6 +48,13 @@ configure(wm_error_t *err)
     return code;
 }
 
+static void
+serve(bool waited)
+{
+    wm_hang_serve(waited);
+    wm_deaths_serve();
+}
+
 static void *
 meet(MPI_Comm user)
 {
@@ -76,10 +84,14 @@ drop(wm_comm_t *comm)
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
+    bool slabs = comm->slabs != NULL || comm->graph_slabs != NULL;
+    bool lost = slabs && wm_gates_dead(comm->gates) >= 0;
     if (comm->graph_slabs != NULL)
         (void)!wm_slabs_free(comm->graph_slabs);
     if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))
-        comm->gates = NULL; // never given back
+        lost = true;
+    if (lost) // others may write to it yet
+        comm->gates = NULL;
     if (comm->parts != NULL)
         wm_stash_free(comm->parts);
 }
@@ -88,7 +100,8 @@ const wm_hooks_t wm_hooks = {
     .begin = begin,
     .local_ranks = wm_node_local_peers,
     .round = flush,
-    .serve = wm_hang_serve,
+    .serve = serve,
+    .rest = wm_deaths_rest,
     .end = end,
     .requested = wm_leftovers_note,
     .let_go = wm_leftovers_strike,

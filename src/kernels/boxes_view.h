@@ -54,8 +54,7 @@ box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
 WM_DEVICE bool
 has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
 {
-    return view.p.word != nullptr
-           && wm_has_gone(view.ranks[rank], view.p.past, looks);
+    return wm_has_gone(view.ranks[rank], view.p.past, looks);
 }
 
 WM_DEVICE bool
@@ -84,6 +83,8 @@ await_room(const wm_boxes_view &view)
         if (is_of(p.gives, to))
             room = await_room_of(view, to);
     }
+    if (!room)
+        wm_give_up(p.word, p.done);
     return wm_block_all(room);
 }
 

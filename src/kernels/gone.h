@@ -6,7 +6,13 @@
 #include "kernels/boxes.h"
 #include "kernels/meet.h"
 
-#define WM_LOOKS 2048 // in vain, before a thread looks at the others' words
+// In vain, before a thread looks at the others' words; on the host one thread
+// waits in the place of all.
+#ifdef __CUDACC__
+#define WM_LOOKS 2048
+#else
+#define WM_LOOKS 1
+#endif
 
 // Whether what a rank had to write either is there or will never be, now and
 // then: the word is the host's, and many ask. A kernel that has come to its
@@ -21,6 +27,15 @@ wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
     wm_linger();
     wm_fence_system();
     return true;
+}
+
+// This rank gives no more in this call, as it has waited in vain: nor do those
+// who wait for it, while its kernel goes on. `word` NULL: they see why.
+WM_DEVICE void
+wm_give_up(uint32_t *word, uint32_t done)
+{
+    if (word != nullptr)
+        wm_store_system(word, done - 1);
 }
 
 #endif

@@ -77,8 +77,7 @@ await_word(const wm_pipes_params_t &p, const uint32_t *word, uint32_t wanted,
 {
     bool gone = false, come = !wm_block_leads();
     for (uint32_t looks = 1; !come && !gone; looks++) {
-        gone = p.word != nullptr
-               && wm_has_gone(piped_rank(p, rank), p.past, looks);
+        gone = wm_has_gone(piped_rank(p, rank), p.past, looks);
         come = (int32_t)(wm_load_acquire(word) - wanted) >= 0;
         if (!come)
             wm_pause();
@@ -353,6 +352,8 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
             if (crew.takes && goes_on)
                 leave_slots(p, channel, step);
         }
+    if (!goes_on && wm_block_leads())
+        wm_give_up(p.word, p.done);
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
         count_chunks(p, crew, channel);

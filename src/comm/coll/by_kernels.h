@@ -42,7 +42,8 @@ typedef enum {
 
 // The words of a call: ours is `begun` and the way, and then `done`; another's
 // has reached `call` and more than the way, counted from where it began, when
-// that rank has ended it or will never come to it. `own` NULL: none.
+// that rank has ended it or will never come to it. `own` NULL, as in graphs:
+// none, and all ranks' words are one, which tells that all is over.
 typedef struct {
     uint32_t *own;
     uint32_t begun, done;

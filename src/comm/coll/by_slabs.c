@@ -4,6 +4,7 @@
 #include "array/access.h"
 #include "comm/coll/agreement.h"
 #include "comm/coll/await.h"
+#include "comm/coll/deaths.h"
 #include "comm/coll/half.h"
 #include "comm/coll/lockstep.h"
 #include "comm/coll/part.h"
@@ -56,6 +57,19 @@ look(void *context, wm_error_t *err)
     return wm_access_look(context, LOOK_TRIES, err);
 }
 
+// Nobody comes any more, and the stream, which has our buffers, comes to its
+// end as it is led on.
+static void
+lead_on(wm_comm_t *comm, wm_access_t *access)
+{
+    for (unsigned turn = 1; wm_access_look(access, 1, NULL) == 0; ++turn) {
+        wm_engine_lock();
+        (void)wm_deaths_look(comm);
+        wm_engine_unlock();
+        wm_engine_turn(turn);
+    }
+}
+
 // Gives it to a stream of ours, and waits for that.
 static int
 do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
@@ -73,6 +87,8 @@ do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     if (access.opened) {
         int ended = wm_coll_await(comm, look, &access, LOOKS,
                                   code < 0 ? &later : err);
+        if (ended < 0)
+            lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
     wm_access_close(&access);

@@ -2,6 +2,7 @@
 #include "comm/coll/lockstep.h"
 
 #include "comm/coll/capture.h"
+#include "comm/coll/deaths.h"
 #include "comm/coll/packed.h"
 #include "comm/coll/part.h"
 #include "comm/coll/slab.h"
@@ -13,6 +14,7 @@
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
 // for others to read: two areas. Blocks for each rank share the first.
 #define ALIGN 256
+#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 typedef struct {
     wm_laid_t laid;
@@ -395,14 +397,17 @@ typedef struct {
     wm_comm_t *comm; // retained
     int device;
     CUevent event;
+    unsigned looks;
 } given_t;
 
 static bool
 step(wm_op_t *op)
 {
-    const given_t *given = (const given_t *)op;
+    given_t *given = (given_t *)op;
     wm_error_t err;
     bool done = false;
+    if (++given->looks % LOOKS_FOR_DEAD == 0)
+        (void)wm_deaths_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known
         code = wm_slabs_look(given->comm->slabs, &err);

@@ -8,8 +8,10 @@
 
 #include "array/reduce.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/deaths.h"
 #include "comm/coll/native.h"
 #include "comm/coll/told.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 #include "cuda/event.h"
@@ -26,6 +28,7 @@ _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
 
 struct wm_slabs {
     pthread_mutex_t lock;
+    wm_comm_t *comm;
     wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
     bool captured;     // the calls are
     int device, rank, size;
@@ -98,7 +101,9 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
 {
     wm_boxes_rank_t ranks[WM_BOXES_RANKS];
     for (int rank = 0; rank < slabs->size; ++rank) {
-        wm_word_op_t word = wm_gates_stream_word(slabs->gates, rank, 0);
+        wm_word_op_t word = slabs->captured
+                                ? wm_gates_gone_word(slabs->gates)
+                                : wm_gates_stream_word(slabs->gates, rank, 0);
         ranks[rank] = (wm_boxes_rank_t){
             .word = (const uint32_t *)word.word,
             .base = word.value,
@@ -125,7 +130,7 @@ discard(wm_slabs_t *slabs)
 }
 
 static wm_slabs_t *
-new_slabs(const wm_comm_t *comm, int device, bool captured)
+new_slabs(wm_comm_t *comm, int device, bool captured)
 {
     wm_slabs_t *slabs = calloc(1, sizeof *slabs);
     if (slabs == NULL)
@@ -135,6 +140,7 @@ new_slabs(const wm_comm_t *comm, int device, bool captured)
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
+    slabs->comm = comm;
     slabs->gates = comm->gates;
     return slabs;
 }
@@ -192,9 +198,14 @@ wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
     if (code == 0 && unreached)
         code = wm_error_set(err, WM_ERR_CUDA, 0,
                             "page-locked memory cannot be mapped");
-    if (code == 0)
-        *(captured ? &comm->graph_slabs : &comm->slabs) = slabs;
-    return code;
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    *(captured ? &comm->graph_slabs : &comm->slabs) = slabs;
+    wm_deaths_watch();
+    wm_engine_unlock();
+    wm_engine_notify(); // it looks for dead ranks from now on
+    return 0;
 }
 
 static int
@@ -264,13 +275,22 @@ leave(wm_slabs_t *slabs, uint32_t number)
         wm_gates_leave(slabs->gates, value);
 }
 
+static int
+look_for_lost(const wm_slabs_t *slabs, wm_error_t *err)
+{
+    int dead = wm_gates_dead(slabs->gates);
+    if (dead < 0)
+        return wm_told_compare(&slabs->told, slabs->gates, err);
+    (void)wm_gates_bury(slabs->gates, dead); // another may have found it
+    return wm_failure_set(slabs->comm, dead, err);
+}
+
 int
 wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
                wm_error_t *err)
 {
     wm_lock(&slabs->lock);
-    if (slabs->lost.code == 0
-        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost) < 0) {
+    if (slabs->lost.code == 0 && look_for_lost(slabs, &slabs->lost) < 0) {
         slabs->stream = stream;
         leave(slabs, slabs->told.calls);
     }
@@ -435,7 +455,7 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
         .own = slabs->captured ? NULL : (uint32_t *)own.word,
         .begun = own.value - ENDED,
         .done = own.value,
-        .call = call,
+        .call = slabs->captured ? 0 : call,
     };
     return is_overwritten(laid)
                ? enqueue_copied(slabs, laid, &words, err)
@@ -468,9 +488,20 @@ wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
     if (code < 0)
         *err = slabs->lost;
     else
-        code = wm_told_compare(&slabs->told, slabs->gates, err);
+        code = look_for_lost(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
     return code;
+}
+
+void
+wm_slabs_give_up(wm_slabs_t *slabs)
+{
+    if (wm_gates_dead(slabs->gates) < 0
+        || pthread_mutex_trylock(&slabs->lock) != 0)
+        return;
+    if (wm_gates_have_kept(slabs->gates))
+        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
+    pthread_mutex_unlock(&slabs->lock);
 }
 
 int
@@ -528,6 +559,9 @@ wm_slabs_free(wm_slabs_t *slabs)
          ++naps) {
         if (naps == NAPS)
             return false;
+        wm_engine_lock();
+        (void)wm_deaths_look(slabs->comm);
+        wm_engine_unlock();
         nanosleep(&nap, NULL);
     }
     if (slabs->by_kernels) // what they wrote may come behind their words

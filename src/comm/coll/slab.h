@@ -48,7 +48,8 @@ wm_slabs_serve(const wm_slabs_t *slabs, int device);
 
 // Begins a call on a stream, behind the one before it. What a rank asks for
 // must be alike on all; of kind WM_CALL_UNKNOWN it has failed. Raises, for
-// good, where ranks have been found to differ, or one to have failed; after 0
+// good, where ranks have been found to differ, or one to have failed, or died
+// (MPI's error, comm/coll/deaths.h); after 0
 // the slabs are the thread's alone until wm_slabs_end, and the call takes its
 // turn, or exchanges, once.
 WM_MUST_CHECK int
@@ -107,6 +108,12 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 // keeps nothing. 1: another thread is in one, ask again.
 WM_MUST_CHECK int
 wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err);
+
+// A rank has died, and nothing here waits for it any more: as soon as our
+// streams have come to the end of what they were given, nobody waits for ours
+// either. Again and again, as that may be later. Waits for nothing.
+void
+wm_slabs_give_up(wm_slabs_t *slabs);
 
 // When nobody uses the communicator any more. False where streams may yet come
 // to them, as they wait for one that has gone: all is left as it is, and so

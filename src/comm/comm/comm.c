@@ -19,12 +19,12 @@ static uint64_t made;       // likewise: tried to
 static void
 free_comm(wm_comm_t *comm)
 {
+    wm_hooks.drop(comm); // which asks MPI for ranks that died
     for (int i = 0; i < 2; ++i) {
         MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
         if (*handle != MPI_COMM_NULL)
             MPI_Comm_free(handle);
     }
-    wm_hooks.drop(comm);
     if (comm->gates != NULL) {
         wm_engine_lock();
         wm_gate_release(wm_gates_index(comm->gates));
@@ -44,6 +44,15 @@ wm_comm_t *
 wm_comm_all(void)
 {
     return attached;
+}
+
+void
+wm_comm_each(void (*visit)(wm_comm_t *comm))
+{
+    for (wm_comm_t *comm = attached; comm != NULL; comm = comm->next)
+        visit(comm);
+    for (wm_comm_t *comm = freed; comm != NULL; comm = comm->next)
+        visit(comm);
 }
 
 // Attached ones by their handle, near its place. Written with the engine lock,

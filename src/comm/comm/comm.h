@@ -80,6 +80,11 @@ wm_comm_release(wm_comm_t *comm);
 wm_comm_t *
 wm_comm_all(void);
 
+// Calls it with each, those that their users have freed as well. Engine lock
+// held.
+void
+wm_comm_each(void (*visit)(wm_comm_t *comm));
+
 // The last of the numbers that are drawn.
 int
 wm_comm_last_number(const wm_comm_t *comm);

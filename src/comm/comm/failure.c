@@ -15,6 +15,8 @@
 
 #if defined(MPIX_ERR_PROC_FAILED) && defined(MPIX_ERR_REVOKED)
 
+static _Atomic bool untold; // it was started without
+
 // Who of the group has died, by rank in `all`.
 static void
 mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
@@ -47,8 +49,10 @@ ask(wm_comm_t *comm)
     if (code != MPI_SUCCESS)
         MPI_Error_class(code, &class);
     comm->revoked |= class == MPIX_ERR_REVOKED;
-    if (MPIX_Comm_get_failed(comm->match, &failed) != MPI_SUCCESS)
-        return; // it was started without
+    if (MPIX_Comm_get_failed(comm->match, &failed) != MPI_SUCCESS) {
+        atomic_store(&untold, class != MPIX_ERR_REVOKED);
+        return;
+    }
     MPI_Comm_test_inter(comm->match, &inter);
     code = inter ? MPI_Comm_remote_group(comm->match, &all)
                  : MPI_Comm_group(comm->match, &all);
@@ -72,12 +76,26 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err)
     if (wm_engine_now() - comm->looked > AGAIN_US)
         wm_failure_release(comm);
     if (comm->revoked)
-        return wm_error_set(err, WM_ERR_MPI, MPIX_ERR_REVOKED,
-                            "the communicator was revoked");
-    if (comm->peers[rank]->dead)
-        return wm_error_set(err, WM_ERR_MPI, MPIX_ERR_PROC_FAILED,
-                            "rank %d has died", rank);
-    return 0;
+        rank = comm->size;
+    else if (!comm->peers[rank]->dead)
+        return 0;
+    return wm_failure_set(comm, rank, err);
+}
+
+int
+wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    return rank == comm->size
+               ? wm_error_set(err, WM_ERR_MPI, MPIX_ERR_REVOKED,
+                              "the communicator was revoked")
+               : wm_error_set(err, WM_ERR_MPI, MPIX_ERR_PROC_FAILED,
+                              "rank %d has died", rank);
+}
+
+bool
+wm_failure_is_told(void)
+{
+    return !atomic_load(&untold);
 }
 
 int
@@ -100,6 +118,9 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     int code = revoke(comm->match, err);
     int other = revoke(comm->data, code == 0 ? err : NULL);
     comm->looked = 0;
+    // Collectives on streams raise from now on, and wait for nobody.
+    if (comm->slabs != NULL || comm->graph_slabs != NULL)
+        (void)wm_gates_bury(comm->gates, comm->size);
     return code < 0 ? code : other;
 }
 
@@ -110,6 +131,20 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err)
 {
     (void)comm, (void)rank, (void)err;
     return 0;
+}
+
+int
+wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    (void)comm;
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OTHER, "rank %d has died",
+                        rank);
+}
+
+bool
+wm_failure_is_told(void)
+{
+    return false;
 }
 
 void

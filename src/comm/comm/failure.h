@@ -18,6 +18,14 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err);
 WM_MUST_CHECK int
 wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err);
 
+// The error of a rank that has died; the size: of what was revoked.
+WM_MUST_CHECK int
+wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err);
+
+// Whether MPI tells of any, as far as is known by now.
+bool
+wm_failure_is_told(void);
+
 // Asks at once, after an error of MPI's.
 void
 wm_failure_release(wm_comm_t *comm);

@@ -32,7 +32,7 @@
 #define ROUNDS_FOR_ALL 16
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t wake; // of the monotonic clock
 static wm_op_t *first, *last;
 static _Atomic int active;      // operations on the list
 static _Atomic int inside;      // threads waiting in our code
@@ -345,6 +345,8 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
             break;
         if (!atomic_load(&ending))
             watcher->look(watcher, op, now);
+        if (!threaded)
+            wm_hooks.serve(true);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (crowded && now - began > 500)
@@ -366,13 +368,18 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
     return !leave;
 }
 
-// Sleeps until something is begun.
+// Sleeps until something is begun, or somebody is to look at something.
 static void
 park(void)
 {
     wm_lock(&lock);
     atomic_store(&parked, true);
-    while (!atomic_load(&stopping) && atomic_load(&active) == 0)
+    int64_t rest = wm_hooks.rest(), until = wm_engine_now() + rest;
+    struct timespec time = {until / 1000000, until % 1000000 * 1000};
+    bool idle = !atomic_load(&stopping) && atomic_load(&active) == 0;
+    if (idle && rest > 0)
+        pthread_cond_timedwait(&wake, &lock, &time);
+    else if (idle)
         pthread_cond_wait(&wake, &lock);
     atomic_store(&parked, false);
     pthread_mutex_unlock(&lock);
@@ -494,6 +501,11 @@ start_thread(void)
     MPI_Query_thread(&level);
     if (level < MPI_THREAD_MULTIPLE)
         return;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     // mpirun binds a rank to one core as a rule, where this thread and the
     // program would take turns: it may run on any.
     pthread_attr_t attributes;

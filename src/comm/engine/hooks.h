@@ -12,8 +12,12 @@ typedef struct {
     int (*local_ranks)(void);
     // Before and after the steps of a round, lock held.
     void (*round)(void);
-    // The progress thread, now and then; whether somebody waits.
+    // The progress thread, or without one whoever waits, now and then; whether
+    // somebody waits.
     void (*serve)(bool waited);
+    // For how long it may rest with nothing to do, in microseconds; 0: until
+    // something is begun.
+    int64_t (*rest)(void);
     // In MPI_Finalize, when that thread has ended; lock not held.
     void (*end)(void);
     // An operation was given an MPI request (lock held); that was let go.

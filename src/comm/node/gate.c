@@ -48,6 +48,7 @@ wm_gate_acquire(void)
         place.index = index;
         for (int i = 0; i < WM_GATE_BOOK; ++i)
             atomic_store(&gate->book[i], 0);
+        atomic_store(&gate->gone, 0);
         for (int room = 0; room < WM_GATE_ROOMS; ++room)
             place.reached[room] = atomic_load(&gate->rooms[room].reached);
     }
@@ -340,6 +341,53 @@ wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
     wm_word_op_t ops[WM_GATE_RANKS];
     int count = add_meet(gates, offsetof(wm_gate_t, meets), number, ops);
     return wm_word_batch(device, stream, ops, count, err);
+}
+
+// Further than any stream comes, and than one whose rank has left.
+#define DEAD (1u << 29)
+#define GONE (1u << 16) // and who has died
+
+// Others write our word of rounds as we write theirs, so nobody knows where
+// its stream is: each value in turn, of which it waits for two.
+bool
+wm_gates_bury(const wm_gates_t *gates, int rank)
+{
+    static _Atomic unsigned turn;
+    uint32_t place = PLACE(atomic_fetch_add(&turn, 1) % PLACES);
+    wm_gate_t *own = gates->of[gates->rank].gate;
+    atomic_store(&own->gone, GONE | (uint32_t)rank);
+    if (rank < gates->size)
+        atomic_store(&gates->of[rank].gate->streams,
+                     atomic_load(&promised[wm_gates_index(gates)])
+                         - gates->of[gates->rank].streams
+                         + gates->of[rank].streams + DEAD);
+    for (int i = 0; i < gates->size; ++i) {
+        if (i == gates->rank)
+            continue;
+        atomic_store(&gates->of[i].gate->meets, DEAD);
+        atomic_store(&gates->of[i].gate->round, place);
+    }
+    return atomic_exchange(&own->meets, DEAD) != DEAD;
+}
+
+int
+wm_gates_dead(const wm_gates_t *gates)
+{
+    for (int i = 0; i < gates->size; ++i) {
+        uint32_t gone = atomic_load(&gates->of[i].gate->gone);
+        if (gone != 0)
+            return (int)(gone & (GONE - 1));
+    }
+    return -1;
+}
+
+wm_word_op_t
+wm_gates_gone_word(const wm_gates_t *gates)
+{
+    return (wm_word_op_t){
+        .waits = true,
+        .word = &gates->of[gates->rank].gate->gone,
+    };
 }
 
 void

@@ -41,8 +41,8 @@ typedef struct {
     // Of those in graphs, which are replayed: where in a round of three the
     // stream is, in which all come together before a graph's first call, and
     // in how many meets it has been since.
-    _Atomic uint32_t round;
-    _Atomic uint32_t meets;
+    _Atomic uint32_t round, meets;
+    _Atomic uint32_t gone; // not 0: it has buried another
 } wm_gate_t;
 
 // What a rank tells of the gate that it has for a communicator.
@@ -140,6 +140,21 @@ wm_gates_any_stream_waits(void);
 // Ours is so far now, as no stream will come there.
 void
 wm_gates_leave(const wm_gates_t *gates, uint32_t value);
+
+// A rank has died (the size: all is revoked): what it would have written is
+// written, so that nothing here waits for it, nor, in graphs, for any other.
+// Again and again, as others may still write; true where a graph has met
+// since.
+bool
+wm_gates_bury(const wm_gates_t *gates, int rank);
+
+// Whom a rank has buried, as all see whom that let go; -1: nobody.
+int
+wm_gates_dead(const wm_gates_t *gates);
+
+// For kernels in graphs: far on once one has died.
+wm_word_op_t
+wm_gates_gone_word(const wm_gates_t *gates);
 
 // The stream of ours will have come so far; it waits until a rank's has;
 // whether one's has (modulo 2^32).

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/deaths.h"
+
+#include "comm/coll/slab.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+
+#define AGAIN_US 100000
+#define LED_ON_US 500
+#define LOOKS_LEFT 20 // of these, where no graph's stream has met
+
+static _Atomic int64_t rest; // until the next look; 0: there are no slabs
+static int left;             // looks of those; engine lock
+
+// Of graphs nobody here knows whether they are running.
+static bool
+may_wait(const wm_comm_t *comm)
+{
+    return comm->graph_slabs != NULL
+           || (comm->slabs != NULL && !wm_gates_have_kept(comm->gates));
+}
+
+static bool
+bury_all(wm_comm_t *comm)
+{
+    bool moved = comm->revoked && wm_gates_bury(comm->gates, comm->size);
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (comm->peers[rank]->dead)
+            moved |= wm_gates_bury(comm->gates, rank);
+    if (comm->slabs != NULL)
+        wm_slabs_give_up(comm->slabs);
+    return moved;
+}
+
+void
+wm_deaths_watch(void)
+{
+    atomic_store(&rest, AGAIN_US);
+}
+
+bool
+wm_deaths_look(wm_comm_t *comm)
+{
+    if (comm->slabs == NULL && comm->graph_slabs == NULL)
+        return false;
+    if (may_wait(comm))
+        (void)!wm_failure_look_at_all(comm, NULL);
+    return bury_all(comm);
+}
+
+static void
+look(wm_comm_t *comm)
+{
+    if (comm->slabs == NULL && comm->graph_slabs == NULL)
+        return;
+    if (wm_deaths_look(comm))
+        left = LOOKS_LEFT;
+    atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
+}
+
+void
+wm_deaths_serve(void)
+{
+    static _Atomic int64_t looked;
+    int64_t now = wm_engine_now(), due = atomic_load(&rest);
+    if (!wm_failure_is_told() || due == 0 || now - looked < due
+        || !wm_engine_try_lock())
+        return;
+    looked = now;
+    atomic_store(&rest, 0);
+    left -= left > 0;
+    wm_comm_each(look);
+    wm_engine_unlock();
+}
+
+int64_t
+wm_deaths_rest(void)
+{
+    return wm_failure_is_told() ? atomic_load(&rest) : 0;
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks that die, or revoke a communicator, while streams here wait for them:
+// nobody waits on the host, so MPI is asked now and then of each communicator
+// that has slabs and whose streams may be waiting, by the progress thread, and
+// by whoever waits for such a stream in our code. Once one has died nothing
+// here waits for it any more (wm_gates_bury), and calls raise. Engine lock
+// held, but for what the progress thread asks.
+#ifndef WM_COMM_COLL_DEATHS_H
+#define WM_COMM_COLL_DEATHS_H
+
+#include "comm/comm/comm.h"
+
+// There are slabs: from now on somebody looks.
+void
+wm_deaths_watch(void);
+
+// Looks at once, though MPI is asked as wm_failure_look says. True where
+// graphs' streams are being led on, and it is to look again at once.
+bool
+wm_deaths_look(wm_comm_t *comm);
+
+// Whoever is behind wm_hooks.serve, now and then: looks at all that are due.
+void
+wm_deaths_serve(void);
+
+// For how long it may rest with nothing to do, in microseconds; 0: until
+// something is begun.
+int64_t
+wm_deaths_rest(void);
+
+#endif

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A rank dies before or inside the others' collectives of GPU memory."""
+
+import os
+import shutil
+
+import pytest
+from mpi4py import MPI
+
+import ranks
+
+# Open MPI 5 has ULFM built in; others' launchers end all ranks.
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        not MPI.Get_library_version().startswith("Open MPI v5")
+        or not (
+            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
+        ),
+        reason="needs Open MPI 5",
+    ),
+    pytest.mark.skipif(
+        "WARPMPI_CUDA_DRIVER" not in os.environ,
+        reason="needs the simulated driver",
+    ),
+]
+
+# All calls at once, each with a communicator and, where it blocks, a thread
+# of its own. The last rank dies before it makes any, or inside all, as what
+# it sends is never ready.
+PROGRAM = """
+    import ctypes, faulthandler, os, signal, sys, threading, time
+    sys.path.insert(0, "tests")
+    import numpy as np
+    from mpi4py import MPI
+    import graphs, kinds
+    import warpmpi as wm
+
+    faulthandler.dump_traceback_later(70, exit=True)
+    form, how, strict = sys.argv[1], sys.argv[2], sys.argv[3] == "strict"
+    world = wm.Comm(MPI.COMM_WORLD)
+    n, last = world.size, world.rank == world.size - 1
+    stream = wm.Stream(wm.get_device())
+    big, into = (wm.ones(1000 * n, "float32") for _ in range(2))
+    one, other = big[:1000], into[:1000]
+    counts, at = [1000] * n, [1000 * i for i in range(n)]
+    blocks = lambda a: [a, counts, at, MPI.FLOAT]
+    typed = lambda a: [a, counts, [4 * i for i in at], [MPI.FLOAT] * n]
+    CALLS = {
+        "Barrier": lambda: (),
+        "Bcast": lambda: (one, n - 1),
+        "Gather": lambda: (one, into),
+        "Gatherv": lambda: (one, blocks(into)),
+        "Scatter": lambda: (big, other, n - 1),
+        "Scatterv": lambda: (blocks(big), other, n - 1),
+        "Allgather": lambda: (one, into),
+        "Allgatherv": lambda: (one, blocks(into)),
+        "Alltoall": lambda: (big, into),
+        "Alltoallv": lambda: (blocks(big), blocks(into)),
+        "Alltoallw": lambda: (typed(big), typed(into)),
+        "Reduce": lambda: (one, other),
+        "Allreduce": lambda: (one, other),
+        "Reduce_scatter_block": lambda: (big, other),
+        # Without counts mpi4py gathers them, and keeps the GIL meanwhile.
+        "Reduce_scatter": lambda: (big, other, counts),
+        "Scan": lambda: (one, other),
+        "Exscan": lambda: (one, other),
+        "Neighbor_allgather": lambda: (one, into[:2000]),
+        "Neighbor_alltoall": lambda: (big[:2000], into[:2000]),
+    }
+
+    def fresh(name):
+        if name.startswith("Neighbor"):
+            made = world.Create_cart([n], [True])
+        else:
+            made = wm.Comm(MPI.COMM_WORLD.Dup())
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        return made
+
+    def block(stream):
+        '''It waits for a word that nobody writes.'''
+        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
+        at = ctypes.c_uint64(word.numpy().ctypes.data)
+        with kinds.Current(wm.get_device()):
+            graphs.call("cuStreamWaitValue32_v2", graphs.handle(stream), at,
+                        ctypes.c_uint32(1), 0)
+        return word
+
+    def ready(name, comm):
+        if form == "blocking":
+            return lambda: getattr(comm, name)(*CALLS[name]())
+        if form == "nonblocking":
+            call = getattr(comm, "I" + name.lower())
+            return lambda: call(*CALLS[name]()).Wait()
+        request = getattr(comm, name + "_init")(*CALLS[name]())
+        def go():
+            request.Start()
+            request.Wait()
+        return go
+
+    def go(name, call):
+        begun, told = time.monotonic(), "no error"
+        try:
+            call()
+        except MPI.Exception as error:
+            told = MPI.Get_error_string(error.Get_error_class())
+        except Exception as error:
+            told = repr(error)
+        # Of two ranks each is the other's neighbour twice, which is MPI's.
+        mpis = not strict or (n == 2 and name.startswith("Neighbor"))
+        ends = mpis or (name == "Barrier" and how == "inside")
+        if not ("PROC_FAILED" in told or (ends and told == "no error")
+                or (mpis and "ERR_OTHER" in told)):
+            wrong.append((name, told))
+        took = time.monotonic() - begun
+        if took > 10:
+            wrong.append((name, took))
+
+    wrong = []
+    calls = {name: ready(name, fresh(name)) for name in CALLS}
+    threads = [threading.Thread(target=go, args=item, daemon=True)
+               for item in calls.items()]
+    world.Barrier()
+    if last and how == "inside":
+        word = block(stream)
+        big.fill_(1, stream=stream)
+        for thread in threads:
+            thread.start()
+    if last:
+        time.sleep(0.7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1.2 if how == "before" else 0)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("told" if not wrong else wrong, flush=True)
+    time.sleep(1)
+    os._exit(0)  # where one has died Open MPI's own end hangs now and then
+"""
+
+HOST = {"SIMCUDA_IPC": "0"}  # MPI's own errors, and what it can end it does
+
+
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+@pytest.mark.parametrize(
+    "how, size, settings",
+    [
+        ("before", 4, {}),
+        ("inside", 2, {}),
+        ("inside", 4, {}),
+        ("inside", 2, HOST),
+        ("waited", 4, HOST),
+    ],
+)
+def test_all_hear_of_it(tmp_path, form, how, size, settings):
+    printed = ranks.run_text(
+        tmp_path,
+        PROGRAM,
+        form,
+        how,
+        "lenient" if settings else "strict",
+        ranks=size,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+        timeout=100,
+        **settings,
+    )
+    assert printed.split() == ["told"] * (size - 1), printed
