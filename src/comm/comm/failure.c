@@ -76,7 +76,7 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err)
                             "the communicator was revoked");
     if (comm->peers[rank]->dead)
         return wm_error_set(err, WM_ERR_MPI, MPIX_ERR_PROC_FAILED,
-                            "rank %d has died", rank);
+                            "%s has died", wm_comm_name(comm, rank).text);
     return 0;
 }
 
@@ -100,6 +100,8 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     int code = revoke(comm->match, err);
     int other = revoke(comm->data, code == 0 ? err : NULL);
     comm->looked = 0;
+    if (comm->whole != comm && code == 0 && other == 0)
+        code = wm_failure_revoke(comm->whole, err);
     return code < 0 ? code : other;
 }
 

@@ -5,6 +5,7 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
+#include "comm/coll/part.h"
 #include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
@@ -18,12 +19,11 @@ static const struct {
     const char *names[5];
     int count, required;
     wm_form_t sends, receives;
-    bool elsewhere; // the blocking form is in collectives.c
-    bool near;      // of neighbours
+    bool near; // of neighbours
 } calls[WM_CALL_KINDS] = {
-    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
+    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE},
     [WM_CALL_ALLREDUCE] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE, true},
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_GATHER] =
         {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_EQUAL},
     [WM_CALL_GATHERV] =
@@ -62,10 +62,10 @@ static const struct {
 };
 
 wm_call_kind_t
-wm_py_native_kind(const char *name, bool begins)
+wm_py_native_kind(const char *name)
 {
     for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
+        if (calls[kind].count > 0
             && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
             return (wm_call_kind_t)kind;
     return WM_CALL_UNKNOWN;
@@ -107,17 +107,18 @@ read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
     const wm_message_t *message = &received->message;
     const wm_message_t *all = asked->sent.given ? &asked->sent.message
                                                 : message;
+    wm_ranks_t group = wm_comm_group(comm, comm->rank);
     size_t total = 0;
     if (!received->given)
         return -1;
     if (value == NULL || value == Py_None)
         return asked->sent.given ? 0 : -1;
     PyObject *counts = PySequence_Tuple(value);
-    if (counts == NULL || PyTuple_GET_SIZE(counts) != comm->size) {
+    if (counts == NULL || PyTuple_GET_SIZE(counts) != group.count) {
         Py_XDECREF(counts);
         return -1;
     }
-    for (int rank = 0; rank < comm->size; ++rank) {
+    for (int rank = 0; rank < group.count; ++rank) {
         Py_ssize_t count = PyNumber_AsSsize_t(PyTuple_GET_ITEM(counts, rank),
                                               PyExc_OverflowError);
         size_t nbytes = count > 0 ? (size_t)count * message->size : 0;
@@ -129,7 +130,8 @@ read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
     Py_DECREF(counts);
     if (PyErr_Occurred() || total != all->buffer.nbytes
         || (asked->sent.given
-            && received->spans[comm->rank].nbytes != message->buffer.nbytes))
+            && received->spans[comm->rank - group.first].nbytes
+                   != message->buffer.nbytes))
         return -1;
     received->varies = true;
     return 0;
@@ -188,41 +190,55 @@ find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
     return found ? 0 : -1;
 }
 
-// Fills what is asked for; -1, maybe with an exception, where MPI is to read
-// it.
+// Between groups it is a rank of both; -1: another of this one.
 static int
-read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
-          Py_ssize_t given, PyObject *keywords, asked_t *asked)
+read_root(PyObject *value, const wm_comm_t *comm, int *root)
 {
-    PyObject *values[5] = {NULL};
-    wm_coll_t *call = &asked->call;
-    int count = calls[kind].count;
-    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
-                        calls[kind].required, args, given, keywords, values)
-        < 0)
+    wm_ranks_t others = wm_comm_others(comm, comm->rank);
+    int given = 0;
+    if (wm_py_argument_int(value, "root", &given) < 0)
         return -1;
-    call->root = -1;
-    call->op = MPI_SUM;
-    bool rooted = strcmp(calls[kind].names[count - 1], "root") == 0;
-    bool scattered = kind == WM_CALL_REDUCE_SCATTER;
-    int op = scattered ? 3 : 2;
-    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
-    if (rooted) {
-        call->root = 0;
-        if (wm_py_argument_int(values[count - 1], "root", &call->root) < 0
-            || call->root < 0 || call->root >= comm->size)
+    bool inter = comm->split > 0;
+    *root = inter && given == MPI_ROOT        ? comm->rank
+            : inter && given == MPI_PROC_NULL ? -1
+                                              : others.first + given;
+    return (inter && (given == MPI_ROOT || given == MPI_PROC_NULL))
+                   || (given >= 0 && given < others.count)
+               ? 0
+               : -1;
+}
+
+// Each of these reads the buffers that matter on this rank.
+
+static int
+read_between(wm_call_kind_t kind, const wm_comm_t *comm,
+             PyObject *const *values, bool reduces, asked_t *asked)
+{
+    const wm_coll_t *call = &asked->call;
+    const bool used[] = {wm_part_sends(call, comm->rank),
+                         wm_part_receives(call, comm->rank)};
+    const wm_form_t forms[] = {calls[kind].sends, calls[kind].receives};
+    wm_side_t *sides[] = {&asked->sent, &asked->received};
+    int blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+                     ? wm_comm_group(comm, comm->rank).count
+                     : wm_comm_others(comm, comm->rank).count;
+    for (int i = 0; i < 2; ++i)
+        if (used[i]
+            && (is_nothing(values[i])
+                || wm_py_side_read(values[i], i == 1, reduces, forms[i],
+                                   blocks, NULL, sides[i])
+                       < 0))
             return -1;
-    }
-    if (reduces && values[op] != NULL
-        && wm_py_mpi_op(values[op], "op", &call->op) < 0)
-        return -1;
-    bool root = !rooted || call->root == comm->rank;
+    return 0;
+}
+
+static int
+read_within(wm_call_kind_t kind, const wm_comm_t *comm,
+            PyObject *const *values, bool reduces, asked_t *asked)
+{
+    bool root = asked->call.root < 0 || asked->call.root == comm->rank;
     bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
                     || kind == WM_CALL_BCAST;
-    if (kind == WM_CALL_BCAST) { // one buffer
-        values[1] = root ? NULL : values[0];
-        values[0] = root ? values[0] : NULL;
-    }
     wm_near_t sources, destinations;
     bool near = calls[kind].near;
     if (near
@@ -253,30 +269,68 @@ read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
                                 near ? &sources : NULL, &asked->received)
                     < 0)
         return -1;
-    if (!asked->sent.given && !asked->received.given)
+    return (!asked->sent.given && !asked->received.given)
+                   || (!root && !asked->sent.given && !scatters)
+               ? -1
+               : 0;
+}
+
+// Fills what is asked for; -1, maybe with an exception, where MPI is to read
+// it.
+static int
+read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
+          Py_ssize_t given, PyObject *keywords, asked_t *asked)
+{
+    PyObject *values[5] = {NULL};
+    wm_coll_t *call = &asked->call;
+    int count = calls[kind].count;
+    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
+                        calls[kind].required, args, given, keywords, values)
+        < 0)
+        return -1;
+    call->root = -1;
+    call->op = MPI_SUM;
+    call->split = comm->split;
+    int op = kind == WM_CALL_REDUCE_SCATTER ? 3 : 2;
+    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
+    if ((strcmp(calls[kind].names[count - 1], "root") == 0
+         && read_root(values[count - 1], comm, &call->root) < 0)
+        || (reduces && values[op] != NULL
+            && wm_py_mpi_op(values[op], "op", &call->op) < 0))
+        return -1;
+    if (kind == WM_CALL_BCAST) { // one buffer
+        bool root = call->root == comm->rank;
+        values[1] = root ? NULL : values[0];
+        values[0] = root ? values[0] : NULL;
+    }
+    int code = comm->split > 0
+                   ? read_between(kind, comm, values, reduces, asked)
+                   : read_within(kind, comm, values, reduces, asked);
+    if (code < 0)
         return -1;
     for (int i = 0; i < 2; ++i)
         asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
                                              : NULL;
-    if (!root && !asked->sent.given && !scatters)
-        return -1;
+    bool given_any = asked->sent.given || asked->received.given;
     const wm_side_t *side = asked->sent.given ? &asked->sent
                                               : &asked->received;
-    if (reduces
+    if (reduces && given_any
         && ((asked->sent.given
              && wm_py_reduced_name(&asked->sent.message, call->op) < 0)
             || (asked->received.given
                 && wm_py_reduced_name(&asked->received.message, call->op) < 0)
-            || !is_reduced(kind, asked, (size_t)comm->size)
-            || (scattered && read_counts(values[2], comm, asked) < 0)))
+            || !is_reduced(kind, asked,
+                           (size_t)wm_comm_group(comm, comm->rank).count)
+            || (kind == WM_CALL_REDUCE_SCATTER
+                && read_counts(values[2], comm, asked) < 0)))
         return -1;
-    call->type = side->message.type;
-    call->size = side->message.size;
+    call->type = given_any ? side->message.type : MPI_DATATYPE_NULL;
+    call->size = given_any ? side->message.size : 1;
     if (calls[kind].sends == WM_SEPARATE) {
         call->type = MPI_BYTE; // of several types
         call->size = 1;
     }
-    else if (!reduces && side->message.datatype != NULL)
+    else if (!reduces && given_any && side->message.datatype != NULL)
         name_elements(call);
     call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
     call->receive = asked->received.given ? &asked->received.message.buffer
@@ -318,12 +372,12 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Clear();
         return 1;
     }
-    if (!wm_coll_is_asked(channel.comm))
+    wm_comm_t *comm = channel.comm->whole;
+    if (!wm_coll_is_asked(comm))
         return 1;
     forget(&asked);
     asked.call.kind = kind;
-    bool known = read_call(kind, channel.comm, args, given, keywords, &asked)
-                 == 0;
+    bool known = read_call(kind, comm, args, given, keywords, &asked) == 0;
     if (!known)
         PyErr_Clear(); // MPI, or mpi4py, will say it
     wm_call = (wm_call_t){
@@ -331,7 +385,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         .collective = true,
         .type = known ? asked.call.type : MPI_DATATYPE_NULL,
     };
-    WM_PY_UNLOCKED(code = wm_coll_call(channel.comm, &asked.call, &err));
+    WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
     release(&asked);
     if (code < 0)
         wm_py_raise(&err);
@@ -379,6 +433,13 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
                                             channel->device, channel->stream,
                                             &kept.buffer, &op, &err));
     return request_of(&kept, code, op, &err);
+}
+
+bool
+wm_py_native_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain)
+{
+    bool silent = comm->split > 0 && wm_coll_shape(kind)->rooted;
+    return plain && !silent;
 }
 
 static const char asked_name[] = "warpmpi.asked";
@@ -433,7 +494,7 @@ decline(wm_comm_t *comm, PyObject **result)
     if (code < 0)
         wm_py_raise(&err);
     else
-        *result = wm_py_mpi_comm_new(comm->data);
+        *result = wm_py_mpi_comm_new(comm->owner->data);
     return code < 0 || *result == NULL ? -1 : 1;
 }
 
@@ -451,26 +512,26 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Clear();
         return 2;
     }
-    if (!wm_later_is_asked(channel.comm))
+    wm_comm_t *comm = channel.comm->whole;
+    if (!wm_later_is_asked(comm))
         return 2;
-    if (plain && !wm_later_is_busy(channel.comm))
-        return decline(channel.comm, result);
-    PyObject *capsule = wm_py_native_read(kind, channel.comm, args, given,
-                                          keywords);
+    if (wm_py_native_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
+        return decline(comm, result);
+    PyObject *capsule = wm_py_native_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
-        return decline(channel.comm, result);
+        return decline(comm, result);
     }
     code = take_kept(capsule, &kept);
     asked_t *asked = wm_py_native_asked(capsule);
     Py_DECREF(capsule);
     if (code < 0)
         return -1;
-    WM_PY_UNLOCKED(code = wm_later_begin(channel.comm, &asked->call,
-                                         &kept.buffer, &op, &err));
+    WM_PY_UNLOCKED(
+        code = wm_later_begin(comm, &asked->call, &kept.buffer, &op, &err));
     *result = request_of(&kept, code, op, &err);
     if (code > 0)
-        *result = wm_py_mpi_comm_new(channel.comm->data);
+        *result = wm_py_mpi_comm_new(comm->owner->data);
     return *result == NULL ? -1 : code;
 }
 
@@ -515,7 +576,7 @@ wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
     wm_py_message_release(&kept.message);
     if (code < 0)
         wm_py_raise(&err);
-    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->data)) == NULL)
+    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->owner->data)) == NULL)
         return -1;
     return code;
 }

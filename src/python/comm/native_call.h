@@ -16,9 +16,14 @@ typedef struct {
 } wm_py_asked_t;
 
 // The call of that name, which is that of its blocking form; WM_CALL_UNKNOWN
-// where the form that is asked for is not ours.
+// where it is not ours.
 wm_call_kind_t
-wm_py_native_kind(const char *name, bool begins);
+wm_py_native_kind(const char *name);
+
+// Whether MPI is to have a call whose buffers are plain: between groups who
+// shares one with the root gives none, whatever the others do.
+bool
+wm_py_native_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike.
