@@ -392,10 +392,11 @@ check_spans(const wm_part_t *part, wm_error_t *err)
             && from.nbytes != into.nbytes)
             return wm_error_set(
                 err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                "%s sends %zu bytes to rank %d, which expects "
-                "%zu: give the same counts",
-                wm_comm_name(part->comm, rank).text, from.nbytes,
-                part->comm->rank - group_of(part).first, into.nbytes);
+                "rank %d sends %zu bytes to rank %d%s, which expects %zu: "
+                "give the same counts",
+                i, from.nbytes, part->comm->rank - group_of(part).first,
+                part->comm->split > 0 ? " of the other group" : "",
+                into.nbytes);
     }
     return 0;
 }
