@@ -288,8 +288,7 @@ def test_onto_what_is_sent(groups, native):
     count = EACH * len(groups.others)
     array = full(count, groups.world)
     if len(groups.mine) != len(groups.others):
-        groups.inter.Barrier()
-        return
+        pytest.skip("one sends more than it receives")
     groups.inter.Alltoall(array, array)
     native("Alltoall")
     want = joined(np.full(EACH, float(other)) for other in groups.others)
