@@ -265,10 +265,10 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (lacking < 0
         || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
-    plain = wm_py_native_is_plain(kind, channel.comm->whole, plain);
+    plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
     if (!plain || lacking)
-        take_arguments(wm_py_native_count(kind), args, given, keywords, &taken,
+        take_arguments(wm_py_asked_count(kind), args, given, keywords, &taken,
                        &names);
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     if (taken != NULL && !plain)
