@@ -230,7 +230,7 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
-    if (comm->rank == 0)
+    if (native->device >= 0 && (comm->rank == 0 || comm->split > 0))
         wm_points_find_alone(native->device, comm->size, &said->points);
     if (given->moved && !given->copied && source != NULL
         && source->pattern != NULL && source->memory.exportable
@@ -301,8 +301,10 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->takers = wm_comm_others(comm, facts->root);
     facts->aliased = false;
     facts->readable = facts->writable = true;
-    facts->points =
-        ((const wm_said_t *)wm_agree_said(native->gates, 0))->points;
+    // Between groups rank 0 may have no part in what another is the root of.
+    const wm_said_t *one = wm_agree_said(
+        native->gates, comm->split > 0 && facts->root >= 0 ? facts->root : 0);
+    facts->points = one->points;
     for (int rank = 0; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;

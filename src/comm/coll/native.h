@@ -27,7 +27,7 @@ typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
 // What a rank says beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
-    wm_points_t points; // of which those of rank 0 are used
+    wm_points_t points; // of which those of one rank are used
     bool aliased;       // it receives where others read what it sends
     bool overwrites;    // or where it sends from, though they read a copy
     bool readable;      // `receives` can be mapped, or nothing is received
