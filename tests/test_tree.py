@@ -461,7 +461,7 @@ def test_tables_of_collectives_agree():
         )
     )
     row = r"^    \[WM_CALL_(\w+)\] ="
-    read = names_in(f"{python}/native_call.c", row)
+    read = names_in(f"{python}/asked.c", row)
     moved = names_in(f"{coll}/part.c", row)
     by_mpi, by_near = (
         names_in(f"{coll}/{name}.c", r"^    case WM_CALL_(\w+):")

@@ -335,9 +335,6 @@ _guard(_HostComm, MPI.Intracomm)
 for _name in _POINT_TO_POINT:
     setattr(_HostIntercomm, _name, _host_only(MPI.Intercomm, _name))
     setattr(_HostComm, _name, _host_only(MPI.Intracomm, _name))
-setattr(  # noqa: B010
-    Intercomm, "Barrier", _while_running(MPI.Intercomm.Barrier)
-)
 if _core._check_wanted():
     for _cls in (Comm, Cartcomm, Graphcomm, Distgraphcomm, Intercomm):
         for _name, _call in _checking.comm_calls(_cls):

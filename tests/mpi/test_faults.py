@@ -399,6 +399,16 @@ class Started(Allreduce):
         self.request.Wait()
 
 
+class Between(Allreduce):
+    """Between the even ranks and the others."""
+
+    def __init__(self, comm, *rest):
+        super().__init__(comm, *rest)
+        local = comm.Split(comm.rank % 2, comm.rank)
+        self.comm = local.Create_intercomm(0, comm, 1 - comm.rank % 2)
+        local.Free()
+
+
 def attempt(scenario, plain, turn, culprit, n):
     """Once through it with the n-th call failing; how many calls it made.
 
@@ -565,6 +575,7 @@ COLLECTIVES = {
     "short_bcast": (Bcast, "device", "device", SMALL),
     "allreduce": (Allreduce, "device", "device", LARGE),
     "persistent": (Started, "device", "device", LARGE),
+    "between": (Between, "device", "device", LARGE),
     **{
         f"objects_{name}": (
             collective_of_objects(name),

@@ -164,6 +164,12 @@ class Case:
         return value(me), value(0)
 
 
+def counts():
+    """Collectives that went from GPU to GPU, and those through the host."""
+    now = wm.stats()
+    return np.array([now["ipc_collectives"], now["staged_collectives"]])
+
+
 def call(inter, name, form, args):
     """Make the call, twice where it is persistent."""
     if form == "":
@@ -185,7 +191,7 @@ def call(inter, name, form, args):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["", "I", "_init"])
 @pytest.mark.parametrize("name", NAMES)
-def test_between_groups(groups, name, form, kind):
+def test_between_groups(world, groups, name, form, kind):
     has_gpu = KINDS[kind](groups.world)
     roots = [None]
     if name in ROOTED:
@@ -205,14 +211,239 @@ def test_between_groups(groups, name, form, kind):
         # Open MPI loses count of these: the next one hangs.
         alone = form != "" and name in ("Bcast", "Reduce")
         inter = groups.inter.Dup() if alone else groups.inter
-        before = wm.stats()["staged_collectives"]
+        before = counts()
         call(inter, name, form, case.args)
-        staged = wm.stats()["staged_collectives"] - before
+        after = counts()
         if alone:
             inter.Free()
         used = case.sent is not None or case.into is not None
+        on_gpus = world.allreduce(has_gpu or not used, op=MPI.LAND)
         turns = 2 if form == "_init" else 1
-        assert staged == (turns if has_gpu and used else 0)
+        native = turns if on_gpus else 0
+        staged = turns if has_gpu and used and not on_gpus else 0
+        assert (after - before).tolist() == [native, staged]
         if case.want is not None:
             got = kinds.values_of(case.into)
             np.testing.assert_array_equal(got, case.want)
+
+
+@pytest.fixture
+def native():
+    """Each collective of the test goes from GPU to GPU, and none is staged."""
+    before = counts()
+    calls = []
+    yield calls.append
+    gone, staged = counts() - before
+    assert (gone, staged) == (len(calls), 0)
+
+
+def full(count, value):
+    return kinds.make("device", np.full(count, float(value)))
+
+
+def root_of(groups, side, index):
+    """The root as each rank is to name it."""
+    if groups.side != side:
+        return index
+    return MPI.ROOT if groups.mine[index] == groups.world else MPI.PROC_NULL
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_long_bcast(groups, native, side):
+    """Each takes a part, and gives it to the others of its group."""
+    count = 400_000
+    root = root_of(groups, side, 0)
+    array = full(count, groups.world if root == MPI.ROOT else EMPTY)
+    groups.inter.Bcast(array, root)
+    native("Bcast")
+    values = kinds.values_of(array)
+    if groups.side != side:
+        assert (values == groups.others[0]).all()
+    elif root == MPI.PROC_NULL:
+        assert (values == EMPTY).all()
+
+
+@pytest.mark.parametrize("count", [100_000, 400_001])
+def test_a_long_allreduce(groups, native, count):
+    sent, into = full(count, groups.world + 1), full(count, EMPTY)
+    groups.inter.Allreduce(sent, into)
+    native("Allreduce")
+    total = sum(other + 1 for other in groups.others)
+    assert (kinds.values_of(into) == total).all()
+
+
+def test_a_long_allreduce_into_gaps(groups, native):
+    """Nobody can write it for another: all read."""
+    count = 500_000
+    sent, into = full(count, groups.world + 1), full(2 * count, EMPTY)
+    groups.inter.Allreduce(sent, into[::2], MPI.MAX)
+    native("Allreduce")
+    values = kinds.values_of(into)
+    assert (values[::2] == max(groups.others) + 1).all()
+    assert (values[1::2] == EMPTY).all()
+
+
+def test_onto_what_is_sent(groups, native):
+    """Between groups nothing is in place; what is sent is read first."""
+    count = EACH * len(groups.others)
+    array = full(count, groups.world)
+    if len(groups.mine) != len(groups.others):
+        pytest.skip("one sends more than it receives")
+    groups.inter.Alltoall(array, array)
+    native("Alltoall")
+    want = joined(np.full(EACH, float(other)) for other in groups.others)
+    np.testing.assert_array_equal(kinds.values_of(array), want)
+
+
+@pytest.mark.parametrize("form", ["", "I", "_init"])
+def test_datatypes_with_gaps(groups, native, form):
+    """Every second element, out of one and into the other."""
+    others = len(groups.others)
+    pair = MPI.DOUBLE.Create_vector(2, 1, 2).Create_resized(0, 32).Commit()
+    sent = full(4, groups.world)
+    into = full(4 * others, EMPTY)
+    call(groups.inter, "Allgather", form, [[sent, 1, pair], [into, 1, pair]])
+    values = np.arange(4.0 * others) + 100 * groups.world
+    parted = kinds.make("device", values)
+    mixed = full(4 * others, EMPTY)
+    at = [32 * (others - 1 - each) for each in range(others)]
+    ones = [1] * others
+    args = [[array, ones, at, [pair] * others] for array in (parted, mixed)]
+    call(groups.inter, "Alltoallw", form, args)
+    for _ in range(4 if form == "_init" else 2):
+        native("twice")
+    got = kinds.values_of(into).reshape(others, 2, 2)
+    assert (got[:, :, 0] == np.array(groups.others)[:, None]).all()
+    assert (got[:, :, 1] == EMPTY).all()
+    got = kinds.values_of(mixed).reshape(others, 2, 2)[::-1]
+    mine = len(groups.mine)
+    block = 4 * (mine - 1 - groups.mine.index(groups.world))
+    for each, other in zip(got, groups.others, strict=True):
+        assert each[:, 0].tolist() == [100 * other + block + k for k in (0, 2)]
+        assert (each[:, 1] == EMPTY).all()
+
+
+def test_groups_may_exchange_different_counts(groups, native):
+    """Each of the first group gives one element, of the second two."""
+    give, take = (1, 2) if groups.side == 0 else (2, 1)
+    sent = full(give, groups.world)
+    into = full(take * len(groups.others), EMPTY)
+    groups.inter.Allgather(sent, into)
+    native("Allgather")
+    want = np.repeat(np.array(groups.others, float), take)
+    np.testing.assert_array_equal(kinds.values_of(into), want)
+
+
+def test_host_arrays(groups):
+    """Short ones meet where the agreement does, long ones are MPI's."""
+    for count in (1, 10, 10_000):
+        sent = np.full(count, groups.world + 1.0)
+        into = np.zeros(count)
+        before = counts()
+        groups.inter.Allreduce(sent, into)
+        assert (into == sum(other + 1 for other in groups.others)).all()
+        root = root_of(groups, 0, 0)
+        groups.inter.Bcast(sent, root)
+        if groups.side == 1:
+            assert (sent == groups.others[0] + 1).all()
+        assert (counts() == before).all()
+
+
+def all_raise(world, kind, words, call):
+    """Whoever takes part hears of it, and the communicator serves again."""
+    with pytest.raises(kind, match=words):
+        call()
+    world.Barrier()
+
+
+@pytest.mark.parametrize("memory", ["host", "device"])
+def test_what_ranks_must_agree_on(world, groups, memory):
+    inter, others = groups.inter, len(groups.others)
+    first = groups.side == 0
+    array, into, one = (
+        kinds.make(memory, np.zeros(count)) for count in (8, 8 * others, 8)
+    )
+    all_raise(
+        world,
+        TypeError,
+        "the ranks are in different collectives, Allgather and Alltoall",
+        lambda: (
+            inter.Allgather(array, into)
+            if first
+            else inter.Alltoall(into, kinds.make(memory, into))
+        ),
+    )
+    all_raise(
+        world,
+        MPI.Exception,
+        "the ranks give different roots: give MPI.ROOT on the root",
+        lambda: inter.Bcast(array, MPI.PROC_NULL),
+    )
+    all_raise(
+        world,
+        MPI.Exception,
+        "the ranks give different roots",
+        lambda: inter.Reduce(array, one, root=0),
+    )
+    all_raise(
+        world,
+        MPI.Exception,
+        "gives another op than rank 0",
+        lambda: inter.Allreduce(array, one, MPI.MAX if first else MPI.MIN),
+    )
+    half = kinds.make(memory, np.zeros(4))
+    all_raise(
+        world,
+        MPI.Exception,
+        "rank 0.* gives (32|64) bytes, rank .* gives",
+        lambda: (
+            inter.Allreduce(half, kinds.make(memory, np.zeros(4)))
+            if first
+            else inter.Allreduce(array, one)
+        ),
+    )
+    narrow = kinds.make(memory, np.zeros(8, np.float32))
+    all_raise(
+        world,
+        TypeError,
+        "another element type",
+        lambda: (
+            inter.Allreduce(narrow, kinds.make(memory, np.zeros(8, "f4")))
+            if first
+            else inter.Allreduce(array, one)
+        ),
+    )
+
+
+def test_a_block_that_is_not_expected(world, groups):
+    """Who sees it tells it, as do all."""
+    inter, others = groups.inter, len(groups.others)
+    sent = full(2 if groups.side == 0 else 1, 0)
+    into = full(others, EMPTY)
+    words = (
+        "rank 0 sends (16|8) bytes to rank . of the other group, which "
+        "expects (16|8): give the same counts"
+    )
+    all_raise(world, MPI.Exception, words, lambda: inter.Allgather(sent, into))
+
+
+def test_nothing_is_in_place(groups):
+    array = full(4, 0)
+    with pytest.raises((MPI.Exception, TypeError, ValueError)):
+        groups.inter.Allreduce(MPI.IN_PLACE, array)
+
+
+def test_many_come_and_go(world, groups):
+    """Each has a gate, which is given back."""
+    for turn in range(100):
+        inter = groups.inter.Dup()
+        into = full(1, EMPTY)
+        before = counts()
+        request = inter.Iallreduce(full(1, groups.world + turn), into)
+        if turn % 2 == 0:
+            request.Wait()
+        inter.Free()
+        request.Wait()
+        assert (counts() - before).tolist() == [1, 0]
+        total = sum(other + turn for other in groups.others)
+        assert kinds.values_of(into) == [total]

@@ -113,8 +113,8 @@ said_of(const wm_agreement_t *agreement, size_t *nbytes)
 }
 
 static int
-conclude(wm_agreement_t *agreement, const int64_t *most, int told,
-         wm_error_t *err)
+conclude(const wm_comm_t *comm, wm_agreement_t *agreement, const int64_t *most,
+         int told, wm_error_t *err)
 {
     int code = agreement->code;
     agreement->stages = most[STAGES] != 0;
@@ -128,9 +128,9 @@ conclude(wm_agreement_t *agreement, const int64_t *most, int told,
         return code < 0 ? code : told;
     if (most[FAILED] != 0)
         return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "rank %d failed in this collective: its error "
-                            "tells why",
-                            (int)most[FAILED] - 1);
+                            "%s failed in this collective: its error tells "
+                            "why",
+                            wm_comm_name(comm, (int)most[FAILED] - 1).text);
     code = compare(agreement, most, err);
     agreement->begun = code == 0;
     return code;
@@ -156,7 +156,7 @@ wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
     agreed.nbytes = 0;
     fill(comm, agreement, agreed.values);
     wm_agree_hear(gates, comm->size, &agreed);
-    return conclude(agreement, agreed.values, 0, err);
+    return conclude(comm, agreement, agreed.values, 0, err);
 }
 
 int
@@ -172,5 +172,5 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
     fill(comm, agreement, agreed->values);
     int told = wm_agree_saying(comm, agreed, said, nbytes,
                                agreement->code < 0 ? &later : err);
-    return conclude(agreement, agreed->values, told, err);
+    return conclude(comm, agreement, agreed->values, told, err);
 }

@@ -46,7 +46,8 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
         by->receive = call->receive != NULL ? call->receive->data : NULL;
         return 0;
     }
-    wm_stat_add(WM_STAT_staged_collectives, 1);
+    if (call->send != NULL || call->receive != NULL)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
     by->access = &native->into; // what is sent is ready
     by->access->idle = true;
     if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
@@ -114,15 +115,29 @@ count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
     return (int)(nbytes / size);
 }
 
-// Counts of the blocks of all ranks, and behind them their displacements.
+// Counts of so many blocks, and behind those of all ranks their displacements.
 static void
-lay(const wm_by_mpi_t *by, const wm_span_t *spans, int *counts, bool *fits)
+lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
+    bool *fits)
 {
-    int size = by->part->comm->size;
-    for (int rank = 0; rank < size && spans != NULL; ++rank) {
-        counts[rank] = count(by, spans[rank].nbytes, fits);
-        counts[size + rank] = count(by, spans[rank].at, fits);
+    int *at = counts + by->part->comm->size;
+    for (int i = 0; i < blocks && spans != NULL; ++i) {
+        counts[i] = count(by, spans[i].nbytes, fits);
+        at[i] = count(by, spans[i].at, fits);
     }
+}
+
+// As MPI has it.
+static int
+root_of(const wm_by_mpi_t *by)
+{
+    const wm_comm_t *comm = by->part->comm;
+    int root = by->part->call->root;
+    return comm->split == 0 || !wm_coll_shape(by->part->call->kind)->rooted
+               ? root
+           : root < 0           ? MPI_PROC_NULL
+           : root == comm->rank ? MPI_ROOT
+                                : root - wm_comm_group(comm, root).first;
 }
 
 // The same type for each rank.
@@ -141,11 +156,12 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     const wm_coll_t *call = by->part->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     const wm_comm_t *comm = by->part->comm;
-    MPI_Comm on = comm->data;
+    MPI_Comm on = comm->owner->data;
     MPI_Datatype type = type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     MPI_Request *request = &by->request;
-    int size = comm->size, root = call->root;
+    int size = comm->size, root = root_of(by);
+    size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_part_sends(call, comm->rank);
     size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
     void *send = in_place ? MPI_IN_PLACE : by->send;
@@ -154,8 +170,8 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     if (call->receive == NULL && shape->outward && comm->rank == root)
         receive = MPI_IN_PLACE;
     int all = count(by, call->send != NULL ? sent : got, fits);
-    int out = count(by, sent / (shape->scatters ? (size_t)size : 1), fits);
-    int in = count(by, got / (shape->gathers ? (size_t)size : 1), fits);
+    int out = count(by, sent / (shape->scatters ? blocks : 1), fits);
+    int in = count(by, got / (shape->gathers ? blocks : 1), fits);
     const int *at = sends + size, *into = receives + size;
     if (!*fits)
         return MPI_SUCCESS;
@@ -193,7 +209,7 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     case WM_CALL_ALLREDUCE:
         return MPI_Iallreduce(send, receive, all, type, op, on, request);
     case WM_CALL_REDUCE_SCATTER_BLOCK:
-        in = count(by, got / (in_place ? (size_t)size : 1), fits);
+        in = count(by, got / (in_place ? blocks : 1), fits);
         return MPI_Ireduce_scatter_block(send, receive, in, type, op, on,
                                          request);
     case WM_CALL_REDUCE_SCATTER:
@@ -216,8 +232,13 @@ begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
     by->counts = calloc(4 * size, sizeof *by->counts);
     if (by->counts == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    lay(by, call->sends, by->counts, fits);
-    lay(by, call->receives, by->counts + 2 * size, fits);
+    const wm_comm_t *comm = by->part->comm;
+    int others = wm_comm_others(comm, comm->rank).count;
+    int got = wm_coll_shape(call->kind)->reduces
+                  ? wm_comm_group(comm, comm->rank).count
+                  : others;
+    lay(by, call->sends, others, by->counts, fits);
+    lay(by, call->receives, got, by->counts + 2 * size, fits);
     return wm_mpi_check(begin(by, by->counts, by->counts + 2 * size, fits),
                         wm_call_name(call->kind), err);
 }

@@ -37,7 +37,8 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    int device = comm->gates != NULL ? device_of(call) : -1;
+    int device = comm->gates != NULL && comm->split == 0 ? device_of(call)
+                                                         : -1;
     bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
     if (device < 0 || (uneven && call->receives == NULL)
         || (wm_coll_shape(call->kind)->reduces

@@ -44,7 +44,8 @@ typedef struct {
     // it. Places and lengths are those of the bytes without gaps.
     bool on_device, on_host;
     const wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
-    int root;
+    int root;                          // -1: another of this group
+    int split; // of the communicator: between groups a root has the other's
     // Of v-forms, for each rank, and of what is scattered in place; else NULL,
     // and all blocks are alike.
     const wm_span_t *sends, *receives;
@@ -75,9 +76,9 @@ wm_coll_is_asked(const wm_comm_t *comm)
     return comm->gates != NULL;
 }
 
-// By all ranks of such a communicator: does it on the GPUs where all are
-// capable, or at the gates where all that is sent is short and on the host; 1
-// where MPI is to do it.
+// By all ranks of such a communicator, between groups their `whole`: does it
+// on the GPUs where all are capable, or at the gates where all that is sent is
+// short and on the host; 1 where MPI is to do it.
 WM_MUST_CHECK int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 

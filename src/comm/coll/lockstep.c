@@ -112,11 +112,14 @@ static void
 make_plan(const run_t *run, wm_plan_t *plan)
 {
     int rank = run->laid.comm->rank;
+    const wm_ranks_t all = {0, run->laid.comm->size};
     bool out = run->laid.call->kind == WM_CALL_BCAST
                && rank == run->laid.call->root;
     wm_facts_t facts = {
         .rank = rank,
-        .size = run->laid.comm->size,
+        .sources = all,
+        .group = all,
+        .takers = all,
         .root = run->laid.call->root,
         .nbytes = cut(run, out ? run->laid.out[0] : run->laid.into[0]).nbytes,
         .element = run->laid.shape->reduces ? run->laid.call->size : 1,

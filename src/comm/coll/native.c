@@ -54,11 +54,11 @@ is_taken(const wm_buffer_t *buffer, int *device)
 }
 
 const wm_spread_t *
-wm_said_gaps(const wm_said_t *said, int to)
+wm_said_gaps(const wm_said_t *said, int index)
 {
     return said->gaps == WM_SAID_DENSE  ? NULL
            : said->gaps == WM_SAID_GAPS ? &said->all
-                                        : &said->each[to];
+                                        : &said->each[index];
 }
 
 // Says where what is sent lies, with its gaps; false where that is too much.
@@ -230,12 +230,12 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     if (!native->capable)
         return 0;
     wm_said_t *said = &native->said;
-    if (comm->rank == 0)
+    if (native->device >= 0 && (comm->rank == 0 || comm->split > 0))
         wm_points_find_alone(native->device, comm->size, &said->points);
     if (given->moved && !given->copied && source != NULL
         && source->pattern != NULL && source->memory.exportable
         && source->nbytes > 0)
-        (void)say_gaps(source, comm->size, said);
+        (void)say_gaps(source, wm_comm_others(comm, comm->rank).count, said);
     said->aliased = in_place && !stands_in(native, source, given->copied);
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
@@ -297,13 +297,18 @@ wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
 {
-    facts->rank = native->comm->rank;
-    facts->size = native->comm->size;
+    const wm_comm_t *comm = native->comm;
+    facts->rank = comm->rank;
+    facts->sources = wm_comm_others(comm, comm->rank);
+    facts->group = wm_comm_group(comm, comm->rank);
+    facts->takers = wm_comm_others(comm, facts->root);
     facts->aliased = false;
     facts->readable = facts->writable = true;
-    facts->points =
-        ((const wm_said_t *)wm_agree_said(native->gates, 0))->points;
-    for (int rank = 0; rank < facts->size; ++rank) {
+    // Between groups rank 0 may have no part in what another is the root of.
+    const wm_said_t *one = wm_agree_said(
+        native->gates, comm->split > 0 && facts->root >= 0 ? facts->root : 0);
+    facts->points = one->points;
+    for (int rank = 0; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->gates, rank);
         facts->aliased |= said->aliased;
         facts->readable &= said->readable;
@@ -340,7 +345,7 @@ map_all(wm_native_run_t *run)
         for (int k = 0; k < move->count && code == 0; ++k)
             code = map(run, move->result, move->first + k);
         for (int rank = 0; rank < run->native->comm->size && code == 0; ++rank)
-            if (move->spread && wm_move_reaches(move, rank))
+            if (wm_move_reaches(move, rank))
                 code = map(run, true, rank);
     }
     return code;
@@ -496,8 +501,9 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     const wm_said_t *said = wm_agree_said(native->gates, failed);
     if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(err, said->code, said->detail,
-                            "rank %d failed in this collective: %.150s",
-                            failed, said->text);
+                            "%s failed in this collective: %.150s",
+                            wm_comm_name(native->comm, failed).text,
+                            said->text);
     if (err != NULL)
         *err = run->why;
     return run->why.code;

@@ -27,7 +27,7 @@ typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
 // What a rank says beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
-    wm_points_t points; // of which those of rank 0 are used
+    wm_points_t points; // of which those of one rank are used
     bool aliased;       // it receives where others read what it sends
     bool overwrites;    // or where it sends from, though they read a copy
     bool readable;      // `receives` can be mapped, or nothing is received
@@ -53,9 +53,10 @@ typedef struct {
 
 #define WM_SAID_BYTES offsetof(wm_said_t, spans) // where that is all
 
-// Where rank `from` has what it sends to `to`, with its gaps; NULL: without.
+// Where a rank has what it sends, with its gaps, of several blocks this one;
+// NULL: without.
 const wm_spread_t *
-wm_said_gaps(const wm_said_t *said, int to);
+wm_said_gaps(const wm_said_t *said, int index);
 
 // What a rank gives to a call.
 typedef struct {
@@ -109,7 +110,8 @@ WM_MUST_CHECK int
 wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
                 wm_error_t *err);
 
-// After all have said that they are capable: what the plan is made of.
+// After all have said that they are capable: what the plan is made of, beside
+// the root and what there is of it.
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts);
 

@@ -48,20 +48,32 @@ wm_coll_shape(wm_call_kind_t kind)
     return &shapes[kind];
 }
 
+// Whether a rank gives to the root, or gets something of it.
+static bool
+is_served(const wm_coll_t *call, int rank, bool itself)
+{
+    if (call->split == 0)
+        return itself || rank != call->root;
+    return call->root >= 0
+           && (rank < call->split) != (call->root < call->split);
+}
+
 bool
 wm_part_sends(const wm_coll_t *call, int rank)
 {
     const wm_shape_t *shape = &shapes[call->kind];
-    return !shape->rooted || !shape->outward || rank == call->root;
+    return !shape->rooted
+           || (shape->outward ? rank == call->root
+                              : is_served(call, rank, true));
 }
 
 bool
 wm_part_receives(const wm_coll_t *call, int rank)
 {
     const wm_shape_t *shape = &shapes[call->kind];
-    bool root = rank == call->root;
     return !shape->rooted
-           || (shape->outward ? !root || shape->scatters : root);
+           || (shape->outward ? is_served(call, rank, shape->scatters)
+                              : rank == call->root);
 }
 
 static bool
@@ -76,6 +88,28 @@ receives(const wm_part_t *part)
     return wm_part_receives(part->call, part->comm->rank);
 }
 
+static wm_ranks_t
+group_of(const wm_part_t *part)
+{
+    return wm_comm_group(part->comm, part->comm->rank);
+}
+
+static wm_ranks_t
+others_of(const wm_part_t *part)
+{
+    return wm_comm_others(part->comm, part->comm->rank);
+}
+
+// How many blocks it sends.
+static size_t
+blocks_sent(const wm_part_t *part)
+{
+    const wm_shape_t *shape = &shapes[part->call->kind];
+    return !shape->scatters ? 1
+           : shape->reduces ? (size_t)group_of(part).count
+                            : (size_t)others_of(part).count;
+}
+
 // How many blocks it receives, or holds where it receives them.
 static size_t
 blocks_of(const wm_part_t *part)
@@ -83,7 +117,7 @@ blocks_of(const wm_part_t *part)
     const wm_shape_t *shape = &shapes[part->call->kind];
     bool in_place = part->call->send == NULL && shape->reduces;
     return shape->gathers || (in_place && shape->scatters)
-               ? (size_t)part->comm->size
+               ? (size_t)others_of(part).count
                : 1;
 }
 
@@ -92,12 +126,11 @@ static size_t
 block_of(const wm_part_t *part)
 {
     const wm_coll_t *call = part->call;
-    size_t size = (size_t)part->comm->size;
     if (call->kind == WM_CALL_REDUCE_SCATTER) // of this rank
         return call->send != NULL ? call->receive->nbytes
                                   : call->receives[part->comm->rank].nbytes;
     if (call->send != NULL && sends(part))
-        return call->send->nbytes / (shapes[call->kind].scatters ? size : 1);
+        return call->send->nbytes / blocks_sent(part);
     return call->receive->nbytes / blocks_of(part);
 }
 
@@ -115,14 +148,14 @@ has(const void *context, int from, int to)
     const wm_part_t *part = context;
     const wm_said_t *said = wm_agree_said(part->native.gates, from);
     wm_call_kind_t kind = part->call->kind;
+    int which = to - wm_comm_group(part->comm, to).first;
     if (said->gaps == WM_SAID_GAPS_EACH)
-        return (wm_span_t){0, wm_spread_nbytes(&said->each[to])};
-    if (shapes[kind].rooted && from != part->call->root
-        && shapes[kind].scatters)
+        return (wm_span_t){0, wm_spread_nbytes(&said->each[which])};
+    if (shapes[kind].rooted && from != part->root && shapes[kind].scatters)
         return (wm_span_t){0, 0};
     if (shapes[kind].varies)
-        return said->spans[shapes[kind].scatters ? to : 0];
-    size_t index = shapes[kind].scatters ? (size_t)to : 0;
+        return said->spans[shapes[kind].scatters ? which : 0];
+    size_t index = shapes[kind].scatters ? (size_t)which : 0;
     if (kind == WM_CALL_ALLGATHER && said->in_place)
         index = (size_t)from;
     return (wm_span_t){index * said->block, said->block};
@@ -134,15 +167,23 @@ wants(const void *context, int from, int to)
 {
     const wm_part_t *part = context;
     const wm_coll_t *call = part->call;
+    int which = from - wm_comm_group(part->comm, from).first;
     (void)to;
     if (!receives(part)
         || (shapes[call->kind].rooted && shapes[call->kind].scatters
-            && from != call->root))
+            && from != part->root))
         return (wm_span_t){0, 0};
     if (call->receives != NULL)
-        return call->receives[from];
-    size_t index = shapes[call->kind].gathers ? (size_t)from : 0;
+        return call->receives[which];
+    size_t index = shapes[call->kind].gathers ? (size_t)which : 0;
     return (wm_span_t){index * part->want, part->want};
+}
+
+// Between groups not all do.
+static bool
+takes_part(const wm_part_t *part)
+{
+    return sends(part) || receives(part);
 }
 
 static bool
@@ -157,7 +198,7 @@ size_t
 wm_part_nbytes(const wm_part_t *part)
 {
     const wm_said_t *said = &part->native.said;
-    size_t ranks = (size_t)part->comm->size;
+    size_t ranks = (size_t)others_of(part).count;
     return WM_SAID_BYTES
            + (said->gaps == WM_SAID_GAPS_EACH ? ranks * sizeof *said->each
               : says_spans(part)              ? ranks * sizeof *said->spans
@@ -172,11 +213,14 @@ wm_part_say(wm_part_t *part)
     said->kind = (uint8_t)part->type;
     said->op = (uint8_t)part->op;
     said->root = call->root;
+    if (!takes_part(part))
+        return;
+    size_t spoken = (size_t)others_of(part).count * sizeof *said->spans;
     said->block = part->block = block_of(part);
     said->in_place = is_in_place(part);
     part->want = part->block;
     if (says_spans(part))
-        memset(said->spans, 0, (size_t)part->comm->size * sizeof *said->spans);
+        memset(said->spans, 0, spoken);
     if (call->kind == WM_CALL_REDUCE_SCATTER) {
         const wm_buffer_t *all = call->send != NULL ? call->send
                                                     : call->receive;
@@ -191,75 +235,144 @@ wm_part_say(wm_part_t *part)
     if (is_in_place(part) && shapes[call->kind].scatters)
         spans = call->receives;
     if (spans != NULL)
-        memcpy(said->spans, spans, (size_t)part->comm->size * sizeof *spans);
+        memcpy(said->spans, spans, spoken);
     else if (is_in_place(part)) // Allgatherv: where it receives its own
         said->spans[0] = call->receives[part->comm->rank];
     else
         said->spans[0] = (wm_span_t){0, call->send->nbytes};
 }
 
-// Where in what all reduce the block of a rank begins, as they said.
+// The bytes of the blocks of some ranks, as they said.
 static size_t
-block_at(const wm_part_t *part, int rank)
+blocks_until(const wm_part_t *part, int first, int end)
 {
-    size_t at = 0;
-    for (int before = 0; before < rank; ++before) {
-        const wm_said_t *said = wm_agree_said(part->native.gates, before);
-        at += said->block;
+    size_t nbytes = 0;
+    for (int rank = first; rank < end; ++rank) {
+        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        nbytes += said->block;
     }
-    return at;
+    return nbytes;
 }
 
 // Of Reduce_scatter: all blocks are what each rank gives.
 static int
 compare_blocks(const wm_part_t *part, wm_error_t *err)
 {
-    size_t total = block_at(part, part->comm->size);
-    for (int rank = 0; rank < part->comm->size; ++rank) {
+    const wm_comm_t *comm = part->comm;
+    const wm_said_t *first = wm_agree_said(part->native.gates, 0);
+    for (int rank = 0; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
-        if (said->spans[0].nbytes != total)
+        wm_ranks_t group = wm_comm_group(comm, rank);
+        size_t total = blocks_until(part, group.first,
+                                    group.first + group.count);
+        if (said->spans[0].nbytes != total || first->spans[0].nbytes != total)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                                "rank %d gives %zu bytes, and the ranks "
-                                "receive %zu in all: give the same "
-                                "recvcounts, which add up to what is reduced",
-                                rank, said->spans[0].nbytes, total);
+                                "%s gives %zu bytes, and the ranks receive "
+                                "%zu in all: give the same recvcounts, which "
+                                "add up to what is reduced",
+                                wm_comm_name(comm, rank).text,
+                                said->spans[0].nbytes, total);
     }
     return 0;
 }
 
-int
-wm_part_compare(const wm_part_t *part, wm_error_t *err)
+// The root is what the greatest gives: between groups those that share one
+// with it give none.
+static int
+compare_roots(wm_part_t *part, wm_error_t *err)
 {
-    const wm_coll_t *call = part->call;
+    const wm_comm_t *comm = part->comm;
     const wm_said_t *first = wm_agree_said(part->native.gates, 0);
-    for (int rank = 1; rank < part->comm->size; ++rank) {
+    part->root = first->root;
+    for (int rank = 1; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
-        if (said->root != first->root)
+        if (comm->split == 0 && said->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
                                 "rank 0 gives the root %d, rank %d the root "
                                 "%d: all must give the same",
                                 first->root, rank, said->root);
+        part->root = said->root > part->root ? said->root : part->root;
+    }
+    int own = wm_comm_group(comm, part->root).first;
+    bool known = part->root >= 0 || !shapes[part->call->kind].rooted;
+    for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
+        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        bool gives = rank == part->root
+                     || wm_comm_group(comm, rank).first != own;
+        known = said->root == (gives ? part->root : -1);
+    }
+    return known ? 0
+                 : wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
+                                "the ranks give different roots: give "
+                                "MPI.ROOT on the root, MPI.PROC_NULL on the "
+                                "others of its group, and its rank there in "
+                                "the other group");
+}
+
+// Who gives what a rank is to give as well. Of what two groups exchange each
+// has its own.
+static int
+model_of(const wm_part_t *part, int rank)
+{
+    const wm_shape_t *shape = &shapes[part->call->kind];
+    return part->comm->split > 0 && shape->rooted ? part->root
+           : shape->reduces                       ? 0
+                            : wm_comm_group(part->comm, rank).first;
+}
+
+// Whether that is a block; between groups what is reduced is of all.
+static bool
+is_of_each(const wm_part_t *part)
+{
+    const wm_shape_t *shape = &shapes[part->call->kind];
+    return (shape->scatters || shape->gathers)
+           && (part->comm->split == 0 || !shape->reduces);
+}
+
+static size_t
+bytes_of(const wm_part_t *part, int rank)
+{
+    const wm_shape_t *shape = &shapes[part->call->kind];
+    const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+    bool all = shape->scatters && !is_of_each(part);
+    return said->block
+           * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
+}
+
+int
+wm_part_compare(wm_part_t *part, wm_error_t *err)
+{
+    const wm_coll_t *call = part->call;
+    const wm_comm_t *comm = part->comm;
+    int code = compare_roots(part, err);
+    if (code < 0)
+        return code;
+    for (int rank = 0; rank < comm->size; ++rank) {
+        int model = model_of(part, rank);
+        const wm_said_t *first = wm_agree_said(part->native.gates, model);
+        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        if (shapes[call->kind].rooted && said->root < 0)
+            continue; // it has no part in it
+        wm_rank_name_t name = wm_comm_name(comm, rank);
+        wm_rank_name_t other = wm_comm_name(comm, model);
         if (said->op != first->op)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
-                                "rank %d gives another op than rank 0: all "
-                                "must give the same",
-                                rank);
+                                "%s gives another op than %s: all must give "
+                                "the same",
+                                name.text, other.text);
         if (said->kind != first->kind)
             return wm_error_set(err, WM_ERR_TYPE, 0,
-                                "rank %d gives another element type than rank "
-                                "0: all must give the same",
-                                rank);
+                                "%s gives another element type than %s: all "
+                                "must give the same",
+                                name.text, other.text);
         if (!shapes[call->kind].varies && call->kind != WM_CALL_REDUCE_SCATTER
-            && said->block != first->block)
+            && bytes_of(part, rank) != bytes_of(part, model))
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                                "rank 0 gives %llu bytes%s, rank %d gives "
-                                "%llu: all must give the same",
-                                (unsigned long long)first->block,
-                                shapes[call->kind].scatters
-                                        || shapes[call->kind].gathers
-                                    ? " for each rank"
-                                    : "",
-                                rank, (unsigned long long)said->block);
+                                "%s gives %zu bytes%s, %s gives %zu: all must "
+                                "give the same",
+                                other.text, bytes_of(part, model),
+                                is_of_each(part) ? " for each rank" : "",
+                                name.text, bytes_of(part, rank));
     }
     return call->kind == WM_CALL_REDUCE_SCATTER ? compare_blocks(part, err)
                                                 : 0;
@@ -269,17 +382,21 @@ wm_part_compare(const wm_part_t *part, wm_error_t *err)
 static int
 check_spans(const wm_part_t *part, wm_error_t *err)
 {
+    wm_ranks_t others = others_of(part);
     err->code = 0;
-    for (int rank = 0; rank < part->comm->size; ++rank) {
+    for (int i = 0; i < others.count; ++i) {
+        int rank = others.first + i;
         wm_span_t from = has(part, rank, part->comm->rank);
         wm_span_t into = wants(part, rank, part->comm->rank);
         if (part->call->receive != NULL && receives(part)
             && from.nbytes != into.nbytes)
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                                "rank %d sends %zu bytes to rank %d, which "
-                                "expects %zu: give the same counts",
-                                rank, from.nbytes, part->comm->rank,
-                                into.nbytes);
+            return wm_error_set(
+                err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                "rank %d sends %zu bytes to rank %d%s, which expects %zu: "
+                "give the same counts",
+                i, from.nbytes, part->comm->rank - group_of(part).first,
+                part->comm->split > 0 ? " of the other group" : "",
+                into.nbytes);
     }
     return 0;
 }
@@ -302,11 +419,12 @@ wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
     else if (!shape->reduces)
         wm_plan_exchange(facts, has, wants, context, keeps, plan);
     else if (call->kind == WM_CALL_SCAN || call->kind == WM_CALL_EXSCAN)
-        wm_plan_reduce(facts->rank + (call->kind == WM_CALL_SCAN), 0,
-                       facts->nbytes, plan);
+        wm_plan_reduce(
+            (wm_ranks_t){0, facts->rank + (call->kind == WM_CALL_SCAN)}, 0,
+            facts->nbytes, plan);
     else
-        wm_plan_reduce(gets ? facts->size : 0, shape->scatters ? from : 0,
-                       facts->nbytes, plan);
+        wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0},
+                       shape->scatters ? from : 0, facts->nbytes, plan);
     return true;
 }
 
@@ -316,9 +434,10 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
     const wm_coll_t *call = part->call;
     const wm_shape_t *shape = &shapes[call->kind];
     int rank = part->comm->rank;
+    bool one = call->kind == WM_CALL_BCAST; // what all know the length of
     wm_facts_t facts = {
-        .root = call->root,
-        .nbytes = part->block,
+        .root = part->root,
+        .nbytes = one ? bytes_of(part, part->root) : part->block,
         .element = shape->reduces ? call->size : 1,
     };
     wm_native_facts(&part->native, &facts);
@@ -326,8 +445,8 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
     if (!shape->reduces && call->kind != WM_CALL_BCAST)
         (void)!check_spans(part, wrong);
     size_t from = call->kind == WM_CALL_REDUCE_SCATTER
-                      ? block_at(part, rank)
-                      : (size_t)rank * part->block;
+                      ? blocks_until(part, group_of(part).first, rank)
+                      : (size_t)(rank - group_of(part).first) * part->block;
     return wm_part_choose(call, &facts, from, has, wants, part, plan);
 }
 
@@ -343,7 +462,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
     part->block = part->want = 0;
     wm_native_init(&part->native, comm, gates);
     if (!call->on_device
-        || (shapes[kind].reduces
+        || (shapes[kind].reduces && takes_part(part)
             && !wm_half_reduces(call->type, call->size, call->op, &part->type,
                                 &part->op)))
         return 0;
@@ -387,7 +506,7 @@ wm_part_ride(wm_part_t *part, size_t *nbytes)
     if (!call->on_host || shapes[call->kind].varies || is_in_place(part)
         || (receives(part) && call->receive == NULL)
         || (sent != NULL && sent->nbytes + ride_at(part) > sizeof said->bytes)
-        || (shapes[call->kind].reduces
+        || (shapes[call->kind].reduces && takes_part(part)
             && !wm_half_reduces(call->type, call->size, call->op, &part->type,
                                 &part->op)))
         return false;
@@ -403,15 +522,19 @@ wm_part_ride(wm_part_t *part, size_t *nbytes)
 }
 
 int
-wm_part_take(const wm_part_t *part, wm_error_t *err)
+wm_part_take(wm_part_t *part, wm_error_t *err)
 {
     const wm_coll_t *call = part->call;
     wm_plan_t plan;
-    wm_error_t none;
+    wm_error_t wrong;
     int code = wm_part_compare(part, err);
     if (code < 0)
         return code;
-    (void)wm_part_plan(part, &plan, &none);
+    (void)wm_part_plan(part, &plan, &wrong);
+    if (wrong.code < 0) { // of all blocks between groups, so all see it
+        *err = wrong;
+        return wrong.code;
+    }
     for (int i = 0; i < plan.count; ++i) {
         const wm_move_t *move = &plan.moves[i];
         const void *sources[WM_REDUCE_SOURCES];

@@ -13,6 +13,7 @@ typedef struct {
     wm_native_t native;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
+    int root;     // as they have told
     size_t block; // of what this rank sends, or receives
     size_t want;  // of what it receives
 } wm_part_t;
@@ -36,9 +37,9 @@ wm_part_nbytes(const wm_part_t *part);
 bool
 wm_part_ride(wm_part_t *part, size_t *nbytes);
 
-// What all must say alike, which all see.
+// What all must say alike, which all see; and who the root is.
 WM_MUST_CHECK int
-wm_part_compare(const wm_part_t *part, wm_error_t *err);
+wm_part_compare(wm_part_t *part, wm_error_t *err);
 
 // False where there is none, on all ranks. `wrong` is what this rank alone
 // sees to be wrong, code 0: nothing.
@@ -47,7 +48,7 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong);
 
 // All have said what they send: takes it from there.
 WM_MUST_CHECK int
-wm_part_take(const wm_part_t *part, wm_error_t *err);
+wm_part_take(wm_part_t *part, wm_error_t *err);
 
 // What a rank does of a call: `from` is where its block begins in what all
 // reduce; `has` and `wants` tell of other ranks' blocks. False where the facts
@@ -57,6 +58,7 @@ wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
                wm_spans_t has, wm_spans_t wants, const void *context,
                wm_plan_t *plan);
 
+// Between groups who shares one with the root does neither.
 bool
 wm_part_sends(const wm_coll_t *call, int rank);
 

@@ -10,9 +10,11 @@ static wm_spread_move_t
 move_of(const wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
+    const wm_comm_t *comm = native->comm;
     const wm_said_t *said = wm_agree_said(native->gates, move->first);
+    int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
-        .gaps = wm_said_gaps(said, native->comm->rank),
+        .gaps = wm_said_gaps(said, index),
         .origin = run->places[move->result][move->first],
         .from = move->from,
         .pattern = native->landing == NULL ? native->gaps : NULL,
@@ -45,7 +47,7 @@ static bool
 is_pulled(const wm_native_run_t *run, const wm_move_t *move, wm_pull_t *pull)
 {
     wm_spread_move_t one = move_of(run, move);
-    if (move->count > 1 || move->spread || !wm_spread_is_dense(&one))
+    if (move->count > 1 || move->to.count > 0 || !wm_spread_is_dense(&one))
         return false;
     *pull = (wm_pull_t){
         .dst = one.target + one.into,
@@ -68,7 +70,7 @@ sort(const wm_native_run_t *run, phase_t *phase)
         if (move->phase != run->phase)
             continue;
         if (!is_pulled(run, move, pull)) {
-            phase->kernel = move->count > 1 || move->spread;
+            phase->kernel = move->count > 1 || move->to.count > 0;
             phase->alone[phase->others++] = move;
         }
         else if (pull->dst != pull->src) {
@@ -90,7 +92,7 @@ targets_of(const wm_native_run_t *run, const wm_move_t *move, void **targets)
 {
     const wm_comm_t *comm = run->native->comm;
     int count = 0;
-    if (!move->spread) {
+    if (move->to.count == 0) {
         targets[0] = run->native->target + move->into;
         return 1;
     }
@@ -137,7 +139,7 @@ enqueue(const wm_native_run_t *run, const wm_move_t *move,
     const wm_native_t *native = run->native;
     computed_t computed;
     wm_spread_move_t one = move_of(run, move);
-    if (move->count == 1 && !move->spread)
+    if (move->count == 1 && move->to.count == 0)
         return wm_spread_move(&one, native->device, native->into.stream, err);
     compute(run, move, signal, &computed);
     return wm_reduce_enqueue(native->device, &computed.reduction,

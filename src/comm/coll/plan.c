@@ -30,48 +30,48 @@ wm_plan_part(size_t nbytes, size_t element, int parts, int index)
 bool
 wm_move_reaches(const wm_move_t *move, int rank)
 {
-    return move->count > 1 || rank != move->first;
+    int index = rank - move->to.first;
+    return index >= 0 && index < move->to.count
+           && (move->count > 1 || rank != move->first);
 }
 
-// All of it out of all.
-static void
-reduce_all(const wm_facts_t *facts, wm_plan_t *plan)
+// What a rank of the group has a part of: out of all.
+static wm_move_t
+part_of(const wm_facts_t *facts, int rank)
 {
-    add(plan, &(wm_move_t){.count = facts->size, .nbytes = facts->nbytes});
-    plan->phases = 1;
+    int parts = facts->group.count, index = rank - facts->group.first;
+    size_t at = wm_plan_part(facts->nbytes, facts->element, parts, index);
+    size_t end = wm_plan_part(facts->nbytes, facts->element, parts, index + 1);
+    return (wm_move_t){.first = facts->sources.first,
+                       .count = facts->sources.count,
+                       .from = at,
+                       .into = at,
+                       .nbytes = end - at};
 }
 
-// Each its part out of all, and to all.
+// Each its part, and to all.
 static void
 reduce_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    size_t at = wm_plan_part(facts->nbytes, facts->element, facts->size,
-                             facts->rank);
-    size_t end = wm_plan_part(facts->nbytes, facts->element, facts->size,
-                              facts->rank + 1);
-    add(plan, &(wm_move_t){.count = facts->size,
-                           .spread = true,
-                           .from = at,
-                           .into = at,
-                           .nbytes = end - at});
+    wm_move_t move = part_of(facts, facts->rank);
+    begin(plan);
+    move.to = facts->group;
+    add(plan, &move);
     plan->spreads = true;
     plan->phases = 1;
 }
 
-// Each its part out of all, then the others' parts out of their results.
+// Each its part, then the others' parts out of their results.
 static void
 reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    for (int i = 0; i < facts->size; ++i) {
-        int rank = (facts->rank + i) % facts->size; // not all from one
-        size_t at = wm_plan_part(facts->nbytes, facts->element, facts->size,
-                                 rank);
-        size_t end = wm_plan_part(facts->nbytes, facts->element, facts->size,
-                                  rank + 1);
-        wm_move_t move = {.from = at, .into = at, .nbytes = end - at};
-        if (i == 0)
-            move.count = facts->size;
-        else {
+    wm_ranks_t group = facts->group;
+    int index = facts->rank - group.first;
+    begin(plan);
+    for (int i = 0; i < group.count; ++i) {
+        int rank = group.first + (index + i) % group.count; // not all from one
+        wm_move_t move = part_of(facts, rank);
+        if (i > 0) {
             move.phase = 1;
             move.first = rank;
             move.count = 1;
@@ -79,26 +79,29 @@ reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
         }
         add(plan, &move);
     }
-    plan->phases = facts->size > 1 ? 2 : 1;
+    plan->phases = group.count > 1 ? 2 : 1;
 }
 
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    size_t size = (size_t)facts->size;
-    size_t once = (size - 1) * facts->nbytes; // that come over the links
-    size_t twice = size > 1 ? 2 * once / size : 0;
-    bool writable = facts->writable && size > 1;
+    int one = facts->sources.count, other = facts->group.count;
+    size_t least = (size_t)(one < other ? one : other);
+    size_t most = (size_t)(one < other ? other : one);
+    most -= facts->sources.first == facts->group.first; // its own is here
+    // That come over the links to a rank, of two groups in the smaller one.
+    size_t once = most * facts->nbytes;
+    size_t twice = (most + least - 1) * facts->nbytes / least;
+    bool writable = facts->writable && least > 1;
     // Of two ranks as much comes, but half of it is written, not read, and a
     // link does both at once.
     bool spreads = writable
                    && (once > twice + facts->points.meeting
                        || facts->nbytes > facts->points.meeting);
-    begin(plan);
     if (!facts->aliased && !spreads
         && (writable || !facts->readable
             || once <= twice + facts->points.phase))
-        reduce_all(facts, plan);
+        wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
     else if (writable)
         reduce_and_spread(facts, plan);
     else if (facts->readable)
@@ -108,61 +111,89 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     return true;
 }
 
+// Who but the root takes what it has, in a row that begins behind it.
+static int
+count_takers(const wm_facts_t *facts)
+{
+    int before = facts->root - facts->takers.first;
+    return facts->takers.count - (before >= 0 && before < facts->takers.count);
+}
+
+static int
+taker(const wm_facts_t *facts, int index)
+{
+    wm_ranks_t all = facts->takers;
+    return all.first + (facts->root + 1 + index) % all.count;
+}
+
+static bool
+takes(const wm_facts_t *facts, int *index)
+{
+    int count = count_takers(facts);
+    *index = 0;
+    while (*index < count && taker(facts, *index) != facts->rank)
+        ++*index;
+    return *index < count;
+}
+
+// The part of what the root has that one of them takes.
+static wm_move_t
+part_of_root(const wm_facts_t *facts, int index)
+{
+    int parts = count_takers(facts);
+    size_t at = wm_plan_part(facts->nbytes, 1, parts, index);
+    size_t end = wm_plan_part(facts->nbytes, 1, parts, index + 1);
+    return (wm_move_t){.first = facts->root,
+                       .count = 1,
+                       .from = at,
+                       .into = at,
+                       .nbytes = end - at};
+}
+
 // Large ones leave the root once: each of the others takes a part, and the
 // other parts of those who have them.
 static void
-scatter_and_gather(const wm_facts_t *facts, wm_plan_t *plan)
+scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
-    int takers = facts->size - 1;
-    int own = (facts->rank - facts->root - 1 + facts->size) % facts->size;
+    int takers = count_takers(facts);
     for (int i = 0; i < takers; ++i) {
         int which = (own + i) % takers;
-        size_t at = wm_plan_part(facts->nbytes, 1, takers, which);
-        size_t end = wm_plan_part(facts->nbytes, 1, takers, which + 1);
-        add(plan, &(wm_move_t){
-                      .phase = i > 0,
-                      .first = i > 0 ? (facts->root + 1 + which) % facts->size
-                                     : facts->root,
-                      .count = 1,
-                      .result = i > 0,
-                      .from = at,
-                      .into = at,
-                      .nbytes = end - at,
-                  });
+        wm_move_t move = part_of_root(facts, which);
+        if (i > 0) {
+            move.phase = 1;
+            move.first = taker(facts, which);
+            move.result = true;
+        }
+        add(plan, &move);
     }
 }
 
 // Likewise, each writing its part to all of them.
 static void
-scatter_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
+scatter_and_spread(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
-    int takers = facts->size - 1;
-    int own = (facts->rank - facts->root - 1 + facts->size) % facts->size;
-    size_t at = wm_plan_part(facts->nbytes, 1, takers, own);
-    size_t end = wm_plan_part(facts->nbytes, 1, takers, own + 1);
-    add(plan, &(wm_move_t){.first = facts->root,
-                           .count = 1,
-                           .spread = true,
-                           .from = at,
-                           .into = at,
-                           .nbytes = end - at});
+    wm_move_t move = part_of_root(facts, own);
+    move.to = facts->takers;
+    add(plan, &move);
 }
 
 void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    size_t takers = (size_t)facts->size - 1;
+    int takers = count_takers(facts), own;
     bool spreads = takers > 1 && facts->writable
-                   && (takers - 1) * facts->nbytes > facts->points.meeting;
+                   && (size_t)(takers - 1) * facts->nbytes
+                          > facts->points.meeting;
     bool parts = takers > 1 && !spreads && facts->readable
                  && facts->nbytes > facts->points.phase;
+    bool gets = takes(facts, &own);
     begin(plan);
     plan->spreads = spreads;
-    if (facts->rank != facts->root && spreads)
-        scatter_and_spread(facts, plan);
-    else if (facts->rank != facts->root && parts)
-        scatter_and_gather(facts, plan);
-    else if (facts->rank != facts->root)
+    if (gets && spreads)
+        scatter_and_spread(facts, own, plan);
+    else if (gets && parts)
+        scatter_and_gather(facts, own, plan);
+    else if (gets)
         add(plan, &(wm_move_t){.first = facts->root,
                                .count = 1,
                                .nbytes = facts->nbytes});
@@ -173,9 +204,11 @@ void
 wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
                  const void *context, bool keeps, wm_plan_t *plan)
 {
+    wm_ranks_t sources = facts->sources;
+    int own = facts->rank - facts->group.first;
     begin(plan);
-    for (int i = keeps; i < facts->size; ++i) {
-        int rank = (facts->rank + i) % facts->size; // not all from one
+    for (int i = keeps; i < sources.count; ++i) {
+        int rank = sources.first + (own + i) % sources.count; // not all one's
         wm_span_t from = has(context, rank, facts->rank);
         wm_span_t into = wants(context, rank, facts->rank);
         add(plan, &(wm_move_t){.first = rank,
@@ -188,11 +221,13 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
 }
 
 void
-wm_plan_reduce(int count, size_t from, size_t nbytes, wm_plan_t *plan)
+wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan)
 {
     begin(plan);
-    if (count > 0)
-        add(plan,
-            &(wm_move_t){.count = count, .from = from, .nbytes = nbytes});
+    if (ranks.count > 0)
+        add(plan, &(wm_move_t){.first = ranks.first,
+                               .count = ranks.count,
+                               .from = from,
+                               .nbytes = nbytes});
     plan->phases = 1;
 }

@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 #include "comm/coll/points.h"
-#include "comm/node/gate.h"
+#include "comm/comm/comm.h"
 
 #define WM_PLAN_MOVES (2 * WM_GATE_RANKS)
 #define WM_PLAN_PHASES 2
@@ -21,9 +21,10 @@ typedef struct {
     int phase;
     int first, count; // ranks, one after the other; one: it is copied
     bool result;      // out of what they have received, not of what they send
-    bool spread; // into what all receive, but for who has it (first, of 1)
-    size_t from; // into that memory
-    size_t into; // into what this rank receives
+    wm_ranks_t to;    // into what these receive, but for who has it (first, of
+                      // 1); none: into what this rank does
+    size_t from;      // into that memory
+    size_t into;      // into what this rank receives
     size_t nbytes;
 } wm_move_t;
 
@@ -34,12 +35,15 @@ typedef struct {
 } wm_plan_t;
 
 typedef struct {
-    int rank, size, root;
-    size_t nbytes;  // of the vector, or of the block of one rank
-    size_t element; // what is reduced must not be cut
-    bool aliased;   // a rank receives where others read what it sends
-    bool readable;  // what each rank has received can be read by all
-    bool writable;  // and be written where it is to be in the end
+    int rank, root;
+    wm_ranks_t sources; // of whose data this rank gets its own
+    wm_ranks_t group;   // who do of the same, itself among them
+    wm_ranks_t takers;  // of what the root has, it may be among them
+    size_t nbytes;      // of the vector, or of the block of one rank
+    size_t element;     // what is reduced must not be cut
+    bool aliased;       // a rank receives where others read what it sends
+    bool readable;      // what each rank has received can be read by all
+    bool writable;      // and be written where it is to be in the end
     wm_points_t points;
 } wm_facts_t;
 
@@ -55,7 +59,7 @@ typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 size_t
 wm_plan_part(size_t nbytes, size_t element, int parts, int index);
 
-// Whether a move that is spread goes to a rank.
+// Whether a move goes to a rank that has it spread.
 bool
 wm_move_reaches(const wm_move_t *move, int rank);
 
@@ -72,8 +76,8 @@ void
 wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
                  const void *context, bool keeps, wm_plan_t *plan);
 
-// The same part of the first `count` ranks is reduced.
+// The same part of some ranks is reduced.
 void
-wm_plan_reduce(int count, size_t from, size_t nbytes, wm_plan_t *plan);
+wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan);
 
 #endif

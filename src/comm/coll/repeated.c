@@ -54,8 +54,9 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
     bool left = wm_gate_left() > GATES_LEFT;
     wm_engine_unlock();
     return left && call != NULL && call->on_device
-           && wm_native_is_reached(comm)
+           && wm_native_is_reached(comm->whole)
            && (!wm_coll_shape(call->kind)->reduces
+               || (call->send == NULL && call->receive == NULL)
                || wm_half_reduces(call->type, call->size, call->op, &type,
                                   &op));
 }
@@ -71,7 +72,7 @@ agree(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
         .code = failed,
         .stages = !able,
     };
-    int code = wm_agreement_make(comm, &agreement, err);
+    int code = wm_agreement_make(comm->whole, &agreement, err);
     return code < 0 ? code : agreement.stages;
 }
 
@@ -81,20 +82,16 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
                  wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
-    int inter = 0;
     free_ended();
-    int code = always ? wm_mpi_check(MPI_Comm_test_inter(comm->data, &inter),
-                                     "MPI_Comm_test_inter", err)
+    int code = always ? 0
                       : agree(comm, kind, is_able(comm, call), failed, err);
-    if (code == 0 && inter)
-        return 1;
     if (code == 0)
         code = wm_near_clone(comm->data, comm->match, &made, err);
     if (code != 0)
         return code;
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);
-    if (code == 0 && (always || (*own)->gates != NULL)) {
+    if (code == 0 && (always || (*own)->whole->gates != NULL)) {
         *handle = made;
         return 0;
     }

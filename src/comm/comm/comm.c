@@ -33,6 +33,8 @@ free_comm(wm_comm_t *comm)
     free(comm->gates);
     for (int i = 0; i < WM_GATE_ASIDE; ++i)
         free(comm->aside[i]);
+    if (comm->whole != NULL && comm->whole != comm)
+        free_comm(comm->whole);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
@@ -373,6 +375,64 @@ make_parts(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
+// Of both groups, as MPI merges them: one after the other, in their order.
+static int
+make_whole(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_comm_t *whole = calloc(1, sizeof *whole);
+    int own = 0;
+    if (whole == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    comm->whole = whole;
+    whole->whole = whole;
+    whole->owner = comm;
+    whole->user = whole->match = whole->data = MPI_COMM_NULL;
+    whole->tag_limit = comm->tag_limit;
+    int code = wm_mpi_check(MPI_Intercomm_merge(comm->match, 0, &whole->match),
+                            "MPI_Intercomm_merge", err);
+    if (code < 0)
+        return code;
+    MPI_Comm_set_errhandler(whole->match, MPI_ERRORS_RETURN);
+    MPI_Comm_size(comm->match, &own);
+    MPI_Comm_rank(whole->match, &whole->rank);
+    whole->size = own + comm->size;
+    whole->split = whole->rank == comm->rank ? own : comm->size;
+    code = wm_mpi_check(
+        MPI_Comm_split(whole->match, 0, whole->rank, &whole->data),
+        "MPI_Comm_split", err);
+    if (code < 0)
+        return code;
+    MPI_Comm_set_errhandler(whole->data, MPI_ERRORS_RETURN);
+    return exchange(whole, false, err);
+}
+
+wm_ranks_t
+wm_comm_group(const wm_comm_t *comm, int rank)
+{
+    return rank < comm->split
+               ? (wm_ranks_t){0, comm->split}
+               : (wm_ranks_t){comm->split, comm->size - comm->split};
+}
+
+wm_ranks_t
+wm_comm_others(const wm_comm_t *comm, int rank)
+{
+    return wm_comm_group(comm, comm->split == 0     ? rank
+                               : rank < comm->split ? comm->split
+                                                    : 0);
+}
+
+wm_rank_name_t
+wm_comm_name(const wm_comm_t *comm, int rank)
+{
+    wm_rank_name_t name;
+    wm_ranks_t group = wm_comm_group(comm, rank);
+    bool remote = group.first != wm_comm_group(comm, comm->rank).first;
+    snprintf(name.text, sizeof name.text, "rank %d%s", rank - group.first,
+             remote ? " of the other group" : "");
+    return name;
+}
+
 int
 wm_comm_last_number(const wm_comm_t *comm)
 {
@@ -448,6 +508,10 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         comm->tag_limit = found ? *limit : 32767;
         code = exchange(comm, inter != 0, err);
     }
+    if (code == 0 && inter)
+        code = make_whole(comm, err);
+    else
+        comm->whole = comm;
     wm_hooks.met(watch);
     if (code == 0)
         code = make_parts(comm, err);

@@ -20,6 +20,11 @@ typedef struct wm_trail wm_trail_t;
 typedef struct wm_slabs wm_slabs_t;
 typedef struct wm_later wm_later_t;
 
+// One after the other.
+typedef struct {
+    int first, count;
+} wm_ranks_t;
+
 typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
     uint64_t id;          // the same on all ranks of an intracommunicator
@@ -55,7 +60,11 @@ typedef struct wm_comm {
     // wildcard of the user's looks, and so are partitioned messages, with the
     // upper half of the numbers. It shares peers and sequences.
     struct wm_comm *parts;
-    struct wm_comm *owner; // of parts; itself otherwise
+    // Who take part in its collectives: itself; of an intercommunicator both
+    // groups, one of which is the first `split` ranks.
+    struct wm_comm *whole;
+    int split;             // of such a one; else 0
+    struct wm_comm *owner; // of parts, of both groups; itself otherwise
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what
@@ -67,6 +76,22 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 // What is behind a handle, NULL when nothing. Cheap.
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
+
+// Of a `whole`: the group of a rank, and with whom it exchanges something in
+// collectives, which is the other group; of an intracommunicator all.
+wm_ranks_t
+wm_comm_group(const wm_comm_t *comm, int rank);
+
+wm_ranks_t
+wm_comm_others(const wm_comm_t *comm, int rank);
+
+// A rank as the user of this one knows it.
+typedef struct {
+    char text[48];
+} wm_rank_name_t;
+
+wm_rank_name_t
+wm_comm_name(const wm_comm_t *comm, int rank);
 
 // For who may begin something on it after the user has freed its handle, until
 // it is released. Any thread.

@@ -89,7 +89,7 @@ wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err)
                ? wm_error_set(err, WM_ERR_MPI, MPIX_ERR_REVOKED,
                               "the communicator was revoked")
                : wm_error_set(err, WM_ERR_MPI, MPIX_ERR_PROC_FAILED,
-                              "rank %d has died", rank);
+                              "%s has died", wm_comm_name(comm, rank).text);
 }
 
 bool

@@ -19,7 +19,7 @@
 static bool
 is_of(const wm_op_t *op, const wm_comm_t *comm)
 {
-    return comm == NULL || op->comm == comm;
+    return comm == NULL || op->comm == comm || op->comm == comm->whole;
 }
 
 // Whether who is to receive it still may. Of a peer without a segment that
@@ -161,7 +161,8 @@ bool
 wm_drain_is_used(const wm_comm_t *comm)
 {
     const wm_op_t *op = wm_engine_first();
-    while (op != NULL && op->comm != comm && op->comm != comm->parts)
+    while (op != NULL && op->comm != comm && op->comm != comm->parts
+           && op->comm != comm->whole)
         op = op->next;
     return op != NULL;
 }

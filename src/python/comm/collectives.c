@@ -36,7 +36,7 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     enter("Barrier", NULL);
-    WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm, &err));
+    WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
     return wm_py_none(code, &err);
 }
 

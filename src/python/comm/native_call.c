@@ -1,310 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/native_call.h"
 
-#include <string.h>
-
 #include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
-#include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
-#include "python/comm/reduced.h"
 #include "python/message/channel.h"
-#include "python/message/datatype.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
-
-// Arguments in their order, and how the buffers are made of blocks.
-static const struct {
-    const char *names[5];
-    int count, required;
-    wm_form_t sends, receives;
-    bool elsewhere; // the blocking form is in collectives.c
-    bool near;      // of neighbours
-} calls[WM_CALL_KINDS] = {
-    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE, true},
-    [WM_CALL_ALLREDUCE] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE, true},
-    [WM_CALL_GATHER] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_EQUAL},
-    [WM_CALL_GATHERV] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_VARYING},
-    [WM_CALL_SCATTER] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_EQUAL, WM_WHOLE},
-    [WM_CALL_SCATTERV] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_VARYING, WM_WHOLE},
-    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL},
-    [WM_CALL_ALLGATHERV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING},
-    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL},
-    [WM_CALL_ALLTOALLV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
-    [WM_CALL_ALLTOALLW] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
-    [WM_CALL_NEIGHBOR_ALLGATHER] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .near = true},
-    [WM_CALL_NEIGHBOR_ALLGATHERV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING, .near = true},
-    [WM_CALL_NEIGHBOR_ALLTOALL] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .near = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING, .near = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLW] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE, .near = true},
-    [WM_CALL_REDUCE] =
-        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_REDUCE_SCATTER_BLOCK] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_EQUAL, WM_WHOLE},
-    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_EXSCAN] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_REDUCE_SCATTER] =
-        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WM_WHOLE, WM_WHOLE},
-};
-
-wm_call_kind_t
-wm_py_native_kind(const char *name, bool begins)
-{
-    for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0 && (begins || !calls[kind].elsewhere)
-            && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
-            return (wm_call_kind_t)kind;
-    return WM_CALL_UNKNOWN;
-}
-
-int
-wm_py_native_count(wm_call_kind_t kind)
-{
-    return calls[kind].count;
-}
-
-static bool
-is_nothing(PyObject *value)
-{
-    return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
-}
-
-typedef wm_py_asked_t asked_t;
-
-static bool
-is_all(const wm_coll_t *call, bool on_device)
-{
-    const wm_buffer_t *sides[] = {call->send, call->receive};
-    for (int i = 0; i < 2; ++i)
-        if (sides[i] != NULL
-            && (wm_buffer_on_device(sides[i]) != on_device
-                || (!on_device
-                    && sides[i]->producer.kind != WM_PRODUCER_NONE)))
-            return false;
-    return true;
-}
-
-// The counts of Reduce_scatter, which mpi4py finds itself where there are none
-// and it is not in place.
-static int
-read_counts(PyObject *value, const wm_comm_t *comm, asked_t *asked)
-{
-    wm_side_t *received = &asked->received;
-    const wm_message_t *message = &received->message;
-    const wm_message_t *all = asked->sent.given ? &asked->sent.message
-                                                : message;
-    size_t total = 0;
-    if (!received->given)
-        return -1;
-    if (value == NULL || value == Py_None)
-        return asked->sent.given ? 0 : -1;
-    PyObject *counts = PySequence_Tuple(value);
-    if (counts == NULL || PyTuple_GET_SIZE(counts) != comm->size) {
-        Py_XDECREF(counts);
-        return -1;
-    }
-    for (int rank = 0; rank < comm->size; ++rank) {
-        Py_ssize_t count = PyNumber_AsSsize_t(PyTuple_GET_ITEM(counts, rank),
-                                              PyExc_OverflowError);
-        size_t nbytes = count > 0 ? (size_t)count * message->size : 0;
-        if (count < 0 || nbytes > all->buffer.nbytes)
-            total = SIZE_MAX / 2; // not what is given
-        received->spans[rank] = (wm_span_t){total, nbytes};
-        total += nbytes;
-    }
-    Py_DECREF(counts);
-    if (PyErr_Occurred() || total != all->buffer.nbytes
-        || (asked->sent.given
-            && received->spans[comm->rank].nbytes != message->buffer.nbytes))
-        return -1;
-    received->varies = true;
-    return 0;
-}
-
-// Whether mpi4py takes the two for what is reduced.
-static bool
-is_reduced(wm_call_kind_t kind, const asked_t *asked, size_t ranks)
-{
-    const wm_message_t *sent = &asked->sent.message;
-    const wm_message_t *received = &asked->received.message;
-    size_t blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK ? ranks : 1;
-    if ((asked->sent.given && wm_py_reduced_is_bytes(sent))
-        || (asked->received.given && wm_py_reduced_is_bytes(received)))
-        return false;
-    return !asked->sent.given || !asked->received.given
-           || (sent->type == received->type
-               && (kind == WM_CALL_REDUCE_SCATTER
-                   || sent->buffer.nbytes
-                          == blocks * received->buffer.nbytes));
-}
-
-// MPI may be given what a datatype counts, packed.
-static void
-name_elements(wm_coll_t *call)
-{
-    MPI_Datatype element = wm_py_datatype_element(call->type);
-    wm_extent_t of = {.size = 1};
-    if (element == MPI_DATATYPE_NULL
-        || wm_py_datatype_measure(element, "buffer", &of) < 0)
-        PyErr_Clear();
-    else
-        call->type = element;
-    call->size = (size_t)of.size;
-}
-
-// On streams a rank may be a neighbour twice.
-static int
-find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
-          wm_near_t *destinations)
-{
-    wm_error_t err;
-    bool found;
-    WM_PY_UNLOCKED(found = wm_near_find(comm, sources, destinations));
-    if (found && !on_stream)
-        found = wm_near_are_different(sources)
-                && wm_near_are_different(destinations);
-    if (!found && on_stream) {
-        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
-                     "the communicator has no topology, or more than %d "
-                     "neighbours: give one of Create_cart, Create_graph or "
-                     "Create_dist_graph",
-                     WM_GATE_RANKS);
-        wm_py_raise(&err);
-    }
-    return found ? 0 : -1;
-}
-
-// Fills what is asked for; -1, maybe with an exception, where MPI is to read
-// it.
-static int
-read_call(wm_call_kind_t kind, const wm_comm_t *comm, PyObject *const *args,
-          Py_ssize_t given, PyObject *keywords, asked_t *asked)
-{
-    PyObject *values[5] = {NULL};
-    wm_coll_t *call = &asked->call;
-    int count = calls[kind].count;
-    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
-                        calls[kind].required, args, given, keywords, values)
-        < 0)
-        return -1;
-    call->root = -1;
-    call->op = MPI_SUM;
-    bool rooted = strcmp(calls[kind].names[count - 1], "root") == 0;
-    bool scattered = kind == WM_CALL_REDUCE_SCATTER;
-    int op = scattered ? 3 : 2;
-    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
-    if (rooted) {
-        call->root = 0;
-        if (wm_py_argument_int(values[count - 1], "root", &call->root) < 0
-            || call->root < 0 || call->root >= comm->size)
-            return -1;
-    }
-    if (reduces && values[op] != NULL
-        && wm_py_mpi_op(values[op], "op", &call->op) < 0)
-        return -1;
-    bool root = !rooted || call->root == comm->rank;
-    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
-                    || kind == WM_CALL_BCAST;
-    if (kind == WM_CALL_BCAST) { // one buffer
-        values[1] = root ? NULL : values[0];
-        values[0] = root ? values[0] : NULL;
-    }
-    wm_near_t sources, destinations;
-    bool near = calls[kind].near;
-    if (near
-        && (find_near(comm, asked->sent.contiguous, &sources, &destinations)
-                < 0
-            || is_nothing(values[0]) || is_nothing(values[1])))
-        return -1;
-    // In place it has a block for each, too.
-    wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
-                                 && is_nothing(values[0])
-                             ? WM_EQUAL
-                             : calls[kind].receives;
-    if (is_nothing(values[0])
-            ? root && is_nothing(values[1])
-            : (root || !scatters)
-                  && wm_py_side_read(values[0], false, reduces,
-                                     calls[kind].sends, comm->size,
-                                     near ? &destinations : NULL, &asked->sent)
-                         < 0)
-        return -1;
-    if (is_nothing(values[1])) {
-        if (root && !scatters)
-            return -1;
-    }
-    else if ((root || scatters)
-             && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
-             && wm_py_side_read(values[1], true, reduces, receives, comm->size,
-                                near ? &sources : NULL, &asked->received)
-                    < 0)
-        return -1;
-    if (!asked->sent.given && !asked->received.given)
-        return -1;
-    for (int i = 0; i < 2; ++i)
-        asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
-                                             : NULL;
-    if (!root && !asked->sent.given && !scatters)
-        return -1;
-    const wm_side_t *side = asked->sent.given ? &asked->sent
-                                              : &asked->received;
-    if (reduces
-        && ((asked->sent.given
-             && wm_py_reduced_name(&asked->sent.message, call->op) < 0)
-            || (asked->received.given
-                && wm_py_reduced_name(&asked->received.message, call->op) < 0)
-            || !is_reduced(kind, asked, (size_t)comm->size)
-            || (scattered && read_counts(values[2], comm, asked) < 0)))
-        return -1;
-    call->type = side->message.type;
-    call->size = side->message.size;
-    if (calls[kind].sends == WM_SEPARATE) {
-        call->type = MPI_BYTE; // of several types
-        call->size = 1;
-    }
-    else if (!reduces && side->message.datatype != NULL)
-        name_elements(call);
-    call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
-    call->receive = asked->received.given ? &asked->received.message.buffer
-                                          : NULL;
-    call->sends = asked->sent.varies ? asked->sent.spans : NULL;
-    call->receives = asked->received.varies ? asked->received.spans : NULL;
-    call->on_device = is_all(call, true);
-    call->on_host = is_all(call, false);
-    return 0;
-}
-
-static void
-forget(asked_t *asked)
-{
-    memset(&asked->call, 0, sizeof asked->call);
-    asked->sent.given = asked->received.given = false;
-    asked->sent.varies = asked->received.varies = false;
-    asked->sent.contiguous = asked->received.contiguous = false;
-}
-
-static void
-release(asked_t *asked)
-{
-    if (asked->sent.given)
-        wm_py_message_release(&asked->sent.message);
-    if (asked->received.given)
-        wm_py_message_release(&asked->received.message);
-}
 
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
@@ -312,18 +14,17 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
 {
     wm_channel_t channel;
     wm_error_t err;
-    asked_t asked;
+    wm_py_asked_t asked;
     int code;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
         return 1;
     }
-    if (!wm_coll_is_asked(channel.comm))
+    wm_comm_t *comm = channel.comm->whole;
+    if (!wm_coll_is_asked(comm))
         return 1;
-    forget(&asked);
-    asked.call.kind = kind;
-    bool known = read_call(kind, channel.comm, args, given, keywords, &asked)
-                 == 0;
+    wm_py_asked_forget(kind, &asked);
+    bool known = wm_py_asked_read(comm, args, given, keywords, &asked) == 0;
     if (!known)
         PyErr_Clear(); // MPI, or mpi4py, will say it
     wm_call = (wm_call_t){
@@ -331,8 +32,8 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         .collective = true,
         .type = known ? asked.call.type : MPI_DATATYPE_NULL,
     };
-    WM_PY_UNLOCKED(code = wm_coll_call(channel.comm, &asked.call, &err));
-    release(&asked);
+    WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
+    wm_py_asked_release(&asked);
     if (code < 0)
         wm_py_raise(&err);
     return code;
@@ -392,8 +93,8 @@ wm_py_native_asked(PyObject *read)
 static void
 free_asked(PyObject *capsule)
 {
-    asked_t *asked = wm_py_native_asked(capsule);
-    release(asked);
+    wm_py_asked_t *asked = wm_py_native_asked(capsule);
+    wm_py_asked_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
     PyMem_Free(asked);
@@ -403,18 +104,17 @@ PyObject *
 wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
-    asked_t *asked = PyMem_Malloc(sizeof *asked);
+    wm_py_asked_t *asked = PyMem_Malloc(sizeof *asked);
     if (asked == NULL)
         return PyErr_NoMemory();
-    forget(asked);
-    asked->call.kind = kind;
-    bool known = read_call(kind, comm, args, given, keywords, asked) == 0
+    wm_py_asked_forget(kind, asked);
+    bool known = wm_py_asked_read(comm, args, given, keywords, asked) == 0
                  && (kind != WM_CALL_REDUCE_SCATTER
                      || asked->call.receives != NULL);
     PyObject *capsule = known ? PyCapsule_New(asked, asked_name, free_asked)
                               : NULL;
     if (capsule == NULL) {
-        release(asked);
+        wm_py_asked_release(asked);
         PyMem_Free(asked);
         return NULL;
     }
@@ -433,7 +133,7 @@ decline(wm_comm_t *comm, PyObject **result)
     if (code < 0)
         wm_py_raise(&err);
     else
-        *result = wm_py_mpi_comm_new(comm->data);
+        *result = wm_py_mpi_comm_new(comm->owner->data);
     return code < 0 || *result == NULL ? -1 : 1;
 }
 
@@ -451,48 +151,27 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Clear();
         return 2;
     }
-    if (!wm_later_is_asked(channel.comm))
+    wm_comm_t *comm = channel.comm->whole;
+    if (!wm_later_is_asked(comm))
         return 2;
-    if (plain && !wm_later_is_busy(channel.comm))
-        return decline(channel.comm, result);
-    PyObject *capsule = wm_py_native_read(kind, channel.comm, args, given,
-                                          keywords);
+    if (wm_py_asked_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
+        return decline(comm, result);
+    PyObject *capsule = wm_py_native_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
-        return decline(channel.comm, result);
+        return decline(comm, result);
     }
     code = take_kept(capsule, &kept);
-    asked_t *asked = wm_py_native_asked(capsule);
+    wm_py_asked_t *asked = wm_py_native_asked(capsule);
     Py_DECREF(capsule);
     if (code < 0)
         return -1;
-    WM_PY_UNLOCKED(code = wm_later_begin(channel.comm, &asked->call,
-                                         &kept.buffer, &op, &err));
+    WM_PY_UNLOCKED(
+        code = wm_later_begin(comm, &asked->call, &kept.buffer, &op, &err));
     *result = request_of(&kept, code, op, &err);
     if (code > 0)
-        *result = wm_py_mpi_comm_new(channel.comm->data);
+        *result = wm_py_mpi_comm_new(comm->owner->data);
     return *result == NULL ? -1 : code;
-}
-
-// Asks the arrays once more whose stream comes before.
-static int
-refresh(asked_t *asked)
-{
-    static const char *const names[] = {"sendbuf", "recvbuf"};
-    wm_side_t *sides[] = {&asked->sent, &asked->received};
-    for (int i = 0; i < 2; ++i) {
-        wm_message_t *message = &sides[i]->message;
-        wm_buffer_t buffer;
-        if (!sides[i]->given)
-            continue;
-        if (wm_py_message_again(asked->arrays[i], names[i], message, &buffer)
-            < 0)
-            return -1;
-        message->buffer.producer = buffer.producer;
-        message->buffer.order = buffer.order;
-        wm_buffer_release(&buffer);
-    }
-    return 0;
 }
 
 int
@@ -502,7 +181,7 @@ wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
     wm_error_t err;
     kept_t kept;
     int code;
-    if (read == NULL || refresh(wm_py_native_asked(read)) < 0) {
+    if (read == NULL || wm_py_asked_refresh(wm_py_native_asked(read)) < 0) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
         return decline(comm, on);
     }
@@ -515,7 +194,7 @@ wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
     wm_py_message_release(&kept.message);
     if (code < 0)
         wm_py_raise(&err);
-    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->data)) == NULL)
+    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->owner->data)) == NULL)
         return -1;
     return code;
 }
@@ -553,18 +232,17 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
 {
     wm_channel_t channel;
     wm_error_t err;
-    asked_t asked;
+    wm_py_asked_t asked;
     int code;
     PyObject *result = NULL, *kept = NULL;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
-    forget(&asked);
-    asked.call.kind = kind;
+    wm_py_asked_forget(kind, &asked);
     asked.sent.contiguous = asked.received.contiguous = true;
     bool known =
         kind == WM_CALL_BARRIER
         || channel.comm->gates == NULL // which is said first
-        || (read_call(kind, channel.comm, args, given, keywords, &asked) == 0
+        || (wm_py_asked_read(channel.comm, args, given, keywords, &asked) == 0
             && (kind != WM_CALL_REDUCE_SCATTER
                 || asked.call.receives != NULL));
     if (known && begins)
@@ -575,7 +253,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                      "%s; use the communicator itself, without on(stream), "
                      "for other",
                      wm_call_name(kind),
-                     calls[kind].sends == WM_SEPARATE
+                     wm_py_asked_is_separate(kind)
                          ? "with a count, a displacement and a datatype in "
                            "strides (a vector, a subarray) for each block, "
                            "which is within the array"
@@ -592,7 +270,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                                                &err));
         result = wm_py_none(code, &err);
     }
-    release(&asked);
+    wm_py_asked_release(&asked);
     Py_XDECREF(kept);
     return result;
 }

@@ -4,21 +4,8 @@
 #ifndef WM_PYTHON_COMM_NATIVE_CALL_H
 #define WM_PYTHON_COMM_NATIVE_CALL_H
 
-#include "comm/coll/coll.h"
-#include "python/comm/side.h"
+#include "python/comm/asked.h"
 #include "python/core/module.h"
-
-// What a call was asked for.
-typedef struct {
-    wm_side_t sent, received;
-    wm_coll_t call;
-    PyObject *arrays[2]; // sent, received; NULL: none
-} wm_py_asked_t;
-
-// The call of that name, which is that of its blocking form; WM_CALL_UNKNOWN
-// where the form that is asked for is not ours.
-wm_call_kind_t
-wm_py_native_kind(const char *name, bool begins);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike.
@@ -33,10 +20,6 @@ int
 wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result);
-
-// The positions of its arguments, without `info`.
-int
-wm_py_native_count(wm_call_kind_t kind);
 
 // Reads a call's arguments, which what it gives keeps; NULL, maybe with an
 // exception, where MPI is to read them.

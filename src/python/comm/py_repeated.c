@@ -87,11 +87,11 @@ begin(repeated_t *self, PyObject **on)
     wm_comm_t *own = self->base.channel.comm;
     wm_error_t err;
     wm_op_t *op;
-    if (!wm_later_is_asked(own)) {
+    if (!wm_later_is_asked(own->whole)) {
         *on = wm_py_mpi_comm_new(self->handle);
         return *on != NULL ? 1 : -1;
     }
-    int code = wm_py_native_again(own, self->read, &op, on);
+    int code = wm_py_native_again(own->whole, self->read, &op, on);
     if (code != 0)
         return code;
     if (wm_py_request_start(op, &request->base.ob_mpi, &err) < 0) {
@@ -262,15 +262,17 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return 1;
     }
     int lacking = are_lacking();
-    if (lacking < 0 || (lacking == 0 && !wm_later_is_asked(channel.comm)))
+    if (lacking < 0
+        || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
+    plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
     if (!plain || lacking)
-        take_arguments(wm_py_native_count(kind), args, given, keywords, &taken,
+        take_arguments(wm_py_asked_count(kind), args, given, keywords, &taken,
                        &names);
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     if (taken != NULL && !plain)
-        read = wm_py_native_read(kind, channel.comm,
+        read = wm_py_native_read(kind, channel.comm->whole,
                                  ((PyTupleObject *)taken)->ob_item,
                                  PyTuple_GET_SIZE(taken) - named, names);
     bool failed = !lacking && PyErr_Occurred() != NULL

@@ -223,7 +223,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->again = Py_NewRef(again);
     self->begins = begins;
     self->computes = computes;
-    self->native = wm_py_native_kind(native, begins);
+    self->native = wm_py_asked_kind(native);
     return (PyObject *)self;
 }
 

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/asked.h"
+
+#include <string.h>
+
+#include "comm/coll/part.h"
+#include "python/comm/reduced.h"
+#include "python/core/arguments.h"
+#include "python/message/datatype.h"
+
+// Arguments in their order, and how the buffers are made of blocks.
+static const struct {
+    const char *names[5];
+    int count, required;
+    wm_form_t sends, receives;
+    bool near; // of neighbours
+} calls[WM_CALL_KINDS] = {
+    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_ALLREDUCE] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_GATHER] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_EQUAL},
+    [WM_CALL_GATHERV] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_VARYING},
+    [WM_CALL_SCATTER] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_EQUAL, WM_WHOLE},
+    [WM_CALL_SCATTERV] =
+        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_VARYING, WM_WHOLE},
+    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL},
+    [WM_CALL_ALLGATHERV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING},
+    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL},
+    [WM_CALL_ALLTOALLV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
+    [WM_CALL_ALLTOALLW] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
+    [WM_CALL_NEIGHBOR_ALLGATHER] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .near = true},
+    [WM_CALL_NEIGHBOR_ALLGATHERV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALL] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLV] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING, .near = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLW] =
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE, .near = true},
+    [WM_CALL_REDUCE] =
+        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_REDUCE_SCATTER_BLOCK] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_EQUAL, WM_WHOLE},
+    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_EXSCAN] =
+        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
+    [WM_CALL_REDUCE_SCATTER] =
+        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WM_WHOLE, WM_WHOLE},
+};
+
+wm_call_kind_t
+wm_py_asked_kind(const char *name)
+{
+    for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
+        if (calls[kind].count > 0
+            && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
+            return (wm_call_kind_t)kind;
+    return WM_CALL_UNKNOWN;
+}
+
+bool
+wm_py_asked_is_separate(wm_call_kind_t kind)
+{
+    return calls[kind].sends == WM_SEPARATE;
+}
+
+int
+wm_py_asked_count(wm_call_kind_t kind)
+{
+    return calls[kind].count;
+}
+
+static bool
+is_nothing(PyObject *value)
+{
+    return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
+}
+
+static bool
+is_all(const wm_coll_t *call, bool on_device)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    for (int i = 0; i < 2; ++i)
+        if (sides[i] != NULL
+            && (wm_buffer_on_device(sides[i]) != on_device
+                || (!on_device
+                    && sides[i]->producer.kind != WM_PRODUCER_NONE)))
+            return false;
+    return true;
+}
+
+// The counts of Reduce_scatter, which mpi4py finds itself where there are none
+// and it is not in place.
+static int
+read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
+{
+    wm_side_t *received = &asked->received;
+    const wm_message_t *message = &received->message;
+    const wm_message_t *all = asked->sent.given ? &asked->sent.message
+                                                : message;
+    wm_ranks_t group = wm_comm_group(comm, comm->rank);
+    size_t total = 0;
+    if (!received->given)
+        return -1;
+    if (value == NULL || value == Py_None)
+        return asked->sent.given ? 0 : -1;
+    PyObject *counts = PySequence_Tuple(value);
+    if (counts == NULL || PyTuple_GET_SIZE(counts) != group.count) {
+        Py_XDECREF(counts);
+        return -1;
+    }
+    for (int rank = 0; rank < group.count; ++rank) {
+        Py_ssize_t count = PyNumber_AsSsize_t(PyTuple_GET_ITEM(counts, rank),
+                                              PyExc_OverflowError);
+        size_t nbytes = count > 0 ? (size_t)count * message->size : 0;
+        if (count < 0 || nbytes > all->buffer.nbytes)
+            total = SIZE_MAX / 2; // not what is given
+        received->spans[rank] = (wm_span_t){total, nbytes};
+        total += nbytes;
+    }
+    Py_DECREF(counts);
+    if (PyErr_Occurred() || total != all->buffer.nbytes
+        || (asked->sent.given
+            && received->spans[comm->rank - group.first].nbytes
+                   != message->buffer.nbytes))
+        return -1;
+    received->varies = true;
+    return 0;
+}
+
+// Whether mpi4py takes the two for what is reduced.
+static bool
+is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
+{
+    const wm_message_t *sent = &asked->sent.message;
+    const wm_message_t *received = &asked->received.message;
+    size_t blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK ? ranks : 1;
+    if ((asked->sent.given && wm_py_reduced_is_bytes(sent))
+        || (asked->received.given && wm_py_reduced_is_bytes(received)))
+        return false;
+    return !asked->sent.given || !asked->received.given
+           || (sent->type == received->type
+               && (kind == WM_CALL_REDUCE_SCATTER
+                   || sent->buffer.nbytes
+                          == blocks * received->buffer.nbytes));
+}
+
+// MPI may be given what a datatype counts, packed.
+static void
+name_elements(wm_coll_t *call)
+{
+    MPI_Datatype element = wm_py_datatype_element(call->type);
+    wm_extent_t of = {.size = 1};
+    if (element == MPI_DATATYPE_NULL
+        || wm_py_datatype_measure(element, "buffer", &of) < 0)
+        PyErr_Clear();
+    else
+        call->type = element;
+    call->size = (size_t)of.size;
+}
+
+// On streams a rank may be a neighbour twice.
+static int
+find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
+          wm_near_t *destinations)
+{
+    wm_error_t err;
+    bool found;
+    WM_PY_UNLOCKED(found = wm_near_find(comm, sources, destinations));
+    if (found && !on_stream)
+        found = wm_near_are_different(sources)
+                && wm_near_are_different(destinations);
+    if (!found && on_stream) {
+        wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
+                     "the communicator has no topology, or more than %d "
+                     "neighbours: give one of Create_cart, Create_graph or "
+                     "Create_dist_graph",
+                     WM_GATE_RANKS);
+        wm_py_raise(&err);
+    }
+    return found ? 0 : -1;
+}
+
+// Between groups it is a rank of both; -1: another of this one.
+static int
+read_root(PyObject *value, const wm_comm_t *comm, int *root)
+{
+    wm_ranks_t others = wm_comm_others(comm, comm->rank);
+    int given = 0;
+    if (wm_py_argument_int(value, "root", &given) < 0)
+        return -1;
+    bool inter = comm->split > 0;
+    *root = inter && given == MPI_ROOT        ? comm->rank
+            : inter && given == MPI_PROC_NULL ? -1
+                                              : others.first + given;
+    return (inter && (given == MPI_ROOT || given == MPI_PROC_NULL))
+                   || (given >= 0 && given < others.count)
+               ? 0
+               : -1;
+}
+
+// Each of these reads the buffers that matter on this rank.
+
+static int
+read_between(wm_call_kind_t kind, const wm_comm_t *comm,
+             PyObject *const *values, bool reduces, wm_py_asked_t *asked)
+{
+    const wm_coll_t *call = &asked->call;
+    const bool used[] = {wm_part_sends(call, comm->rank),
+                         wm_part_receives(call, comm->rank)};
+    const wm_form_t forms[] = {calls[kind].sends, calls[kind].receives};
+    wm_side_t *sides[] = {&asked->sent, &asked->received};
+    int blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+                     ? wm_comm_group(comm, comm->rank).count
+                     : wm_comm_others(comm, comm->rank).count;
+    for (int i = 0; i < 2; ++i)
+        if (used[i]
+            && (is_nothing(values[i])
+                || wm_py_side_read(values[i], i == 1, reduces, forms[i],
+                                   blocks, NULL, sides[i])
+                       < 0))
+            return -1;
+    return 0;
+}
+
+static int
+read_within(wm_call_kind_t kind, const wm_comm_t *comm,
+            PyObject *const *values, bool reduces, wm_py_asked_t *asked)
+{
+    bool root = asked->call.root < 0 || asked->call.root == comm->rank;
+    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
+                    || kind == WM_CALL_BCAST;
+    wm_near_t sources, destinations;
+    bool near = calls[kind].near;
+    if (near
+        && (find_near(comm, asked->sent.contiguous, &sources, &destinations)
+                < 0
+            || is_nothing(values[0]) || is_nothing(values[1])))
+        return -1;
+    // In place it has a block for each, too.
+    wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+                                 && is_nothing(values[0])
+                             ? WM_EQUAL
+                             : calls[kind].receives;
+    if (is_nothing(values[0])
+            ? root && is_nothing(values[1])
+            : (root || !scatters)
+                  && wm_py_side_read(values[0], false, reduces,
+                                     calls[kind].sends, comm->size,
+                                     near ? &destinations : NULL, &asked->sent)
+                         < 0)
+        return -1;
+    if (is_nothing(values[1])) {
+        if (root && !scatters)
+            return -1;
+    }
+    else if ((root || scatters)
+             && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
+             && wm_py_side_read(values[1], true, reduces, receives, comm->size,
+                                near ? &sources : NULL, &asked->received)
+                    < 0)
+        return -1;
+    return (!asked->sent.given && !asked->received.given)
+                   || (!root && !asked->sent.given && !scatters)
+               ? -1
+               : 0;
+}
+
+int
+wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
+                 Py_ssize_t given, PyObject *keywords, wm_py_asked_t *asked)
+{
+    PyObject *values[5] = {NULL};
+    wm_coll_t *call = &asked->call;
+    wm_call_kind_t kind = call->kind;
+    int count = calls[kind].count;
+    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
+                        calls[kind].required, args, given, keywords, values)
+        < 0)
+        return -1;
+    call->root = -1;
+    call->op = MPI_SUM;
+    call->split = comm->split;
+    int op = kind == WM_CALL_REDUCE_SCATTER ? 3 : 2;
+    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
+    if ((strcmp(calls[kind].names[count - 1], "root") == 0
+         && read_root(values[count - 1], comm, &call->root) < 0)
+        || (reduces && values[op] != NULL
+            && wm_py_mpi_op(values[op], "op", &call->op) < 0))
+        return -1;
+    if (kind == WM_CALL_BCAST) { // one buffer
+        bool root = call->root == comm->rank;
+        values[1] = root ? NULL : values[0];
+        values[0] = root ? values[0] : NULL;
+    }
+    int code = comm->split > 0
+                   ? read_between(kind, comm, values, reduces, asked)
+                   : read_within(kind, comm, values, reduces, asked);
+    if (code < 0)
+        return -1;
+    for (int i = 0; i < 2; ++i)
+        asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
+                                             : NULL;
+    bool given_any = asked->sent.given || asked->received.given;
+    const wm_side_t *side = asked->sent.given ? &asked->sent
+                                              : &asked->received;
+    if (reduces && given_any
+        && ((asked->sent.given
+             && wm_py_reduced_name(&asked->sent.message, call->op) < 0)
+            || (asked->received.given
+                && wm_py_reduced_name(&asked->received.message, call->op) < 0)
+            || !is_reduced(kind, asked,
+                           (size_t)wm_comm_group(comm, comm->rank).count)
+            || (kind == WM_CALL_REDUCE_SCATTER
+                && read_counts(values[2], comm, asked) < 0)))
+        return -1;
+    call->type = given_any ? side->message.type : MPI_DATATYPE_NULL;
+    call->size = given_any ? side->message.size : 1;
+    if (wm_py_asked_is_separate(kind)) {
+        call->type = MPI_BYTE; // of several types
+        call->size = 1;
+    }
+    else if (!reduces && given_any && side->message.datatype != NULL)
+        name_elements(call);
+    call->send = asked->sent.given ? &asked->sent.message.buffer : NULL;
+    call->receive = asked->received.given ? &asked->received.message.buffer
+                                          : NULL;
+    call->sends = asked->sent.varies ? asked->sent.spans : NULL;
+    call->receives = asked->received.varies ? asked->received.spans : NULL;
+    call->on_device = is_all(call, true);
+    call->on_host = is_all(call, false);
+    return 0;
+}
+
+void
+wm_py_asked_forget(wm_call_kind_t kind, wm_py_asked_t *asked)
+{
+    asked->call = (wm_coll_t){.kind = kind};
+    asked->sent.given = asked->received.given = false;
+    asked->sent.varies = asked->received.varies = false;
+    asked->sent.contiguous = asked->received.contiguous = false;
+}
+
+void
+wm_py_asked_release(wm_py_asked_t *asked)
+{
+    if (asked->sent.given)
+        wm_py_message_release(&asked->sent.message);
+    if (asked->received.given)
+        wm_py_message_release(&asked->received.message);
+}
+
+// Asks the arrays once more whose stream comes before.
+int
+wm_py_asked_refresh(wm_py_asked_t *asked)
+{
+    static const char *const names[] = {"sendbuf", "recvbuf"};
+    wm_side_t *sides[] = {&asked->sent, &asked->received};
+    for (int i = 0; i < 2; ++i) {
+        wm_message_t *message = &sides[i]->message;
+        wm_buffer_t buffer;
+        if (!sides[i]->given)
+            continue;
+        if (wm_py_message_again(asked->arrays[i], names[i], message, &buffer)
+            < 0)
+            return -1;
+        message->buffer.producer = buffer.producer;
+        message->buffer.order = buffer.order;
+        wm_buffer_release(&buffer);
+    }
+    return 0;
+}
+
+bool
+wm_py_asked_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain)
+{
+    bool silent = comm->split > 0 && wm_coll_shape(kind)->rooted;
+    return plain && !silent;
+}
