@@ -215,14 +215,15 @@ class Contents:
             offset = (offset * 1_000_003 + number + 1) % 2_147_483_647
         offset %= SPREAD
         values = table(name, op)
+        nbytes = length * this.width if values is None else length
+        found = self.payload[offset : offset + nbytes]
+        if found.size < nbytes:  # several long blocks
+            found = np.resize(found, nbytes)
         if values is None:
-            nbytes = length * this.width
-            found = self.payload[offset : offset + nbytes]
             if this.kind == "b":
                 found = found & 1
             return found
-        found = values[self.payload[offset : offset + length]]
-        return found.view(np.uint8)
+        return values[found].view(np.uint8)
 
 
 def fold(name, op, contributions):
