@@ -515,7 +515,7 @@ def test_a_pready_that_fails_can_be_repeated(comm, fail):
         request = comm.Psend_init(array, 2, 1)
         request.Start()
         request.Pready(1)
-        fail("StreamQuery")
+        fail("EventRecord")
         with pytest.raises(wm.CudaError):
             request.Pready(0)
         request.Pready(0)
