@@ -255,4 +255,8 @@ def test_starts_are_cheap_and_what_a_user_set_stays(monkeypatch):
     assert environment["OMPI_MCA_btl"] == "self,sm"
     environment.clear()
     run.make_starts_cheap()  # bytecode stays where Python has it
-    assert environment.keys() == {"OPENBLAS_NUM_THREADS", "OMPI_MCA_btl"}
+    assert environment.keys() == {
+        "OPENBLAS_NUM_THREADS",
+        "OMPI_MCA_btl",
+        "WARPMPI_TUNED",
+    }

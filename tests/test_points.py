@@ -138,7 +138,7 @@ class TestTable:
                 self.find(False, ranks),
             )
             assert [*with_link.values()][:2] == [16384, 4 << 20]
-            assert [*without.values()][:2] == [65536, 0]
+            assert [*without.values()][:2] == [32768, 0]
 
     @pytest.mark.parametrize(
         ("ranks", "fitting"), [(2, [2]), (4, [3, 4]), (64, [5, 8, 64])]
@@ -148,7 +148,7 @@ class TestTable:
         for number in 2, 3, 4, 5, 8, 64:
             found = self.find(True, number)["lines"]
             assert found == (1 if number in fitting else 16384)
-            assert self.find(False, number)["lines"] == 65536
+            assert self.find(False, number)["lines"] == 32768
 
     def test_a_row_is_of_its_architecture(self):
         major = _core._device_facts(wm.get_device("cuda:0"))[4]

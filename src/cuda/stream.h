@@ -61,7 +61,7 @@ wm_stream_synchronize(int device, CUstream stream, wm_error_t *err);
 
 // Everything submitted to `stream` (on `device`) after this call runs after
 // everything submitted to `other` (on `other_device`) before it. Does not
-// wait on the host; no-op for a stream and itself, or where `other` is idle.
+// wait on the host; no-op for a stream and itself.
 WM_MUST_CHECK int
 wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
                  wm_error_t *err);

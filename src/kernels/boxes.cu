@@ -65,12 +65,13 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
            uint32_t line, uint64_t (*values)[EACH])
 {
     const wm_boxes_params_t &p = view.p;
-    uint32_t gone = 0;
+    uint32_t gone = 0, missing = 0;
     for (uint32_t looks = 1;; looks++) {
         wm_line_t read[AT_ONCE][EACH] = {};
-        uint32_t missing = 0;
         for (uint32_t k = 0; k < count && looks % WM_LOOKS == 0; k++)
-            gone |= (uint32_t)has_gone(view, first + k, looks) << k;
+            if (looks == 1 || (missing >> k & 1) != 0)
+                gone |= (uint32_t)has_gone(view, first + k, looks) << k;
+        missing = 0;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
             const uint32_t from = first + k;

@@ -84,7 +84,7 @@ await_room(const wm_boxes_view &view)
             room = await_room_of(view, to);
     }
     if (!room)
-        wm_give_up(p.word, p.done);
+        wm_give_up(p.word, p.done - 1);
     return wm_block_all(room);
 }
 

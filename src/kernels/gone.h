@@ -29,13 +29,22 @@ wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
     return true;
 }
 
-// This rank gives no more in this call, as it has waited in vain: nor do those
-// who wait for it, while its kernel goes on. `word` NULL: they see why.
+// This rank gives no more in this call, as it has waited in vain: its word is
+// then the one before that of its end, and those who wait for it do not, while
+// its kernel goes on, or its next one. `word` NULL: they see why.
 WM_DEVICE void
-wm_give_up(uint32_t *word, uint32_t done)
+wm_give_up(uint32_t *word, uint32_t left)
 {
     if (word != nullptr)
-        wm_store_system(word, done - 1);
+        wm_store_system(word, left);
+}
+
+// Of several kernels of a call: not below what one before left there.
+WM_DEVICE void
+wm_raise_word(uint32_t *word, uint32_t value)
+{
+    if ((int32_t)(wm_load_system(word) - value) < 0)
+        wm_store_system(word, value);
 }
 
 #endif

@@ -329,6 +329,16 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
     }
 }
 
+// Of more than two ranks a call may be two kernels.
+WM_DEVICE void
+tell_way(const wm_pipes_params_t &p, uint32_t value)
+{
+    if (p.size > 2)
+        wm_raise_word(p.word, value);
+    else
+        wm_store_system(p.word, value);
+}
+
 template <typename taker_t>
 WM_DEVICE void
 pipe(taker_t taker, const wm_pipes_params_t &p)
@@ -337,7 +347,7 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
     const wm_crew_t crew = wm_crew(p.channels);
     bool goes_on = true;
     if (wm_meeting_tells() && p.word != nullptr)
-        wm_store_system(p.word, p.begun);
+        tell_way(p, p.begun);
     for (uint32_t step = 0; step < p.steps && goes_on; step++)
         for (uint32_t channel = crew.first; channel < p.channels && goes_on;
              channel += crew.step) {
@@ -353,7 +363,7 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
                 leave_slots(p, channel, step);
         }
     if (!goes_on && wm_block_leads())
-        wm_give_up(p.word, p.done);
+        wm_give_up(p.word, p.left);
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
         count_chunks(p, crew, channel);
@@ -362,7 +372,7 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
     for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
         wm_store_system(&own->read[channel], 0);
     if (p.word != nullptr)
-        wm_store_system(p.word, p.done);
+        tell_way(p, p.done);
 }
 
 WM_KERNEL_OF_HALF(wm_pipes_move, wm_pipes_params_t)

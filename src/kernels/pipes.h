@@ -54,7 +54,8 @@ typedef struct {
     uint64_t before;             // bytes from pipes to boxes
     uint32_t *word;              // ours; NULL: none. It becomes
     uint32_t begun;              // this at the beginning, and
-    uint32_t done;               // this at the end
+    uint32_t done;               // this at the end, or, where
+    uint32_t left;               // this rank gives no more, this
     uint32_t past; // another's word when it has done, or will never come here
     uint32_t rank, size;
     uint32_t channels, steps;

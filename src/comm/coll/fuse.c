@@ -2,6 +2,7 @@
 #include "comm/coll/fuse.h"
 
 #include "array/fused.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "cuda/stream.h"
 
@@ -30,6 +31,14 @@ open_lane(int on)
     }
     lanes[on].stream = stream;
     return true;
+}
+
+void
+wm_fuse_prepare(int on)
+{
+    wm_engine_lock();
+    (void)open_lane(on); // else nothing is shared
+    wm_engine_unlock();
 }
 
 bool

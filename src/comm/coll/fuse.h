@@ -7,6 +7,11 @@
 
 #include "comm/coll/native.h"
 
+// Makes ready what adding takes, before kernels may wait for others, which
+// could keep it from that. Engine lock not held.
+void
+wm_fuse_prepare(int device);
+
 // Adds what a run's phase computes, into memory that nobody else uses. It goes
 // out at the end of the round at the latest; until then the run stays where it
 // is. Where that fails the run is told why (run->why). False where it cannot

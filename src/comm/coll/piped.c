@@ -25,6 +25,7 @@ begin(const run_t *run, const char *src, char *dst, bool last)
         .word = words->own,
         .begun = words->begun + WM_BY_PIPES,
         .done = last ? words->done : words->begun + WM_BY_PIPES,
+        .left = words->done - 1,
         .past = words->call + WM_BY_PIPES + 1,
         .rank = exchange->rank,
         .size = exchange->size,

@@ -8,6 +8,7 @@
 
 #include "array/reduce.h"
 #include "comm/coll/agreement.h"
+#include "comm/coll/fuse.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/native.h"
 #include "comm/coll/told.h"
@@ -22,7 +23,8 @@
 #define ENDED 0xffff   // a step: the last
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 #define NAP_NS 100000
-#define NAPS 50000 // in vain
+#define LINGER_NS 1000000 // as kernels do
+#define NAPS 50000        // in vain
 
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
 
@@ -68,6 +70,7 @@ prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
         code = wm_reduce_prepare(slabs->device, err);
     if (code == 0)
         code = wm_by_kernels_prepare(slabs->device, err);
+    wm_fuse_prepare(slabs->device);
     if (code < 0)
         return code;
     if (slabs->captured)
@@ -565,7 +568,7 @@ wm_slabs_free(wm_slabs_t *slabs)
         nanosleep(&nap, NULL);
     }
     if (slabs->by_kernels) // what they wrote may come behind their words
-        nanosleep(&nap, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
     discard(slabs);
     return true;
 }
