@@ -102,7 +102,12 @@ class Runner:
         call = self.what
         if isinstance(call, str):
             return call
-        return "\n  ".join([self.describe(call), *self.details(call)])
+        left = [
+            f"not ended: {self.describe(other)}"
+            for other in list(self.calls.values())
+            if not other.ended
+        ]
+        return "\n  ".join([self.describe(call), *self.details(call), *left])
 
     # A batch
 

@@ -19,7 +19,6 @@
 static const wm_error_t nothing; // is wrong
 
 #define PIECE_BYTES ((size_t)16 << 20)
-#define SLABS_FROM ((size_t)64 << 10)
 
 // Waits in the progress loop for a request that was begun with the result
 // `begun`.
@@ -183,13 +182,6 @@ bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
     return code;
 }
 
-// Shorter ones are faster by MPI.
-static bool
-slabs_serve(const wm_comm_t *comm, const wm_coll_t *call, size_t nbytes)
-{
-    return nbytes > SLABS_FROM && wm_by_slabs_serves(comm, call);
-}
-
 // Through the host. Where others found only now that it serves, once more.
 static int
 bcast_staged(wm_comm_t *comm, const wm_coll_t *call, const wm_buffer_t *buffer,
@@ -205,7 +197,7 @@ bcast_staged(wm_comm_t *comm, const wm_coll_t *call, const wm_buffer_t *buffer,
         .count = nbytes,
         .code = end_open(&end, buffer, !sends, piece, err),
         .stages = end.device,
-        .slabs = slabs_serve(comm, call, nbytes),
+        .slabs = wm_by_slabs_serves(comm, call),
     };
     wm_agreement_t agreed;
     int code;
@@ -272,7 +264,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .count = buffer->nbytes,
         .native = &native,
         .nbytes = WM_SAID_BYTES,
-        .slabs = slabs_serve(comm, &call, buffer->nbytes),
+        .slabs = wm_by_slabs_serves(comm, &call),
         .code = wm_native_begin(&native, comm, &given, err),
     };
     int code = native.capable
@@ -374,7 +366,7 @@ ask_allreduce(const wm_comm_t *comm, const wm_coll_t *asked)
         .call = WM_CALL_ALLREDUCE,
         .detail = wm_half_number(asked->type),
         .count = asked->size > 0 ? nbytes / asked->size : 0,
-        .slabs = slabs_serve(comm, asked, nbytes),
+        .slabs = wm_by_slabs_serves(comm, asked),
     };
 }
 
