@@ -18,7 +18,8 @@ boxes_begin(const wm_boxes_params_t &p)
 {
     const bool many = p.size > WM_BOXES_FEW;
     const wm_boxes_rank_t *ranks = many ? p.own->ranks : p.few;
-    return {p, ranks, p.number != 0 ? p.number : p.own->count + 1};
+    const uint32_t next = p.own->count + 1;
+    return {p, ranks, p.number != 0 ? p.number : next != 0 ? next : 1};
 }
 
 WM_DEVICE bool

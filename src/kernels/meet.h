@@ -60,7 +60,8 @@ wm_pause()
 WM_DEVICE void
 wm_linger()
 {
-    for (int i = 0; i < 1000; i++)
+    const uint64_t began = wm_now_ns();
+    while (wm_now_ns() - began < 1000000) // a sleep may end at once
         __nanosleep(1000);
 }
 

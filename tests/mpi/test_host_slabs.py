@@ -85,6 +85,8 @@ DIFFER = """
     sent = make(np.ones(count + (rank == 0)))
     assert raises(comm.Allreduce, sent, make(np.ones(count + (rank == 0))))
     assert raises(comm.Gather, [a, count - (rank == 0)], b)
+    assert raises(comm.Gather, a, make(np.zeros(size * (count - 1))))
+    assert raises(comm.Allgather, a, make(np.zeros(size * (count + 1))))
     assert raises(comm.Bcast, a, rank)
     counts = [count + (rank == 0)] + [count] * (size - 1)
     assert raises(comm.Allgatherv, a, [longer, counts])

@@ -88,6 +88,15 @@ def test_what_each_rank_gets_must_be_told(fresh, stream):
     stream.synchronize()
 
 
+@pytest.mark.parametrize("name", ["Allgather", "Alltoall"])
+def test_nobody_waits_for_more_than_all_give(fresh, stream, name):
+    a, b = wm.ones(10 * fresh.size), wm.zeros(20 * fresh.size)
+    sent = a[:10] if name == "Allgather" else a
+    with pytest.raises(MPI.Exception, match="recvbuf: its block of this rank"):
+        getattr(fresh.on(stream), name)(sent, b)
+    stream.synchronize()
+
+
 @pytest.mark.ranks(2)
 def test_a_request_tells_that_counts_differ(fresh, stream):
     channel = fresh.on(stream)

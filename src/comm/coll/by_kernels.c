@@ -176,6 +176,14 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
+// 0 is what a box holds that nobody has written, and one that counts itself.
+static uint32_t
+next_number(wm_by_kernels_t *exchange)
+{
+    exchange->number += exchange->number == UINT32_MAX ? 2 : 1;
+    return exchange->number;
+}
+
 int
 wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
@@ -197,7 +205,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         .past = words->call + way + 1,
         .rank = exchange->rank,
         .size = exchange->size,
-        .number = exchange->counted ? 0 : ++exchange->number,
+        .number = exchange->counted ? 0 : next_number(exchange),
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);

@@ -166,14 +166,13 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
     // Open MPI takes one address of both sides for MPI_IN_PLACE.
     static char none;
-    void *send = in_place           ? MPI_IN_PLACE
-                 : by->send != NULL ? by->send
-                                    : &none;
+    void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
     void *receive = by->receive;
     // In place the root's own block of what is scattered stays.
     if (call->receive == NULL && shape->outward && comm->rank == root)
         receive = MPI_IN_PLACE;
-    int all = count(by, call->send != NULL ? sent : got, fits);
+    bool whole = !shape->scatters && !shape->gathers;
+    int all = whole ? count(by, call->send != NULL ? sent : got, fits) : 0;
     int out = count(by, sent / (shape->scatters ? blocks : 1), fits);
     int in = count(by, got / (shape->gathers ? blocks : 1), fits);
     const int *at = sends + size, *into = receives + size;

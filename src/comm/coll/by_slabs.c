@@ -103,9 +103,10 @@ wm_by_slabs_call(wm_comm_t *comm, const wm_coll_t *call,
     wm_agreement_t agreed = {.call = call->kind, .code = wrong->code};
     if (wrong->code < 0)
         *err = *wrong;
-    int code = 0;
-    if (wm_coll_shape(call->kind)->varies) // else all see it
-        code = wm_agreement_make(comm, &agreed, err);
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    bool all_see_it = !shape->varies
+                      && (shape->reduces || call->kind == WM_CALL_BCAST);
+    int code = all_see_it ? 0 : wm_agreement_make(comm, &agreed, err);
     if (code < 0)
         return code;
     code = do_it(comm, call, err);

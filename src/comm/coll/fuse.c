@@ -22,7 +22,7 @@ open_lane(int on)
     CUstream stream;
     if (lanes[on].stream != NULL)
         return true;
-    if (wm_fused_prepare(on, NULL) < 0
+    if (wm_fused_prepare(on, NULL) < 0 // as a rule done
         || wm_stream_acquire(on, &stream, NULL) < 0)
         return false;
     if (!wm_signal_acquire(&lanes[on].signal)) {
@@ -36,6 +36,9 @@ open_lane(int on)
 void
 wm_fuse_prepare(int on)
 {
+    // Without the lock, as it may wait for the device.
+    if (wm_fused_prepare(on, NULL) < 0)
+        return;
     wm_engine_lock();
     (void)open_lane(on); // else nothing is shared
     wm_engine_unlock();

@@ -126,6 +126,16 @@ wm_laid_number(const wm_laid_t *laid)
     return number;
 }
 
+// Bytes of what a rank sends to itself, as it sends and as it receives them.
+static size_t
+own_of(const wm_laid_t *laid, bool sent)
+{
+    const wm_shape_t *shape = laid->shape;
+    bool many = sent ? shape->scatters : shape->gathers;
+    int block = many ? laid->comm->rank : 0;
+    return sent ? laid->out[block].nbytes : laid->into[block].nbytes;
+}
+
 static int
 check(wm_laid_t *laid, wm_error_t *err)
 {
@@ -149,6 +159,12 @@ check(wm_laid_t *laid, wm_error_t *err)
                                 "of cuda:%d; use a stream of the array's GPU",
                                 name, device, laid->device);
     }
+    if (call->send != NULL && call->receive != NULL && laid->sends
+        && laid->receives && own_of(laid, true) != own_of(laid, false))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                            "recvbuf: its block of this rank itself has %zu "
+                            "bytes, and sendbuf's has %zu: give both the same",
+                            own_of(laid, false), own_of(laid, true));
     if (laid->shape->reduces
         && !wm_half_reduces(call->type, call->size, call->op, &laid->type,
                             &laid->op))
