@@ -65,6 +65,21 @@ def test_a_datatype_that_is_not_committed(comm):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_ranks_with_different_ops(comm, kind, count):
+    send, into = (kinds.make(kind, np.ones(count)) for _ in "ab")
+    op = MPI.SUM if comm.rank == 0 else MPI.MAX
+    is_told(
+        lambda: comm.Allreduce(send, into, op),
+        MPI.ERR_OP,
+        "different ops: all must give the same",
+    )
+    comm.Allreduce(send, into)
+    assert (kinds.values_of(into) == comm.size).all()
+
+
+@pytest.mark.ranks(2)
 def test_ranks_that_do_not_fit(comm):
     """All hear of it, where the ranks are of one host."""
     array = np.zeros(2 if comm.rank == 0 else 3)

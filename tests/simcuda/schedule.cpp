@@ -160,7 +160,7 @@ spawn()
     sigfillset(&all);
     for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
         sigdelset(&all, sig);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
+    pthread_sigmask(SIG_SETMASK, &all, &old); // who calls may block all
     std::thread(work_loop).detach();
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     workers++;

@@ -10,8 +10,8 @@
 
 #include "comm/comm/comm.h"
 
-#define WM_AGREE_VALUES 12
-#define WM_AGREE_BYTES 2016 // of payload, at most
+#define WM_AGREE_VALUES 14
+#define WM_AGREE_BYTES 2000 // of payload, at most
 
 typedef struct {
     int64_t values[WM_AGREE_VALUES];

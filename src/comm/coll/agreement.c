@@ -20,6 +20,8 @@ enum {
     MINUS_COUNT,
     KIND, // the call, and below that its detail
     MINUS_KIND,
+    OP,
+    MINUS_OP,
     NOTICES, // to be heeded
     CAPABLE, // of staying on the GPUs
     INCAPABLE,
@@ -68,6 +70,10 @@ compare(const wm_agreement_t *mine, const int64_t *most, wm_error_t *err)
                             wm_half_name(DETAIL_OF(one)),
                             wm_half_name(DETAIL_OF(other)),
                             wm_half_name(mine->detail));
+    if (most[OP] != -most[MINUS_OP])
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
+                            "the ranks give different ops: all must give the "
+                            "same");
     if (most[COUNT] != -most[MINUS_COUNT])
         return wm_error_set(
             err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
@@ -93,6 +99,8 @@ fill(const wm_comm_t *comm, const wm_agreement_t *agreement, int64_t *most)
     most[MINUS_COUNT] = -count;
     most[KIND] = kind;
     most[MINUS_KIND] = -kind;
+    most[OP] = agreement->op;
+    most[MINUS_OP] = -agreement->op;
     most[NOTICES] = agreement->notices;
     most[CAPABLE] = capable;
     most[INCAPABLE] = !capable;

@@ -51,7 +51,8 @@ typedef struct {
     int code;            // of what this rank has done so far
     wm_call_kind_t call; // what all must be in,
     int64_t detail;      // give the same of: a root, or an element's number,
-    size_t count;        // and this
+    size_t count;        // this, and the operation's number
+    int op;
     bool stages;       // whether this rank does; afterwards, whether any does
     bool notices;      // likewise: whether any has posted some
     bool busy;         // afterwards: whether any rank is

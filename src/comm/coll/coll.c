@@ -365,6 +365,7 @@ ask_allreduce(const wm_comm_t *comm, const wm_coll_t *asked)
     return (wm_agreement_t){
         .call = WM_CALL_ALLREDUCE,
         .detail = wm_half_number(asked->type),
+        .op = wm_half_op_number(asked->op),
         .count = asked->size > 0 ? nbytes / asked->size : 0,
         .slabs = wm_by_slabs_serves(comm, asked),
     };

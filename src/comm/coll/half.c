@@ -159,10 +159,8 @@ known_numbers(void)
     return numbers;
 }
 
-// The kernels' names of MPI's type and operation; false where they have none.
-static bool
-find_names(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
-           wm_reduce_op_t *by)
+int
+wm_half_op_number(MPI_Op op)
 {
     const MPI_Op ops[WM_REDUCE_OPS] = {
         [WM_REDUCE_SUM] = MPI_SUM,         [WM_REDUCE_PROD] = MPI_PROD,
@@ -173,10 +171,19 @@ find_names(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
         [WM_REDUCE_MINLOC] = MPI_MINLOC,   [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
         [WM_REDUCE_REPLACE] = MPI_REPLACE, [WM_REDUCE_NO_OP] = MPI_NO_OP,
     };
-    int at = 0, of = 0;
-    const int64_t *numbers = known_numbers();
+    int at = 0;
     while (at < WM_REDUCE_OPS && ops[at] != op)
         ++at;
+    return at;
+}
+
+// The kernels' names of MPI's type and operation; false where they have none.
+static bool
+find_names(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
+           wm_reduce_op_t *by)
+{
+    int at = wm_half_op_number(op), of = 0;
+    const int64_t *numbers = known_numbers();
     if (at == WM_REDUCE_OPS || type == MPI_DATATYPE_NULL)
         return false;
     int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);

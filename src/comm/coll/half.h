@@ -35,6 +35,10 @@ wm_half_number(MPI_Datatype type);
 const char *
 wm_half_name(int64_t number);
 
+// That of the kernels' operation, or WM_REDUCE_OPS for any other.
+int
+wm_half_op_number(MPI_Op op);
+
 // The kernels' names of a type of theirs or of any other, whose elements have
 // `size` bytes, and of the operation; false where they have none.
 bool
