@@ -390,6 +390,8 @@ def test_its_communicator_is_freed(comm):
 def test_nothing_stays_behind(comm):
     sent, into = pair(comm, count=1000)
     comm.Iallreduce(sent, into).Wait()
+    assert wm.get_device("cuda:0").free_memory  # has a context in all ranks
+    comm.Barrier()
     used = wm.get_device("cuda:0").free_memory
     for _ in range(50):
         comm.Iallreduce(sent, into).Wait()

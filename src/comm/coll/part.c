@@ -339,6 +339,33 @@ bytes_of(const wm_part_t *part, int rank)
            * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
 }
 
+// Of two ranks that give what must be the same, and is not. To put names into
+// words takes longer than all the rest.
+static int
+tell_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
+{
+    const wm_said_t *first = wm_agree_said(part->native.gates, model);
+    const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+    wm_rank_name_t name = wm_comm_name(part->comm, rank);
+    wm_rank_name_t other = wm_comm_name(part->comm, model);
+    if (said->op != first->op)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
+                            "%s gives another op than %s: all must give the "
+                            "same",
+                            name.text, other.text);
+    if (said->kind != first->kind)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "%s gives another element type than %s: all must "
+                            "give the same",
+                            name.text, other.text);
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                        "%s gives %zu bytes%s, %s gives %zu: all must give "
+                        "the same",
+                        other.text, bytes_of(part, model),
+                        is_of_each(part) ? " for each rank" : "", name.text,
+                        bytes_of(part, rank));
+}
+
 int
 wm_part_compare(wm_part_t *part, wm_error_t *err)
 {
@@ -353,26 +380,11 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
         if (shapes[call->kind].rooted && said->root < 0)
             continue; // it has no part in it
-        wm_rank_name_t name = wm_comm_name(comm, rank);
-        wm_rank_name_t other = wm_comm_name(comm, model);
-        if (said->op != first->op)
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
-                                "%s gives another op than %s: all must give "
-                                "the same",
-                                name.text, other.text);
-        if (said->kind != first->kind)
-            return wm_error_set(err, WM_ERR_TYPE, 0,
-                                "%s gives another element type than %s: all "
-                                "must give the same",
-                                name.text, other.text);
-        if (!shapes[call->kind].varies && call->kind != WM_CALL_REDUCE_SCATTER
-            && bytes_of(part, rank) != bytes_of(part, model))
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                                "%s gives %zu bytes%s, %s gives %zu: all must "
-                                "give the same",
-                                other.text, bytes_of(part, model),
-                                is_of_each(part) ? " for each rank" : "",
-                                name.text, bytes_of(part, rank));
+        bool whole = !shapes[call->kind].varies
+                     && call->kind != WM_CALL_REDUCE_SCATTER;
+        if (said->op != first->op || said->kind != first->kind
+            || (whole && bytes_of(part, rank) != bytes_of(part, model)))
+            return tell_difference(part, rank, model, err);
     }
     return call->kind == WM_CALL_REDUCE_SCATTER ? compare_blocks(part, err)
                                                 : 0;
