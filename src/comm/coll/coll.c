@@ -182,6 +182,13 @@ bcast_long(wm_comm_t *comm, const end_t *end, int root, bool busy,
     return code;
 }
 
+// One that rides with the agreement has come with that.
+static bool
+slabs_serve_bcast(const wm_comm_t *comm, const wm_coll_t *call, size_t nbytes)
+{
+    return nbytes > WM_AGREE_BYTES && wm_by_slabs_serves(comm, call);
+}
+
 // Through the host. Where others found only now that it serves, once more.
 static int
 bcast_staged(wm_comm_t *comm, const wm_coll_t *call, const wm_buffer_t *buffer,
@@ -197,7 +204,7 @@ bcast_staged(wm_comm_t *comm, const wm_coll_t *call, const wm_buffer_t *buffer,
         .count = nbytes,
         .code = end_open(&end, buffer, !sends, piece, err),
         .stages = end.device,
-        .slabs = wm_by_slabs_serves(comm, call),
+        .slabs = slabs_serve_bcast(comm, call, nbytes),
     };
     wm_agreement_t agreed;
     int code;
@@ -264,7 +271,7 @@ bcast_bytes(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
         .count = buffer->nbytes,
         .native = &native,
         .nbytes = WM_SAID_BYTES,
-        .slabs = wm_by_slabs_serves(comm, &call),
+        .slabs = slabs_serve_bcast(comm, &call, buffer->nbytes),
         .code = wm_native_begin(&native, comm, &given, err),
     };
     int code = native.capable
