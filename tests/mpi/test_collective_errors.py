@@ -80,6 +80,23 @@ def test_ranks_with_different_ops(comm, kind, count):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
+@pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Scan"])
+def test_who_was_refused_may_call_again(comm, kind, name):
+    count = 4 * comm.size
+    each = 4 if name == "Allgather" else count
+    sent, into = (kinds.make(kind, np.ones(n)) for n in (each, count))
+    call = getattr(comm, name)
+    if comm.rank == 0:
+        with pytest.raises((TypeError, ValueError, KeyError)):
+            call(sent, [into, count, "no such code"])
+    for _ in range(3):
+        call(sent, into)
+    highest = comm.rank + 1 if name == "Scan" else 1
+    assert (kinds.values_of(into) == highest).all()
+
+
+@pytest.mark.ranks(2)
 def test_ranks_that_do_not_fit(comm):
     """All hear of it, where the ranks are of one host."""
     array = np.zeros(2 if comm.rank == 0 else 3)

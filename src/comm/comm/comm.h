@@ -63,7 +63,9 @@ typedef struct wm_comm {
     // Who take part in its collectives: itself; of an intercommunicator both
     // groups, one of which is the first `split` ranks.
     struct wm_comm *whole;
-    int split;             // of such a one; else 0
+    bool mpi_awaits; // this rank, in a call whose arguments it refused, so
+                     // that it is not asked again (native_call.c)
+    int split;       // of such a one; else 0
     struct wm_comm *owner; // of parts, of both groups; itself otherwise
 } wm_comm_t;
 

@@ -23,6 +23,10 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_coll_is_asked(comm))
         return 1;
+    if (comm->mpi_awaits) {
+        comm->mpi_awaits = false;
+        return 1;
+    }
     wm_py_asked_forget(kind, &asked);
     bool known = wm_py_asked_read(comm, args, given, keywords, &asked) == 0;
     if (!known)
@@ -37,6 +41,25 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (code < 0)
         wm_py_raise(&err);
     return code;
+}
+
+void
+wm_py_native_refused(PyObject *self)
+{
+    wm_channel_t channel;
+    if (!PyErr_ExceptionMatches(PyExc_BufferError)
+        && !PyErr_ExceptionMatches(PyExc_TypeError)
+        && !PyErr_ExceptionMatches(PyExc_ValueError)
+        && !PyErr_ExceptionMatches(PyExc_KeyError))
+        return;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    if (wm_py_channel_get(self, &channel) < 0)
+        PyErr_Clear();
+    else
+        channel.comm->whole->mpi_awaits = wm_coll_is_asked(
+            channel.comm->whole);
+    PyErr_Restore(kind, value, trace);
 }
 
 // Gives an operation a request, which keeps something; or raises what it

@@ -7,6 +7,11 @@
 #include "python/comm/asked.h"
 #include "python/core/module.h"
 
+// With an exception, where MPI was to do it: if that came before MPI's call,
+// the others are in it, and wait for the next one of this rank.
+void
+wm_py_native_refused(PyObject *self);
+
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike.
 int

@@ -195,7 +195,10 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
                                  args + 1, given - 1, names);
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
-    return pass(self, ours, args, flags, names);
+    PyObject *result = pass(self, ours, args, flags, names);
+    if (result == NULL)
+        wm_py_native_refused(args[0]);
+    return result;
 }
 
 static PyObject *
