@@ -199,8 +199,8 @@ class Plan:
         if batch_is_full(step, share, self.max_bytes):
             share %= 4097
         number = share // width or int(share > 0)
-        # Of nothing it is an error, or a hang. In the uneven ones a rank that
-        # sends and gets nothing is in place to Open MPI, and loses count.
+        # Of nothing it is an error, or a hang. In the uneven ones Open MPI 4.1
+        # loses count where a rank sends and gets nothing.
         fragile = step.how != BLOCKING and (inter or name in UNEVEN)
         if fragile or (step.how != BLOCKING and reduces):
             number = max(number, 1)

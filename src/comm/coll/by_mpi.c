@@ -164,7 +164,7 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_part_sends(call, comm->rank);
     size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
-    // Open MPI takes one address of both sides for MPI_IN_PLACE.
+    // One address of both sides may be taken for MPI_IN_PLACE.
     static char none;
     void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
     void *receive = by->receive;
