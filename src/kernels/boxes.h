@@ -14,6 +14,10 @@
 #define WM_BOXES_RANKS 64
 #define WM_BOXES_FEW 8 // that a kernel is given; more are in memory
 
+// The number of the exchange after that one; 0 is what a box holds that nobody
+// has written.
+#define WM_BOXES_NEXT(number) ((number) + ((number) == UINT32_MAX ? 2u : 1u))
+
 typedef struct {
     char *boxes;
     // Its word (comm/node/gate.h), and where that began.

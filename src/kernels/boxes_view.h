@@ -18,8 +18,7 @@ boxes_begin(const wm_boxes_params_t &p)
 {
     const bool many = p.size > WM_BOXES_FEW;
     const wm_boxes_rank_t *ranks = many ? p.own->ranks : p.few;
-    const uint32_t next = p.own->count + 1;
-    return {p, ranks, p.number != 0 ? p.number : next != 0 ? next : 1};
+    return {p, ranks, p.number != 0 ? p.number : WM_BOXES_NEXT(p.own->count)};
 }
 
 WM_DEVICE bool

@@ -176,14 +176,6 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
-// 0 is what a box holds that nobody has written, and one that counts itself.
-static uint32_t
-next_number(wm_by_kernels_t *exchange)
-{
-    exchange->number += exchange->number == UINT32_MAX ? 2 : 1;
-    return exchange->number;
-}
-
 int
 wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
@@ -192,6 +184,8 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     const wm_boxes_t *boxes = choose(exchange, laid);
     if (boxes == NULL)
         return wm_piped_enqueue(exchange, laid, words, err);
+    if (!exchange->counted)
+        exchange->number = WM_BOXES_NEXT(exchange->number);
     uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
     wm_boxes_params_t params = {
         .own = &exchange->own->boxes,
@@ -205,7 +199,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         .past = words->call + way + 1,
         .rank = exchange->rank,
         .size = exchange->size,
-        .number = exchange->counted ? 0 : next_number(exchange),
+        .number = exchange->counted ? 0 : exchange->number,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);

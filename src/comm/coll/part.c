@@ -371,6 +371,8 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
 {
     const wm_coll_t *call = part->call;
     const wm_comm_t *comm = part->comm;
+    bool alike = !shapes[call->kind].varies
+                 && call->kind != WM_CALL_REDUCE_SCATTER;
     int code = compare_roots(part, err);
     if (code < 0)
         return code;
@@ -380,10 +382,8 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
         if (shapes[call->kind].rooted && said->root < 0)
             continue; // it has no part in it
-        bool whole = !shapes[call->kind].varies
-                     && call->kind != WM_CALL_REDUCE_SCATTER;
         if (said->op != first->op || said->kind != first->kind
-            || (whole && bytes_of(part, rank) != bytes_of(part, model)))
+            || (alike && bytes_of(part, rank) != bytes_of(part, model)))
             return tell_difference(part, rank, model, err);
     }
     return call->kind == WM_CALL_REDUCE_SCATTER ? compare_blocks(part, err)

@@ -63,10 +63,11 @@ typedef struct wm_comm {
     // Who take part in its collectives: itself; of an intercommunicator both
     // groups, one of which is the first `split` ranks.
     struct wm_comm *whole;
-    bool mpi_awaits; // this rank, in a call whose arguments it refused, so
-                     // that it is not asked again (native_call.c)
-    int split;       // of such a one; else 0
+    int split;             // of such a one; else 0
     struct wm_comm *owner; // of parts, of both groups; itself otherwise
+    // The others are in MPI's call, whose arguments this rank refused: its
+    // next one is that, and they are not asked again (native_call.c).
+    bool mpi_awaits;
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what
