@@ -82,16 +82,19 @@ def test_ranks_with_different_ops(comm, kind, count):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
 @pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Scan"])
-def test_who_was_refused_may_call_again(comm, kind, name):
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+def test_who_was_refused_may_call_again(comm, kind, name, begins):
     count = 4 * comm.size
     each = 4 if name == "Allgather" else count
     sent, into = (kinds.make(kind, np.ones(n)) for n in (each, count))
-    call = getattr(comm, name)
+    call = getattr(comm, f"I{name.lower()}" if begins else name)
     if comm.rank == 0:
         with pytest.raises((TypeError, ValueError, KeyError)):
             call(sent, [into, count, "no such code"])
     for _ in range(3):
-        call(sent, into)
+        request = call(sent, into)
+        if begins:
+            request.Wait()
     highest = comm.rank + 1 if name == "Scan" else 1
     assert (kinds.values_of(into) == highest).all()
 

@@ -121,8 +121,8 @@ def test_an_interrupted_receive_loses_no_message(comm, on_alarm, kind, size):
             array = kinds.make(kind, values)
             requests.append(comm.Isend(array, comm.rank, tag))
 
-    on_alarm(send)
     with pytest.raises(Stopped):
+        on_alarm(send)
         comm.Recv(kinds.make("host", np.zeros(size)), comm.rank)
     for tag, expected in (2, 12), (MPI.ANY_TAG, 1), (1, 21):
         status = MPI.Status()
@@ -205,6 +205,25 @@ def test_the_sender_hears_why_a_small_receive_failed(comm, fail):
         fail("StreamSynchronize")
         with pytest.raises(wm.CudaError):
             comm.Recv(buffer, 0)
+
+
+@simulated
+def test_who_waits_in_the_driver_does_so_once(comm, fail):
+    """The progress thread asks for it again while that is under way."""
+    if comm.rank > 1:
+        return
+    driver = kinds.driver()
+    driver.simcuda_fail_slowly(ctypes.c_long(20_000))
+    buffer = kinds.make("device", np.zeros(1000))
+    for _ in range(10):
+        if comm.rank == 0:
+            with pytest.raises(wm.CudaError, match="cuStreamSynchronize"):
+                comm.Ssend(buffer, 1)
+        else:
+            fail("StreamSynchronize")
+            with pytest.raises(wm.CudaError):
+                comm.Recv(buffer, 0)
+    driver.simcuda_fail_slowly(ctypes.c_long(0))
 
 
 @simulated

@@ -66,8 +66,9 @@ typedef struct wm_comm {
     int split;             // of such a one; else 0
     struct wm_comm *owner; // of parts, of both groups; itself otherwise
     // The others are in MPI's call, whose arguments this rank refused: its
-    // next one is that, and they are not asked again (native_call.c).
-    bool mpi_awaits;
+    // next one of those that block, or of those that do not ([1]), is that,
+    // and they are not asked again (native_call.c).
+    bool mpi_awaits[2];
 } wm_comm_t;
 
 // Collective over `user` unless it was attached before: makes, or finds, what

@@ -209,6 +209,9 @@ wm_end_meet(wm_op_t *op)
     wm_end_t *end = (wm_end_t *)op;
     wm_error_t err;
     atomic_store(&op->news, 0);
+    // The progress thread may have asked for it again meanwhile.
+    if (atomic_load(&end->pull.synchronized))
+        return;
     end->pull.code = wm_stream_synchronize(end->access.device,
                                            end->access.stream, &err);
     if (end->pull.code < 0)

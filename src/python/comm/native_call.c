@@ -8,6 +8,15 @@
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
+// Once, in the next call.
+static bool
+is_awaited(wm_comm_t *comm, bool begins)
+{
+    bool awaited = comm->mpi_awaits[begins];
+    comm->mpi_awaits[begins] = false;
+    return awaited;
+}
+
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords)
@@ -23,10 +32,8 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_coll_is_asked(comm))
         return 1;
-    if (comm->mpi_awaits) {
-        comm->mpi_awaits = false;
+    if (is_awaited(comm, false))
         return 1;
-    }
     wm_py_asked_forget(kind, &asked);
     bool known = wm_py_asked_read(comm, args, given, keywords, &asked) == 0;
     if (!known)
@@ -44,7 +51,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
 }
 
 void
-wm_py_native_refused(PyObject *self)
+wm_py_native_refused(PyObject *self, bool begins)
 {
     wm_channel_t channel;
     if (!PyErr_ExceptionMatches(PyExc_BufferError)
@@ -56,9 +63,11 @@ wm_py_native_refused(PyObject *self)
     PyErr_Fetch(&kind, &value, &trace);
     if (wm_py_channel_get(self, &channel) < 0)
         PyErr_Clear();
-    else
-        channel.comm->whole->mpi_awaits = wm_coll_is_asked(
-            channel.comm->whole);
+    else {
+        wm_comm_t *comm = channel.comm->whole;
+        comm->mpi_awaits[begins] = begins ? wm_later_is_asked(comm)
+                                          : wm_coll_is_asked(comm);
+    }
     PyErr_Restore(kind, value, trace);
 }
 
@@ -177,6 +186,10 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_later_is_asked(comm))
         return 2;
+    if (is_awaited(comm, true)) {
+        *result = wm_py_mpi_comm_new(comm->owner->data);
+        return *result == NULL ? -1 : 1;
+    }
     if (wm_py_asked_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_native_read(kind, comm, args, given, keywords);

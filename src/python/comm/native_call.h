@@ -8,9 +8,10 @@
 #include "python/core/module.h"
 
 // With an exception, where MPI was to do it: if that came before MPI's call,
-// the others are in it, and wait for the next one of this rank.
+// the others are in it, and wait for the next one of this rank. `begins`: it
+// does not block.
 void
-wm_py_native_refused(PyObject *self);
+wm_py_native_refused(PyObject *self, bool begins);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike.

@@ -162,6 +162,8 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
     PyObject *request = pass(self, ours, words, (size_t)given, names);
+    if (request == NULL)
+        wm_py_native_refused(args[0], true);
     Py_DECREF(result);
     return request;
 }
@@ -197,7 +199,7 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
         return code < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *result = pass(self, ours, args, flags, names);
     if (result == NULL)
-        wm_py_native_refused(args[0]);
+        wm_py_native_refused(args[0], false);
     return result;
 }
 
