@@ -11,8 +11,9 @@ import ctypes
 import faulthandler
 import os
 import time
-from collections import Counter
+import zlib
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -22,7 +23,7 @@ import warpmpi as wm
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
 # On real GPUs, and on demand, everything runs on any number of ranks.
 FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
-# Only every n-th of a test's parameters: where the same tests run once more.
+# Only every n-th of a test's parameters, from one on that its name decides.
 EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
 # What these test is within a rank or between two, and tested by that number
 # of them; a rank and itself take some.
@@ -99,9 +100,28 @@ def fail():
     library.simcuda_fail(None, 0, 0)
 
 
+def is_alone(item):
+    """Whether it runs in part only, by one rank that is both of a pair."""
+    pair = item.path.stem in PAIRS and not FULL
+    return pair and _comm.size == 1 and "comm" in item.fixturenames
+
+
+def sample(items):
+    """The indices of one in EVERY of a function's items, one at least."""
+    functions = {}
+    for index, item in enumerate(items):
+        name = getattr(item, "originalname", item.name)
+        functions.setdefault((item.path.stem, name), []).append(index)
+    kept = set()
+    for name, its in functions.items():
+        every = 3 if EVERY == 1 and is_alone(items[its[0]]) else EVERY
+        first = zlib.crc32(repr((name, every)).encode())
+        kept.update(its[first % min(every, len(its)) :: every])
+    return kept
+
+
 def pytest_collection_modifyitems(config, items):
-    seen = Counter()
-    kept, dropped = [], []
+    come, dropped = [], []
     for item in items:
         pair = item.path.stem in PAIRS and not FULL
         most = 2 if pair else _comm.size
@@ -112,12 +132,10 @@ def pytest_collection_modifyitems(config, items):
             if _comm.size < mark.args[0]:
                 reason = f"needs {mark.args[0]} ranks"
                 item.add_marker(pytest.mark.skip(reason=reason))
-        alone = pair and _comm.size == 1 and "comm" in item.fixturenames
-        every = 3 if alone and EVERY == 1 else EVERY
-        function = item.path, getattr(item, "originalname", item.name)
-        (dropped if seen[function] % every else kept).append(item)
-        seen[function] += 1
-    items[:] = kept
+        come.append(item)
+    kept = sample(come)
+    items[:] = [each for i, each in enumerate(come) if i in kept]
+    dropped += [each for i, each in enumerate(come) if i not in kept]
     config.hook.pytest_deselected(items=dropped)
 
 
@@ -189,4 +207,8 @@ def connected(world):
     peers = {wm.transport(comm, rank).name for rank in range(comm.size)}
     if not set().union(*world.allgather(peers)) <= {"ipc", "self"}:
         pytest.skip("no CUDA IPC between all of them")
+    # What a test before refused on all ranks, MPI does: the next call, too.
+    mine, all_of = np.zeros(1), np.zeros(comm.size)
+    comm.Allgather(mine, all_of)
+    comm.Iallgather(mine, all_of).Wait()
     return comm

@@ -427,6 +427,12 @@ def test_a_block_that_is_not_expected(world, groups):
     all_raise(world, MPI.Exception, words, lambda: inter.Allgather(sent, into))
 
 
+def test_none_is_on_a_stream(groups):
+    stream = wm.Stream(wm.get_device())
+    with pytest.raises(ValueError, match=r"without on\(stream\)"):
+        groups.inter.on(stream).Barrier()
+
+
 def test_nothing_is_in_place(groups):
     array = full(4, 0)
     with pytest.raises((MPI.Exception, TypeError, ValueError)):

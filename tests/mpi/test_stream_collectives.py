@@ -337,10 +337,30 @@ def test_who_is_wrong_is_told_and_so_are_the_others(fresh, stream, name):
         channel.Allreduce(MPI.IN_PLACE, a)
     MPI.COMM_WORLD.Barrier()
     stream.synchronize()  # nobody hangs
-    with pytest.raises(RuntimeError, match="failed in a collective on a"):
+    found = RuntimeError, "failed in a collective on a"
+    if name == "op":  # in which all must agree
+        found = ValueError, "other counts, types, op or root"
+    if name == "op" and fresh.size == 1:
+        pytest.skip("all are refused it")
+    with pytest.raises(found[0], match=found[1]):
         channel.Barrier()
     MPI.COMM_WORLD.Barrier()
     fresh.Allreduce(MPI.IN_PLACE, a)  # which does not go by the stream
+
+
+def test_what_all_are_refused_harms_nobody(fresh, stream):
+    channel = fresh.on(stream)
+    a = wm.ones(10, "int32")
+    own = MPI.Op.Create(lambda a, b, t: None)
+    for number in range(1, 4):
+        channel.Allreduce(MPI.IN_PLACE, a)
+        for call in channel.Allreduce, channel.Iallreduce, channel.Scan:
+            with pytest.raises(TypeError, match="op: GPUs do not compute"):
+                call(a, wm.zeros(10, "int32"), op=own)
+        channel.Barrier()
+        channel.Iallreduce(MPI.IN_PLACE, wm.ones(1_000_000)).Wait()
+        assert (a.numpy() == fresh.size**number).all()
+    own.Free()
 
 
 @pytest.mark.parametrize("name", list(WRONG))

@@ -117,7 +117,7 @@ wm_laid_number(const wm_laid_t *laid)
         block = block * 1099511628211ull + laid->out[i].nbytes;
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
     if (laid->shape->reduces) {
-        parts[2] = (uint64_t)laid->type;
+        parts[2] = laid->refused ? UINT64_MAX : (uint64_t)laid->type;
         parts[3] = (uint64_t)laid->op;
     }
     uint64_t number = 14695981039346656037ull;
@@ -165,9 +165,10 @@ check(wm_laid_t *laid, wm_error_t *err)
                             "recvbuf: its block of this rank itself has %zu "
                             "bytes, and sendbuf's has %zu: give both the same",
                             own_of(laid, false), own_of(laid, true));
-    if (laid->shape->reduces
-        && !wm_half_reduces(call->type, call->size, call->op, &laid->type,
-                            &laid->op))
+    laid->refused = laid->shape->reduces
+                    && !wm_half_reduces(call->type, call->size, call->op,
+                                        &laid->type, &laid->op);
+    if (laid->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this with elements of "
                             "this type (%s); use another op, or the "

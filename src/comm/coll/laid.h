@@ -16,6 +16,7 @@ typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     bool sends, receives;
+    bool refused; // as are all who ask for the same: no GPU computes the op
     char *source, *target;         // NULL: none
     wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
     wm_span_t into[WM_GATE_RANKS]; // likewise

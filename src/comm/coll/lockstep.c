@@ -279,18 +279,22 @@ enqueue(run_t *run, wm_error_t *err)
     return code < 0 ? code : after(run, err);
 }
 
-// What this rank was asked for is wrong: on a stream of ours, behind the calls
-// before it, it comes to its end.
+// What this rank was asked for is not done: on a stream of ours, behind the
+// calls before it, it comes to its end. Where the others are refused it alike
+// it is a call as any (`kind`), else one that has failed (WM_CALL_UNKNOWN).
 static void
-refuse(wm_slabs_t *slabs, int code)
+refuse(wm_slabs_t *slabs, int kind, uint64_t asked, int code)
 {
     CUstream stream;
     int device = wm_slabs_device(slabs);
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
         stream = CU_STREAM_LEGACY; // which there always is
-    if (wm_slabs_begin(slabs, WM_CALL_UNKNOWN, 0, stream, NULL) == 0)
+    if (wm_slabs_begin(slabs, kind, asked, stream, NULL) == 0) {
+        if (kind != WM_CALL_UNKNOWN)
+            code = wm_slabs_leave_turn(slabs, NULL);
         (void)!wm_slabs_end(slabs, code, NULL);
+    }
     if (ours)
         wm_stream_release(device, stream);
 }
@@ -325,12 +329,14 @@ capture(run_t *run, int code, wm_error_t *err)
 static int
 give(run_t *run, int code, wm_error_t *err)
 {
+    bool asks = code == 0 || run->laid.refused;
+    int kind = asks ? (int)run->laid.call->kind : WM_CALL_UNKNOWN;
+    uint64_t asked = asks ? wm_laid_number(&run->laid) : 0;
     if (code < 0) {
-        refuse(run->slabs, code);
+        refuse(run->slabs, kind, asked, code);
         return code;
     }
-    code = wm_slabs_begin(run->slabs, run->laid.call->kind,
-                          wm_laid_number(&run->laid), run->laid.stream, err);
+    code = wm_slabs_begin(run->slabs, kind, asked, run->laid.stream, err);
     return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
 }
 
@@ -345,6 +351,10 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                  .stream = stream},
     };
     wm_error_t other;
+    if (comm->whole != comm)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "an intercommunicator has no collectives on "
+                            "streams; use it without on(stream)");
     if (comm->gates == NULL)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "a collective on a stream needs all ranks on one "
@@ -470,7 +480,7 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
         if (code < 0)
-            refuse(comm->slabs, code); // the next
+            refuse(comm->slabs, WM_CALL_UNKNOWN, 0, code); // the next
     }
     if (code < 0) {
         if (given != NULL)
