@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import sampling
+
 ROOT = Path(__file__).resolve().parent.parent
 SIMCUDA = ROOT / "build" / "simcuda" / "libsimcuda.so"
 
@@ -47,6 +49,11 @@ def pytest_configure(config):
         "warpmpi", derandomize=True, deadline=None, database=None
     )
     hypothesis.settings.load_profile("warpmpi")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not any(item.path.parent.name == "mpi" for item in items):
+        sampling.choose(config, items)
 
 
 def pytest_collection_finish(session):

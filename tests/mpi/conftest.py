@@ -11,7 +11,6 @@ import ctypes
 import faulthandler
 import os
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -19,12 +18,11 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from sampling import EVERY, choose
 
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
 # On real GPUs, and on demand, everything runs on any number of ranks.
 FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
-# Only every n-th of a test's parameters, from one on that its name decides.
-EVERY = int(os.environ.get("WARPMPI_TEST_EVERY", "1"))
 # What these test is within a rank or between two, and tested by that number
 # of them; a rank and itself take some.
 PAIRS = {
@@ -100,24 +98,11 @@ def fail():
     library.simcuda_fail(None, 0, 0)
 
 
-def is_alone(item):
-    """Whether it runs in part only, by one rank that is both of a pair."""
+def every(item):
+    """A rank that is both of a pair runs a third."""
     pair = item.path.stem in PAIRS and not FULL
-    return pair and _comm.size == 1 and "comm" in item.fixturenames
-
-
-def sample(items):
-    """The indices of one in EVERY of a function's items, one at least."""
-    functions = {}
-    for index, item in enumerate(items):
-        name = getattr(item, "originalname", item.name)
-        functions.setdefault((item.path.stem, name), []).append(index)
-    kept = set()
-    for name, its in functions.items():
-        every = 3 if EVERY == 1 and is_alone(items[its[0]]) else EVERY
-        first = zlib.crc32(repr((name, every)).encode())
-        kept.update(its[first % min(every, len(its)) :: every])
-    return kept
+    alone = pair and _comm.size == 1 and "comm" in item.fixturenames
+    return 3 if alone and EVERY == 1 else EVERY
 
 
 def pytest_collection_modifyitems(config, items):
@@ -133,10 +118,9 @@ def pytest_collection_modifyitems(config, items):
                 reason = f"needs {mark.args[0]} ranks"
                 item.add_marker(pytest.mark.skip(reason=reason))
         come.append(item)
-    kept = sample(come)
-    items[:] = [each for i, each in enumerate(come) if i in kept]
-    dropped += [each for i, each in enumerate(come) if i not in kept]
+    items[:] = come
     config.hook.pytest_deselected(items=dropped)
+    choose(config, items, every)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -404,6 +404,64 @@ def test_counts_that_differ(fresh, stream):
         channel.Allreduce(MPI.IN_PLACE, a)
 
 
+def some(count):
+    return wm.ones(count, "int32")
+
+
+# What ranks 0 and 1 give each other, and what they take: elements.
+PAIRS = {
+    "too few": ((30, 0), (0, 40)),
+    "too many": ((40, 0), (0, 30)),
+    "far too few": ((1_000_000, 0), (0, 3_000_000)),
+    "far too many": ((3_000_000, 0), (0, 1_000_000)),
+    "none": ((0, 0), (0, 3_000_000)),
+    "all for nobody": ((3_000_000, 0), (0, 0)),
+    "both too few": ((1_000_000, 10), (3_000_000, 3_000_000)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("name", list(PAIRS))
+def test_pairs_that_differ(fresh, stream, name, begins):
+    """It ends, and they raise; those who are in no such pair hear of it."""
+    gives, takes = PAIRS[name]
+    size, rank = fresh.size, fresh.rank
+    channel = fresh.on(stream)
+    counts = np.zeros((2, size), int)
+    if rank < 2:
+        counts[:, 1 - rank] = gives[rank], takes[rank]
+    both = [
+        [some(3_000_000), (list(each), [0] * size), MPI.INT32_T]
+        for each in counts
+    ]
+    right = [
+        [some(2 * size), ([2] * size, [2 * i for i in range(size)])]
+        for _ in range(2)
+    ]
+    for _ in range(2):
+        channel.Alltoallv(*right)
+    request = None
+    if begins:
+        request = channel.Ialltoallv(*both)
+    else:
+        channel.Alltoallv(*both)
+    stream.synchronize()
+    MPI.COMM_WORLD.Barrier()
+    if rank < 2:
+        text = "differ: of a call in which counts vary, rank"
+        for call in request and request.Wait, channel.Barrier, channel.Barrier:
+            if call is not None:
+                with pytest.raises(ValueError, match=text):
+                    call()
+    MPI.COMM_WORLD.Barrier()
+    if rank > 1:
+        with pytest.raises(RuntimeError, match=r"rank [01] failed in a coll"):
+            channel.Barrier()
+    MPI.COMM_WORLD.Barrier()
+    fresh.Allreduce(MPI.IN_PLACE, right[0][0])
+
+
 def test_an_array_of_another_gpu(fresh, stream):
     devices = [each for each in wm.get_cuda_devices() if each != stream.device]
     if not devices:

@@ -43,7 +43,7 @@ wm_deaths_look(wm_comm_t *comm)
 {
     if (comm->slabs == NULL && comm->graph_slabs == NULL)
         return false;
-    if (may_wait(comm))
+    if (may_wait(comm) && wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);
     return bury_all(comm);
 }
@@ -63,8 +63,7 @@ wm_deaths_serve(void)
 {
     static _Atomic int64_t looked;
     int64_t now = wm_engine_now(), due = atomic_load(&rest);
-    if (!wm_failure_is_told() || due == 0 || now - looked < due
-        || !wm_engine_try_lock())
+    if (due == 0 || now - looked < due || !wm_engine_try_lock())
         return;
     looked = now;
     atomic_store(&rest, 0);
@@ -76,5 +75,5 @@ wm_deaths_serve(void)
 int64_t
 wm_deaths_rest(void)
 {
-    return wm_failure_is_told() ? atomic_load(&rest) : 0;
+    return atomic_load(&rest);
 }

@@ -104,6 +104,21 @@ wm_laid_longest(const wm_laid_t *laid)
     return longest;
 }
 
+void
+wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes)
+{
+    const wm_shape_t *shape = laid->shape;
+    for (int rank = 0; rank < laid->comm->size; ++rank) {
+        bool none = shape->rooted && rank != laid->call->root;
+        gives[rank] = laid->source == NULL || (none && !shape->outward)
+                          ? 0
+                          : laid->out[shape->scatters ? rank : 0].nbytes;
+        takes[rank] = laid->target == NULL || (none && shape->outward)
+                          ? 0
+                          : laid->into[shape->gathers ? rank : 0].nbytes;
+    }
+}
+
 uint64_t
 wm_laid_number(const wm_laid_t *laid)
 {

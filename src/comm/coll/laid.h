@@ -34,6 +34,10 @@ wm_laid_out(wm_laid_t *laid, wm_error_t *err);
 size_t
 wm_laid_longest(const wm_laid_t *laid);
 
+// Bytes for each rank, and of each.
+void
+wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes);
+
 // What all must ask for alike, as a number.
 uint64_t
 wm_laid_number(const wm_laid_t *laid);

@@ -281,17 +281,17 @@ enqueue(run_t *run, wm_error_t *err)
 
 // What this rank was asked for is not done: on a stream of ours, behind the
 // calls before it, it comes to its end. Where the others are refused it alike
-// it is a call as any (`kind`), else one that has failed (WM_CALL_UNKNOWN).
+// (`laid`) it is a call as any, else one that has failed.
 static void
-refuse(wm_slabs_t *slabs, int kind, uint64_t asked, int code)
+refuse(wm_slabs_t *slabs, const wm_laid_t *laid, int code)
 {
     CUstream stream;
     int device = wm_slabs_device(slabs);
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
         stream = CU_STREAM_LEGACY; // which there always is
-    if (wm_slabs_begin(slabs, kind, asked, stream, NULL) == 0) {
-        if (kind != WM_CALL_UNKNOWN)
+    if (wm_slabs_begin(slabs, laid, stream, NULL) == 0) {
+        if (laid != NULL)
             code = wm_slabs_leave_turn(slabs, NULL);
         (void)!wm_slabs_end(slabs, code, NULL);
     }
@@ -329,14 +329,11 @@ capture(run_t *run, int code, wm_error_t *err)
 static int
 give(run_t *run, int code, wm_error_t *err)
 {
-    bool asks = code == 0 || run->laid.refused;
-    int kind = asks ? (int)run->laid.call->kind : WM_CALL_UNKNOWN;
-    uint64_t asked = asks ? wm_laid_number(&run->laid) : 0;
     if (code < 0) {
-        refuse(run->slabs, kind, asked, code);
+        refuse(run->slabs, run->laid.refused ? &run->laid : NULL, code);
         return code;
     }
-    code = wm_slabs_begin(run->slabs, kind, asked, run->laid.stream, err);
+    code = wm_slabs_begin(run->slabs, &run->laid, run->laid.stream, err);
     return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
 }
 
@@ -480,7 +477,7 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
         if (code < 0)
-            refuse(comm->slabs, WM_CALL_UNKNOWN, 0, code); // the next
+            refuse(comm->slabs, NULL, code); // the next
     }
     if (code < 0) {
         if (given != NULL)

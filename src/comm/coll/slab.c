@@ -77,7 +77,7 @@ prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
         wm_gates_begin_rounds(slabs->gates);
     else {
         said->streams = wm_gates_streams_now(slabs->gates);
-        wm_gates_tell(slabs->gates, 0);
+        wm_told_open(&slabs->told, slabs->gates);
     }
     return 0;
 }
@@ -122,6 +122,7 @@ static void
 discard(wm_slabs_t *slabs)
 {
     wm_by_kernels_close(&slabs->exchange);
+    wm_told_close(&slabs->told);
     wm_shared_free(slabs->shared);
     for (size_t i = 0; i < slabs->copied; ++i)
         wm_block_free(slabs->copies[i], 0, NULL, NULL);
@@ -279,17 +280,31 @@ leave(wm_slabs_t *slabs, uint32_t number)
 }
 
 static int
-look_for_lost(const wm_slabs_t *slabs, wm_error_t *err)
+look_for_lost(wm_slabs_t *slabs, wm_error_t *err)
 {
     int dead = wm_gates_dead(slabs->gates);
+    int code = wm_told_compare_pairs(&slabs->told, slabs->gates, err);
+    if (code < 0) // of which the others know nothing
+        wm_told_fail(&slabs->told, slabs->gates);
     if (dead < 0)
-        return wm_told_compare(&slabs->told, slabs->gates, err);
+        return code < 0 ? code
+                        : wm_told_compare(&slabs->told, slabs->gates, err);
     (void)wm_gates_bury(slabs->gates, dead); // another may have found it
     return wm_failure_set(slabs->comm, dead, err);
 }
 
+static int
+tell_pairs(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
+{
+    size_t gives[WM_GATE_RANKS], takes[WM_GATE_RANKS];
+    if (laid == NULL || !laid->shape->varies)
+        return 0;
+    wm_laid_pairs(laid, gives, takes);
+    return wm_told_pair(&slabs->told, slabs->gates, gives, takes, err);
+}
+
 int
-wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
+wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
                wm_error_t *err)
 {
     wm_lock(&slabs->lock);
@@ -305,8 +320,12 @@ wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
         return lost;
     }
     wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
-    wm_told_begin(&slabs->told, slabs->gates, kind, asked);
+    wm_told_begin(&slabs->told, slabs->gates,
+                  laid != NULL ? (int)laid->call->kind : WM_CALL_UNKNOWN,
+                  laid != NULL ? wm_laid_number(laid) : 0);
     int code = follow(slabs, slabs->told.calls - 1, stream, err);
+    if (code == 0)
+        code = tell_pairs(slabs, laid, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
@@ -499,11 +518,17 @@ wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
 void
 wm_slabs_give_up(wm_slabs_t *slabs)
 {
-    if (wm_gates_dead(slabs->gates) < 0
-        || pthread_mutex_trylock(&slabs->lock) != 0)
+    bool died = wm_gates_dead(slabs->gates) >= 0;
+    bool ended = wm_gates_have_kept(slabs->gates);
+    if (died != ended || pthread_mutex_trylock(&slabs->lock) != 0)
         return;
-    if (wm_gates_have_kept(slabs->gates))
+    if (died)
         wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
+    else if (wm_told_compare_pairs(&slabs->told, slabs->gates, NULL) < 0) {
+        // The other does the same, and our stream waits no more.
+        wm_told_fail(&slabs->told, slabs->gates);
+        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + ENDED);
+    }
     pthread_mutex_unlock(&slabs->lock);
 }
 

@@ -46,14 +46,14 @@ wm_slabs_points(const wm_slabs_t *slabs);
 bool
 wm_slabs_serve(const wm_slabs_t *slabs, int device);
 
-// Begins a call on a stream, behind the one before it. What a rank asks for
-// must be alike on all; of kind WM_CALL_UNKNOWN it has failed. Raises, for
-// good, where ranks have been found to differ, or one to have failed, or died
-// (MPI's error, comm/coll/deaths.h); after 0
-// the slabs are the thread's alone until wm_slabs_end, and the call takes its
-// turn, or exchanges, once.
+// Begins a call on a stream, behind the one before it; `laid` NULL: it has
+// failed. What a rank asks for must be alike on all, and of what varies what
+// two have from each other on both. Raises, for good, where ranks have been
+// found to differ, or one to have failed, or died (MPI's error,
+// comm/coll/deaths.h); after 0 the slabs are the thread's alone until
+// wm_slabs_end, and the call takes its turn, or exchanges, once.
 WM_MUST_CHECK int
-wm_slabs_begin(wm_slabs_t *slabs, int kind, uint64_t asked, CUstream stream,
+wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
                wm_error_t *err);
 
 // Likewise of a call of a capture (wm_stream_capture), which all ranks have
@@ -109,9 +109,10 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err);
 
-// A rank has died, and nothing here waits for it any more: as soon as our
-// streams have come to the end of what they were given, nobody waits for ours
-// either. Again and again, as that may be later. Waits for nothing.
+// A rank has died, and nothing here waits for it any more, or one differs from
+// ours: as soon as our streams have come to the end of what they were given,
+// and to let them come there, nobody waits for ours either. Again and again,
+// as that may be later. Waits for nothing.
 void
 wm_slabs_give_up(wm_slabs_t *slabs);
 

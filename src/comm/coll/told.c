@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/told.h"
 
+#include <stdlib.h>
+
 #include "comm/coll/agreement.h"
 
 // What is told of a call: 16 bits of its number, 8 of its kind, and 40 of
@@ -51,6 +53,97 @@ void
 wm_told_fail(wm_told_t *told, const wm_gates_t *gates)
 {
     tell_all(told, gates, FAILED, 0);
+}
+
+// What is told of a pair: 16 bits of the number of such calls, the others of
+// all that was given in them, or taken.
+#define PAIR_BITS 48
+#define SIDES 2 // given, taken
+
+void
+wm_told_open(wm_told_t *told, const wm_gates_t *gates)
+{
+    *told = (wm_told_t){.calls = 0};
+    wm_gates_tell(gates, 0);
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank)
+        for (int side = 0; side < SIDES; ++side)
+            wm_gates_tell_pair(gates, side, rank, 0);
+}
+
+void
+wm_told_close(wm_told_t *told)
+{
+    free(told->pairs);
+}
+
+static uint64_t *
+pair_of(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+        int side, int rank)
+{
+    size_t row = call % WM_TOLD_PAIRED * SIDES + (size_t)side;
+    return &told->pairs[row * (size_t)wm_gates_size(gates) + (size_t)rank];
+}
+
+static uint64_t
+tell_pair(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+          int side, int rank)
+{
+    return (uint64_t)(call & 0xffff) << PAIR_BITS
+           | *pair_of(told, gates, call, side, rank) >> (64 - PAIR_BITS);
+}
+
+int
+wm_told_pair(wm_told_t *told, const wm_gates_t *gates, const size_t *gives,
+             const size_t *takes, wm_error_t *err)
+{
+    const size_t *sides[SIDES] = {gives, takes};
+    int size = wm_gates_size(gates);
+    if (told->pairs == NULL)
+        told->pairs = calloc(SIDES * WM_TOLD_PAIRED * (size_t)size,
+                             sizeof *told->pairs);
+    if (told->pairs == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    uint32_t call = ++told->paired;
+    for (int side = 0; side < SIDES; ++side)
+        for (int rank = 0; rank < size; ++rank) {
+            uint64_t before = *pair_of(told, gates, call - 1, side, rank);
+            *pair_of(told, gates, call, side, rank) =
+                (before ^ (sides[side][rank] + 1)) * 1099511628211ull;
+            wm_gates_tell_pair(gates, side, rank,
+                               tell_pair(told, gates, call, side, rank));
+        }
+    return 0;
+}
+
+// Whether what `rank` has told of itself and us is what we have told.
+static bool
+is_alike(const wm_told_t *told, const wm_gates_t *gates, int side, int rank)
+{
+    uint64_t its = wm_gates_told_pair(gates, side, rank);
+    int16_t back = (int16_t)(told->paired - (uint16_t)(its >> PAIR_BITS));
+    uint32_t call = told->paired - (uint32_t)back;
+    return its == 0 || back < 0 || (uint32_t)back >= told->paired
+           || back >= WM_TOLD_PAIRED
+           || its == tell_pair(told, gates, call, 1 - side, rank);
+}
+
+int
+wm_told_compare_pairs(const wm_told_t *told, const wm_gates_t *gates,
+                      wm_error_t *err)
+{
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank)
+        for (int side = 0; side < SIDES; ++side)
+            if (rank != wm_gates_rank(gates)
+                && !is_alike(told, gates, side, rank))
+                return wm_error_set(
+                    err, WM_ERR_VALUE, 0,
+                    "the ranks' collectives on streams differ: of a call in "
+                    "which counts vary, rank %d %s another number of bytes "
+                    "than this rank %s: give the same counts on both; free "
+                    "the communicator",
+                    rank, side == 0 ? "gives" : "expects",
+                    side == 0 ? "expects" : "gives");
+    return 0;
 }
 
 int

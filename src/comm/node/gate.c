@@ -403,3 +403,15 @@ wm_gates_told(const wm_gates_t *gates, int rank)
     return atomic_load_explicit(&gates->of[rank].gate->told,
                                 memory_order_acquire);
 }
+
+void
+wm_gates_tell_pair(const wm_gates_t *gates, int side, int rank, uint64_t told)
+{
+    atomic_store(&gates->of[gates->rank].gate->pairs[side][rank], told);
+}
+
+uint64_t
+wm_gates_told_pair(const wm_gates_t *gates, int side, int rank)
+{
+    return atomic_load(&gates->of[rank].gate->pairs[side][gates->rank]);
+}

@@ -19,12 +19,9 @@
 #define WM_GATES 64      // a process
 #define WM_GATE_RANKS 64 // that meet at most
 #define WM_GATE_BYTES 2560
-#define WM_GATE_STEPS 8 // of one meeting, at most
-#define WM_GATE_BOOK                                                          \
-    1024 // nonblocking calls of which it is told who does them
-
-// The first is that of calls that block.
-#define WM_GATE_ASIDE 16 // of others
+#define WM_GATE_STEPS 8   // of one meeting, at most
+#define WM_GATE_BOOK 1024 // nonblocking calls: it is told who does them
+#define WM_GATE_ASIDE 16  // rooms of those, beside that of calls that block
 #define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
 
 typedef struct {
@@ -37,7 +34,7 @@ typedef struct {
     // Of collectives on streams: how far the streams are, and what calls they
     // were given (comm/coll/slab.c).
     _Alignas(64) _Atomic uint32_t streams;
-    _Atomic uint64_t told;
+    _Atomic uint64_t told, pairs[2][WM_GATE_RANKS];
     // Of those in graphs, which are replayed: where in a round of three the
     // stream is, in which all come together before a graph's first call, and
     // in how many meets it has been since.
@@ -121,7 +118,6 @@ wm_gates_withdraw(const wm_gates_t *gates, uint32_t call);
 // Of what streams do. Where ours is by now, at which all begin to count.
 uint32_t
 wm_gates_streams_now(const wm_gates_t *gates);
-
 void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
 
@@ -190,11 +186,15 @@ WM_MUST_CHECK int
 wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
                       uint32_t number, wm_error_t *err);
 
-// What we tell of the calls that streams were given, and a rank has told.
+// What we tell of the calls that streams were given, and a rank has told; and
+// on either `side` of ourselves and `rank`, and that one of us.
 void
 wm_gates_tell(const wm_gates_t *gates, uint64_t told);
-
 uint64_t
 wm_gates_told(const wm_gates_t *gates, int rank);
+void
+wm_gates_tell_pair(const wm_gates_t *gates, int side, int rank, uint64_t told);
+uint64_t
+wm_gates_told_pair(const wm_gates_t *gates, int side, int rank);
 
 #endif
