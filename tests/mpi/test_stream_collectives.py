@@ -316,6 +316,11 @@ WRONG = {
         TypeError,
         "op: GPUs do not compute this",
     ),
+    "displacements": (
+        lambda ch: ch.Allgatherv(wm.zeros(1), [wm.zeros(4), [1], [0]]),
+        TypeError,
+        r"datatype: \[0\] is none; give displacements with their counts",
+    ),
     "gaps": (
         lambda ch: ch.Bcast(wm.zeros((4, 4))[:, 1]),
         Exception,

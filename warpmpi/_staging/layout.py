@@ -86,7 +86,14 @@ def recounted(
 
 
 def _named(kind: Any) -> Any:
-    return MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind
+    if isinstance(kind, str):
+        return MPI.Datatype.fromcode(kind)
+    if kind is not None and not isinstance(kind, MPI.Datatype):
+        raise TypeError(
+            f"datatype: {kind!r} is none; give displacements with their "
+            "counts, as a tuple: [array, (counts, displs), datatype]"
+        )
+    return kind
 
 
 def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
