@@ -467,6 +467,76 @@ def test_pairs_that_differ(fresh, stream, name, begins):
     fresh.Allreduce(MPI.IN_PLACE, right[0][0])
 
 
+def gather_to_itself(channel, rank, size):
+    root = rank if rank < 2 else 0
+    channel.Gather(some(4), some(4 * size), root)
+
+
+def scatter_other_counts(channel, rank, size):
+    counts = [1_000_000] * size
+    counts[rank % 2] = 3_000_000
+    into = some(counts[rank])
+    channel.Reduce_scatter(some(sum(counts)), into, recvcounts=counts)
+
+
+def take_from_alltoall(channel, rank, size):
+    counts, zeros = [1_000_000] * size, [0] * size
+    give, take = some(1_000_000 * size), some(3_000_000)
+    if rank == 1:
+        counts = [3_000_000 * (other == 0) for other in range(size)]
+        channel.Alltoallv([give, (zeros, zeros)], [take, (counts, zeros)])
+    else:
+        channel.Alltoall(give, some(1_000_000 * size))
+
+
+AMISS = gather_to_itself, scatter_other_counts, take_from_alltoall
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("call", AMISS, ids=lambda call: call.__name__)
+def test_ranks_that_wait_for_each_other(fresh, stream, call):
+    """They are let go, and what came before is right."""
+    channel = fresh.on(stream)
+    a, out = some(1_000_000), some(1_000_000 * fresh.size)
+    channel.Allgather(a, out)
+    a.fill_(7, stream=stream)
+    channel.Allgather(a, out)
+    call(channel, fresh.rank, fresh.size)
+    copy = wm.zeros(out.shape, "int32")
+    copy.assign(out)
+    stream.synchronize()
+    assert (copy.numpy() == 7).all()
+    MPI.COMM_WORLD.Barrier()
+    with pytest.raises((TypeError, ValueError), match="on streams differ"):
+        channel.Barrier()
+    fresh.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_who_is_far_ahead_is_let_go_as_well(fresh, stream):
+    channel = fresh.on(stream)
+    zeros, rank = [0] * fresh.size, fresh.rank
+    give, take = list(zeros), list(zeros)
+    if rank < 2:
+        give[1 - rank], take[1 - rank] = 10, 3_000_000
+    sent, into = some(3_000_000), some(3_000_000)
+    some_other = wm.ones(fresh.size)
+    channel.Allgather(wm.ones(1), some_other)
+    if rank > 0:
+        MPI.COMM_WORLD.Barrier()
+    channel.Alltoallv([sent, (give, zeros)], [into, (take, zeros)])
+    if rank == 0:
+        for _ in range(300):
+            channel.Alltoallv([sent, (zeros, zeros)], [into, (zeros, zeros)])
+        MPI.COMM_WORLD.Barrier()
+    for first in True, False:
+        MPI.COMM_WORLD.Barrier()
+        if first == (rank == 0):
+            with pytest.raises((ValueError, RuntimeError), match=r"on .*str"):
+                channel.Barrier()
+    stream.synchronize()
+
+
 def test_an_array_of_another_gpu(fresh, stream):
     devices = [each for each in wm.get_cuda_devices() if each != stream.device]
     if not devices:

@@ -280,27 +280,13 @@ leave(wm_slabs_t *slabs, uint32_t number)
 }
 
 static int
-look_for_lost(wm_slabs_t *slabs, wm_error_t *err)
+look_for_lost(const wm_slabs_t *slabs, wm_error_t *err)
 {
     int dead = wm_gates_dead(slabs->gates);
-    int code = wm_told_compare_pairs(&slabs->told, slabs->gates, err);
-    if (code < 0) // of which the others know nothing
-        wm_told_fail(&slabs->told, slabs->gates);
     if (dead < 0)
-        return code < 0 ? code
-                        : wm_told_compare(&slabs->told, slabs->gates, err);
+        return wm_told_compare(&slabs->told, slabs->gates, err);
     (void)wm_gates_bury(slabs->gates, dead); // another may have found it
     return wm_failure_set(slabs->comm, dead, err);
-}
-
-static int
-tell_pairs(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
-{
-    size_t gives[WM_GATE_RANKS], takes[WM_GATE_RANKS];
-    if (laid == NULL || !laid->shape->varies)
-        return 0;
-    wm_laid_pairs(laid, gives, takes);
-    return wm_told_pair(&slabs->told, slabs->gates, gives, takes, err);
 }
 
 int
@@ -320,12 +306,10 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
         return lost;
     }
     wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
-    wm_told_begin(&slabs->told, slabs->gates,
-                  laid != NULL ? (int)laid->call->kind : WM_CALL_UNKNOWN,
-                  laid != NULL ? wm_laid_number(laid) : 0);
-    int code = follow(slabs, slabs->told.calls - 1, stream, err);
-    if (code == 0)
-        code = tell_pairs(slabs, laid, err);
+    int code = wm_told_begin(&slabs->told, slabs->gates, laid, err);
+    int follows = follow(slabs, slabs->told.calls - 1, stream,
+                         code == 0 ? err : NULL);
+    code = code < 0 ? code : follows;
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
@@ -515,20 +499,29 @@ wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
     return code;
 }
 
+// Kernels may wait for each other in vain in a call that not all were asked
+// for alike: we give nothing more in it.
+static void
+leave_amiss(const wm_slabs_t *slabs)
+{
+    uint32_t at = wm_gates_streams_at(slabs->gates), last = slabs->told.calls;
+    bool between = at == 0 || (at & 0xffff) == ENDED; // of that call the next
+    uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
+    if (call <= last && wm_told_is_amiss(&slabs->told, slabs->gates, call))
+        wm_gates_leave_from(slabs->gates, at, (call << 16) + ENDED - 1);
+}
+
 void
 wm_slabs_give_up(wm_slabs_t *slabs)
 {
-    bool died = wm_gates_dead(slabs->gates) >= 0;
     bool ended = wm_gates_have_kept(slabs->gates);
-    if (died != ended || pthread_mutex_trylock(&slabs->lock) != 0)
+    if ((ended && wm_gates_dead(slabs->gates) < 0)
+        || pthread_mutex_trylock(&slabs->lock) != 0)
         return;
-    if (died)
+    if (ended)
         wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
-    else if (wm_told_compare_pairs(&slabs->told, slabs->gates, NULL) < 0) {
-        // The other does the same, and our stream waits no more.
-        wm_told_fail(&slabs->told, slabs->gates);
-        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + ENDED);
-    }
+    else if (slabs->by_kernels)
+        leave_amiss(slabs);
     pthread_mutex_unlock(&slabs->lock);
 }
 

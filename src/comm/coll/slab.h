@@ -104,15 +104,16 @@ wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 
-// What was found of the calls that were begun here: raises as they would, but
-// keeps nothing. 1: another thread is in one, ask again.
+// What was found of the calls that were begun here: raises as they would, and
+// the next one does so again. 1: another thread is in one, ask again.
 WM_MUST_CHECK int
 wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err);
 
-// A rank has died, and nothing here waits for it any more, or one differs from
-// ours: as soon as our streams have come to the end of what they were given,
-// and to let them come there, nobody waits for ours either. Again and again,
-// as that may be later. Waits for nothing.
+// Where a rank has died, and nothing here waits for it any more: as soon as
+// our streams have come to the end of what they were given, nobody waits for
+// ours either. Where ranks differ in the call that our stream is in: nobody
+// waits for more of it. Again and again, as either may be later. Waits for
+// nothing.
 void
 wm_slabs_give_up(wm_slabs_t *slabs);
 

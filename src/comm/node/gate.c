@@ -203,6 +203,12 @@ wm_gates_streams_now(const wm_gates_t *gates)
     return atomic_load(&gates->of[gates->rank].gate->streams);
 }
 
+uint32_t
+wm_gates_streams_at(const wm_gates_t *gates)
+{
+    return wm_gates_streams_now(gates) - gates->of[gates->rank].streams;
+}
+
 void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now)
 {
@@ -244,6 +250,14 @@ wm_gates_leave(const wm_gates_t *gates, uint32_t value)
 {
     atomic_store(&gates->of[gates->rank].gate->streams,
                  gates->of[gates->rank].streams + value);
+}
+
+void
+wm_gates_leave_from(const wm_gates_t *gates, uint32_t from, uint32_t value)
+{
+    uint32_t base = gates->of[gates->rank].streams, is = base + from;
+    (void)atomic_compare_exchange_strong(&gates->of[gates->rank].gate->streams,
+                                         &is, base + value);
 }
 
 int
@@ -390,28 +404,8 @@ wm_gates_gone_word(const wm_gates_t *gates)
     };
 }
 
-void
-wm_gates_tell(const wm_gates_t *gates, uint64_t told)
+wm_gate_told_t *
+wm_gates_told(const wm_gates_t *gates, int rank, int row)
 {
-    atomic_store_explicit(&gates->of[gates->rank].gate->told, told,
-                          memory_order_release);
-}
-
-uint64_t
-wm_gates_told(const wm_gates_t *gates, int rank)
-{
-    return atomic_load_explicit(&gates->of[rank].gate->told,
-                                memory_order_acquire);
-}
-
-void
-wm_gates_tell_pair(const wm_gates_t *gates, int side, int rank, uint64_t told)
-{
-    atomic_store(&gates->of[gates->rank].gate->pairs[side][rank], told);
-}
-
-uint64_t
-wm_gates_told_pair(const wm_gates_t *gates, int side, int rank)
-{
-    return atomic_load(&gates->of[rank].gate->pairs[side][gates->rank]);
+    return &gates->of[rank].gate->told[row];
 }

@@ -25,6 +25,10 @@
 #define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
 
 typedef struct {
+    _Atomic uint64_t call, pairs[2][WM_GATE_RANKS];
+} wm_gate_told_t;
+
+typedef struct {
     struct {
         _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
         _Alignas(64) char said[2][WM_GATE_BYTES]; // of this one, of the last
@@ -34,7 +38,7 @@ typedef struct {
     // Of collectives on streams: how far the streams are, and what calls they
     // were given (comm/coll/slab.c).
     _Alignas(64) _Atomic uint32_t streams;
-    _Atomic uint64_t told, pairs[2][WM_GATE_RANKS];
+    wm_gate_told_t told[2];
     // Of those in graphs, which are replayed: where in a round of three the
     // stream is, in which all come together before a graph's first call, and
     // in how many meets it has been since.
@@ -73,10 +77,8 @@ wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
 // The index of ours, our rank, and of how many.
 int
 wm_gates_index(const wm_gates_t *gates);
-
 int
 wm_gates_rank(const wm_gates_t *gates);
-
 int
 wm_gates_size(const wm_gates_t *gates);
 
@@ -115,9 +117,12 @@ wm_gates_who(const wm_gates_t *gates, uint32_t call);
 void
 wm_gates_withdraw(const wm_gates_t *gates, uint32_t call);
 
-// Of what streams do. Where ours is by now, at which all begin to count.
+// Of what streams do. Where ours is by now, at which all begin to count, and
+// how far from there.
 uint32_t
 wm_gates_streams_now(const wm_gates_t *gates);
+uint32_t
+wm_gates_streams_at(const wm_gates_t *gates);
 void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
 
@@ -129,13 +134,14 @@ wm_gates_promise(const wm_gates_t *gates, uint32_t value);
 
 bool
 wm_gates_have_kept(const wm_gates_t *gates);
-
 bool
 wm_gates_any_stream_waits(void);
 
-// Ours is so far now, as no stream will come there.
+// Ours is so far now, as no stream will come there; or if it is where it was.
 void
 wm_gates_leave(const wm_gates_t *gates, uint32_t value);
+void
+wm_gates_leave_from(const wm_gates_t *gates, uint32_t from, uint32_t value);
 
 // A rank has died (the size: all is revoked): what it would have written is
 // written, so that nothing here waits for it, nor, in graphs, for any other.
@@ -186,15 +192,9 @@ WM_MUST_CHECK int
 wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
                       uint32_t number, wm_error_t *err);
 
-// What we tell of the calls that streams were given, and a rank has told; and
-// on either `side` of ourselves and `rank`, and that one of us.
-void
-wm_gates_tell(const wm_gates_t *gates, uint64_t told);
-uint64_t
-wm_gates_told(const wm_gates_t *gates, int rank);
-void
-wm_gates_tell_pair(const wm_gates_t *gates, int side, int rank, uint64_t told);
-uint64_t
-wm_gates_told_pair(const wm_gates_t *gates, int side, int rank);
+// What a rank tells of the calls that its streams were given, and in row 1 of
+// the one that its stream is in (comm/coll/told.c).
+wm_gate_told_t *
+wm_gates_told(const wm_gates_t *gates, int rank, int row);
 
 #endif
