@@ -208,6 +208,28 @@ def test_the_sender_hears_why_a_small_receive_failed(comm, fail):
 
 
 @simulated
+def test_memory_that_a_kernel_still_packs_into_is_not_given_back(comm, fail):
+    """Its end cannot be remembered, so it is waited for."""
+    if comm.rank > 1:
+        return
+    size = 1_000_000
+    stream = wm.Stream(wm.get_device())
+    channel = comm.on(stream)
+    strided = wm.ones((size, 2), "uint8")[:, 1]
+    for _ in range(3):
+        if comm.rank == 0:
+            fail("EventRecord")
+            with pytest.raises(wm.CudaError, match="cuEventRecord"):
+                channel.Send(strided, 1)
+            others = [wm.full(size, 7, "uint8") for _ in range(4)]
+            stream.synchronize()
+            assert all((each.numpy() == 7).all() for each in others)
+        else:
+            with pytest.raises(wm.CudaError, match="cuEventRecord"):
+                channel.Recv(strided, 0)
+
+
+@simulated
 def test_who_waits_in_the_driver_does_so_once(comm, fail):
     """The progress thread asks for it again while that is under way."""
     if comm.rank > 1:

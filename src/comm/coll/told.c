@@ -144,12 +144,18 @@ wm_told_fail(const wm_told_t *told, const wm_gates_t *gates)
 
 // Whether it was begun here as well, and which.
 static bool
-is_known(const wm_told_t *told, uint64_t its, uint32_t *call)
+is_begun(const wm_told_t *told, uint64_t its, uint32_t *call)
 {
     int16_t back = (int16_t)(told->calls - number_of(its));
     *call = told->calls - (uint32_t)back;
-    return its != 0 && back >= 0 && back < WM_TOLD_CALLS
-           && (uint32_t)back < told->calls;
+    return its != 0 && back >= 0 && (uint32_t)back < told->calls;
+}
+
+// Likewise, and what was asked for.
+static bool
+is_known(const wm_told_t *told, uint64_t its, uint32_t *call)
+{
+    return is_begun(told, its, call) && told->calls - *call < WM_TOLD_CALLS;
 }
 
 static uint64_t
@@ -164,7 +170,7 @@ find_failed(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
     uint32_t call;
     for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
         uint64_t its = last_of(gates, rank);
-        if (kind_of(its) == FAILED && is_known(told, its, &call))
+        if (kind_of(its) == FAILED && is_begun(told, its, &call))
             return wm_error_set(err, WM_ERR_STATE, 0,
                                 "rank %d failed in a collective on a stream: "
                                 "its error tells why; free the communicator",
@@ -275,7 +281,7 @@ wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates, uint32_t call)
 {
     if (told->calls - call >= WM_TOLD_CALLS)
         return false;
-    bool amiss = false;
+    bool amiss = false, alike = true; // all calls; what two have
     uint64_t what = mix(0, told->history[call % WM_TOLD_CALLS]);
     uint64_t here = tell_current(call, what);
     atomic_store(&mine(gates, CURRENT)->call, here);
@@ -284,7 +290,9 @@ wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates, uint32_t call)
             &wm_gates_told(gates, rank, CURRENT)->call);
         amiss |= there >> 32 == call && there != here;
         for (int side = 0; side < SIDES && told->pairs != NULL; ++side)
-            amiss |= differs(told, gates, call, rank, side);
+            alike &= !differs(told, gates, call, rank, side);
     }
-    return amiss;
+    if (!alike) // which the others do not see
+        fail(gates, call);
+    return amiss || !alike;
 }

@@ -44,7 +44,8 @@ wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
                 wm_error_t *err);
 
 // Our stream is in a call, as the others hear: whether one of theirs has been
-// so in that as well, and was asked for something else.
+// so in that as well, and was asked for something else. Where only two see it
+// the others hear that this rank has failed.
 bool
 wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates,
                  uint32_t call);

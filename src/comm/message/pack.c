@@ -137,9 +137,12 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
         code = wm_strided_pack(&end->buffer.pattern->parts[0],
                                end->buffer.data, end->buffer.nbytes, device,
                                stream, err);
-    if (code == 0)
-        code = wm_event_record(device, end->event, stream, err);
+    if (code < 0)
+        return code;
+    code = wm_event_record(device, end->event, stream, err);
     end->recorded = code == 0;
+    if (code < 0) // what cannot be remembered is waited for
+        (void)!wm_stream_synchronize(device, stream, NULL);
     return code;
 }
 
