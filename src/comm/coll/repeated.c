@@ -83,11 +83,10 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
 {
     MPI_Comm made = MPI_COMM_NULL;
     free_ended();
-    int code = always ? 0
-                      : agree(comm, kind, is_able(comm, call), failed, err);
-    if (code == 0)
+    int code = agree(comm, kind, is_able(comm, call), failed, err);
+    if (code == 0 || (code > 0 && always))
         code = wm_near_clone(comm->data, comm->match, &made, err);
-    if (code != 0)
+    if (made == MPI_COMM_NULL)
         return code;
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);

@@ -518,6 +518,8 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
     if (code == 0)
         code = wm_engine_start(err);
     if (code == 0)
+        wm_engine_count_cores();
+    if (code == 0)
         code = wm_mpi_check(MPI_Comm_set_attr(user, comm_key, comm),
                             "MPI_Comm_set_attr", err);
     if (code < 0) {

@@ -529,9 +529,10 @@ wm_engine_start(wm_error_t *err)
 {
     if (wm_engine_check(err) < 0)
         return WM_ERR_STATE;
+    if (atomic_load(&started))
+        return 0;
     wm_lock(&lock);
-    bool begin = !atomic_load(&started);
-    if (begin) {
+    if (!atomic_load(&started)) {
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,
                                NULL);
         MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
@@ -540,12 +541,19 @@ wm_engine_start(wm_error_t *err)
         start_thread();
         atomic_store(&started, true);
     }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+void
+wm_engine_count_cores(void)
+{
     // Not the affinity: mpirun may bind each rank to a core of its own, which
     // is enough.
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); // reads a file
+    wm_lock(&lock);
     int ranks = wm_hooks.local_ranks();
     plenty = online >= 2 * ranks;
     crowded = online < ranks;
     pthread_mutex_unlock(&lock);
-    return 0;
 }

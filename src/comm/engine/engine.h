@@ -15,6 +15,10 @@
 WM_MUST_CHECK int
 wm_engine_start(wm_error_t *err);
 
+// When ranks have been met: whether they have cores enough to spin.
+void
+wm_engine_count_cores(void);
+
 // WM_ERR_STATE when MPI is not running.
 WM_MUST_CHECK int
 wm_engine_check(wm_error_t *err);

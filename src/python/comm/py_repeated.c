@@ -8,6 +8,7 @@
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
+#include "python/comm/reduced.h"
 #include "python/message/channel.h"
 #include "python/request/prequest.h"
 
@@ -235,6 +236,24 @@ are_lacking(void)
     return lacking;
 }
 
+// Where no MPI tells it: elements that are not reduced. -1 with an exception.
+static int
+check_reduced(PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+{
+    static const char *const names[] = {"sendbuf", "recvbuf"};
+    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
+    for (Py_ssize_t i = 0; i < given + named; ++i)
+        for (Py_ssize_t j = 0; j < 2; ++j)
+            if ((i < given
+                     ? i == j
+                     : PyUnicode_CompareWithASCIIString(
+                           PyTuple_GET_ITEM(keywords, i - given), names[j])
+                           == 0)
+                && wm_py_reduced_on_device(args[i], names[j]) < 0)
+                return -1;
+    return 0;
+}
+
 static PyObject *
 new_request(PyObject *comm, wm_comm_t *own)
 {
@@ -265,6 +284,9 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (lacking < 0
         || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
+    if (lacking && wm_coll_shape(kind)->reduces
+        && check_reduced(args, given, keywords) < 0)
+        return -1;
     plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
     if (!plain || lacking)
@@ -275,7 +297,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         read = wm_py_native_read(kind, channel.comm->whole,
                                  ((PyTupleObject *)taken)->ob_item,
                                  PyTuple_GET_SIZE(taken) - named, names);
-    bool failed = !lacking && PyErr_Occurred() != NULL
+    bool failed = PyErr_Occurred() != NULL
                   && (PyErr_ExceptionMatches(wm_py_state->cuda_error)
                       || PyErr_ExceptionMatches(PyExc_MemoryError));
     PyObject *type, *value, *trace;
