@@ -222,10 +222,7 @@ def staged_call(
                 root = kwargs.get("root", given)
             notes.add(error, method.__name__, owner, root)
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _core._check_running()
-        if computes:
-            self, args, kwargs = halves.replaced(row, self, args, kwargs)
+    def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         found = False
         for buffer in row.buffers:
             value = (
@@ -234,6 +231,13 @@ def staged_call(
                 else kwargs.get(buffer.name)
             )
             found = look(value, buffer) or found
+        return found
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _core._check_running()
+        if computes:
+            self, args, kwargs = halves.replaced(row, self, args, kwargs)
+        found = find(args, kwargs)
         try:
             if not found:
                 return method(self, *args, **kwargs)
@@ -246,11 +250,14 @@ def staged_call(
             raise
 
     def again(
-        request: _core.Prequest, self: Any, *args: Any, **kwargs: Any
+        request: _core.Prequest | None, self: Any, *args: Any, **kwargs: Any
     ) -> None:
         assert nonblocking is not None
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
+        find(args, kwargs)  # refuses what is not reduced
+        if request is None:
+            return
         staged = Call(family, nonblocking, row, self, args, kwargs)
         if staged.twins:
             staged.fetch()

@@ -8,7 +8,6 @@
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
-#include "python/comm/reduced.h"
 #include "python/message/channel.h"
 #include "python/request/prequest.h"
 
@@ -238,20 +237,20 @@ are_lacking(void)
 
 // Where no MPI tells it: elements that are not reduced. -1 with an exception.
 static int
-check_reduced(PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+check(PyObject *again, PyObject *comm, PyObject *const *args, Py_ssize_t given,
+      PyObject *keywords)
 {
-    static const char *const names[] = {"sendbuf", "recvbuf"};
-    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
-    for (Py_ssize_t i = 0; i < given + named; ++i)
-        for (Py_ssize_t j = 0; j < 2; ++j)
-            if ((i < given
-                     ? i == j
-                     : PyUnicode_CompareWithASCIIString(
-                           PyTuple_GET_ITEM(keywords, i - given), names[j])
-                           == 0)
-                && wm_py_reduced_on_device(args[i], names[j]) < 0)
-                return -1;
-    return 0;
+    Py_ssize_t count = given
+                       + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
+    PyObject *words[MOST] = {Py_None, comm};
+    if (count > MOST - 2)
+        return 0;
+    for (Py_ssize_t i = 0; i < count; ++i)
+        words[2 + i] = args[i];
+    PyObject *none = PyObject_Vectorcall(again, words, (size_t)(2 + given),
+                                         keywords);
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
 }
 
 static PyObject *
@@ -284,9 +283,6 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (lacking < 0
         || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
-    if (lacking && wm_coll_shape(kind)->reduces
-        && check_reduced(args, given, keywords) < 0)
-        return -1;
     plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
     if (!plain || lacking)
@@ -302,6 +298,15 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                       || PyErr_ExceptionMatches(PyExc_MemoryError));
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace); // of others MPI, or mpi4py, will tell
+    if (lacking && read == NULL && !failed
+        && check(again, self, args, given, keywords) < 0) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        Py_XDECREF(taken);
+        Py_XDECREF(names);
+        return -1;
+    }
     const wm_coll_t *call = read != NULL ? &wm_py_native_asked(read)->call
                                          : NULL;
     wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};

@@ -296,8 +296,8 @@ PyDoc_STRVAR(
     "else. begins: it returns a request, which keeps what the call was\n"
     "given. name: of a collective that GPUs may do by themselves. computes:\n"
     "with the elements, which MPI may not know: float16. again: of a\n"
-    "persistent one, what begins it by MPI: called with its request, a\n"
-    "communicator, and what the method was given.");
+    "persistent one, what begins it by MPI: called with its request, or\n"
+    "None to check alone, a communicator, and what the method was given.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
