@@ -109,9 +109,21 @@ OPS = {
 }
 
 
+def _compares_as_signed(dtype):
+    """Open MPI 4.1 may, in the vectors of some processors."""
+    if dtype != np.uint64:
+        return False
+    large, into = np.full(32, 1 << 63, dtype), np.ones(32, dtype)
+    MPI.MAX.Reduce_local(large, into)
+    return (into != large).any()
+
+
 def ops_of(kind_element):
     """Names of the ops that are defined for such elements."""
-    return [n for n, (_, kinds) in OPS.items() if kind_element.kind in kinds]
+    names = [n for n, (_, kinds) in OPS.items() if kind_element.kind in kinds]
+    if _compares_as_signed(kind_element.numpy):
+        return [name for name in names if name not in ("MIN", "MAX")]
+    return names
 
 
 def _of_bytes(name):
