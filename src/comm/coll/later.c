@@ -8,7 +8,10 @@
 #include "comm/coll/by_mpi.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/spares.h"
 
+// Calls begun one after the other, before those with a room are seen to.
+#define BEGUN_WITHOUT_STEPS 8
 #define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 typedef enum {
@@ -27,6 +30,7 @@ typedef struct later_call {
     struct later_call *next; // of those that have their turn to come
     bool passed;             // it is none of them
     wm_later_t *later;
+    wm_op_t *op;
     uint32_t number;
     state_t state;
     wm_part_t part;
@@ -41,6 +45,8 @@ struct wm_later {
     uint32_t asked; // so far
     _Atomic(call_t *) first;
     call_t *last;
+    call_t *outside; // the first that has no room yet, so that none steps it
+    unsigned begun;  // in all
     // Calls that MPI does, of which the others are still to be told.
     uint32_t *owed;
     size_t owes, room;
@@ -52,6 +58,11 @@ typedef struct {
     unsigned looks;
     call_t *call;
 } given_t;
+
+static wm_spares_t spares = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .bytes = sizeof(call_t),
+};
 
 static bool
 is_first(const call_t *call)
@@ -71,6 +82,19 @@ has_room(const call_t *call)
 {
     return call->number - atomic_load(&call->later->first)->number
            < WM_GATE_ASIDE;
+}
+
+// The engine sees to those that have a room alone: of many it would look at
+// each, in vain, again and again.
+static void
+let_in(wm_later_t *later)
+{
+    call_t *call;
+    while ((call = later->outside) != NULL && has_room(call)) {
+        later->outside = call->next;
+        wm_engine_add_lock_held(call->op);
+        wm_op_release(call->op); // which the engine has now
+    }
 }
 
 // It has been begun by MPI, or has ended: others may.
@@ -93,6 +117,7 @@ pass_turn(call_t *call)
     }
     if (later->last == call)
         later->last = before;
+    let_in(later);
 }
 
 static bool
@@ -288,7 +313,7 @@ end(call_t *call)
     pass_turn(call);
     wm_by_mpi_end(&call->by);
     wm_native_end(&call->part.native);
-    free(call);
+    wm_spares_give(&spares, call);
 }
 
 static bool
@@ -451,6 +476,24 @@ enlist(wm_later_t *later, call_t *call)
     else
         atomic_store(&later->first, call);
     later->last = call;
+    if (later->outside == NULL)
+        later->outside = call;
+    wm_op_retain(call->op);
+    let_in(later);
+}
+
+// What is large is left as it is: a plan, and a run, until there is one.
+static call_t *
+new_call(wm_op_t *op)
+{
+    call_t *call = wm_spares_take(&spares);
+    if (call == NULL)
+        return NULL;
+    call->next = NULL;
+    call->passed = false;
+    call->op = op;
+    memset(&call->by, 0, sizeof call->by);
+    return call;
 }
 
 int
@@ -466,8 +509,8 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
         return code < 0 ? code : 1;
     }
     given_t *given = wm_op_new(&kind, sizeof *given, comm);
-    call_t *call = calloc(1, sizeof *call);
-    if (later == NULL || given == NULL || call == NULL) {
+    call_t *call = given != NULL ? new_call(&given->op) : NULL;
+    if (later == NULL || call == NULL) {
         free(call);
         if (given != NULL)
             wm_op_release(&given->op);
@@ -480,7 +523,7 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
     bool capable = part->native.capable, waits;
     if (!capable && !asked->on_host) {
         wm_native_end(&part->native);
-        free(call);
+        wm_spares_give(&spares, call);
         wm_op_release(&given->op);
         code = wm_later_decline(comm, err);
         return code < 0 ? code : 1;
@@ -502,8 +545,10 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
         (void)come_up(given, &waits);
     else if (tell_others(comm, call->number, &wrong) < 0)
         (void)fail(given, &wrong);
-    wm_engine_add_lock_held(&given->op);
+    bool look = ++later->begun % BEGUN_WITHOUT_STEPS == 0;
     wm_engine_unlock();
+    if (look)
+        wm_engine_poll();
     wm_engine_notify();
     *op = &given->op;
     return 0;

@@ -21,8 +21,9 @@
 #define LOOKS_AT_WORDS 2000
 // A stream whose kernel tells its end is looked at but now and then: only
 // where that has failed it tells nothing.
-#define LOOKS_A_STREAM 32
-#define LOOKS_AT_ONCE 100 // by who has nothing else to do
+#define LOOKS_A_STREAM 1024
+#define LOOKS_AT_ENDS 6400 // each of
+#define LOOKS_AT_ONCE 100  // by who has nothing else to do
 
 #define MOVED 2 // the step behind the first phase
 
@@ -536,7 +537,7 @@ look(void *context, wm_error_t *err)
 static int
 looks_of(const wm_native_run_t *run)
 {
-    return run->tells   ? LOOKS * LOOKS_A_STREAM
+    return run->tells   ? LOOKS_AT_ENDS
            : run->moves ? LOOKS
                         : LOOKS_AT_WORDS;
 }

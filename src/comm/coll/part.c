@@ -471,6 +471,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
     part->call = call;
     part->type = 0;
     part->op = 0;
+    part->root = 0;
     part->block = part->want = 0;
     wm_native_init(&part->native, comm, gates);
     if (!call->on_device

@@ -3,6 +3,7 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
+#include "comm/engine/spares.h"
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
@@ -116,6 +117,11 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
 
 static const char asked_name[] = "warpmpi.asked";
 
+static wm_spares_t spares = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .bytes = sizeof(wm_py_asked_t),
+};
+
 wm_py_asked_t *
 wm_py_native_asked(PyObject *read)
 {
@@ -129,14 +135,14 @@ free_asked(PyObject *capsule)
     wm_py_asked_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
-    PyMem_Free(asked);
+    wm_spares_give(&spares, asked);
 }
 
 PyObject *
 wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
-    wm_py_asked_t *asked = PyMem_Malloc(sizeof *asked);
+    wm_py_asked_t *asked = wm_spares_take(&spares);
     if (asked == NULL)
         return PyErr_NoMemory();
     wm_py_asked_forget(kind, asked);
@@ -147,7 +153,7 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
                               : NULL;
     if (capsule == NULL) {
         wm_py_asked_release(asked);
-        PyMem_Free(asked);
+        wm_spares_give(&spares, asked);
         return NULL;
     }
     for (int i = 0; i < 2; ++i)
