@@ -8,7 +8,6 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
-#define ALONE_LOADS 4096 // for which one block does as well
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -54,10 +53,7 @@ wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
     memcpy(params->pointers + at, one.src, one.n * sizeof one.src[0]);
     memcpy(params->pointers + at + one.n, one.dst,
            one.targets * sizeof one.dst[0]);
-    uint64_t units = one.vectors + one.singles;
-    fused->blocks[params->count] = units * one.n <= ALONE_LOADS
-                                       ? 1
-                                       : (units + BLOCK - 1) / BLOCK;
+    fused->blocks[params->count] = wm_reduce_blocks(&one);
     params->parts[params->count++] = (wm_fused_part_t){
         .vectors = one.vectors,
         .head = one.head,

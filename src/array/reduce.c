@@ -12,9 +12,7 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
-// For which one block does as well: that several have ended is told some
-// microseconds later.
-#define ALONE_LOADS 4096
+#define BLOCK_LOADS 2048 // before another block shares them
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -147,6 +145,14 @@ divide(wm_reduce_params_t *params, int kernel, size_t count)
     params->singles = count - params->vectors * (WM_REDUCE_VECTOR / size);
 }
 
+uint64_t
+wm_reduce_blocks(const wm_reduce_params_t *params)
+{
+    uint64_t units = params->vectors + params->singles;
+    uint64_t blocks = (units * params->n + BLOCK_LOADS - 1) / BLOCK_LOADS;
+    return blocks > 0 ? blocks : 1;
+}
+
 static int
 launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
        wm_error_t *err)
@@ -161,10 +167,7 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
     if (code < 0)
         return code;
     const uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
-    const uint64_t units = params->vectors + params->singles;
-    uint64_t blocks = units * params->n <= ALONE_LOADS
-                          ? 1
-                          : (units + BLOCK - 1) / BLOCK;
+    uint64_t blocks = wm_reduce_blocks(params);
     if (blocks > most && most > 0)
         blocks = most;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),

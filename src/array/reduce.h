@@ -65,6 +65,11 @@ int
 wm_reduce_describe(const wm_reduction_t *reduction,
                    wm_reduce_params_t *params);
 
+// How many blocks it has work for: on few each thread asks for much before it
+// uses any, on many their ends take longer to tell.
+uint64_t
+wm_reduce_blocks(const wm_reduce_params_t *params);
+
 // The same here and now, of host memory: the same bits, but for those of NaNs.
 // What is taken, and any number of sources.
 void

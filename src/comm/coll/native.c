@@ -537,9 +537,7 @@ look(void *context, wm_error_t *err)
 static int
 looks_of(const wm_native_run_t *run)
 {
-    return run->tells   ? LOOKS_AT_ENDS
-           : run->moves ? LOOKS
-                        : LOOKS_AT_WORDS;
+    return run->tells ? LOOKS_AT_ENDS : run->moves ? LOOKS : LOOKS_AT_WORDS;
 }
 
 int
