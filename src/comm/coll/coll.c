@@ -407,6 +407,22 @@ wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
     return low < behind && from < high;
 }
 
+// Whether what is sent is told with the agreement, so that each rank computes
+// it there.
+static bool
+rides(wm_comm_t *comm, const wm_coll_t *asked, wm_part_t *part,
+      wm_agreement_t *agreed)
+{
+    const wm_buffer_t *send = asked->send, *receive = asked->receive;
+    if (comm->gates == NULL || !asked->on_host
+        || (send->data < receive->data + receive->nbytes
+            && receive->data < send->data + send->nbytes)
+        || wm_part_open(part, comm, comm->gates, asked, NULL) < 0)
+        return false;
+    agreed->native = &part->native;
+    return wm_part_ride(part, &agreed->nbytes);
+}
+
 static int
 allreduce_staged(wm_comm_t *comm, const wm_coll_t *asked, wm_error_t *err)
 {
@@ -423,12 +439,16 @@ allreduce_staged(wm_comm_t *comm, const wm_coll_t *asked, wm_error_t *err)
         code = code < 0 ? code : opened;
     }
     wm_agreement_t agreed;
+    wm_part_t part;
     int opened = code;
     do { // where others found only now that the host serves, once more
         agreed = ask_allreduce(comm, asked);
         agreed.code = opened;
         agreed.stages = into.device || from.device;
+        agreed.rides_all = rides(comm, asked, &part, &agreed);
         code = wm_agreement_make(comm, &agreed, err);
+        if (agreed.begun && agreed.rides_all)
+            return wm_part_take(&part, err);
     } while (agreed.begun && agreed.mixed && !agreed.slabs);
     if (agreed.begun && agreed.slabs) {
         end_close(&from);
@@ -505,6 +525,13 @@ allreduce_native(wm_comm_t *comm, const wm_coll_t *asked, wm_native_t *native,
                : 1;
 }
 
+static bool
+is_plain(const wm_buffer_t *buffer)
+{
+    return !wm_buffer_on_device(buffer) && buffer->pattern == NULL
+           && buffer->producer.kind == WM_PRODUCER_NONE;
+}
+
 int
 wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
                   const wm_buffer_t *receive, MPI_Datatype type, size_t size,
@@ -512,6 +539,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
 {
     const wm_coll_t asked = {
         .kind = WM_CALL_ALLREDUCE,
+        .on_host = send != NULL && is_plain(send) && is_plain(receive),
         .send = send,
         .receive = receive,
         .type = type,
