@@ -27,9 +27,9 @@ wm_reduce_size(wm_reduce_type_t type);
 WM_MUST_CHECK int
 wm_reduce_prepare(int device, wm_error_t *err);
 
-// The row of WM_REDUCE_KERNEL_ROWS that serves a type, and what its kernel, or
-// another made of it, calls an operation. Of what several sources have a part
-// in.
+// The row of WM_REDUCE_KERNEL_ROWS that serves a type, and the number that its
+// kernel, or another made of it, has for the operation; of those alone whose
+// result depends on several sources.
 int
 wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called);
 

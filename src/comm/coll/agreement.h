@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the ranks of an intracommunicator agree on before a collective of ours
-// is begun: which call it is, and that none has failed. GIL released by the
-// caller, engine lock not held.
+// What all ranks, of an intercommunicator those of both groups, agree on
+// before a collective of ours is begun: which call it is, and that none has
+// failed. GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_AGREEMENT_H
 #define WM_COMM_COLL_AGREEMENT_H
 

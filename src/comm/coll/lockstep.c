@@ -170,7 +170,7 @@ take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
             .into = made->into,
             .nbytes = made->nbytes,
         };
-        if (made->phase == 0)
+        if (made->phase < plan->phases - 1)
             code = move(run, &own, true, err);
     }
     return code;

@@ -21,7 +21,7 @@
 #define LOOKS_AT_WORDS 2000
 // A stream whose kernel tells its end is looked at but now and then: only
 // where that has failed it tells nothing.
-#define LOOKS_A_STREAM 1024
+#define LOOKS_A_STREAM 128
 #define LOOKS_AT_ENDS 6400 // each of
 #define LOOKS_AT_ONCE 100  // by who has nothing else to do
 

@@ -29,7 +29,7 @@ typedef struct {
     wm_place_t sends, receives;
     wm_points_t points; // of which those of one rank are used
     bool aliased;       // it receives where others read what it sends
-    bool overwrites;    // or where it sends from, though they read a copy
+    bool overwrites;    // or it writes over what it sends: others read a copy
     bool readable;      // `receives` can be mapped, or nothing is received
     bool writable;      // and all of it be written by others
     bool unmapped;      // it failed to map a peer's memory

@@ -21,8 +21,8 @@ typedef struct {
     int phase;
     int first, count; // ranks, one after the other; one: it is copied
     bool result;      // out of what they have received, not of what they send
-    wm_ranks_t to;    // into what these receive, but for who has it (first, of
-                      // 1); none: into what this rank does
+    wm_ranks_t to;    // into what all of these receive, but where it is copied
+                      // (count 1) not of whom it is; none: this rank alone
     size_t from;      // into that memory
     size_t into;      // into what this rank receives
     size_t nbytes;

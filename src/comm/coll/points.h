@@ -16,10 +16,10 @@
 //     where there are such, else through pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
 //     else to each of several a part, which they pass on
-//   phase: that a phase more saves on the links does not pay: a launch, and
-//     that all wait for all, some 10 us
-//   meeting: likewise, that all wait for all before the only one, and store on
-//     their way
+//   phase: bytes over the links that a second phase must save before it pays:
+//     it is one more launch, and all wait for all once more, some 10 us
+//   meeting: likewise where all only wait for all once more, after which ranks
+//     write into each other's memory
 #define WM_POINTS(X)                                                          \
     X(lines, 16384, 32768)                                                    \
     X(wide, 4 << 20, 0)                                                       \
