@@ -254,6 +254,28 @@ def test_many_are_under_way(comm):
         check_sum(comm, into)
 
 
+@pytest.mark.ranks(2)
+def test_one_is_ahead_by_more_than_is_told(comm):
+    """What it cannot ask yet has its turn before what it begins later."""
+    sent, _ = pair(comm)
+    few, more = 10, AHEAD // 2
+    into = [kinds.make("device", np.zeros(5)) for _ in range(2 * AHEAD + 100)]
+
+    def begin(arrays):
+        return [comm.Iallreduce(sent, each) for each in arrays]
+
+    first = comm.rank == 0
+    begun = begin(into[: AHEAD + more]) if first else []
+    comm.Barrier()
+    begun += [] if first else begin(into[:few])
+    wm.Request.Waitall(begun[:few])
+    comm.Barrier()
+    begun += begin(into[len(begun) :])
+    wm.Request.Waitall(begun[few:])
+    for each in into:
+        check_sum(comm, each)
+
+
 def test_it_goes_on_while_the_program_computes(comm):
     sent, into = pair(comm)
     request = comm.Iallreduce(sent, into)

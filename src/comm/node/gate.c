@@ -166,7 +166,12 @@ wm_gates_ask(const wm_gates_t *gates, uint32_t call, bool capable)
     _Atomic uint64_t *entry = entry_of(gates, call);
     uint64_t now = atomic_load(entry), next;
     do {
-        if (now != 0 && CALL(now) != call && COUNT(now, TOLD) < gates->size)
+        // Not of any other that has been told: the one whose turn it is may
+        // not have come yet.
+        if (CALL(now) != call
+            && (now == 0 ? call > WM_GATE_BOOK
+                         : CALL(now) != call - WM_GATE_BOOK
+                               || COUNT(now, TOLD) < gates->size))
             return false;
         next = CALL(now) == call ? now : (uint64_t)call << 32;
         next += capable ? ASKED : ASKED + TOLD;

@@ -303,9 +303,8 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);
-        Py_XDECREF(taken);
-        Py_XDECREF(names);
-        return -1;
+        PyErr_Fetch(&type, &value, &trace);
+        failed = true;
     }
     const wm_coll_t *call = read != NULL ? &wm_py_native_asked(read)->call
                                          : NULL;
