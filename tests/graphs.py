@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import gc
 
 import kinds
 
@@ -58,14 +59,22 @@ def end(stream):
 
 @contextlib.contextmanager
 def capture(stream, mode=GLOBAL):
-    """Gives a list with the Graph in it, once the capture has ended."""
+    """Gives a list with the Graph in it, once the capture has ended.
+
+    Nothing is collected meanwhile: to free memory of a test's would spoil it.
+    """
     made = []
+    collects = gc.isenabled()
+    gc.disable()
     begin(stream, mode)
     try:
         yield made
     except BaseException:
         end(stream)
         raise
+    finally:
+        if collects:
+            gc.enable()
     result, graph = end(stream)
     assert result == 0, result
     made.append(Graph(stream.device, graph))
