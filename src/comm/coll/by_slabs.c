@@ -5,7 +5,7 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/await.h"
 #include "comm/coll/deaths.h"
-#include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 #include "comm/coll/lockstep.h"
 #include "comm/coll/part.h"
 #include "comm/coll/slab.h"
@@ -42,7 +42,7 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
     bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
     if (device < 0 || (uneven && call->receives == NULL)
         || (wm_coll_shape(call->kind)->reduces
-            && !wm_half_reduces(call->type, call->size, call->op, &type, &op)))
+            && !wm_reducible(call->type, call->size, call->op, &type, &op)))
         return false;
     if (comm->slabs != NULL)
         return wm_slabs_serve(comm->slabs, device);

@@ -8,6 +8,7 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 #include "comm/coll/part.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
@@ -372,7 +373,7 @@ ask_allreduce(const wm_comm_t *comm, const wm_coll_t *asked)
     return (wm_agreement_t){
         .call = WM_CALL_ALLREDUCE,
         .detail = wm_half_number(asked->type),
-        .op = wm_half_op_number(asked->op),
+        .op = wm_reducible_op(asked->op),
         .count = asked->size > 0 ? nbytes / asked->size : 0,
         .slabs = wm_by_slabs_serves(comm, asked),
     };
@@ -551,7 +552,7 @@ wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
     wm_reduce_op_t by;
     int code = 1;
     if (wm_buffer_on_device(receive)
-        && wm_half_reduces(type, size, op, &kind, &by)) {
+        && wm_reducible(type, size, op, &kind, &by)) {
         // What is packed is read before it is written.
         bool in_place = send == NULL
                         || (send->data == receive->data

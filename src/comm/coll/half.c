@@ -3,7 +3,6 @@
 
 #include <stdatomic.h>
 
-#include "array/dtype.h"
 #include "comm/engine/posted.h"
 #include "comm/message/element.h"
 #include "cuda/lock.h"
@@ -134,76 +133,14 @@ wm_half_name(int64_t number)
                : wm_element_name(number);
 }
 
-// The numbers of what MPI calls those of array/dtype.h, and its pairs.
-static const int64_t *
-known_numbers(void)
-{
-    static _Atomic bool made;
-    static int64_t numbers[WM_REDUCE_TYPES];
-    const MPI_Datatype types[WM_REDUCE_TYPES] = {
-#define X(NAME, name, typestr, bytes, code, format, type)                     \
-    [WM_REDUCE_##NAME] = type,
-        WM_DTYPE_ROWS(X)
-#undef X
-            [WM_REDUCE_FLOAT_INT] = MPI_FLOAT_INT,
-        [WM_REDUCE_DOUBLE_INT] = MPI_DOUBLE_INT,
-        [WM_REDUCE_LONG_INT] = MPI_LONG_INT,
-        [WM_REDUCE_INT_INT] = MPI_2INT,
-        [WM_REDUCE_SHORT_INT] = MPI_SHORT_INT,
-    };
-    for (int i = 0; i < WM_REDUCE_TYPES && !made; ++i)
-        numbers[i] = types[i] != MPI_DATATYPE_NULL
-                         ? wm_element_number(types[i])
-                         : 0;
-    made = true;
-    return numbers;
-}
-
-int
-wm_half_op_number(MPI_Op op)
-{
-    const MPI_Op ops[WM_REDUCE_OPS] = {
-        [WM_REDUCE_SUM] = MPI_SUM,         [WM_REDUCE_PROD] = MPI_PROD,
-        [WM_REDUCE_MIN] = MPI_MIN,         [WM_REDUCE_MAX] = MPI_MAX,
-        [WM_REDUCE_LAND] = MPI_LAND,       [WM_REDUCE_LOR] = MPI_LOR,
-        [WM_REDUCE_LXOR] = MPI_LXOR,       [WM_REDUCE_BAND] = MPI_BAND,
-        [WM_REDUCE_BOR] = MPI_BOR,         [WM_REDUCE_BXOR] = MPI_BXOR,
-        [WM_REDUCE_MINLOC] = MPI_MINLOC,   [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
-        [WM_REDUCE_REPLACE] = MPI_REPLACE, [WM_REDUCE_NO_OP] = MPI_NO_OP,
-    };
-    int at = 0;
-    while (at < WM_REDUCE_OPS && ops[at] != op)
-        ++at;
-    return at;
-}
-
-// The kernels' names of MPI's type and operation; false where they have none.
-static bool
-find_names(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
-           wm_reduce_op_t *by)
-{
-    int at = wm_half_op_number(op), of = 0;
-    const int64_t *numbers = known_numbers();
-    if (at == WM_REDUCE_OPS || type == MPI_DATATYPE_NULL)
-        return false;
-    int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);
-    while (of < WM_REDUCE_TYPES && numbers[of] != number)
-        ++of;
-    *kind = (wm_reduce_type_t)of;
-    *by = (wm_reduce_op_t)at;
-    return of < WM_REDUCE_TYPES && wm_reduce_takes(*kind, *by);
-}
-
 bool
-wm_half_reduces(MPI_Datatype type, size_t size, MPI_Op op,
-                wm_reduce_type_t *kind, wm_reduce_op_t *by)
+wm_half_is(MPI_Datatype type, wm_reduce_type_t *kind)
 {
     static const wm_reduce_type_t kinds[KIND_COUNT] = {
 #define REDUCED(KIND, name) [KIND] = WM_REDUCE_##KIND,
         KINDS(REDUCED)};
     int at = kind_of(type);
-    bool known = find_names(at < KIND_COUNT ? MPI_FLOAT : type, op, kind, by);
     if (at < KIND_COUNT)
         *kind = kinds[at];
-    return known && wm_reduce_size(*kind) == size;
+    return at < KIND_COUNT;
 }

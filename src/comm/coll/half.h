@@ -35,14 +35,8 @@ wm_half_number(MPI_Datatype type);
 const char *
 wm_half_name(int64_t number);
 
-// That of the kernels' operation, or WM_REDUCE_OPS for any other.
-int
-wm_half_op_number(MPI_Op op);
-
-// The kernels' names of a type of theirs or of any other, whose elements have
-// `size` bytes, and of the operation; false where they have none.
+// Whether it is ours, and the kernels' name of it.
 bool
-wm_half_reduces(MPI_Datatype type, size_t size, MPI_Op op,
-                wm_reduce_type_t *kind, wm_reduce_op_t *by);
+wm_half_is(MPI_Datatype type, wm_reduce_type_t *kind);
 
 #endif

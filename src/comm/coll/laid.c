@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 #include "comm/coll/part.h"
 #include "comm/message/pattern.h"
 
@@ -181,8 +182,8 @@ check(wm_laid_t *laid, wm_error_t *err)
                             "bytes, and sendbuf's has %zu: give both the same",
                             own_of(laid, false), own_of(laid, true));
     laid->refused = laid->shape->reduces
-                    && !wm_half_reduces(call->type, call->size, call->op,
-                                        &laid->type, &laid->op);
+                    && !wm_reducible(call->type, call->size, call->op,
+                                     &laid->type, &laid->op);
     if (laid->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this with elements of "

@@ -2,7 +2,7 @@
 #include "comm/coll/local.h"
 
 #include "array/access.h"
-#include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 
 // The same memory is right, parts of it are not.
 static bool
@@ -24,7 +24,7 @@ wm_local_reduce(const wm_buffer_t *read, const wm_buffer_t *into,
     wm_reduce_type_t kind;
     wm_reduce_op_t by;
     wm_access_t from, to;
-    if (!is_taken(read, into) || !wm_half_reduces(type, size, op, &kind, &by))
+    if (!is_taken(read, into) || !wm_reducible(type, size, op, &kind, &by))
         return 1;
     int device = into->memory.device;
     const void *sources[] = {read->data, into->data};

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 #include "comm/message/element.h"
 
 // Those of neighbours have none for other ranks.
@@ -476,8 +476,8 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
     wm_native_init(&part->native, comm, gates);
     if (!call->on_device
         || (shapes[kind].reduces && takes_part(part)
-            && !wm_half_reduces(call->type, call->size, call->op, &part->type,
-                                &part->op)))
+            && !wm_reducible(call->type, call->size, call->op, &part->type,
+                             &part->op)))
         return 0;
     bool in_place = is_in_place(part);
     // Else nobody reads what is written.
@@ -520,8 +520,8 @@ wm_part_ride(wm_part_t *part, size_t *nbytes)
         || (receives(part) && call->receive == NULL)
         || (sent != NULL && sent->nbytes + ride_at(part) > sizeof said->bytes)
         || (shapes[call->kind].reduces && takes_part(part)
-            && !wm_half_reduces(call->type, call->size, call->op, &part->type,
-                                &part->op)))
+            && !wm_reducible(call->type, call->size, call->op, &part->type,
+                             &part->op)))
         return false;
     wm_part_say(part);
     if (part->want != part->block) // else it is that of all

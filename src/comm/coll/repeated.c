@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/coll/half.h"
+#include "comm/coll/reducible.h"
 #include "comm/comm/near.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/drain.h"
@@ -57,8 +57,7 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
            && wm_native_is_reached(comm->whole)
            && (!wm_coll_shape(call->kind)->reduces
                || (call->send == NULL && call->receive == NULL)
-               || wm_half_reduces(call->type, call->size, call->op, &type,
-                                  &op));
+               || wm_reducible(call->type, call->size, call->op, &type, &op));
 }
 
 // 0 where all are, 1 where some are not.
