@@ -109,6 +109,7 @@ OPS = {
 }
 
 
+@functools.cache
 def _compares_as_signed(dtype):
     """Open MPI 4.1 may, in the vectors of some processors."""
     if dtype != np.uint64:

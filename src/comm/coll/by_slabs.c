@@ -5,9 +5,9 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/await.h"
 #include "comm/coll/deaths.h"
-#include "comm/coll/reducible.h"
 #include "comm/coll/lockstep.h"
 #include "comm/coll/part.h"
+#include "comm/coll/reducible.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
 

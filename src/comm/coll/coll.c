@@ -8,8 +8,8 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
-#include "comm/coll/reducible.h"
 #include "comm/coll/part.h"
+#include "comm/coll/reducible.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
@@ -397,15 +397,20 @@ find_bounds(const wm_buffer_t *buffer, char **low, char **high)
         wm_pattern_bounds(buffer->pattern, low, high);
 }
 
-bool
-wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
+static bool
+lie_over(const wm_buffer_t *send, const wm_buffer_t *receive)
 {
     char *low, *high, *from, *behind;
-    if (send == NULL || receive == NULL || !wm_buffer_on_device(send))
-        return false;
     find_bounds(send, &low, &high);
     find_bounds(receive, &from, &behind);
     return low < behind && from < high;
+}
+
+bool
+wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
+{
+    return send != NULL && receive != NULL && wm_buffer_on_device(send)
+           && lie_over(send, receive);
 }
 
 // Whether what is sent is told with the agreement, so that each rank computes
@@ -414,10 +419,8 @@ static bool
 rides(wm_comm_t *comm, const wm_coll_t *asked, wm_part_t *part,
       wm_agreement_t *agreed)
 {
-    const wm_buffer_t *send = asked->send, *receive = asked->receive;
     if (comm->gates == NULL || !asked->on_host
-        || (send->data < receive->data + receive->nbytes
-            && receive->data < send->data + send->nbytes)
+        || lie_over(asked->send, asked->receive)
         || wm_part_open(part, comm, comm->gates, asked, NULL) < 0)
         return false;
     agreed->native = &part->native;

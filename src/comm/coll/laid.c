@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "comm/coll/half.h"
-#include "comm/coll/reducible.h"
 #include "comm/coll/part.h"
+#include "comm/coll/reducible.h"
 #include "comm/message/pattern.h"
 
 #define ALIGN 256 // of a rank's blocks in a copy

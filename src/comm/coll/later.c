@@ -46,7 +46,6 @@ struct wm_later {
     _Atomic(call_t *) first;
     call_t *last;
     call_t *outside; // the first that has no room yet, so that none steps it
-    unsigned begun;  // in all
     // Calls that MPI does, of which the others are still to be told.
     uint32_t *owed;
     size_t owes, room;
@@ -545,7 +544,7 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
         (void)come_up(given, &waits);
     else if (tell_others(comm, call->number, &wrong) < 0)
         (void)fail(given, &wrong);
-    bool look = ++later->begun % BEGUN_WITHOUT_STEPS == 0;
+    bool look = call->number % BEGUN_WITHOUT_STEPS == 0;
     wm_engine_unlock();
     if (look)
         wm_engine_poll();

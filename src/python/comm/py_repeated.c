@@ -103,16 +103,18 @@ begin(repeated_t *self, PyObject **on)
     return 0;
 }
 
+// With what was given: by a request, or None to check it alone.
 static int
-begin_by_mpi(repeated_t *self, PyObject *on)
+ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
+        PyObject *names)
 {
-    PyObject *words[MOST] = {(PyObject *)self, on};
-    Py_ssize_t count = PyTuple_GET_SIZE(self->args);
-    Py_ssize_t named = self->names != NULL ? PyTuple_GET_SIZE(self->names) : 0;
+    PyObject *words[MOST] = {request, on};
+    Py_ssize_t count = PyTuple_GET_SIZE(args);
+    Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     for (Py_ssize_t i = 0; i < count; ++i)
-        words[2 + i] = PyTuple_GET_ITEM(self->args, i);
-    PyObject *none = PyObject_Vectorcall(
-        self->again, words, (size_t)(2 + count - named), self->names);
+        words[2 + i] = PyTuple_GET_ITEM(args, i);
+    PyObject *none = PyObject_Vectorcall(again, words,
+                                         (size_t)(2 + count - named), names);
     Py_XDECREF(none);
     return none != NULL ? 0 : -1;
 }
@@ -134,7 +136,7 @@ repeated_start(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     int code = begin(self, &on);
     if (code > 0)
-        code = begin_by_mpi(self, on);
+        code = ask_mpi(self->again, object, on, self->args, self->names);
     Py_XDECREF(on);
     self->base.starting = false;
     return code == 0 ? Py_NewRef(Py_None) : NULL;
@@ -235,24 +237,6 @@ are_lacking(void)
     return lacking;
 }
 
-// Where no MPI tells it: elements that are not reduced. -1 with an exception.
-static int
-check(PyObject *again, PyObject *comm, PyObject *const *args, Py_ssize_t given,
-      PyObject *keywords)
-{
-    Py_ssize_t count = given
-                       + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
-    PyObject *words[MOST] = {Py_None, comm};
-    if (count > MOST - 2)
-        return 0;
-    for (Py_ssize_t i = 0; i < count; ++i)
-        words[2 + i] = args[i];
-    PyObject *none = PyObject_Vectorcall(again, words, (size_t)(2 + given),
-                                         keywords);
-    Py_XDECREF(none);
-    return none != NULL ? 0 : -1;
-}
-
 static PyObject *
 new_request(PyObject *comm, wm_comm_t *own)
 {
@@ -298,8 +282,9 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                       || PyErr_ExceptionMatches(PyExc_MemoryError));
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace); // of others MPI, or mpi4py, will tell
-    if (lacking && read == NULL && !failed
-        && check(again, self, args, given, keywords) < 0) {
+    // No MPI tells of elements that are not reduced.
+    if (lacking && taken != NULL && read == NULL && !failed
+        && ask_mpi(again, Py_None, self, taken, names) < 0) {
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);
