@@ -3,7 +3,6 @@
 
 import contextlib
 import ctypes
-import gc
 
 import kinds
 
@@ -59,22 +58,15 @@ def end(stream):
 
 @contextlib.contextmanager
 def capture(stream, mode=GLOBAL):
-    """Gives a list with the Graph in it, once the capture has ended.
-
-    Nothing is collected meanwhile: to free memory of a test's would spoil it.
-    """
+    """Gives a list with the Graph in it, once the capture has ended."""
     made = []
-    collects = gc.isenabled()
-    gc.disable()
-    begin(stream, mode)
-    try:
-        yield made
-    except BaseException:
-        end(stream)
-        raise
-    finally:
-        if collects:
-            gc.enable()
-    result, graph = end(stream)
+    with kinds.uncollected():
+        begin(stream, mode)
+        try:
+            yield made
+        except BaseException:
+            end(stream)
+            raise
+        result, graph = end(stream)
     assert result == 0, result
     made.append(Graph(stream.device, graph))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Arrays in every kind of memory, from the driver itself where need be."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -86,6 +87,18 @@ class Foreign:
 
     def __del__(self):
         self.free()
+
+
+@contextlib.contextmanager
+def uncollected():
+    """Nothing is collected: what another test left asks the driver, too."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Gate:

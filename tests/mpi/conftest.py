@@ -94,7 +94,8 @@ def fail():
         ctypes.c_long,
         ctypes.c_int,
     )
-    yield lambda name: library.simcuda_fail(name.encode(), 1, 0)
+    with kinds.uncollected():
+        yield lambda name: library.simcuda_fail(name.encode(), 1, 0)
     library.simcuda_fail(None, 0, 0)
 
 
