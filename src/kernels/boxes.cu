@@ -44,17 +44,21 @@ save_line(const wm_boxes_view &view, char *into, uint32_t left, uint64_t value)
     }
 }
 
-WM_DEVICE void
+// False where a rank takes no more.
+WM_DEVICE bool
 give_line(const wm_boxes_view &view, uint32_t to, uint32_t line)
 {
     const wm_boxes_params_t &p = view.p;
     const uint32_t at = line * WM_LINE_PAYLOAD;
     if (!is_of(p.gives, to) || at >= p.gives.nbytes)
-        return;
+        return true;
     const uint64_t value = load_line(view, p.src + block_at(p.gives, to) + at,
                                      p.gives.nbytes - at);
+    if (!await_room(view, to))
+        return false;
     wm_store_line(box_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
                   value, view.number);
+    return true;
 }
 
 // The lines of `count` ranks from `first` on, all asked for before any is
@@ -112,15 +116,15 @@ move_boxes(const wm_boxes_view &view)
     const uint32_t in = lines_of_side(p.takes);
     const uint32_t lines = out > in ? out : in;
     const uint32_t first = wm_meeting_thread(), step = wm_meeting_threads();
-    const bool room = wm_meeting_works() && await_room(view);
+    bool room = true;
     for (uint32_t i = first; i < p.size * lines && room; i += step) {
-        const uint32_t to = (p.rank + i / lines) % p.size;
+        const uint32_t to = wm_rank_around(p.rank + i / lines, p.size);
         if (to != p.rank)
-            give_line(view, to, i % lines);
+            room = give_line(view, to, i % lines);
     }
     wm_block_meets();
     for (uint32_t i = first; i < p.size * lines; i += step) {
-        const uint32_t from = (p.rank + i / lines) % p.size;
+        const uint32_t from = wm_rank_around(p.rank + i / lines, p.size);
         const uint32_t line = i % lines, at = line * WM_LINE_PAYLOAD;
         uint64_t value[1][1] = {};
         bool come = at < p.takes.nbytes && is_of(p.takes, from);
@@ -144,44 +148,50 @@ template <uint32_t EACH> struct wm_boxes_unit {
     uint64_t lines[EACH];
 };
 
-template <typename rule_t>
+// Of so many ranks at once.
+template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE void
 reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
 {
     constexpr uint32_t EACH = boxes_each<rule_t>;
     constexpr int COUNT = EACH * WM_LINE_PAYLOAD
                           / sizeof(typename rule_t::element_t);
-    typedef wm_boxes_unit<EACH> unit_t;
     const wm_boxes_params_t &p = view.p;
     const char *own = p.src + block_at(p.gives, p.rank);
     const uint32_t at = line * WM_LINE_PAYLOAD;
     typename rule_t::acc_t acc[COUNT] = {}, values[COUNT];
-    uint64_t mine[EACH] = {}; // asked for before others are waited for
+    uint64_t mine[EACH]; // asked for before others are waited for
     WM_UNROLL
-    for (uint32_t i = 0; i < EACH && is_of(p.takes, p.rank); i++) {
+    for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t from = at + i * WM_LINE_PAYLOAD;
-        mine[i] = load_line(view, own + from, p.takes.nbytes - from);
+        mine[i] = is_of(p.takes, p.rank)
+                      ? load_line(view, own + from, p.takes.nbytes - from)
+                      : 0;
     }
-    for (uint32_t first = 0; first < p.takes.count; first += BOXES_AT_ONCE) {
+    for (uint32_t first = 0; first < p.takes.count; first += AT_ONCE) {
         const uint32_t left = p.takes.count - first;
-        const uint32_t count = left < BOXES_AT_ONCE ? left : BOXES_AT_ONCE;
-        uint64_t read[BOXES_AT_ONCE][EACH] = {};
-        if (!read_boxes<BOXES_AT_ONCE, EACH>(view, first, count, line, read))
+        const uint32_t count = left < AT_ONCE ? left : AT_ONCE;
+        uint64_t read[AT_ONCE][EACH] = {};
+        if (!read_boxes<AT_ONCE, EACH>(view, first, count, line, read))
             return;
         WM_UNROLL
-        for (uint32_t k = 0; k < BOXES_AT_ONCE; k++) {
-            unit_t unit;
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            const bool is_own = first + k == p.rank; // by values: no address
+            wm_boxes_unit<EACH> unit;
             if (k >= count)
                 continue;
             WM_UNROLL
             for (uint32_t i = 0; i < EACH; i++)
-                unit.lines[i] = first + k != p.rank ? read[k][i] : mine[i];
-            wm_widen(rule, unit, first + k == 0 ? acc : values);
+                unit.lines[i] = is_own ? mine[i] : read[k][i];
+            wm_widen(rule, unit, values);
             if (first + k > 0)
                 rule.fold(p.op, acc, values, COUNT);
+            WM_UNROLL
+            for (int i = 0; i < COUNT && first + k == 0; i++)
+                acc[i] = values[i];
         }
     }
-    const unit_t unit = wm_narrow<unit_t>(rule, acc);
+    const wm_boxes_unit<EACH> unit = wm_narrow<wm_boxes_unit<EACH>>(rule, acc);
     WM_UNROLL
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t to = at + i * WM_LINE_PAYLOAD;
@@ -201,13 +211,16 @@ fold_boxes(rule_t rule, const wm_boxes_view &view)
     const uint32_t step = wm_meeting_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = p.takes.count > 0 ? lines_of_side(p.takes) : 0;
-    const bool room = wm_meeting_works() && await_room(view);
+    bool room = true;
     for (uint32_t at = first; at < out && room; at += step)
         for (uint32_t k = 1; k < p.size; k++)
-            for (uint32_t i = 0; i < EACH; i++)
-                give_line(view, (p.rank + k) % p.size, at + i);
-    for (uint32_t at = first; at < in; at += step)
-        reduce_boxes(rule, view, at);
+            for (uint32_t i = 0; i < EACH && room; i++)
+                room = give_line(view, wm_rank_around(p.rank + k, p.size),
+                                 at + i);
+    for (uint32_t at = first; at < in && p.takes.count <= 2; at += step)
+        reduce_boxes<1>(rule, view, at);
+    for (uint32_t at = first; at < in && p.takes.count > 2; at += step)
+        reduce_boxes<BOXES_AT_ONCE>(rule, view, at);
 }
 
 WM_KERNEL(wm_boxes_move, wm_boxes_params_t)

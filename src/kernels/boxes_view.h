@@ -9,16 +9,13 @@
 // What is exchanged, as all threads see it.
 struct wm_boxes_view {
     const wm_boxes_params_t &p;
-    const wm_boxes_rank_t *ranks;
     uint32_t number;
 };
 
 WM_DEVICE wm_boxes_view
 boxes_begin(const wm_boxes_params_t &p)
 {
-    const bool many = p.size > WM_BOXES_FEW;
-    const wm_boxes_rank_t *ranks = many ? p.own->ranks : p.few;
-    return {p, ranks, p.number != 0 ? p.number : WM_BOXES_NEXT(p.own->count)};
+    return {p, p.number != 0 ? p.number : WM_BOXES_NEXT(p.own->count)};
 }
 
 WM_DEVICE bool
@@ -33,10 +30,17 @@ block_at(const wm_boxes_side_t &side, uint32_t rank)
     return side.at + (uint64_t)rank * side.step;
 }
 
+WM_DEVICE wm_boxes_rank_t
+rank_of(const wm_boxes_view &view, uint32_t rank)
+{
+    const wm_boxes_params_t &p = view.p;
+    return wm_rank_of(p.few, p.own->ranks, p.size, rank);
+}
+
 WM_DEVICE wm_boxes_head_t *
 head_of(const wm_boxes_view &view, uint32_t rank)
 {
-    return (wm_boxes_head_t *)view.ranks[rank].boxes;
+    return (wm_boxes_head_t *)rank_of(view, rank).boxes;
 }
 
 // The box that `from` writes in the memory of `to`.
@@ -44,9 +48,9 @@ WM_DEVICE char *
 box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
 {
     const uint32_t others = view.p.size - 1;
-    const uint32_t other = (from + view.p.size - to - 1) % view.p.size;
+    const uint32_t other = wm_rank_around(from + others - to, view.p.size);
     const uint32_t index = (view.number & 1) * others + other;
-    return view.ranks[to].boxes + view.p.first
+    return rank_of(view, to).boxes + view.p.first
            + (size_t)index * view.p.box_bytes;
 }
 
@@ -54,38 +58,26 @@ box_of(const wm_boxes_view &view, uint32_t from, uint32_t to)
 WM_DEVICE bool
 has_gone(const wm_boxes_view &view, uint32_t rank, uint32_t looks)
 {
-    return wm_has_gone(view.ranks[rank], view.p.past, looks);
+    return wm_has_gone(rank_of(view, rank), view.p.past, looks);
 }
 
+// The box of a rank that this exchange writes was read in the last but one;
+// false where it will not be, and then this rank gives no more. Each thread
+// looks, beside what it loads: to wait for one that does costs more.
 WM_DEVICE bool
-await_room_of(const wm_boxes_view &view, uint32_t to)
-{
-    const wm_boxes_head_t *head = head_of(view, view.p.rank);
-    for (uint32_t looks = 1;; looks++) {
-        const bool gone = has_gone(view, to, looks);
-        const uint32_t done = wm_load_system(&head->done[to]);
-        if ((int32_t)(done - (view.number - 2)) >= 0 || gone)
-            return !gone;
-        wm_pause();
-    }
-}
-
-// The boxes that this exchange writes were read in the last but one; false
-// where one will not be. All threads of a block come here, and one of them
-// looks.
-WM_DEVICE bool
-await_room(const wm_boxes_view &view)
+await_room(const wm_boxes_view &view, uint32_t to)
 {
     const wm_boxes_params_t &p = view.p;
-    bool room = true;
-    for (uint32_t k = 1; k < p.size && wm_block_leads() && room; k++) {
-        const uint32_t to = (p.rank + k) % p.size;
-        if (is_of(p.gives, to))
-            room = await_room_of(view, to);
+    const uint32_t *done = &head_of(view, p.rank)->done[to];
+    for (uint32_t looks = 1;; looks++) {
+        if ((int32_t)(wm_load_system(done) - (view.number - 2)) >= 0)
+            return true;
+        if (has_gone(view, to, looks))
+            break;
+        wm_pause();
     }
-    if (!room)
-        wm_give_up(p.word, p.done - 1);
-    return wm_block_all(room);
+    wm_give_up(p.word, p.done - 1);
+    return false;
 }
 
 // All that was for this rank has been taken out.
@@ -96,7 +88,7 @@ boxes_end(const wm_boxes_view &view)
     if (!wm_grid_ended(&p.own->blocks))
         return;
     for (uint32_t k = 1; k < p.size; k++) {
-        const uint32_t to = (p.rank + k) % p.size;
+        const uint32_t to = wm_rank_around(p.rank + k, p.size);
         wm_store_system(&head_of(view, to)->done[p.rank], view.number);
     }
     if (p.number == 0)

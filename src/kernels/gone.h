@@ -14,6 +14,24 @@
 #define WM_LOOKS 1
 #endif
 
+// A few ranks are among what a kernel is given, where they cost no load: so
+// each way has its own, and no address is chosen.
+WM_DEVICE wm_boxes_rank_t
+wm_rank_of(const wm_boxes_rank_t *few, const wm_boxes_rank_t *many,
+           uint32_t size, uint32_t rank)
+{
+    if (size > WM_BOXES_FEW)
+        return many[rank];
+    return few[rank];
+}
+
+// Of a sum of two ranks, the one it comes round to.
+WM_DEVICE uint32_t
+wm_rank_around(uint32_t sum, uint32_t size)
+{
+    return sum >= size ? sum - size : sum;
+}
+
 // Whether what a rank had to write either is there or will never be, now and
 // then: the word is the host's, and many ask. A kernel that has come to its
 // end tells it without a fence, which would cost each call more than a

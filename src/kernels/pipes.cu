@@ -13,10 +13,10 @@ template <typename element_t> struct wm_piped_bytes {
     unsigned char each[sizeof(element_t)];
 };
 
-WM_DEVICE const wm_boxes_rank_t &
+WM_DEVICE wm_boxes_rank_t
 piped_rank(const wm_pipes_params_t &p, uint32_t rank)
 {
-    return (p.size > WM_BOXES_FEW ? p.many : p.few)[rank];
+    return wm_rank_of(p.few, p.many, p.size, rank);
 }
 
 WM_DEVICE char *
@@ -36,7 +36,7 @@ WM_DEVICE char *
 slot_of(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
         uint32_t to, uint32_t number)
 {
-    const uint32_t other = (from + p.size - to - 1) % p.size;
+    const uint32_t other = wm_rank_around(from + p.size - to - 1, p.size);
     const uint32_t index = (channel * (p.size - 1) + other) * p.slots
                            + number % p.slots;
     return pipes_of(p, to) + WM_PIPES_HEAD + (size_t)index * p.slot_bytes;
@@ -140,7 +140,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     const wm_pipes_head_t *head = piped_head(p, p.rank);
     bool any = false;
     for (uint32_t i = 1; i < p.size; i++) {
-        const uint32_t to = (p.rank + i) % p.size;
+        const uint32_t to = wm_rank_around(p.rank + i, p.size);
         const wm_piped_part part = part_of(p, p.gives[to].nbytes, channel,
                                            step);
         if (part.nbytes == 0)
@@ -161,7 +161,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     if (any)
         wm_fence_system();
     for (uint32_t i = 1; i < p.size && any; i++) {
-        const uint32_t to = (p.rank + i) % p.size;
+        const uint32_t to = wm_rank_around(p.rank + i, p.size);
         if (part_of(p, p.gives[to].nbytes, channel, step).nbytes > 0)
             wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
                             p.own->counts[channel][to].sent + step + 1);
@@ -195,7 +195,7 @@ leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
     wm_block_meets();
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
-        const uint32_t from = (p.rank + p.size - i) % p.size;
+        const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
         if (part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
             wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
                             p.own->counts[channel][from].got + step + 1);
@@ -207,7 +207,7 @@ struct wm_piped_move {
     take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     {
         for (uint32_t i = 0; i < p.size; i++) {
-            const uint32_t from = (p.rank + p.size - i) % p.size;
+            const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
             const wm_piped_part part = part_of(p, p.takes[from].nbytes,
                                                channel, step);
             char *dst = p.dst + p.takes[from].at + part.at;

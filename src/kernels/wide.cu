@@ -90,8 +90,9 @@ wide_flag(const wm_boxes_view &view)
     return (uint64_t)view.number << 32 | view.number;
 }
 
-// All that goes to a rank: lanes of a warp come and go together.
-WM_DEVICE void
+// All that goes to a rank: lanes of a warp come and go together. False where
+// it takes no more.
+WM_DEVICE bool
 give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
 {
     const wm_boxes_side_t &gives = view.p.gives;
@@ -100,7 +101,7 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
     const char *block = view.p.src + block_at(gives, to);
     char *box = box_of(view, view.p.rank, to);
     if (!is_of(gives, to))
-        return;
+        return true;
     for (uint32_t base = mine.first; base < lines;
          base += WIDE_AT_ONCE * mine.step) {
         wm_wide_t values[WIDE_AT_ONCE] = {};
@@ -112,6 +113,8 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
             if (lane == WIDE_UNITS)
                 values[k].part[0] = values[k].part[1] = wide_flag(view);
         }
+        if (base == mine.first && !wm_warp_all(await_room(view, to)))
+            return false;
         WM_UNROLL
         for (uint32_t k = 0; k < WIDE_AT_ONCE; k++) {
             const uint32_t line = base + k * mine.step + wm_wide_line();
@@ -120,6 +123,7 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
                               values[k]);
         }
     }
+    return true;
 }
 
 // Several lines of a rank, all asked for before any is used; false where they
@@ -232,12 +236,12 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
 WM_DEVICE void
 give_all_wide(const wm_boxes_view &view)
 {
-    if (!await_room(view))
-        return;
+    const wm_boxes_params_t &p = view.p;
+    bool room = true;
     for (uint32_t lane = wm_first_wide_lane(); lane < 8;
          lane = wm_next_wide_lane(lane))
-        for (uint32_t k = 1; k < view.p.size; k++)
-            give_wide(view, (view.p.rank + k) % view.p.size, lane);
+        for (uint32_t k = 1; k < p.size && room; k++)
+            room = give_wide(view, wm_rank_around(p.rank + k, p.size), lane);
 }
 
 WM_DEVICE wm_boxes_view
@@ -256,7 +260,8 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
         for (uint32_t lane = wm_first_wide_lane(); lane < 8;
              lane = wm_next_wide_lane(lane))
             for (uint32_t k = 0; k < p.size; k++)
-                move_wide(view, (p.rank + p.size - k) % p.size, lane);
+                move_wide(view, wm_rank_around(p.rank + p.size - k, p.size),
+                          lane);
     }
     boxes_end(view);
 }
