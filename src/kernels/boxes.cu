@@ -69,6 +69,12 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
            uint32_t line, uint64_t (*values)[EACH])
 {
     const wm_boxes_params_t &p = view.p;
+    const char *boxes[AT_ONCE];
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        boxes[k] = box_of(view, first + k < p.size ? first + k : p.rank,
+                          p.rank)
+                   + (size_t)line * WM_LINE_BYTES;
     uint32_t gone = 0, missing = 0;
     for (uint32_t looks = 1;; looks++) {
         wm_line_t read[AT_ONCE][EACH] = {};
@@ -78,14 +84,10 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
         missing = 0;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const uint32_t from = first + k;
-            const char *box = box_of(view, from < p.size ? from : p.rank,
-                                     p.rank)
-                              + (size_t)line * WM_LINE_BYTES;
             WM_UNROLL
             for (uint32_t i = 0; i < EACH; i++)
-                if (k < count && from != p.rank)
-                    read[k][i] = wm_load_line(box + i * WM_LINE_BYTES);
+                if (k < count && first + k != p.rank)
+                    read[k][i] = wm_load_line(boxes[k] + i * WM_LINE_BYTES);
         }
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
