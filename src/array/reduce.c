@@ -12,7 +12,7 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
-#define BLOCK_LOADS 2048 // before another block shares them
+#define BLOCK_LOADS 1024 // before another block shares them
 
 enum {
 #define X(name, ...) KERNEL_##name,

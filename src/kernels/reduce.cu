@@ -113,6 +113,56 @@ reduce_units(rule_t rule, const params_t &p, uint64_t thread,
     }
 }
 
+// Likewise of a thread that has no other: from every source there is, and no
+// loop to lead on.
+template <typename unit_t, int AT_ONCE, typename rule_t, typename params_t>
+WM_DEVICE void
+reduce_unit(rule_t rule, const params_t &p, uint64_t at)
+{
+    constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    typename rule_t::acc_t acc[EACH] = {}, values[EACH];
+    for (uint32_t first = 0; first < p.n; first += AT_ONCE) {
+        unit_t loaded[AT_ONCE];
+        WM_UNROLL
+        for (int k = 0; k < AT_ONCE; k++)
+            if (first + k < p.n)
+                loaded[k] = *(const unit_t *)(p.src[first + k] + at);
+        WM_ROLLED
+        for (int k = 0; k < AT_ONCE && first + k < p.n; k++) {
+            wm_widen(rule, loaded[0], values);
+            if (first + k > 0)
+                rule.fold(p.op, acc, values, EACH);
+            WM_UNROLL
+            for (int i = 0; i < EACH && first + k == 0; i++)
+                acc[i] = values[i];
+            WM_UNROLL
+            for (int next = 1; next < AT_ONCE; next++)
+                loaded[next - 1] = loaded[next];
+        }
+    }
+    const unit_t result = wm_narrow<unit_t>(rule, acc);
+    WM_ROLLED
+    for (uint32_t to = 0; to < p.targets; to++)
+        *(unit_t *)(p.dst[to] + at) = result;
+}
+
+// Where there is a thread for each of them.
+template <typename rule_t, typename params_t>
+WM_DEVICE void
+reduce_few(rule_t rule, const params_t &p, const wm_reduced_range &vectors,
+           const wm_reduced_range &singles)
+{
+    typedef typename rule_t::element_t element_t;
+    const uint64_t thread = thread_of(p);
+    const uint64_t single = (thread - p.vectors) * sizeof(element_t);
+    if (thread < p.vectors)
+        reduce_unit<wm_reduced_vector, REDUCED_AT_ONCE>(
+            rule, p, vectors.first + thread * WM_REDUCE_VECTOR);
+    else if (thread < p.vectors + p.singles)
+        reduce_unit<element_t, REDUCED_AT_ONCE>(rule, p,
+                                                place(singles, single));
+}
+
 // Single elements are the business of the last threads, which vectors may not
 // need.
 template <typename rule_t, typename params_t>
@@ -127,6 +177,10 @@ reduce(rule_t rule, const params_t &p)
     const wm_reduced_range vectors = {head, head + nbytes, UINT64_MAX, 0};
     const wm_reduced_range singles = {0, p.singles * sizeof(element_t), head,
                                       nbytes};
+    if (p.aligned && p.vectors + p.singles <= threads_of(p)) {
+        reduce_few(rule, p, vectors, singles);
+        return;
+    }
     reduce_units<wm_reduced_vector, REDUCED_AT_ONCE>(rule, p, forward,
                                                      vectors);
     if (p.aligned)
