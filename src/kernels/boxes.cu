@@ -44,9 +44,10 @@ save_line(const wm_boxes_view &view, char *into, uint32_t left, uint64_t value)
     }
 }
 
-// False where a rank takes no more.
+// False where a rank takes no more, which is asked with a thread's first line
+// for it.
 WM_DEVICE bool
-give_line(const wm_boxes_view &view, uint32_t to, uint32_t line)
+give_line(const wm_boxes_view &view, uint32_t to, uint32_t line, bool first)
 {
     const wm_boxes_params_t &p = view.p;
     const uint32_t at = line * WM_LINE_PAYLOAD;
@@ -54,7 +55,7 @@ give_line(const wm_boxes_view &view, uint32_t to, uint32_t line)
         return true;
     const uint64_t value = load_line(view, p.src + block_at(p.gives, to) + at,
                                      p.gives.nbytes - at);
-    if (!await_room(view, to))
+    if (first && !await_room(view, to))
         return false;
     wm_store_line(box_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
                   value, view.number);
@@ -122,7 +123,7 @@ move_boxes(const wm_boxes_view &view)
     for (uint32_t i = first; i < p.size * lines && room; i += step) {
         const uint32_t to = wm_rank_around(p.rank + i / lines, p.size);
         if (to != p.rank)
-            room = give_line(view, to, i % lines);
+            room = give_line(view, to, i % lines, i % lines < step);
     }
     wm_block_meets();
     for (uint32_t i = first; i < p.size * lines; i += step) {
@@ -218,7 +219,7 @@ fold_boxes(rule_t rule, const wm_boxes_view &view)
         for (uint32_t k = 1; k < p.size; k++)
             for (uint32_t i = 0; i < EACH && room; i++)
                 room = give_line(view, wm_rank_around(p.rank + k, p.size),
-                                 at + i);
+                                 at + i, at == first);
     for (uint32_t at = first; at < in && p.takes.count <= 2; at += step)
         reduce_boxes<1>(rule, view, at);
     for (uint32_t at = first; at < in && p.takes.count > 2; at += step)

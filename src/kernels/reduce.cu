@@ -115,20 +115,20 @@ reduce_units(rule_t rule, const params_t &p, uint64_t thread,
 
 // Likewise of a thread that has no other: from every source there is, and no
 // loop to lead on.
-template <typename unit_t, int AT_ONCE, typename rule_t, typename params_t>
+template <typename unit_t, typename rule_t>
 WM_DEVICE void
-reduce_unit(rule_t rule, const params_t &p, uint64_t at)
+reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
     typename rule_t::acc_t acc[EACH] = {}, values[EACH];
-    for (uint32_t first = 0; first < p.n; first += AT_ONCE) {
-        unit_t loaded[AT_ONCE];
+    for (uint32_t first = 0; first < p.n; first += REDUCED_AT_ONCE) {
+        unit_t loaded[REDUCED_AT_ONCE];
         WM_UNROLL
-        for (int k = 0; k < AT_ONCE; k++)
+        for (int k = 0; k < REDUCED_AT_ONCE; k++)
             if (first + k < p.n)
                 loaded[k] = *(const unit_t *)(p.src[first + k] + at);
         WM_ROLLED
-        for (int k = 0; k < AT_ONCE && first + k < p.n; k++) {
+        for (int k = 0; k < REDUCED_AT_ONCE && first + k < p.n; k++) {
             wm_widen(rule, loaded[0], values);
             if (first + k > 0)
                 rule.fold(p.op, acc, values, EACH);
@@ -136,7 +136,7 @@ reduce_unit(rule_t rule, const params_t &p, uint64_t at)
             for (int i = 0; i < EACH && first + k == 0; i++)
                 acc[i] = values[i];
             WM_UNROLL
-            for (int next = 1; next < AT_ONCE; next++)
+            for (int next = 1; next < REDUCED_AT_ONCE; next++)
                 loaded[next - 1] = loaded[next];
         }
     }
@@ -144,23 +144,6 @@ reduce_unit(rule_t rule, const params_t &p, uint64_t at)
     WM_ROLLED
     for (uint32_t to = 0; to < p.targets; to++)
         *(unit_t *)(p.dst[to] + at) = result;
-}
-
-// Where there is a thread for each of them.
-template <typename rule_t, typename params_t>
-WM_DEVICE void
-reduce_few(rule_t rule, const params_t &p, const wm_reduced_range &vectors,
-           const wm_reduced_range &singles)
-{
-    typedef typename rule_t::element_t element_t;
-    const uint64_t thread = thread_of(p);
-    const uint64_t single = (thread - p.vectors) * sizeof(element_t);
-    if (thread < p.vectors)
-        reduce_unit<wm_reduced_vector, REDUCED_AT_ONCE>(
-            rule, p, vectors.first + thread * WM_REDUCE_VECTOR);
-    else if (thread < p.vectors + p.singles)
-        reduce_unit<element_t, REDUCED_AT_ONCE>(rule, p,
-                                                place(singles, single));
 }
 
 // Single elements are the business of the last threads, which vectors may not
@@ -177,10 +160,6 @@ reduce(rule_t rule, const params_t &p)
     const wm_reduced_range vectors = {head, head + nbytes, UINT64_MAX, 0};
     const wm_reduced_range singles = {0, p.singles * sizeof(element_t), head,
                                       nbytes};
-    if (p.aligned && p.vectors + p.singles <= threads_of(p)) {
-        reduce_few(rule, p, vectors, singles);
-        return;
-    }
     reduce_units<wm_reduced_vector, REDUCED_AT_ONCE>(rule, p, forward,
                                                      vectors);
     if (p.aligned)
@@ -188,6 +167,28 @@ reduce(rule_t rule, const params_t &p)
     else if (alignof(element_t) > 1)
         reduce_units<wm_reduced_bytes<element_t>, 1>(rule, p, backward,
                                                      singles);
+}
+
+// Where there is a thread for each vector and each single element; false where
+// there is not, or they are not aligned.
+template <typename rule_t>
+WM_DEVICE bool
+reduce_few(rule_t rule, const wm_reduce_params_t &p)
+{
+    typedef typename rule_t::element_t element_t;
+    const uint64_t thread = thread_of(p), single = thread - p.vectors;
+    const uint64_t before = p.head * sizeof(element_t);
+    const uint64_t nbytes = p.vectors * WM_REDUCE_VECTOR;
+    if (!p.aligned || p.vectors + p.singles > threads_of(p))
+        return false;
+    if (thread < p.vectors)
+        reduce_unit<wm_reduced_vector>(rule, p,
+                                       before + thread * WM_REDUCE_VECTOR);
+    else if (single < p.singles)
+        reduce_unit<element_t>(rule, p,
+                               single * sizeof(element_t)
+                                   + (single < p.head ? 0 : nbytes));
+    return true;
 }
 
 // What the block of that number has to do.
@@ -214,13 +215,16 @@ fused_view(const wm_fused_params_t &p, uint32_t block)
             (end - part.first) * each};
 }
 
+// Of half: they have room where a kernel waits for another rank, which may
+// wait for them.
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_reduce_##name, wm_reduce_params_t)                           \
+    WM_KERNEL_OF_HALF(wm_reduce_##name, wm_reduce_params_t)                   \
     {                                                                         \
-        reduce(wm_rule_##name(), p);                                          \
+        if (!reduce_few(wm_rule_##name(), p))                                 \
+            reduce(wm_rule_##name(), p);                                      \
         wm_signal_end(p.signal);                                              \
     }                                                                         \
-    WM_KERNEL(wm_fused_##name, wm_fused_params_t)                             \
+    WM_KERNEL_OF_HALF(wm_fused_##name, wm_fused_params_t)                     \
     {                                                                         \
         for (uint32_t at = wm_block(); at < p.blocks; at += wm_blocks())      \
             reduce(wm_rule_##name(), fused_view(p, at));                      \
