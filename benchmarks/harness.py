@@ -292,7 +292,7 @@ class Results:
                 print(f"{', '.join(names)}: failed: {record['failed']}")
 
 
-MEASURED = ("impl", "op", "mode", "bytes", "nx", "failed", "left_out")
+MEASURED = ("impl", "op", "mode", "bytes", "ranks", "nx", "failed", "left_out")
 
 
 def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
