@@ -199,6 +199,8 @@ def table(name, op):
         return bits.astype(np.uint8).view(kind)
     if op == "PROD" and this.kind == "c":
         return _spread([1, -1, 1j, 2, 1 + 1j, -1j], kind)
+    if op == "PROD" and this.kind == "f":
+        return _spread([1, -1, 2, 1, -1, 1, 0.5], kind)
     if op == "PROD":
         return _spread([1, -1, 2, 1, -1, 1, 3] if signed else [1, 2, 3], kind)
     if op == "SUM" and this.kind == "c":

@@ -40,10 +40,22 @@ map_control(int fd)
     return p == MAP_FAILED ? nullptr : (Control *)p;
 }
 
+// Linux makes the table of files larger when it is full, and a process of
+// several threads waits then for each processor to have been elsewhere. Where
+// all of them spin that takes a minute: it is made large now.
+static void
+make_room_for_files(int fd)
+{
+    int far = fcntl(fd, F_DUPFD_CLOEXEC, 1000);
+    if (far >= 0)
+        close(far);
+}
+
 void
 ipc_init()
 {
     int fd = memfd_create("simcuda-control", MFD_CLOEXEC);
+    make_room_for_files(fd);
     if (fd < 0 || ftruncate(fd, sizeof(Control)) != 0
         || (control = map_control(fd)) == nullptr
         || getrandom(&control->nonce, sizeof control->nonce, 0) < 0) {
