@@ -199,10 +199,11 @@ def table(name, op):
         return bits.astype(np.uint8).view(kind)
     if op == "PROD" and this.kind == "c":
         return _spread([1, -1, 1j, 2, 1 + 1j, -1j], kind)
-    if op == "PROD" and this.kind == "f":
-        return _spread([1, -1, 2, 1, -1, 1, 0.5], kind)
     if op == "PROD":
-        return _spread([1, -1, 2, 1, -1, 1, 3] if signed else [1, 2, 3], kind)
+        # bfloat16 does not hold the product of six 3.
+        last = 0.5 if this.kind == "f" else 3
+        several = [1, -1, 2, 1, -1, 1, last] if signed else [1, 2, 3]
+        return _spread(several, kind)
     if op == "SUM" and this.kind == "c":
         return _spread([1, -2j, 3, 1 + 1j, -1 - 2j, 0, 2], kind)
     if op == "SUM":

@@ -132,8 +132,8 @@ def exporter():
             tell(used())
 
 
-def arenas():
-    """Whose memory is mapped here, or held open: a line for each use."""
+def device_memory_held():
+    """A line for each file of it that is open here, and each mapping."""
     held = Path("/proc/self/fd").iterdir()
     targets = [os.readlink(fd) for fd in held if fd.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().splitlines()
@@ -145,14 +145,14 @@ def test_killed_exporters_memory_stays_readable_and_leaves_nothing():
     other = peer("exporter")
     handle = IpcHandle.of(ask(other)[0])
     d = Driver()
-    before = arenas()
+    before = device_memory_held()
     a = d.get(Ptr, "IpcOpenMemHandle", handle, 1).value
     other.kill()
     other.wait()
     assert d.read(a)[0] == 7
     d("IpcCloseMemHandle", Ptr(a))
     assert d.call("IpcOpenMemHandle", ct.byref(Ptr()), handle, 1) != 0
-    assert arenas() == before
+    assert device_memory_held() == before
 
 
 @fresh
