@@ -258,13 +258,12 @@ find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
     }
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && known; ++rank) {
-        wm_segment_t *segment = comm->peers[rank]->segment;
+        const wm_peer_t *peer = comm->peers[rank];
         const wm_gate_place_t *place = &all[rank].gate;
-        known = segment != NULL && place->index >= 0
+        known = peer->segment != NULL && place->index >= 0
                 && place->index < WM_GATES;
         for (int room = 0; room < WM_GATE_ROOMS && known; ++room)
-            wm_gates_set(rooms[room], rank, &segment->gates[place->index],
-                         place);
+            wm_gates_set(rooms[room], rank, peer, place);
     }
     wm_engine_unlock();
     int code = wm_mpi_check(

@@ -21,6 +21,7 @@ struct wm_gates {
     int step;
     struct {
         wm_gate_t *gate;
+        wm_gate_hall_t *hall;
         uint32_t base;    // what it had reached before the first meeting
         uint32_t streams; // likewise, of streams
     } of[];
@@ -38,20 +39,19 @@ wm_gate_place_t
 wm_gate_acquire(void)
 {
     wm_gate_place_t place = {.index = -1};
-    int index = -1;
+    int index;
     for (; given < WM_GATES; ++given) // the first time
         given_back[given] = (int)given;
-    if (given != taken)
-        index = given_back[taken++ % WM_GATES];
-    if (index >= 0) {
-        wm_gate_t *gate = &wm_node_self()->segment->gates[index];
-        place.index = index;
-        for (int i = 0; i < WM_GATE_BOOK; ++i)
-            atomic_store(&gate->book[i], 0);
-        atomic_store(&gate->gone, 0);
-        for (int room = 0; room < WM_GATE_ROOMS; ++room)
-            place.reached[room] = atomic_load(&gate->rooms[room].reached);
-    }
+    if (given == taken || !wm_hall_open(given_back[taken % WM_GATES]))
+        return place;
+    index = given_back[taken++ % WM_GATES];
+    wm_gate_hall_t *hall = wm_hall_pointer(wm_node_self(), index);
+    place.index = index;
+    for (int i = 0; i < WM_GATE_BOOK; ++i)
+        atomic_store(&hall->book[i], 0);
+    atomic_store(&wm_node_self()->segment->gates[index].gone, 0);
+    for (int room = 0; room < WM_GATE_ROOMS; ++room)
+        place.reached[room] = atomic_load(&hall->rooms[room].reached);
     return place;
 }
 
@@ -81,10 +81,11 @@ wm_gates_new(int rank, int size, int room)
 }
 
 void
-wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
+wm_gates_set(wm_gates_t *gates, int rank, const wm_peer_t *peer,
              const wm_gate_place_t *place)
 {
-    gates->of[rank].gate = gate;
+    gates->of[rank].gate = &peer->segment->gates[place->index];
+    gates->of[rank].hall = wm_hall_pointer(peer, place->index);
     gates->of[rank].base = place->reached[gates->room];
 }
 
@@ -124,7 +125,7 @@ void
 wm_gates_reach(wm_gates_t *gates, int step)
 {
     atomic_store_explicit(
-        &gates->of[gates->rank].gate->rooms[gates->room].reached,
+        &gates->of[gates->rank].hall->rooms[gates->room].reached,
         gates->of[gates->rank].base + gates->steps + (uint32_t)step,
         memory_order_release);
 }
@@ -138,7 +139,7 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
     }
     for (; gates->come < gates->size; ++gates->come) {
         uint32_t reached = atomic_load_explicit(
-            &gates->of[gates->come].gate->rooms[gates->room].reached,
+            &gates->of[gates->come].hall->rooms[gates->room].reached,
             memory_order_acquire);
         uint32_t wanted = gates->of[gates->come].base + gates->steps
                           + (uint32_t)step;
@@ -151,13 +152,13 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank)
 {
-    return gates->of[rank].gate->rooms[gates->room].said[turn(gates)];
+    return gates->of[rank].hall->rooms[gates->room].said[turn(gates)];
 }
 
 static _Atomic uint64_t *
 entry_of(const wm_gates_t *gates, uint32_t call)
 {
-    return &gates->of[0].gate->book[call % WM_GATE_BOOK];
+    return &gates->of[0].hall->book[call % WM_GATE_BOOK];
 }
 
 bool

@@ -16,7 +16,7 @@
 
 #include "cuda/word.h"
 
-#define WM_GATES 64      // a process
+#define WM_GATES 256     // a process
 #define WM_GATE_RANKS 64 // that meet at most
 #define WM_GATE_BYTES 2560
 #define WM_GATE_STEPS 8   // of one meeting, at most
@@ -28,6 +28,7 @@ typedef struct {
     _Atomic uint64_t call, pairs[2][WM_GATE_RANKS];
 } wm_gate_told_t;
 
+// Where hosts meet.
 typedef struct {
     struct {
         _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
@@ -35,8 +36,11 @@ typedef struct {
     } rooms[WM_GATE_ROOMS];
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
-    // Of collectives on streams: how far the streams are, and what calls they
-    // were given (comm/coll/slab.c).
+} wm_gate_hall_t;
+
+// Of collectives on streams: how far the streams are, and what calls they
+// were given (comm/coll/slab.c).
+typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
     wm_gate_told_t told[2];
     // Of those in graphs, which are replayed: where in a round of three the
@@ -53,11 +57,11 @@ typedef struct {
 } wm_gate_place_t;
 
 typedef struct wm_gates wm_gates_t; // of a communicator: all ranks'
+struct wm_peer;                     // comm/node/node.h
 
 // One of ours that nobody uses, the one that was given back first.
 wm_gate_place_t
 wm_gate_acquire(void);
-
 void
 wm_gate_release(int index);
 
@@ -71,7 +75,7 @@ wm_gates_t *
 wm_gates_new(int rank, int size, int room);
 
 void
-wm_gates_set(wm_gates_t *gates, int rank, wm_gate_t *gate,
+wm_gates_set(wm_gates_t *gates, int rank, const struct wm_peer *peer,
              const wm_gate_place_t *place);
 
 // The index of ours, our rank, and of how many.
@@ -131,7 +135,6 @@ wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
 // for what the program is about to do.
 void
 wm_gates_promise(const wm_gates_t *gates, uint32_t value);
-
 bool
 wm_gates_have_kept(const wm_gates_t *gates);
 bool
@@ -163,7 +166,6 @@ wm_gates_gone_word(const wm_gates_t *gates);
 WM_MUST_CHECK int
 wm_gates_enqueue_reach(const wm_gates_t *gates, int device, CUstream stream,
                        uint32_t value, wm_error_t *err);
-
 WM_MUST_CHECK int
 wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
                        CUstream stream, uint32_t value, wm_error_t *err);
@@ -172,7 +174,6 @@ wm_gates_enqueue_await(const wm_gates_t *gates, int rank, int device,
 // does.
 wm_word_op_t
 wm_gates_stream_word(const wm_gates_t *gates, int rank, uint32_t value);
-
 bool
 wm_gates_streams_reached(const wm_gates_t *gates, int rank, uint32_t value);
 
@@ -187,7 +188,6 @@ wm_gates_begin_rounds(const wm_gates_t *gates);
 WM_MUST_CHECK int
 wm_gates_enqueue_round(const wm_gates_t *gates, int device, CUstream stream,
                        wm_error_t *err);
-
 WM_MUST_CHECK int
 wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
                       uint32_t number, wm_error_t *err);

@@ -314,6 +314,21 @@ make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
                                     nbytes >> 20, strerror(code));
 }
 
+wm_gate_hall_t *
+wm_hall_pointer(const wm_peer_t *peer, int index)
+{
+    char *halls = (char *)peer->segment + WM_HALLS_AT;
+    return (wm_gate_hall_t *)halls + index;
+}
+
+bool
+wm_hall_open(int index)
+{
+    return make_room(self, (char *)wm_hall_pointer(self, index),
+                     sizeof(wm_gate_hall_t), NULL)
+           == 0;
+}
+
 int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
 {

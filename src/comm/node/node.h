@@ -39,8 +39,9 @@ typedef struct {
 
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
-#define WM_SEGMENT_BYTES                                                      \
+#define WM_HALLS_AT                                                           \
     (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
+#define WM_SEGMENT_BYTES (WM_HALLS_AT + WM_GATES * sizeof(wm_gate_hall_t))
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
@@ -114,6 +115,14 @@ wm_slot_acquire(void);
 
 void
 wm_slot_release(int slot);
+
+// Where the gates of that index meet; ours has memory once it was opened,
+// which fails where there is none.
+wm_gate_hall_t *
+wm_hall_pointer(const wm_peer_t *peer, int index);
+
+WM_MUST_CHECK bool
+wm_hall_open(int index);
 
 char *
 wm_lane_pointer(const wm_peer_t *peer, int lane);
