@@ -2,7 +2,10 @@
 #include "kernels/reduce.h"
 #include "kernels/rule.h"
 
-#define REDUCED_AT_ONCE 8 // loads that a thread has under way
+// Loads that a thread has under way: fewer of what takes a register for each
+// byte.
+template <typename rule_t>
+constexpr int REDUCED_AT_ONCE = sizeof(typename rule_t::element_t) > 1 ? 8 : 4;
 
 struct alignas(WM_REDUCE_VECTOR) wm_reduced_vector {
     uint64_t part[2];
@@ -120,15 +123,16 @@ WM_DEVICE void
 reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
+    constexpr int AT_ONCE = REDUCED_AT_ONCE<rule_t>;
     typename rule_t::acc_t acc[EACH] = {}, values[EACH];
-    for (uint32_t first = 0; first < p.n; first += REDUCED_AT_ONCE) {
-        unit_t loaded[REDUCED_AT_ONCE];
+    for (uint32_t first = 0; first < p.n; first += AT_ONCE) {
+        unit_t loaded[AT_ONCE];
         WM_UNROLL
-        for (int k = 0; k < REDUCED_AT_ONCE; k++)
+        for (int k = 0; k < AT_ONCE; k++)
             if (first + k < p.n)
                 loaded[k] = *(const unit_t *)(p.src[first + k] + at);
         WM_ROLLED
-        for (int k = 0; k < REDUCED_AT_ONCE && first + k < p.n; k++) {
+        for (int k = 0; k < AT_ONCE && first + k < p.n; k++) {
             wm_widen(rule, loaded[0], values);
             if (first + k > 0)
                 rule.fold(p.op, acc, values, EACH);
@@ -136,7 +140,7 @@ reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
             for (int i = 0; i < EACH && first + k == 0; i++)
                 acc[i] = values[i];
             WM_UNROLL
-            for (int next = 1; next < REDUCED_AT_ONCE; next++)
+            for (int next = 1; next < AT_ONCE; next++)
                 loaded[next - 1] = loaded[next];
         }
     }
@@ -160,10 +164,11 @@ reduce(rule_t rule, const params_t &p)
     const wm_reduced_range vectors = {head, head + nbytes, UINT64_MAX, 0};
     const wm_reduced_range singles = {0, p.singles * sizeof(element_t), head,
                                       nbytes};
-    reduce_units<wm_reduced_vector, REDUCED_AT_ONCE>(rule, p, forward,
-                                                     vectors);
+    reduce_units<wm_reduced_vector, REDUCED_AT_ONCE<rule_t>>(rule, p, forward,
+                                                             vectors);
     if (p.aligned)
-        reduce_units<element_t, REDUCED_AT_ONCE>(rule, p, backward, singles);
+        reduce_units<element_t, REDUCED_AT_ONCE<rule_t>>(rule, p, backward,
+                                                         singles);
     else if (alignof(element_t) > 1)
         reduce_units<wm_reduced_bytes<element_t>, 1>(rule, p, backward,
                                                      singles);
