@@ -254,6 +254,47 @@ class Pencils(Op):
         return functools.partial(comm.Alltoallw, [send, out], [recv, into])
 
 
+class Many(Op):
+    """Allreduces of MANY arrays that are begun together, as of a network's gradients.
+
+    Each is longer than the one before by the same ratio, from one WIDTH on; in mixed order.
+    """
+
+    MANY, WIDTH = 160, 4  # arrays; elements that each is a multiple of
+
+    def count(self, nbytes, size):
+        return max(self.MANY, nbytes // self.dtype.itemsize // self.WIDTH) * self.WIDTH
+
+    def parts(self, n: int) -> list[slice]:
+        """Where each array is in the vector."""
+        weights = np.geomspace(1, max(1, n / 50), self.MANY)
+        left = n // self.WIDTH - self.MANY
+        units = 1 + (left * weights / weights.sum()).astype(int)
+        units[-1] += left + self.MANY - units.sum()
+        np.random.default_rng(0).shuffle(units)
+        widths = self.WIDTH * units
+        ends = np.cumsum(widths)
+        return [slice(int(end - k), int(end)) for end, k in zip(ends, widths, strict=True)]
+
+    def call(self, comm, send, recv, rank, size, n):
+        method = getattr(comm, self.name)
+        pairs = [(send[part], recv[part]) for part in self.parts(n)]
+
+        def begun() -> None:
+            requests = [method(*pair) for pair in pairs]
+            requests[0].Waitall(requests)
+
+        if self.name == "Iallreduce":
+            return begun
+        requests = [method(*pair) for pair in pairs]
+
+        def started() -> None:
+            requests[0].Startall(requests)
+            requests[0].Waitall(requests)
+
+        return started
+
+
 def once(size: int) -> float:
     return 1.0
 
@@ -276,6 +317,8 @@ OPS = [
     Op("Reduce", reduce, once),
     Op("Allreduce", allreduce, twice),
     Op("Reduce_scatter_block", reduce_scatter, others, split=True),
+    Many("Iallreduce", allreduce, twice),
+    Many("Allreduce_init", allreduce, twice),
     # What NCCL has no call for.
     Op("Scan", scan, common=False),
     Op("Exscan", exscan, common=False),
@@ -284,6 +327,7 @@ OPS = [
     Pencils("Alltoallw", alltoall, others, kind="complex64", common=False),
     Op("Allreduce", allreduce, twice, kind="complex64", common=False),
     Op("Allreduce", allreduce, twice, kind="int16", common=False),
+    Op("Allreduce", allreduce, twice, kind="int8", common=False),
     Op("Allreduce", allreduce, twice, kind="minloc", common=False),
     Op("Allreduce", allreduce, twice, kind="band", common=False),
 ]

@@ -17,7 +17,7 @@ from typing import Any
 import nccl_ctypes
 import numpy as np
 import p2p_paths
-from coll_ops import Op
+from coll_ops import Many, Op
 from p2p_paths import cupy_on_own_gpu, library_version, pinned
 
 Call = Callable[[], Any]
@@ -146,7 +146,7 @@ class Warpmpi(Way):
 
     def on(self, stream, op, n):
         comm = self.comm.on(stream)
-        if not hasattr(comm, op.name):
+        if isinstance(op, Many) or not hasattr(comm, op.name):
             return None
         return op.call(comm, self.send, self.recv, *self.place, n)
 
@@ -226,6 +226,10 @@ class Staged(Cupy):
         return pinned(self.cupy, array.nbytes).view(array.dtype).reshape(array.shape)
 
     def synced(self, op, n):
+        from mpi4py import MPI
+
+        if op.name == "Allreduce_init" and MPI.Get_version() < (4, 0):
+            return None
         out, into = self.host(self.send), self.host(self.recv)
         call, wait = op.call(self.world, out, into, *self.place, n), self.stream.synchronize
         steps: list[Call] = [call]
@@ -253,6 +257,8 @@ class CudaAwareMpi(Cupy):
         super().__init__(world)
 
     def synced(self, op, n):
+        if isinstance(op, Many):
+            return None  # nonblocking ones add on the CPU, which cannot read these
         return op.call(self.world, self.send, self.recv, *self.place, n)
 
 
@@ -296,6 +302,13 @@ class Nccl(Cupy):
                 for rank in range(world.size)
             ]
 
+        def part(each: slice) -> Callable[[], int]:
+            """Reduces a part of the vector."""
+            at = [c_void_p(array.data.ptr + 4 * each.start) for array in (self.send, self.recv)]
+            return nccl.prepared(
+                "ncclAllReduce", stream, *at, c_size_t(each.stop - each.start), kind, add
+            )
+
         def with_root(name: str, array: Any) -> Callable[[], int]:
             return nccl.prepared(name, stream, at(array), count, kind, root)
 
@@ -310,6 +323,8 @@ class Nccl(Cupy):
             return one("ncclReduce", send, recv, count, kind, add, root)
         if op.name == "Allreduce":
             return one("ncclAllReduce", send, recv, count, kind, add)
+        if isinstance(op, Many):
+            return nccl.grouped([part(each) for each in op.parts(n)])
         if op.name == "Allgather":
             return one("ncclAllGather", send, recv, count, kind)
         if op.name == "Reduce_scatter_block":

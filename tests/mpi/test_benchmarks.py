@@ -25,7 +25,7 @@ def test_each_collective_is_measured(tmp_path, ops):
     out = tmp_path / "coll"
     told = os.environ.get("WARPMPI_TEST_MPIRUN")
     launcher = {"MPIRUN": told} if told else {}
-    words = ("--quick", "--impl", "warpmpi", "--sizes", 8, 1000, "--out", out)
+    words = ("--quick", "--impl", "warpmpi", "--sizes", 8, 20000, "--out", out)
     ranks.run(BENCHMARKS / "bench_coll.py", *words, ranks=0, **launcher)
     lines = out.with_suffix(".jsonl").read_text().splitlines()
     header, *records = map(json.loads, lines)
