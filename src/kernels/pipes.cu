@@ -233,7 +233,7 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
            uint32_t step, uint64_t part, uint32_t begin, uint32_t end)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
-    constexpr uint32_t AT_ONCE = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+    constexpr uint32_t AT_ONCE = EACH > 4 ? 2 : 4;
     typedef typename rule_t::acc_t acc_t;
     const uint32_t stride = wm_lanes() * sizeof(unit_t);
     for (uint32_t at = begin + wm_lane() * sizeof(unit_t); at < end;
