@@ -88,7 +88,8 @@ class Bench:
                 step = functools.partial(self.time, op, n, mode)
                 found, error = together(self.world, step)
             if error:
-                found = {"failed": error}
+                kind, _, why = error.partition(": ")
+                found = {"left_out": why} if kind == LeftOut.__name__ else {"failed": error}
             elif found is None:
                 found = {"left_out": "there is no such call"}
             if "us" not in found:

@@ -157,9 +157,10 @@ class Warpmpi(Way):
         self.stream.synchronize()
 
     def captured(self, op, n):
-        found = importlib.util.find_spec("cupy") is not None
-        if not found or self.on(self.stream, op, n) is None:
+        if self.on(self.stream, op, n) is None:
             return None
+        if importlib.util.find_spec("cupy") is None:
+            raise LeftOut("CuPy, which captures the graph, is not installed")
         cupy = importlib.import_module("cupy")
         cupy.cuda.Device(self.device.ordinal).use()
         self.stream = cupy.cuda.Stream(non_blocking=True)

@@ -334,6 +334,8 @@ def parser(description: str, impls: Collection[str]) -> argparse.ArgumentParser:
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     args = parser.parse_args()
+    if not args.worker:  # run_ranks ends the ranks on its way out
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     args.launches = args.launches or (1 if args.quick else 3)
     return args
 

@@ -133,13 +133,12 @@ def test_host_buffers_name_their_path(comm):
 def test_to_oneself_in_host_memory(comm):
     told = wm.transport(comm, comm.rank, np.zeros(1))
     assert told.name == "mpi"
-    way = "host" if forced() == "host" else "self"
-    assert f"comes by {way} (" in told.reason
+    assert "comes by self (" in told.reason
 
 
 def test_to_oneself(comm):
-    told = wm.transport(comm, comm.rank)
-    assert told.name in ("self", forced())
+    """Whatever WARPMPI_TRANSPORT asks for: no message to itself goes so."""
+    assert wm.transport(comm, comm.rank).name == "self"
 
 
 PROGRAM = """
@@ -161,7 +160,9 @@ PROGRAM = """
     stats = wm.stats()
     print(wm.transport(comm, 1 - comm.rank).name,
           stats["host_messages"], stats["ipc_messages"],
-          stats["mpi_messages"], stats["staged_bytes"], flush=True)
+          stats["mpi_messages"], stats["staged_bytes"],
+          wm.transport(comm, comm.rank).name, stats["self_messages"],
+          flush=True)
 """
 
 
@@ -180,7 +181,8 @@ def test_the_host_serves_where_ipc_cannot(tmp_path, environment):
     if simulated and "WARPMPI_CUDA_DRIVER" not in os.environ:
         pytest.skip("needs the simulated driver")
     printed = ranks.run_text(tmp_path, PROGRAM, **environment)
-    assert printed.count("host 4 0 0") == 2, printed
+    assert printed.count("host 4 0 0 ") == 2, printed
+    assert printed.count(" self 4") == 2, printed
 
 
 def hosts(folder):
@@ -197,7 +199,8 @@ def hosts(folder):
 @pytest.mark.programs
 def test_hosts_that_share_no_memory(tmp_path):
     printed = ranks.run_text(tmp_path, PROGRAM, wrapper=hosts(tmp_path))
-    assert printed.count("host 4 0 0") == 2, printed
+    assert printed.count("host 4 0 0 ") == 2, printed
+    assert printed.count(" self 4") == 2, printed
 
 
 @pytest.fixture

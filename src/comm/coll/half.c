@@ -10,12 +10,13 @@
 // Behind all numbers of wm_element_number.
 #define FIRST_NUMBER (((int64_t)1 << 55) + 4096)
 
-#define KINDS(X) X(FLOAT16, "float16") X(BFLOAT16, "bfloat16")
+#define KINDS(X)                                                              \
+    X(FLOAT16, "float16", wm_float16_t) X(BFLOAT16, "bfloat16", wm_bfloat16_t)
 #define OPS(X, ...)                                                           \
     X(SUM, __VA_ARGS__)                                                       \
     X(PROD, __VA_ARGS__) X(MIN, __VA_ARGS__) X(MAX, __VA_ARGS__)
 
-#define KIND(KIND, name) KIND,
+#define KIND(KIND, name, type_t) KIND,
 #define OP(OP, unused) OP,
 enum { KINDS(KIND) KIND_COUNT };
 enum { OPS(OP, ) OP_COUNT };
@@ -29,17 +30,22 @@ enum { OPS(OP, ) OP_COUNT };
         wm_reduce_host(WM_REDUCE_##KIND, WM_REDUCE_##OP, into,                \
                        (const void *[]){read, into}, 2, (size_t)*count);      \
     }
-#define ALL(KIND, name) OPS(COMPUTE, KIND)
+#define ALL(KIND, name, type_t) OPS(COMPUTE, KIND)
 KINDS(ALL)
 
 static MPI_User_function *const functions[KIND_COUNT][OP_COUNT] = {
 #define FUNCTION(OP, KIND) KIND##_##OP,
-#define ROW(KIND, name) [KIND] = {OPS(FUNCTION, KIND)},
+#define ROW(KIND, name, type_t) [KIND] = {OPS(FUNCTION, KIND)},
     KINDS(ROW)};
 
-static const char *const names[KIND_COUNT] = {
-#define NAME(KIND, name) [KIND] = name,
-    KINDS(NAME)};
+static const struct {
+    const char *name;
+    wm_reduce_type_t reduced;
+    int nbytes;
+} kinds[KIND_COUNT] = {
+#define FACTS(KIND, name, type_t)                                             \
+    [KIND] = {name, WM_REDUCE_##KIND, sizeof(type_t)},
+    KINDS(FACTS)};
 
 static atomic_bool made;
 static MPI_Datatype types[KIND_COUNT];
@@ -50,9 +56,9 @@ make(wm_error_t *err)
 {
     int code = MPI_SUCCESS;
     for (int kind = 0; kind < KIND_COUNT && code == MPI_SUCCESS; ++kind) {
-        code = MPI_Type_contiguous(2, MPI_BYTE, &types[kind]);
+        code = MPI_Type_contiguous(kinds[kind].nbytes, MPI_BYTE, &types[kind]);
         if (code == MPI_SUCCESS)
-            code = MPI_Type_set_name(types[kind], names[kind]);
+            code = MPI_Type_set_name(types[kind], kinds[kind].name);
         if (code == MPI_SUCCESS)
             code = MPI_Type_commit(&types[kind]);
         for (int op = 0; op < OP_COUNT && code == MPI_SUCCESS; ++op)
@@ -76,9 +82,12 @@ wm_half_prepare(wm_error_t *err)
 }
 
 MPI_Datatype
-wm_half_type(wm_reduce_type_t kind)
+wm_half_type(wm_reduce_type_t reduced)
 {
-    return types[kind == WM_REDUCE_BFLOAT16 ? BFLOAT16 : FLOAT16];
+    int kind = 0;
+    while (kind < KIND_COUNT && kinds[kind].reduced != reduced)
+        ++kind;
+    return kind < KIND_COUNT ? types[kind] : MPI_DATATYPE_NULL;
 }
 
 // KIND_COUNT: another type.
@@ -129,18 +138,15 @@ const char *
 wm_half_name(int64_t number)
 {
     return number >= FIRST_NUMBER && number < FIRST_NUMBER + KIND_COUNT
-               ? names[number - FIRST_NUMBER]
+               ? kinds[number - FIRST_NUMBER].name
                : wm_element_name(number);
 }
 
 bool
-wm_half_is(MPI_Datatype type, wm_reduce_type_t *kind)
+wm_half_is(MPI_Datatype type, wm_reduce_type_t *reduced)
 {
-    static const wm_reduce_type_t kinds[KIND_COUNT] = {
-#define REDUCED(KIND, name) [KIND] = WM_REDUCE_##KIND,
-        KINDS(REDUCED)};
-    int at = kind_of(type);
-    if (at < KIND_COUNT)
-        *kind = kinds[at];
-    return at < KIND_COUNT;
+    int kind = kind_of(type);
+    if (kind < KIND_COUNT)
+        *reduced = kinds[kind].reduced;
+    return kind < KIND_COUNT;
 }

@@ -16,9 +16,10 @@
 WM_MUST_CHECK int
 wm_half_prepare(wm_error_t *err);
 
-// MPI's type of WM_REDUCE_FLOAT16 or WM_REDUCE_BFLOAT16, once that is done.
+// MPI's type of WM_REDUCE_FLOAT16 or WM_REDUCE_BFLOAT16, once that is done;
+// MPI_DATATYPE_NULL of any other.
 MPI_Datatype
-wm_half_type(wm_reduce_type_t kind);
+wm_half_type(wm_reduce_type_t reduced);
 
 // Whether they have the operation: MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX.
 bool
@@ -37,6 +38,6 @@ wm_half_name(int64_t number);
 
 // Whether it is ours, and the kernels' name of it.
 bool
-wm_half_is(MPI_Datatype type, wm_reduce_type_t *kind);
+wm_half_is(MPI_Datatype type, wm_reduce_type_t *reduced);
 
 #endif

@@ -543,7 +543,12 @@ wm_part_take(wm_part_t *part, wm_error_t *err)
     int code = wm_part_compare(part, err);
     if (code < 0)
         return code;
-    (void)wm_part_plan(part, &plan, &wrong);
+    bool planned = wm_part_plan(part, &plan, &wrong);
+    if (wrong.code == 0 && (!planned || plan.phases > 1 || plan.spreads))
+        (void)wm_error_set(&wrong, WM_ERR_STATE, 0,
+                           "%s has no plan of one phase for arrays of the "
+                           "host, which no other rank reads",
+                           wm_call_name(call->kind));
     if (wrong.code < 0) { // of all blocks between groups, so all see it
         *err = wrong;
         return wrong.code;

@@ -69,7 +69,7 @@ const wm_transport_t *
 wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
                     const char **reason)
 {
-    if (forced != NULL && forced->reach(peer, into, reason)) {
+    if (forced != NULL && !peer->self && forced->reach(peer, into, reason)) {
         *reason = "WARPMPI_TRANSPORT asks for it";
         return forced;
     }
