@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# What more than two GPUs are wanted for, in about ten minutes: tests of all
-# ranks at once, then the figures that grow with them.
+# What more than two GPUs are wanted for: tests of all ranks at once, then the
+# figures that grow with them.
 #
 #     benchmarks/on_all_gpus.sh OUT [RANKS]
 #
-# RANKS: one a GPU where none is given. PYTHON runs all; warpmpi is built in
-# place. MPI4PY_SOURCE names mpi4py's sources, else pip fetches them. Each step
+# RANKS: one a GPU where none is given. PYTHON runs all, warpmpi having been
+# built before, in place. MPI4PY_SOURCE names mpi4py's sources, else pip fetches them. Each step
 # has a limit, and a log in OUT; what failed is listed at the end. QUICK=1 tries
 # the script itself, as on the simulated driver.
 set -u

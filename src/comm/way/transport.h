@@ -12,7 +12,8 @@
 
 struct wm_transport {
     const char *name;
-    // Pulls from the sender's own memory, so a stream of the user's can.
+    // The receiver maps the sender's own memory: a stream of the user's and
+    // kernels can read it, and it may be pushed to, or go by a mailbox.
     bool direct;
     // Whether `peer`'s memory offered to a buffer can come this way; the
     // reason, either way, is one sentence that lives as long as the peer.
