@@ -258,7 +258,8 @@ class Pencils(Op):
 class Many(Op):
     """Allreduces of MANY arrays that are begun together, as of a network's gradients.
 
-    Each is longer than the one before by the same ratio, from one WIDTH on; in mixed order.
+    Where there is enough for it, each is longer than the one before by about the same
+    ratio, from one WIDTH on; in mixed order.
     """
 
     MANY, WIDTH = 160, 4  # arrays; elements that each is a multiple of

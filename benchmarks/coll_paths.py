@@ -84,6 +84,17 @@ class Way:
         return library_version()
 
 
+def lacks_persistent() -> bool:
+    """Whether this MPI, or what mpi4py was built for, has no persistent collectives."""
+    from mpi4py import MPI
+
+    try:
+        MPI.COMM_SELF.Barrier_init().Free()
+    except (AttributeError, NotImplementedError):
+        return True
+    return False
+
+
 def capture(stream: Any, call: Call) -> Call:
     """A CUDA graph of GRAPH_CALLS calls that enqueue on CuPy's stream."""
     stream.begin_capture()
@@ -227,9 +238,7 @@ class Staged(Cupy):
         return pinned(self.cupy, array.nbytes).view(array.dtype).reshape(array.shape)
 
     def synced(self, op, n):
-        from mpi4py import MPI
-
-        if op.name == "Allreduce_init" and MPI.Get_version() < (4, 0):
+        if op.name == "Allreduce_init" and lacks_persistent():
             return None
         out, into = self.host(self.send), self.host(self.recv)
         call, wait = op.call(self.world, out, into, *self.place, n), self.stream.synchronize

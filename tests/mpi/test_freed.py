@@ -351,3 +351,46 @@ LATE = """
 def test_what_was_sent_is_received_when_its_sender_ends(tmp_path, how):
     printed = ranks.run_text(tmp_path, LATE, "late", how, ranks=2)
     assert "received 100000" in printed, printed
+
+
+def test_its_gate_is_kept_for_who_is_slow(world):
+    """What a rank that has not freed it asks for is there."""
+    if world.size < 2:
+        pytest.skip("needs 2 ranks")
+    made = []
+
+    def make():
+        made.append(MPI.COMM_SELF.Dup())
+        wm.Comm(made[-1])
+
+    for _ in range(300 if world.rank == 0 else 0):  # all that there are
+        make()
+    while len(made) > 1:
+        made.pop().Free()
+    mpi = world.Dup()
+    comm = wm.Comm(mpi)
+    array = np.full(4, 7) if world.rank == 0 else wm.zeros(4, int)
+    if world.rank == 0:
+        comm.Ibcast(array).Wait()
+        mpi.Free()
+        for _ in range(300):
+            make()
+    world.Barrier()
+    if world.rank > 0:
+        comm.Ibcast(array).Wait()
+        mpi.Free()
+        assert array.numpy().tolist() == [7] * 4
+    for each in made:
+        each.Free()
+    world.Barrier()
+
+
+def test_gates_come_back(world):
+    """One communicator after the other goes from GPU to GPU."""
+    sent, into = wm.ones(3, np.float32), wm.zeros(3, np.float32)
+    before = wm.stats()["ipc_collectives"]
+    for _ in range(300):
+        mpi = world.Dup()
+        wm.Comm(mpi).Allreduce(sent, into)
+        mpi.Free()
+    assert wm.stats()["ipc_collectives"] - before == 300

@@ -27,10 +27,9 @@ free_comm(wm_comm_t *comm)
     }
     if (comm->gates != NULL) {
         wm_engine_lock();
-        wm_gate_release(wm_gates_index(comm->gates));
+        wm_gates_close(comm->gates);
         wm_engine_unlock();
     }
-    free(comm->gates);
     for (int i = 0; i < WM_GATE_ASIDE; ++i)
         free(comm->aside[i]);
     if (comm->whole != NULL && comm->whole != comm)
@@ -290,7 +289,7 @@ exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
     wm_node_describe(&mine);
     mine.made = made++;
     mine.gate.index = -1;
-    if (!mine.failed && !inter)
+    if (!mine.failed && !inter && comm->size <= WM_GATE_RANKS)
         mine.gate = wm_gate_acquire();
     if (wm_hooks.configure(&setting) < 0) {
         mine.failed = 1;

@@ -6,14 +6,14 @@
 #include "comm/node/node.h"
 #include "cuda/word.h"
 
-// A queue: a peer that is slow may yet read what was said last in one that was
-// given back.
-static int given_back[WM_GATES];
-static unsigned taken, given;
+static int idle[WM_GATES]; // that nobody uses
+static int idle_count = -1;
+static wm_gates_t *closed; // by us, not by all
 // Where the streams of each of ours will be when they have run.
 static _Atomic uint32_t promised[WM_GATES];
 
 struct wm_gates {
+    struct wm_gates *next; // of the closed ones
     int rank, size;
     int room;
     uint32_t steps; // before this meeting
@@ -35,21 +35,37 @@ struct wm_gates {
 #define MPIS ((uint64_t)1 << 16)
 #define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
 
+// Those that all have closed are idle.
+static void
+look_at_closed(void)
+{
+    if (idle_count < 0)
+        for (idle_count = 0; idle_count < WM_GATES; ++idle_count)
+            idle[idle_count] = WM_GATES - 1 - idle_count;
+    for (wm_gates_t **link = &closed, *gates; (gates = *link) != NULL;) {
+        if (!wm_gates_have_reached(gates, 0)) {
+            link = &gates->next;
+            continue;
+        }
+        *link = gates->next;
+        wm_gate_release(wm_gates_index(gates));
+        free(gates);
+    }
+}
+
 wm_gate_place_t
 wm_gate_acquire(void)
 {
     wm_gate_place_t place = {.index = -1};
-    int index;
-    for (; given < WM_GATES; ++given) // the first time
-        given_back[given] = (int)given;
-    if (given == taken || !wm_hall_open(given_back[taken % WM_GATES]))
+    look_at_closed();
+    // Those that have been used have memory, and are taken first.
+    if (idle_count == 0 || !wm_hall_open(idle[idle_count - 1]))
         return place;
-    index = given_back[taken++ % WM_GATES];
-    wm_gate_hall_t *hall = wm_hall_pointer(wm_node_self(), index);
-    place.index = index;
+    place.index = idle[--idle_count];
+    wm_gate_hall_t *hall = wm_hall_pointer(wm_node_self(), place.index);
     for (int i = 0; i < WM_GATE_BOOK; ++i)
         atomic_store(&hall->book[i], 0);
-    atomic_store(&wm_node_self()->segment->gates[index].gone, 0);
+    atomic_store(&wm_node_self()->segment->gates[place.index].gone, 0);
     for (int room = 0; room < WM_GATE_ROOMS; ++room)
         place.reached[room] = atomic_load(&hall->rooms[room].reached);
     return place;
@@ -58,13 +74,23 @@ wm_gate_acquire(void)
 void
 wm_gate_release(int index)
 {
-    given_back[given++ % WM_GATES] = index;
+    idle[idle_count++] = index;
 }
 
 int
 wm_gate_left(void)
 {
-    return given < WM_GATES ? WM_GATES : (int)(given - taken);
+    look_at_closed();
+    return idle_count;
+}
+
+void
+wm_gates_close(wm_gates_t *gates)
+{
+    (void)wm_gates_begin(gates);
+    wm_gates_reach(gates, 0);
+    gates->next = closed;
+    closed = gates;
 }
 
 wm_gates_t *

@@ -59,20 +59,22 @@ typedef struct {
 typedef struct wm_gates wm_gates_t; // of a communicator: all ranks'
 struct wm_peer;                     // comm/node/node.h
 
-// One of ours that nobody uses, the one that was given back first.
+// One of ours that nobody uses. It is released where no others were found.
 wm_gate_place_t
 wm_gate_acquire(void);
 void
 wm_gate_release(int index);
-
 // How many nobody uses.
 int
 wm_gate_left(void);
 
 // A room of the gates of so many ranks, `rank` being ours; NULL where memory
-// is exhausted. Freed by free(), once its gate has been released.
+// is exhausted. Room 0 ends by wm_gates_close, others by free(): ours is used
+// again when all have closed it, as one that is slow may yet read it.
 wm_gates_t *
 wm_gates_new(int rank, int size, int room);
+void
+wm_gates_close(wm_gates_t *gates);
 
 void
 wm_gates_set(wm_gates_t *gates, int rank, const struct wm_peer *peer,
@@ -102,7 +104,7 @@ wm_gates_have_reached(wm_gates_t *gates, int step);
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
 
-// Who does a nonblocking call: GPUs where all ranks have asked for that.
+// Who does a nonblocking call: GPUs where all ranks have asked.
 typedef enum { WM_BOOK_OPEN, WM_BOOK_GPUS, WM_BOOK_MPI } wm_book_t;
 
 // By each rank once for each call, in their order, numbered from 1 on: whether
@@ -120,7 +122,6 @@ wm_gates_who(const wm_gates_t *gates, uint32_t call);
 // MPI is to do it, unless all have asked for GPUs by now.
 void
 wm_gates_withdraw(const wm_gates_t *gates, uint32_t call);
-
 // Of what streams do. Where ours is by now, at which all begin to count, and
 // how far from there.
 uint32_t
@@ -129,7 +130,6 @@ uint32_t
 wm_gates_streams_at(const wm_gates_t *gates);
 void
 wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now);
-
 // Streams are about to be given what ends with ours being so far; whether it
 // is; whether one of this process, of any communicator, is not: it may wait
 // for what the program is about to do.

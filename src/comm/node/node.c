@@ -100,7 +100,7 @@ make_segment(char *text, size_t room)
         snprintf(text, room,
                  "no room for the shared segment of this process (%zu KiB "
                  "now, %zu MiB when messages are staged): %s",
-                 (size_t)WM_CONTROL_BYTES >> 10, WM_SEGMENT_BYTES >> 20,
+                 (size_t)WM_CONTROL_BYTES >> 10, (size_t)WM_HALLS_AT >> 20,
                  strerror(code == 0 ? ENOMEM : code));
         if (memory != MAP_FAILED)
             munmap(memory, WM_SEGMENT_BYTES);
@@ -304,9 +304,9 @@ make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
           wm_error_t *err)
 {
     off_t at = (off_t)(from - (const char *)peer->segment);
-    int code = peer->self && self_fd >= 0
-                   ? posix_fallocate(self_fd, at, (off_t)nbytes)
-                   : 0;
+    int code = peer->self && self_fd >= 0 ? EINTR : 0;
+    for (int tries = 0; code == EINTR && tries < 100; ++tries)
+        code = posix_fallocate(self_fd, at, (off_t)nbytes);
     return code == 0 ? 0
                      : wm_error_set(err, WM_ERR_SYSTEM, code,
                                     "no room for %zu MiB of staging memory: "
@@ -324,9 +324,12 @@ wm_hall_pointer(const wm_peer_t *peer, int index)
 bool
 wm_hall_open(int index)
 {
-    return make_room(self, (char *)wm_hall_pointer(self, index),
-                     sizeof(wm_gate_hall_t), NULL)
-           == 0;
+    static bool opened[WM_GATES];
+    char *hall = (char *)wm_hall_pointer(self, index);
+    if (!opened[index])
+        opened[index] = make_room(self, hall, sizeof(wm_gate_hall_t), NULL)
+                        == 0;
+    return opened[index];
 }
 
 int
