@@ -395,6 +395,7 @@ def plot(found: Figures, results: harness.Results, ranks: Sequence[int]) -> None
                     label = f"{op[0]}, {impl}"
                     axes.plot(x, y, style, marker=".", color=f"C{colour}", label=label)
         axes.set(title=title, xlabel="ranks", xscale="log")
+        axes.minorticks_off()
         axes.set_xticks(ranks, map(str, ranks))
         axes.grid(alpha=0.3)
         if axes.lines:
