@@ -14,7 +14,7 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 15u
+#define WM_PROTOCOL 16u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
