@@ -97,7 +97,7 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
-    if (laid->call->kind == WM_CALL_REDUCE_SCATTER || laid->shape->varies)
+    if (laid->shape->uneven || laid->shape->varies)
         return NULL;
     if (longest <= exchange->points.lines
         && longest <= wm_boxes_room(&exchange->boxes, size))
@@ -115,10 +115,9 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
     const wm_coll_t *call = laid->call;
     uint32_t size = (uint32_t)laid->comm->size;
     uint32_t rank = (uint32_t)laid->comm->rank;
-    bool scans = call->kind == WM_CALL_SCAN || call->kind == WM_CALL_EXSCAN;
-    bool self = call->kind == WM_CALL_SCAN;
+    bool self = laid->shape->itself;
     gives->count = takes->count = size;
-    if (scans) {
+    if (laid->shape->scans) {
         gives->first = rank + !self;
         gives->count = size - rank - !self;
         takes->count = rank + self;
@@ -142,8 +141,7 @@ give_one(const wm_laid_t *laid, wm_boxes_side_t *gives)
     uint32_t rank = (uint32_t)laid->comm->rank;
     uint32_t last = (uint32_t)laid->comm->size - 1;
     bool replaces = laid->op == WM_REDUCE_REPLACE;
-    wm_call_kind_t kind = laid->call->kind;
-    if (replaces && (kind == WM_CALL_SCAN || kind == WM_CALL_EXSCAN))
+    if (replaces && laid->shape->scans)
         gives->count = gives->count > 0; // itself, or the next one
     else if (rank != (replaces ? last : 0))
         gives->count = 0;

@@ -39,9 +39,9 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
     wm_reduce_op_t op;
     int device = comm->gates != NULL && comm->split == 0 ? device_of(call)
                                                          : -1;
-    bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
-    if (device < 0 || (uneven && call->receives == NULL)
-        || (wm_coll_shape(call->kind)->reduces
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    if (device < 0 || (shape->uneven && call->receives == NULL)
+        || (shape->reduces
             && !wm_reducible(call->type, call->size, call->op, &type, &op)))
         return false;
     if (comm->slabs != NULL)

@@ -59,7 +59,11 @@ typedef struct {
     bool scatters; // what a rank sends is a block for each
     bool gathers;  // what a rank receives is a block of each
     bool rooted, reduces, varies;
-    bool outward; // it is the root who sends
+    bool outward;  // it is the root who sends
+    bool uneven;   // of blocks that are scattered each has a length of its own
+    bool scans;    // what a rank gets is of those before it
+    bool itself;   // and of itself
+    bool overlaid; // in place, it receives where others read what it sends
 } wm_shape_t;
 
 const wm_shape_t *

@@ -64,9 +64,8 @@ lay_out(wm_laid_t *laid)
     const wm_shape_t *shape = laid->shape;
     int size = laid->comm->size, rank = laid->comm->rank;
     bool in_place = call->send == NULL && laid->sends && laid->receives;
-    bool uneven = call->kind == WM_CALL_REDUCE_SCATTER;
     const wm_buffer_t *send = in_place ? call->receive : call->send;
-    if (uneven) { // into the first block, where it is in place
+    if (shape->uneven) { // into the first block, where it is in place
         laid->target = call->receive->data;
         laid->into[0].nbytes = call->receives[rank].nbytes;
     }
@@ -86,7 +85,8 @@ lay_out(wm_laid_t *laid)
     if (in_place && shape->gathers && !shape->scatters)
         laid->out[0] = laid->into[rank];
     else
-        lay(laid->out, in_place || uneven ? call->receives : call->sends,
+        lay(laid->out,
+            in_place || shape->uneven ? call->receives : call->sends,
             send->nbytes, shape->scatters ? size : 1);
     if (has_parts(laid, send))
         laid->packs = find_runs(send, size, laid->out, &laid->packs_nbytes);
@@ -128,8 +128,7 @@ wm_laid_number(const wm_laid_t *laid)
     if (!laid->shape->varies)
         block = laid->source != NULL ? laid->out[0].nbytes
                                      : laid->into[0].nbytes;
-    for (int i = 1;
-         call->kind == WM_CALL_REDUCE_SCATTER && i < laid->comm->size; ++i)
+    for (int i = 1; laid->shape->uneven && i < laid->comm->size; ++i)
         block = block * 1099511628211ull + laid->out[i].nbytes;
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
     if (laid->shape->reduces) {

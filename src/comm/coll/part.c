@@ -10,9 +10,10 @@
 #include "comm/message/element.h"
 
 // Those of neighbours have none for other ranks.
-#define BLOCKS_FOR_EACH                                                       \
+#define BLOCKS_FOR_EACH(in_place)                                             \
     {                                                                         \
-        .scatters = true, .gathers = true, .varies = true                     \
+        .scatters = true, .gathers = true, .varies = true,                    \
+        .overlaid = in_place                                                  \
     }
 
 static const wm_shape_t shapes[WM_CALL_KINDS] = {
@@ -27,19 +28,27 @@ static const wm_shape_t shapes[WM_CALL_KINDS] = {
                           .varies = true},
     [WM_CALL_ALLGATHER] = {.gathers = true},
     [WM_CALL_ALLGATHERV] = {.gathers = true, .varies = true},
-    [WM_CALL_ALLTOALL] = {.scatters = true, .gathers = true},
-    [WM_CALL_ALLTOALLV] = BLOCKS_FOR_EACH,
-    [WM_CALL_ALLTOALLW] = BLOCKS_FOR_EACH,
-    [WM_CALL_NEIGHBOR_ALLGATHER] = BLOCKS_FOR_EACH,
-    [WM_CALL_NEIGHBOR_ALLGATHERV] = BLOCKS_FOR_EACH,
-    [WM_CALL_NEIGHBOR_ALLTOALL] = BLOCKS_FOR_EACH,
-    [WM_CALL_NEIGHBOR_ALLTOALLV] = BLOCKS_FOR_EACH,
-    [WM_CALL_NEIGHBOR_ALLTOALLW] = BLOCKS_FOR_EACH,
+    [WM_CALL_ALLTOALL] = {.scatters = true, .gathers = true, .overlaid = true},
+    [WM_CALL_ALLTOALLV] = BLOCKS_FOR_EACH(true),
+    [WM_CALL_ALLTOALLW] = BLOCKS_FOR_EACH(true),
+    [WM_CALL_NEIGHBOR_ALLGATHER] = BLOCKS_FOR_EACH(false),
+    [WM_CALL_NEIGHBOR_ALLGATHERV] = BLOCKS_FOR_EACH(false),
+    [WM_CALL_NEIGHBOR_ALLTOALL] = BLOCKS_FOR_EACH(false),
+    [WM_CALL_NEIGHBOR_ALLTOALLV] = BLOCKS_FOR_EACH(false),
+    [WM_CALL_NEIGHBOR_ALLTOALLW] = BLOCKS_FOR_EACH(false),
     [WM_CALL_REDUCE] = {.rooted = true, .reduces = true},
-    [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true, .reduces = true},
-    [WM_CALL_SCAN] = {.reduces = true},
-    [WM_CALL_EXSCAN] = {.reduces = true},
-    [WM_CALL_REDUCE_SCATTER] = {.scatters = true, .reduces = true},
+    [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true,
+                                      .reduces = true,
+                                      .overlaid = true},
+    [WM_CALL_SCAN] = {.reduces = true,
+                      .scans = true,
+                      .itself = true,
+                      .overlaid = true},
+    [WM_CALL_EXSCAN] = {.reduces = true, .scans = true, .overlaid = true},
+    [WM_CALL_REDUCE_SCATTER] = {.scatters = true,
+                                .reduces = true,
+                                .uneven = true,
+                                .overlaid = true},
 };
 
 const wm_shape_t *
@@ -126,7 +135,7 @@ static size_t
 block_of(const wm_part_t *part)
 {
     const wm_coll_t *call = part->call;
-    if (call->kind == WM_CALL_REDUCE_SCATTER) // of this rank
+    if (shapes[call->kind].uneven) // of this rank
         return call->send != NULL ? call->receive->nbytes
                                   : call->receives[part->comm->rank].nbytes;
     if (call->send != NULL && sends(part))
@@ -189,8 +198,7 @@ takes_part(const wm_part_t *part)
 static bool
 says_spans(const wm_part_t *part)
 {
-    return (shapes[part->call->kind].varies
-            || part->call->kind == WM_CALL_REDUCE_SCATTER)
+    return (shapes[part->call->kind].varies || shapes[part->call->kind].uneven)
            && part->native.said.gaps != WM_SAID_GAPS_EACH;
 }
 
@@ -221,7 +229,7 @@ wm_part_say(wm_part_t *part)
     part->want = part->block;
     if (says_spans(part))
         memset(said->spans, 0, spoken);
-    if (call->kind == WM_CALL_REDUCE_SCATTER) {
+    if (shapes[call->kind].uneven) {
         const wm_buffer_t *all = call->send != NULL ? call->send
                                                     : call->receive;
         said->spans[0] = (wm_span_t){0, all->nbytes};
@@ -371,8 +379,7 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
 {
     const wm_coll_t *call = part->call;
     const wm_comm_t *comm = part->comm;
-    bool alike = !shapes[call->kind].varies
-                 && call->kind != WM_CALL_REDUCE_SCATTER;
+    bool alike = !shapes[call->kind].varies && !shapes[call->kind].uneven;
     int code = compare_roots(part, err);
     if (code < 0)
         return code;
@@ -386,8 +393,7 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
             || (alike && bytes_of(part, rank) != bytes_of(part, model)))
             return tell_difference(part, rank, model, err);
     }
-    return call->kind == WM_CALL_REDUCE_SCATTER ? compare_blocks(part, err)
-                                                : 0;
+    return shapes[call->kind].uneven ? compare_blocks(part, err) : 0;
 }
 
 // What this rank alone sees.
@@ -430,10 +436,9 @@ wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
         wm_plan_bcast(facts, plan);
     else if (!shape->reduces)
         wm_plan_exchange(facts, has, wants, context, keeps, plan);
-    else if (call->kind == WM_CALL_SCAN || call->kind == WM_CALL_EXSCAN)
-        wm_plan_reduce(
-            (wm_ranks_t){0, facts->rank + (call->kind == WM_CALL_SCAN)}, 0,
-            facts->nbytes, plan);
+    else if (shape->scans)
+        wm_plan_reduce((wm_ranks_t){0, facts->rank + shape->itself}, 0,
+                       facts->nbytes, plan);
     else
         wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0},
                        shape->scatters ? from : 0, facts->nbytes, plan);
@@ -456,7 +461,7 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
     wrong->code = 0;
     if (!shape->reduces && call->kind != WM_CALL_BCAST)
         (void)!check_spans(part, wrong);
-    size_t from = call->kind == WM_CALL_REDUCE_SCATTER
+    size_t from = shape->uneven
                       ? blocks_until(part, group_of(part).first, rank)
                       : (size_t)(rank - group_of(part).first) * part->block;
     return wm_part_choose(call, &facts, from, has, wants, part, plan);
@@ -480,17 +485,11 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
                              &part->op)))
         return 0;
     bool in_place = is_in_place(part);
-    // Else nobody reads what is written.
-    bool overlaid = kind == WM_CALL_ALLTOALL || kind == WM_CALL_ALLTOALLV
-                    || kind == WM_CALL_ALLTOALLW
-                    || kind == WM_CALL_REDUCE_SCATTER_BLOCK
-                    || kind == WM_CALL_REDUCE_SCATTER || kind == WM_CALL_SCAN
-                    || kind == WM_CALL_EXSCAN;
     wm_given_t given = {
         .send = sends(part) ? call->send : NULL,
         .receive = receives(part) ? call->receive : NULL,
         .in_place = in_place,
-        .copied = in_place && overlaid,
+        .copied = in_place && shapes[kind].overlaid,
         .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
     };
     if (wm_coll_overlap(given.send, given.receive))
@@ -507,7 +506,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
 static size_t
 ride_at(const wm_part_t *part)
 {
-    return part->call->kind == WM_CALL_REDUCE_SCATTER ? sizeof(wm_span_t) : 0;
+    return shapes[part->call->kind].uneven ? sizeof(wm_span_t) : 0;
 }
 
 bool

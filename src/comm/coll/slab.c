@@ -405,8 +405,8 @@ is_overwritten(const wm_laid_t *laid)
     bool alike = true;
     for (int rank = 1; rank < laid->comm->size; ++rank)
         alike &= laid->out[rank].nbytes == laid->out[0].nbytes;
-    return laid->call->kind == WM_CALL_REDUCE_SCATTER && !alike
-           && laid->source == laid->target && laid->comm->rank > 0;
+    return laid->shape->uneven && !alike && laid->source == laid->target
+           && laid->comm->rank > 0;
 }
 
 int

@@ -147,7 +147,7 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
         return PyErr_NoMemory();
     wm_py_asked_forget(kind, asked);
     bool known = wm_py_asked_read(comm, args, given, keywords, asked) == 0
-                 && (kind != WM_CALL_REDUCE_SCATTER
+                 && (!wm_coll_shape(kind)->uneven
                      || asked->call.receives != NULL);
     PyObject *capsule = known ? PyCapsule_New(asked, asked_name, free_asked)
                               : NULL;
@@ -285,8 +285,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
         kind == WM_CALL_BARRIER
         || channel.comm->gates == NULL // which is said first
         || (wm_py_asked_read(channel.comm, args, given, keywords, &asked) == 0
-            && (kind != WM_CALL_REDUCE_SCATTER
-                || asked.call.receives != NULL));
+            && (!wm_coll_shape(kind)->uneven || asked.call.receives != NULL));
     if (known && begins)
         kept = keep(self, args, given, keywords);
     if (!known && !PyErr_Occurred())
