@@ -28,7 +28,7 @@ typedef struct {
     _Atomic uint64_t call, pairs[2][WM_GATE_RANKS];
 } wm_gate_told_t;
 
-// Where hosts meet.
+// Where ranks meet; streams read nothing of it.
 typedef struct {
     struct {
         _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings

@@ -66,6 +66,16 @@ host_identity(void)
     return host;
 }
 
+// A signal may interrupt it.
+static int
+allocate(int fd, size_t at, size_t nbytes)
+{
+    int code = EINTR;
+    for (int tries = 0; code == EINTR && tries < 100; ++tries)
+        code = posix_fallocate(fd, (off_t)at, (off_t)nbytes);
+    return code;
+}
+
 static int
 make_segment(char *text, size_t room)
 {
@@ -80,7 +90,7 @@ make_segment(char *text, size_t room)
         return -1;
     }
     int code = ftruncate(fd, (off_t)WM_SEGMENT_BYTES) == 0
-                   ? posix_fallocate(fd, 0, (off_t)WM_CONTROL_BYTES)
+                   ? allocate(fd, 0, WM_CONTROL_BYTES)
                    : errno;
     void *memory = MAP_FAILED;
     if (code == 0) {
@@ -303,10 +313,8 @@ static int
 make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
           wm_error_t *err)
 {
-    off_t at = (off_t)(from - (const char *)peer->segment);
-    int code = peer->self && self_fd >= 0 ? EINTR : 0;
-    for (int tries = 0; code == EINTR && tries < 100; ++tries)
-        code = posix_fallocate(self_fd, at, (off_t)nbytes);
+    size_t at = (size_t)(from - (const char *)peer->segment);
+    int code = peer->self && self_fd >= 0 ? allocate(self_fd, at, nbytes) : 0;
     return code == 0 ? 0
                      : wm_error_set(err, WM_ERR_SYSTEM, code,
                                     "no room for %zu MiB of staging memory: "
