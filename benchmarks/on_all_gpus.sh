@@ -6,9 +6,9 @@
 #     benchmarks/on_all_gpus.sh OUT [RANKS]
 #
 # RANKS: one a GPU where none is given. PYTHON runs all, warpmpi having been
-# built before, in place. MPI4PY_SOURCE names mpi4py's sources, else pip fetches them. Each step
-# has a limit, and a log in OUT; what failed is listed at the end. QUICK=1 tries
-# the script itself, as on the simulated driver.
+# built before, in place. MPI4PY_SOURCE names mpi4py's sources, else pip fetches
+# them. Each step has a limit, and a log in OUT; what failed is listed at the
+# end. QUICK=1 tries the script itself, as on the simulated driver.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(dirname "$here")
