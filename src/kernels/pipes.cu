@@ -134,23 +134,102 @@ copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
         copy_units<uint8_t, far>(dst + whole, src + whole, nbytes - whole);
 }
 
+// Whom a rank gives to in turn. Channels begin with different ones, so that no
+// link has what all give at once.
+WM_DEVICE uint32_t
+taker(const wm_pipes_params_t &p, uint32_t channel, uint32_t i)
+{
+    const uint32_t turn = (channel + i) % (p.size - 1);
+    return wm_rank_around(p.rank + 1 + turn, p.size);
+}
+
+// Chunks that went to a rank before this kernel.
+WM_DEVICE uint32_t
+sent_to(const wm_pipes_params_t &p, uint32_t channel, uint32_t to)
+{
+    return p.own->counts[channel][to].sent;
+}
+
+WM_DEVICE uint32_t
+got_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from)
+{
+    return p.own->counts[channel][from].got;
+}
+
+// The slot of a step in which a rank takes what we give; nullptr where it will
+// never be free.
+WM_DEVICE char *
+await_slot(const wm_pipes_params_t &p, uint32_t channel, uint32_t to,
+           uint32_t step)
+{
+    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][to];
+    const uint32_t number = sent_to(p, channel, to) + step;
+    if (!await_word(p, &end->taken, number + 1 - p.slots, to))
+        return nullptr;
+    return slot_of(p, channel, p.rank, to, number);
+}
+
+// By one thread, behind a fence: what is in that slot can be taken.
+WM_DEVICE void
+tell_arrived(const wm_pipes_params_t &p, uint32_t channel, uint32_t to,
+             uint32_t step)
+{
+    wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
+                    sent_to(p, channel, to) + step + 1);
+}
+
+// What arrived in a step, and may be written where it is wanted; nullptr where
+// it never will.
+WM_DEVICE const char *
+await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+            uint32_t step)
+{
+    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
+    const uint32_t number = got_from(p, channel, from) + step;
+    if (!await_word(p, &end->arrived, number + 1, from))
+        return nullptr;
+    return slot_of(p, channel, from, p.rank, number);
+}
+
+// By one thread: the slot may be written again.
+WM_DEVICE void
+tell_taken(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+           uint32_t step)
+{
+    wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
+                    got_from(p, channel, from) + step + 1);
+}
+
 WM_DEVICE bool
 give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
-    const wm_pipes_head_t *head = piped_head(p, p.rank);
+    const char *passed = nullptr;
     bool any = false;
-    for (uint32_t i = 1; i < p.size; i++) {
-        const uint32_t to = wm_rank_around(p.rank + i, p.size);
+    if (p.from != WM_PIPES_NOBODY) {
+        const wm_piped_part part = part_of(p, p.takes[p.from].nbytes, channel,
+                                           step);
+        if (part.nbytes == 0)
+            return true;
+        passed = await_chunk(p, channel, p.from, step);
+        if (passed == nullptr)
+            return false;
+        copy_chunk<true>(p, p.dst + p.takes[p.from].at + part.at, passed,
+                         part.nbytes);
+    }
+    for (uint32_t i = 0; i + 1 < p.size; i++) {
+        const uint32_t to = taker(p, channel, i);
         const wm_piped_part part = part_of(p, p.gives[to].nbytes, channel,
                                            step);
         if (part.nbytes == 0)
             continue;
-        const uint32_t number = p.own->counts[channel][to].sent + step;
-        if (!await_word(p, &head->ends[channel][to].taken,
-                        number + 1 - p.slots, to))
+        char *slot = await_slot(p, channel, to, step);
+        if (slot == nullptr)
             return false;
-        copy_chunk<false>(p, slot_of(p, channel, p.rank, to, number),
-                          p.src + p.gives[to].at + part.at, part.nbytes);
+        if (passed != nullptr)
+            copy_chunk<true>(p, slot, passed, part.nbytes);
+        else
+            copy_chunk<false>(p, slot, p.src + p.gives[to].at + part.at,
+                              part.nbytes);
         any = true;
     }
     if (!any && !p.overlaid)
@@ -163,42 +242,25 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     for (uint32_t i = 1; i < p.size && any; i++) {
         const uint32_t to = wm_rank_around(p.rank + i, p.size);
         if (part_of(p, p.gives[to].nbytes, channel, step).nbytes > 0)
-            wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
-                            p.own->counts[channel][to].sent + step + 1);
+            tell_arrived(p, channel, to, step);
     }
+    if (passed != nullptr)
+        tell_taken(p, channel, p.from, step);
     if (p.overlaid) // else nobody clears it
         wm_store_system(&p.own->read[channel], step + 1);
     return true;
 }
 
-// What arrived in a step, and may be written where it is wanted.
-WM_DEVICE bool
-await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
-            uint32_t step)
-{
-    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
-    const uint32_t number = p.own->counts[channel][from].got + step;
-    return await_word(p, &end->arrived, number + 1, from);
-}
-
-WM_DEVICE const char *
-chunk_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
-           uint32_t step)
-{
-    const uint32_t number = p.own->counts[channel][from].got + step;
-    return slot_of(p, channel, from, p.rank, number);
-}
-
-// The slots may be written again.
+// All that was taken has been read.
 WM_DEVICE void
 leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
     wm_block_meets();
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
         const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
-        if (part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
-            wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
-                            p.own->counts[channel][from].got + step + 1);
+        if (from != p.from
+            && part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
+            tell_taken(p, channel, from, step);
     }
 }
 
@@ -212,15 +274,18 @@ struct wm_piped_move {
                                                channel, step);
             char *dst = p.dst + p.takes[from].at + part.at;
             const char *own = p.src + p.gives[from].at + part.at;
-            if (part.nbytes == 0 || (from == p.rank && dst == own))
+            if (part.nbytes == 0 || from == p.from
+                || (from == p.rank && dst == own))
                 continue;
-            if (from == p.rank)
-                copy_chunk<false>(p, dst, own, part.nbytes);
-            else if (!await_chunk(p, channel, from, step))
+            const char *chunk = from == p.rank
+                                    ? own
+                                    : await_chunk(p, channel, from, step);
+            if (chunk == nullptr)
                 return false;
+            if (from == p.rank)
+                copy_chunk<false>(p, dst, chunk, part.nbytes);
             else
-                copy_chunk<true>(p, dst, chunk_from(p, channel, from, step),
-                                 part.nbytes);
+                copy_chunk<true>(p, dst, chunk, part.nbytes);
         }
         return true;
     }
@@ -230,7 +295,8 @@ struct wm_piped_move {
 template <typename unit_t, typename rule_t>
 WM_DEVICE void
 fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
-           uint32_t step, uint64_t part, uint32_t begin, uint32_t end)
+           uint32_t step, uint64_t part, char *into, uint32_t begin,
+           uint32_t end)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
     constexpr uint32_t AT_ONCE = EACH > 4 ? 2 : 4;
@@ -245,7 +311,8 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
                 continue;
             const bool own = from == p.rank;
             const char *src = own ? p.src + p.gives[from].at + part
-                                  : chunk_from(p, channel, from, step);
+                                  : slot_of(p, channel, from, p.rank,
+                                            got_from(p, channel, from) + step);
             unit_t units[AT_ONCE];
             if (own)
                 load_units<AT_ONCE, false>(units, src, at, stride, end);
@@ -266,7 +333,7 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++)
             if (at + k * stride < end)
-                *(unit_t *)(p.dst + p.takes[0].at + part + at
+                *(unit_t *)(into + at
                             + k * stride) = wm_narrow<unit_t>(rule, acc[k]);
     }
 }
@@ -283,18 +350,31 @@ template <typename rule_t> struct wm_piped_fold {
                 continue;
             part = part_of(p, p.takes[from].nbytes, channel, step);
             if (part.nbytes > 0 && from != p.rank
-                && !await_chunk(p, channel, from, step))
+                && await_chunk(p, channel, from, step) == nullptr)
                 return false;
         }
+        const bool passes = p.onto != WM_PIPES_NOBODY && part.nbytes > 0;
+        char *into = passes ? await_slot(p, channel, p.onto, step)
+                            : p.dst + p.takes[0].at + part.at;
+        if (into == nullptr)
+            return false;
         const uint32_t whole = p.unit == 16 ? part.nbytes / 16 * 16 : 0;
         if (whole > 0)
-            fold_units<wm_piped16>(rule, p, channel, step, part.at, 0, whole);
+            fold_units<wm_piped16>(rule, p, channel, step, part.at, into, 0,
+                                   whole);
         if (whole < part.nbytes && p.unit % alignof(element_t) == 0)
-            fold_units<element_t>(rule, p, channel, step, part.at, whole,
+            fold_units<element_t>(rule, p, channel, step, part.at, into, whole,
                                   part.nbytes);
         else if (whole < part.nbytes)
-            fold_units<wm_piped_bytes<element_t>>(rule, p, channel, step,
-                                                  part.at, whole, part.nbytes);
+            fold_units<wm_piped_bytes<element_t>>(
+                rule, p, channel, step, part.at, into, whole, part.nbytes);
+        if (!passes)
+            return true;
+        wm_block_meets();
+        if (wm_block_leads()) {
+            wm_fence_system();
+            tell_arrived(p, channel, p.onto, step);
+        }
         return true;
     }
 };
@@ -324,7 +404,9 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
             continue;
         if (crew.gives)
             count->sent += chunks_of(p, p.gives[rank].nbytes, channel);
-        if (crew.takes)
+        if (crew.takes && rank == p.onto)
+            count->sent += chunks_of(p, p.takes[p.rank].nbytes, channel);
+        if (rank == p.from ? crew.gives : crew.takes)
             count->got += chunks_of(p, p.takes[rank].nbytes, channel);
     }
 }

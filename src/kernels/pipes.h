@@ -41,6 +41,8 @@ typedef struct {
     wm_pipes_count_t counts[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
 } wm_pipes_own_t;
 
+#define WM_PIPES_NOBODY 0xffffffffu
+
 // Of what is given or taken: nbytes 0: nothing.
 typedef struct {
     uint64_t at, nbytes;
@@ -58,6 +60,9 @@ typedef struct {
     uint32_t left;               // this rank gives no more, this
     uint32_t past; // another's word when it has done, or will never come here
     uint32_t rank, size;
+    // A rank passes on, chunk by chunk: what it takes from one rank is what it
+    // gives; what it reduces goes into the slots of one, not to `dst`.
+    uint32_t from, onto; // WM_PIPES_NOBODY: it does not
     uint32_t channels, steps;
     uint32_t slots, slot_bytes; // of a channel and rank, and of each
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses

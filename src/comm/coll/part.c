@@ -436,12 +436,13 @@ wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
         wm_plan_bcast(facts, plan);
     else if (!shape->reduces)
         wm_plan_exchange(facts, has, wants, context, keeps, plan);
+    else if (shape->rooted)
+        wm_plan_reduce_to_root(facts, plan);
     else if (shape->scans)
         wm_plan_reduce((wm_ranks_t){0, facts->rank + shape->itself}, 0,
                        facts->nbytes, plan);
     else
-        wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0},
-                       shape->scatters ? from : 0, facts->nbytes, plan);
+        wm_plan_reduce(facts->sources, from, facts->nbytes, plan);
     return true;
 }
 

@@ -29,6 +29,8 @@ begin(const run_t *run, const char *src, char *dst, bool last)
         .past = words->call + WM_BY_PIPES + 1,
         .rank = exchange->rank,
         .size = exchange->size,
+        .from = WM_PIPES_NOBODY,
+        .onto = WM_PIPES_NOBODY,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     return params;
@@ -76,58 +78,73 @@ part_of(const wm_span_t *all, size_t element, int parts, int index)
     return (wm_pipes_span_t){all->at + at, end - at};
 }
 
-// Each rank from `first` on has its part of what all receive, and takes the
-// others'.
-static int
-gather(const run_t *run, size_t element, int parts, int first, wm_error_t *err)
-{
-    const wm_laid_t *laid = run->laid;
-    const wm_span_t *into = &laid->into[0];
-    int rank = laid->comm->rank, size = laid->comm->size;
-    wm_pipes_params_t params = begin(run, laid->target, laid->target, true);
-    int own = (rank - first + size) % size;
-    for (int i = 0; i < parts && own < parts; ++i) {
-        int other = (first + i) % size;
-        params.gives[other] = part_of(into, element, parts, own);
-        params.takes[other] = part_of(into, element, parts, i);
-    }
-    return launch(run, &params, false, err);
-}
-
-// Each rank reduces its part of all, and then has it.
+// Each rank reduces its part of all, and then all take what the others have.
 static int
 reduce_parts(const run_t *run, wm_error_t *err)
 {
     const wm_laid_t *laid = run->laid;
+    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
+    size_t element = laid->call->size;
     int rank = laid->comm->rank, size = laid->comm->size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target, false);
+    wm_pipes_params_t reduces = begin(run, laid->source, laid->target, false);
+    wm_pipes_params_t gathers = begin(run, laid->target, laid->target, true);
     for (int other = 0; other < size; ++other) {
-        params.gives[other] = part_of(&laid->out[0], laid->call->size, size,
-                                      other);
-        params.takes[other] = part_of(&laid->into[0], laid->call->size, size,
-                                      rank);
+        reduces.gives[other] = part_of(out, element, size, other);
+        reduces.takes[other] = part_of(into, element, size, rank);
+        gathers.gives[other] = part_of(into, element, size, rank);
+        gathers.takes[other] = part_of(into, element, size, other);
     }
-    int code = launch(run, &params, true, err);
-    return code < 0 ? code : gather(run, laid->call->size, size, 0, err);
+    int code = launch(run, &reduces, true, err);
+    return code < 0 ? code : launch(run, &gathers, false, err);
 }
 
-// The root gives each of the others its part, which then has it.
+// Each rank but the root has a part of what is reduced: it takes that of all,
+// and gives the root what comes of it.
+static int
+reduce_to_root(const run_t *run, wm_error_t *err)
+{
+    const wm_laid_t *laid = run->laid;
+    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
+    size_t element = laid->call->size;
+    int rank = laid->comm->rank, size = laid->comm->size;
+    int root = laid->call->root, own = (rank - root - 1 + size) % size;
+    wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
+    for (int i = 0; i < size - 1; ++i) {
+        int other = (root + 1 + i) % size;
+        params.gives[other] = part_of(out, element, size - 1, i);
+        if (rank == root)
+            params.takes[other] = part_of(into, element, size - 1, i);
+    }
+    for (int other = 0; other < size && rank != root; ++other)
+        params.takes[other] = part_of(out, element, size - 1, own);
+    if (rank != root)
+        params.onto = (uint32_t)root;
+    return launch(run, &params, rank != root, err);
+}
+
+// The root gives each of the others a part, who passes it on to all but it.
 static int
 scatter_parts(const run_t *run, wm_error_t *err)
 {
     const wm_laid_t *laid = run->laid;
+    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
     int rank = laid->comm->rank, size = laid->comm->size;
-    int root = laid->call->root, first = (root + 1) % size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target, false);
+    int root = laid->call->root, own = (rank - root - 1 + size) % size;
+    wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
     for (int i = 0; i < size - 1; ++i) {
-        int other = (first + i) % size;
+        int other = (root + 1 + i) % size;
         if (rank == root)
-            params.gives[other] = part_of(&laid->out[0], 1, size - 1, i);
+            params.gives[other] = part_of(out, 1, size - 1, i);
         else if (rank == other)
-            params.takes[root] = part_of(&laid->into[0], 1, size - 1, i);
+            params.takes[root] = part_of(into, 1, size - 1, i);
+        else {
+            params.gives[other] = part_of(into, 1, size - 1, own);
+            params.takes[other] = part_of(into, 1, size - 1, i);
+        }
     }
-    int code = launch(run, &params, false, err);
-    return code < 0 ? code : gather(run, 1, size - 1, first, err);
+    if (rank != root)
+        params.from = (uint32_t)root;
+    return launch(run, &params, false, err);
 }
 
 int
@@ -139,8 +156,10 @@ wm_piped_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
     bool moved = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
     if (several && laid->call->kind == WM_CALL_ALLREDUCE && !moved)
         return reduce_parts(&run, err);
-    if (several && laid->call->kind == WM_CALL_BCAST
-        && wm_laid_longest(laid) > exchange->points.parts)
+    bool long_one = wm_laid_longest(laid) > exchange->points.parts;
+    if (several && long_one && laid->call->kind == WM_CALL_REDUCE && !moved)
+        return reduce_to_root(&run, err);
+    if (several && long_one && laid->call->kind == WM_CALL_BCAST)
         return scatter_parts(&run, err);
     return whole(&run, err);
 }

@@ -150,6 +150,33 @@ part_of_root(const wm_facts_t *facts, int index)
                        .nbytes = end - at};
 }
 
+void
+wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int parts = count_takers(facts), own;
+    bool gets = facts->rank == facts->root;
+    size_t once = (size_t)parts * facts->nbytes;
+    plan->spreads = facts->writable && parts > 1
+                    && once > facts->nbytes + facts->points.meeting;
+    if (!plan->spreads) {
+        wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
+                       facts->nbytes, plan);
+        return;
+    }
+    plan->count = 0;
+    plan->phases = 1;
+    if (!takes(facts, &own))
+        return;
+    size_t at = wm_plan_part(facts->nbytes, facts->element, parts, own);
+    size_t end = wm_plan_part(facts->nbytes, facts->element, parts, own + 1);
+    add(plan, &(wm_move_t){.first = facts->takers.first,
+                           .count = facts->takers.count,
+                           .to = {facts->root, 1},
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at});
+}
+
 // Large ones leave the root once: each of the others takes a part, and the
 // other parts of those who have them.
 static void

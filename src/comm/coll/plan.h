@@ -70,6 +70,11 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);
 void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan);
 
+// All of it is what the root gets. Of several others each reduces a part, so
+// that not all of what they have comes to one.
+void
+wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan);
+
 // What each rank has for this one goes to where it wants it; its own stays
 // where `keeps`.
 void
