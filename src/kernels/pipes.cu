@@ -393,19 +393,21 @@ chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
     return count;
 }
 
-// Both ends have counted them: the next kernel goes on there.
+// Both ends have counted them: the next kernel goes on there. Each number is
+// one block's, as another may have ended long before.
 WM_DEVICE void
 count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
              uint32_t channel)
 {
     for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
         wm_pipes_count_t *count = &p.own->counts[channel][rank];
+        const bool onto = rank == p.onto;
         if (rank == p.rank)
             continue;
-        if (crew.gives)
-            count->sent += chunks_of(p, p.gives[rank].nbytes, channel);
-        if (crew.takes && rank == p.onto)
-            count->sent += chunks_of(p, p.takes[p.rank].nbytes, channel);
+        if (onto ? crew.takes : crew.gives)
+            count->sent += chunks_of(
+                p, onto ? p.takes[p.rank].nbytes : p.gives[rank].nbytes,
+                channel);
         if (rank == p.from ? crew.gives : crew.takes)
             count->got += chunks_of(p, p.takes[rank].nbytes, channel);
     }
