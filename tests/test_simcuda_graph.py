@@ -234,6 +234,16 @@ def test_what_might_wait_is_forbidden_but_in_relaxed_mode():
 
 
 @fresh
+def test_memory_of_a_pool_is_not_freed_beside_a_capture():
+    d = Graphs()
+    one, pool = d.stream(), d.get(Ptr, "MemAllocAsync", Size(64), None)
+    d.begin(one)
+    assert d.call("MemFreeAsync", pool, None) == UNSUPPORTED
+    assert d.end(one)[0] == INVALIDATED
+    d("MemFreeAsync", pool, None)
+
+
+@fresh
 def test_the_legacy_stream_beside_a_blocking_one():
     d = Graphs()
     a, one, two = d.alloc(64), d.stream(BLOCKING), d.stream()

@@ -8,6 +8,8 @@ leaves what the one before it made.
 import ctypes
 import gc
 import os
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -182,6 +184,32 @@ def test_the_first_call_may_be_captured(fresh, stream, mode):
         assert (b.numpy() == total(fresh, turn)).all()
         channel.Allreduce(MPI.IN_PLACE, a)
         assert (a.numpy() == total(fresh, turn)).all()
+    captured[0].free()
+
+
+def test_a_thread_of_another_library_asks_the_driver(
+    fresh, stream, monkeypatch
+):
+    """JAX's does, at any time."""
+    monkeypatch.setitem(sys.modules, "jax", sys.modules.get("jax"))
+    other, results = wm.Stream(stream.device), []
+
+    def ask():
+        with kinds.Current(stream.device):
+            query = kinds.driver().cuStreamQuery
+            results.append(query(graphs.handle(other)))
+
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    fill(a, fresh, 1)
+    with graphs.capture(stream) as captured:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        fresh.on(stream).Allreduce(a, b)
+    captured[0].launch(stream)
+    stream.synchronize()
+    assert results == [0]
+    assert (b.numpy() == total(fresh, 1)).all()
     captured[0].free()
 
 

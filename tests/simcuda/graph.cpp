@@ -43,7 +43,7 @@ is_unsafe(const char *name)
         "MemHostUnregister", "MemcpyHtoD",        "MemcpyDtoH",
         "IpcOpenMemHandle",  "IpcCloseMemHandle", "ModuleLoadData",
         "ModuleUnload",      "StreamSynchronize", "StreamQuery",
-        "EventQuery",        "EventSynchronize",
+        "EventQuery",        "EventSynchronize",  "MemFreeAsync",
     };
     return std::any_of(std::begin(unsafe), std::end(unsafe),
                        [=](const char *each) { return !strcmp(each, name); });
