@@ -22,8 +22,12 @@ enum {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         WIDE_move,
-    KERNELS,
+#define X(name, ...) ALL_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        KERNELS,
     WIDE_FIRST = KERNEL_move + 1,
+    ALL_FIRST = WIDE_move + 1,
 };
 
 static const char *const names[KERNELS] = {
@@ -35,6 +39,9 @@ static const char *const names[KERNELS] = {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         "wm_wide_move",
+#define X(name, ...) "wm_wide_all_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
 };
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
@@ -149,11 +156,10 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
     blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, boxes->blocks);
     threads = threads < WARP ? WARP : threads;
-    code = WM_CU(
-        err, LaunchKernel,
-        atomic_load(&functions[device][kernel + (wide ? WIDE_FIRST : 0)]),
-        (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0, stream,
-        (void *[]){params}, NULL);
+    kernel += params->spreads ? ALL_FIRST : wide ? WIDE_FIRST : 0;
+    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
+                 (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
+                 stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
 }

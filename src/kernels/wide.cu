@@ -189,8 +189,39 @@ template <typename rule_t>
 constexpr uint32_t
     wide_at_once = sizeof(typename rule_t::element_t) == 1 ? 2 : WIDE_AT_ONCE;
 
-template <typename rule_t>
-WM_DEVICE void
+// Lines of this rank's block to all others, in the next exchange; false where
+// one takes no more.
+template <uint32_t AT_ONCE>
+WM_DEVICE bool
+spread_wide(const wm_boxes_view &next, uint32_t base, uint32_t lane,
+            wm_wide_t *values)
+{
+    const wm_boxes_params_t &p = next.p;
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(p.takes);
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        if (lane == WIDE_UNITS)
+            values[k].part[0] = values[k].part[1] = wide_flag(next);
+    for (uint32_t i = 1; i < p.size; i++) {
+        const uint32_t to = wm_rank_around(p.rank + i, p.size);
+        char *box = box_of(next, p.rank, to);
+        if (base == mine.first && !wm_warp_all(await_room(next, to)))
+            return false;
+        WM_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            const uint32_t line = base + k * mine.step + wm_wide_line();
+            if (line < lines)
+                wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
+                              values[k]);
+        }
+    }
+    return true;
+}
+
+// False where it is not to go on.
+template <bool spreads, typename rule_t>
+WM_DEVICE bool
 reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
             uint32_t lane)
 {
@@ -212,7 +243,7 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
     for (uint32_t from = 0; from < p.takes.count; from++) {
         if (from != p.rank
             && !read_wide<AT_ONCE>(view, from, base, lane, read))
-            return;
+            return false;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
             const bool is_own = from == p.rank; // by values: no address
@@ -228,9 +259,15 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
         }
     }
     WM_UNROLL
-    for (uint32_t k = 0; k < AT_ONCE; k++)
-        save_wide_part(view, p.dst + p.takes.at, at[k], p.takes.nbytes,
-                       wm_narrow<wm_wide_t>(rule, acc[k]));
+    for (uint32_t k = 0; k < AT_ONCE; k++) {
+        kept[k] = wm_narrow<wm_wide_t>(rule, acc[k]);
+        save_wide_part(view, p.dst + block_at(p.takes, p.rank), at[k],
+                       p.takes.nbytes, kept[k]);
+    }
+    if (!spreads)
+        return true;
+    const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};
+    return spread_wide<AT_ONCE>(next, base, lane, kept);
 }
 
 WM_DEVICE void
@@ -266,22 +303,55 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
     boxes_end(view);
 }
 
+template <bool spreads, typename rule_t>
+WM_DEVICE void
+reduce_all_wide(rule_t rule, const wm_boxes_view &view)
+{
+    const wm_boxes_side_t &takes = view.p.takes;
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = takes.count > 0 ? wide_lines_of(takes) : 0;
+    bool goes_on = true;
+    give_all_wide(view);
+    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
+         lane = wm_next_wide_lane(lane))
+        for (uint32_t base = mine.first; base < lines && goes_on;
+             base += wide_at_once<rule_t> * mine.step)
+            goes_on = reduce_wide<spreads>(rule, view, base, lane);
+}
+
+WM_DEVICE void
+take_all_wide(const wm_boxes_view &view)
+{
+    const wm_boxes_params_t &p = view.p;
+    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
+         lane = wm_next_wide_lane(lane))
+        for (uint32_t k = 1; k < p.size; k++)
+            move_wide(view, wm_rank_around(p.rank + p.size - k, p.size), lane);
+}
+
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_##name, wm_boxes_params_t)                              \
     {                                                                         \
         const wm_boxes_view view = wide_begin(p);                             \
-        const wm_wide_lines_t mine = wide_lines();                            \
-        const uint32_t lines = p.takes.count > 0 ? wide_lines_of(p.takes)     \
-                                                 : 0;                         \
-        if (wm_meeting_works()) {                                             \
-            give_all_wide(view);                                              \
-            for (uint32_t lane = wm_first_wide_lane(); lane < 8;              \
-                 lane = wm_next_wide_lane(lane))                              \
-                for (uint32_t base = mine.first; base < lines;                \
-                     base += wide_at_once<wm_rule_##name> * mine.step)        \
-                    reduce_wide(wm_rule_##name(), view, base, lane);          \
-        }                                                                     \
+        if (wm_meeting_works())                                               \
+            reduce_all_wide<false>(wm_rule_##name(), view);                   \
         boxes_end(view);                                                      \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+
+// Each rank reduces its block of all, and gives it to the others in the
+// exchange behind that.
+#define X(name, ...)                                                          \
+    WM_KERNEL(wm_wide_all_##name, wm_boxes_params_t)                          \
+    {                                                                         \
+        const wm_boxes_view view = wide_begin(p);                             \
+        const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
+        if (wm_meeting_works()) {                                             \
+            reduce_all_wide<true>(wm_rule_##name(), view);                    \
+            take_all_wide(next);                                              \
+        }                                                                     \
+        boxes_end(next);                                                      \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

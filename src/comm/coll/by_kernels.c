@@ -9,6 +9,7 @@
 // Bytes, one behind the other; what is left comes first, and is for pipes.
 #define WIDE ((size_t)19 << 19)
 #define BOXES ((size_t)2 << 20)
+#define BLOCK_ALIGN 16 // of parts of wide lines
 
 static size_t
 pipes_of(const wm_shared_t *shared)
@@ -174,16 +175,35 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
+// Whether an Allreduce of several ranks is one of as many blocks, each of
+// which one of them reduces and gives to all: so less comes to each, a little
+// later.
+static bool
+is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+{
+    size_t size = (size_t)laid->comm->size, nbytes = laid->into[0].nbytes;
+    size_t once = (size - 1) * nbytes, twice = 2 * once / size;
+    bool moves = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+    return laid->call->kind == WM_CALL_ALLREDUCE && !moves
+           && nbytes % (size * BLOCK_ALIGN) == 0
+           && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
+           && nbytes <= exchange->points.wide
+           && once > twice + exchange->points.meeting;
+}
+
 int
 wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
 {
     const wm_shape_t *shape = laid->shape;
-    const wm_boxes_t *boxes = choose(exchange, laid);
+    bool spreads = is_spread(exchange, laid);
+    const wm_boxes_t *boxes = spreads ? &exchange->wide
+                                      : choose(exchange, laid);
     if (boxes == NULL)
         return wm_piped_enqueue(exchange, laid, words, err);
+    uint32_t number = WM_BOXES_NEXT(exchange->number);
     if (!exchange->counted)
-        exchange->number = WM_BOXES_NEXT(exchange->number);
+        exchange->number = spreads ? WM_BOXES_NEXT(number) : number;
     uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
     wm_boxes_params_t params = {
         .own = &exchange->own->boxes,
@@ -197,8 +217,15 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         .past = words->call + way + 1,
         .rank = exchange->rank,
         .size = exchange->size,
-        .number = exchange->counted ? 0 : exchange->number,
+        .number = exchange->counted ? 0 : number,
+        .spreads = spreads,
     };
+    if (spreads) {
+        params.gives.nbytes /= params.size;
+        params.gives.step = params.gives.nbytes;
+        params.takes = params.gives;
+        params.takes.at = laid->into[0].at;
+    }
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
     params.reduces = wm_by_kernels_reduces(laid, &params.gives, &params.takes);
