@@ -7,15 +7,20 @@
 #include "cuda/device.h"
 #include "cuda/lock.h"
 
-#define BUILT_IN 2
+#define BUILT_IN 3
 
 // The measured ones lie before those that are built in.
 static wm_points_row_t table[WM_POINTS_MEASURED + BUILT_IN] = {
-#define X(name, with, without) .name = (with),
-    [WM_POINTS_MEASURED] = {.linked = true, .points = {WM_POINTS(X)}},
+#define X(name, two, several, other) .name = (two),
+    [WM_POINTS_MEASURED] = {.linked = true,
+                            .ranks = 2,
+                            .points = {WM_POINTS(X)}},
 #undef X
-#define X(name, with, without) .name = (without),
-    [WM_POINTS_MEASURED + 1] = {.linked = false, .points = {WM_POINTS(X)}},
+#define X(name, two, several, other) .name = (several),
+    [WM_POINTS_MEASURED + 1] = {.linked = true, .points = {WM_POINTS(X)}},
+#undef X
+#define X(name, two, several, other) .name = (other),
+    [WM_POINTS_MEASURED + 2] = {.points = {WM_POINTS(X)}},
 #undef X
 };
 static size_t measured;

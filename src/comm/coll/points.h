@@ -11,7 +11,8 @@
 
 #include "cuda/error.h"
 
-// X(name, built in with NVLink, and without); up to each the first way.
+// X(name, built in with NVLink for two ranks, for several, and without); up to
+// each the first way.
 //   lines, wide: on a stream, blocks go through boxes of lines, of wide ones,
 //     where there are such, else through pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
@@ -21,14 +22,14 @@
 //   meeting: likewise where all only wait for all once more, after which ranks
 //     write into each other's memory
 #define WM_POINTS(X)                                                          \
-    X(lines, 16384, 32768)                                                    \
-    X(wide, 4 << 20, 0)                                                       \
-    X(parts, 1 << 20, 1 << 20)                                                \
-    X(phase, 3 << 20, 3 << 20)                                                \
-    X(meeting, 2 << 20, 2 << 20)
+    X(lines, 16384, 65536, 32768)                                             \
+    X(wide, 4 << 20, 4 << 20, 0)                                              \
+    X(parts, 1 << 20, 1 << 19, 1 << 20)                                       \
+    X(phase, 3 << 20, 3 << 20, 3 << 20)                                       \
+    X(meeting, 2 << 20, 1 << 19, 2 << 20)
 
 typedef struct {
-#define X(name, linked, other) size_t name;
+#define X(name, two, several, other) size_t name;
     WM_POINTS(X)
 #undef X
 } wm_points_t;
