@@ -166,12 +166,11 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    // What is passed on comes and goes over links: more blocks would be in
-    // each other's way there.
-    const bool passes = params->n == 1 && params->targets > 1;
-    const uint64_t most = passes ? (uint64_t)facts->multiprocessors / 2
-                                 : (uint64_t)facts->multiprocessors
-                                       * BLOCKS_PER_SM;
+    // Of several ranks' memory all comes over links, and what is passed on
+    // goes there: more blocks would be in each other's way.
+    const bool far = params->n > 2 || (params->n == 1 && params->targets > 1);
+    const uint64_t sms = (uint64_t)facts->multiprocessors;
+    const uint64_t most = far ? sms / 2 : sms * BLOCKS_PER_SM;
     uint64_t blocks = wm_reduce_blocks(params);
     if (blocks > most && most > 0)
         blocks = most;

@@ -69,9 +69,9 @@ typedef struct {
     uint32_t unit;
     uint32_t op;
     uint32_t reduces; // else moves
-    // Of wide lines: each rank reduces its block, and gives it to all in the
-    // next exchange, which is this call's, too.
-    uint32_t spreads;
+    // Of wide lines: each rank reduces its block, and gives it to so many,
+    // from `onto` on, in the next exchange, which is this call's, too.
+    uint32_t onto, spreads;
     wm_boxes_rank_t few[WM_BOXES_FEW];
 } wm_boxes_params_t;
 

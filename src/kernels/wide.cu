@@ -189,8 +189,15 @@ template <typename rule_t>
 constexpr uint32_t
     wide_at_once = sizeof(typename rule_t::element_t) == 1 ? 2 : WIDE_AT_ONCE;
 
-// Lines of this rank's block to all others, in the next exchange; false where
-// one takes no more.
+// Whether a rank is given what others reduce.
+WM_DEVICE bool
+is_spread_to(const wm_boxes_params_t &p, uint32_t rank)
+{
+    return rank - p.onto < p.spreads;
+}
+
+// Lines of this rank's block to others, in the next exchange; false where one
+// takes no more.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
 spread_wide(const wm_boxes_view &next, uint32_t base, uint32_t lane,
@@ -206,6 +213,8 @@ spread_wide(const wm_boxes_view &next, uint32_t base, uint32_t lane,
     for (uint32_t i = 1; i < p.size; i++) {
         const uint32_t to = wm_rank_around(p.rank + i, p.size);
         char *box = box_of(next, p.rank, to);
+        if (!is_spread_to(p, to))
+            continue;
         if (base == mine.first && !wm_warp_all(await_room(next, to)))
             return false;
         WM_UNROLL
@@ -261,8 +270,9 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++) {
         kept[k] = wm_narrow<wm_wide_t>(rule, acc[k]);
-        save_wide_part(view, p.dst + block_at(p.takes, p.rank), at[k],
-                       p.takes.nbytes, kept[k]);
+        if (!spreads || is_spread_to(p, p.rank))
+            save_wide_part(view, p.dst + block_at(p.takes, p.rank), at[k],
+                           p.takes.nbytes, kept[k]);
     }
     if (!spreads)
         return true;
@@ -340,8 +350,8 @@ take_all_wide(const wm_boxes_view &view)
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
-// Each rank reduces its block of all, and gives it to the others in the
-// exchange behind that.
+// Each rank reduces its block of all, and gives it to whom it is spread to in
+// the exchange behind that.
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_all_##name, wm_boxes_params_t)                          \
     {                                                                         \
@@ -349,7 +359,8 @@ WM_REDUCE_KERNEL_ROWS(X)
         const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
         if (wm_meeting_works()) {                                             \
             reduce_all_wide<true>(wm_rule_##name(), view);                    \
-            take_all_wide(next);                                              \
+            if (is_spread_to(p, p.rank))                                      \
+                take_all_wide(next);                                          \
         }                                                                     \
         boxes_end(next);                                                      \
     }

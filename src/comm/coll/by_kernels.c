@@ -181,14 +181,31 @@ side(const wm_span_t *blocks, bool many)
 static bool
 is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
-    size_t size = (size_t)laid->comm->size, nbytes = laid->into[0].nbytes;
+    size_t size = (size_t)laid->comm->size, nbytes = laid->out[0].nbytes;
     size_t once = (size - 1) * nbytes, twice = 2 * once / size;
     bool moves = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
-    return laid->call->kind == WM_CALL_ALLREDUCE && !moves
-           && nbytes % (size * BLOCK_ALIGN) == 0
+    return (laid->call->kind == WM_CALL_ALLREDUCE
+            || laid->call->kind == WM_CALL_REDUCE)
+           && !moves && nbytes % (size * BLOCK_ALIGN) == 0
            && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
            && nbytes <= exchange->points.wide
            && once > twice + exchange->points.meeting;
+}
+
+static void
+spread(const wm_laid_t *laid, wm_boxes_params_t *params)
+{
+    bool one = laid->shape->rooted;
+    params->onto = one ? (uint32_t)laid->call->root : 0;
+    params->spreads = one ? 1 : params->size;
+    params->gives = (wm_boxes_side_t){
+        .at = laid->out[0].at,
+        .step = (uint32_t)laid->out[0].nbytes / params->size,
+        .nbytes = (uint32_t)laid->out[0].nbytes / params->size,
+        .count = params->size,
+    };
+    params->takes = params->gives;
+    params->takes.at = laid->target != NULL ? laid->into[0].at : 0;
 }
 
 int
@@ -218,16 +235,11 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         .rank = exchange->rank,
         .size = exchange->size,
         .number = exchange->counted ? 0 : number,
-        .spreads = spreads,
     };
-    if (spreads) {
-        params.gives.nbytes /= params.size;
-        params.gives.step = params.gives.nbytes;
-        params.takes = params.gives;
-        params.takes.at = laid->into[0].at;
-    }
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
+    if (spreads)
+        spread(laid, &params);
     params.reduces = wm_by_kernels_reduces(laid, &params.gives, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0

@@ -14,6 +14,7 @@
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
 // for others to read: two areas. Blocks for each rank share the first.
 #define ALIGN 256
+#define PIECE_PHASES 2    // of what is as short as a piece
 #define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 typedef struct {
@@ -34,7 +35,7 @@ count_pieces(run_t *run, wm_error_t *err)
     size_t size = run->laid.shape->scatters ? (size_t)run->laid.comm->size : 1;
     run->room = run->area / size / ALIGN * ALIGN;
     run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
-    if (run->pieces * WM_PLAN_PHASES > WM_SLAB_STEPS)
+    if (run->pieces * PIECE_PHASES > WM_SLAB_STEPS)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu bytes for a rank are more than a collective "
                             "on a stream takes: make several calls",
@@ -181,7 +182,7 @@ follow(const run_t *run, wm_error_t *err)
 {
     wm_plan_t plan;
     make_plan(run, &plan);
-    uint32_t steps = (uint32_t)run->piece * WM_PLAN_PHASES;
+    uint32_t steps = (uint32_t)run->piece * PIECE_PHASES;
     int code = put(run, err);
     for (int phase = 0; phase < plan.phases && code == 0; ++phase) {
         bool last = phase == plan.phases - 1;

@@ -4,9 +4,6 @@
 #include "array/pull.h"
 #include "comm/coll/agree.h"
 #include "comm/coll/fuse.h"
-#include "cuda/stream.h"
-
-#define BESIDE_BYTES ((size_t)8 << 20)
 
 // What is moved out of the memory of a rank.
 static wm_spread_move_t
@@ -149,47 +146,6 @@ enqueue(const wm_native_run_t *run, const wm_move_t *move,
                              native->into.stream, err);
 }
 
-// Whether it is a long copy out of this rank's own memory, among others.
-static bool
-goes_beside(const wm_native_run_t *run, const phase_t *phase,
-            const wm_move_t *move)
-{
-    wm_spread_move_t one = move_of(run, move);
-    return phase->others > 1 && move->nbytes >= BESIDE_BYTES
-           && move->first == run->native->comm->rank && move->count == 1
-           && move->to.count == 0 && wm_spread_is_dense(&one);
-}
-
-// By a kernel on a stream of its own, as copy engines make one after the
-// other, and what comes over links needs them.
-static int
-copy_beside(const wm_native_run_t *run, const wm_move_t *move,
-            CUstream *beside, wm_error_t *err)
-{
-    int device = run->native->device;
-    wm_spread_move_t one = move_of(run, move);
-    const void *from = one.origin + one.from;
-    int code = wm_stream_acquire(device, beside, err);
-    if (code < 0)
-        return code;
-    code = wm_stream_follow(device, *beside, device, run->native->into.stream,
-                            err);
-    return code < 0 ? code
-                    : wm_reduce_launch(device, WM_REDUCE_UINT8,
-                                       WM_REDUCE_NO_OP, one.target + one.into,
-                                       &from, 1, one.nbytes, *beside, err);
-}
-
-// Our stream has ended when that has, after an error as well.
-static int
-join(const wm_native_t *native, CUstream beside, wm_error_t *err)
-{
-    int code = wm_stream_follow(native->device, native->into.stream,
-                                native->device, beside, err);
-    wm_stream_release(native->device, beside);
-    return code;
-}
-
 // Whether one reduction is all there is, and it goes out with others.
 static bool
 is_fused(wm_native_run_t *run, const phase_t *phase)
@@ -284,15 +240,8 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
         code = wm_pull_launch(native->device, &phase.pulls,
                               native->into.stream, err);
     }
-    CUstream beside = NULL;
     for (int i = 0; i < phase.others && code == 0; ++i)
-        code = goes_beside(run, &phase, phase.alone[i])
-                   ? copy_beside(run, phase.alone[i], &beside, err)
-                   : enqueue(run, phase.alone[i], &signal, err);
-    if (beside != NULL) {
-        int joined = join(native, beside, code == 0 ? err : NULL);
-        code = code == 0 ? joined : code;
-    }
+        code = enqueue(run, phase.alone[i], &signal, err);
     run->tells &= code == 0; // else there may be no kernel
     return code == 0 && unpacks ? unpack(run, err) : code;
 }

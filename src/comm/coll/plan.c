@@ -2,6 +2,9 @@
 #include "comm/coll/plan.h"
 
 #define ALIGN 16 // of where a rank's part begins, as far as elements allow
+// From there on it pays that each rank reads of another one, and all wait for
+// all before the next: who reads of one that another reads of gets half.
+#define APART_BYTES ((size_t)128 << 20)
 
 static void
 begin(wm_plan_t *plan)
@@ -67,19 +70,23 @@ reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
     wm_ranks_t group = facts->group;
     int index = facts->rank - group.first;
+    int apart = group.count < WM_PLAN_PHASES ? group.count : WM_PLAN_PHASES;
+    int phases = group.count == 1               ? 1
+                 : facts->nbytes >= APART_BYTES ? apart
+                                                : 2;
     begin(plan);
     for (int i = 0; i < group.count; ++i) {
         int rank = group.first + (index + i) % group.count; // not all from one
         wm_move_t move = part_of(facts, rank);
         if (i > 0) {
-            move.phase = 1;
+            move.phase = 1 + (i - 1) * (phases - 1) / (group.count - 1);
             move.first = rank;
             move.count = 1;
             move.result = true;
         }
         add(plan, &move);
     }
-    plan->phases = group.count > 1 ? 2 : 1;
+    plan->phases = phases;
 }
 
 bool
@@ -98,9 +105,11 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     bool spreads = writable
                    && (once > twice + facts->points.meeting
                        || facts->nbytes > facts->points.meeting);
-    if (!facts->aliased && !spreads
-        && (writable || !facts->readable
-            || once <= twice + facts->points.phase))
+    if (least > 2 && facts->readable && facts->nbytes >= APART_BYTES)
+        reduce_parts(facts, plan);
+    else if (!facts->aliased && !spreads
+             && (writable || !facts->readable
+                 || once <= twice + facts->points.phase))
         wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
     else if (writable)
         reduce_and_spread(facts, plan);
