@@ -6,7 +6,8 @@
 
 Such kernels serve where each rank has a GPU to itself: there short blocks go
 through boxes, longer ones through wide boxes and pipes, and lengths are drawn
-around all that one switches at. A batch of calls is made blocking, on streams
+around all that one switches at; --points has them switch elsewhere, so that short
+blocks go the ways of long ones. A batch of calls is made blocking, on streams
 or in a graph which is replayed, on one of several communicators, and each
 byte of what was sent and received is verified, with what lies around it. All
 ranks make the same plan from the seed; which stream, which graph's pause and
@@ -25,6 +26,8 @@ import random_blocks as blocks
 import random_ranks as lives
 import random_values as values
 import warpmpi as wm
+from warpmpi import _core
+from warpmpi._points import NAMES
 
 EPOCH = 25  # batches on the same communicators
 MOST = 6  # calls of a batch
@@ -176,6 +179,8 @@ class Call:
             nbytes = draw.randrange(edge + 1)
         if draw.random() < 0.04:
             nbytes = draw.randrange(most + 1)
+        if draw.random() < 0.3:  # parts of one length
+            nbytes -= nbytes % (16 * self.runner.world.size)
         if "ll" in self.name and self.name not in ("Allreduce",):
             nbytes = nbytes // 2 if nbytes > 1 << 20 else nbytes
         return max(0, nbytes) // self.element.width
@@ -469,6 +474,10 @@ class Runner:
 def run(world, argv=()):
     """The program on a communicator; how many collectives were made."""
     options = parse(argv)
+    points = options.points
+    _core._set_points(
+        [(0, linked, 0, *points) for linked in (True, False)] if points else []
+    )
     runner = Runner(world, options)
     if options.patience:
         lives.watch(runner, options.patience)
@@ -502,6 +511,7 @@ def run(world, argv=()):
     for comm in runner.comms:
         comm.Free()
     runner.plain.Free()
+    _core._set_points([])
     return runner.count
 
 
@@ -514,6 +524,7 @@ def parse(argv):
     add("--seconds", type=float, default=0, help="stop after so many")
     add("--patience", type=float, default=120, help="seconds for a batch")
     add("--first", type=int, default=0, help="batch to begin with")
+    add("--points", type=int, nargs=5, metavar="N", help=", ".join(NAMES))
     add("--forms", nargs="*", choices=FORMS, default=FORMS)
     add("--verbose", action="store_true")
     return lives.parse(parser, argv, "--collectives")

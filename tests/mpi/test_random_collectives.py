@@ -52,14 +52,24 @@ def test_random_kernels(world):
     )
 
 
+# Switch points, where short blocks go the ways of long ones.
+WAYS = {
+    "as built in": "",
+    "in wide parts": "--points 0 4194304 0 0 0",
+    "in pipes": "--points 0 0 0 0 0",
+}
+
+
 @pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize("number", [3, 4])
-def test_random_kernels_of_a_gpu_each(number):
+@pytest.mark.parametrize("ways", list(WAYS))
+def test_random_kernels_of_a_gpu_each(number, ways):
     count = "5000" if FULL else "250"
     printed = ranks.run(
         KERNELS,
         *f"--seed {SEED + number} --collectives {count}".split(),
+        *WAYS[ways].split(),
         *f"--max-bytes {4 << 20} --patience 60".split(),
         ranks=number,
         timeout=580,
