@@ -12,9 +12,7 @@
 // Fences that reach the host come one after the other.
 #define HOST_CHANNELS 16
 #define LONGEST_HOST_SLOT 524288
-#define PASSED_STEPS 32
-#define LEAST_PASSED 8192 // more fences than that cost more than they gain
-#define MOST_PAIRS 512    // channels of all ranks: more have few bytes each
+#define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -68,20 +66,8 @@ wm_pipes_prepare(int device, wm_error_t *err)
 static uint32_t
 steps_of(const wm_pipes_params_t *params, uint64_t nbytes)
 {
-    uint64_t each = params->chunk_bytes;
-    uint64_t chunks = (nbytes + each - 1) / each;
+    uint64_t chunks = (nbytes + params->slot_bytes - 1) / params->slot_bytes;
     return (uint32_t)((chunks + params->channels - 1) / params->channels);
-}
-
-// What is passed on goes in many chunks, as the next rank begins with the
-// first.
-static uint32_t
-chunk_of(const wm_pipes_t *pipes, uint64_t passed)
-{
-    uint64_t each = passed / ((uint64_t)pipes->channels * PASSED_STEPS);
-    each = each / WM_PIPES_ALIGN * WM_PIPES_ALIGN;
-    each = each < LEAST_PASSED ? LEAST_PASSED : each;
-    return passed > 0 ? least(each, pipes->slot_bytes) : pipes->slot_bytes;
 }
 
 typedef struct {
@@ -135,7 +121,6 @@ wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
     params->channels = pipes->channels;
     params->slots = pipes->slots;
     params->slot_bytes = pipes->slot_bytes;
-    params->chunk_bytes = chunk_of(pipes, params->passed);
     measure(params);
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  2 * params->channels, 1, 1, BLOCK, 1, 1, 0, stream,

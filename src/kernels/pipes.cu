@@ -46,8 +46,8 @@ slot_of(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
 WM_DEVICE uint32_t
 chunk_of(const wm_pipes_params_t &p, uint64_t nbytes)
 {
-    if (nbytes >= (uint64_t)p.chunk_bytes * p.channels)
-        return p.chunk_bytes;
+    if (nbytes >= (uint64_t)p.slot_bytes * p.channels)
+        return p.slot_bytes;
     const uint32_t each = ((uint32_t)nbytes + p.channels - 1) / p.channels;
     return (each + WM_PIPES_ALIGN - 1) / WM_PIPES_ALIGN * WM_PIPES_ALIGN;
 }

@@ -66,7 +66,6 @@ typedef struct {
     uint64_t passed;     // bytes, alike on all ranks; 0 where nobody does
     uint32_t channels, steps;
     uint32_t slots, slot_bytes; // of a channel and rank, and of each
-    uint32_t chunk_bytes;       // at most, of what goes into one
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
     uint32_t overlaid; // what is taken may lie over what is given
     uint32_t op;

@@ -184,12 +184,13 @@ is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     size_t size = (size_t)laid->comm->size, nbytes = laid->out[0].nbytes;
     size_t once = (size - 1) * nbytes, twice = 2 * once / size;
     bool moves = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+    size_t hops = laid->shape->rooted ? 3 : 2; // one more, which costs as much
     return (laid->call->kind == WM_CALL_ALLREDUCE
             || laid->call->kind == WM_CALL_REDUCE)
            && !moves && nbytes % (size * BLOCK_ALIGN) == 0
            && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
            && nbytes <= exchange->points.wide
-           && once > twice + exchange->points.meeting;
+           && once > twice + hops * exchange->points.meeting;
 }
 
 static void

@@ -117,7 +117,6 @@ reduce_to_root(const run_t *run, wm_error_t *err)
     }
     for (int other = 0; other < size && rank != root; ++other)
         params.takes[other] = part_of(out, element, size - 1, own);
-    params.passed = params.gives[(root + 1) % size].nbytes;
     if (rank != root)
         params.onto = (uint32_t)root;
     return launch(run, &params, rank != root, err);
@@ -143,7 +142,6 @@ scatter_parts(const run_t *run, wm_error_t *err)
             params.takes[other] = part_of(into, 1, size - 1, i);
         }
     }
-    params.passed = part_of(rank == root ? out : into, 1, size - 1, 0).nbytes;
     if (rank != root)
         params.from = (uint32_t)root;
     return launch(run, &params, false, err);
