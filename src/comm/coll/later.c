@@ -6,15 +6,21 @@
 
 #include "comm/coll/await.h"
 #include "comm/coll/by_mpi.h"
+#include "comm/coll/owed.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/spares.h"
+#include "comm/engine/stats.h"
 
 // Calls begun one after the other, before those with a room are seen to.
 #define BEGUN_WITHOUT_STEPS 8
 #define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
+// Of a meeting in room 0: this start does not go the way of the last one.
+#define DIFFERS (WM_GATE_STEPS - 1)
 
 typedef enum {
+    AGAIN,     // as the start before: what it sends is not ready
+    ALIKE,     // for all to have told whether it does
     AHEAD,     // of others, so far that it cannot be asked
     ASKED,     // it is not known who does it
     GPUS,      // they do: it waits for its room, and until it is ready
@@ -46,9 +52,11 @@ struct wm_later {
     _Atomic(call_t *) first;
     call_t *last;
     call_t *outside; // the first that has no room yet, so that none steps it
-    // Calls that MPI does, of which the others are still to be told.
-    uint32_t *owed;
-    size_t owes, room;
+    wm_owed_t owed;
+    // Of one persistent call: whether its last start went from GPU to GPU, on
+    // all ranks alike, and that, kept for the next, if this rank can.
+    bool repeats, went;
+    call_t *kept;
 };
 
 typedef struct {
@@ -133,11 +141,74 @@ is_dead(given_t *given, wm_error_t *err)
            && wm_failure_look_at_all(given->op.comm, err) < 0;
 }
 
-// The others are to hear that MPI does it.
-static int
-tell_others(wm_comm_t *comm, uint32_t number, wm_error_t *err);
+// It has its turn now, behind those that were begun before.
+static void
+take_number(wm_later_t *later, call_t *call)
+{
+    call->number = ++later->asked;
+    call->passed = false;
+    call->next = NULL;
+    if (later->last != NULL)
+        later->last->next = call;
+    else
+        atomic_store(&later->first, call);
+    later->last = call;
+}
+
+// Of a persistent call that went from GPU to GPU the ranks tell by one word
+// whether each goes the same way again: then they know all the rest.
+static void
+tell_whether(wm_gates_t *gates, bool alike)
+{
+    (void)wm_gates_begin(gates);
+    wm_said_t *mine = wm_agree_mine(gates);
+    if (mine->failed != 0) // else it stays where others have it at hand
+        mine->failed = 0;
+    wm_gates_reach(gates, alike ? 0 : DIFFERS);
+}
 
 // Each of these: whether the call has ended; `state` tells how it goes on.
+
+static bool
+come_again(given_t *given, bool *waits)
+{
+    call_t *call = given->call;
+    wm_error_t err;
+    int ready = wm_native_is_ready(&call->part.native, &err);
+    *waits = ready == 0;
+    if (*waits)
+        return false;
+    if (ready < 0) {
+        call->agreed.code = ready;
+        (void)fail(given, &err); // told with its end
+    }
+    tell_whether(given->op.comm->gates, ready > 0);
+    call->state = ALIKE;
+    return false;
+}
+
+static bool
+meet_again(given_t *given, bool *waits)
+{
+    call_t *call = given->call;
+    wm_native_t *native = &call->part.native;
+    wm_gates_t *gates = given->op.comm->gates;
+    wm_error_t err;
+    *waits = !wm_gates_have_reached(gates, 0);
+    if (*waits)
+        return is_dead(given, &err) && fail(given, &err);
+    if (wm_gates_any_is_at(gates, DIFFERS)) { // as if it were the first time
+        take_number(call->later, call);
+        native->gates = room_of(given->op.comm, call->number);
+        call->state = AHEAD;
+        return false;
+    }
+    native->gates = gates;
+    wm_native_restart(&call->run);
+    wm_stat_add(WM_STAT_repeated_collectives, 1);
+    call->state = FOLLOWING;
+    return false;
+}
 
 static bool
 come_up(given_t *given, bool *waits)
@@ -219,15 +290,14 @@ follow(given_t *given, bool *waits)
     *waits = !wm_native_look(&call->run);
     if (*waits && (call->run.moves || !is_dead(given, &err)))
         return false;
-    if (*waits) {
-        (void)!wm_native_finish(&call->run, NULL);
+    if (*waits)
         return fail(given, &err);
-    }
     if (!wm_native_go_on(&call->run))
         return false;
     int code = wm_native_finish(&call->run, &err);
     if (code > 0)
         call->state = MPIS;
+    call->later->went = code == 0 && call->later->repeats && !call->run.gapped;
     return code < 0 ? fail(given, &err) : code == 0;
 }
 
@@ -301,18 +371,31 @@ store(given_t *given, bool *waits)
 }
 
 static bool (*const steps[])(given_t *given, bool *waits) = {
-    [AHEAD] = come_up, [ASKED] = ask,        [GPUS] = say,
-    [MEETING] = meet,  [FOLLOWING] = follow, [MPIS] = fetch,
-    [FETCHING] = post, [POSTED] = test,      [STORING] = store,
+    [AGAIN] = come_again, [ALIKE] = meet_again, [AHEAD] = come_up,
+    [ASKED] = ask,        [GPUS] = say,         [MEETING] = meet,
+    [FOLLOWING] = follow, [MPIS] = fetch,       [FETCHING] = post,
+    [POSTED] = test,      [STORING] = store,
 };
+
+static void
+let_go(call_t *call)
+{
+    if (call->run.native != NULL)
+        wm_native_unmap(&call->run);
+    wm_native_end(&call->part.native);
+    wm_spares_give(&spares, call);
+}
 
 static void
 end(call_t *call)
 {
+    wm_later_t *later = call->later;
     pass_turn(call);
     wm_by_mpi_end(&call->by);
-    wm_native_end(&call->part.native);
-    wm_spares_give(&spares, call);
+    if (later->went && wm_native_rest(&call->run))
+        later->kept = call;
+    else
+        let_go(call);
 }
 
 static bool
@@ -349,56 +432,6 @@ static const wm_op_kind_t kind = {
     .asks = asks,
     .buffer = buffer_of,
 };
-
-typedef struct {
-    wm_op_t op;
-    unsigned looks;
-} debt_t;
-
-static bool
-pay(wm_op_t *op)
-{
-    wm_later_t *later = op->comm->later;
-    wm_error_t err;
-    size_t paid = 0;
-    while (paid < later->owes
-           && wm_gates_ask(op->comm->aside[0], later->owed[paid], false))
-        ++paid;
-    later->owes -= paid;
-    memmove(later->owed, later->owed + paid,
-            later->owes * sizeof *later->owed);
-    if (later->owes > 0 && ++((debt_t *)op)->looks % LOOKS_FOR_DEAD == 0
-        && wm_failure_look_at_all(op->comm, &err) < 0)
-        later->owes = 0; // nobody asks
-    return later->owes == 0;
-}
-
-static const wm_op_kind_t debt = {.step = pay};
-
-static int
-tell_others(wm_comm_t *comm, uint32_t number, wm_error_t *err)
-{
-    wm_later_t *later = comm->later;
-    if (later->owes == 0 && wm_gates_ask(comm->aside[0], number, false))
-        return 0;
-    if (later->owes == later->room) {
-        size_t room = 2 * later->room + 64;
-        uint32_t *owed = realloc(later->owed, room * sizeof *owed);
-        if (owed == NULL)
-            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        later->owed = owed;
-        later->room = room;
-    }
-    if (later->owes == 0) {
-        debt_t *op = wm_op_new(&debt, sizeof *op, comm);
-        if (op == NULL)
-            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        wm_engine_add_lock_held(&op->op);
-        wm_op_release(&op->op); // the engine's reference stays
-    }
-    later->owed[later->owes++] = number;
-    return 0;
-}
 
 static wm_later_t *
 later_of(wm_comm_t *comm)
@@ -437,10 +470,26 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
             wm_gates_withdraw(comm->aside[0], call->number);
         if (call->state != AHEAD)
             continue;
-        code = tell_others(comm, call->number, err);
+        code = wm_owed_tell(&comm->later->owed, comm, call->number, err);
         call->state = code < 0 ? AHEAD : MPIS;
     }
     return code;
+}
+
+// The next start differs, as far as this rank goes, and the others wait to
+// hear it.
+static void
+differ(wm_comm_t *comm)
+{
+    wm_later_t *later = comm->later;
+    wm_engine_lock();
+    if (later->went)
+        tell_whether(comm->gates, false);
+    later->went = false;
+    if (later->kept != NULL)
+        let_go(later->kept);
+    later->kept = NULL;
+    wm_engine_unlock();
 }
 
 int
@@ -450,6 +499,8 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
     wm_later_t *later = later_of(comm);
     if (later == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (later->went)
+        differ(comm);
     if (atomic_load(&later->first) != NULL) {
         wm_engine_lock();
         code = withdraw(comm, err);
@@ -460,7 +511,7 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
             return code;
     }
     wm_engine_lock();
-    code = tell_others(comm, ++later->asked, err);
+    code = wm_owed_tell(&later->owed, comm, ++later->asked, err);
     wm_engine_unlock();
     return code;
 }
@@ -468,13 +519,7 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
 static void
 enlist(wm_later_t *later, call_t *call)
 {
-    call->later = later;
-    call->number = ++later->asked;
-    if (later->last != NULL)
-        later->last->next = call;
-    else
-        atomic_store(&later->first, call);
-    later->last = call;
+    take_number(later, call);
     if (later->outside == NULL)
         later->outside = call;
     wm_op_retain(call->op);
@@ -488,11 +533,52 @@ new_call(wm_op_t *op)
     call_t *call = wm_spares_take(&spares);
     if (call == NULL)
         return NULL;
-    call->next = NULL;
-    call->passed = false;
     call->op = op;
+    call->run.native = NULL;
     memset(&call->by, 0, sizeof call->by);
     return call;
+}
+
+// Whether a persistent call goes the way of its last start, as far as this
+// rank goes, and has begun.
+static bool
+begin_again(wm_comm_t *comm, const wm_coll_t *asked, const wm_buffer_t *kept,
+            wm_op_t **op)
+{
+    wm_later_t *later = comm->later;
+    call_t *call = later->kept;
+    wm_error_t err;
+    bool waits;
+    given_t *given = call != NULL && call->part.call == asked
+                         ? wm_op_new(&kind, sizeof *given, comm)
+                         : NULL;
+    if (given == NULL || wm_part_reopen(&call->part, &err) < 0) {
+        if (given != NULL)
+            wm_op_release(&given->op);
+        return false;
+    }
+    given->kept = *kept;
+    given->call = call;
+    call->op = &given->op;
+    call->state = AGAIN;
+    *op = &given->op;
+    wm_engine_lock();
+    later->kept = NULL;
+    later->went = false; // until it has
+    wm_engine_add_lock_held(&given->op);
+    (void)come_again(given, &waits);
+    wm_engine_unlock();
+    return true;
+}
+
+// After a call has begun: now and then those are seen to that were before.
+static void
+see_to_others(void)
+{
+    static _Atomic unsigned begun;
+    if (++begun % BEGUN_WITHOUT_STEPS == 0)
+        wm_engine_poll();
+    wm_engine_notify();
 }
 
 int
@@ -503,6 +589,13 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
     wm_later_t *later = later_of(comm);
     if (code < 0)
         return code;
+    if (later != NULL && later->went) {
+        if (begin_again(comm, asked, kept, op)) {
+            see_to_others();
+            return 0;
+        }
+        differ(comm);
+    }
     if (!asked->on_device && (!asked->on_host || !wm_later_is_busy(comm))) {
         code = wm_later_decline(comm, err);
         return code < 0 ? code : 1;
@@ -531,6 +624,7 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
         (void)fail(given, &wrong); // told with its end
     given->kept = *kept;
     given->call = call;
+    call->later = later;
     call->state = capable ? AHEAD : MPIS;
     call->agreed = (wm_agreement_t){
         .call = asked->kind,
@@ -542,21 +636,33 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *asked, wm_buffer_t *kept,
     enlist(later, call);
     if (capable)
         (void)come_up(given, &waits);
-    else if (tell_others(comm, call->number, &wrong) < 0)
+    else if (wm_owed_tell(&later->owed, comm, call->number, &wrong) < 0)
         (void)fail(given, &wrong);
-    bool look = call->number % BEGUN_WITHOUT_STEPS == 0;
     wm_engine_unlock();
-    if (look)
-        wm_engine_poll();
-    wm_engine_notify();
+    see_to_others();
     *op = &given->op;
+    return 0;
+}
+
+int
+wm_later_repeat(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_later_t *later = later_of(comm);
+    if (later == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    later->repeats = true;
     return 0;
 }
 
 void
 wm_later_free(wm_later_t *later)
 {
-    if (later != NULL)
-        free(later->owed);
+    if (later == NULL)
+        return;
+    wm_engine_lock();
+    if (later->kept != NULL)
+        let_go(later->kept);
+    wm_engine_unlock();
+    wm_owed_free(&later->owed);
     free(later);
 }

@@ -98,6 +98,11 @@ WM_MUST_CHECK int
 wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
                const wm_given_t *given, wm_error_t *err);
 
+// Once more, after wm_native_rest(), of the same memory.
+WM_MUST_CHECK int
+wm_native_reopen(wm_native_t *native, const wm_given_t *given,
+                 wm_error_t *err);
+
 // Whether it is ready: 1, 0 when not yet, or an error.
 WM_MUST_CHECK int
 wm_native_is_ready(wm_native_t *native, wm_error_t *err);
@@ -109,6 +114,10 @@ wm_native_await(wm_native_t *native, wm_error_t *err);
 WM_MUST_CHECK int
 wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
                 wm_error_t *err);
+
+// Memory without gaps in place of a target that has some.
+WM_MUST_CHECK int
+wm_native_take_landing(wm_native_t *native, wm_error_t *err);
 
 // After all have said that they are capable: what the plan is made of, beside
 // the root and what there is of it.
@@ -127,6 +136,8 @@ typedef struct {
     bool tells;     // the kernel does that is all it moves by,
     wm_signal_t signal; // by this
     bool fuses;         // it may share kernels with others
+    bool waits;         // nothing is written before all can go on
+    bool gapped;        // some of what is sent is read with its gaps
     unsigned looks;     // for that
     bool ended;
     int phase; // this one; -1: before the first
@@ -143,6 +154,11 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, bool fuses, const wm_error_t *wrong);
 
+// A plan that has been followed to its end, once more: with the memory that is
+// mapped, and at `native->gates`, where all have begun another meeting.
+void
+wm_native_restart(wm_native_run_t *run);
+
 // Whether that has come for which it waits; and goes on then: whether the
 // plan has come to its end. Does not wait; engine lock held, or not.
 bool
@@ -152,16 +168,24 @@ bool
 wm_native_go_on(wm_native_run_t *run);
 
 // The end is the same on all ranks: 0, 1 where a rank could not map another's
-// memory, nothing was received and the host is to serve, or an error. Engine
-// lock held.
+// memory, nothing was received and the host is to serve, or an error.
 WM_MUST_CHECK int
-wm_native_finish(wm_native_run_t *run, wm_error_t *err);
+wm_native_finish(const wm_native_run_t *run, wm_error_t *err);
+
+// Of a run that was started. Engine lock held.
+void
+wm_native_unmap(const wm_native_run_t *run);
 
 // All of it, and waits.
 WM_MUST_CHECK int
 wm_native_run(wm_native_t *native, const wm_plan_t *plan,
               wm_reduce_type_t type, wm_reduce_op_t op,
               const wm_error_t *wrong, wm_error_t *err);
+
+// Lets go of the streams alone, after a plan has been followed: whether it can
+// be opened again. Either way it ends.
+WM_MUST_CHECK bool
+wm_native_rest(const wm_native_run_t *run);
 
 void
 wm_native_end(wm_native_t *native);

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/later.h"
 #include "comm/coll/reducible.h"
 #include "comm/comm/near.h"
 #include "comm/engine/engine.h"
@@ -89,6 +90,8 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
         return code;
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);
+    if (code == 0 && (*own)->whole->gates != NULL)
+        code = wm_later_repeat((*own)->whole, err);
     if (code == 0 && (always || (*own)->whole->gates != NULL)) {
         *handle = made;
         return 0;
