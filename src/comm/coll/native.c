@@ -337,26 +337,28 @@ close_sides(wm_native_t *native)
     wm_access_t *sides[] = {&native->from, &native->into};
     int code = 0;
     for (int i = 0; i < 2; ++i) {
-        if (!sides[i]->idle && (i == 0 || native->written)) // an error
-            code = wm_access_synchronize(sides[i], NULL);
+        if (!sides[i]->idle && (i == 0 || native->written) // an error
+            && wm_access_synchronize(sides[i], NULL) < 0)
+            code = WM_ERR_CUDA;
         wm_access_close(sides[i]);
     }
+    if (code < 0)
+        native->signal.word = NULL; // which may yet be told, and stays taken
     return code;
 }
 
 bool
-wm_native_rest(const wm_native_run_t *run)
+wm_native_close(wm_native_t *native)
 {
-    wm_native_t *native = run->native;
-    return !run->gapped && native->stand_in == NULL && native->landing == NULL
+    return native->stand_in == NULL && native->landing == NULL
            && close_sides(native) == 0;
 }
 
 void
 wm_native_end(wm_native_t *native)
 {
-    int code = close_sides(native);
-    if (native->signal.word != NULL && code == 0) // else it may yet be told
+    (void)close_sides(native);
+    if (native->signal.word != NULL)
         wm_signal_release(&native->signal);
     if (native->stand_in != NULL)
         wm_block_free(native->stand_in, 0, NULL, NULL);

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a plan is followed (native.h).
+#include "comm/coll/native_run.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/coll/agree.h"
 #include "comm/coll/await.h"
-#include "comm/coll/native.h"
 #include "comm/coll/phase.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/node/mapping.h"
 
 #define LOOKS 200 // at a stream, each of LOOK_TRIES
 #define LOOK_TRIES 4
@@ -21,6 +20,8 @@
 #define LOOKS_AT_ONCE 100  // by who has nothing else to do
 
 #define MOVED 2 // the step behind the first phase
+
+_Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
 
 static int
 map(wm_native_run_t *run, bool result, int rank)
@@ -136,6 +137,7 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
         memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
         memset(run->places[i], 0, ranks * sizeof *run->places[i]);
     }
+    run->rests = false;
     run->native = native;
     run->plan = plan;
     run->type = type;
@@ -220,13 +222,54 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     return run->why.code;
 }
 
+// How a run holds what is mapped: used, or known alone.
+static void
+let_go(const wm_native_run_t *run, wm_mapping_t *mapping)
+{
+    if (run->rests)
+        wm_mapping_forget(mapping);
+    else
+        wm_mapping_release(mapping);
+}
+
 void
-wm_native_unmap(const wm_native_run_t *run)
+wm_native_unmap(wm_native_run_t *run)
 {
     for (int i = 0; i < 2; ++i)
         for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL) {
+                let_go(run, run->mappings[i][rank]);
+                run->mappings[i][rank] = NULL;
+            }
+}
+
+bool
+wm_native_rest(wm_native_run_t *run)
+{
+    if (run->gapped || !wm_native_close(run->native))
+        return false;
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
             if (run->mappings[i][rank] != NULL)
-                wm_mapping_release(run->mappings[i][rank]);
+                wm_mapping_rest(run->mappings[i][rank]);
+    run->rests = true;
+    return true;
+}
+
+bool
+wm_native_resume(wm_native_run_t *run)
+{
+    bool there = true;
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                there = there && wm_mapping_is_there(run->mappings[i][rank]);
+    for (int i = 0; i < 2 && there; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                wm_mapping_resume(run->mappings[i][rank]);
+    run->rests = !there;
+    return there;
 }
 
 int

@@ -188,10 +188,10 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
 }
 
 bool
-wm_gates_any_is_at(const wm_gates_t *gates, int step)
+wm_gates_any_has_reached(const wm_gates_t *gates, int step)
 {
     int rank = 0;
-    while (rank < gates->size && steps_of(gates, rank) != step)
+    while (rank < gates->size && steps_of(gates, rank) < step)
         ++rank;
     return rank < gates->size;
 }

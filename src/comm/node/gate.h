@@ -94,11 +94,11 @@ wm_gates_begin(wm_gates_t *gates);
 void
 wm_gates_reach(wm_gates_t *gates, int step);
 
-// Whether all are; whether one is just there.
+// Whether all are; whether any is, or has begun another meeting.
 bool
 wm_gates_have_reached(wm_gates_t *gates, int step);
 bool
-wm_gates_any_is_at(const wm_gates_t *gates, int step);
+wm_gates_any_has_reached(const wm_gates_t *gates, int step);
 
 // What a rank has said.
 const void *
