@@ -40,7 +40,8 @@ def run(*words):
 
 
 @pytest.mark.parametrize(
-    "case", ["one", "full", "wrapped", "background", "wanted"]
+    "case",
+    ["one", "full", "wrapped", "background", "resting", "wanted"],
 )
 def test_notices(build, case):
     run(build("notices", "node/mapping", "node/place", "engine/stats"), case)

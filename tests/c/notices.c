@@ -120,14 +120,20 @@ post(uint64_t id)
     atomic_fetch_add(&peer.segment->notice_count, 1);
 }
 
-static void
-open_mapping(uint64_t id)
+static wm_mapping_t *
+use_mapping(uint64_t id)
 {
     wm_place_t place = {.buffer_id = id, .base = id, .size = 1};
     wm_mapping_t *mapping;
     int code = wm_mapping_open(&peer, &place, 0, &mapping, NULL);
     assert(code == 0);
-    wm_mapping_release(mapping);
+    return mapping;
+}
+
+static void
+open_mapping(uint64_t id)
+{
+    wm_mapping_release(use_mapping(id));
 }
 
 static void
@@ -199,6 +205,24 @@ what_it_could_not_map_is_made_room_for(void)
     assert(!wm_mapping_is_closing_wanted());
 }
 
+static void
+what_rests_is_closed_and_known(void)
+{
+    wm_mapping_t *closed = use_mapping(1), *kept = use_mapping(2);
+    wm_mapping_rest(closed);
+    wm_mapping_rest(kept);
+    post(1);
+    assert(wm_mapping_heed_notices() == 1 && unmapped == 1);
+    assert(!wm_mapping_is_there(closed) && wm_mapping_is_there(kept));
+    wm_mapping_forget(closed);
+    wm_mapping_resume(kept);
+    post(2); // which waits until it is not used
+    assert(wm_mapping_heed_notices() == 0 && unmapped == 1);
+    wm_mapping_rest(kept);
+    assert(!wm_mapping_is_there(kept) && unmapped == 2);
+    wm_mapping_forget(kept);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -210,6 +234,7 @@ main(int argc, char **argv)
         {"full", the_owner_writes_over_the_first_of_a_full_ring},
         {"wrapped", the_ring_wraps_around_while_it_is_read},
         {"background", the_progress_thread_closes_nothing},
+        {"resting", what_rests_is_closed_and_known},
         {"wanted", what_it_could_not_map_is_made_room_for},
     };
     peer.segment = calloc(1, sizeof *peer.segment);

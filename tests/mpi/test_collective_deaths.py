@@ -96,6 +96,8 @@ PROGRAM = """
         def go():
             request.Start()
             request.Wait()
+        if form == "repeated":
+            go()  # the next start begins as this one has gone
         return go
 
     def go(name, call):
@@ -142,15 +144,22 @@ PROGRAM = """
 HOST = {"SIMCUDA_IPC": "0"}  # MPI's own errors, and what it can end it does
 
 
-@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+WAYS = [
+    ("before", 4, {}),
+    ("inside", 2, {}),
+    ("inside", 4, {}),
+    ("inside", 2, HOST),
+    ("waited", 4, HOST),
+]
+
+
 @pytest.mark.parametrize(
-    "how, size, settings",
+    "form, how, size, settings",
     [
-        ("before", 4, {}),
-        ("inside", 2, {}),
-        ("inside", 4, {}),
-        ("inside", 2, HOST),
-        ("waited", 4, HOST),
+        (form, *way)
+        for form in ("blocking", "nonblocking", "persistent", "repeated")
+        for way in WAYS
+        if form != "repeated" or way[2] is not HOST
     ],
 )
 def test_all_hear_of_it(tmp_path, form, how, size, settings):

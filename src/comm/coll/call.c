@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A blocking collective that GPUs do, or the gates; but Bcast and Allreduce.
 #include "comm/coll/by_slabs.h"
+#include "comm/coll/native_run.h"
 #include "comm/coll/part.h"
 
 int

@@ -8,6 +8,7 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/half.h"
+#include "comm/coll/native_run.h"
 #include "comm/coll/part.h"
 #include "comm/coll/reducible.h"
 #include "comm/engine/engine.h"

@@ -5,7 +5,7 @@
 #ifndef WM_COMM_COLL_FUSE_H
 #define WM_COMM_COLL_FUSE_H
 
-#include "comm/coll/native.h"
+#include "comm/coll/native_run.h"
 
 // Makes ready what adding takes, before kernels may wait for others, which
 // could keep it from that. Engine lock not held.

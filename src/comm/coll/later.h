@@ -33,6 +33,11 @@ wm_later_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
 WM_MUST_CHECK int
 wm_later_decline(wm_comm_t *comm, wm_error_t *err);
 
+// All its calls are starts of one persistent call, one after the other, by all
+// ranks alike: where one goes from GPU to GPU, the next does without asking.
+WM_MUST_CHECK int
+wm_later_repeat(wm_comm_t *comm, wm_error_t *err);
+
 // When nobody uses the communicator any more.
 void
 wm_later_free(wm_later_t *later);

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/native.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "comm/coll/agree.h"
 #include "comm/coll/await.h"
-#include "comm/coll/phase.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
-#include "comm/node/mapping.h"
 #include "comm/way/transport.h"
 
 // The longest copy of what the host can read as it is; what is packed is
@@ -18,14 +15,6 @@
 #define STAND_IN_BYTES ((size_t)32 << 20)
 #define LOOKS 200 // at a stream, each of LOOK_TRIES
 #define LOOK_TRIES 4
-#define LOOKS_AT_WORDS 2000
-// A stream whose kernel tells its end is looked at but now and then: only
-// where that has failed it tells nothing.
-#define LOOKS_A_STREAM 128
-#define LOOKS_AT_ENDS 6400 // each of
-#define LOOKS_AT_ONCE 100  // by who has nothing else to do
-
-#define MOVED 2 // the step behind the first phase
 
 bool
 wm_native_is_reached(const wm_comm_t *comm)
@@ -118,13 +107,22 @@ copy_source(wm_native_t *native, const wm_buffer_t *source, wm_error_t *err)
                                 source->nbytes, from->stream, err);
 }
 
+// As it is, once it is there.
+static int
+come_behind_source(wm_native_t *native, const wm_buffer_t *source,
+                   wm_error_t *err)
+{
+    wm_access_t *from = &native->from;
+    bool idle = false;
+    int code = wm_producer_idle(&source->producer, from->to_write, &idle, err);
+    return code == 0 && !idle ? wm_access_open(from, err) : code;
+}
+
 // What others read is there when we meet them.
 static int
 settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
        wm_error_t *err)
 {
-    wm_access_t *from = &native->from;
-    bool idle = false;
     wm_pointer_t memory = source->memory;
     native->source = source->data;
     int code = 0;
@@ -137,11 +135,8 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
         wm_block_describe(native->stand_in, &memory);
         code = copy_source(native, source, err);
     }
-    else {
-        code = wm_producer_idle(&source->producer, from->to_write, &idle, err);
-        if (code == 0 && !idle)
-            code = wm_access_open(from, err);
-    }
+    else
+        code = come_behind_source(native, source, err);
     if (code < 0)
         return code;
     wm_engine_lock();
@@ -152,17 +147,14 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
     return 0;
 }
 
-// Memory without gaps in place of a target that has some.
-static int
-take_landing(wm_native_t *native, size_t nbytes, wm_pointer_t *memory,
-             wm_error_t *err)
+int
+wm_native_take_landing(wm_native_t *native, wm_error_t *err)
 {
-    int code = wm_block_alloc(native->device, nbytes, &native->landing, err);
-    if (code < 0)
-        return code;
-    native->target = wm_block_pointer(native->landing);
-    wm_block_describe(native->landing, memory);
-    return 0;
+    int code = wm_block_alloc(native->device, native->nbytes, &native->landing,
+                              err);
+    if (code == 0)
+        native->target = wm_block_pointer(native->landing);
+    return code;
 }
 
 // Whoever uses a target is noted now; where nobody does a stream is taken when
@@ -191,9 +183,11 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     native->gaps = target->pattern;
     native->nbytes = target->nbytes;
     if (native->gaps != NULL && !moved)
-        code = take_landing(native, target->nbytes, &memory, err);
+        code = wm_native_take_landing(native, err);
     if (code < 0)
         return give_way(native, code);
+    if (native->landing != NULL)
+        wm_block_describe(native->landing, &memory);
     code = come_behind(&native->into, err);
     if (code < 0 || !memory.exportable || moved)
         return code;
@@ -204,6 +198,41 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     native->said.writable = native->said.readable && native->landing == NULL;
     wm_engine_unlock();
     return 0;
+}
+
+// `again`: of what has been said nothing is another.
+static int
+open_sides(wm_native_t *native, const wm_given_t *given, bool again,
+           wm_error_t *err)
+{
+    const wm_buffer_t *receive = given->receive;
+    const wm_buffer_t *source = given->in_place ? receive : given->send;
+    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    wm_access_begin(&native->from,
+                    source != NULL ? &source->producer : &nobody,
+                    given->in_place, native->device);
+    wm_access_begin(&native->into,
+                    receive != NULL ? &receive->producer : &nobody, true,
+                    native->device);
+    int code = 0;
+    if (source != NULL) {
+        code = wm_producer_refuse_capture(&source->producer, err);
+        if (code == 0 && source->nbytes > 0)
+            code = again ? come_behind_source(native, source, err)
+                         : settle(native, source, given->copied, err);
+    }
+    if (receive != NULL && code == 0 && native->capable) {
+        // What is sent is ready before we write, and all on its stream is.
+        if (source != NULL && source->nbytes > 0
+            && wm_producer_is_same(&source->producer, &receive->producer))
+            wm_access_settle(&native->into);
+        else
+            code = wm_producer_refuse_capture(&receive->producer, err);
+        if (code == 0 && receive->nbytes > 0)
+            code = again ? come_behind(&native->into, err)
+                         : open_target(native, receive, given->moved, err);
+    }
+    return code;
 }
 
 void
@@ -241,30 +270,14 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
     said->overwrites = in_place || given->copied;
     said->readable = receive == NULL || receive->nbytes == 0;
     said->writable = said->readable;
-    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
-    wm_access_begin(&native->from,
-                    source != NULL ? &source->producer : &nobody, in_place,
-                    native->device);
-    wm_access_begin(&native->into,
-                    receive != NULL ? &receive->producer : &nobody, true,
-                    native->device);
-    int code = 0;
-    if (source != NULL) {
-        code = wm_producer_refuse_capture(&source->producer, err);
-        if (code == 0 && source->nbytes > 0)
-            code = settle(native, source, given->copied, err);
-    }
-    if (receive != NULL && code == 0 && native->capable) {
-        // What is sent is ready before we write, and all on its stream is.
-        if (source != NULL && source->nbytes > 0
-            && wm_producer_is_same(&source->producer, &receive->producer))
-            wm_access_settle(&native->into);
-        else
-            code = wm_producer_refuse_capture(&receive->producer, err);
-        if (code == 0 && receive->nbytes > 0)
-            code = open_target(native, receive, given->moved, err);
-    }
-    return code;
+    return open_sides(native, given, false, err);
+}
+
+int
+wm_native_reopen(wm_native_t *native, const wm_given_t *given, wm_error_t *err)
+{
+    native->written = false;
+    return open_sides(native, given, true, err);
 }
 
 int
@@ -317,259 +330,35 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     }
 }
 
+// An error tells that some of it may be under way.
 static int
-map(wm_native_run_t *run, bool result, int rank)
+close_sides(wm_native_t *native)
 {
-    wm_native_t *native = run->native;
-    const wm_said_t *said = wm_agree_said(native->gates, rank);
-    const wm_place_t *place = result ? &said->receives : &said->sends;
-    wm_peer_t *peer = native->comm->peers[rank];
-    char **found = &run->places[result][rank];
-    if (rank == native->comm->rank)
-        *found = result ? native->target : native->source;
-    if (*found != NULL)
-        return 0;
-    wm_mapping_t **mapping = &run->mappings[result][rank];
-    int code = wm_mapping_reach(peer, place, native->device, mapping,
-                                &run->why);
-    if (code == 0)
-        *found = wm_mapping_at(*mapping, place);
-    return code;
-}
-
-static int
-map_all(wm_native_run_t *run)
-{
+    wm_access_t *sides[] = {&native->from, &native->into};
     int code = 0;
-    for (int i = 0; i < run->plan->count; ++i) {
-        const wm_move_t *move = &run->plan->moves[i];
-        for (int k = 0; k < move->count && code == 0; ++k)
-            code = map(run, move->result, move->first + k);
-        for (int rank = 0; rank < run->native->comm->size && code == 0; ++rank)
-            if (wm_move_reaches(move, rank))
-                code = map(run, true, rank);
+    for (int i = 0; i < 2; ++i) {
+        if (!sides[i]->idle && (i == 0 || native->written) // an error
+            && wm_access_synchronize(sides[i], NULL) < 0)
+            code = WM_ERR_CUDA;
+        wm_access_close(sides[i]);
     }
+    if (code < 0)
+        native->signal.word = NULL; // which may yet be told, and stays taken
     return code;
 }
 
-// Where some moves cannot step over the gaps of both sides.
-static int
-land(wm_native_run_t *run)
-{
-    wm_pointer_t memory;
-    return wm_phase_can_move(run)
-               ? 0
-               : take_landing(run->native, run->native->nbytes, &memory,
-                              &run->why);
-}
-
-// Before the first phase, and at the end of each, all tell how it goes.
-static int
-step_of(const wm_native_run_t *run)
-{
-    return MOVED + run->phase;
-}
-
-static void
-tell(wm_native_run_t *run)
-{
-    wm_gates_t *gates = run->native->gates;
-    wm_said_t *mine = wm_agree_mine(gates);
-    if (run->why.code < 0 && mine->failed == 0) {
-        mine->unmapped = run->unmapped;
-        mine->code = run->why.code;
-        mine->detail = run->why.detail;
-        snprintf(mine->text, sizeof mine->text, "%s", run->why.text);
-        mine->failed = (uint8_t)step_of(run);
-    }
-    wm_gates_reach(gates, step_of(run));
-}
-
-static void
-follow(wm_native_run_t *run)
-{
-    if (run->why.code == 0)
-        (void)!wm_phase_enqueue(run, &run->why);
-    if (!run->moves)
-        tell(run);
-}
-
-// Tells that all can go on for us, once nobody uses any more what others are
-// to write.
-static void
-allow(wm_native_run_t *run)
-{
-    wm_native_t *native = run->native;
-    bool idle = !run->plan->spreads || !native->into.opened
-                || native->into.settled;
-    if (!idle && run->why.code == 0)
-        (void)!wm_producer_idle(&native->into.producer, true, &idle,
-                                &run->why);
-    run->moves = !idle && run->why.code == 0;
-    if (!run->moves)
-        tell(run);
-}
-
-void
-wm_native_start(wm_native_run_t *run, wm_native_t *native,
-                const wm_plan_t *plan, wm_reduce_type_t type,
-                wm_reduce_op_t op, bool fuses, const wm_error_t *wrong)
-{
-    size_t ranks = (size_t)native->comm->size;
-    for (int i = 0; i < 2; ++i) {
-        memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
-        memset(run->places[i], 0, ranks * sizeof *run->places[i]);
-    }
-    run->native = native;
-    run->plan = plan;
-    run->type = type;
-    run->op = op;
-    run->fuses = fuses;
-    run->why.code = 0;
-    run->moves = run->tells = run->ended = false;
-    run->looks = 0;
-    run->phase = run->result = 0;
-    run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
-    if (wrong->code < 0)
-        run->why = *wrong;
-    else if (!run->unmapped)
-        run->why.code = 0; // what was overcome is no error
-    // Nothing is written before all can go on: but what is written once can
-    // be written again, where the host has what was sent, and by its owner.
-    bool waits = plan->phases > 1 || plan->spreads;
-    for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->gates, rank);
-        waits |= said->overwrites;
-    }
-    if (waits) {
-        run->phase = -1;
-        allow(run);
-    }
-    else
-        follow(run);
-}
-
 bool
-wm_native_look(wm_native_run_t *run)
+wm_native_close(wm_native_t *native)
 {
-    wm_error_t why;
-    if (!run->moves)
-        return wm_gates_have_reached(run->native->gates, step_of(run));
-    if (run->tells && wm_signal_is_set(&run->signal)) {
-        run->native->into.idle = true; // or as good as that
-        return true;
-    }
-    if (run->tells && ++run->looks % LOOKS_A_STREAM != 0)
-        return false;
-    int code = wm_access_look(&run->native->into, LOOK_TRIES, &why);
-    if (code < 0 && run->why.code == 0)
-        run->why = why;
-    return code != 0;
-}
-
-bool
-wm_native_go_on(wm_native_run_t *run)
-{
-    if (run->moves) {
-        run->moves = run->tells = false;
-        tell(run);
-        return false;
-    }
-    for (int rank = 0; rank < run->native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(run->native->gates, rank);
-        if (said->failed != 0 && said->failed <= step_of(run))
-            run->result = 1; // by now, and on all ranks alike
-    }
-    run->ended = run->result != 0 || ++run->phase == run->plan->phases;
-    if (!run->ended)
-        follow(run);
-    return run->ended;
-}
-
-// The end, where a rank has failed: all raise, unless the host can serve.
-static int
-explain(const wm_native_run_t *run, wm_error_t *err)
-{
-    int failed = -1;
-    const wm_native_t *native = run->native;
-    for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->gates, rank);
-        if (said->failed != 0 && !said->unmapped)
-            failed = rank;
-    }
-    if (failed < 0)
-        return 1;
-    const wm_said_t *said = wm_agree_said(native->gates, failed);
-    if (run->why.code == 0 || failed != native->comm->rank)
-        return wm_error_set(err, said->code, said->detail,
-                            "%s failed in this collective: %.150s",
-                            wm_comm_name(native->comm, failed).text,
-                            said->text);
-    if (err != NULL)
-        *err = run->why;
-    return run->why.code;
-}
-
-int
-wm_native_finish(wm_native_run_t *run, wm_error_t *err)
-{
-    for (int i = 0; i < 2; ++i)
-        for (int rank = 0; rank < run->native->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL)
-                wm_mapping_release(run->mappings[i][rank]);
-    if (run->ended && run->result == 0)
-        wm_stat_add(WM_STAT_ipc_collectives, 1);
-    return run->result == 0 ? 0 : explain(run, err);
-}
-
-static int
-look(void *context, wm_error_t *err)
-{
-    wm_native_run_t *run = context;
-    (void)err;
-    for (int i = 0; run->tells && i < LOOKS_AT_ONCE; ++i)
-        if (wm_signal_is_set(&run->signal))
-            break;
-    return wm_native_look(run);
-}
-
-// Before it is waited for in the progress loop.
-static int
-looks_of(const wm_native_run_t *run)
-{
-    return run->tells ? LOOKS_AT_ENDS : run->moves ? LOOKS : LOOKS_AT_WORDS;
-}
-
-int
-wm_native_run(wm_native_t *native, const wm_plan_t *plan,
-              wm_reduce_type_t type, wm_reduce_op_t op,
-              const wm_error_t *wrong, wm_error_t *err)
-{
-    wm_native_run_t run;
-    int code;
-    wm_engine_lock();
-    wm_native_start(&run, native, plan, type, op, false, wrong);
-    wm_engine_unlock();
-    do
-        code = wm_coll_await(native->comm, look, &run, looks_of(&run), err);
-    while (code == 0 && !wm_native_go_on(&run));
-    wm_engine_lock();
-    int finished = wm_native_finish(&run, err);
-    wm_engine_unlock();
-    return code < 0 ? code : finished;
+    return native->stand_in == NULL && native->landing == NULL
+           && close_sides(native) == 0;
 }
 
 void
 wm_native_end(wm_native_t *native)
 {
-    wm_access_t *sides[] = {&native->from, &native->into};
-    int code = 0;
-    for (int i = 0; i < 2; ++i) {
-        if (!sides[i]->idle && (i == 0 || native->written)) // an error
-            code = wm_access_synchronize(sides[i], NULL);
-        wm_access_close(sides[i]);
-    }
-    if (native->signal.word != NULL && code == 0) // else it may yet be told
+    (void)close_sides(native);
+    if (native->signal.word != NULL)
         wm_signal_release(&native->signal);
     if (native->stand_in != NULL)
         wm_block_free(native->stand_in, 0, NULL, NULL);

@@ -2,8 +2,7 @@
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
 // who meet at gates (comm/node/gate.h) and map each other's memory. A rank
 // says where its memory is with what the ranks agree on, then follows its
-// plan, and at the end all know whether one has failed. GIL released by the
-// caller, engine lock not held.
+// plan (native_run.h). GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_NATIVE_H
 #define WM_COMM_COLL_NATIVE_H
 
@@ -12,11 +11,10 @@
 
 #include "array/access.h"
 #include "array/signal.h"
-#include "array/reduce.h"
 #include "comm/coll/spread.h"
 #include "comm/coll/plan.h"
 #include "comm/comm/comm.h"
-#include "comm/node/mapping.h"
+#include "comm/node/place.h"
 
 // Whether others read what is sent with its gaps: the same for all of it, or
 // of what it has for each rank.
@@ -98,6 +96,16 @@ WM_MUST_CHECK int
 wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
                const wm_given_t *given, wm_error_t *err);
 
+// Lets go of the streams: whether it can be opened again, as it has no memory
+// of ours. Either way it ends.
+WM_MUST_CHECK bool
+wm_native_close(wm_native_t *native);
+
+// Once more, after that, of the same memory.
+WM_MUST_CHECK int
+wm_native_reopen(wm_native_t *native, const wm_given_t *given,
+                 wm_error_t *err);
+
 // Whether it is ready: 1, 0 when not yet, or an error.
 WM_MUST_CHECK int
 wm_native_is_ready(wm_native_t *native, wm_error_t *err);
@@ -110,58 +118,14 @@ WM_MUST_CHECK int
 wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
                 wm_error_t *err);
 
+// Memory without gaps in place of a target that has some.
+WM_MUST_CHECK int
+wm_native_take_landing(wm_native_t *native, wm_error_t *err);
+
 // After all have said that they are capable: what the plan is made of, beside
 // the root and what there is of it.
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts);
-
-// A plan that is followed.
-typedef struct {
-    wm_native_t *native;
-    const wm_plan_t *plan;
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    wm_error_t why; // this rank cannot go on; code 0: it can
-    bool unmapped;  // as another's memory could not be mapped
-    bool moves;     // its stream is not through; else others are waited for
-    bool tells;     // the kernel does that is all it moves by,
-    wm_signal_t signal; // by this
-    bool fuses;         // it may share kernels with others
-    unsigned looks;     // for that
-    bool ended;
-    int phase; // this one; -1: before the first
-    int result;
-    // Of as many ranks as there are.
-    wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
-    char *places[2][WM_GATE_RANKS];           // as this rank sees it
-} wm_native_run_t;
-
-// `wrong` tells what this rank alone finds wrong, code 0: nothing. `fuses`: in
-// a round of the engine, and it may share kernels. Engine lock held.
-void
-wm_native_start(wm_native_run_t *run, wm_native_t *native,
-                const wm_plan_t *plan, wm_reduce_type_t type,
-                wm_reduce_op_t op, bool fuses, const wm_error_t *wrong);
-
-// Whether that has come for which it waits; and goes on then: whether the
-// plan has come to its end. Does not wait; engine lock held, or not.
-bool
-wm_native_look(wm_native_run_t *run);
-
-bool
-wm_native_go_on(wm_native_run_t *run);
-
-// The end is the same on all ranks: 0, 1 where a rank could not map another's
-// memory, nothing was received and the host is to serve, or an error. Engine
-// lock held.
-WM_MUST_CHECK int
-wm_native_finish(wm_native_run_t *run, wm_error_t *err);
-
-// All of it, and waits.
-WM_MUST_CHECK int
-wm_native_run(wm_native_t *native, const wm_plan_t *plan,
-              wm_reduce_type_t type, wm_reduce_op_t op,
-              const wm_error_t *wrong, wm_error_t *err);
 
 void
 wm_native_end(wm_native_t *native);

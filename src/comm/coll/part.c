@@ -468,6 +468,33 @@ wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
     return wm_part_choose(call, &facts, from, has, wants, part, plan);
 }
 
+static wm_given_t
+given_of(const wm_part_t *part)
+{
+    const wm_coll_t *call = part->call;
+    wm_call_kind_t kind = call->kind;
+    bool in_place = is_in_place(part);
+    wm_given_t given = {
+        .send = sends(part) ? call->send : NULL,
+        .receive = receives(part) ? call->receive : NULL,
+        .in_place = in_place,
+        .copied = in_place && shapes[kind].overlaid,
+        .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
+    };
+    if (wm_coll_overlap(given.send, given.receive))
+        given.copied = true;
+    if (in_place && (kind == WM_CALL_GATHER || kind == WM_CALL_GATHERV))
+        given.in_place = false; // its own block stays
+    return given;
+}
+
+int
+wm_part_reopen(wm_part_t *part, wm_error_t *err)
+{
+    wm_given_t given = given_of(part);
+    return wm_native_reopen(&part->native, &given, err);
+}
+
 int
 wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
              const wm_coll_t *call, wm_error_t *err)
@@ -485,18 +512,7 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
             && !wm_reducible(call->type, call->size, call->op, &part->type,
                              &part->op)))
         return 0;
-    bool in_place = is_in_place(part);
-    wm_given_t given = {
-        .send = sends(part) ? call->send : NULL,
-        .receive = receives(part) ? call->receive : NULL,
-        .in_place = in_place,
-        .copied = in_place && shapes[kind].overlaid,
-        .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
-    };
-    if (wm_coll_overlap(given.send, given.receive))
-        given.copied = true;
-    if (in_place && (kind == WM_CALL_GATHER || kind == WM_CALL_GATHERV))
-        given.in_place = false; // its own block stays
+    wm_given_t given = given_of(part);
     int code = wm_native_open(&part->native, comm, gates, &given, err);
     if (part->native.capable)
         wm_part_say(part);

@@ -5,6 +5,7 @@
 #ifndef WM_COMM_COLL_PART_H
 #define WM_COMM_COLL_PART_H
 
+#include "array/reduce.h"
 #include "comm/coll/coll.h"
 
 typedef struct {
@@ -23,6 +24,10 @@ typedef struct {
 WM_MUST_CHECK int
 wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
              const wm_coll_t *call, wm_error_t *err);
+
+// Once more, after wm_native_close(), with the same memory.
+WM_MUST_CHECK int
+wm_part_reopen(wm_part_t *part, wm_error_t *err);
 
 // What the others are told of it, which they are where this rank is capable.
 void

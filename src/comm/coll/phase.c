@@ -14,7 +14,7 @@ move_of(const wm_native_run_t *run, const wm_move_t *move)
     const wm_said_t *said = wm_agree_said(native->gates, move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
-        .gaps = wm_said_gaps(said, index),
+        .gaps = run->gapped ? wm_said_gaps(said, index) : NULL,
         .origin = run->places[move->result][move->first],
         .from = move->from,
         .pattern = native->landing == NULL ? native->gaps : NULL,

@@ -5,7 +5,7 @@
 #ifndef WM_COMM_COLL_PHASE_H
 #define WM_COMM_COLL_PHASE_H
 
-#include "comm/coll/native.h"
+#include "comm/coll/native_run.h"
 
 // Whether gaps can be stepped over in all moves of the plan.
 bool

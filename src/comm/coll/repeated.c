@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/later.h"
 #include "comm/coll/reducible.h"
 #include "comm/comm/near.h"
 #include "comm/engine/engine.h"
@@ -16,9 +17,19 @@ typedef struct closing {
     struct closing *next;
     wm_comm_t *own;
     MPI_Comm handle;
+    wm_op_t *last; // that call, NULL: none
 } closing_t;
 
 static closing_t *all_closing; // engine lock
+
+// MPI's own calls are operations of no communicator, and those of some MPIs
+// fail where theirs is freed before they have ended.
+static bool
+is_used(const closing_t *closing)
+{
+    return (closing->last != NULL && !atomic_load(&closing->last->done))
+           || wm_drain_is_used(closing->own);
+}
 
 // Frees the handles of those whose calls have ended.
 static void
@@ -28,7 +39,7 @@ free_ended(void)
     wm_engine_lock();
     for (closing_t **link = &all_closing, *closing;
          (closing = *link) != NULL;) {
-        if (wm_drain_is_used(closing->own)) {
+        if (is_used(closing)) {
             link = &closing->next;
             continue;
         }
@@ -40,6 +51,8 @@ free_ended(void)
     while (ended != NULL) {
         closing_t *next = ended->next;
         MPI_Comm_free(&ended->handle);
+        if (ended->last != NULL)
+            wm_op_release(ended->last);
         free(ended);
         ended = next;
     }
@@ -89,6 +102,8 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
         return code;
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);
+    if (code == 0 && (*own)->whole->gates != NULL)
+        code = wm_later_repeat((*own)->whole, err);
     if (code == 0 && (always || (*own)->whole->gates != NULL)) {
         *handle = made;
         return 0;
@@ -98,12 +113,12 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
 }
 
 void
-wm_repeated_close(wm_comm_t *own, MPI_Comm handle)
+wm_repeated_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
 {
     closing_t *closing = malloc(sizeof *closing);
     if (closing == NULL)
         return; // it stays
-    *closing = (closing_t){.own = own, .handle = handle};
+    *closing = (closing_t){.own = own, .handle = handle, .last = last};
     wm_engine_lock();
     closing->next = all_closing;
     all_closing = closing;

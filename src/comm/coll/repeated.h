@@ -19,8 +19,9 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
                  int failed, bool always, wm_comm_t **own, MPI_Comm *handle,
                  wm_error_t *err);
 
-// By each rank when it likes. A call that is under way ends by itself.
+// By each rank when it likes. A call that is under way ends by itself: `last`
+// is it, or NULL; the reference is taken over.
 void
-wm_repeated_close(wm_comm_t *own, MPI_Comm handle);
+wm_repeated_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last);
 
 #endif

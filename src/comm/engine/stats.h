@@ -18,12 +18,13 @@
     X(self_bytes)                                                             \
     X(mpi_messages) /* received from MPI alone */                             \
     X(mpi_bytes)                                                              \
-    X(staged_bytes)       /* copied through host memory, either way */        \
-    X(handed_off_bytes)   /* copied into exportable memory first */           \
-    X(ipc_collectives)    /* collectives of GPU buffers, GPU to GPU */        \
-    X(fused_collectives)  /* of those, that shared a kernel with others */    \
-    X(staged_collectives) /* collectives of GPU buffers through the host */   \
-    X(staged_calls)       /* files, windows, packing: likewise */             \
+    X(staged_bytes)         /* copied through host memory, either way */      \
+    X(handed_off_bytes)     /* copied into exportable memory first */         \
+    X(ipc_collectives)      /* collectives of GPU buffers, GPU to GPU */      \
+    X(fused_collectives)    /* of those, that shared a kernel with others */  \
+    X(repeated_collectives) /* and persistent starts, as the one before */    \
+    X(staged_collectives)   /* collectives of GPU buffers through the host */ \
+    X(staged_calls)         /* files, windows, packing: likewise */           \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \

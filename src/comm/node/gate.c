@@ -22,6 +22,7 @@ struct wm_gates {
     struct {
         wm_gate_t *gate;
         wm_gate_hall_t *hall;
+        _Atomic uint32_t *reached; // steps, of all meetings
         uint32_t base;    // what it had reached before the first meeting
         uint32_t streams; // likewise, of streams
     } of[];
@@ -34,6 +35,13 @@ struct wm_gates {
 #define TOLD ((uint64_t)1 << 8)
 #define MPIS ((uint64_t)1 << 16)
 #define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
+
+static _Atomic uint32_t *
+reached_of(const wm_peer_t *peer, int index, int room)
+{
+    return room == 0 ? &peer->segment->reached[index]
+                     : &wm_hall_pointer(peer, index)->aside[room - 1];
+}
 
 // Those that all have closed are idle.
 static void
@@ -62,12 +70,13 @@ wm_gate_acquire(void)
     if (idle_count == 0 || !wm_hall_open(idle[idle_count - 1]))
         return place;
     place.index = idle[--idle_count];
-    wm_gate_hall_t *hall = wm_hall_pointer(wm_node_self(), place.index);
+    const wm_peer_t *self = wm_node_self();
+    wm_gate_hall_t *hall = wm_hall_pointer(self, place.index);
     for (int i = 0; i < WM_GATE_BOOK; ++i)
         atomic_store(&hall->book[i], 0);
-    atomic_store(&wm_node_self()->segment->gates[place.index].gone, 0);
+    atomic_store(&self->segment->gates[place.index].gone, 0);
     for (int room = 0; room < WM_GATE_ROOMS; ++room)
-        place.reached[room] = atomic_load(&hall->rooms[room].reached);
+        place.reached[room] = atomic_load(reached_of(self, place.index, room));
     return place;
 }
 
@@ -112,6 +121,7 @@ wm_gates_set(wm_gates_t *gates, int rank, const wm_peer_t *peer,
 {
     gates->of[rank].gate = &peer->segment->gates[place->index];
     gates->of[rank].hall = wm_hall_pointer(peer, place->index);
+    gates->of[rank].reached = reached_of(peer, place->index, gates->room);
     gates->of[rank].base = place->reached[gates->room];
 }
 
@@ -150,10 +160,19 @@ wm_gates_begin(wm_gates_t *gates)
 void
 wm_gates_reach(wm_gates_t *gates, int step)
 {
-    atomic_store_explicit(
-        &gates->of[gates->rank].hall->rooms[gates->room].reached,
-        gates->of[gates->rank].base + gates->steps + (uint32_t)step,
-        memory_order_release);
+    atomic_store_explicit(gates->of[gates->rank].reached,
+                          gates->of[gates->rank].base + gates->steps
+                              + (uint32_t)step,
+                          memory_order_release);
+}
+
+// How far a rank is from the beginning of this meeting.
+static int32_t
+steps_of(const wm_gates_t *gates, int rank)
+{
+    uint32_t reached = atomic_load_explicit(gates->of[rank].reached,
+                                            memory_order_acquire);
+    return (int32_t)(reached - gates->of[rank].base - gates->steps);
 }
 
 bool
@@ -163,22 +182,24 @@ wm_gates_have_reached(wm_gates_t *gates, int step)
         gates->step = step;
         gates->come = 0;
     }
-    for (; gates->come < gates->size; ++gates->come) {
-        uint32_t reached = atomic_load_explicit(
-            &gates->of[gates->come].hall->rooms[gates->room].reached,
-            memory_order_acquire);
-        uint32_t wanted = gates->of[gates->come].base + gates->steps
-                          + (uint32_t)step;
-        if ((int32_t)(reached - wanted) < 0)
-            return false;
-    }
-    return true;
+    while (gates->come < gates->size && steps_of(gates, gates->come) >= step)
+        ++gates->come;
+    return gates->come == gates->size;
+}
+
+bool
+wm_gates_any_has_reached(const wm_gates_t *gates, int step)
+{
+    int rank = 0;
+    while (rank < gates->size && steps_of(gates, rank) < step)
+        ++rank;
+    return rank < gates->size;
 }
 
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank)
 {
-    return gates->of[rank].hall->rooms[gates->room].said[turn(gates)];
+    return gates->of[rank].hall->said[gates->room][turn(gates)];
 }
 
 static _Atomic uint64_t *

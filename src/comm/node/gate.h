@@ -30,10 +30,9 @@ typedef struct {
 
 // Where ranks meet; streams read nothing of it.
 typedef struct {
-    struct {
-        _Alignas(64) _Atomic uint32_t reached;    // steps, of all meetings
-        _Alignas(64) char said[2][WM_GATE_BYTES]; // of this one, of the last
-    } rooms[WM_GATE_ROOMS];
+    // Steps of all meetings, in each room aside; the segment has room 0's.
+    _Alignas(64) _Atomic uint32_t aside[WM_GATE_ASIDE];
+    _Alignas(64) char said[WM_GATE_ROOMS][2][WM_GATE_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
 } wm_gate_hall_t;
@@ -88,17 +87,18 @@ wm_gates_rank(const wm_gates_t *gates);
 int
 wm_gates_size(const wm_gates_t *gates);
 
-// Begins the next meeting: where to say what is to be said.
+// Begins the next meeting: where to say what is to be said. We are so far: 0,
+// what we have said can be read.
 void *
 wm_gates_begin(wm_gates_t *gates);
-
-// We are so far: 0, what we have said can be read.
 void
 wm_gates_reach(wm_gates_t *gates, int step);
 
-// Whether all are.
+// Whether all are; whether any is, or has begun another meeting.
 bool
 wm_gates_have_reached(wm_gates_t *gates, int step);
+bool
+wm_gates_any_has_reached(const wm_gates_t *gates, int step);
 
 // What a rank has said.
 const void *

@@ -16,10 +16,11 @@ struct wm_mapping {
     uint64_t base; // over there
     int device;    // that sees it
     int users;
-    bool stale; // freed by its owner: closed when unused
+    int holders; // who know it while they do not use it
+    bool stale;  // freed by its owner: closed when unused
     size_t size;
     uint64_t used; // when last, for eviction
-    void *pointer;
+    void *pointer; // NULL: closed
 };
 
 static uint64_t clock_now;
@@ -36,7 +37,9 @@ close_now(wm_mapping_t **link)
     wm_stat_add(WM_STAT_mappings_closed, 1);
     wm_stat_add(WM_STAT_mappings_open, -1);
     wm_stat_add(WM_STAT_mapped_bytes, -(int64_t)mapping->size);
-    free(mapping);
+    mapping->pointer = NULL;
+    if (mapping->holders == 0)
+        free(mapping);
 }
 
 static void
@@ -211,6 +214,35 @@ wm_mapping_release(wm_mapping_t *mapping)
                 close_mapping(link);
                 return;
             }
+}
+
+void
+wm_mapping_rest(wm_mapping_t *mapping)
+{
+    ++mapping->holders;
+    wm_mapping_release(mapping);
+}
+
+bool
+wm_mapping_is_there(const wm_mapping_t *mapping)
+{
+    return mapping->pointer != NULL;
+}
+
+void
+wm_mapping_resume(wm_mapping_t *mapping)
+{
+    --mapping->holders;
+    ++mapping->users;
+    mapping->used = ++clock_now;
+    wm_stat_add(WM_STAT_mappings_hit, 1);
+}
+
+void
+wm_mapping_forget(wm_mapping_t *mapping)
+{
+    if (--mapping->holders == 0 && mapping->pointer == NULL)
+        free(mapping);
 }
 
 char *

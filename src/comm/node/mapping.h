@@ -29,6 +29,17 @@ wm_mapping_is_refused(int code, const wm_error_t *err);
 void
 wm_mapping_release(wm_mapping_t *mapping);
 
+// For who will use it again: it is released, and may be closed, but is known
+// until it is resumed, where it is there still, or forgotten.
+void
+wm_mapping_rest(wm_mapping_t *mapping);
+bool
+wm_mapping_is_there(const wm_mapping_t *mapping);
+void
+wm_mapping_resume(wm_mapping_t *mapping);
+void
+wm_mapping_forget(wm_mapping_t *mapping);
+
 // The place here.
 char *
 wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);

@@ -14,7 +14,7 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 16u
+#define WM_PROTOCOL 17u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -35,6 +35,9 @@ typedef struct {
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
     wm_gate_t gates[WM_GATES];
+    // How far this rank is in room 0 of each of its gates (gate.h): side by
+    // side, as who reads one reads several.
+    _Alignas(64) _Atomic uint32_t reached[WM_GATES];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \

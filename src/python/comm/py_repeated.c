@@ -22,11 +22,13 @@ typedef struct {
 } repeated_t;
 
 static void
-close_own(wm_comm_t *own, MPI_Comm handle)
+close_own(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
 {
     if (handle != MPI_COMM_NULL && !wm_is_child()
         && wm_engine_check(NULL) == 0)
-        WM_PY_UNLOCKED(wm_repeated_close(own, handle));
+        WM_PY_UNLOCKED(wm_repeated_close(own, handle, last));
+    else if (last != NULL)
+        WM_PY_UNLOCKED(wm_op_release(last));
 }
 
 static int
@@ -73,10 +75,13 @@ repeated_dealloc(PyObject *object)
     repeated_t *self = (repeated_t *)object;
     wm_comm_t *own = self->base.channel.comm;
     MPI_Comm handle = self->handle;
+    wm_op_t *last = self->base.request.op; // may be under way
+    if (last != NULL)
+        wm_op_retain(last);
     PyObject_GC_UnTrack(object);
     clear_own(self);
     wm_py_prequest_dealloc(object);
-    close_own(own, handle); // last: nothing refers to it now
+    close_own(own, handle, last); // nothing refers to it now
 }
 
 // 1: MPI's own is to be made on *on; 0; -1 with an exception.
@@ -163,7 +168,7 @@ repeated_free(PyObject *object, PyObject *unused)
     MPI_Comm handle = self->handle;
     self->handle = MPI_COMM_NULL;
     clear_own(self);
-    close_own(own, handle);
+    close_own(own, handle, NULL);
     return none;
 }
 
@@ -323,7 +328,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return 0;
     }
     if (code == 0)
-        close_own(own, handle);
+        close_own(own, handle, NULL);
     Py_XDECREF(taken);
     Py_XDECREF(names);
     Py_XDECREF(read);

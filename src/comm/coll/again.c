@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/again.h"
+
+#include "comm/coll/agree.h"
+#include "comm/coll/later_call.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+
+// Of a meeting in room 0: this start does not go the way of the last one.
+#define DIFFERS (WM_GATE_STEPS - 1)
+
+_Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
+
+static void
+tell(wm_gates_t *gates, bool alike)
+{
+    (void)wm_gates_begin(gates);
+    wm_said_t *mine = wm_agree_mine(gates);
+    if (mine->failed != 0) // else it stays where others have it at hand
+        mine->failed = 0;
+    wm_gates_reach(gates, alike ? 0 : DIFFERS);
+}
+
+bool
+wm_again_come(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    int ready = wm_native_is_ready(&call->part.native, &err);
+    *waits = ready == 0;
+    if (*waits)
+        return false;
+    if (ready < 0) {
+        call->agreed.code = ready;
+        (void)wm_later_op_fail(op, &err); // told with its end
+    }
+    tell(op->op.comm->gates, ready > 0);
+    call->state = WM_LATER_ALIKE;
+    return false;
+}
+
+bool
+wm_again_meet(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_native_t *native = &call->part.native;
+    wm_gates_t *gates = op->op.comm->gates;
+    wm_error_t err;
+    *waits = !wm_gates_have_reached(gates, 0);
+    if (*waits)
+        return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
+    // Further than that is who differed, had MPI do it, and has closed since.
+    if (wm_gates_any_has_reached(gates, DIFFERS)) { // as the first time
+        wm_native_unmap(&call->run);
+        wm_turn_take(&call->later->turns, &call->turn);
+        native->gates = wm_turns_room(op->op.comm, call->turn.number);
+        call->state = WM_LATER_AHEAD;
+        return false;
+    }
+    native->gates = gates;
+    wm_native_restart(&call->run);
+    wm_stat_add(WM_STAT_repeated_collectives, 1);
+    call->state = WM_LATER_FOLLOWING;
+    return false;
+}
+
+void
+wm_again_differ(wm_comm_t *comm)
+{
+    wm_again_t *again = &comm->later->again;
+    if (!again->went)
+        return;
+    wm_engine_lock();
+    tell(comm->gates, false);
+    again->went = false;
+    wm_engine_unlock();
+    wm_again_drop(again);
+}
+
+// Whether what others gave is there still, and it has begun.
+static bool
+resume(wm_later_op_t *op, const wm_buffer_t *kept)
+{
+    wm_again_t *again = &op->call->later->again;
+    bool waits;
+    if (!wm_native_resume(&op->call->run))
+        return false;
+    again->kept = NULL;
+    again->went = false; // until it has
+    op->kept = *kept;
+    op->call->state = WM_LATER_AGAIN;
+    wm_engine_add_lock_held(&op->op);
+    (void)wm_again_come(op, &waits);
+    return true;
+}
+
+static bool
+begin(wm_comm_t *comm, wm_later_call_t *call, const wm_buffer_t *kept,
+      wm_op_t **op)
+{
+    wm_error_t err; // of which the first time's way will tell
+    wm_later_op_t *made = wm_later_op_new(comm, call);
+    if (made == NULL)
+        return false;
+    bool begun = wm_part_reopen(&call->part, &err) == 0;
+    wm_engine_lock();
+    begun = begun && resume(made, kept);
+    wm_engine_unlock();
+    if (begun)
+        *op = &made->op;
+    else
+        wm_op_release(&made->op);
+    return begun;
+}
+
+bool
+wm_again_begin(wm_comm_t *comm, const wm_coll_t *asked,
+               const wm_buffer_t *kept, wm_op_t **op)
+{
+    wm_later_call_t *call = comm->later->again.kept;
+    if (!comm->later->again.went)
+        return false;
+    if (call != NULL && call->part.call == asked
+        && begin(comm, call, kept, op))
+        return true;
+    wm_again_differ(comm);
+    return false;
+}
+
+void
+wm_again_note(wm_later_call_t *call)
+{
+    wm_again_t *again = &call->later->again;
+    again->went = again->repeats && !call->run.gapped;
+}
+
+bool
+wm_again_keep(wm_later_call_t *call)
+{
+    wm_again_t *again = &call->later->again;
+    if (!again->went || !wm_native_rest(&call->run))
+        return false;
+    again->kept = call;
+    return true;
+}
+
+void
+wm_again_drop(wm_again_t *again)
+{
+    wm_engine_lock();
+    if (again->kept != NULL)
+        wm_later_call_free(again->kept);
+    again->kept = NULL;
+    wm_engine_unlock();
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The starts of one persistent collective. Where one went from GPU to GPU each
+// rank keeps its call, and of the next start the ranks tell by one word, in
+// room 0 of the gates, whether each goes the same way again: then they know
+// all the rest. Where one does not, all ask anew (later.h). Engine lock held,
+// except where told.
+#ifndef WM_COMM_COLL_AGAIN_H
+#define WM_COMM_COLL_AGAIN_H
+
+#include "comm/coll/coll.h"
+
+struct wm_later_call; // later_call.h
+struct wm_later_op;
+
+// Of a communicator; zeroed: its calls are no starts of a persistent one.
+typedef struct {
+    bool repeats;
+    // The last start went from GPU to GPU: on all ranks alike, so the next one
+    // begins with their words.
+    bool went;
+    struct wm_later_call *kept; // of that, if this rank can go so again
+} wm_again_t;
+
+// Begins a start: whether it goes the way of the last one, as far as this rank
+// goes, and has begun. The others are told where it does not. Lock not held.
+bool
+wm_again_begin(wm_comm_t *comm, const wm_coll_t *asked,
+               const wm_buffer_t *kept, wm_op_t **op);
+
+// The next start differs, as far as this rank goes, and the others wait to
+// hear it. Lock not held.
+void
+wm_again_differ(wm_comm_t *comm);
+
+// The steps of such a start (later_call.h): whether it has ended.
+bool
+wm_again_come(struct wm_later_op *op, bool *waits);
+bool
+wm_again_meet(struct wm_later_op *op, bool *waits);
+
+// A call ends, after its plan has been followed on all ranks.
+void
+wm_again_note(struct wm_later_call *call);
+
+// Then: whether it is kept.
+bool
+wm_again_keep(struct wm_later_call *call);
+
+// Lets go of what is kept. Lock not held.
+void
+wm_again_drop(wm_again_t *again);
+
+#endif

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/later_call.h"
+
+#include <string.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/spares.h"
+
+#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
+
+static wm_spares_t spares = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .bytes = sizeof(wm_later_call_t),
+};
+
+bool
+wm_later_op_fail(wm_later_op_t *op, const wm_error_t *err)
+{
+    wm_op_fail(&op->op, err);
+    return true;
+}
+
+bool
+wm_later_op_is_dead(wm_later_op_t *op, wm_error_t *err)
+{
+    return ++op->looks % LOOKS_FOR_DEAD == 0
+           && wm_failure_look_at_all(op->op.comm, err) < 0;
+}
+
+// Each of these: whether the call has ended; `state` tells how it goes on.
+
+bool
+wm_later_come_up(wm_later_op_t *op, bool *waits)
+{
+    wm_error_t err;
+    *waits = !wm_gates_ask(op->op.comm->aside[0], op->call->turn.number, true);
+    op->call->state = *waits ? WM_LATER_AHEAD : WM_LATER_ASKED;
+    return *waits && wm_later_op_is_dead(op, &err)
+           && wm_later_op_fail(op, &err);
+}
+
+static bool
+ask(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    wm_book_t who = wm_gates_who(op->op.comm->aside[0], call->turn.number);
+    *waits = who == WM_BOOK_OPEN;
+    if (*waits)
+        return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
+    call->state = who == WM_BOOK_GPUS ? WM_LATER_GPUS : WM_LATER_MPIS;
+    return false;
+}
+
+static bool
+say(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    *waits = !wm_turn_has_room(&call->turn);
+    if (*waits)
+        return false;
+    int ready = call->agreed.code < 0
+                    ? 1
+                    : wm_native_is_ready(&call->part.native, &err);
+    *waits = ready == 0;
+    if (*waits)
+        return false;
+    if (ready < 0) {
+        call->agreed.code = ready;
+        (void)wm_later_op_fail(op, &err); // told with its end
+    }
+    wm_agreement_say(op->op.comm, call->part.native.gates, &call->agreed);
+    call->state = WM_LATER_MEETING;
+    return false;
+}
+
+static bool
+meet(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_comm_t *comm = op->op.comm;
+    wm_part_t *part = &call->part;
+    wm_error_t err, wrong;
+    wm_gates_t *gates = part->native.gates;
+    *waits = !wm_gates_have_reached(gates, 0);
+    if (*waits)
+        return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
+    int code = wm_agreement_hear(comm, gates, &call->agreed, &err);
+    if (code == 0)
+        code = wm_part_compare(part, &err);
+    if (code < 0)
+        return wm_later_op_fail(op, &err);
+    if (!wm_part_plan(part, &call->plan, &wrong)) {
+        call->state = WM_LATER_MPIS;
+        return false;
+    }
+    wm_native_start(&call->run, &part->native, &call->plan, part->type,
+                    part->op, true, &wrong);
+    call->state = WM_LATER_FOLLOWING;
+    return false;
+}
+
+static bool
+follow(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    *waits = !wm_native_look(&call->run);
+    if (*waits && (call->run.moves || !wm_later_op_is_dead(op, &err)))
+        return false;
+    if (*waits)
+        return wm_later_op_fail(op, &err);
+    if (!wm_native_go_on(&call->run))
+        return false;
+    int code = wm_native_finish(&call->run, &err);
+    if (code > 0)
+        call->state = WM_LATER_MPIS;
+    if (code == 0)
+        wm_again_note(call);
+    return code < 0 ? wm_later_op_fail(op, &err) : code == 0;
+}
+
+static bool
+fetch(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_part_t *part = &call->part;
+    wm_error_t err;
+    *waits = !wm_turn_is_first(&call->turn);
+    int ready = *waits || op->op.error.code < 0
+                    ? 1
+                    : wm_native_is_ready(&part->native, &err);
+    if (*waits || (*waits = ready == 0))
+        return false;
+    int code = ready < 0 ? ready : op->op.error.code;
+    if (code == 0 && (code = wm_by_mpi_fetch(&call->by, part, &err)) < 0)
+        wm_by_mpi_end(&call->by);
+    if (code < 0) {
+        if (op->op.error.code == 0)
+            (void)wm_later_op_fail(op, &err); // told with its end
+        if (wm_by_mpi_spoil(&call->by, part, &err) < 0)
+            return true;
+    }
+    call->state = WM_LATER_FETCHING;
+    return false;
+}
+
+static bool
+post(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    int copied = wm_by_mpi_is_copied(&call->by, &err);
+    *waits = copied == 0;
+    if (*waits)
+        return false;
+    if (copied < 0)
+        (void)wm_later_op_fail(op,
+                               &err); // what is sent is spoilt, and it ends
+    if (wm_by_mpi_begin(&call->by, &err) < 0)
+        return wm_later_op_fail(op, &err);
+    wm_turn_pass(&call->turn);
+    call->state = WM_LATER_POSTED;
+    return false;
+}
+
+static bool
+test(wm_later_op_t *op, bool *waits)
+{
+    wm_later_call_t *call = op->call;
+    wm_error_t err;
+    int ended = wm_by_mpi_test(&call->by, &err);
+    *waits = ended == 0;
+    if (*waits)
+        return false;
+    if (ended < 0)
+        return wm_later_op_fail(op, &err);
+    if (op->op.error.code < 0)
+        return true;
+    call->state = WM_LATER_STORING;
+    return wm_by_mpi_store(&call->by, &err) < 0 && wm_later_op_fail(op, &err);
+}
+
+static bool
+store(wm_later_op_t *op, bool *waits)
+{
+    wm_error_t err;
+    int copied = wm_by_mpi_is_copied(&op->call->by, &err);
+    *waits = copied == 0;
+    return copied < 0 ? wm_later_op_fail(op, &err) : copied > 0;
+}
+
+static bool (*const steps[])(wm_later_op_t *op, bool *waits) = {
+    [WM_LATER_AGAIN] = wm_again_come,
+    [WM_LATER_ALIKE] = wm_again_meet,
+    [WM_LATER_AHEAD] = wm_later_come_up,
+    [WM_LATER_ASKED] = ask,
+    [WM_LATER_GPUS] = say,
+    [WM_LATER_MEETING] = meet,
+    [WM_LATER_FOLLOWING] = follow,
+    [WM_LATER_MPIS] = fetch,
+    [WM_LATER_FETCHING] = post,
+    [WM_LATER_POSTED] = test,
+    [WM_LATER_STORING] = store,
+};
+
+void
+wm_later_call_free(wm_later_call_t *call)
+{
+    if (call->run.native != NULL)
+        wm_native_unmap(&call->run);
+    wm_native_end(&call->part.native);
+    wm_spares_give(&spares, call);
+}
+
+static void
+end(wm_later_call_t *call)
+{
+    wm_turn_pass(&call->turn);
+    wm_by_mpi_end(&call->by);
+    if (!wm_again_keep(call))
+        wm_later_call_free(call);
+}
+
+static bool
+step(wm_op_t *base)
+{
+    wm_later_op_t *op = (wm_later_op_t *)base;
+    bool waits = false, ended = false;
+    while (!waits && !ended)
+        ended = steps[op->call->state](op, &waits);
+    if (ended) {
+        end(op->call);
+        op->call = NULL;
+    }
+    return ended;
+}
+
+static wm_asks_t
+asks(const wm_op_t *base)
+{
+    const wm_later_op_t *op = (const wm_later_op_t *)base;
+    return op->call != NULL && op->call->state == WM_LATER_POSTED
+               ? WM_ASKS_ALONE
+               : WM_ASKS_NOTHING;
+}
+
+static wm_buffer_t *
+buffer_of(wm_op_t *op)
+{
+    return &((wm_later_op_t *)op)->kept;
+}
+
+static const wm_op_kind_t kind = {
+    .step = step,
+    .asks = asks,
+    .buffer = buffer_of,
+};
+
+wm_later_call_t *
+wm_later_call_new(wm_later_t *later)
+{
+    wm_later_call_t *call = wm_spares_take(&spares);
+    if (call == NULL)
+        return NULL;
+    call->later = later;
+    call->run.native = NULL;
+    memset(&call->by, 0, sizeof call->by);
+    return call;
+}
+
+wm_later_op_t *
+wm_later_op_new(wm_comm_t *comm, wm_later_call_t *call)
+{
+    wm_later_op_t *op = wm_op_new(&kind, sizeof *op, comm);
+    if (op == NULL)
+        return NULL;
+    op->call = call;
+    call->turn.op = &op->op;
+    return op;
+}

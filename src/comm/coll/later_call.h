@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One nonblocking collective, from its beginning to its end: the states that
+// the engine steps it through (later.h, which begins it; again.h, of what is
+// persistent). Engine lock held, but where a call is made.
+#ifndef WM_COMM_COLL_LATER_CALL_H
+#define WM_COMM_COLL_LATER_CALL_H
+
+#include "comm/coll/again.h"
+#include "comm/coll/by_mpi.h"
+#include "comm/coll/native_run.h"
+#include "comm/coll/owed.h"
+#include "comm/coll/part.h"
+#include "comm/coll/turn.h"
+
+typedef enum {
+    WM_LATER_AGAIN,     // as the start before: what it sends is not ready
+    WM_LATER_ALIKE,     // for all to have told whether it does
+    WM_LATER_AHEAD,     // of others, so far that it cannot be asked
+    WM_LATER_ASKED,     // it is not known who does it
+    WM_LATER_GPUS,      // they do: it waits for its room, and until it's ready
+    WM_LATER_MEETING,   // for all to have said what they give
+    WM_LATER_FOLLOWING, // its plan
+    WM_LATER_MPIS,      // MPI does: it waits for its turn
+    WM_LATER_FETCHING,  // copies to the twins
+    WM_LATER_POSTED,    // with MPI
+    WM_LATER_STORING,   // copies back
+} wm_later_state_t;
+
+// Large: what a plan and a run hold is left as it is until there is one.
+typedef struct wm_later_call {
+    wm_turn_t turn; // first
+    wm_later_t *later;
+    wm_later_state_t state;
+    wm_part_t part;
+    wm_agreement_t agreed;
+    wm_plan_t plan;
+    wm_native_run_t run; // `native` NULL: none was started
+    wm_by_mpi_t by;
+} wm_later_call_t;
+
+typedef struct wm_later_op {
+    wm_op_t op;
+    wm_buffer_t kept; // the caller's memory
+    unsigned looks;
+    wm_later_call_t *call; // NULL once it has ended
+} wm_later_op_t;
+
+// Of a communicator.
+struct wm_later {
+    wm_turns_t turns;
+    wm_owed_t owed;
+    wm_again_t again;
+};
+
+// Without a part, which the caller opens; freed by free() until then. NULL
+// when memory is exhausted.
+wm_later_call_t *
+wm_later_call_new(wm_later_t *later);
+
+// And lets go of what others gave. Lock held, or not where nothing was begun.
+void
+wm_later_call_free(wm_later_call_t *call);
+
+// An operation of that call, or of one that was kept; NULL likewise.
+wm_later_op_t *
+wm_later_op_new(wm_comm_t *comm, wm_later_call_t *call);
+
+// Sets the error that it ends with, the first time; true.
+bool
+wm_later_op_fail(wm_later_op_t *op, const wm_error_t *err);
+
+// Now and then: whether a rank has died.
+bool
+wm_later_op_is_dead(wm_later_op_t *op, wm_error_t *err);
+
+// Its first step: whether it has ended. `waits`: nothing more can be done now.
+bool
+wm_later_come_up(wm_later_op_t *op, bool *waits);
+
+#endif

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/native_run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/coll/agree.h"
+#include "comm/coll/await.h"
+#include "comm/coll/phase.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+
+#define LOOKS 200 // at a stream, each of LOOK_TRIES
+#define LOOK_TRIES 4
+#define LOOKS_AT_WORDS 2000
+// A stream whose kernel tells its end is looked at but now and then: only
+// where that has failed it tells nothing.
+#define LOOKS_A_STREAM 128
+#define LOOKS_AT_ENDS 6400 // each of
+#define LOOKS_AT_ONCE 100  // by who has nothing else to do
+
+#define MOVED 2 // the step behind the first phase
+
+_Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
+
+static int
+map(wm_native_run_t *run, bool result, int rank)
+{
+    wm_native_t *native = run->native;
+    const wm_said_t *said = wm_agree_said(native->gates, rank);
+    const wm_place_t *place = result ? &said->receives : &said->sends;
+    wm_peer_t *peer = native->comm->peers[rank];
+    char **found = &run->places[result][rank];
+    if (rank == native->comm->rank)
+        *found = result ? native->target : native->source;
+    if (*found != NULL)
+        return 0;
+    wm_mapping_t **mapping = &run->mappings[result][rank];
+    int code = wm_mapping_reach(peer, place, native->device, mapping,
+                                &run->why);
+    if (code == 0)
+        *found = wm_mapping_at(*mapping, place);
+    return code;
+}
+
+static int
+map_all(wm_native_run_t *run)
+{
+    int code = 0;
+    for (int i = 0; i < run->plan->count; ++i) {
+        const wm_move_t *move = &run->plan->moves[i];
+        for (int k = 0; k < move->count && code == 0; ++k)
+            code = map(run, move->result, move->first + k);
+        for (int rank = 0; rank < run->native->comm->size && code == 0; ++rank)
+            if (wm_move_reaches(move, rank))
+                code = map(run, true, rank);
+    }
+    return code;
+}
+
+// Where some moves cannot step over the gaps of both sides.
+static int
+land(wm_native_run_t *run)
+{
+    return wm_phase_can_move(run)
+               ? 0
+               : wm_native_take_landing(run->native, &run->why);
+}
+
+// Before the first phase, and at the end of each, all tell how it goes.
+static int
+step_of(const wm_native_run_t *run)
+{
+    return MOVED + run->phase;
+}
+
+static void
+tell(wm_native_run_t *run)
+{
+    wm_gates_t *gates = run->native->gates;
+    wm_said_t *mine = wm_agree_mine(gates);
+    if (run->why.code < 0 && mine->failed == 0) {
+        mine->unmapped = run->unmapped;
+        mine->code = run->why.code;
+        mine->detail = run->why.detail;
+        snprintf(mine->text, sizeof mine->text, "%s", run->why.text);
+        mine->failed = (uint8_t)step_of(run);
+    }
+    wm_gates_reach(gates, step_of(run));
+}
+
+static void
+follow(wm_native_run_t *run)
+{
+    if (run->why.code == 0)
+        (void)!wm_phase_enqueue(run, &run->why);
+    if (!run->moves)
+        tell(run);
+}
+
+// Tells that all can go on for us, once nobody uses any more what others are
+// to write.
+static void
+allow(wm_native_run_t *run)
+{
+    wm_native_t *native = run->native;
+    bool idle = !run->plan->spreads || !native->into.opened
+                || native->into.settled;
+    if (!idle && run->why.code == 0)
+        (void)!wm_producer_idle(&native->into.producer, true, &idle,
+                                &run->why);
+    run->moves = !idle && run->why.code == 0;
+    if (!run->moves)
+        tell(run);
+}
+
+void
+wm_native_restart(wm_native_run_t *run)
+{
+    run->moves = run->tells = run->ended = false;
+    run->looks = 0;
+    run->phase = run->waits ? -1 : 0;
+    run->result = 0;
+    if (run->waits)
+        allow(run);
+    else
+        follow(run);
+}
+
+void
+wm_native_start(wm_native_run_t *run, wm_native_t *native,
+                const wm_plan_t *plan, wm_reduce_type_t type,
+                wm_reduce_op_t op, bool fuses, const wm_error_t *wrong)
+{
+    size_t ranks = (size_t)native->comm->size;
+    for (int i = 0; i < 2; ++i) {
+        memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
+        memset(run->places[i], 0, ranks * sizeof *run->places[i]);
+    }
+    run->rests = false;
+    run->native = native;
+    run->plan = plan;
+    run->type = type;
+    run->op = op;
+    run->fuses = fuses;
+    run->why.code = 0;
+    // Nothing is written before all can go on: but what is written once can
+    // be written again, where the host has what was sent, and by its owner.
+    run->waits = plan->phases > 1 || plan->spreads;
+    run->gapped = false;
+    for (int rank = 0; rank < native->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        run->waits |= said->overwrites;
+        run->gapped |= said->gaps != WM_SAID_DENSE;
+    }
+    run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
+    if (wrong->code < 0)
+        run->why = *wrong;
+    else if (!run->unmapped)
+        run->why.code = 0; // what was overcome is no error
+    wm_native_restart(run);
+}
+
+bool
+wm_native_look(wm_native_run_t *run)
+{
+    wm_error_t why;
+    if (!run->moves)
+        return wm_gates_have_reached(run->native->gates, step_of(run));
+    if (run->tells && wm_signal_is_set(&run->signal)) {
+        run->native->into.idle = true; // or as good as that
+        return true;
+    }
+    if (run->tells && ++run->looks % LOOKS_A_STREAM != 0)
+        return false;
+    int code = wm_access_look(&run->native->into, LOOK_TRIES, &why);
+    if (code < 0 && run->why.code == 0)
+        run->why = why;
+    return code != 0;
+}
+
+bool
+wm_native_go_on(wm_native_run_t *run)
+{
+    if (run->moves) {
+        run->moves = run->tells = false;
+        tell(run);
+        return false;
+    }
+    for (int rank = 0; rank < run->native->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+        if (said->failed != 0 && said->failed <= step_of(run))
+            run->result = 1; // by now, and on all ranks alike
+    }
+    run->ended = run->result != 0 || ++run->phase == run->plan->phases;
+    if (!run->ended)
+        follow(run);
+    return run->ended;
+}
+
+// The end, where a rank has failed: all raise, unless the host can serve.
+static int
+explain(const wm_native_run_t *run, wm_error_t *err)
+{
+    int failed = -1;
+    const wm_native_t *native = run->native;
+    for (int rank = 0; rank < native->comm->size; ++rank) {
+        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        if (said->failed != 0 && !said->unmapped)
+            failed = rank;
+    }
+    if (failed < 0)
+        return 1;
+    const wm_said_t *said = wm_agree_said(native->gates, failed);
+    if (run->why.code == 0 || failed != native->comm->rank)
+        return wm_error_set(err, said->code, said->detail,
+                            "%s failed in this collective: %.150s",
+                            wm_comm_name(native->comm, failed).text,
+                            said->text);
+    if (err != NULL)
+        *err = run->why;
+    return run->why.code;
+}
+
+// How a run holds what is mapped: used, or known alone.
+static void
+let_go(const wm_native_run_t *run, wm_mapping_t *mapping)
+{
+    if (run->rests)
+        wm_mapping_forget(mapping);
+    else
+        wm_mapping_release(mapping);
+}
+
+void
+wm_native_unmap(wm_native_run_t *run)
+{
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL) {
+                let_go(run, run->mappings[i][rank]);
+                run->mappings[i][rank] = NULL;
+            }
+}
+
+bool
+wm_native_rest(wm_native_run_t *run)
+{
+    if (run->gapped || !wm_native_close(run->native))
+        return false;
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                wm_mapping_rest(run->mappings[i][rank]);
+    run->rests = true;
+    return true;
+}
+
+bool
+wm_native_resume(wm_native_run_t *run)
+{
+    bool there = true;
+    for (int i = 0; i < 2; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                there = there && wm_mapping_is_there(run->mappings[i][rank]);
+    for (int i = 0; i < 2 && there; ++i)
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (run->mappings[i][rank] != NULL)
+                wm_mapping_resume(run->mappings[i][rank]);
+    run->rests = !there;
+    return there;
+}
+
+int
+wm_native_finish(const wm_native_run_t *run, wm_error_t *err)
+{
+    if (run->ended && run->result == 0)
+        wm_stat_add(WM_STAT_ipc_collectives, 1);
+    return run->result == 0 ? 0 : explain(run, err);
+}
+
+static int
+look(void *context, wm_error_t *err)
+{
+    wm_native_run_t *run = context;
+    (void)err;
+    for (int i = 0; run->tells && i < LOOKS_AT_ONCE; ++i)
+        if (wm_signal_is_set(&run->signal))
+            break;
+    return wm_native_look(run);
+}
+
+// Before it is waited for in the progress loop.
+static int
+looks_of(const wm_native_run_t *run)
+{
+    return run->tells ? LOOKS_AT_ENDS : run->moves ? LOOKS : LOOKS_AT_WORDS;
+}
+
+int
+wm_native_run(wm_native_t *native, const wm_plan_t *plan,
+              wm_reduce_type_t type, wm_reduce_op_t op,
+              const wm_error_t *wrong, wm_error_t *err)
+{
+    wm_native_run_t run;
+    int code;
+    wm_engine_lock();
+    wm_native_start(&run, native, plan, type, op, false, wrong);
+    wm_engine_unlock();
+    do
+        code = wm_coll_await(native->comm, look, &run, looks_of(&run), err);
+    while (code == 0 && !wm_native_go_on(&run));
+    wm_engine_lock();
+    wm_native_unmap(&run);
+    wm_engine_unlock();
+    int finished = wm_native_finish(&run, err);
+    return code < 0 ? code : finished;
+}
