@@ -6,12 +6,13 @@
 
 Such kernels serve where each rank has a GPU to itself: there short blocks go
 through boxes, longer ones through wide boxes and pipes, and lengths are drawn
-around all that one switches at; --points has them switch elsewhere, so that short
-blocks go the ways of long ones. A batch of calls is made blocking, on streams
-or in a graph which is replayed, on one of several communicators, and each
-byte of what was sent and received is verified, with what lies around it. All
-ranks make the same plan from the seed; which stream, which graph's pause and
-where in memory is each rank's own choice. A failure tells how to see it again.
+around all that one switches at; --points has them switch elsewhere, so that
+short blocks go the ways of long ones. A batch of calls is made blocking, on
+streams or in a graph which is replayed, on one of several communicators, and
+each byte of what was sent and received is verified, with what lies around it.
+All ranks make the same plan from the seed; which stream, which graph's pause
+and where in memory is each rank's own choice. A failure tells how to see it
+again.
 """
 
 import random

@@ -63,7 +63,6 @@ typedef struct {
     // A rank passes on, chunk by chunk: what it takes from one rank is what it
     // gives; what it reduces goes into the slots of one, not to `dst`.
     uint32_t from, onto; // WM_PIPES_NOBODY: it does not
-    uint64_t passed;     // bytes, alike on all ranks; 0 where nobody does
     uint32_t channels, steps;
     uint32_t slots, slot_bytes; // of a channel and rank, and of each
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
