@@ -175,9 +175,8 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
-// Whether an Allreduce of several ranks is one of as many blocks, each of
-// which one of them reduces and gives to all: so less comes to each, a little
-// later.
+// Whether what several ranks reduce is as many blocks, each of which one of
+// them reduces and gives on: less comes to each, a little later.
 static bool
 is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
