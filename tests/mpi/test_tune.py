@@ -100,13 +100,20 @@ PARTS = """
 
     import warpmpi as wm
 
-    for parts, number in (4000, 1), (3999, 2):
+    # Who folds: the root alone, or all but it, each a part.
+    root = MPI.COMM_WORLD.rank == 0
+    folds = "wm_pipes_move", "wm_pipes_float32"
+    for parts, number in (4000, root), (3999, not root):
         test_tune.force(lines=0, wide=0, parts=parts)
-        channel = wm.Comm(MPI.COMM_WORLD.Dup()).on(wm.Stream(wm.get_device()))
+        stream = wm.Stream(wm.get_device())
+        channel = wm.Comm(MPI.COMM_WORLD.Dup()).on(stream)
         a = wm.full(1000, MPI.COMM_WORLD.rank + 7, "float32")
+        b = wm.zeros(1000, "float32") if root else None
         channel.Bcast(a[:0])
-        named, _ = test_tune.kernels(lambda: channel.Bcast(a))
-        assert named == ["wm_pipes_move"] * number, named
+        named, _ = test_tune.kernels(lambda: channel.Reduce(a, b))
+        assert named == [folds[number]], named
+        channel.Bcast(a)
+        assert not root or (b.numpy() == 7 + 8 + 9).all()
         assert (a.numpy() == 7).all()
     print("right")
 """
