@@ -52,6 +52,13 @@ def test_host(build):
     run(build("host", "node/node", "engine/check"))
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"), [("plan", ["coll/plan"]), ("boxes", [])]
+)
+def test_all_ranks_count_alike(build, name, parts):
+    run(build(name, *parts))
+
+
 def test_a_channel_without_a_chunk_goes_on(tmp_path):
     program = str(tmp_path / "pipes")
     words = ["g++", "-std=c++17", "-pthread", f"-I{ROOT / 'src'}"]
