@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Parts of the third floor, tested from C without what is around them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,20 @@ def test_notices(build, case):
 
 def test_host(build):
     run(build("host", "node/node", "engine/check"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("plan", ["coll/plan"]), ("boxes", [])]
+)
+def test_all_ranks_count_alike(build, name, parts):
+    run(build(name, *parts))
+
+
+def test_a_channel_without_a_chunk_goes_on(tmp_path):
+    program = str(tmp_path / "pipes")
+    words = ["g++", "-std=c++17", "-pthread", f"-I{ROOT / 'src'}"]
+    words += [str(ROOT / "tests/c/pipes.cpp"), "-o", program]
+    if shutil.which(words[0]) is None:
+        pytest.skip("no C++ compiler")
+    subprocess.run(words, check=True)
+    run(program)

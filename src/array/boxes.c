@@ -49,12 +49,6 @@ static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 _Static_assert(sizeof(wm_boxes_params_t) <= 4096, "what a kernel is given");
 _Static_assert(sizeof(wm_boxes_head_t) <= WM_BOXES_HEAD, "before the boxes");
 
-#define AFTER(number) WM_BOXES_BEFORE(WM_BOXES_NEXT(WM_BOXES_NEXT(number)))
-_Static_assert(AFTER(7u) == 7 && AFTER(UINT32_MAX - 2) == UINT32_MAX - 2
-                   && AFTER(UINT32_MAX - 1) == UINT32_MAX - 1
-                   && WM_BOXES_NEXT(UINT32_MAX - 1) == 1,
-               "numbers come round");
-
 static size_t
 box_bytes(size_t nbytes, int size)
 {

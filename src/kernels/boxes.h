@@ -14,11 +14,12 @@
 #define WM_BOXES_RANKS 64
 #define WM_BOXES_FEW 8 // that a kernel is given; more are in memory
 
-// The number of the exchange after that one, and of the one two before it,
-// which wrote the same boxes: 0 is what a box holds that nobody has written,
-// and of two that follow each other one is odd.
-#define WM_BOXES_NEXT(number) ((number) == UINT32_MAX - 1 ? 1u : (number) + 1u)
-#define WM_BOXES_BEFORE(number) ((number) - ((number) > 2 ? 2u : 4u))
+// The number of the exchange after that one, and of the last but one before
+// it: odd and even ones take turns. 0 is what a box holds that nobody has
+// written, and with it the one before is left out.
+#define WM_BOXES_NEXT(number)                                                 \
+    ((number) + ((number) >= UINT32_MAX - 1 ? 3u : 1u))
+#define WM_BOXES_LAST_BUT_ONE(number) ((number) - ((number) <= 2 ? 4u : 2u))
 
 typedef struct {
     char *boxes;

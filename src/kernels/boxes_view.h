@@ -69,7 +69,7 @@ await_room(const wm_boxes_view &view, uint32_t to)
 {
     const wm_boxes_params_t &p = view.p;
     const uint32_t *done = &head_of(view, p.rank)->done[to];
-    const uint32_t before = WM_BOXES_BEFORE(view.number);
+    const uint32_t before = WM_BOXES_LAST_BUT_ONE(view.number);
     for (uint32_t looks = 1;; looks++) {
         if ((int32_t)(wm_load_system(done) - before) >= 0)
             return true;

@@ -353,7 +353,9 @@ template <typename rule_t> struct wm_piped_fold {
                 && await_chunk(p, channel, from, step) == nullptr)
                 return false;
         }
-        const bool passes = p.onto != WM_PIPES_NOBODY && part.nbytes > 0;
+        if (part.nbytes == 0) // and where it passes on there is no `dst`
+            return true;
+        const bool passes = p.onto != WM_PIPES_NOBODY;
         char *into = passes ? await_slot(p, channel, p.onto, step)
                             : p.dst + p.takes[0].at + part.at;
         if (into == nullptr)

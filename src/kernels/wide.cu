@@ -327,6 +327,8 @@ reduce_all_wide(rule_t rule, const wm_boxes_view &view)
         for (uint32_t base = mine.first; base < lines && goes_on;
              base += wide_at_once<rule_t> * mine.step)
             goes_on = reduce_wide<spreads>(rule, view, base, lane);
+    if (spreads && !goes_on) // nor do others, who wait for it
+        wm_give_up(view.p.word, view.p.done - 1);
 }
 
 WM_DEVICE void

@@ -64,6 +64,26 @@ def test_who_is_ahead_is_let_go(fresh, stream, wrong, ahead):
         channel.Allreduce(MPI.IN_PLACE, a)
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("name", ["Allreduce", "Reduce"])
+def test_who_has_a_part_for_others_is_let_go(fresh, stream, name):
+    """Of a vector whose parts each rank reduces, and gives to the others."""
+    channel = fresh.on(stream)
+    count = (3 << 18) // (4 * fresh.size) * 4 * fresh.size
+    a, b = wm.ones(count, "int32"), wm.zeros(count, "int32")
+    call = getattr(channel, name)
+    if fresh.rank != LAST:
+        call(a, b)
+    WORLD.Barrier()
+    if fresh.rank == LAST:
+        with contextlib.suppress(ValueError):
+            call(a[:20], b[:20])
+    WORLD.Barrier()
+    stream.synchronize()  # nobody hangs
+    with pytest.raises((RuntimeError, ValueError), match="differ"):
+        call(a, b)
+
+
 @pytest.mark.ranks(2)
 def test_a_request_tells_what_is_wrong_with_what_has_come(fresh, stream):
     channel = fresh.on(stream)

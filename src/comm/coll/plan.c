@@ -64,16 +64,17 @@ reduce_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
     plan->phases = 1;
 }
 
-// Each its part, then the others' parts out of their results.
+// Each its part, then the others' parts out of their results. Of two groups
+// both have the phases of the smaller one.
 static void
 reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
     wm_ranks_t group = facts->group;
+    int others = facts->sources.count;
     int index = facts->rank - group.first;
-    int apart = group.count < WM_PLAN_PHASES ? group.count : WM_PLAN_PHASES;
-    int phases = group.count == 1               ? 1
-                 : facts->nbytes >= APART_BYTES ? apart
-                                                : 2;
+    int least = group.count < others ? group.count : others;
+    int apart = least < WM_PLAN_PHASES ? least : WM_PLAN_PHASES;
+    int phases = least == 1 ? 1 : facts->nbytes >= APART_BYTES ? apart : 2;
     begin(plan);
     for (int i = 0; i < group.count; ++i) {
         int rank = group.first + (index + i) % group.count; // not all from one
