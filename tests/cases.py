@@ -37,6 +37,15 @@ def _of_near(ranks, value):
     return np.repeat(np.where(there, values, EMPTY), EACH)
 
 
+def on_device(values):
+    return kinds.make("device", values)
+
+
+def init(comm, name, case):
+    """The persistent collective of that name."""
+    return getattr(comm, name + "_init")(*case.args)
+
+
 class Case:
     """A call with sums, whose results are proportional to what is sent.
 

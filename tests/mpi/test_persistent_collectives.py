@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import NAMES, Case, takes_in_place
+from cases import NAMES, Case, init, on_device, takes_in_place
 from warpmpi._staging import collectives
 
 pytestmark = pytest.mark.skipif(
@@ -38,14 +38,6 @@ def comm(connected):
     ring = connected.Create_cart([connected.size], [connected.size > 2])
     yield ring
     ring.Free()
-
-
-def on_device(values):
-    return kinds.make("device", values)
-
-
-def init(comm, name, case):
-    return getattr(comm, name + "_init")(*case.args)
 
 
 def run(request, case, scale):

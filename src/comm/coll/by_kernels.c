@@ -149,10 +149,16 @@ give_one(const wm_laid_t *laid, wm_boxes_side_t *gives)
 }
 
 bool
+wm_by_kernels_keeps_one(const wm_laid_t *laid)
+{
+    return laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+}
+
+bool
 wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *gives,
                       wm_boxes_side_t *takes)
 {
-    bool one = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+    bool one = wm_by_kernels_keeps_one(laid);
     if (!laid->shape->reduces)
         return false;
     if (one)
@@ -182,11 +188,11 @@ is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
     size_t size = (size_t)laid->comm->size, nbytes = laid->out[0].nbytes;
     size_t once = (size - 1) * nbytes, twice = 2 * once / size;
-    bool moves = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
     size_t hops = laid->shape->rooted ? 3 : 2; // one more, which costs as much
     return (laid->call->kind == WM_CALL_ALLREDUCE
             || laid->call->kind == WM_CALL_REDUCE)
-           && !moves && nbytes % (size * BLOCK_ALIGN) == 0
+           && !wm_by_kernels_keeps_one(laid)
+           && nbytes % (size * BLOCK_ALIGN) == 0
            && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
            && nbytes <= exchange->points.wide
            && once > twice + hops * exchange->points.meeting;

@@ -79,6 +79,10 @@ void
 wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
                     wm_boxes_side_t *takes);
 
+// Whether of what is reduced only one rank's block matters.
+bool
+wm_by_kernels_keeps_one(const wm_laid_t *laid);
+
 // Whether what is taken is reduced; where only one rank's block matters, that
 // alone is given and taken.
 bool

@@ -153,7 +153,7 @@ wm_piped_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
 {
     run_t run = {exchange, laid, words};
     bool several = laid->comm->size > 2;
-    bool moved = laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
+    bool moved = wm_by_kernels_keeps_one(laid);
     if (several && laid->call->kind == WM_CALL_ALLREDUCE && !moved)
         return reduce_parts(&run, err);
     bool long_one = wm_laid_longest(laid) > exchange->points.parts;
