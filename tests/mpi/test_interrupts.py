@@ -40,7 +40,10 @@ def interrupt():
     timers = []
 
     def call(function, begun=lambda: True):
+        ready = threading.Event()
+
         def kill():
+            ready.wait()  # the thread is there before its starter is told so
             time.sleep(0.1)
             while not begun():  # a busy machine
                 time.sleep(0.01)
@@ -50,6 +53,7 @@ def interrupt():
         timers.append(timer)
         timer.start()
         with pytest.raises(Stopped):
+            ready.set()
             function()
 
     yield call
