@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Messages that their sender copies into the receiver's memory."""
 
+import os
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -90,16 +90,17 @@ def test_a_sender_who_has_gone_on_is_not_waited_for(comm, pair):
     if comm.rank > 1:
         return
     array = wm.zeros(500_000, "u1", device="cuda:0")
+    sender = pair.bcast(os.getpid())
     for _ in range(3):
         if comm.rank == 0:
             array.assign(np.full(500_000, 7, "u1"))
-            timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
-            timer.start()
             with pytest.raises(KeyboardInterrupt):
                 comm.Ssend(array, 1)
             pair.Barrier()
             pair.Barrier()
         else:
+            comm.Probe(0)  # its call has begun
+            os.kill(sender, signal.SIGINT)
             pair.Barrier()
             comm.Recv(array, 0)
             assert (array.numpy() == 7).all()
