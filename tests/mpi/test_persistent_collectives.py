@@ -101,6 +101,23 @@ def test_mpi_has_none(comm, name, host, monkeypatch):
     request.Free()
 
 
+def test_some_are_mpis(comm, monkeypatch):
+    """Begun in a row: the nonblocking ones that stand for them."""
+    monkeypatch.setattr(collectives, "lacks_persistent", lambda: True)
+    makers = [on_device, np.array, on_device, on_device, np.array, np.array]
+    cases = [Case(comm, "Allreduce", make) for make in makers]
+    requests = [init(comm, "Allreduce", case) for case in cases]
+    for scale in range(1, 4):
+        for case in cases:
+            case.prepare(scale)
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+        for case in cases:
+            case.check(scale)
+    for request in requests:
+        request.Free()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["device", "mixed"])
 @pytest.mark.parametrize("how", ["Start", "Startall", "stock"])
@@ -154,6 +171,28 @@ def test_beside_messages(comm):
         MPI.Request.Waitall(requests)
         case.check(scale)
         assert (kinds.values_of(into) == left).all()
+    for request in requests:
+        request.Free()
+
+
+def test_one_of_many_cannot_begin(comm):
+    """Those before it have begun, those behind it have not."""
+    makers = [on_device, np.array, on_device, on_device, on_device]
+    cases = [Case(comm, "Allreduce", make) for make in makers]
+    requests = [init(comm, "Allreduce", case) for case in cases]
+    twice = [*requests[:4], requests[2], requests[4]]
+    for scale in range(1, 4):
+        for case in cases:
+            case.prepare(scale)
+        with pytest.raises(MPI.Exception) as raised:
+            wm.Prequest.Startall(twice)
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+        wm.Request.Waitall(requests)
+        for case in cases[:4]:
+            case.check(scale)
+        with pytest.raises(AssertionError):
+            cases[4].check(scale)
+        run(requests[4], cases[4], scale)
     for request in requests:
         request.Free()
 

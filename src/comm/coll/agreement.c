@@ -94,7 +94,7 @@ fill(const wm_comm_t *comm, const wm_agreement_t *agreement, int64_t *most)
     bool capable = native != NULL && native->capable;
     most[FAILED] = agreement->code < 0 ? comm->rank + 1 : 0;
     most[STAGES] = agreement->stages;
-    most[BUSY] = wm_engine_is_active();
+    most[BUSY] = wm_engine_active() > 0;
     most[COUNT] = count;
     most[MINUS_COUNT] = -count;
     most[KIND] = kind;

@@ -7,8 +7,10 @@
 #include "comm/coll/later_call.h"
 #include "comm/engine/engine.h"
 
-// Calls begun one after the other, before those with a room are seen to.
+// Calls begun one after the other, before those with a room are seen to: more
+// where many are under way, as each of them is looked at.
 #define BEGUN_WITHOUT_STEPS 8
+#define ACTIVE_A_BEGUN 4
 
 static wm_later_t *
 later_of(wm_comm_t *comm)
@@ -131,8 +133,11 @@ static void
 see_to_others(void)
 {
     static _Atomic unsigned begun;
-    if (++begun % BEGUN_WITHOUT_STEPS == 0)
+    unsigned active = (unsigned)wm_engine_active();
+    if (++begun >= BEGUN_WITHOUT_STEPS + active / ACTIVE_A_BEGUN) {
+        begun = 0;
         wm_engine_poll();
+    }
     wm_engine_notify();
 }
 

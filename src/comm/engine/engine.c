@@ -301,10 +301,10 @@ wm_engine_peer_died(const wm_peer_t *peer)
             op->kind->peer_died(op, peer);
 }
 
-bool
-wm_engine_is_active(void)
+int
+wm_engine_active(void)
 {
-    return atomic_load(&active) > 0;
+    return atomic_load(&active);
 }
 
 bool

@@ -52,9 +52,9 @@ wm_engine_remove_lock_held(wm_op_t *op);
 void
 wm_engine_peer_died(const wm_peer_t *peer);
 
-// Whether anything is under way; any thread.
-bool
-wm_engine_is_active(void);
+// How many operations are under way; any thread.
+int
+wm_engine_active(void);
 
 // Whether this is the progress thread, which must wait for no device: of what
 // the program's streams may be waiting for it knows nothing.

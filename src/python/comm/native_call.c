@@ -3,6 +3,7 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
+#include "comm/engine/request.h"
 #include "comm/engine/spares.h"
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
@@ -72,30 +73,15 @@ wm_py_native_refused(PyObject *self, bool begins)
     PyErr_Restore(kind, value, trace);
 }
 
-// Gives an operation a request, which keeps something; or raises what it
-// failed with.
-typedef struct {
-    wm_message_t message;
-    wm_buffer_t buffer;
-} kept_t;
-
-static int
-take_kept(PyObject *object, kept_t *kept)
-{
-    if (wm_py_message_parse_typed(Py_None, true, "buf", &kept->message) < 0)
-        return -1;
-    wm_py_message_keep(&kept->message, object);
-    kept->buffer = wm_py_message_take(&kept->message);
-    return 0;
-}
-
+// The request of a call that was begun, which keeps something; or raises what
+// it failed with.
 static PyObject *
-request_of(kept_t *kept, int code, wm_op_t *op, const wm_error_t *err)
+request_of(wm_message_t *kept, int code, wm_op_t *op, MPI_Request handle,
+           const wm_error_t *err)
 {
     if (code == 0)
-        return wm_py_request_new(op, MPI_REQUEST_NULL, &kept->message);
-    wm_buffer_release(&kept->buffer);
-    wm_py_message_release(&kept->message);
+        return wm_py_request_new(op, handle, kept);
+    wm_py_message_release(kept);
     return code < 0 ? wm_py_raise(err) : NULL;
 }
 
@@ -103,16 +89,19 @@ static PyObject *
 begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
                 PyObject *object)
 {
-    kept_t kept;
+    wm_message_t kept;
     wm_error_t err;
     wm_op_t *op;
     int code;
-    if (take_kept(object, &kept) < 0)
+    if (wm_py_message_of_none(object, &kept) < 0)
         return NULL;
+    wm_buffer_t buffer = wm_py_message_take(&kept);
     WM_PY_UNLOCKED(code = wm_lockstep_begin(channel->comm, call,
                                             channel->device, channel->stream,
-                                            &kept.buffer, &op, &err));
-    return request_of(&kept, code, op, &err);
+                                            &buffer, &op, &err));
+    if (code != 0)
+        wm_buffer_release(&buffer);
+    return request_of(&kept, code, op, MPI_REQUEST_NULL, &err);
 }
 
 static const char asked_name[] = "warpmpi.asked";
@@ -161,18 +150,42 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
     return capsule;
 }
 
-// MPI's own is to be made there, after those that were begun before.
-static int
-decline(wm_comm_t *comm, PyObject **result)
+PyObject *
+wm_py_native_mpis(const wm_comm_t *comm)
+{
+    return wm_py_mpi_comm_new(comm->owner->data);
+}
+
+PyObject *
+wm_py_native_decline(wm_comm_t *comm)
 {
     wm_error_t err;
     int code;
     WM_PY_UNLOCKED(code = wm_later_decline(comm, &err));
+    return code < 0 ? wm_py_raise(&err) : wm_py_native_mpis(comm);
+}
+
+int
+wm_py_native_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
+                   wm_op_t **op, MPI_Request *request, wm_error_t *err)
+{
+    int code = wm_later_begin(comm, call, kept, op, err);
+    if (code != 0) {
+        wm_buffer_release(kept);
+        return code;
+    }
+    *request = MPI_REQUEST_NULL;
+    code = wm_request_start(*op, request, err);
     if (code < 0)
-        wm_py_raise(&err);
-    else
-        *result = wm_py_mpi_comm_new(comm->owner->data);
-    return code < 0 || *result == NULL ? -1 : 1;
+        wm_op_release(*op); // it ends by itself
+    return code;
+}
+
+static int
+decline(wm_comm_t *comm, PyObject **result)
+{
+    *result = wm_py_native_decline(comm);
+    return *result == NULL ? -1 : 1;
 }
 
 int
@@ -181,10 +194,10 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    PyObject **result)
 {
     wm_channel_t channel;
+    MPI_Request handle;
+    wm_message_t kept;
     wm_error_t err;
-    kept_t kept;
     wm_op_t *op;
-    int code;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
         return 2;
@@ -193,7 +206,7 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (!wm_later_is_asked(comm))
         return 2;
     if (is_awaited(comm, true)) {
-        *result = wm_py_mpi_comm_new(comm->owner->data);
+        *result = wm_py_native_mpis(comm);
         return *result == NULL ? -1 : 1;
     }
     if (wm_py_asked_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
@@ -203,42 +216,18 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Clear(); // MPI, or mpi4py, will say it
         return decline(comm, result);
     }
-    code = take_kept(capsule, &kept);
-    wm_py_asked_t *asked = wm_py_native_asked(capsule);
+    int code = wm_py_message_of_none(capsule, &kept);
+    const wm_coll_t *call = &wm_py_native_asked(capsule)->call;
     Py_DECREF(capsule);
     if (code < 0)
         return -1;
+    wm_buffer_t buffer = wm_py_message_take(&kept);
     WM_PY_UNLOCKED(
-        code = wm_later_begin(comm, &asked->call, &kept.buffer, &op, &err));
-    *result = request_of(&kept, code, op, &err);
+        code = wm_py_native_start(comm, call, &buffer, &op, &handle, &err));
+    *result = request_of(&kept, code, op, handle, &err);
     if (code > 0)
-        *result = wm_py_mpi_comm_new(comm->owner->data);
+        *result = wm_py_native_mpis(comm);
     return *result == NULL ? -1 : code;
-}
-
-int
-wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
-                   PyObject **on)
-{
-    wm_error_t err;
-    kept_t kept;
-    int code;
-    if (read == NULL || wm_py_asked_refresh(wm_py_native_asked(read)) < 0) {
-        PyErr_Clear(); // MPI, or mpi4py, will say it
-        return decline(comm, on);
-    }
-    if (take_kept(read, &kept) < 0)
-        return -1;
-    const wm_coll_t *call = &wm_py_native_asked(read)->call;
-    WM_PY_UNLOCKED(code = wm_later_begin(comm, call, &kept.buffer, op, &err));
-    if (code != 0)
-        wm_buffer_release(&kept.buffer);
-    wm_py_message_release(&kept.message);
-    if (code < 0)
-        wm_py_raise(&err);
-    if (code > 0 && (*on = wm_py_mpi_comm_new(comm->owner->data)) == NULL)
-        return -1;
-    return code;
 }
 
 static PyObject *

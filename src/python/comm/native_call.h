@@ -37,12 +37,20 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
 wm_py_asked_t *
 wm_py_native_asked(PyObject *read);
 
-// Begins what was read (NULL: nothing was) once more, with its arrays' present
-// producers. 0: *op; 1: MPI's own is to be made on *on, a communicator; -1
-// with an exception.
-int
-wm_py_native_again(wm_comm_t *comm, PyObject *read, wm_op_t **op,
-                   PyObject **on);
+// GIL not held: begins a call, and gives it an MPI request. `kept` is taken
+// over. 0; 1 where MPI's own is to be made now; or an error.
+WM_MUST_CHECK int
+wm_py_native_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
+                   wm_op_t **op, MPI_Request *request, wm_error_t *err);
+
+// The communicator that MPI's own is to be made on, where it is; NULL with an
+// exception.
+PyObject *
+wm_py_native_mpis(const wm_comm_t *comm);
+
+// It, after all that were begun before, of arguments that MPI is to read.
+PyObject *
+wm_py_native_decline(wm_comm_t *comm);
 
 // Of comm.on(stream): gives it, or a barrier, to the stream, and returns None,
 // or, where it `begins`, a request. NULL with an exception.

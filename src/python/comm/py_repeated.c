@@ -9,6 +9,7 @@
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
+#include "python/message/owner.h"
 #include "python/request/prequest.h"
 
 #define MOST 8 // arguments, with what comes before them
@@ -20,6 +21,12 @@ typedef struct {
     PyObject *again; // by which MPI does
     PyObject *args, *names;
 } repeated_t;
+
+static wm_comm_t *
+comm_of(const repeated_t *self)
+{
+    return self->base.channel.comm->whole;
+}
 
 static void
 close_own(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
@@ -37,8 +44,8 @@ repeated_traverse(PyObject *object, visitproc visit, void *arg)
     repeated_t *self = (repeated_t *)object;
     Py_VISIT(self->again);
     Py_VISIT(self->args);
-    // A call under way has it, too.
-    if (self->read != NULL && Py_REFCNT(self->read) == 1) {
+    if (self->read != NULL
+        && wm_py_owner_is_alone(&self->base.message.buffer)) {
         const wm_py_asked_t *asked = wm_py_native_asked(self->read);
         const wm_side_t *sides[] = {&asked->sent, &asked->received};
         for (int i = 0; i < 2; ++i) {
@@ -84,30 +91,6 @@ repeated_dealloc(PyObject *object)
     close_own(own, handle, last); // nothing refers to it now
 }
 
-// 1: MPI's own is to be made on *on; 0; -1 with an exception.
-static int
-begin(repeated_t *self, PyObject **on)
-{
-    wm_request_t *request = &self->base.request;
-    wm_comm_t *own = self->base.channel.comm;
-    wm_error_t err;
-    wm_op_t *op;
-    if (!wm_later_is_asked(own->whole)) {
-        *on = wm_py_mpi_comm_new(self->handle);
-        return *on != NULL ? 1 : -1;
-    }
-    int code = wm_py_native_again(own->whole, self->read, &op, on);
-    if (code != 0)
-        return code;
-    if (wm_py_request_start(op, &request->base.ob_mpi, &err) < 0) {
-        wm_op_release(op); // it ends by itself
-        wm_py_raise(&err);
-        return -1;
-    }
-    request->op = op;
-    return 0;
-}
-
 // With what was given: by a request, or None to check it alone.
 static int
 ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
@@ -124,6 +107,103 @@ ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
     return none != NULL ? 0 : -1;
 }
 
+// Prepares one to go from GPU to GPU: 0; 1 where it goes by MPI; -1 with an
+// exception.
+static int
+prepare(repeated_t *self, wm_buffer_t *kept)
+{
+    if (wm_py_prequest_prepare(&self->base) < 0)
+        return -1;
+    if (self->read == NULL || !wm_later_is_asked(comm_of(self)))
+        return 1;
+    if (wm_py_asked_refresh(wm_py_native_asked(self->read)) < 0) {
+        PyErr_Clear(); // MPI, or mpi4py, will say it
+        return 1;
+    }
+    int code = wm_py_prequest_again(&self->base, kept);
+    self->base.starting = code == 0;
+    return code;
+}
+
+// By MPI, whose ranks have `met` in it already, or have not.
+static int
+begin_by_mpi(repeated_t *self, bool met)
+{
+    wm_comm_t *comm = comm_of(self);
+    PyObject *on = !wm_later_is_asked(comm) ? wm_py_mpi_comm_new(self->handle)
+                   : met                    ? wm_py_native_mpis(comm)
+                                            : wm_py_native_decline(comm);
+    int code = on != NULL ? ask_mpi(self->again, (PyObject *)self, on,
+                                    self->args, self->names)
+                          : -1;
+    Py_XDECREF(on);
+    return code;
+}
+
+// Without the GIL: begins what is prepared, and returns how many; of the next
+// *code tells.
+static int
+begin(wm_prequest_t **requests, wm_buffer_t *kept, int count, wm_op_t **ops,
+      MPI_Request *handles, int *code, wm_error_t *err)
+{
+    for (int i = 0; i < count; ++i) {
+        repeated_t *self = (repeated_t *)requests[i];
+        *code = wm_py_native_start(comm_of(self),
+                                   &wm_py_native_asked(self->read)->call,
+                                   &kept[i], &ops[i], &handles[i], err);
+        if (*code != 0) {
+            while (++i < count)
+                wm_buffer_release(&kept[i]);
+            return i;
+        }
+    }
+    return count;
+}
+
+// The first one, and those behind it that go from GPU to GPU as well: how
+// many, or -1 with an exception.
+static int
+start_some(wm_prequest_t **requests, int count)
+{
+    wm_buffer_t kept[WM_PY_AT_ONCE];
+    wm_op_t *ops[WM_PY_AT_ONCE];
+    MPI_Request handles[WM_PY_AT_ONCE];
+    wm_error_t err;
+    int ready = 0, begun = 0, code = 0;
+    while (ready < count
+           && (code = prepare((repeated_t *)requests[ready], &kept[ready]))
+                  == 0)
+        ++ready;
+    bool met = ready > 0;
+    if (met) { // the next one comes first in its own turn
+        if (code > 0)
+            requests[ready]->starting = false;
+        PyErr_Clear();
+        WM_PY_UNLOCKED(
+            begun = begin(requests, kept, ready, ops, handles, &code, &err));
+        if (code < 0)
+            wm_py_raise(&err);
+    }
+    for (int i = 0; i < begun; ++i) {
+        requests[i]->request.op = ops[i];
+        requests[i]->request.base.ob_mpi = handles[i];
+    }
+    if (code > 0)
+        code = begin_by_mpi((repeated_t *)requests[begun++], met);
+    for (int i = 0; i < begun || i < ready; ++i)
+        requests[i]->starting = false;
+    return code < 0 ? -1 : begun;
+}
+
+static int
+start(wm_prequest_t **requests, int count)
+{
+    int some = 0;
+    for (int i = 0; i < count && some >= 0; i += some)
+        some = start_some(requests + i, count - i);
+    return some < 0 ? -1 : 0;
+}
+
 PyDoc_STRVAR(
     start_doc,
     "Start($self, /)\n--\n\n"
@@ -135,16 +215,8 @@ PyDoc_STRVAR(
 static PyObject *
 repeated_start(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    repeated_t *self = (repeated_t *)object;
-    PyObject *on = NULL;
-    if (wm_py_prequest_prepare(&self->base) < 0)
-        return NULL;
-    int code = begin(self, &on);
-    if (code > 0)
-        code = ask_mpi(self->again, object, on, self->args, self->names);
-    Py_XDECREF(on);
-    self->base.starting = false;
-    return code == 0 ? Py_NewRef(Py_None) : NULL;
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(free_doc, "Free($self, /)\n--\n\n"
@@ -243,16 +315,20 @@ are_lacking(void)
 }
 
 static PyObject *
-new_request(PyObject *comm, wm_comm_t *own)
+new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
 {
     wm_channel_t channel = {.comm = own, .device = -1};
     wm_envelope_t envelope = wm_py_channel_envelope(&channel, MPI_PROC_NULL, 0,
                                                     false);
-    wm_message_t message;
-    if (wm_py_message_parse_typed(Py_None, true, "buf", &message) < 0)
+    wm_message_t message; // which each start's operation has, too
+    if (wm_py_message_of_none(read, &message) < 0)
         return NULL;
-    return wm_py_prequest_new(wm_py_state->repeated_type, comm, &channel,
-                              Py_None, false, &envelope, &message);
+    PyObject *self = wm_py_prequest_new(wm_py_state->repeated_type, comm,
+                                        &channel, Py_None, false, &envelope,
+                                        &message);
+    if (self != NULL)
+        ((wm_prequest_t *)self)->start = start;
+    return self;
 }
 
 int
@@ -317,7 +393,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
                      wm_call_name(kind));
     else if (code == 0)
-        made = (repeated_t *)new_request(self, own);
+        made = (repeated_t *)new_request(self, own, read);
     if (made != NULL) {
         made->handle = handle;
         made->again = Py_NewRef(again);

@@ -86,12 +86,18 @@ wm_py_owner_release(void *argument)
     pthread_mutex_unlock(&lock);
 }
 
+bool
+wm_py_owner_is_alone(const wm_buffer_t *buffer)
+{
+    return buffer->release == wm_py_owner_release
+           && atomic_load(&((const wm_owner_t *)buffer->owner)->uses) == 1;
+}
+
 int
 wm_py_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg)
 {
     const wm_owner_t *owner = buffer->owner;
-    if (buffer->release != wm_py_owner_release
-        || atomic_load(&owner->uses) > 1)
+    if (!wm_py_owner_is_alone(buffer))
         return 0;
     if (owner->viewed)
         Py_VISIT(wm_py_view_object(owner->view.release, owner->view.owner));

@@ -33,8 +33,11 @@ wm_py_owner_release(void *owner);
 void
 wm_py_owner_release_waiting(void);
 
-// For the collector: visits what a buffer of ours alone keeps; nothing where
-// an operation uses it, too.
+// Whether a buffer of ours is used by no operation.
+bool
+wm_py_owner_is_alone(const wm_buffer_t *buffer);
+
+// For the collector: visits what such a buffer keeps; nothing else.
 int
 wm_py_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg);
 

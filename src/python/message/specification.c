@@ -400,6 +400,17 @@ look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
 }
 
 static int
+make_empty(wm_message_t *message)
+{
+    wm_owner_t *owner = wm_py_owner_new();
+    *message = (wm_message_t){.type = MPI_BYTE, .size = 1, .extent = 1};
+    message->buffer.owner = owner;
+    message->buffer.release = wm_py_owner_release;
+    message->buffer.memory.device = -1;
+    return owner != NULL ? 0 : -1;
+}
+
+static int
 parse(PyObject *object, bool writable, wm_with_gaps_t taken,
       const char *argument, wm_message_t *message)
 {
@@ -421,13 +432,9 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
                      "%s: give the array itself, not MPI.IN_PLACE", argument);
         return -1;
     }
-    wm_owner_t *owner = wm_py_owner_new();
-    if (owner == NULL)
+    if (make_empty(message) < 0)
         return -1;
-    *message = (wm_message_t){.type = MPI_BYTE, .size = 1};
-    message->buffer.owner = owner;
-    message->buffer.release = wm_py_owner_release;
-    message->buffer.memory.device = -1;
+    wm_owner_t *owner = message->buffer.owner;
     size_t length = 0;
     bool nothing = parts.array == Py_None || is_nothing(&parts);
     if (!nothing && wm_py_mpi_is_bottom(parts.array)) {
@@ -524,11 +531,20 @@ wm_py_message_again(PyObject *array, const char *argument,
     return 0;
 }
 
+int
+wm_py_message_of_none(PyObject *keep, wm_message_t *message)
+{
+    if (make_empty(message) < 0)
+        return -1;
+    wm_py_message_keep(message, keep);
+    return 0;
+}
+
 void
 wm_py_message_keep(wm_message_t *message, PyObject *object)
 {
     wm_owner_t *owner = message->buffer.owner;
-    Py_XSETREF(owner->keep, Py_NewRef(object));
+    Py_XSETREF(owner->keep, Py_XNewRef(object));
 }
 
 int

@@ -73,6 +73,10 @@ int
 wm_py_message_again(PyObject *array, const char *argument,
                     const wm_message_t *message, wm_buffer_t *buffer);
 
+// A message of no memory: what an operation has that keeps an object alone.
+int
+wm_py_message_of_none(PyObject *keep, wm_message_t *message);
+
 // Another object that is kept as long as the memory.
 void
 wm_py_message_keep(wm_message_t *message, PyObject *object);

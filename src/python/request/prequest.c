@@ -4,7 +4,7 @@
 #include "comm/engine/request.h"
 #include "python/request/requests.h"
 
-#define AT_ONCE 64 // requests begun without the GIL in one go
+static wm_py_start_t start;
 
 PyObject *
 wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
@@ -28,6 +28,7 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
     self->message = *message;
     self->envelope = *envelope;
     self->receives = receives;
+    self->start = type == wm_py_state->prequest_type ? start : NULL;
     return (PyObject *)self;
 }
 
@@ -38,6 +39,7 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         type, args, kwargs);
     if (self != NULL) {
         self->comm = self->array = NULL;
+        self->start = NULL;
         self->message = (wm_message_t){0};
     }
     return (PyObject *)self;
@@ -141,13 +143,12 @@ begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
     return count;
 }
 
-// 0, or -1 with an exception: those before the one that failed have begun.
 static int
 start(wm_prequest_t **requests, int count)
 {
-    wm_buffer_t buffers[AT_ONCE];
-    wm_op_t *ops[AT_ONCE];
-    MPI_Request handles[AT_ONCE];
+    wm_buffer_t buffers[WM_PY_AT_ONCE];
+    wm_op_t *ops[WM_PY_AT_ONCE];
+    MPI_Request handles[WM_PY_AT_ONCE];
     wm_error_t err;
     int prepared = 0, begun, code = 0;
     bool taken = true;
@@ -219,9 +220,26 @@ prequest_start(PyObject *object, PyObject *Py_UNUSED(unused))
 PyDoc_STRVAR(
     prequest_startall_doc,
     "Startall($type, requests, /)\n--\n\n"
-    "Begin the messages of persistent requests together: short ones share\n"
-    "a kernel. Those of MPI's own may be among them. Raises what Start\n"
-    "raises: those before have begun then.");
+    "Begin the messages and collectives of persistent requests together:\n"
+    "short ones share a kernel. Those of MPI's own may be among them.\n"
+    "Raises what Start raises: those before have begun then.");
+
+static wm_py_start_t *
+start_of(PyObject *object)
+{
+    return PyObject_TypeCheck(object, wm_py_state->prequest_type)
+               ? ((wm_prequest_t *)object)->start
+               : NULL;
+}
+
+// What others derive from it, and what is MPI's own.
+static int
+start_alone(PyObject *object)
+{
+    PyObject *none = PyObject_CallMethod(object, "Start", NULL);
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
+}
 
 static PyObject *
 prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
@@ -240,21 +258,14 @@ prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
                          Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
             code = -1;
         }
-    // Runs of ours together; others, MPI's own and those of collectives
-    // (derived in Python) among them, by their Start.
     for (Py_ssize_t i = 0, run; i < count && code == 0; i += run) {
         PyObject **items = ((PyTupleObject *)list)->ob_item + i;
-        for (run = 0; run < AT_ONCE && i + run < count
-                      && Py_TYPE(items[run]) == wm_py_state->prequest_type;)
+        wm_py_start_t *begins = start_of(items[0]);
+        for (run = 1; begins != NULL && run < WM_PY_AT_ONCE && i + run < count
+                      && start_of(items[run]) == begins;)
             ++run;
-        if (run > 0) {
-            code = start((wm_prequest_t **)items, (int)run);
-            continue;
-        }
-        PyObject *none = PyObject_CallMethod(items[0], "Start", NULL);
-        code = none != NULL ? 0 : -1;
-        Py_XDECREF(none);
-        run = 1;
+        code = begins != NULL ? begins((wm_prequest_t **)items, (int)run)
+                              : start_alone(items[0]);
     }
     Py_DECREF(list);
     return code < 0 ? NULL : Py_NewRef(Py_None);

@@ -7,7 +7,16 @@
 #include "python/message/channel.h"
 #include "python/request/py_request.h"
 
-typedef struct {
+#define WM_PY_AT_ONCE 64 // requests begun without the GIL in one go
+
+typedef struct wm_prequest wm_prequest_t;
+
+// Begins several, WM_PY_AT_ONCE at most: 0, or -1 with an exception, when
+// those before the one that failed have begun.
+typedef int
+wm_py_start_t(wm_prequest_t **requests, int count);
+
+struct wm_prequest {
     wm_request_t request; // of the message under way
     PyObject *comm;       // NULL once freed
     wm_channel_t channel; // whose communicator is retained until then
@@ -15,8 +24,9 @@ typedef struct {
     wm_message_t message; // parsed once
     wm_envelope_t envelope;
     bool receives;
-    bool starting; // it is being begun
-} wm_prequest_t;
+    bool starting;        // it is being begun
+    wm_py_start_t *start; // of those that have the same; NULL: their Start
+};
 
 // A new inactive request, of wm.Prequest or a `type` derived from it, of a
 // communicator, or comm.on(stream), for the message parsed from `buf` (moved,

@@ -233,11 +233,12 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (twin == Py_None
         && ((staged = calloc(1, sizeof *staged)) == NULL
-            || wm_py_message_parse_typed(Py_None, true, name, &message) < 0)) {
+            || wm_py_message_of_none(keep, &message) < 0)) {
         free(staged);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    wm_py_message_keep(&message, keep);
+    if (twin != Py_None)
+        wm_py_message_keep(&message, keep);
     PyObject *result = begin(&message, staged, (PyMPIRequestObject *)inner,
                              into);
     if (kind != NULL) {
