@@ -13,6 +13,7 @@ import warpmpi as wm
 from warpmpi._settings import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
 PLACES = ("src", "warpmpi", "build_tools", "benchmarks", "tests", "examples")
 
 
@@ -60,11 +61,18 @@ def test_the_table_has_every_variable_that_is_read():
     for place in PLACES:
         paths += (ROOT / place).rglob("*.[ch]")
         paths += (ROOT / place).rglob("*.py")
-    found = {name for p in paths for name in read.findall(p.read_text())}
-    assert {"WARPMPI_HOST", "WARPMPI_TEST_GPU", "WARPMPI_WERROR"} <= found
-    assert found <= NAMES
-    guide = (ROOT / "docs" / "guide.md").read_text()
-    assert set(re.findall(r"WARPMPI_[A-Z_]+", guide)) <= NAMES
+    found = {name: p for p in paths for name in read.findall(p.read_text())}
+    assert {"WARPMPI_HOST", "WARPMPI_TEST_GPU", "WARPMPI_WERROR"} <= set(found)
+    assert set(found) <= NAMES
+    told = set(re.findall(r"WARPMPI_[A-Z_]+", GUIDE))
+    assert told <= NAMES
+    for name, path in found.items():
+        if path.relative_to(ROOT).parts[0] in ("src", "warpmpi"):
+            assert name in told, path
+
+
+def test_the_guide_has_every_counter():
+    assert {name for name in wm.stats() if f"`{name}`" not in GUIDE} == set()
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")

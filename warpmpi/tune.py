@@ -43,7 +43,7 @@ ALL = "Allreduce", "Allgather", "Bcast"
 TRIALS = (
     Trial("lines", True, ALL, {"wide": MOST}),
     Trial("wide", True, ALL, {"lines": 0}),
-    Trial("parts", True, ("Bcast",), {"lines": 0, "wide": 0}),
+    Trial("parts", True, ("Bcast", "Reduce"), {"lines": 0, "wide": 0}),
     Trial("phase", False, ("Bcast",), {"meeting": MOST}),
     Trial("meeting", False, ("Allreduce", "Bcast"), {}),
 )

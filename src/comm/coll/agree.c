@@ -174,12 +174,6 @@ wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                : agree_by_messages(comm, agreed, err);
 }
 
-int
-wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
-{
-    return wm_agree_saying(comm, agreed, NULL, 0, err);
-}
-
 const void *
 wm_agree_said(const wm_gates_t *gates, int rank)
 {

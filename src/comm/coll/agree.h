@@ -19,11 +19,8 @@ typedef struct {
     _Alignas(16) char payload[WM_AGREE_BYTES];
 } wm_agree_t;
 
-// All ranks call it in the same order as their collectives. MPI's errors.
-WM_MUST_CHECK int
-wm_agree(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err);
-
-// At gates, where a rank has no payload, it may say WM_AGREE_BYTES of another
+// All ranks call it in the same order as their collectives. MPI's errors. At
+// gates, where a rank has no payload, it may say WM_AGREE_BYTES of another
 // kind, which each of the others reads, until the next time.
 WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,

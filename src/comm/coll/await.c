@@ -7,8 +7,6 @@
 
 // The others come at once, as a rule: so often they are looked for before
 // there is an operation to wait for.
-#define LOOKS_AT_WORDS 2000
-#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
 
 typedef struct {
     wm_op_t op;
@@ -25,7 +23,7 @@ step(wm_op_t *op)
     int code = await->look(await->context, &err);
     // MPI tells of two ranks alone, and another that has heard of a dead one
     // has left, and tells nothing.
-    if (code == 0 && ++await->looks % LOOKS_FOR_DEAD == 0)
+    if (code == 0 && wm_failure_is_due(&await->looks))
         code = wm_failure_look_at_all(op->comm, &err);
     if (code == 0)
         return false;
@@ -73,5 +71,5 @@ int
 wm_coll_await_all(wm_comm_t *comm, int step, wm_error_t *err)
 {
     all_t all = {comm->gates, step};
-    return wm_coll_await(comm, look_for_all, &all, LOOKS_AT_WORDS, err);
+    return wm_coll_await(comm, look_for_all, &all, WM_LOOKS_AT_WORDS, err);
 }

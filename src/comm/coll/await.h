@@ -6,6 +6,12 @@
 
 #include "comm/comm/comm.h"
 
+// Looks at once, before the engine is left to it: at a stream, each of so many
+// tries, and at words.
+#define WM_LOOKS_AT_STREAM 200
+#define WM_LOOK_TRIES 4
+#define WM_LOOKS_AT_WORDS 2000
+
 // Asks `look` until it is not 0: 1, or an error, which is returned; a few
 // times at once, then by the engine, which sees to whatever else is under way
 // and calls it with its lock held. Ends with MPI's error where a rank has

@@ -11,9 +11,6 @@
 #include "comm/coll/slab.h"
 #include "comm/engine/engine.h"
 
-#define LOOKS 200 // at the stream, each of LOOK_TRIES
-#define LOOK_TRIES 4
-
 // The GPU whose memory a call is of; -1: none, or not of one.
 static int
 device_of(const wm_coll_t *call)
@@ -55,7 +52,7 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
 static int
 look(void *context, wm_error_t *err)
 {
-    return wm_access_look(context, LOOK_TRIES, err);
+    return wm_access_look(context, WM_LOOK_TRIES, err);
 }
 
 // Nobody comes any more, and the stream, which has our buffers, comes to its
@@ -86,7 +83,7 @@ do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                                  access.stream, code < 0 ? &later : err);
     code = code < 0 ? code : begun;
     if (access.opened) {
-        int ended = wm_coll_await(comm, look, &access, LOOKS,
+        int ended = wm_coll_await(comm, look, &access, WM_LOOKS_AT_STREAM,
                                   code < 0 ? &later : err);
         if (ended < 0)
             lead_on(comm, &access);

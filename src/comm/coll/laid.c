@@ -6,6 +6,7 @@
 #include "comm/coll/half.h"
 #include "comm/coll/part.h"
 #include "comm/coll/reducible.h"
+#include "comm/engine/hash.h"
 #include "comm/message/pattern.h"
 
 #define ALIGN 256 // of a rank's blocks in a copy
@@ -125,19 +126,19 @@ wm_laid_number(const wm_laid_t *laid)
 {
     const wm_coll_t *call = laid->call;
     uint64_t block = 0;
-    if (!laid->shape->varies)
+    if (!laid->shape->varies && !laid->shape->uneven)
         block = laid->source != NULL ? laid->out[0].nbytes
                                      : laid->into[0].nbytes;
-    for (int i = 1; laid->shape->uneven && i < laid->comm->size; ++i)
-        block = block * 1099511628211ull + laid->out[i].nbytes;
+    for (int i = 0; laid->shape->uneven && i < laid->comm->size; ++i)
+        block = wm_hash(block, laid->out[i].nbytes);
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
     if (laid->shape->reduces) {
         parts[2] = laid->refused ? UINT64_MAX : (uint64_t)laid->type;
         parts[3] = (uint64_t)laid->op;
     }
-    uint64_t number = 14695981039346656037ull;
+    uint64_t number = WM_HASH_OF_NOTHING;
     for (int i = 0; i < 4; ++i)
-        number = (number ^ parts[i]) * 1099511628211ull;
+        number = wm_hash(number, parts[i]);
     return number;
 }
 

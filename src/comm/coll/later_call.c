@@ -7,8 +7,6 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/spares.h"
 
-#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
-
 static wm_spares_t spares = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .bytes = sizeof(wm_later_call_t),
@@ -24,7 +22,7 @@ wm_later_op_fail(wm_later_op_t *op, const wm_error_t *err)
 bool
 wm_later_op_is_dead(wm_later_op_t *op, wm_error_t *err)
 {
-    return ++op->looks % LOOKS_FOR_DEAD == 0
+    return wm_failure_is_due(&op->looks)
            && wm_failure_look_at_all(op->op.comm, err) < 0;
 }
 

@@ -6,6 +6,7 @@
 #include "comm/coll/packed.h"
 #include "comm/coll/part.h"
 #include "comm/coll/slab.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "cuda/event.h"
@@ -14,8 +15,7 @@
 // A slab's half: what a rank sends, and then what it has reduced, or taken,
 // for others to read: two areas. Blocks for each rank share the first.
 #define ALIGN 256
-#define PIECE_PHASES 2    // of what is as short as a piece
-#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
+#define PIECE_PHASES 2 // of what is as short as a piece
 
 typedef struct {
     wm_laid_t laid;
@@ -419,7 +419,7 @@ step(wm_op_t *op)
     given_t *given = (given_t *)op;
     wm_error_t err;
     bool done = false;
-    if (++given->looks % LOOKS_FOR_DEAD == 0)
+    if (wm_failure_is_due(&given->looks))
         (void)wm_deaths_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known

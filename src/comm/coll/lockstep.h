@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives on a stream, by all ranks in the same order: given to the stream
 // at once, whose work they follow and come before; nobody waits on the host
-// but the first of a communicator, in which all ranks meet. Each piece is
-// copied into the slab of its rank, and once all streams have come so far the
-// others copy or reduce it from there (comm/coll/slab.h). A stream that is
+// but the first of a communicator, in which all ranks meet. Where each rank
+// has a GPU it is one kernel on each (comm/coll/by_kernels.h). Else each piece
+// is copied into the slab of its rank, and once all streams have come so far
+// the others copy or reduce it from there (comm/coll/slab.h). A stream that is
 // being captured takes the call into its graph, once all ranks have told each
 // other on the host that they capture the same (comm/coll/capture.h). GIL
 // released by the caller, engine lock not held.

@@ -13,8 +13,6 @@
 // The longest copy of what the host can read as it is; what is packed is
 // copied in any case.
 #define STAND_IN_BYTES ((size_t)32 << 20)
-#define LOOKS 200 // at a stream, each of LOOK_TRIES
-#define LOOK_TRIES 4
 
 bool
 wm_native_is_reached(const wm_comm_t *comm)
@@ -284,8 +282,9 @@ int
 wm_native_is_ready(wm_native_t *native, wm_error_t *err)
 {
     wm_access_t *from = &native->from;
-    return !from->opened || from->idle ? 1
-                                       : wm_access_look(from, LOOK_TRIES, err);
+    return !from->opened || from->idle
+               ? 1
+               : wm_access_look(from, WM_LOOK_TRIES, err);
 }
 
 static int
@@ -297,7 +296,8 @@ look_whether_ready(void *context, wm_error_t *err)
 int
 wm_native_await(wm_native_t *native, wm_error_t *err)
 {
-    return wm_coll_await(native->comm, look_whether_ready, native, LOOKS, err);
+    return wm_coll_await(native->comm, look_whether_ready, native,
+                         WM_LOOKS_AT_STREAM, err);
 }
 
 int

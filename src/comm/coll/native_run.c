@@ -10,9 +10,6 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-#define LOOKS 200 // at a stream, each of LOOK_TRIES
-#define LOOK_TRIES 4
-#define LOOKS_AT_WORDS 2000
 // A stream whose kernel tells its end is looked at but now and then: only
 // where that has failed it tells nothing.
 #define LOOKS_A_STREAM 128
@@ -173,7 +170,7 @@ wm_native_look(wm_native_run_t *run)
     }
     if (run->tells && ++run->looks % LOOKS_A_STREAM != 0)
         return false;
-    int code = wm_access_look(&run->native->into, LOOK_TRIES, &why);
+    int code = wm_access_look(&run->native->into, WM_LOOK_TRIES, &why);
     if (code < 0 && run->why.code == 0)
         run->why = why;
     return code != 0;
@@ -295,7 +292,9 @@ look(void *context, wm_error_t *err)
 static int
 looks_of(const wm_native_run_t *run)
 {
-    return run->tells ? LOOKS_AT_ENDS : run->moves ? LOOKS : LOOKS_AT_WORDS;
+    return run->tells   ? LOOKS_AT_ENDS
+           : run->moves ? WM_LOOKS_AT_STREAM
+                        : WM_LOOKS_AT_WORDS;
 }
 
 int

@@ -7,8 +7,6 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 
-#define LOOKS_FOR_DEAD 64 // steps, before it is asked for ranks that died
-
 typedef struct {
     wm_op_t op;
     wm_owed_t *owed;
@@ -28,7 +26,7 @@ pay(wm_op_t *op)
     owed->count -= paid;
     memmove(owed->calls, owed->calls + paid,
             owed->count * sizeof *owed->calls);
-    if (owed->count > 0 && ++debt->looks % LOOKS_FOR_DEAD == 0
+    if (owed->count > 0 && wm_failure_is_due(&debt->looks)
         && wm_failure_look_at_all(op->comm, &err) < 0)
         owed->count = 0; // nobody asks
     return owed->count == 0;

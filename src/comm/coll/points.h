@@ -16,11 +16,16 @@
 //   lines, wide: on a stream, blocks go through boxes of lines, of wide ones,
 //     where there are such, else through pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
-//     else to each of several a part, which they pass on
+//     else to each of several a part, which they pass on; of a long Reduce
+//     each sends all of it to the root, else each reduces a part, and passes
+//     it on
 //   phase: bytes over the links that a second phase must save before it pays:
 //     it is one more launch, and all wait for all once more, some 10 us
 //   meeting: likewise where all only wait for all once more, after which ranks
-//     write into each other's memory
+//     write into each other's memory; of Allreduce and Reduce in wide boxes,
+//     for each time that all wait for all
+// What `warpmpi.tune` measures each by is in its TRIALS; other calls have what
+// these find.
 #define WM_POINTS(X)                                                          \
     X(lines, 16384, 65536, 32768)                                             \
     X(wide, 4 << 20, 4 << 20, 0)                                              \

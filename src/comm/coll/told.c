@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/coll/agreement.h"
+#include "comm/engine/hash.h"
 
 // What is told of a call: 16 bits of its number, 8 of its kind, and 40 of
 // what was asked for in this one and those before it; of a pair 16 bits of the
@@ -17,12 +18,6 @@
 
 // Rows of a gate: the last call that was begun, and the one a stream is in.
 enum { LAST, CURRENT, ROWS };
-
-static uint64_t
-mix(uint64_t before, uint64_t number)
-{
-    return (before ^ number) * 1099511628211ull;
-}
 
 static uint64_t
 number(uint32_t call)
@@ -99,7 +94,7 @@ add_pairs(wm_told_t *told, const wm_gates_t *gates, const wm_laid_t *laid)
     for (int side = 0; side < SIDES; ++side)
         for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
             uint64_t *pair = pairs_of(told, gates, told->calls, side) + rank;
-            *pair = mix(*pair, given[side][rank] + 1);
+            *pair = wm_hash(*pair, given[side][rank] + 1);
             atomic_store(&mine(gates, LAST)->pairs[side][rank],
                          tell_pair(told, gates, told->calls, side, rank));
         }
@@ -116,7 +111,7 @@ wm_told_begin(wm_told_t *told, const wm_gates_t *gates, const wm_laid_t *laid,
     uint64_t asked = laid != NULL ? wm_laid_number(laid) : 0;
     uint64_t *last = &told->history[call % WM_TOLD_CALLS];
     *last = tell(call, laid != NULL ? (int)laid->call->kind : FAILED,
-                 mix(before, asked) >> 8);
+                 wm_hash(before, asked) >> 8);
     atomic_store(&mine(gates, LAST)->call, *last);
     if (told->pairs != NULL)
         memcpy(pairs_of(told, gates, call, 0),
@@ -282,7 +277,7 @@ wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates, uint32_t call)
     if (told->calls - call >= WM_TOLD_CALLS)
         return false;
     bool amiss = false, alike = true; // all calls; what two have
-    uint64_t what = mix(0, told->history[call % WM_TOLD_CALLS]);
+    uint64_t what = wm_hash(0, told->history[call % WM_TOLD_CALLS]);
     uint64_t here = tell_current(call, what);
     atomic_store(&mine(gates, CURRENT)->call, here);
     for (int rank = 0; rank < wm_gates_size(gates); ++rank) {

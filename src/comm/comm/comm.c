@@ -7,6 +7,7 @@
 
 #include "comm/comm/near.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
 #include "cuda/lock.h"
 
@@ -163,9 +164,9 @@ strike(wm_comm_t *comm)
 static uint64_t
 identity(const wm_endpoint_t *first)
 {
-    uint64_t id = 14695981039346656037ull + first->made;
+    uint64_t id = WM_HASH_OF_NOTHING + first->made;
     for (size_t i = 0; i < sizeof first->id; ++i)
-        id = (id ^ first->id[i]) * 1099511628211ull;
+        id = wm_hash(id, first->id[i]);
     return id;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Communicators: the user's own handle, two private ones of the same ranks
-// behind it (headers and collectives; payloads that MPI carries, and parts of
-// pickled objects), and who its ranks are. Attached to the user's handle as an
-// MPI attribute, so wrapping twice gives the same one. Once the handle has
-// been freed, what has begun goes on, and what is behind it goes when nothing
-// refers to it and the next one is made, or freed.
+// behind it (headers and blocking collectives; payloads that MPI carries,
+// parts of pickled objects and nonblocking collectives), and who its ranks
+// are. Attached to the user's handle as an MPI attribute, so wrapping twice
+// gives the same one. Once the handle has been freed, what has begun goes on,
+// and what is behind it goes when nothing refers to it and the next one is
+// made, or freed.
 #ifndef WM_COMM_COMM_COMM_H
 #define WM_COMM_COMM_COMM_H
 
@@ -29,9 +30,9 @@ typedef struct wm_comm {
     struct wm_comm *next; // of those that are attached; engine lock
     uint64_t id;          // the same on all ranks of an intracommunicator
     MPI_Comm user;        // borrowed; null once it was freed
-    MPI_Comm match;       // headers and collectives; errors return
-    MPI_Comm data;        // payloads in chunks; errors return; has the
-                          // topology that there is
+    MPI_Comm match;       // headers, and blocking collectives; errors return
+    MPI_Comm data;        // payloads in chunks, and nonblocking collectives;
+                          // errors return; has the topology that there is
     int rank;
     int size; // of the ranks that messages go to: an intercommunicator's
               // others

@@ -18,6 +18,13 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err);
 WM_MUST_CHECK int
 wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err);
 
+// Now and then, of what looks again and again: whether to ask so.
+static inline bool
+wm_failure_is_due(unsigned *looks)
+{
+    return ++*looks % 64 == 0;
+}
+
 // The error of a rank that has died; the size: of what was revoked.
 WM_MUST_CHECK int
 wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err);

@@ -6,7 +6,7 @@
 #include "array/order.h"
 #include "cuda/memory.h"
 
-typedef struct wm_pattern wm_pattern_t; // comm/pattern.h
+typedef struct wm_pattern wm_pattern_t; // comm/message/pattern.h
 
 // Memory to send or to receive into, and who must be waited for. Moved into an
 // operation, which calls release(owner) once when it no longer needs the
@@ -26,8 +26,8 @@ typedef struct wm_buffer {
     bool grows;
     bool pickled; // the bytes of an object, of a lower-case call
     bool numbers; // to receive elements of several bytes each: no pickle
-    // With WARPMPI_CHECK, a number of comm/element.h; 0 for what matches any:
-    // bytes, and datatypes of several types.
+    // With WARPMPI_CHECK, a number of comm/message/element.h; 0 for what
+    // matches any: bytes, and datatypes of several types.
     uint8_t element;
 } wm_buffer_t;
 

@@ -30,7 +30,7 @@
     X(received_messages)                                                      \
     X(received_bytes)                                                         \
     X(mappings_opened) /* peers' allocations mapped */                        \
-    X(mappings_hit)    /* messages served by one already mapped */            \
+    X(mappings_hit)    /* uses of one already mapped */                       \
     X(mappings_closed)                                                        \
     X(mappings_open)           /* now */                                      \
     X(mapped_bytes)            /* now */                                      \

@@ -2,6 +2,7 @@
 #include "comm/message/end.h"
 
 #include "comm/engine/engine.h"
+#include "comm/engine/hash.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
 #include "comm/message/way.h"
@@ -193,7 +194,7 @@ wm_end_about(const wm_op_t *op, wm_about_t *about)
         .peer = end->peer,
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i)
-        about->mark = (about->mark ^ parts[i]) * 1099511628211ull;
+        about->mark = wm_hash(about->mark, parts[i]);
 }
 
 wm_buffer_t *

@@ -43,6 +43,13 @@ reached_of(const wm_peer_t *peer, int index, int room)
                      : &wm_hall_pointer(peer, index)->aside[room - 1];
 }
 
+// Of ours.
+static int
+index_of(const wm_gates_t *gates)
+{
+    return (int)(gates->of[gates->rank].gate - wm_node_self()->segment->gates);
+}
+
 // Those that all have closed are idle.
 static void
 look_at_closed(void)
@@ -56,7 +63,7 @@ look_at_closed(void)
             continue;
         }
         *link = gates->next;
-        wm_gate_release(wm_gates_index(gates));
+        wm_gate_release(index_of(gates));
         free(gates);
     }
 }
@@ -123,12 +130,6 @@ wm_gates_set(wm_gates_t *gates, int rank, const wm_peer_t *peer,
     gates->of[rank].hall = wm_hall_pointer(peer, place->index);
     gates->of[rank].reached = reached_of(peer, place->index, gates->room);
     gates->of[rank].base = place->reached[gates->room];
-}
-
-int
-wm_gates_index(const wm_gates_t *gates)
-{
-    return (int)(gates->of[gates->rank].gate - wm_node_self()->segment->gates);
 }
 
 int
@@ -271,7 +272,7 @@ wm_gates_set_streams(wm_gates_t *gates, int rank, uint32_t now)
 void
 wm_gates_promise(const wm_gates_t *gates, uint32_t value)
 {
-    atomic_store(&promised[wm_gates_index(gates)],
+    atomic_store(&promised[index_of(gates)],
                  gates->of[gates->rank].streams + value);
 }
 
@@ -286,7 +287,7 @@ has_kept(int index)
 bool
 wm_gates_have_kept(const wm_gates_t *gates)
 {
-    return has_kept(wm_gates_index(gates));
+    return has_kept(index_of(gates));
 }
 
 bool
@@ -425,7 +426,7 @@ wm_gates_bury(const wm_gates_t *gates, int rank)
     atomic_store(&own->gone, GONE | (uint32_t)rank);
     if (rank < gates->size)
         atomic_store(&gates->of[rank].gate->streams,
-                     atomic_load(&promised[wm_gates_index(gates)])
+                     atomic_load(&promised[index_of(gates)])
                          - gates->of[gates->rank].streams
                          + gates->of[rank].streams + DEAD);
     for (int i = 0; i < gates->size; ++i) {

@@ -79,9 +79,7 @@ void
 wm_gates_set(wm_gates_t *gates, int rank, const struct wm_peer *peer,
              const wm_gate_place_t *place);
 
-// The index of ours, our rank, and of how many.
-int
-wm_gates_index(const wm_gates_t *gates);
+// Our rank, and of how many.
 int
 wm_gates_rank(const wm_gates_t *gates);
 int

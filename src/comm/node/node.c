@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "comm/engine/check.h"
+#include "comm/engine/hash.h"
 #include "cuda/memory.h"
 
 #define SEGMENT_NAME "warpmpi"
@@ -26,15 +27,6 @@ static int self_fd = -1;
 static bool staging_allocated;
 static uint16_t free_slots[WM_SLOTS];
 static int free_slot_count;
-
-// 64-bit FNV-1a, twice with different bases: identity, not security.
-static uint64_t
-hash(uint64_t base, const char *text)
-{
-    for (; *text; ++text)
-        base = (base ^ (uint8_t)*text) * 1099511628211ull;
-    return base;
-}
 
 // The boot id tells hosts apart, also where names repeat (containers); a
 // WARPMPI_HOST makes ranks of one host act as if on several. Found out once: a
@@ -59,7 +51,9 @@ host_identity(void)
     else if (text[0] == '\0' && gethostname(text, 256) != 0)
         snprintf(text, sizeof text, "pid %d", (int)getpid());
     for (int i = 0; i < 4; ++i) {
-        uint64_t part = hash(14695981039346656037ull + (uint64_t)i, text);
+        uint64_t part = WM_HASH_OF_NOTHING + (uint64_t)i;
+        for (const char *at = text; *at; ++at)
+            part = wm_hash(part, (uint8_t)*at);
         memcpy(host + 8 * i, &part, 8);
     }
     known = true;

@@ -47,7 +47,8 @@ wm_transport_forced(void)
     return forced;
 }
 
-// The reason of `host` is why ipc does not reach.
+// The reason of `host` is why the last one asked does not reach, without
+// `mpi`, which is no way for what was offered: ipc.
 static const wm_transport_t *
 first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
       const char **reason)
@@ -66,8 +67,8 @@ first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
 }
 
 const wm_transport_t *
-wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
-                    const char **reason)
+wm_transport_tell(const wm_peer_t *peer, const wm_pointer_t *into,
+                  const char **reason)
 {
     if (forced != NULL && !peer->self && forced->reach(peer, into, reason)) {
         *reason = "WARPMPI_TRANSPORT asks for it";

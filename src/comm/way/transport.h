@@ -31,11 +31,12 @@ extern const wm_transport_t wm_transport_ipc;
 extern const wm_transport_t wm_transport_host;
 extern const wm_transport_t wm_transport_mpi;
 
-// The one that is asked for if it reaches, else the first that reaches; `host`
-// always does. The reason: why this one, or, for `host`, why not ipc.
+// For `wm.transport()`, as table.c and wm_transport_take choose: the one that
+// is asked for if it reaches, else the first that reaches; `host` always does.
+// The reason: why this one, or, for `host`, why not ipc.
 const wm_transport_t *
-wm_transport_choose(const wm_peer_t *peer, const wm_pointer_t *into,
-                    const char **reason);
+wm_transport_tell(const wm_peer_t *peer, const wm_pointer_t *into,
+                  const char **reason);
 
 // Likewise of those that take what was offered.
 const wm_transport_t *

@@ -93,10 +93,12 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     PyDoc_STRVAR(                                                             \
         name##_doc, #name                                                     \
         "($self, /" arguments ")\n--\n\n"                                     \
-        "mpi4py's " #name ", of contiguous GPU arrays: given to the\n"        \
-        "stream, which waits for the other ranks' streams. Returns\n" returns \
-        "Raises TypeError, ValueError, wm.CudaError, and RuntimeError\n"      \
-        "where ranks were found to differ in an earlier one.");               \
+        "mpi4py's " #name ": given to the stream, which waits for the\n"      \
+        "other ranks' streams. Its arrays are contiguous ones of GPUs;\n"     \
+        "the datatypes of w-forms may have gaps. Returns\n" returns           \
+        "Raises TypeError, ValueError, BufferError, wm.CudaError,\n"          \
+        "MPI.Exception, and RuntimeError where ranks were found to differ\n"  \
+        "in an earlier one.");                                                \
     static PyObject *name(PyObject *self, PyObject *const *args,              \
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \

@@ -54,7 +54,7 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     const wm_transport_t *transport;
     Py_BEGIN_ALLOW_THREADS;
     wm_engine_lock();
-    transport = wm_transport_choose(channel.comm->peers[rank], &into, &why);
+    transport = wm_transport_tell(channel.comm->peers[rank], &into, &why);
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
