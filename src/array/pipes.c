@@ -98,7 +98,8 @@ measure(wm_pipes_params_t *params)
         if (span->nbytes == 0)
             continue;
         all |= bases[i % 2] + span->at;
-        reach(&ranges[i % 2], bases[i % 2], span);
+        if (bases[i % 2] != 0) // else what is passed on
+            reach(&ranges[i % 2], bases[i % 2], span);
         params->steps = steps > params->steps ? steps : params->steps;
     }
     params->unit = (uint32_t)(all & -all);

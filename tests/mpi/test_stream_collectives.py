@@ -6,6 +6,7 @@ What a rank has received is compared with what NumPy makes of all ranks' data.
 
 import gc
 import os
+import time
 
 import numpy as np
 import pytest
@@ -465,6 +466,26 @@ def test_pairs_that_differ(fresh, stream, name, begins):
             channel.Barrier()
     MPI.COMM_WORLD.Barrier()
     fresh.Allreduce(MPI.IN_PLACE, right[0][0])
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_is_far_ahead(fresh, stream):
+    """It waits, but only in time for the words that count calls."""
+    gpus = fresh.allgather(wm.get_device().uuid)
+    if len(set(gpus)) < fresh.size:
+        pytest.skip("ranks share a GPU, whose streams wait in each call")
+    channel = fresh.on(stream)
+    nothing, a, out = some(0), some(1000), some(1000)
+    a.fill_(1)
+    channel.Barrier()  # in which all meet
+    stream.synchronize()
+    MPI.COMM_WORLD.Barrier()
+    if fresh.rank > 0:
+        time.sleep(2)
+    for _ in range(33_000):
+        channel.Bcast(nothing)
+    channel.Allreduce(a, out)
+    assert (out.numpy() == fresh.size).all()
 
 
 def gather_to_itself(channel, rank, size):

@@ -102,6 +102,11 @@ prepare(wm_shared_t *shared, const wm_comm_t *comm, wm_shared_clear_t clear,
     return 0;
 }
 
+// Multiprocessors that one kernel leaves to another, of a graph or of another
+// communicator: where ranks' GPUs take the two up in different orders the
+// first would else wait for one that cannot begin.
+#define SPARE 4
+
 static int
 blocks_at_once(const wm_comm_t *comm)
 {
@@ -120,7 +125,7 @@ blocks_at_once(const wm_comm_t *comm)
                          : 0;
         least = blocks < least ? blocks : least;
     }
-    return least;
+    return least > 2 * SPARE ? least - SPARE : least;
 }
 
 static int

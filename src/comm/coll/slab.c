@@ -22,6 +22,10 @@
 #define HALF_ALIGN ((size_t)1 << 20)
 #define ENDED 0xffff   // a step: the last
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
+// Calls after which a stream waits for who is as far behind: ranks that give
+// each other nothing would not, and words that count calls cannot tell who is
+// half their range behind from who is ahead.
+#define MOST_AHEAD 2048
 #define NAP_NS 100000
 #define LINGER_NS 1000000 // as kernels do
 #define NAPS 50000        // in vain
@@ -225,6 +229,15 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
 }
 
 static int
+await_late(const wm_slabs_t *slabs, wm_error_t *err)
+{
+    uint32_t calls = slabs->told.calls;
+    return calls > MOST_AHEAD && calls % MOST_AHEAD == 0
+               ? await(slabs, calls - MOST_AHEAD, ENDED, err)
+               : 0;
+}
+
+static int
 reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
     return wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
@@ -310,6 +323,8 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
     int follows = follow(slabs, slabs->told.calls - 1, stream,
                          code == 0 ? err : NULL);
     code = code < 0 ? code : follows;
+    if (code == 0)
+        code = await_late(slabs, err);
     return code < 0 ? wm_slabs_end(slabs, code, err) : 0;
 }
 
