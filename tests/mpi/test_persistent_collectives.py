@@ -118,6 +118,28 @@ def test_some_are_mpis(comm, monkeypatch):
         request.Free()
 
 
+@pytest.mark.skipif(wm.get_cuda_device_count() < 2, reason="needs two GPUs")
+def test_some_are_of_two_gpus(comm):
+    """Those go by MPI, as is found out when they begin."""
+    own = wm.get_device()
+    other = f"cuda:{(own.ordinal + 1) % wm.get_cuda_device_count()}"
+    places = [own, other, own, own, other, other, own]
+    sent = [wm.zeros(3, "int32", device=own) for _ in places]
+    into = [wm.zeros(3, "int32", device=place) for place in places]
+    requests = [
+        comm.Allreduce_init(*both) for both in zip(sent, into, strict=True)
+    ]
+    for turn in range(1, 4):
+        for k, array in enumerate(sent):
+            array.fill_(turn + k)
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+        for k, array in enumerate(into):
+            assert (array.numpy() == comm.size * (turn + k)).all()
+    for request in requests:
+        request.Free()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["device", "mixed"])
 @pytest.mark.parametrize("how", ["Start", "Startall", "stock"])

@@ -152,8 +152,8 @@ begin(wm_prequest_t **requests, wm_buffer_t *kept, int count, wm_op_t **ops,
                                    &wm_py_native_asked(self->read)->call,
                                    &kept[i], &ops[i], &handles[i], err);
         if (*code != 0) {
-            while (++i < count)
-                wm_buffer_release(&kept[i]);
+            for (int k = i + 1; k < count; ++k)
+                wm_buffer_release(&kept[k]);
             return i;
         }
     }
