@@ -107,20 +107,32 @@ ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
     return none != NULL ? 0 : -1;
 }
 
+// What is prepared, and what comes of it.
+typedef struct {
+    wm_comm_t *comm;
+    const wm_coll_t *call;
+    wm_buffer_t kept;
+    wm_op_t *op;
+    MPI_Request handle;
+} starting_t;
+
 // Prepares one to go from GPU to GPU: 0; 1 where it goes by MPI; -1 with an
 // exception.
 static int
-prepare(repeated_t *self, wm_buffer_t *kept)
+prepare(repeated_t *self, starting_t *starting)
 {
     if (wm_py_prequest_prepare(&self->base) < 0)
         return -1;
     if (self->read == NULL || !wm_later_is_asked(comm_of(self)))
         return 1;
-    if (wm_py_asked_refresh(wm_py_native_asked(self->read)) < 0) {
+    wm_py_asked_t *asked = wm_py_native_asked(self->read);
+    if (wm_py_asked_refresh(asked) < 0) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
         return 1;
     }
-    int code = wm_py_prequest_again(&self->base, kept);
+    starting->comm = comm_of(self);
+    starting->call = &asked->call;
+    int code = wm_py_prequest_again(&self->base, &starting->kept);
     self->base.starting = code == 0;
     return code;
 }
@@ -140,20 +152,17 @@ begin_by_mpi(repeated_t *self, bool met)
     return code;
 }
 
-// Without the GIL: begins what is prepared, and returns how many; of the next
-// *code tells.
+// Without the GIL: begins them, and returns how many; of the next *code tells.
 static int
-begin(wm_prequest_t **requests, wm_buffer_t *kept, int count, wm_op_t **ops,
-      MPI_Request *handles, int *code, wm_error_t *err)
+begin(starting_t *all, int count, int *code, wm_error_t *err)
 {
     for (int i = 0; i < count; ++i) {
-        repeated_t *self = (repeated_t *)requests[i];
-        *code = wm_py_native_start(comm_of(self),
-                                   &wm_py_native_asked(self->read)->call,
-                                   &kept[i], &ops[i], &handles[i], err);
+        starting_t *one = &all[i];
+        *code = wm_py_native_start(one->comm, one->call, &one->kept, &one->op,
+                                   &one->handle, err);
         if (*code != 0) {
             for (int k = i + 1; k < count; ++k)
-                wm_buffer_release(&kept[k]);
+                wm_buffer_release(&all[k].kept);
             return i;
         }
     }
@@ -165,13 +174,11 @@ begin(wm_prequest_t **requests, wm_buffer_t *kept, int count, wm_op_t **ops,
 static int
 start_some(wm_prequest_t **requests, int count)
 {
-    wm_buffer_t kept[WM_PY_AT_ONCE];
-    wm_op_t *ops[WM_PY_AT_ONCE];
-    MPI_Request handles[WM_PY_AT_ONCE];
+    starting_t all[WM_PY_AT_ONCE];
     wm_error_t err;
     int ready = 0, begun = 0, code = 0;
     while (ready < count
-           && (code = prepare((repeated_t *)requests[ready], &kept[ready]))
+           && (code = prepare((repeated_t *)requests[ready], &all[ready]))
                   == 0)
         ++ready;
     bool met = ready > 0;
@@ -179,14 +186,13 @@ start_some(wm_prequest_t **requests, int count)
         if (code > 0)
             requests[ready]->starting = false;
         PyErr_Clear();
-        WM_PY_UNLOCKED(
-            begun = begin(requests, kept, ready, ops, handles, &code, &err));
+        WM_PY_UNLOCKED(begun = begin(all, ready, &code, &err));
         if (code < 0)
             wm_py_raise(&err);
     }
     for (int i = 0; i < begun; ++i) {
-        requests[i]->request.op = ops[i];
-        requests[i]->request.base.ob_mpi = handles[i];
+        requests[i]->request.op = all[i].op;
+        requests[i]->request.base.ob_mpi = all[i].handle;
     }
     if (code > 0)
         code = begin_by_mpi((repeated_t *)requests[begun++], met);
