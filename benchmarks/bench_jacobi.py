@@ -164,10 +164,11 @@ def capture(solver: Any, many: int) -> Any:
     """A CUDA graph of so many iterations, the first one of an even number."""
     import warp as wp
 
+    iterate = super(type(solver), solver).iterate
     with wp.ScopedCapture(stream=solver.edge.stream, force_module_load=False) as captured:
         solver.interior.wait(solver.edge)
         for number in range(many):
-            solver.iterate(solver.steps[number % 2])
+            iterate(solver.steps[number % 2])
         solver.edge.wait(solver.interior)
     return captured.graph
 
@@ -175,29 +176,27 @@ def capture(solver: Any, many: int) -> Any:
 def run_graphs(
     solver: Any, niter: int, nccheck: int, report: Any = lambda *_: None
 ) -> tuple[int, float]:
-    """As the example does, but what is between two norms is one graph."""
+    """What is between two norms is a graph, behind the one that makes the number even."""
+    many = nccheck - 2 if solver.edge.stream and nccheck % 2 == 0 else 0
+    solver.number = solver.made = 0  # iterations asked for, and given to the GPU
+    solver.many, solver.graphs = many, range(2, niter - many + 1, nccheck) if many > 0 else ()
+    return super(type(solver), solver).run(niter, nccheck, report)
+
+
+def iterate_by_graphs(solver: Any, step: Any) -> None:
+    """The first iteration of a graph has all of them made."""
     import warp as wp
 
-    norm, done = math.inf, 0
-    many = (nccheck - 1) // 2 * 2  # behind an iteration with its norm, and one more
-    with wp.ScopedStream(solver.edge.stream):
-        while norm > 0 and done < niter:
-            even = done % 2 == 0 and done % nccheck == 2
-            whole = even and niter - done >= many > 0 and solver.edge.stream
-            if whole:
-                solver.graph = solver.graph or capture(solver, many)
-                wp.capture_launch(solver.graph)
-                done += many
-                continue
-            step = solver.steps[done % 2]
-            solver.iterate(step)
-            if done % nccheck == 0:
-                norm = solver.norm(step)
-                report(solver.comm.size, done, norm)
-            done += 1
-    wp.synchronize_device(solver.device)
-    solver.solution = solver.fields[done % 2]
-    return done, norm
+    number = solver.number
+    solver.number += 1
+    if number < solver.made:
+        return
+    if number in solver.graphs:
+        solver.graph = solver.graph or capture(solver, solver.many)
+        wp.capture_launch(solver.graph)
+        solver.made = number + solver.many
+    else:
+        super(type(solver), solver).iterate(step)
 
 
 # name: what differs from the example, and the caption
@@ -232,7 +231,8 @@ def solver_class(jacobi: Any, way: str) -> Any:
     if way in ("warpmpi", "warpmpi-host", ONE):
         own = {}
     elif way == "warpmpi-graph":
-        own = {"plan": plan_neighbours, "exchange": neighbours, "run": run_graphs}
+        own = {"plan": plan_neighbours, "exchange": neighbours}
+        own |= {"run": run_graphs, "iterate": iterate_by_graphs}
     elif way == "warpmpi-persistent":
         own = {"plan": plan_persistent, "exchange": persistent}
     else:

@@ -61,12 +61,13 @@ def test_the_table_has_every_variable_that_is_read():
     for place in PLACES:
         paths += (ROOT / place).rglob("*.[ch]")
         paths += (ROOT / place).rglob("*.py")
-    found = {name: p for p in paths for name in read.findall(p.read_text())}
-    assert {"WARPMPI_HOST", "WARPMPI_TEST_GPU", "WARPMPI_WERROR"} <= set(found)
-    assert set(found) <= NAMES
+    found = {(n, p) for p in paths for n in read.findall(p.read_text())}
+    names = {name for name, _ in found}
+    assert {"WARPMPI_HOST", "WARPMPI_TEST_GPU", "WARPMPI_WERROR"} <= names
+    assert names <= NAMES
     told = set(re.findall(r"WARPMPI_[A-Z_]+", GUIDE))
     assert told <= NAMES
-    for name, path in found.items():
+    for name, path in found:
         if path.relative_to(ROOT).parts[0] in ("src", "warpmpi"):
             assert name in told, path
 

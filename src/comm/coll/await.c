@@ -5,9 +5,6 @@
 #include "comm/engine/engine.h"
 #include "comm/watch/wait.h"
 
-// The others come at once, as a rule: so often they are looked for before
-// there is an operation to wait for.
-
 typedef struct {
     wm_op_t op;
     int (*look)(void *context, wm_error_t *err);

@@ -6,8 +6,8 @@
 
 #include "comm/comm/comm.h"
 
-// Looks at once, before the engine is left to it: at a stream, each of so many
-// tries, and at words.
+// Looks at once, before there is an operation to wait for: at a stream, each
+// of so many tries, and at words, as the others come at once, as a rule.
 #define WM_LOOKS_AT_STREAM 200
 #define WM_LOOK_TRIES 4
 #define WM_LOOKS_AT_WORDS 2000

@@ -31,6 +31,7 @@
 #define NAPS 50000        // in vain
 
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
+_Static_assert(2 * MOST_AHEAD < FAR >> 16, "so far at most is who is ahead");
 
 struct wm_slabs {
     pthread_mutex_t lock;
