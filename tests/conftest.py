@@ -51,9 +51,14 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("warpmpi")
 
 
+def every(item):
+    """All of the tree: it is read in seconds."""
+    return 1 if item.path.stem == "test_tree" else sampling.EVERY
+
+
 def pytest_collection_modifyitems(config, items):
     if not any(item.path.parent.name == "mpi" for item in items):
-        sampling.choose(config, items)
+        sampling.choose(config, items, every)
 
 
 def pytest_collection_finish(session):

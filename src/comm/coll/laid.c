@@ -106,6 +106,16 @@ wm_laid_longest(const wm_laid_t *laid)
     return longest;
 }
 
+bool
+wm_laid_is_overwritten(const wm_laid_t *laid)
+{
+    bool alike = true;
+    for (int rank = 1; rank < laid->comm->size; ++rank)
+        alike &= laid->out[rank].nbytes == laid->out[0].nbytes;
+    return laid->shape->uneven && !alike && laid->source == laid->target
+           && laid->comm->rank > 0;
+}
+
 void
 wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes)
 {

@@ -34,6 +34,11 @@ wm_laid_out(wm_laid_t *laid, wm_error_t *err);
 size_t
 wm_laid_longest(const wm_laid_t *laid);
 
+// Whether it would receive over blocks that others are still to get: those of
+// one length are given and taken in step.
+bool
+wm_laid_is_overwritten(const wm_laid_t *laid);
+
 // Bytes for each rank, and of each.
 void
 wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes);

@@ -413,18 +413,6 @@ wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err)
     return slabs->captured ? 0 : reach(slabs, ENDED, err);
 }
 
-// Whether it would receive over blocks that others are still to get: those of
-// one length are given and taken in step.
-static bool
-is_overwritten(const wm_laid_t *laid)
-{
-    bool alike = true;
-    for (int rank = 1; rank < laid->comm->size; ++rank)
-        alike &= laid->out[rank].nbytes == laid->out[0].nbytes;
-    return laid->shape->uneven && !alike && laid->source == laid->target
-           && laid->comm->rank > 0;
-}
-
 int
 wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err)
 {
@@ -479,7 +467,7 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
         .done = own.value,
         .call = slabs->captured ? 0 : call,
     };
-    return is_overwritten(laid)
+    return wm_laid_is_overwritten(laid)
                ? enqueue_copied(slabs, laid, &words, err)
                : wm_by_kernels_enqueue(&slabs->exchange, laid, &words, err);
 }
