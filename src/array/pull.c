@@ -8,6 +8,7 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
+#define BLOCKS_LONG 32 // of a long copy: two read all that a link brings
 #define BLOCK_BYTES ((size_t)16 << 10) // of a copy, before another shares it
 // Of all copies, for which one block does as well: that several have ended is
 // told some microseconds later.
@@ -84,16 +85,11 @@ find_width(int device, wm_pull_params_t *params, wm_error_t *err)
     return 0;
 }
 
-int
-wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
-               wm_error_t *err)
+static int
+launch(int device, wm_pull_params_t *params, CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    int code = wm_pull_prepare(device, err);
-    if (code == 0)
-        code = find_width(device, params, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
+    int code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     for (uint32_t i = 0; i < params->count; ++i)
@@ -106,4 +102,27 @@ wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
                  stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
+}
+
+int
+wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
+               wm_error_t *err)
+{
+    int code = wm_pull_prepare(device, err);
+    if (code == 0)
+        code = find_width(device, params, err);
+    return code < 0 ? code : launch(device, params, stream, err);
+}
+
+int
+wm_pull_launch_long(int device, const wm_pull_t *pull, CUstream stream,
+                    wm_error_t *err)
+{
+    wm_pull_params_t params;
+    params.count = 1;
+    params.width = BLOCKS_LONG;
+    params.signal = (wm_signal_t){0};
+    params.pulls[0] = *pull;
+    int code = wm_pull_prepare(device, err);
+    return code < 0 ? code : launch(device, &params, stream, err);
 }

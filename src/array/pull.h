@@ -22,4 +22,9 @@ WM_MUST_CHECK int
 wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
                wm_error_t *err);
 
+// Enqueues one long copy, by as few blocks as leave room for others beside it.
+WM_MUST_CHECK int
+wm_pull_launch_long(int device, const wm_pull_t *pull, CUstream stream,
+                    wm_error_t *err);
+
 #endif

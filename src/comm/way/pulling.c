@@ -60,6 +60,16 @@ stream_of_piece(wm_end_t *end, uint32_t at, CUstream *stream, CUstream *other,
     return code;
 }
 
+// Whether a kernel can copy all of it.
+static bool
+is_within_reach(const wm_end_t *end)
+{
+    return end->buffer.pattern == NULL && end->pieces.pieces == 1
+           && end->transport->direct && wm_buffer_on_device(&end->buffer)
+           && end->buffer.memory.device == end->access.device
+           && (!end->peer->self || end->header.device == end->access.device);
+}
+
 static int
 copy_piece(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
 {
@@ -67,6 +77,12 @@ copy_piece(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
     if (wm_unpack_is_direct(end))
         return wm_unpack_enqueue(end, pieces->remote, end->access.device,
                                  stream, err);
+    wm_pull_t whole = {.dst = end->buffer.data,
+                       .src = pieces->remote,
+                       .nbytes = end->header.nbytes};
+    if (is_within_reach(end) && wm_take_is_beside(end)
+        && wm_pull_serves(&whole))
+        return wm_pull_launch_long(end->access.device, &whole, stream, err);
     return wm_memory_copy(end->access.device,
                           end->buffer.data + wm_piece_start(pieces, at),
                           pieces->remote + at % pieces->ring * pieces->piece,
@@ -109,11 +125,8 @@ static bool
 may_share(const wm_end_t *end)
 {
     return !end->blocking && !end->pull.alone && end->access.user_device < 0
-           && end->buffer.pattern == NULL && end->pieces.pieces == 1
            && end->pieces.next == 0 && end->header.nbytes <= WM_MAIL_BYTES
-           && end->transport->direct && wm_buffer_on_device(&end->buffer)
-           && end->buffer.memory.device == end->access.device
-           && (!end->peer->self || end->header.device == end->access.device)
+           && is_within_reach(end)
            && (wm_access_is_noted(&end->access)
                || end->access.producer.kind == WM_PRODUCER_NONE);
 }

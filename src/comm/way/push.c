@@ -34,7 +34,8 @@ is_worth_it(const wm_end_t *end)
     if (wm_take_is_on_same_gpu(end))
         return end->peer->copied;
     return end->header.nbytes >= BOTH_WAYS_BYTES
-           && is_sending(end->peer, BOTH_WAYS_BYTES);
+           && is_sending(end->peer, BOTH_WAYS_BYTES)
+           && !wm_take_is_beside(end);
 }
 
 // Whether nobody uses the buffer any more: the sender could not wait for them.

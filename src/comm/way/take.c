@@ -16,6 +16,7 @@
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
 
+#define BESIDE_BYTES ((uint64_t)4 << 20)
 #define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
 #define PATIENCE_US 10000
 
@@ -56,6 +57,21 @@ static bool
 check(wm_end_t *end)
 {
     return find_slot(end) && is_sound_offer(&end->header);
+}
+
+bool
+wm_take_is_beside(const wm_end_t *end)
+{
+    if (end->header.nbytes < BESIDE_BYTES || wm_take_is_on_same_gpu(end))
+        return false;
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        const wm_end_t *other = (wm_end_t *)op;
+        if (wm_end_is_receive(op) && other->header.magic != 0
+            && other->peer != end->peer && other->header.nbytes >= BESIDE_BYTES
+            && other->buffer.memory.device == end->buffer.memory.device)
+            return true;
+    }
+    return false;
 }
 
 static const wm_transport_t *

@@ -10,6 +10,12 @@
 bool
 wm_take_is_on_same_gpu(const wm_end_t *end);
 
+// Whether this long message comes beside one of another peer: copy engines
+// take one after the other, and two ranks that fetch of a third in the same
+// moment get half, while another waits.
+bool
+wm_take_is_beside(const wm_end_t *end);
+
 // What a step of each way that takes ends with: its code, unless that is 0 and
 // the sender has failed, or has died.
 WM_MUST_CHECK int
