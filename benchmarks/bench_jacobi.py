@@ -193,7 +193,9 @@ def iterate_by_graphs(solver: Any, step: Any) -> None:
         return
     if number in solver.graphs:
         solver.graph = solver.graph or capture(solver, solver.many)
+        solver.edge.wait(solver.interior)  # a graph waits for its own stream alone
         wp.capture_launch(solver.graph)
+        solver.interior.wait(solver.edge)
         solver.made = number + solver.many
     else:
         super(type(solver), solver).iterate(step)
