@@ -4,6 +4,7 @@
 import ctypes
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ import warpmpi as wm
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
+
+
+HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
@@ -379,3 +383,59 @@ def test_a_limit_on_the_size_of_files(tmp_path):
             assert (into.numpy() == 5).all()
     """
     ranks.run_text(tmp_path, program, timeout=40)
+
+
+BESIDE = """
+    import numpy as np
+    import test_tune
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    SIZE = {size}
+    world, comm = MPI.COMM_WORLD, wm.Comm(MPI.COMM_WORLD)
+    right = np.arange(SIZE + 1, dtype="u4").view("u1")[:SIZE]
+    into = [wm.zeros(SIZE + 32, "u1") for _ in range(2)]
+
+    def turn():
+        if comm.rank > 0:
+            array = wm.from_numpy(right + np.uint8(comm.rank))
+            request = comm.Isend(array, 0)
+            world.Barrier()
+            return request.Wait()
+        world.Barrier()
+        parts = [array[16 : 16 + SIZE] for array in into]
+        comm.Sendrecv(np.zeros(1), 0, recvbuf=np.zeros(1), source=0)
+        wm.Request.Waitall([comm.Irecv(parts[i], i + 1) for i in range(2)])
+
+    turn()
+    named, copies = test_tune.kernels(turn)
+    moved = [name for name in named if name.startswith("wm_pull")]
+    if comm.rank == 0:
+        assert bool(moved) == {by_kernels}, (named, copies)
+        for i in range(2):
+            whole = into[i].numpy()
+            assert (whole[16 : 16 + SIZE] == right + np.uint8(i + 1)).all()
+            assert not whole[:16].any() and not whole[16 + SIZE :].any()
+    print("right")
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="the driver is to tell")
+@pytest.mark.parametrize(
+    ("size", "by_kernels"), [(5_000_001, True), (3_000_000, False)]
+)
+def test_long_ones_of_two_peers_go_beside_each_other(
+    tmp_path, size, by_kernels
+):
+    printed = ranks.run_text(
+        tmp_path,
+        BESIDE.format(size=size, by_kernels=by_kernels),
+        ranks=3,
+        SIMCUDA_DEVICES="3",
+        PYTHONPATH=os.pathsep.join(
+            [str(HERE), str(HERE.parent), str(ranks.ROOT)]
+        ),
+    )
+    assert printed.count("right") == 3

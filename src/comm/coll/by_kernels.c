@@ -7,7 +7,7 @@
 #include "comm/coll/piped.h"
 
 // Bytes, one behind the other; what is left comes first, and is for pipes.
-#define WIDE ((size_t)19 << 19)
+#define WIDE ((size_t)55 << 19)
 #define BOXES ((size_t)2 << 20)
 #define BLOCK_ALIGN 16 // of parts of wide lines
 
@@ -103,7 +103,7 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     if (longest <= exchange->points.lines
         && longest <= wm_boxes_room(&exchange->boxes, size))
         return &exchange->boxes;
-    return longest <= exchange->points.wide
+    return longest * (size_t)(size - 1) <= exchange->points.wide
                    && longest <= wm_boxes_room(&exchange->wide, size)
                ? &exchange->wide
                : NULL;
@@ -194,7 +194,7 @@ is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
            && !wm_by_kernels_keeps_one(laid)
            && nbytes % (size * BLOCK_ALIGN) == 0
            && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
-           && nbytes <= exchange->points.wide
+           && nbytes / size <= exchange->points.wide
            && once > twice + hops * exchange->points.meeting;
 }
 

@@ -52,7 +52,7 @@ typedef struct {
 
 // A rank's memory for them: pipes, wide boxes where there may be a link, boxes
 // from their head on.
-#define WM_BY_KERNELS_BYTES ((size_t)36 << 20)
+#define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
 #define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
 
 // Before others write it; waits for that.
