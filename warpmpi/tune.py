@@ -42,7 +42,7 @@ class Trial(NamedTuple):
 ALL = "Allreduce", "Allgather", "Bcast"
 TRIALS = (
     Trial("lines", True, ALL, {"wide": MOST}),
-    Trial("wide", True, ALL, {"lines": 0}),
+    Trial("wide", True, ALL, {"lines": 0, "meeting": 0}),
     Trial("parts", True, ("Bcast", "Reduce"), {"lines": 0, "wide": 0}),
     Trial("phase", False, ("Bcast",), {"meeting": MOST}),
     Trial("meeting", False, ("Allreduce", "Bcast"), {}),

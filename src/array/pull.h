@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Short copies, many in one kernel (kernels/pull.h). Any thread; no GIL.
+// Copies by a kernel (kernels/pull.h): many short ones in one, or a long one
+// beside others. Any thread; no GIL.
 #ifndef WM_ARRAY_PULL_H
 #define WM_ARRAY_PULL_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Short copies out of memory that the device reaches, many in one kernel: a
-// launch and an engine's start cost more than their bytes. Shared by C and
-// CUDA.
+// Copies out of memory that the device reaches. Short ones are many in one
+// kernel: a launch and an engine's start cost more than their bytes. Shared by
+// C and CUDA.
 #ifndef WM_KERNELS_PULL_H
 #define WM_KERNELS_PULL_H
 

@@ -14,8 +14,8 @@
 // X(name, built in with NVLink for two ranks, for several, and without); up to
 // each the first way.
 //   lines, wide: on a stream, blocks go through boxes of lines, or of wide
-//     ones, where there are such, else through pipes; the latter of all that
-//     others give a rank, and of what each reduces and gives all
+//     ones, where there are such, else through pipes; of the latter a block
+//     times the other ranks, or what each reduces and gives all
 //   parts: the root of a long Bcast through pipes sends all of it to each,
 //     else to each of several a part, which they pass on; of a long Reduce
 //     each sends all of it to the root, else each reduces a part, and passes

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "array/pull.h"
 #include "array/reduce.h"
 #include "comm/coll/agreement.h"
 #include "comm/coll/fuse.h"
@@ -75,6 +76,8 @@ prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
         code = wm_reduce_prepare(slabs->device, err);
     if (code == 0)
         code = wm_by_kernels_prepare(slabs->device, err);
+    if (code == 0) // of messages
+        code = wm_pull_prepare(slabs->device, err);
     wm_fuse_prepare(slabs->device);
     if (code < 0)
         return code;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A receive whose own stream copies, piece by piece, or this thread does;
-// short copies that are ready together share a kernel.
+// short copies that are ready together share a kernel, and a long one beside
+// another has its own.
 #include <string.h>
 
 #include "comm/message/pack.h"

@@ -66,8 +66,10 @@ wm_take_is_beside(const wm_end_t *end)
         return false;
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         const wm_end_t *other = (wm_end_t *)op;
-        if (wm_end_is_receive(op) && other->header.magic != 0
-            && other->peer != end->peer && other->header.nbytes >= BESIDE_BYTES
+        if (wm_end_is_receive(op) && other->transport != NULL
+            && other->transport->direct && other->peer != end->peer
+            && !other->peer->self && !wm_take_is_on_same_gpu(other)
+            && other->header.nbytes >= BESIDE_BYTES
             && other->buffer.memory.device == end->buffer.memory.device)
             return true;
     }
