@@ -392,30 +392,32 @@ BESIDE = """
 
     import warpmpi as wm
 
-    SIZE = {size}
+    SIZE, TAKERS = {size}, {takers}
     world, comm = MPI.COMM_WORLD, wm.Comm(MPI.COMM_WORLD)
     right = np.arange(SIZE + 1, dtype="u4").view("u1")[:SIZE]
     into = [wm.zeros(SIZE + 32, "u1") for _ in range(2)]
 
+    givers = [rank for rank in range(comm.size) if rank not in TAKERS]
+
     def turn():
-        if comm.rank > 0:
+        if comm.rank in givers:
             array = wm.from_numpy(right + np.uint8(comm.rank))
-            request = comm.Isend(array, 0)
+            requests = [comm.Isend(array, rank) for rank in TAKERS]
             world.Barrier()
-            return request.Wait()
+            return wm.Request.Waitall(requests)
         world.Barrier()
         parts = [array[16 : 16 + SIZE] for array in into]
-        comm.Sendrecv(np.zeros(1), 0, recvbuf=np.zeros(1), source=0)
-        wm.Request.Waitall([comm.Irecv(parts[i], i + 1) for i in range(2)])
+        wm.Request.Waitall(list(map(comm.Irecv, parts, givers)))
 
     turn()
+    world.Barrier()
     named, copies = test_tune.kernels(turn)
     moved = [name for name in named if name.startswith("wm_pull")]
-    if comm.rank == 0:
+    if comm.rank in TAKERS:
         assert bool(moved) == {by_kernels}, (named, copies)
-        for i in range(2):
-            whole = into[i].numpy()
-            assert (whole[16 : 16 + SIZE] == right + np.uint8(i + 1)).all()
+        for giver, array in zip(givers, into, strict=True):
+            whole = array.numpy()
+            assert (whole[16 : 16 + SIZE] == right + np.uint8(giver)).all()
             assert not whole[:16].any() and not whole[16 + SIZE :].any()
     print("right")
 """
@@ -424,18 +426,23 @@ BESIDE = """
 @pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="the driver is to tell")
 @pytest.mark.parametrize(
-    ("size", "by_kernels"), [(5_000_001, True), (3_000_000, False)]
+    ("size", "takers", "devices", "by_kernels"),
+    [
+        (5_000_001, (0,), 3, True),
+        (3_000_000, (0,), 3, False),
+        (5_000_001, (0, 2), 2, False),  # two take on one GPU
+    ],
 )
 def test_long_ones_of_two_peers_go_beside_each_other(
-    tmp_path, size, by_kernels
+    tmp_path, size, takers, devices, by_kernels
 ):
     printed = ranks.run_text(
         tmp_path,
-        BESIDE.format(size=size, by_kernels=by_kernels),
-        ranks=3,
-        SIMCUDA_DEVICES="3",
+        BESIDE.format(size=size, takers=takers, by_kernels=by_kernels),
+        ranks=2 + len(takers),
+        SIMCUDA_DEVICES=str(devices),
         PYTHONPATH=os.pathsep.join(
             [str(HERE), str(HERE.parent), str(ranks.ROOT)]
         ),
     )
-    assert printed.count("right") == 3
+    assert printed.count("right") == 2 + len(takers)

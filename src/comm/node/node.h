@@ -14,7 +14,7 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 17u
+#define WM_PROTOCOL 18u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -29,6 +29,9 @@ typedef struct {
     uint64_t magic;
     uint8_t id[16];           // random, one a process
     _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
+    // The beginning of the UUID of the GPU that it last took a long message
+    // on; 0: none yet.
+    _Atomic uint64_t takes_on;
     wm_account_t account;
     // Buffer ids whose memory was freed: peers close their mappings.
     _Alignas(64) _Atomic uint64_t notice_count;

@@ -59,10 +59,30 @@ check(wm_end_t *end)
     return find_slot(end) && is_sound_offer(&end->header);
 }
 
+// Whether another process takes long messages on this GPU, too, as far as was
+// seen: kernels of two take turns, copies do not.
+static bool
+is_shared(int device)
+{
+    const wm_device_t *facts;
+    wm_segment_t *own = wm_node_self()->segment;
+    uint64_t gpu;
+    if (own == NULL || wm_device_describe(device, &facts, NULL) < 0)
+        return true;
+    memcpy(&gpu, &facts->uuid, sizeof gpu);
+    atomic_store(&own->takes_on, gpu);
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        if (!peer->self && !peer->dead && peer->segment != NULL
+            && atomic_load(&peer->segment->takes_on) == gpu)
+            return true;
+    return false;
+}
+
 bool
 wm_take_is_beside(const wm_end_t *end)
 {
-    if (end->header.nbytes < BESIDE_BYTES || wm_take_is_on_same_gpu(end))
+    if (end->header.nbytes < BESIDE_BYTES || wm_take_is_on_same_gpu(end)
+        || is_shared(end->access.device))
         return false;
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         const wm_end_t *other = (wm_end_t *)op;
