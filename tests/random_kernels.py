@@ -525,7 +525,13 @@ def parse(argv):
     add("--seconds", type=float, default=0, help="stop after so many")
     add("--patience", type=float, default=120, help="seconds for a batch")
     add("--first", type=int, default=0, help="batch to begin with")
-    add("--points", type=int, nargs=5, metavar="N", help=", ".join(NAMES))
+    add(
+        "--points",
+        type=int,
+        nargs=len(NAMES),
+        metavar="N",
+        help=", ".join(NAMES),
+    )
     add("--forms", nargs="*", choices=FORMS, default=FORMS)
     add("--verbose", action="store_true")
     return lives.parse(parser, argv, "--collectives")

@@ -13,7 +13,7 @@ from typing import Any
 from . import _core
 
 KEYS = ("compute_capability", "nvlink", "ranks")  # what a row is of
-NAMES = ("lines", "wide", "parts", "phase", "meeting")  # bytes
+NAMES = "lines", "wide", "wide_parts", "parts", "phase", "meeting"  # bytes
 MOST = 2**62  # bytes
 RANKS = 2, 4, 64  # a row is of so many, or fewer down to the next
 

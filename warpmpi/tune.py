@@ -40,10 +40,13 @@ class Trial(NamedTuple):
 
 
 ALL = "Allreduce", "Allgather", "Bcast"
+ROOTED = "Bcast", "Reduce"
+IN_PARTS = "Allreduce", *ROOTED
 TRIALS = (
     Trial("lines", True, ALL, {"wide": MOST}),
-    Trial("wide", True, ALL, {"lines": 0, "meeting": 0}),
-    Trial("parts", True, ("Bcast", "Reduce"), {"lines": 0, "wide": 0}),
+    Trial("wide", True, ALL, {"lines": 0, "wide_parts": 0}),
+    Trial("wide_parts", True, IN_PARTS, {"lines": 0, "wide": 0}),
+    Trial("parts", True, ROOTED, {"lines": 0, "wide": 0, "wide_parts": 0}),
     Trial("phase", False, ("Bcast",), {"meeting": MOST}),
     Trial("meeting", False, ("Allreduce", "Bcast"), {}),
 )
@@ -115,6 +118,7 @@ class Machine:
         return {
             "lines": True,
             "wide": self.linked,
+            "wide_parts": self.linked,
             "parts": several,
             "phase": self.reached and several,
             "meeting": self.reached,
@@ -130,8 +134,9 @@ class Machine:
             if name == "Allreduce":
                 factor = max((size - 1) * (1 - 2 / size), 1)
         if trial.point == "wide":  # as by_kernels.c does
-            several = name == "Allreduce" and size > 2
-            factor = 1 / size if several else size - 1
+            factor = size - 1
+        if trial.point == "wide_parts":
+            factor = (size - 1) / size if name == "Allreduce" else size > 2
         if factor == 0:
             return None
         count = int(nbytes / factor) // 4

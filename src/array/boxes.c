@@ -22,12 +22,12 @@ enum {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         WIDE_move,
-#define X(name, ...) ALL_##name,
+#define X(name, ...) PARTS_##name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         KERNELS,
     WIDE_FIRST = KERNEL_move + 1,
-    ALL_FIRST = WIDE_move + 1,
+    PARTS_FIRST = WIDE_move + 1,
 };
 
 static const char *const names[KERNELS] = {
@@ -39,7 +39,7 @@ static const char *const names[KERNELS] = {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         "wm_wide_move",
-#define X(name, ...) "wm_wide_all_" #name,
+#define X(name, ...) "wm_wide_parts_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 };
@@ -149,6 +149,8 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     params->box_bytes = (uint32_t)box_bytes(boxes->nbytes, (int)params->size);
     if (params->reduces)
         kernel = wm_reduce_row(type, op, &params->op);
+    else if (params->spreads != WM_SPREADS_NOT) // of one: nothing is added
+        kernel = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
     else if (!wide)
         jobs *= params->size;
     uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,
@@ -156,7 +158,9 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
     blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, boxes->blocks);
     threads = threads < WARP ? WARP : threads;
-    kernel += params->spreads ? ALL_FIRST : wide ? WIDE_FIRST : 0;
+    kernel += params->spreads != WM_SPREADS_NOT ? PARTS_FIRST
+              : wide                            ? WIDE_FIRST
+                                                : 0;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
                  stream, (void *[]){params}, NULL);

@@ -47,6 +47,15 @@ typedef struct {
 #define WM_WIDE_BYTES 128
 #define WM_WIDE_PAYLOAD 112
 
+// To whom what is reduced in parts is given.
+typedef enum {
+    WM_SPREADS_NOT,
+    WM_SPREADS_TO_ALL, // who have a part
+    WM_SPREADS_TO_ONE, // who has none
+} wm_spreads_t;
+
+#define WM_BOXES_NOBODY 0xffffffffu
+
 // What this rank gives to some ranks, or takes from them: blocks of one length
 // at equal distances.
 typedef struct {
@@ -72,9 +81,13 @@ typedef struct {
     uint32_t unit;
     uint32_t op;
     uint32_t reduces; // else moves
-    // Of wide lines: each rank reduces its block, and gives it to so many,
-    // from `onto` on, in the next exchange, which is this call's, too.
-    uint32_t onto, spreads;
+    // Of wide lines: all is `whole` bytes in parts of so many as is given and
+    // taken, one for each rank but the one without. Of whom `takes` tells,
+    // each gives all theirs; they reduce them, and give them on in the next
+    // exchange, which is this call's, too.
+    wm_spreads_t spreads;
+    uint32_t without; // WM_BOXES_NOBODY: all have one
+    uint64_t whole;
     wm_boxes_rank_t few[WM_BOXES_FEW];
 } wm_boxes_params_t;
 

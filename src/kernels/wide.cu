@@ -21,17 +21,29 @@ wide_lines()
 }
 
 WM_DEVICE uint32_t
-wide_lines_of(const wm_boxes_side_t &side)
+wide_lines_of(uint32_t nbytes)
 {
-    return (side.nbytes + WM_WIDE_PAYLOAD - 1) / WM_WIDE_PAYLOAD;
+    return (nbytes + WM_WIDE_PAYLOAD - 1) / WM_WIDE_PAYLOAD;
+}
+
+// What goes to a rank, or comes from one.
+struct wm_wide_block_t {
+    uint64_t at;
+    uint32_t nbytes;
+};
+
+WM_DEVICE wm_wide_block_t
+wide_block(const wm_boxes_side_t &side, uint32_t rank)
+{
+    return {block_at(side, rank), side.nbytes};
 }
 
 // Where a lane's bytes of a line are in the block; past its end for the flag.
 WM_DEVICE uint32_t
-wide_at(const wm_boxes_side_t &side, uint32_t line, uint32_t lane)
+wide_at(const wm_wide_block_t &block, uint32_t line, uint32_t lane)
 {
     return lane < WIDE_UNITS ? (line * WIDE_UNITS + lane) * WIDE_UNIT
-                             : side.nbytes;
+                             : block.nbytes;
 }
 
 WM_DEVICE wm_wide_t
@@ -90,51 +102,67 @@ wide_flag(const wm_boxes_view &view)
     return (uint64_t)view.number << 32 | view.number;
 }
 
-// All that goes to a rank: lanes of a warp come and go together. False where
-// it takes no more.
-WM_DEVICE bool
-give_wide(const wm_boxes_view &view, uint32_t to, uint32_t lane)
+// Lines of a warp, from `base` on: lanes come and go together, and all lines
+// are asked for before any is used. Of what this rank has:
+template <uint32_t AT_ONCE>
+WM_DEVICE void
+load_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
+          uint32_t base, uint32_t lane, wm_wide_t *values)
 {
-    const wm_boxes_side_t &gives = view.p.gives;
     const wm_wide_lines_t mine = wide_lines();
-    const uint32_t lines = wide_lines_of(gives);
-    const char *block = view.p.src + block_at(gives, to);
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        values[k] = load_wide_part(
+            view, view.p.src + block.at,
+            wide_at(block, base + k * mine.step + wm_wide_line(), lane),
+            block.nbytes);
+}
+
+// To where this rank wants them.
+template <uint32_t AT_ONCE>
+WM_DEVICE void
+save_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
+          uint32_t base, uint32_t lane, const wm_wide_t *values)
+{
+    const wm_wide_lines_t mine = wide_lines();
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        save_wide_part(
+            view, view.p.dst + block.at,
+            wide_at(block, base + k * mine.step + wm_wide_line(), lane),
+            block.nbytes, values[k]);
+}
+
+// To a rank's box; false where it takes no more.
+template <uint32_t AT_ONCE>
+WM_DEVICE bool
+give_wide(const wm_boxes_view &view, uint32_t to, uint32_t nbytes,
+          uint32_t base, uint32_t lane, wm_wide_t *values)
+{
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(nbytes);
     char *box = box_of(view, view.p.rank, to);
-    if (!is_of(gives, to))
-        return true;
-    for (uint32_t base = mine.first; base < lines;
-         base += WIDE_AT_ONCE * mine.step) {
-        wm_wide_t values[WIDE_AT_ONCE] = {};
-        WM_UNROLL
-        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++) {
-            const uint32_t line = base + k * mine.step + wm_wide_line();
-            values[k] = load_wide_part(view, block, wide_at(gives, line, lane),
-                                       gives.nbytes);
-            if (lane == WIDE_UNITS)
-                values[k].part[0] = values[k].part[1] = wide_flag(view);
-        }
-        if (base == mine.first && !wm_warp_all(await_room(view, to)))
-            return false;
-        WM_UNROLL
-        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++) {
-            const uint32_t line = base + k * mine.step + wm_wide_line();
-            if (line < lines)
-                wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
-                              values[k]);
-        }
+    if (base == mine.first && !wm_warp_all(await_room(view, to)))
+        return false;
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++) {
+        const uint32_t line = base + k * mine.step + wm_wide_line();
+        if (lane == WIDE_UNITS)
+            values[k].part[0] = values[k].part[1] = wide_flag(view);
+        if (line < lines)
+            wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane, values[k]);
     }
     return true;
 }
 
-// Several lines of a rank, all asked for before any is used; false where they
-// will not come.
+// Out of the box that a rank fills; false where they will not come.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-read_wide(const wm_boxes_view &view, uint32_t from, uint32_t base,
-          uint32_t lane, wm_wide_t *values)
+await_wide(const wm_boxes_view &view, uint32_t from, uint32_t nbytes,
+           uint32_t base, uint32_t lane, wm_wide_t *values)
 {
     const wm_wide_lines_t mine = wide_lines();
-    const uint32_t lines = wide_lines_of(view.p.takes);
+    const uint32_t lines = wide_lines_of(nbytes);
     const char *box = box_of(view, from, view.p.rank);
     for (uint32_t looks = 1;; looks++) {
         const bool gone = !wm_warp_all(!has_gone(view, from, looks));
@@ -153,105 +181,35 @@ read_wide(const wm_boxes_view &view, uint32_t from, uint32_t base,
     }
 }
 
-WM_DEVICE void
-move_wide(const wm_boxes_view &view, uint32_t from, uint32_t lane)
-{
-    const wm_boxes_params_t &p = view.p;
-    const wm_wide_lines_t mine = wide_lines();
-    const uint32_t lines = wide_lines_of(p.takes);
-    const char *own = p.src + block_at(p.gives, from);
-    char *block = p.dst + block_at(p.takes, from);
-    if (!is_of(p.takes, from) || (from == p.rank && own == block))
-        return;
-    for (uint32_t base = mine.first; base < lines;
-         base += WIDE_AT_ONCE * mine.step) {
-        wm_wide_t values[WIDE_AT_ONCE] = {};
-        WM_UNROLL
-        for (uint32_t k = 0; k < WIDE_AT_ONCE && from == p.rank; k++)
-            values[k] = load_wide_part(
-                view, own,
-                wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane),
-                p.takes.nbytes);
-        if (from != p.rank
-            && !read_wide<WIDE_AT_ONCE>(view, from, base, lane, values))
-            return;
-        WM_UNROLL
-        for (uint32_t k = 0; k < WIDE_AT_ONCE; k++)
-            save_wide_part(
-                view, block,
-                wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane),
-                p.takes.nbytes, values[k]);
-    }
-}
-
-// Of small elements fewer lines, as each is computed with by itself.
-template <typename rule_t>
-constexpr uint32_t
-    wide_at_once = sizeof(typename rule_t::element_t) == 1 ? 2 : WIDE_AT_ONCE;
-
-// Whether a rank is given what others reduce.
-WM_DEVICE bool
-is_spread_to(const wm_boxes_params_t &p, uint32_t rank)
-{
-    return rank - p.onto < p.spreads;
-}
-
-// Lines of this rank's block to others, in the next exchange; false where one
-// takes no more.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-spread_wide(const wm_boxes_view &next, uint32_t base, uint32_t lane,
-            wm_wide_t *values)
+take_wide(const wm_boxes_view &view, uint32_t from,
+          const wm_wide_block_t &block, uint32_t base, uint32_t lane)
 {
-    const wm_boxes_params_t &p = next.p;
-    const wm_wide_lines_t mine = wide_lines();
-    const uint32_t lines = wide_lines_of(p.takes);
-    WM_UNROLL
-    for (uint32_t k = 0; k < AT_ONCE; k++)
-        if (lane == WIDE_UNITS)
-            values[k].part[0] = values[k].part[1] = wide_flag(next);
-    for (uint32_t i = 1; i < p.size; i++) {
-        const uint32_t to = wm_rank_around(p.rank + i, p.size);
-        char *box = box_of(next, p.rank, to);
-        if (!is_spread_to(p, to))
-            continue;
-        if (base == mine.first && !wm_warp_all(await_room(next, to)))
-            return false;
-        WM_UNROLL
-        for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const uint32_t line = base + k * mine.step + wm_wide_line();
-            if (line < lines)
-                wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
-                              values[k]);
-        }
-    }
+    wm_wide_t values[AT_ONCE] = {};
+    if (!await_wide<AT_ONCE>(view, from, block.nbytes, base, lane, values))
+        return false;
+    save_wide<AT_ONCE>(view, block, base, lane, values);
     return true;
 }
 
-// False where it is not to go on.
-template <bool spreads, typename rule_t>
+// Those of all who give, in their order, reduced, and `own` among them; false
+// where some will not come.
+template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
-reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
-            uint32_t lane)
+reduce_wide(rule_t rule, const wm_boxes_view &view, const wm_wide_block_t &own,
+            uint32_t base, uint32_t lane, wm_wide_t *reduced)
 {
     constexpr int EACH = WIDE_UNIT / sizeof(typename rule_t::element_t);
-    constexpr uint32_t AT_ONCE = wide_at_once<rule_t>;
     const wm_boxes_params_t &p = view.p;
-    const wm_wide_lines_t mine = wide_lines();
-    const char *own = p.src + block_at(p.gives, p.rank);
     typename rule_t::acc_t acc[AT_ONCE][EACH] = {}, values[EACH];
-    wm_wide_t kept[AT_ONCE], read[AT_ONCE] = {};
-    uint32_t at[AT_ONCE];
-    WM_UNROLL
-    for (uint32_t k = 0; k < AT_ONCE; k++) {
-        at[k] = wide_at(p.takes, base + k * mine.step + wm_wide_line(), lane);
-        kept[k] = is_of(p.takes, p.rank)
-                      ? load_wide_part(view, own, at[k], p.takes.nbytes)
-                      : wm_wide_t();
-    }
-    for (uint32_t from = 0; from < p.takes.count; from++) {
+    wm_wide_t kept[AT_ONCE] = {}, read[AT_ONCE] = {};
+    if (is_of(p.takes, p.rank))
+        load_wide<AT_ONCE>(view, own, base, lane, kept);
+    for (uint32_t i = 0; i < p.takes.count; i++) {
+        const uint32_t from = p.takes.first + i;
         if (from != p.rank
-            && !read_wide<AT_ONCE>(view, from, base, lane, read))
+            && !await_wide<AT_ONCE>(view, from, own.nbytes, base, lane, read))
             return false;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -260,35 +218,86 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, uint32_t base,
                 {is_own ? kept[k].part[0] : read[k].part[0],
                  is_own ? kept[k].part[1] : read[k].part[1]}};
             wm_widen(rule, unit, values);
-            if (from > 0)
+            if (i > 0)
                 rule.fold(p.op, acc[k], values, EACH);
             WM_UNROLL
-            for (int i = 0; i < EACH && from == 0; i++)
-                acc[k][i] = values[i];
+            for (int j = 0; j < EACH && i == 0; j++)
+                acc[k][j] = values[j];
         }
     }
     WM_UNROLL
-    for (uint32_t k = 0; k < AT_ONCE; k++) {
-        kept[k] = wm_narrow<wm_wide_t>(rule, acc[k]);
-        if (!spreads || is_spread_to(p, p.rank))
-            save_wide_part(view, p.dst + block_at(p.takes, p.rank), at[k],
-                           p.takes.nbytes, kept[k]);
+    for (uint32_t k = 0; k < AT_ONCE; k++)
+        reduced[k] = wm_narrow<wm_wide_t>(rule, acc[k]);
+    return true;
+}
+
+// All that goes to others; what is one block is loaded once.
+WM_DEVICE void
+give_all_wide(const wm_boxes_view &view, uint32_t lane)
+{
+    const wm_boxes_params_t &p = view.p;
+    const wm_wide_lines_t mine = wide_lines();
+    const uint32_t lines = wide_lines_of(p.gives.nbytes);
+    for (uint32_t base = mine.first; base < lines && p.gives.count > 0;
+         base += WIDE_AT_ONCE * mine.step) {
+        wm_wide_t values[WIDE_AT_ONCE];
+        for (uint32_t k = 1; k < p.size; k++) {
+            const uint32_t to = wm_rank_around(p.rank + k, p.size);
+            const wm_wide_block_t block = wide_block(p.gives, to);
+            if (k == 1 || p.gives.step > 0)
+                load_wide<WIDE_AT_ONCE>(view, block, base, lane, values);
+            if (is_of(p.gives, to)
+                && !give_wide<WIDE_AT_ONCE>(view, to, block.nbytes, base, lane,
+                                            values))
+                return;
+        }
     }
-    if (!spreads)
-        return true;
-    const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};
-    return spread_wide<AT_ONCE>(next, base, lane, kept);
 }
 
 WM_DEVICE void
-give_all_wide(const wm_boxes_view &view)
+take_all_wide(const wm_boxes_view &view, uint32_t from, uint32_t lane)
 {
     const wm_boxes_params_t &p = view.p;
-    bool room = true;
-    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
-         lane = wm_next_wide_lane(lane))
-        for (uint32_t k = 1; k < p.size && room; k++)
-            room = give_wide(view, wm_rank_around(p.rank + k, p.size), lane);
+    const wm_wide_lines_t mine = wide_lines();
+    const wm_wide_block_t own = {block_at(p.gives, from), p.takes.nbytes};
+    const wm_wide_block_t block = wide_block(p.takes, from);
+    const uint32_t lines = wide_lines_of(block.nbytes);
+    bool goes_on = is_of(p.takes, from)
+                   && (from != p.rank || p.src + own.at != p.dst + block.at);
+    for (uint32_t base = mine.first; base < lines && goes_on;
+         base += WIDE_AT_ONCE * mine.step)
+        if (from == p.rank) {
+            wm_wide_t values[WIDE_AT_ONCE];
+            load_wide<WIDE_AT_ONCE>(view, own, base, lane, values);
+            save_wide<WIDE_AT_ONCE>(view, block, base, lane, values);
+        }
+        else
+            goes_on = take_wide<WIDE_AT_ONCE>(view, from, block, base, lane);
+}
+
+// Of small elements fewer lines, as each is computed with by itself.
+template <typename rule_t>
+constexpr uint32_t
+    wide_at_once = sizeof(typename rule_t::element_t) == 1 ? 2 : WIDE_AT_ONCE;
+
+template <typename rule_t>
+WM_DEVICE void
+reduce_all_wide(rule_t rule, const wm_boxes_view &view, uint32_t lane)
+{
+    constexpr uint32_t AT_ONCE = wide_at_once<rule_t>;
+    const wm_boxes_params_t &p = view.p;
+    const wm_wide_lines_t mine = wide_lines();
+    const wm_wide_block_t own = {block_at(p.gives, p.rank), p.takes.nbytes};
+    const wm_wide_block_t block = wide_block(p.takes, p.rank);
+    const uint32_t lines = p.takes.count > 0 ? wide_lines_of(own.nbytes) : 0;
+    bool goes_on = true;
+    for (uint32_t base = mine.first; base < lines && goes_on;
+         base += AT_ONCE * mine.step) {
+        wm_wide_t reduced[AT_ONCE];
+        goes_on = reduce_wide<AT_ONCE>(rule, view, own, base, lane, reduced);
+        if (goes_on)
+            save_wide<AT_ONCE>(view, block, base, lane, reduced);
+    }
 }
 
 WM_DEVICE wm_boxes_view
@@ -303,67 +312,147 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
 {
     const wm_boxes_view view = wide_begin(p);
     if (wm_meeting_works()) {
-        give_all_wide(view);
-        for (uint32_t lane = wm_first_wide_lane(); lane < 8;
-             lane = wm_next_wide_lane(lane))
-            for (uint32_t k = 0; k < p.size; k++)
-                move_wide(view, wm_rank_around(p.rank + p.size - k, p.size),
+        WM_EACH_WIDE_LANE(lane)
+        give_all_wide(view, lane);
+        WM_EACH_WIDE_LANE(lane)
+        for (uint32_t k = 0; k < p.size; k++)
+            take_all_wide(view, wm_rank_around(p.rank + p.size - k, p.size),
                           lane);
     }
     boxes_end(view);
-}
-
-template <bool spreads, typename rule_t>
-WM_DEVICE void
-reduce_all_wide(rule_t rule, const wm_boxes_view &view)
-{
-    const wm_boxes_side_t &takes = view.p.takes;
-    const wm_wide_lines_t mine = wide_lines();
-    const uint32_t lines = takes.count > 0 ? wide_lines_of(takes) : 0;
-    bool goes_on = true;
-    give_all_wide(view);
-    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
-         lane = wm_next_wide_lane(lane))
-        for (uint32_t base = mine.first; base < lines && goes_on;
-             base += wide_at_once<rule_t> * mine.step)
-            goes_on = reduce_wide<spreads>(rule, view, base, lane);
-    if (spreads && !goes_on) // nor do others, who wait for it
-        wm_give_up(view.p.word, view.p.done - 1);
-}
-
-WM_DEVICE void
-take_all_wide(const wm_boxes_view &view)
-{
-    const wm_boxes_params_t &p = view.p;
-    for (uint32_t lane = wm_first_wide_lane(); lane < 8;
-         lane = wm_next_wide_lane(lane))
-        for (uint32_t k = 1; k < p.size; k++)
-            move_wide(view, wm_rank_around(p.rank + p.size - k, p.size), lane);
 }
 
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_##name, wm_boxes_params_t)                              \
     {                                                                         \
         const wm_boxes_view view = wide_begin(p);                             \
-        if (wm_meeting_works())                                               \
-            reduce_all_wide<false>(wm_rule_##name(), view);                   \
+        if (wm_meeting_works()) {                                             \
+            WM_EACH_WIDE_LANE(lane)                                           \
+            give_all_wide(view, lane);                                        \
+            WM_EACH_WIDE_LANE(lane)                                           \
+            reduce_all_wide(wm_rule_##name(), view, lane);                    \
+        }                                                                     \
         boxes_end(view);                                                      \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
-// Each rank reduces its block of all, and gives it to whom it is spread to in
-// the exchange behind that.
+// What goes in parts: each rank but the one without reduces one of them, and
+// passes on what comes of it, in the next exchange. Turn by turn a warp gives,
+// of each part, the lines that are next, reduces those of its rank's that were
+// given so many turns ago, and takes those of others' that they then passed
+// on, so that all links have to do at any time.
+#define PARTS_AT_ONCE 2
+#define PASSED_BEHIND 1
+#define TAKEN_BEHIND 2
+
+WM_DEVICE wm_wide_block_t
+part_of(const wm_boxes_params_t &p, const wm_boxes_side_t &side, uint32_t rank)
+{
+    const uint64_t at = (uint64_t)(rank - (rank > p.without)) * side.nbytes;
+    const uint64_t left = at < p.whole && rank != p.without ? p.whole - at : 0;
+    return {side.at + at, left < side.nbytes ? (uint32_t)left : side.nbytes};
+}
+
+// Whether a rank has all in the end: those with a part, or the one without.
+WM_DEVICE bool
+has_all(const wm_boxes_params_t &p, uint32_t rank)
+{
+    return (rank == p.without) == (p.spreads == WM_SPREADS_TO_ONE);
+}
+
+WM_DEVICE bool
+give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
+{
+    const wm_boxes_params_t &p = view.p;
+    for (uint32_t k = 1; k < p.size && p.gives.count > 0; k++) {
+        const uint32_t to = wm_rank_around(p.rank + k, p.size);
+        const wm_wide_block_t part = part_of(p, p.gives, to);
+        wm_wide_t values[PARTS_AT_ONCE];
+        load_wide<PARTS_AT_ONCE>(view, part, base, lane, values);
+        if (part.nbytes > 0
+            && !give_wide<PARTS_AT_ONCE>(view, to, part.nbytes, base, lane,
+                                         values))
+            return false;
+    }
+    return true;
+}
+
+template <typename rule_t>
+WM_DEVICE bool
+pass_part(rule_t rule, const wm_boxes_view &view, const wm_boxes_view &next,
+          uint32_t base, uint32_t lane)
+{
+    const wm_boxes_params_t &p = view.p;
+    const wm_wide_block_t own = part_of(p, p.gives, p.rank);
+    wm_wide_t reduced[PARTS_AT_ONCE];
+    if (own.nbytes == 0)
+        return true;
+    if (!reduce_wide<PARTS_AT_ONCE>(rule, view, own, base, lane, reduced))
+        return false;
+    if (has_all(p, p.rank))
+        save_wide<PARTS_AT_ONCE>(view, part_of(p, p.takes, p.rank), base, lane,
+                                 reduced);
+    for (uint32_t k = 1; k < p.size; k++) {
+        const uint32_t to = wm_rank_around(p.rank + k, p.size);
+        if (has_all(p, to)
+            && !give_wide<PARTS_AT_ONCE>(next, to, own.nbytes, base, lane,
+                                         reduced))
+            return false;
+    }
+    return true;
+}
+
+WM_DEVICE bool
+take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
+{
+    const wm_boxes_params_t &p = next.p;
+    for (uint32_t k = 1; k < p.size && has_all(p, p.rank); k++) {
+        const uint32_t from = wm_rank_around(p.rank + p.size - k, p.size);
+        const wm_wide_block_t part = part_of(p, p.takes, from);
+        if (part.nbytes > 0
+            && !take_wide<PARTS_AT_ONCE>(next, from, part, base, lane))
+            return false;
+    }
+    return true;
+}
+
+template <typename rule_t>
+WM_DEVICE bool
+go_through_parts(rule_t rule, const wm_boxes_view &view,
+                 const wm_boxes_view &next)
+{
+    const uint32_t first = wide_lines().first;
+    const uint32_t step = PARTS_AT_ONCE * wide_lines().step;
+    const uint32_t lines = wide_lines_of(view.p.takes.nbytes);
+    const uint32_t turns = lines > first ? (lines - first + step - 1) / step
+                                         : 0;
+    bool goes_on = true;
+    for (uint32_t turn = 0; turn < turns + TAKEN_BEHIND && goes_on; turn++) {
+        const uint32_t passed = turn - PASSED_BEHIND;
+        const uint32_t taken = turn - TAKEN_BEHIND;
+        WM_EACH_WIDE_LANE(lane)
+        if (turn < turns && goes_on)
+            goes_on = give_parts(view, first + turn * step, lane);
+        WM_EACH_WIDE_LANE(lane)
+        if (passed < turns && goes_on)
+            goes_on = pass_part(rule, view, next, first + passed * step, lane);
+        WM_EACH_WIDE_LANE(lane)
+        if (taken < turns && goes_on)
+            goes_on = take_parts(next, first + taken * step, lane);
+    }
+    return goes_on;
+}
+
+// Where a rank does not go on, others have nothing more of it.
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_wide_all_##name, wm_boxes_params_t)                          \
+    WM_KERNEL(wm_wide_parts_##name, wm_boxes_params_t)                        \
     {                                                                         \
         const wm_boxes_view view = wide_begin(p);                             \
         const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
-        if (wm_meeting_works()) {                                             \
-            reduce_all_wide<true>(wm_rule_##name(), view);                    \
-            if (is_spread_to(p, p.rank))                                      \
-                take_all_wide(next);                                          \
-        }                                                                     \
+        if (wm_meeting_works()                                                \
+            && !go_through_parts(wm_rule_##name(), view, next))               \
+            wm_give_up(p.word, p.done - 1);                                   \
         boxes_end(next);                                                      \
     }
 WM_REDUCE_KERNEL_ROWS(X)

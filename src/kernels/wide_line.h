@@ -117,4 +117,9 @@ wm_warp_all(bool mine)
 }
 
 #endif
+
+#define WM_EACH_WIDE_LANE(lane)                                               \
+    for (uint32_t lane = wm_first_wide_lane(); lane < 8;                      \
+         lane = wm_next_wide_lane(lane))
+
 #endif

@@ -79,6 +79,10 @@ def kernels(call):
         ({"lines": 4000}, "wm_boxes_move"),
         ({"lines": 0, "wide": 4000}, "wm_wide_move"),
         ({"lines": 0, "wide": 3999}, "wm_pipes_move"),
+        ({"lines": 0, "wide": 4000}, "wm_wide_float32"),
+        ({"lines": 0, "wide": 3999}, "wm_wide_parts_float32"),
+        ({"lines": 0, "wide": 0, "wide_parts": 2000}, "wm_wide_parts_float32"),
+        ({"lines": 0, "wide": 0, "wide_parts": 1999}, "wm_pipes_float32"),
     ],
 )
 def test_rank_0s_say_how_a_stream_goes(make, points, kernel):
@@ -90,7 +94,11 @@ def test_rank_0s_say_how_a_stream_goes(make, points, kernel):
     channel = make().on(stream)
     a = wm.ones(1000, "float32")
     channel.Bcast(a[:0])
-    assert kernels(lambda: channel.Bcast(a))[0] == [kernel]
+    calls = {
+        "move": lambda: channel.Bcast(a),
+        "float32": lambda: channel.Allreduce(MPI.IN_PLACE, a),
+    }
+    assert kernels(calls[kernel.split("_")[-1]])[0] == [kernel]
     stream.synchronize()
 
 
@@ -104,7 +112,7 @@ PARTS = """
     root = MPI.COMM_WORLD.rank == 0
     folds = "wm_pipes_move", "wm_pipes_float32"
     for parts, number in (4000, root), (3999, not root):
-        test_tune.force(lines=0, wide=0, parts=parts)
+        test_tune.force(lines=0, wide=0, wide_parts=0, parts=parts)
         stream = wm.Stream(wm.get_device())
         channel = wm.Comm(MPI.COMM_WORLD.Dup()).on(stream)
         a = wm.full(1000, MPI.COMM_WORLD.rank + 7, "float32")
@@ -157,11 +165,13 @@ def test_rank_0s_say_how_a_blocking_call_goes(make, points, ways):
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("values", list(product((0, MOST), repeat=3)), ids=str)
+@pytest.mark.parametrize("values", list(product((0, MOST), repeat=4)), ids=str)
 def test_whatever_they_are_values_are_right(make, values, first):
-    lines, wide, parts = values
+    names = "lines", "wide", "wide_parts", "parts"
+    lines, wide, *_ = values
     if MPI.COMM_WORLD.rank == 0 or not first:
-        force(lines=lines, wide=wide, parts=parts, meeting=lines, phase=wide)
+        named = dict(zip(names, values, strict=True))
+        force(**named, meeting=lines, phase=wide)
     comm, stream = make(), wm.Stream(wm.get_device())
     made = []
     for turn, call in enumerate(CALLS):
@@ -178,8 +188,9 @@ def test_whatever_they_are_values_are_right(make, values, first):
 def test_sums_are_the_same_by_all_ways(make):
     mine = np.random.default_rng(MPI.COMM_WORLD.rank).normal(size=30_011)
     sums, stream = set(), wm.Stream(wm.get_device())
-    for lines, wide in (MOST, 0), (0, MOST), (0, 0):
-        force(lines=lines, wide=wide, meeting=lines)
+    for way in "lines", "wide", "wide_parts", "parts":
+        points = {"lines": 0, "wide": 0, "wide_parts": 0, way: MOST}
+        force(**points, meeting=points["lines"])
         comm = make()
         for channel in comm, comm.on(stream):
             a = wm.array(mine, "float32")
@@ -221,7 +232,8 @@ def test_it_measures_and_writes(tmp_path, link, reached):
     assert status == 0, printed
     assert "these figures mean nothing" in printed
     linked = link == "1" and reached
-    measured = {"lines": True, "wide": linked, "meeting": reached}
+    measured = {"lines": True, "meeting": reached}
+    measured |= {"wide": linked, "wide_parts": linked}
     for name in _points.NAMES:
         assert printed.count(f"\n{name} ") == measured.get(name, False)
     assert f"Written to {path}" in printed

@@ -181,37 +181,41 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
-// Whether what several ranks reduce is as many blocks, each of which one of
-// them reduces and gives on: less comes to each, a little later.
-static bool
-is_spread(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+// Bytes of each part in which wide boxes have it reduced, or passed on; 0: it
+// does not go in parts. Of two ranks and a root there is one part alone.
+static size_t
+part_of(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
-    size_t size = (size_t)laid->comm->size, nbytes = laid->out[0].nbytes;
-    size_t once = (size - 1) * nbytes, twice = 2 * once / size;
-    size_t hops = laid->shape->rooted ? 3 : 2; // one more, which costs as much
-    return (laid->call->kind == WM_CALL_ALLREDUCE
-            || laid->call->kind == WM_CALL_REDUCE)
-           && !wm_by_kernels_keeps_one(laid)
-           && nbytes % (size * BLOCK_ALIGN) == 0
-           && nbytes / size <= wm_boxes_room(&exchange->wide, (int)size)
-           && nbytes / size <= exchange->points.wide
-           && once > twice + hops * exchange->points.meeting;
+    const wm_shape_t *shape = laid->shape;
+    wm_call_kind_t kind = laid->call->kind;
+    size_t others = (size_t)laid->comm->size - 1;
+    size_t parts = others + !shape->rooted;
+    if (parts < 2 || wm_by_kernels_keeps_one(laid)
+        || (kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
+            && kind != WM_CALL_BCAST))
+        return 0;
+    size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
+    size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+    return others * part <= exchange->points.wide_parts
+                   && part <= wm_boxes_room(&exchange->wide, (int)others + 1)
+               ? part
+               : 0;
 }
 
 static void
-spread(const wm_laid_t *laid, wm_boxes_params_t *params)
+divide(const wm_laid_t *laid, size_t part, wm_boxes_params_t *params)
 {
-    bool one = laid->shape->rooted;
-    params->onto = one ? (uint32_t)laid->call->root : 0;
-    params->spreads = one ? 1 : params->size;
-    params->gives = (wm_boxes_side_t){
-        .at = laid->out[0].at,
-        .step = (uint32_t)laid->out[0].nbytes / params->size,
-        .nbytes = (uint32_t)laid->out[0].nbytes / params->size,
-        .count = params->size,
-    };
-    params->takes = params->gives;
-    params->takes.at = laid->target != NULL ? laid->into[0].at : 0;
+    const wm_shape_t *shape = laid->shape;
+    bool to_one = shape->rooted && shape->reduces;
+    params->spreads = to_one ? WM_SPREADS_TO_ONE : WM_SPREADS_TO_ALL;
+    params->without = shape->rooted ? (uint32_t)laid->call->root
+                                    : WM_BOXES_NOBODY;
+    params->whole = wm_laid_longest(laid);
+    params->reduces = shape->reduces;
+    params->gives.nbytes = params->takes.nbytes = (uint32_t)part;
+    params->gives.step = params->takes.step = (uint32_t)part;
+    params->takes.first = shape->reduces ? 0 : params->without;
+    params->takes.count = shape->reduces ? params->size : 1;
 }
 
 int
@@ -219,14 +223,15 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
 {
     const wm_shape_t *shape = laid->shape;
-    bool spreads = is_spread(exchange, laid);
-    const wm_boxes_t *boxes = spreads ? &exchange->wide
-                                      : choose(exchange, laid);
+    const wm_boxes_t *boxes = choose(exchange, laid);
+    size_t part = boxes == NULL ? part_of(exchange, laid) : 0;
+    if (part > 0)
+        boxes = &exchange->wide;
     if (boxes == NULL)
         return wm_piped_enqueue(exchange, laid, words, err);
     uint32_t number = WM_BOXES_NEXT(exchange->number);
     if (!exchange->counted)
-        exchange->number = spreads ? WM_BOXES_NEXT(number) : number;
+        exchange->number = part > 0 ? WM_BOXES_NEXT(number) : number;
     uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
     wm_boxes_params_t params = {
         .own = &exchange->own->boxes,
@@ -244,12 +249,12 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
-    if (spreads)
-        spread(laid, &params);
     params.reduces = wm_by_kernels_reduces(laid, &params.gives, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
+    if (part > 0)
+        divide(laid, part, &params);
     return wm_boxes_launch(laid->device, boxes, laid->type, laid->op, &params,
                            overlaid, laid->stream, err);
 }

@@ -13,9 +13,13 @@
 
 // X(name, built in with NVLink for two ranks, for several, and without); up to
 // each the first way.
-//   lines, wide: on a stream, blocks go through boxes of lines, or of wide
-//     ones, where there are such, else through pipes; of the latter a block
-//     times the other ranks, or what each reduces and gives all
+//   lines: on a stream, blocks go through boxes of lines
+//   wide: there a block times the other ranks goes through boxes of wide
+//   lines,
+//     where there are such
+//   wide_parts: there, of a longer Allreduce, Bcast or Reduce, in parts that
+//     ranks reduce or pass on, a part times the other ranks, else through
+//     pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
 //     else to each of several a part, which they pass on; of a long Reduce
 //     each sends all of it to the root, else each reduces a part, and passes
@@ -30,6 +34,7 @@
 #define WM_POINTS(X)                                                          \
     X(lines, 16384, 65536, 32768)                                             \
     X(wide, 4 << 20, 4 << 20, 0)                                              \
+    X(wide_parts, 12 << 20, 12 << 20, 0)                                      \
     X(parts, 1 << 20, 1 << 19, 1 << 20)                                       \
     X(phase, 3 << 20, 3 << 20, 3 << 20)                                       \
     X(meeting, 2 << 20, 1 << 19, 2 << 20)
