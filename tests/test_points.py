@@ -145,7 +145,7 @@ class TestTable:
         ("ranks", "fitting"), [(2, [2]), (4, [3, 4]), (64, [5, 8, 64])]
     )
     def test_a_row_is_of_its_number_of_ranks(self, ranks, fitting):
-        _core._set_points([(0, True, ranks, 1, 2, 3, 4, 5)])
+        _core._set_points([(0, True, ranks, 1, 2, 3, 4, 5, 6)])
         for number in 2, 3, 4, 5, 8, 64:
             found = self.find(True, number)["lines"]
             other = 16384 if number == 2 else 65536
@@ -155,19 +155,19 @@ class TestTable:
     def test_a_row_is_of_its_architecture(self):
         major = _core._device_facts(wm.get_device("cuda:0"))[4]
         rows = [
-            (major + 1, True, 0, 9, 9, 9, 9, 9),
-            (major, True, 0, 1, 2, 3, 4, 5),
-            (0, True, 0, 8, 8, 8, 8, 8),
+            (major + 1, True, 0, 9, 9, 9, 9, 9, 9),
+            (major, True, 0, 1, 2, 3, 4, 5, 6),
+            (0, True, 0, 8, 8, 8, 8, 8, 8),
         ]
         _core._set_points(rows)
-        assert list(self.find().values()) == [1, 2, 3, 4, 5]
+        assert list(self.find().values()) == [1, 2, 3, 4, 5, 6]
         _core._set_points(rows[2:])
         assert self.find()["lines"] == 8
         _core._set_points(rows[:1])
         assert self.find()["lines"] == 16384
 
     def test_too_many(self):
-        row = (0, True, 0, 1, 2, 3, 4, 5)
+        row = (0, True, 0, 1, 2, 3, 4, 5, 6)
         _core._set_points([row] * 64)
         with pytest.raises(ValueError, match="65 rows"):
             _core._set_points([row] * 65)
