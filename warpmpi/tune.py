@@ -42,9 +42,10 @@ class Trial(NamedTuple):
 ALL = "Allreduce", "Allgather", "Bcast"
 ROOTED = "Bcast", "Reduce"
 IN_PARTS = "Allreduce", *ROOTED
+LATE = {"meeting": MOST}  # no parts, where less than all need pay
 TRIALS = (
     Trial("lines", True, ALL, {"wide": MOST}),
-    Trial("wide", True, ALL, {"lines": 0, "wide_parts": 0}),
+    Trial("wide", True, ALL, {"lines": 0, "wide_parts": MOST, **LATE}),
     Trial("wide_parts", True, IN_PARTS, {"lines": 0, "wide": 0}),
     Trial("parts", True, ROOTED, {"lines": 0, "wide": 0, "wide_parts": 0}),
     Trial("phase", False, ("Bcast",), {"meeting": MOST}),
@@ -222,14 +223,14 @@ def tune(machine: Machine, quick: bool) -> dict[str, int]:
     link = "NVLink" if machine.linked else "no NVLink"
     link += "" if machine.reached else ", by host memory"
     say(f"{machine.world.size} x {machine.name}, {link}")
-    say(f"{'point':8} {'old':>9} {'new':>9} {'gain':>5}")
+    say(f"{'point':10} {'old':>9} {'new':>9} {'gain':>5}")
     for trial in filter(machine.has, TRIALS):
         middle, old = machine.built_in[trial.point], machine.old[trial.point]
         steps = range(-1, 2) if quick else range(-4, 4)
         ladder = [int(middle * 2.0**step) for step in steps]
         costs = compare(machine, trial, ladder, quick)
         points[trial.point], gain = choose(ladder, costs, old)
-        say(f"{trial.point:8} {old:9} {points[trial.point]:9} {gain:5.0%}")
+        say(f"{trial.point:10} {old:9} {points[trial.point]:9} {gain:5.0%}")
     return points
 
 

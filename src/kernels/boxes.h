@@ -47,7 +47,7 @@ typedef struct {
 #define WM_WIDE_BYTES 128
 #define WM_WIDE_PAYLOAD 112
 
-// To whom what is reduced in parts is given.
+// To whom ranks give what they have made of their parts.
 typedef enum {
     WM_SPREADS_NOT,
     WM_SPREADS_TO_ALL, // who have a part
@@ -81,10 +81,11 @@ typedef struct {
     uint32_t unit;
     uint32_t op;
     uint32_t reduces; // else moves
-    // Of wide lines: all is `whole` bytes in parts of so many as is given and
-    // taken, one for each rank but the one without. Of whom `takes` tells,
-    // each gives all theirs; they reduce them, and give them on in the next
-    // exchange, which is this call's, too.
+    // Of wide lines: whether all that is reduced or passed on, of `whole`
+    // bytes, goes in parts, one for each rank but the one without. A part is
+    // of as many bytes as are given and taken, a multiple of 16, the last one
+    // shorter, or empty. A rank takes its part from all in `takes`, reduces
+    // it, and gives it on in the next exchange, which is this call's, too.
     wm_spreads_t spreads;
     uint32_t without; // WM_BOXES_NOBODY: all have one
     uint64_t whole;

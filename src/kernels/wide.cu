@@ -142,7 +142,8 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t nbytes,
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(nbytes);
     char *box = box_of(view, view.p.rank, to);
-    if (base == mine.first && !wm_warp_all(await_room(view, to)))
+    if (base == mine.first && base < lines
+        && !wm_warp_all(await_room(view, to)))
         return false;
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -347,7 +348,8 @@ WM_REDUCE_KERNEL_ROWS(X)
 #define TAKEN_BEHIND 2
 
 WM_DEVICE wm_wide_block_t
-part_of(const wm_boxes_params_t &p, const wm_boxes_side_t &side, uint32_t rank)
+wide_part(const wm_boxes_params_t &p, const wm_boxes_side_t &side,
+          uint32_t rank)
 {
     const uint64_t at = (uint64_t)(rank - (rank > p.without)) * side.nbytes;
     const uint64_t left = at < p.whole && rank != p.without ? p.whole - at : 0;
@@ -367,7 +369,7 @@ give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
     const wm_boxes_params_t &p = view.p;
     for (uint32_t k = 1; k < p.size && p.gives.count > 0; k++) {
         const uint32_t to = wm_rank_around(p.rank + k, p.size);
-        const wm_wide_block_t part = part_of(p, p.gives, to);
+        const wm_wide_block_t part = wide_part(p, p.gives, to);
         wm_wide_t values[PARTS_AT_ONCE];
         load_wide<PARTS_AT_ONCE>(view, part, base, lane, values);
         if (part.nbytes > 0
@@ -384,15 +386,15 @@ pass_part(rule_t rule, const wm_boxes_view &view, const wm_boxes_view &next,
           uint32_t base, uint32_t lane)
 {
     const wm_boxes_params_t &p = view.p;
-    const wm_wide_block_t own = part_of(p, p.gives, p.rank);
+    const wm_wide_block_t own = wide_part(p, p.gives, p.rank);
     wm_wide_t reduced[PARTS_AT_ONCE];
     if (own.nbytes == 0)
         return true;
     if (!reduce_wide<PARTS_AT_ONCE>(rule, view, own, base, lane, reduced))
         return false;
     if (has_all(p, p.rank))
-        save_wide<PARTS_AT_ONCE>(view, part_of(p, p.takes, p.rank), base, lane,
-                                 reduced);
+        save_wide<PARTS_AT_ONCE>(view, wide_part(p, p.takes, p.rank), base,
+                                 lane, reduced);
     for (uint32_t k = 1; k < p.size; k++) {
         const uint32_t to = wm_rank_around(p.rank + k, p.size);
         if (has_all(p, to)
@@ -409,7 +411,7 @@ take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
     const wm_boxes_params_t &p = next.p;
     for (uint32_t k = 1; k < p.size && has_all(p, p.rank); k++) {
         const uint32_t from = wm_rank_around(p.rank + p.size - k, p.size);
-        const wm_wide_block_t part = part_of(p, p.takes, from);
+        const wm_wide_block_t part = wide_part(p, p.takes, from);
         if (part.nbytes > 0
             && !take_wide<PARTS_AT_ONCE>(next, from, part, base, lane))
             return false;

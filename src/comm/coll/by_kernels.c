@@ -91,22 +91,60 @@ wm_by_kernels_close(wm_by_kernels_t *exchange)
         wm_block_free(exchange->block, 0, NULL, NULL);
 }
 
-// The boxes that it goes through; NULL: none. Of what varies, not all know
-// whether it is short.
-static const wm_boxes_t *
-choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+// Bytes of each part in which wide boxes can have it reduced, or passed on; 0:
+// none. Of two ranks and a root there is one part alone.
+static size_t
+part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
+    wm_call_kind_t kind = laid->call->kind;
+    size_t others = (size_t)laid->comm->size - 1;
+    size_t parts = others + !laid->shape->rooted;
+    if (parts < 2 || wm_by_kernels_keeps_one(laid)
+        || (kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
+            && kind != WM_CALL_BCAST))
+        return 0;
+    size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
+    size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+    return others * part <= exchange->points.wide_parts
+                   && part <= wm_boxes_room(&exchange->wide, (int)others + 1)
+               ? part
+               : 0;
+}
+
+// Whether so much less comes over a link than if all went to each that it pays
+// to pass it on.
+static bool
+saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+{
+    size_t size = (size_t)laid->comm->size, nbytes = wm_laid_longest(laid);
+    size_t once = (size - 1) * nbytes;
+    size_t twice = laid->shape->rooted ? nbytes : 2 * once / size;
+    size_t hops = laid->shape->rooted ? 4 : 2; // one more, which costs as much
+    return (once - twice) / hops > exchange->points.meeting;
+}
+
+// The boxes that it goes through; NULL: none. `part` 0: it goes whole. Of what
+// varies, not all know whether it is short.
+static const wm_boxes_t *
+choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
+{
+    const wm_points_t *points = &exchange->points;
+    const wm_boxes_t *boxes = &exchange->boxes, *wide = &exchange->wide;
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
+    *part = 0;
     if (laid->shape->uneven || laid->shape->varies)
         return NULL;
-    if (longest <= exchange->points.lines
-        && longest <= wm_boxes_room(&exchange->boxes, size))
-        return &exchange->boxes;
-    return longest * (size_t)(size - 1) <= exchange->points.wide
-                   && longest <= wm_boxes_room(&exchange->wide, size)
-               ? &exchange->wide
-               : NULL;
+    size_t can = part_bytes(exchange, laid);
+    bool early = can > 0 && saves(exchange, laid);
+    if (!early && longest <= points->lines
+        && longest <= wm_boxes_room(boxes, size))
+        return boxes;
+    if (!early && longest * (size_t)(size - 1) <= points->wide
+        && longest <= wm_boxes_room(wide, size))
+        return wide;
+    *part = can;
+    return can > 0 ? wide : NULL;
 }
 
 void
@@ -181,27 +219,6 @@ side(const wm_span_t *blocks, bool many)
     };
 }
 
-// Bytes of each part in which wide boxes have it reduced, or passed on; 0: it
-// does not go in parts. Of two ranks and a root there is one part alone.
-static size_t
-part_of(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
-{
-    const wm_shape_t *shape = laid->shape;
-    wm_call_kind_t kind = laid->call->kind;
-    size_t others = (size_t)laid->comm->size - 1;
-    size_t parts = others + !shape->rooted;
-    if (parts < 2 || wm_by_kernels_keeps_one(laid)
-        || (kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
-            && kind != WM_CALL_BCAST))
-        return 0;
-    size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
-    size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
-    return others * part <= exchange->points.wide_parts
-                   && part <= wm_boxes_room(&exchange->wide, (int)others + 1)
-               ? part
-               : 0;
-}
-
 static void
 divide(const wm_laid_t *laid, size_t part, wm_boxes_params_t *params)
 {
@@ -223,10 +240,8 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
 {
     const wm_shape_t *shape = laid->shape;
-    const wm_boxes_t *boxes = choose(exchange, laid);
-    size_t part = boxes == NULL ? part_of(exchange, laid) : 0;
-    if (part > 0)
-        boxes = &exchange->wide;
+    size_t part;
+    const wm_boxes_t *boxes = choose(exchange, laid, &part);
     if (boxes == NULL)
         return wm_piped_enqueue(exchange, laid, words, err);
     uint32_t number = WM_BOXES_NEXT(exchange->number);

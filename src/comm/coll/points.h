@@ -14,12 +14,11 @@
 // X(name, built in with NVLink for two ranks, for several, and without); up to
 // each the first way.
 //   lines: on a stream, blocks go through boxes of lines
-//   wide: there a block times the other ranks goes through boxes of wide
-//   lines,
-//     where there are such
-//   wide_parts: there, of a longer Allreduce, Bcast or Reduce, in parts that
-//     ranks reduce or pass on, a part times the other ranks, else through
-//     pipes
+//   wide: longer ones through boxes of wide lines, where there are such: a
+//     block times the other ranks
+//   wide_parts: a longer Allreduce, Bcast or Reduce through these as well, in
+//     parts that ranks reduce or pass on: a part times the other ranks. What
+//     is longer still goes through pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
 //     else to each of several a part, which they pass on; of a long Reduce
 //     each sends all of it to the root, else each reduces a part, and passes
@@ -27,8 +26,8 @@
 //   phase: bytes over the links that a second phase must save before it pays:
 //     it is one more launch, and all wait for all once more, some 10 us
 //   meeting: likewise where all only wait for all once more, after which ranks
-//     write into each other's memory; of Allreduce and Reduce in wide boxes,
-//     for each time that all wait for all
+//     write into each other's memory; of what can go in wide parts, for each
+//     time that all wait for all: then it goes so from there on
 // What `warpmpi.tune` measures each by is in its TRIALS; other calls have what
 // these find.
 #define WM_POINTS(X)                                                          \
