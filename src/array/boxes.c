@@ -149,7 +149,7 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     params->box_bytes = (uint32_t)box_bytes(boxes->nbytes, (int)params->size);
     if (params->reduces)
         kernel = wm_reduce_row(type, op, &params->op);
-    else if (params->spreads != WM_SPREADS_NOT) // of one: nothing is added
+    else if (params->in_parts) // of one: nothing is added
         kernel = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
     else if (!wide)
         jobs *= params->size;
@@ -158,9 +158,7 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
     blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, boxes->blocks);
     threads = threads < WARP ? WARP : threads;
-    kernel += params->spreads != WM_SPREADS_NOT ? PARTS_FIRST
-              : wide                            ? WIDE_FIRST
-                                                : 0;
+    kernel += params->in_parts ? PARTS_FIRST : wide ? WIDE_FIRST : 0;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
                  stream, (void *[]){params}, NULL);

@@ -47,13 +47,6 @@ typedef struct {
 #define WM_WIDE_BYTES 128
 #define WM_WIDE_PAYLOAD 112
 
-// To whom ranks give what they have made of their parts.
-typedef enum {
-    WM_SPREADS_NOT,
-    WM_SPREADS_TO_ALL, // who have a part
-    WM_SPREADS_TO_ONE, // who has none
-} wm_spreads_t;
-
 #define WM_BOXES_NOBODY 0xffffffffu
 
 // What this rank gives to some ranks, or takes from them: blocks of one length
@@ -85,9 +78,10 @@ typedef struct {
     // bytes, goes in parts, one for each rank but the one without. A part is
     // of as many bytes as are given and taken, a multiple of 16, the last one
     // shorter, or empty. A rank takes its part from all in `takes`, reduces
-    // it, and gives it on in the next exchange, which is this call's, too.
-    wm_spreads_t spreads;
-    uint32_t without; // WM_BOXES_NOBODY: all have one
+    // it, and gives it in the next exchange, which is this call's, too, to
+    // one rank, or to all who have a part.
+    uint32_t in_parts;
+    uint32_t without, onto; // WM_BOXES_NOBODY: all have one; all are given it
     uint64_t whole;
     wm_boxes_rank_t few[WM_BOXES_FEW];
 } wm_boxes_params_t;

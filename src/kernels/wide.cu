@@ -338,14 +338,11 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
-// What goes in parts: each rank but the one without reduces one of them, and
-// passes on what comes of it, in the next exchange. Turn by turn a warp gives,
-// of each part, the lines that are next, reduces those of its rank's that were
-// given so many turns ago, and takes those of others' that they then passed
-// on, so that all links have to do at any time.
-#define PARTS_AT_ONCE 2
-#define PASSED_BEHIND 1
-#define TAKEN_BEHIND 2
+// What goes in parts: each rank but the one without has one, which it reduces,
+// and passes on in the next exchange. Turn by turn a warp gives some lines of
+// each other part, passes on those of its own, and takes those of the others;
+// but if one rank alone has all in the end it takes last, as the others wait
+// for what it gives.
 
 WM_DEVICE wm_wide_block_t
 wide_part(const wm_boxes_params_t &p, const wm_boxes_side_t &side,
@@ -356,13 +353,14 @@ wide_part(const wm_boxes_params_t &p, const wm_boxes_side_t &side,
     return {side.at + at, left < side.nbytes ? (uint32_t)left : side.nbytes};
 }
 
-// Whether a rank has all in the end: those with a part, or the one without.
+// Whether a rank has all in the end.
 WM_DEVICE bool
 has_all(const wm_boxes_params_t &p, uint32_t rank)
 {
-    return (rank == p.without) == (p.spreads == WM_SPREADS_TO_ONE);
+    return p.onto == WM_BOXES_NOBODY ? rank != p.without : rank == p.onto;
 }
 
+template <uint32_t AT_ONCE>
 WM_DEVICE bool
 give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
 {
@@ -370,41 +368,40 @@ give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
     for (uint32_t k = 1; k < p.size && p.gives.count > 0; k++) {
         const uint32_t to = wm_rank_around(p.rank + k, p.size);
         const wm_wide_block_t part = wide_part(p, p.gives, to);
-        wm_wide_t values[PARTS_AT_ONCE];
-        load_wide<PARTS_AT_ONCE>(view, part, base, lane, values);
+        wm_wide_t values[AT_ONCE];
+        load_wide<AT_ONCE>(view, part, base, lane, values);
         if (part.nbytes > 0
-            && !give_wide<PARTS_AT_ONCE>(view, to, part.nbytes, base, lane,
-                                         values))
+            && !give_wide<AT_ONCE>(view, to, part.nbytes, base, lane, values))
             return false;
     }
     return true;
 }
 
-template <typename rule_t>
+template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
 pass_part(rule_t rule, const wm_boxes_view &view, const wm_boxes_view &next,
           uint32_t base, uint32_t lane)
 {
     const wm_boxes_params_t &p = view.p;
     const wm_wide_block_t own = wide_part(p, p.gives, p.rank);
-    wm_wide_t reduced[PARTS_AT_ONCE];
+    wm_wide_t reduced[AT_ONCE];
     if (own.nbytes == 0)
         return true;
-    if (!reduce_wide<PARTS_AT_ONCE>(rule, view, own, base, lane, reduced))
+    if (!reduce_wide<AT_ONCE>(rule, view, own, base, lane, reduced))
         return false;
     if (has_all(p, p.rank))
-        save_wide<PARTS_AT_ONCE>(view, wide_part(p, p.takes, p.rank), base,
-                                 lane, reduced);
+        save_wide<AT_ONCE>(view, wide_part(p, p.takes, p.rank), base, lane,
+                           reduced);
     for (uint32_t k = 1; k < p.size; k++) {
         const uint32_t to = wm_rank_around(p.rank + k, p.size);
         if (has_all(p, to)
-            && !give_wide<PARTS_AT_ONCE>(next, to, own.nbytes, base, lane,
-                                         reduced))
+            && !give_wide<AT_ONCE>(next, to, own.nbytes, base, lane, reduced))
             return false;
     }
     return true;
 }
 
+template <uint32_t AT_ONCE>
 WM_DEVICE bool
 take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
 {
@@ -413,48 +410,69 @@ take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
         const uint32_t from = wm_rank_around(p.rank + p.size - k, p.size);
         const wm_wide_block_t part = wide_part(p, p.takes, from);
         if (part.nbytes > 0
-            && !take_wide<PARTS_AT_ONCE>(next, from, part, base, lane))
+            && !take_wide<AT_ONCE>(next, from, part, base, lane))
             return false;
     }
     return true;
 }
 
-template <typename rule_t>
+template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
 go_through_parts(rule_t rule, const wm_boxes_view &view,
                  const wm_boxes_view &next)
 {
     const uint32_t first = wide_lines().first;
-    const uint32_t step = PARTS_AT_ONCE * wide_lines().step;
+    const uint32_t step = AT_ONCE * wide_lines().step;
     const uint32_t lines = wide_lines_of(view.p.takes.nbytes);
-    const uint32_t turns = lines > first ? (lines - first + step - 1) / step
-                                         : 0;
+    const bool late = view.p.onto != WM_BOXES_NOBODY;
     bool goes_on = true;
-    for (uint32_t turn = 0; turn < turns + TAKEN_BEHIND && goes_on; turn++) {
-        const uint32_t passed = turn - PASSED_BEHIND;
-        const uint32_t taken = turn - TAKEN_BEHIND;
+    for (uint32_t base = first; base < lines && goes_on; base += step) {
         WM_EACH_WIDE_LANE(lane)
-        if (turn < turns && goes_on)
-            goes_on = give_parts(view, first + turn * step, lane);
+        {
+            goes_on = goes_on && give_parts<AT_ONCE>(view, base, lane);
+        }
         WM_EACH_WIDE_LANE(lane)
-        if (passed < turns && goes_on)
-            goes_on = pass_part(rule, view, next, first + passed * step, lane);
+        {
+            goes_on = goes_on
+                      && pass_part<AT_ONCE>(rule, view, next, base, lane);
+        }
         WM_EACH_WIDE_LANE(lane)
-        if (taken < turns && goes_on)
-            goes_on = take_parts(next, first + taken * step, lane);
+        {
+            goes_on = goes_on
+                      && (late || take_parts<AT_ONCE>(next, base, lane));
+        }
     }
+    for (uint32_t base = first; base < lines && goes_on && late; base += step)
+        WM_EACH_WIDE_LANE(lane)
+        {
+            goes_on = goes_on && take_parts<AT_ONCE>(next, base, lane);
+        }
     return goes_on;
 }
 
-// Where a rank does not go on, others have nothing more of it.
+// Where a rank does not go on, others have nothing more of it. Of what all
+// have in the end a line at a time is as fast as more.
+template <typename rule_t>
+WM_DEVICE void
+pass_all_wide(rule_t rule, const wm_boxes_view &view,
+              const wm_boxes_view &next)
+{
+    const wm_boxes_params_t &p = view.p;
+    const bool goes_on = p.onto == WM_BOXES_NOBODY
+                             ? go_through_parts<1>(rule, view, next)
+                             : go_through_parts<wide_at_once<rule_t>>(
+                                 rule, view, next);
+    if (!goes_on)
+        wm_give_up(p.word, p.done - 1);
+}
+
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_parts_##name, wm_boxes_params_t)                        \
     {                                                                         \
         const wm_boxes_view view = wide_begin(p);                             \
         const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
-        if (wm_meeting_works()                                                \
-            && !go_through_parts(wm_rule_##name(), view, next))               \
-            wm_give_up(p.word, p.done - 1);                                   \
+        if (wm_meeting_works())                                               \
+            pass_all_wide(wm_rule_##name(), view, next);                      \
         boxes_end(next);                                                      \
     }
 WM_REDUCE_KERNEL_ROWS(X)

@@ -98,8 +98,9 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
     wm_call_kind_t kind = laid->call->kind;
     size_t others = (size_t)laid->comm->size - 1;
-    size_t parts = others + !laid->shape->rooted;
-    if (parts < 2 || wm_by_kernels_keeps_one(laid)
+    size_t parts = others + (kind != WM_CALL_BCAST); // whose root has none
+    if (parts < 2 || (laid->shape->rooted && others < 2)
+        || wm_by_kernels_keeps_one(laid)
         || (kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
             && kind != WM_CALL_BCAST))
         return 0;
@@ -118,8 +119,9 @@ saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
     size_t size = (size_t)laid->comm->size, nbytes = wm_laid_longest(laid);
     size_t once = (size - 1) * nbytes;
-    size_t twice = laid->shape->rooted ? nbytes : 2 * once / size;
-    size_t hops = laid->shape->rooted ? 4 : 2; // one more, which costs as much
+    bool passes = laid->call->kind == WM_CALL_BCAST;
+    size_t twice = passes ? nbytes : 2 * once / size;
+    size_t hops = laid->shape->rooted ? 3 : 2; // one more, which costs as much
     return (once - twice) / hops > exchange->points.meeting;
 }
 
@@ -223,15 +225,16 @@ static void
 divide(const wm_laid_t *laid, size_t part, wm_boxes_params_t *params)
 {
     const wm_shape_t *shape = laid->shape;
-    bool to_one = shape->rooted && shape->reduces;
-    params->spreads = to_one ? WM_SPREADS_TO_ONE : WM_SPREADS_TO_ALL;
-    params->without = shape->rooted ? (uint32_t)laid->call->root
-                                    : WM_BOXES_NOBODY;
+    uint32_t root = shape->rooted ? (uint32_t)laid->call->root
+                                  : WM_BOXES_NOBODY;
+    params->in_parts = true;
+    params->without = shape->reduces ? WM_BOXES_NOBODY : root;
+    params->onto = shape->reduces ? root : WM_BOXES_NOBODY;
     params->whole = wm_laid_longest(laid);
     params->reduces = shape->reduces;
     params->gives.nbytes = params->takes.nbytes = (uint32_t)part;
     params->gives.step = params->takes.step = (uint32_t)part;
-    params->takes.first = shape->reduces ? 0 : params->without;
+    params->takes.first = shape->reduces ? 0 : root;
     params->takes.count = shape->reduces ? params->size : 1;
 }
 
