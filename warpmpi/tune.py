@@ -228,6 +228,8 @@ def tune(machine: Machine, quick: bool) -> dict[str, int]:
         middle, old = machine.built_in[trial.point], machine.old[trial.point]
         steps = range(-1, 2) if quick else range(-4, 4)
         ladder = [int(middle * 2.0**step) for step in steps]
+        if trial.point == "wide_parts":  # boxes hold no more
+            ladder = [nbytes for nbytes in ladder if nbytes <= middle]
         costs = compare(machine, trial, ladder, quick)
         points[trial.point], gain = choose(ladder, costs, old)
         say(f"{trial.point:10} {old:9} {points[trial.point]:9} {gain:5.0%}")

@@ -215,7 +215,7 @@ def tune(number, *words, devices=2, **environment):
         cwd=ranks.ROOT,
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
     )
     return done.stdout + done.stderr, done.returncode
 
