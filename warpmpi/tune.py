@@ -137,7 +137,8 @@ class Machine:
         if trial.point == "wide":  # as by_kernels.c does
             factor = size - 1
         if trial.point == "wide_parts":
-            factor = (size - 1) / size if name == "Allreduce" else size > 2
+            factor = 1 if name == "Bcast" else (size - 1) / size
+            factor *= size > 2 or name == "Allreduce"
         if factor == 0:
             return None
         count = int(nbytes / factor) // 4
