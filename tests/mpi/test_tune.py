@@ -215,7 +215,7 @@ def tune(number, *words, devices=2, **environment):
         cwd=ranks.ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=80,
     )
     return done.stdout + done.stderr, done.returncode
 
@@ -244,12 +244,35 @@ def test_it_measures_and_writes(tmp_path, link, reached):
     assert "cannot be used" not in printed
 
 
+# At sizes that simulated GPUs are soon done with.
+SMALL = """
+    from warpmpi import tune
+
+
+    class Machine(tune.Machine):
+        def __init__(self, world):
+            super().__init__(world)
+            self.built_in = {k: v >> 8 for k, v in self.built_in.items()}
+
+
+    tune.Machine = Machine
+    tune.main()
+"""
+
+
 @traced
 @pytest.mark.programs
-def test_four_ranks_have_all_points(tmp_path):
+def test_several_ranks_have_all_points(tmp_path):
     path = tmp_path / "out.json"
-    printed, status = tune(4, "--quick", "--out", str(path), devices=4)
-    assert status == 0, printed
+    printed = ranks.run_text(
+        tmp_path,
+        SMALL,
+        "--quick",
+        "--out",
+        str(path),
+        ranks=3,
+        SIMCUDA_DEVICES="3",
+    )
     for name in _points.NAMES:
         assert printed.count(f"\n{name} ") == 1
     assert json.loads(path.read_text())["switch_points"][0]["ranks"] == 4
@@ -259,8 +282,9 @@ def test_four_ranks_have_all_points(tmp_path):
 @pytest.mark.programs
 def test_a_simulated_drivers_are_not_written(tmp_path):
     path = tmp_path / "tuned.json"
-    printed, status = tune(2, "--quick", WARPMPI_TUNED=str(path))
-    assert status == 0, printed
+    printed = ranks.run_text(
+        tmp_path, SMALL, "--quick", WARPMPI_TUNED=str(path)
+    )
     assert "Nothing was written: --out FILE" in printed
     assert not path.exists()
 
