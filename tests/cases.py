@@ -20,6 +20,12 @@ FROM_ROOT = "Bcast", "Scatter", "Scatterv"
 ROOTED = TO_ROOT + FROM_ROOT
 
 
+def natives(comm):
+    """Whether payloads go from GPU to GPU here, on all ranks alike."""
+    names = {wm.transport(comm, rank).name for rank in range(comm.size)}
+    return all(comm.allgather(names <= {"ipc", "self"}))
+
+
 def takes_in_place(name):
     return name != "Bcast" and not name.startswith("Neighbor")
 

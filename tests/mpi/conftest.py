@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import natives
 from sampling import EVERY, choose
 
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
@@ -189,8 +190,7 @@ _stderr = os.fdopen(int(os.environ.get("WARPMPI_TEST_STDERR", "2")), "w")
 def connected(world):
     """A wm.Comm of all, whose GPUs reach each other; else it skips."""
     comm = wm.Comm(world)
-    peers = {wm.transport(comm, rank).name for rank in range(comm.size)}
-    if not set().union(*world.allgather(peers)) <= {"ipc", "self"}:
+    if not natives(comm):
         pytest.skip("no CUDA IPC between all of them")
     # What a test before refused on all ranks, MPI does: the next call, too.
     mine, all_of = np.zeros(1), np.zeros(comm.size)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import natives
 
 PLACES = ["host", *(kinds.DEVICE_KINDS if wm.is_cuda_available() else ())]
 
@@ -16,12 +17,6 @@ PLACES = ["host", *(kinds.DEVICE_KINDS if wm.is_cuda_available() else ())]
 @pytest.fixture(scope="module")
 def comm(world):
     return wm.Comm(world)
-
-
-def natives(comm):
-    """Whether payloads go from GPU to GPU here."""
-    names = {wm.transport(comm, rank).name for rank in range(comm.size)}
-    return all(comm.allgather(names <= {"ipc", "self"}))
 
 
 def blocks(counts, rank):

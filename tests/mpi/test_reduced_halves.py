@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import natives
 from warpmpi._install import CLASS_CALLS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -134,8 +135,7 @@ def test_some_are_on_the_host(comm, name, dtype):
 @pytest.mark.parametrize("name", CALLS)
 def test_they_stay_on_the_gpu(comm, name, dtype):
     """And are rounded once, however many ranks there are."""
-    names = {wm.transport(comm, rank).name for rank in range(comm.size)}
-    native = all(comm.allgather(names <= {"ipc", "self"}))
+    native = natives(comm)
     done = check(comm, name, "", "SUM", DTYPES[dtype], 999, ["device"] * 2)
     assert done == native
     if name != "Allreduce" or not native:

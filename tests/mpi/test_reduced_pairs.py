@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import natives
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -25,12 +26,6 @@ CALLS = "Allreduce Reduce Reduce_scatter_block Scan Exscan".split()
 @pytest.fixture(scope="module")
 def comm(world):
     return wm.Comm(world)
-
-
-def natives(comm):
-    """Whether payloads go from GPU to GPU here."""
-    names = {wm.transport(comm, rank).name for rank in range(comm.size)}
-    return all(comm.allgather(names <= {"ipc", "self"}))
 
 
 def pairs_of(value, rank, length):
