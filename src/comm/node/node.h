@@ -14,7 +14,9 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-#define WM_PROTOCOL 18u
+// Counted with each change of what processes tell each other: headers, what
+// they say of their memory, the switch points.
+#define WM_PROTOCOL 19u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
