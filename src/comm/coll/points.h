@@ -23,11 +23,13 @@
 //     else to each of several a part, which they pass on; of a long Reduce
 //     each sends all of it to the root, else each reduces a part, and passes
 //     it on
-//   phase: bytes over the links that a second phase must save before it pays:
-//     it is one more launch, and all wait for all once more, some 10 us
-//   meeting: likewise where all only wait for all once more, after which ranks
-//     write into each other's memory; of what can go in wide parts, for each
-//     time that all wait for all: then it goes so from there on
+//   phase: bytes over the links that a second phase must save before it pays,
+//     of a Bcast its length: it is one more launch, and all wait for all once
+//     more, some 10 us
+//   meeting: what must be saved where all only wait for all once more, after
+//     which ranks write into each other's memory; of what can go in wide
+//     parts, for each time that all wait for all: then it goes so from there
+//     on
 // What `warpmpi.tune` measures each by is in its TRIALS; other calls have what
 // these find.
 #define WM_POINTS(X)                                                          \

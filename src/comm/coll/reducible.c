@@ -50,31 +50,29 @@ wm_reducible_op(MPI_Op op)
     return at;
 }
 
-// The kernels' names of MPI's type and operation; false where they have none.
+// The kernels' name of MPI's type; false where they have none.
 static bool
-find_names(MPI_Datatype type, MPI_Op op, wm_reduce_type_t *kind,
-           wm_reduce_op_t *by)
+find_type(MPI_Datatype type, wm_reduce_type_t *kind)
 {
-    int at = wm_reducible_op(op), of = 0;
+    int of = 0;
     const int64_t *numbers = known_numbers();
-    if (at == WM_REDUCE_OPS || type == MPI_DATATYPE_NULL)
+    if (type == MPI_DATATYPE_NULL)
         return false;
+    if (wm_half_is(type, kind))
+        return true;
     int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);
     while (of < WM_REDUCE_TYPES && numbers[of] != number)
         ++of;
     *kind = (wm_reduce_type_t)of;
-    *by = (wm_reduce_op_t)at;
-    return of < WM_REDUCE_TYPES && wm_reduce_takes(*kind, *by);
+    return of < WM_REDUCE_TYPES;
 }
 
 bool
 wm_reducible(MPI_Datatype type, size_t size, MPI_Op op, wm_reduce_type_t *kind,
              wm_reduce_op_t *by)
 {
-    wm_reduce_type_t half;
-    bool is_half = wm_half_is(type, &half);
-    bool known = find_names(is_half ? MPI_FLOAT : type, op, kind, by);
-    if (is_half)
-        *kind = half;
-    return known && wm_reduce_size(*kind) == size;
+    int at = wm_reducible_op(op);
+    *by = (wm_reduce_op_t)at;
+    return at < WM_REDUCE_OPS && find_type(type, kind)
+           && wm_reduce_takes(*kind, *by) && wm_reduce_size(*kind) == size;
 }

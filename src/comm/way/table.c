@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All ways: which one a message goes.
+// All ways: which one a message's bytes are sent by, which receiver a header
+// asks for. Of what is offered, offer.c and take.c choose.
 #include "comm/message/way.h"
 #include "comm/node/mapping.h"
 #include "comm/way/batch.h"

@@ -47,21 +47,22 @@ wm_transport_forced(void)
     return forced;
 }
 
-// The reason of `host` is why the last one asked does not reach, without
-// `mpi`, which is no way for what was offered: ipc.
+// The reason of `host` is why ipc does not reach. `mpi` is no way for what was
+// offered.
 static const wm_transport_t *
 first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
       const char **reason)
 {
     const char *other;
     for (size_t i = 0; i + 1 < TRANSPORTS; ++i) {
-        bool mpi = transports[i] == &wm_transport_mpi;
-        if ((mpi && offered)
-            || !transports[i]->reach(peer, into, mpi ? &other : reason))
+        const wm_transport_t *one = transports[i];
+        bool ipc = one == &wm_transport_ipc;
+        if ((one == &wm_transport_mpi && offered)
+            || !one->reach(peer, into, ipc ? reason : &other))
             continue;
-        if (mpi)
+        if (!ipc)
             *reason = other;
-        return transports[i];
+        return one;
     }
     return &wm_transport_host;
 }

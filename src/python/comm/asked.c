@@ -235,8 +235,7 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
             PyObject *const *values, bool reduces, wm_py_asked_t *asked)
 {
     bool root = asked->call.root < 0 || asked->call.root == comm->rank;
-    bool scatters = kind == WM_CALL_SCATTER || kind == WM_CALL_SCATTERV
-                    || kind == WM_CALL_BCAST;
+    bool scatters = wm_coll_shape(kind)->outward;
     wm_near_t sources, destinations;
     bool near = calls[kind].near;
     if (near
