@@ -321,7 +321,7 @@ OPS = [
     Op("Reduce_scatter_block", reduce_scatter, others, split=True),
     Many("Iallreduce", allreduce, twice),
     Many("Allreduce_init", allreduce, twice),
-    # What NCCL has no call for.
+    # Not compared with NCCL: it has no call for it, but for int8.
     Op("Scan", scan, common=False),
     Op("Exscan", exscan, common=False),
     Op("Allgatherv", allgatherv, others, split=True, common=False),
