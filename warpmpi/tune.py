@@ -44,7 +44,7 @@ ROOTED = "Bcast", "Reduce"
 IN_PARTS = "Allreduce", *ROOTED
 LATE = {"meeting": MOST}  # no parts, where less than all need pay
 TRIALS = (
-    Trial("lines", True, ALL, {"wide": MOST}),
+    Trial("lines", True, ALL, {"wide": MOST, **LATE}),
     Trial("wide", True, ALL, {"lines": 0, "wide_parts": MOST, **LATE}),
     Trial("wide_parts", True, IN_PARTS, {"lines": 0, "wide": 0}),
     Trial("parts", True, ROOTED, {"lines": 0, "wide": 0, "wide_parts": 0}),
@@ -124,6 +124,13 @@ class Machine:
             "phase": self.reached and several,
             "meeting": self.reached,
         }[trial.point]
+
+    def holds(self, trial: Trial, nbytes: int) -> bool:
+        """Whether boxes do; what is longer goes one way on both sides."""
+        if trial.point == "lines":
+            return nbytes * (self.world.size - 1) < 1 << 19
+        most = self.built_in["wide_parts"]  # all of theirs
+        return not trial.point.startswith("wide") or nbytes <= most
 
     def make_call(
         self, trial: Trial, name: str, nbytes: int
@@ -229,8 +236,7 @@ def tune(machine: Machine, quick: bool) -> dict[str, int]:
         middle, old = machine.built_in[trial.point], machine.old[trial.point]
         steps = range(-1, 2) if quick else range(-4, 4)
         ladder = [int(middle * 2.0**step) for step in steps]
-        if trial.point == "wide_parts":  # boxes hold no more
-            ladder = [nbytes for nbytes in ladder if nbytes <= middle]
+        ladder = [nbytes for nbytes in ladder if machine.holds(trial, nbytes)]
         costs = compare(machine, trial, ladder, quick)
         points[trial.point], gain = choose(ladder, costs, old)
         say(f"{trial.point:10} {old:9} {points[trial.point]:9} {gain:5.0%}")

@@ -145,6 +145,7 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t nbytes,
     if (base == mine.first && base < lines
         && !wm_warp_all(await_room(view, to)))
         return false;
+    wm_warp_meets();
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++) {
         const uint32_t line = base + k * mine.step + wm_wide_line();
@@ -165,21 +166,35 @@ await_wide(const wm_boxes_view &view, uint32_t from, uint32_t nbytes,
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(nbytes);
     const char *box = box_of(view, from, view.p.rank);
-    for (uint32_t looks = 1;; looks++) {
+    bool come = false;
+    for (uint32_t looks = 1; !come; looks++) {
         const bool gone = !wm_warp_all(!has_gone(view, from, looks));
-        bool come = true;
+        uint64_t flags[AT_ONCE];
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
             const uint32_t line = base + k * mine.step + wm_wide_line();
+            flags[k] = wide_flag(view);
             if (line < lines)
-                come &= wm_load_wide(box + (size_t)line * WM_WIDE_BYTES, lane,
-                                     wide_flag(view), &values[k]);
+                flags[k] = wm_load_wide_flag(box
+                                             + (size_t)line * WM_WIDE_BYTES);
         }
+        come = true;
+        WM_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            come = come && flags[k] == wide_flag(view);
         come = wm_warp_all(come);
-        if (come || gone)
-            return come;
-        wm_pause();
+        if (!come && gone)
+            return false;
+        if (!come)
+            wm_pause();
     }
+    WM_UNROLL
+    for (uint32_t k = 0; k < AT_ONCE; k++) {
+        const uint32_t line = base + k * mine.step + wm_wide_line();
+        if (line < lines)
+            values[k] = wm_load_wide(box + (size_t)line * WM_WIDE_BYTES, lane);
+    }
+    return true;
 }
 
 template <uint32_t AT_ONCE>
@@ -239,7 +254,8 @@ give_all_wide(const wm_boxes_view &view, uint32_t lane)
     const wm_boxes_params_t &p = view.p;
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(p.gives.nbytes);
-    for (uint32_t base = mine.first; base < lines && p.gives.count > 0;
+    const bool any = p.gives.count > is_of(p.gives, p.rank);
+    for (uint32_t base = mine.first; base < lines && any;
          base += WIDE_AT_ONCE * mine.step) {
         wm_wide_t values[WIDE_AT_ONCE];
         for (uint32_t k = 1; k < p.size; k++) {

@@ -38,8 +38,9 @@ wm_wide_line()
     return threadIdx.x % 32 / 8;
 }
 
-// All lanes of the line write at once, and what they write is seen at once,
-// over NVLink and in the GPU's own memory.
+// All lanes of the line write at once, and come together for it. Over NVLink
+// and in the GPU's own memory it arrives in the order of its bytes, the flag
+// last.
 WM_DEVICE void
 wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
 {
@@ -49,15 +50,34 @@ wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
         : "memory");
 }
 
-// Likewise reading; true unless this lane is the flag's, and has not seen it.
-WM_DEVICE bool
-wm_load_wide(const char *line, uint32_t lane, uint64_t flag, wm_wide_t *value)
+// The line's flag, which all its lanes read at once.
+WM_DEVICE uint64_t
+wm_load_wide_flag(const char *line)
 {
+    uint64_t flag;
+    asm volatile("ld.volatile.global.u64 %0, [%1];"
+                 : "=l"(flag)
+                 : "l"(line + 7 * 16)
+                 : "memory");
+    return flag;
+}
+
+// After its flag was seen: what is read at the same time may be older.
+WM_DEVICE wm_wide_t
+wm_load_wide(const char *line, uint32_t lane)
+{
+    wm_wide_t value;
     asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(value->part[0]), "=l"(value->part[1])
+                 : "=l"(value.part[0]), "=l"(value.part[1])
                  : "l"(line + lane * 16)
                  : "memory");
-    return lane != 7 || value->part[0] == flag;
+    return value;
+}
+
+WM_DEVICE void
+wm_warp_meets()
+{
+    __syncwarp();
 }
 
 WM_DEVICE bool
@@ -100,14 +120,22 @@ wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
     __atomic_store_n(&at->part[0], value.part[0], __ATOMIC_RELEASE);
 }
 
-WM_DEVICE bool
-wm_load_wide(const char *line, uint32_t lane, uint64_t flag, wm_wide_t *value)
+WM_DEVICE uint64_t
+wm_load_wide_flag(const char *line)
 {
-    const wm_wide_t *at = (const wm_wide_t *)line;
-    if (__atomic_load_n(&at[7].part[0], __ATOMIC_ACQUIRE) != flag)
-        return false;
-    *value = at[lane];
-    return true;
+    const wm_wide_t *at = (const wm_wide_t *)line + 7;
+    return __atomic_load_n(&at->part[0], __ATOMIC_ACQUIRE);
+}
+
+WM_DEVICE wm_wide_t
+wm_load_wide(const char *line, uint32_t lane)
+{
+    return ((const wm_wide_t *)line)[lane];
+}
+
+WM_DEVICE void
+wm_warp_meets()
+{
 }
 
 WM_DEVICE bool

@@ -63,7 +63,7 @@ WAYS = {
 
 @pytest.mark.programs
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
-@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("number", [2, 3, 4])
 @pytest.mark.parametrize("ways", list(WAYS))
 def test_random_kernels_of_a_gpu_each(number, ways):
     count = "5000" if FULL else "250"

@@ -46,8 +46,13 @@ PROGRAM = """
         words = (a, b) if name == "allreduce" else (a, world.size - 1)
         return name, words
 
-    calls = [sizes(1), sizes(100_000), sizes(4_000_000), ("barrier", ()),
-             sizes(100_000, "bcast"), sizes(1)]
+    # Boxes, wide ones, these in parts, pipes.
+    points = dict(lines=16384, wide=10**5, wide_parts=10**6, parts=10**6,
+                  phase=3 << 20, meeting=2 << 20)
+    wm._core._set_points([(0, True, 0, *points.values())])
+    calls = [sizes(1), sizes(8000), sizes(100_000), sizes(4_000_000),
+             ("barrier", ()), sizes(8000, "bcast"), sizes(100_000, "bcast"),
+             sizes(1)]
     calls = calls[first:] + calls[:first]
 
     def block(stream):
