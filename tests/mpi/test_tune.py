@@ -220,30 +220,6 @@ def tune(number, *words, devices=2, **environment):
     return done.stdout + done.stderr, done.returncode
 
 
-@traced
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    ("link", "reached"), [("0", True), ("1", True), ("1", False)]
-)
-def test_it_measures_and_writes(tmp_path, link, reached):
-    path = tmp_path / "out.json"
-    settings = {"SIMCUDA_LINK": link, "SIMCUDA_IPC": str(int(reached))}
-    printed, status = tune(2, "--quick", "--out", str(path), **settings)
-    assert status == 0, printed
-    assert "these figures mean nothing" in printed
-    linked = link == "1" and reached
-    measured = {"lines": True, "meeting": reached}
-    measured |= {"wide": linked, "wide_parts": linked}
-    for name in _points.NAMES:
-        assert printed.count(f"\n{name} ") == measured.get(name, False)
-    assert f"Written to {path}" in printed
-    (row,) = json.loads(path.read_text())["switch_points"]
-    assert (row["compute_capability"], row["nvlink"]) == (9, linked)
-    assert row["ranks"] == 2
-    printed, _ = tune(1, WARPMPI_TUNED=str(path))
-    assert "cannot be used" not in printed
-
-
 # At sizes that simulated GPUs are soon done with.
 SMALL = """
     from warpmpi import tune
@@ -260,19 +236,46 @@ SMALL = """
 """
 
 
+def run_small(folder, number, *words, **environment):
+    return ranks.run_text(
+        folder,
+        SMALL,
+        "--quick",
+        *words,
+        ranks=number,
+        SIMCUDA_DEVICES=str(number),
+        **environment,
+    )
+
+
+@traced
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("link", "reached"), [("0", True), ("1", True), ("1", False)]
+)
+def test_it_measures_and_writes(tmp_path, link, reached):
+    path = tmp_path / "out.json"
+    settings = {"SIMCUDA_LINK": link, "SIMCUDA_IPC": str(int(reached))}
+    printed = run_small(tmp_path, 2, "--out", str(path), **settings)
+    assert "these figures mean nothing" in printed
+    linked = link == "1" and reached
+    measured = {"lines": True, "meeting": reached}
+    measured |= {"wide": linked, "wide_parts": linked}
+    for name in _points.NAMES:
+        assert printed.count(f"\n{name} ") == measured.get(name, False)
+    assert f"Written to {path}" in printed
+    (row,) = json.loads(path.read_text())["switch_points"]
+    assert (row["compute_capability"], row["nvlink"]) == (9, linked)
+    assert row["ranks"] == 2
+    printed, _ = tune(1, WARPMPI_TUNED=str(path))
+    assert "cannot be used" not in printed
+
+
 @traced
 @pytest.mark.programs
 def test_several_ranks_have_all_points(tmp_path):
     path = tmp_path / "out.json"
-    printed = ranks.run_text(
-        tmp_path,
-        SMALL,
-        "--quick",
-        "--out",
-        str(path),
-        ranks=3,
-        SIMCUDA_DEVICES="3",
-    )
+    printed = run_small(tmp_path, 3, "--out", str(path))
     for name in _points.NAMES:
         assert printed.count(f"\n{name} ") == 1
     assert json.loads(path.read_text())["switch_points"][0]["ranks"] == 4
@@ -282,9 +285,10 @@ def test_several_ranks_have_all_points(tmp_path):
 @pytest.mark.programs
 def test_a_simulated_drivers_are_not_written(tmp_path):
     path = tmp_path / "tuned.json"
-    printed = ranks.run_text(
-        tmp_path, SMALL, "--quick", WARPMPI_TUNED=str(path)
+    printed, status = tune(
+        2, "--quick", WARPMPI_TUNED=str(path), SIMCUDA_LINK="0"
     )
+    assert status == 0, printed
     assert "Nothing was written: --out FILE" in printed
     assert not path.exists()
 
