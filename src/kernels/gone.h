@@ -57,7 +57,7 @@ wm_give_up(uint32_t *word, uint32_t left)
         wm_store_system(word, left);
 }
 
-// Of several kernels of a call: not below what one before left there.
+// Not below what a kernel of this call, or one of its blocks, left there.
 WM_DEVICE void
 wm_raise_word(uint32_t *word, uint32_t value)
 {

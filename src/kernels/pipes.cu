@@ -396,10 +396,11 @@ chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
 }
 
 // Both ends have counted them: the next kernel goes on there. Each number is
-// one block's, as another may have ended long before.
+// one block's, as another may have ended long before. Who did not take all
+// frees the slots all the same, or the next call of who gave it would wait.
 WM_DEVICE void
 count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
-             uint32_t channel)
+             uint32_t channel, bool took_all)
 {
     for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
         wm_pipes_count_t *count = &p.own->counts[channel][rank];
@@ -410,8 +411,12 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
             count->sent += chunks_of(
                 p, onto ? p.takes[p.rank].nbytes : p.gives[rank].nbytes,
                 channel);
-        if (rank == p.from ? crew.gives : crew.takes)
-            count->got += chunks_of(p, p.takes[rank].nbytes, channel);
+        if (!(rank == p.from ? crew.gives : crew.takes))
+            continue;
+        count->got += chunks_of(p, p.takes[rank].nbytes, channel);
+        if (!took_all)
+            wm_store_system(&piped_head(p, rank)->ends[channel][p.rank].taken,
+                            count->got);
     }
 }
 
@@ -452,7 +457,7 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
         wm_give_up(p.word, p.left);
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
-        count_chunks(p, crew, channel);
+        count_chunks(p, crew, channel, goes_on);
     if (!wm_grid_ended(&own->blocks))
         return;
     for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
