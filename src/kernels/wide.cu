@@ -320,9 +320,9 @@ reduce_all_wide(rule_t rule, const wm_boxes_view &view, uint32_t lane)
 // Where several pass on, another block may have given up before this one
 // begins, and one who waits for what it gives must see it.
 WM_DEVICE wm_boxes_view
-wide_begin(const wm_boxes_params_t &p, bool passes)
+wide_begin(const wm_boxes_params_t &p)
 {
-    if (wm_meeting_tells() && p.word != nullptr && passes && p.size > 2)
+    if (wm_meeting_tells() && p.word != nullptr && p.in_parts && p.size > 2)
         wm_raise_word(p.word, p.begun);
     else if (wm_meeting_tells() && p.word != nullptr)
         wm_store_system(p.word, p.begun);
@@ -331,7 +331,7 @@ wide_begin(const wm_boxes_params_t &p, bool passes)
 
 WM_KERNEL(wm_wide_move, wm_boxes_params_t)
 {
-    const wm_boxes_view view = wide_begin(p, false);
+    const wm_boxes_view view = wide_begin(p);
     if (wm_meeting_works()) {
         WM_EACH_WIDE_LANE(lane)
         give_all_wide(view, lane);
@@ -346,7 +346,7 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_##name, wm_boxes_params_t)                              \
     {                                                                         \
-        const wm_boxes_view view = wide_begin(p, false);                      \
+        const wm_boxes_view view = wide_begin(p);                             \
         if (wm_meeting_works()) {                                             \
             WM_EACH_WIDE_LANE(lane)                                           \
             give_all_wide(view, lane);                                        \
@@ -489,7 +489,7 @@ pass_all_wide(rule_t rule, const wm_boxes_view &view,
 #define X(name, ...)                                                          \
     WM_KERNEL(wm_wide_parts_##name, wm_boxes_params_t)                        \
     {                                                                         \
-        const wm_boxes_view view = wide_begin(p, true);                       \
+        const wm_boxes_view view = wide_begin(p);                             \
         const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
         if (wm_meeting_works())                                               \
             pass_all_wide(wm_rule_##name(), view, next);                      \

@@ -85,8 +85,8 @@ def test_who_has_a_part_for_others_is_let_go(fresh, stream, name):
         call(a, b)
 
 
-# All through pipes: what is wrong with the first call the last rank alone
-# shows the others, who then have another one without it.
+# All through pipes. The last rank's first call differs from the others', who
+# have another one behind it in which nobody waits for that rank.
 SLOTS = """
     from mpi4py import MPI
 
