@@ -19,7 +19,11 @@ enum {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         KERNEL_move,
-    KERNELS,
+#define X(name, ...) KERNEL_all_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        KERNELS,
+    ALL_FIRST = KERNEL_move + 1,
 };
 
 static const char *const names[KERNELS] = {
@@ -27,6 +31,9 @@ static const char *const names[KERNELS] = {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         "wm_pipes_move",
+#define X(name, ...) "wm_pipes_all_" #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
 };
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
@@ -83,14 +90,15 @@ reach(range_t *range, uintptr_t base, const wm_pipes_span_t *span)
                                                   : range->high;
 }
 
-// Goes over all that is given and taken.
+// Goes over all that is given and taken. What comes back is written where all
+// that was given there has been read, or nobody could have reduced it.
 static void
-measure(wm_pipes_params_t *params)
+measure(wm_pipes_params_t *params, bool gives_back)
 {
     const wm_pipes_span_t *sides[] = {params->gives, params->takes};
     uintptr_t bases[] = {(uintptr_t)params->src, (uintptr_t)params->dst};
     range_t ranges[] = {{UINTPTR_MAX, 0}, {UINTPTR_MAX, 0}};
-    uint64_t all = 16;
+    uint64_t all = 16 | (gives_back ? bases[1] : 0); // all of it is written
     params->steps = 0;
     for (uint32_t i = 0; i < 2 * params->size; ++i) {
         const wm_pipes_span_t *span = &sides[i % 2][i / 2];
@@ -103,12 +111,12 @@ measure(wm_pipes_params_t *params)
         params->steps = steps > params->steps ? steps : params->steps;
     }
     params->unit = (uint32_t)(all & -all);
-    params->overlaid = ranges[0].low < ranges[1].high
+    params->overlaid = !gives_back && ranges[0].low < ranges[1].high
                        && ranges[1].low < ranges[0].high;
 }
 
 int
-wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
+wm_pipes_launch(int device, const wm_pipes_t *pipes, wm_pipes_work_t work,
                 wm_reduce_type_t type, wm_reduce_op_t op,
                 wm_pipes_params_t *params, CUstream stream, wm_error_t *err)
 {
@@ -118,11 +126,15 @@ wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    int kernel = reduces ? wm_reduce_row(type, op, &params->op) : KERNEL_move;
+    int kernel = KERNEL_move;
+    if (work != WM_PIPES_MOVE)
+        kernel = wm_reduce_row(type, op, &params->op);
+    if (work == WM_PIPES_ALL)
+        kernel += ALL_FIRST;
     params->channels = pipes->channels;
     params->slots = pipes->slots;
     params->slot_bytes = pipes->slot_bytes;
-    measure(params);
+    measure(params, work == WM_PIPES_ALL);
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  2 * params->channels, 1, 1, BLOCK, 1, 1, 0, stream,
                  (void *[]){params}, NULL);

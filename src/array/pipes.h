@@ -27,11 +27,18 @@ wm_pipes_fit(size_t nbytes, int size, int blocks, bool on_host);
 WM_MUST_CHECK int
 wm_pipes_prepare(int device, wm_error_t *err);
 
+typedef enum {
+    WM_PIPES_MOVE,
+    WM_PIPES_REDUCE, // what is taken, to one place
+    WM_PIPES_ALL,    // and then that is given back to all
+} wm_pipes_work_t;
+
 // Enqueues a kernel. `params`: all but what `pipes` says, steps, unit,
-// overlaid and op, which are found here; what is taken is reduced by `op`, to
-// one place, where `reduces`, and wm_reduce_takes().
+// overlaid and op, which are found here. It reduces by `op`, where
+// wm_reduce_takes(). Of WM_PIPES_ALL each rank's part is at one place in `src`
+// and `dst`, which are one array or have nothing in common.
 WM_MUST_CHECK int
-wm_pipes_launch(int device, const wm_pipes_t *pipes, bool reduces,
+wm_pipes_launch(int device, const wm_pipes_t *pipes, wm_pipes_work_t work,
                 wm_reduce_type_t type, wm_reduce_op_t op,
                 wm_pipes_params_t *params, CUstream stream, wm_error_t *err);
 

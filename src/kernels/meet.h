@@ -65,6 +65,13 @@ wm_linger()
         __nanosleep(1000);
 }
 
+// What was written before is so for other blocks that see what comes behind.
+WM_DEVICE void
+wm_fence_device()
+{
+    __threadfence();
+}
+
 // All threads of a block come here.
 WM_DEVICE void
 wm_block_meets()

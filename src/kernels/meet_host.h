@@ -55,6 +55,11 @@ wm_linger()
 }
 
 WM_DEVICE void
+wm_fence_device()
+{
+}
+
+WM_DEVICE void
 wm_block_meets()
 {
 }

@@ -3,7 +3,8 @@
 #include "kernels/gone.h"
 #include "kernels/rule.h"
 
-#define PIPED_AT_ONCE 6 // loads that a thread has under way
+#define PIPED_AT_ONCE 6  // loads that a thread has under way
+#define NEVER (1u << 30) // in place of steps: no more will be
 
 struct alignas(16) wm_piped16 {
     uint64_t part[2];
@@ -134,6 +135,22 @@ copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
         copy_units<uint8_t, far>(dst + whole, src + whole, nbytes - whole);
 }
 
+// What a rank gives another, and takes from it. Of an Allreduce each gives the
+// others' parts and takes its own; then it gives that back, and takes theirs.
+template <bool back>
+WM_DEVICE const wm_pipes_span_t &
+given_to(const wm_pipes_params_t &p, uint32_t to)
+{
+    return back ? p.takes[to] : p.gives[to];
+}
+
+template <bool back>
+WM_DEVICE const wm_pipes_span_t &
+taken_from(const wm_pipes_params_t &p, uint32_t from)
+{
+    return back ? p.gives[from] : p.takes[from];
+}
+
 // Whom a rank gives to in turn. Channels begin with different ones, so that no
 // link has what all give at once.
 WM_DEVICE uint32_t
@@ -143,7 +160,7 @@ taker(const wm_pipes_params_t &p, uint32_t channel, uint32_t i)
     return wm_rank_around(p.rank + 1 + turn, p.size);
 }
 
-// Chunks that went to a rank before this kernel.
+// Chunks that went to a rank before this kernel, or this half of it.
 WM_DEVICE uint32_t
 sent_to(const wm_pipes_params_t &p, uint32_t channel, uint32_t to)
 {
@@ -200,12 +217,18 @@ tell_taken(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
                     got_from(p, channel, from) + step + 1);
 }
 
+template <bool back>
 WM_DEVICE bool
 give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
     const char *passed = nullptr;
     bool any = false;
-    if (p.from != WM_PIPES_NOBODY) {
+    const uint32_t *reduced = &p.own->reduced[channel];
+    if (back
+        && (!await_word(p, reduced, step + 1, p.rank)
+            || !wm_block_all(wm_load_system(reduced) != NEVER)))
+        return false; // nor has who waits for it
+    if (!back && p.from != WM_PIPES_NOBODY) {
         const wm_piped_part part = part_of(p, p.takes[p.from].nbytes, channel,
                                            step);
         if (part.nbytes == 0)
@@ -218,8 +241,8 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     }
     for (uint32_t i = 0; i + 1 < p.size; i++) {
         const uint32_t to = taker(p, channel, i);
-        const wm_piped_part part = part_of(p, p.gives[to].nbytes, channel,
-                                           step);
+        const wm_piped_part part = part_of(p, given_to<back>(p, to).nbytes,
+                                           channel, step);
         if (part.nbytes == 0)
             continue;
         char *slot = await_slot(p, channel, to, step);
@@ -228,7 +251,9 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
         if (passed != nullptr)
             copy_chunk<true>(p, slot, passed, part.nbytes);
         else
-            copy_chunk<false>(p, slot, p.src + p.gives[to].at + part.at,
+            copy_chunk<false>(p, slot,
+                              (back ? p.dst : p.src) + given_to<back>(p, to).at
+                                  + part.at,
                               part.nbytes);
         any = true;
     }
@@ -241,7 +266,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
         wm_fence_system();
     for (uint32_t i = 1; i < p.size && any; i++) {
         const uint32_t to = wm_rank_around(p.rank + i, p.size);
-        if (part_of(p, p.gives[to].nbytes, channel, step).nbytes > 0)
+        if (part_of(p, given_to<back>(p, to).nbytes, channel, step).nbytes > 0)
             tell_arrived(p, channel, to, step);
     }
     if (passed != nullptr)
@@ -252,6 +277,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 }
 
 // All that was taken has been read.
+template <bool back>
 WM_DEVICE void
 leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 {
@@ -259,21 +285,33 @@ leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
         const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
         if (from != p.from
-            && part_of(p, p.takes[from].nbytes, channel, step).nbytes > 0)
+            && part_of(p, taken_from<back>(p, from).nbytes, channel, step)
+                       .nbytes
+                   > 0)
             tell_taken(p, channel, from, step);
     }
 }
 
-struct wm_piped_move {
+// By one thread, after all of its block: so much of a channel may be given
+// back.
+WM_DEVICE void
+tell_reduced(const wm_pipes_params_t &p, uint32_t channel, uint32_t steps)
+{
+    wm_fence_device();
+    wm_store_system(&p.own->reduced[channel], steps);
+}
+
+template <bool back> struct wm_piped_move {
     WM_DEVICE bool
     take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     {
         for (uint32_t i = 0; i < p.size; i++) {
             const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
-            const wm_piped_part part = part_of(p, p.takes[from].nbytes,
-                                               channel, step);
-            char *dst = p.dst + p.takes[from].at + part.at;
-            const char *own = p.src + p.gives[from].at + part.at;
+            const wm_piped_part part = part_of(
+                p, taken_from<back>(p, from).nbytes, channel, step);
+            char *dst = p.dst + taken_from<back>(p, from).at + part.at;
+            const char *own = (back ? p.dst : p.src)
+                              + given_to<back>(p, from).at + part.at;
             if (part.nbytes == 0 || from == p.from
                 || (from == p.rank && dst == own))
                 continue;
@@ -395,9 +433,11 @@ chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
     return count;
 }
 
-// Both ends have counted them: the next kernel goes on there. Each number is
-// one block's, as another may have ended long before. Who did not take all
-// frees the slots all the same, or the next call of who gave it would wait.
+// Both ends have counted them: the next half, or kernel, goes on there. Each
+// number is one block's, as another may have ended long before. Who did not
+// take all frees the slots all the same, or the next call of who gave it would
+// wait.
+template <bool back>
 WM_DEVICE void
 count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
              uint32_t channel, bool took_all)
@@ -408,73 +448,100 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
         if (rank == p.rank)
             continue;
         if (onto ? crew.takes : crew.gives)
-            count->sent += chunks_of(
-                p, onto ? p.takes[p.rank].nbytes : p.gives[rank].nbytes,
-                channel);
+            count->sent += chunks_of(p,
+                                     onto ? p.takes[p.rank].nbytes
+                                          : given_to<back>(p, rank).nbytes,
+                                     channel);
         if (!(rank == p.from ? crew.gives : crew.takes))
             continue;
-        count->got += chunks_of(p, p.takes[rank].nbytes, channel);
+        count->got += chunks_of(p, taken_from<back>(p, rank).nbytes, channel);
         if (!took_all)
             wm_store_system(&piped_head(p, rank)->ends[channel][p.rank].taken,
                             count->got);
     }
 }
 
-// Of more than two ranks a call may be two kernels.
-WM_DEVICE void
-tell_way(const wm_pipes_params_t &p, uint32_t value)
-{
-    if (p.size > 2)
-        wm_raise_word(p.word, value);
-    else
-        wm_store_system(p.word, value);
-}
-
-template <typename taker_t>
-WM_DEVICE void
-pipe(taker_t taker, const wm_pipes_params_t &p)
+// All chunks, or those of a half; false where others have gone. They are
+// counted in any case.
+template <bool gathers, bool back, typename taker_t>
+WM_DEVICE bool
+go_through(taker_t taker, const wm_pipes_params_t &p, const wm_crew_t &crew,
+           bool goes_on)
 {
     wm_pipes_own_t *own = p.own;
-    const wm_crew_t crew = wm_crew(p.channels);
-    bool goes_on = true;
-    if (wm_meeting_tells() && p.word != nullptr)
-        tell_way(p, p.begun);
     for (uint32_t step = 0; step < p.steps && goes_on; step++)
         for (uint32_t channel = crew.first; channel < p.channels && goes_on;
              channel += crew.step) {
             if (crew.gives)
-                goes_on = give_chunks(p, channel, step);
+                goes_on = give_chunks<back>(p, channel, step);
             if (!goes_on && p.overlaid && wm_block_leads()) // nobody waits
-                wm_store_system(&own->read[channel], 1u << 30);
+                wm_store_system(&own->read[channel], NEVER);
             if (crew.takes && goes_on && p.overlaid)
                 goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
             if (crew.takes && goes_on)
                 goes_on = taker.take(p, channel, step);
             if (crew.takes && goes_on)
-                leave_slots(p, channel, step);
+                leave_slots<back>(p, channel, step);
+            if (gathers && crew.takes && wm_block_leads())
+                tell_reduced(p, channel, goes_on ? step + 1 : NEVER);
         }
-    if (!goes_on && wm_block_leads())
-        wm_give_up(p.word, p.left);
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
-        count_chunks(p, crew, channel, goes_on);
+        count_chunks<back>(p, crew, channel, goes_on);
+    return goes_on;
+}
+
+// Of several ranks another block may have given up before.
+WM_DEVICE void
+tell_begun(const wm_pipes_params_t &p)
+{
+    if (p.size > 2)
+        wm_raise_word(p.word, p.begun);
+    else
+        wm_store_system(p.word, p.begun);
+}
+
+template <bool gathers, typename taker_t>
+WM_DEVICE void
+pipe(taker_t taker, const wm_pipes_params_t &p)
+{
+    wm_pipes_own_t *own = p.own;
+    const wm_crew_t crew = wm_crew(p.channels);
+    if (wm_meeting_tells() && p.word != nullptr)
+        tell_begun(p);
+    bool goes_on = go_through<gathers, false>(taker, p, crew, true);
+    if (gathers) {
+        wm_block_meets(); // its chunks are counted
+        goes_on = go_through<false, true>(wm_piped_move<true>(), p, crew,
+                                          goes_on);
+    }
+    if (!goes_on && wm_block_leads())
+        wm_give_up(p.word, p.left);
     if (!wm_grid_ended(&own->blocks))
         return;
-    for (uint32_t channel = 0; channel < p.channels && p.overlaid; channel++)
-        wm_store_system(&own->read[channel], 0);
+    for (uint32_t channel = 0; channel < p.channels; channel++) {
+        if (p.overlaid)
+            wm_store_system(&own->read[channel], 0);
+        if (gathers)
+            wm_store_system(&own->reduced[channel], 0);
+    }
     if (p.word != nullptr)
-        tell_way(p, p.done);
+        wm_store_system(p.word, p.done);
 }
 
 WM_KERNEL_OF_HALF(wm_pipes_move, wm_pipes_params_t)
 {
-    pipe(wm_piped_move(), p);
+    pipe<false>(wm_piped_move<false>(), p);
 }
 
 #define X(name, ...)                                                          \
     WM_KERNEL_OF_HALF(wm_pipes_##name, wm_pipes_params_t)                     \
     {                                                                         \
-        pipe(wm_piped_fold<wm_rule_##name>(), p);                             \
+        pipe<false>(wm_piped_fold<wm_rule_##name>(), p);                      \
+    }                                                                         \
+    WM_KERNEL_OF_HALF(wm_pipes_all_##name, wm_pipes_params_t)                 \
+    {                                                                         \
+        pipe<true>(wm_piped_fold<wm_rule_##name>(), p);                       \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

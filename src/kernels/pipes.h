@@ -38,6 +38,7 @@ typedef struct {
     uint32_t blocks; // of a kernel that have ended
     // Steps of this kernel in which all has been read that is given.
     uint32_t read[WM_PIPES_CHANNELS];
+    uint32_t reduced[WM_PIPES_CHANNELS]; // likewise, that can be given back
     wm_pipes_count_t counts[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
 } wm_pipes_own_t;
 

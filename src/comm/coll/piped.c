@@ -12,7 +12,7 @@ typedef struct {
 } run_t;
 
 static wm_pipes_params_t
-begin(const run_t *run, const char *src, char *dst, bool last)
+begin(const run_t *run, const char *src, char *dst)
 {
     const wm_by_kernels_t *exchange = run->exchange;
     const wm_by_kernels_words_t *words = run->words;
@@ -24,7 +24,7 @@ begin(const run_t *run, const char *src, char *dst, bool last)
         .before = exchange->before,
         .word = words->own,
         .begun = words->begun + WM_BY_PIPES,
-        .done = last ? words->done : words->begun + WM_BY_PIPES,
+        .done = words->done,
         .left = words->done - 1,
         .past = words->call + WM_BY_PIPES + 1,
         .rank = exchange->rank,
@@ -37,11 +37,11 @@ begin(const run_t *run, const char *src, char *dst, bool last)
 }
 
 static int
-launch(const run_t *run, wm_pipes_params_t *params, bool reduces,
+launch(const run_t *run, wm_pipes_params_t *params, wm_pipes_work_t work,
        wm_error_t *err)
 {
     const wm_laid_t *laid = run->laid;
-    return wm_pipes_launch(laid->device, &run->exchange->pipes, reduces,
+    return wm_pipes_launch(laid->device, &run->exchange->pipes, work,
                            laid->type, laid->op, params, laid->stream, err);
 }
 
@@ -64,10 +64,11 @@ whole(const run_t *run, wm_error_t *err)
     wm_boxes_side_t gives = {.count = 0}, takes = gives;
     wm_by_kernels_ranks(laid, &gives, &takes);
     bool reduces = wm_by_kernels_reduces(laid, &gives, &takes);
-    wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
+    wm_pipes_params_t params = begin(run, laid->source, laid->target);
     fill(params.gives, &gives, laid->out, laid->shape->scatters);
     fill(params.takes, &takes, laid->into, laid->shape->gathers);
-    return launch(run, &params, reduces, err);
+    return launch(run, &params, reduces ? WM_PIPES_REDUCE : WM_PIPES_MOVE,
+                  err);
 }
 
 static wm_pipes_span_t
@@ -86,16 +87,14 @@ reduce_parts(const run_t *run, wm_error_t *err)
     const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
     size_t element = laid->call->size;
     int rank = laid->comm->rank, size = laid->comm->size;
-    wm_pipes_params_t reduces = begin(run, laid->source, laid->target, false);
-    wm_pipes_params_t gathers = begin(run, laid->target, laid->target, true);
+    wm_pipes_params_t params = begin(run, laid->source + out->at,
+                                     laid->target + into->at);
+    wm_span_t all = {.nbytes = out->nbytes};
     for (int other = 0; other < size; ++other) {
-        reduces.gives[other] = part_of(out, element, size, other);
-        reduces.takes[other] = part_of(into, element, size, rank);
-        gathers.gives[other] = part_of(into, element, size, rank);
-        gathers.takes[other] = part_of(into, element, size, other);
+        params.gives[other] = part_of(&all, element, size, other);
+        params.takes[other] = part_of(&all, element, size, rank);
     }
-    int code = launch(run, &reduces, true, err);
-    return code < 0 ? code : launch(run, &gathers, false, err);
+    return launch(run, &params, WM_PIPES_ALL, err);
 }
 
 // Each rank but the root has a part of what is reduced: it takes that of all,
@@ -108,7 +107,7 @@ reduce_to_root(const run_t *run, wm_error_t *err)
     size_t element = laid->call->size;
     int rank = laid->comm->rank, size = laid->comm->size;
     int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
+    wm_pipes_params_t params = begin(run, laid->source, laid->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         params.gives[other] = part_of(out, element, size - 1, i);
@@ -119,7 +118,8 @@ reduce_to_root(const run_t *run, wm_error_t *err)
         params.takes[other] = part_of(out, element, size - 1, own);
     if (rank != root)
         params.onto = (uint32_t)root;
-    return launch(run, &params, rank != root, err);
+    return launch(run, &params, rank == root ? WM_PIPES_MOVE : WM_PIPES_REDUCE,
+                  err);
 }
 
 // The root gives each of the others a part, who passes it on to all but it.
@@ -130,7 +130,7 @@ scatter_parts(const run_t *run, wm_error_t *err)
     const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
     int rank = laid->comm->rank, size = laid->comm->size;
     int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target, true);
+    wm_pipes_params_t params = begin(run, laid->source, laid->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         if (rank == root)
@@ -144,7 +144,7 @@ scatter_parts(const run_t *run, wm_error_t *err)
     }
     if (rank != root)
         params.from = (uint32_t)root;
-    return launch(run, &params, false, err);
+    return launch(run, &params, WM_PIPES_MOVE, err);
 }
 
 int

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Long collectives as one kernel on each GPU, or two, through pipes
-// (array/pipes.h), which are as long as they like.
+// Long collectives as one kernel on each GPU, through pipes (array/pipes.h),
+// which are as long as they like.
 #ifndef WM_COMM_COLL_PIPED_H
 #define WM_COMM_COLL_PIPED_H
 
