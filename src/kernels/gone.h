@@ -49,7 +49,7 @@ wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
 
 // This rank gives no more in this call, as it has waited in vain: its word is
 // then the one before that of its end, and those who wait for it do not, while
-// its kernel goes on, or its next one. `word` NULL: they see why.
+// its kernel goes on. `word` NULL: they see why.
 WM_DEVICE void
 wm_give_up(uint32_t *word, uint32_t left)
 {
@@ -57,7 +57,7 @@ wm_give_up(uint32_t *word, uint32_t left)
         wm_store_system(word, left);
 }
 
-// Not below what a kernel of this call, or one of its blocks, left there.
+// Not below what another block of this call left there.
 WM_DEVICE void
 wm_raise_word(uint32_t *word, uint32_t value)
 {

@@ -80,8 +80,8 @@ wm_block_meets()
 }
 
 // Of a block whose threads work together, which are one on the host: the
-// number of this one, of all, whether it is the first, and whether `mine` is
-// true on all, who come here.
+// number of this one, of all, whether it is the first, or the last, and
+// whether `mine` is true on all, who come here.
 WM_DEVICE uint32_t
 wm_lane()
 {
@@ -98,6 +98,14 @@ WM_DEVICE bool
 wm_block_leads()
 {
     return threadIdx.x == 0;
+}
+
+// One of another warp than the first: what it waits for is awaited while the
+// first waits for what comes next.
+WM_DEVICE bool
+wm_block_tells()
+{
+    return threadIdx.x + 1 == blockDim.x;
 }
 
 WM_DEVICE bool

@@ -83,6 +83,12 @@ wm_block_leads()
 }
 
 WM_DEVICE bool
+wm_block_tells()
+{
+    return true;
+}
+
+WM_DEVICE bool
 wm_block_all(bool mine)
 {
     return mine;

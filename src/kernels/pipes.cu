@@ -260,8 +260,10 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     if (!any && !p.overlaid)
         return true;
     wm_block_meets();
-    if (!wm_block_leads())
+    if (!wm_block_tells()) // the others look for the next slot
         return true;
+    if (passed != nullptr)
+        tell_taken(p, channel, p.from, step);
     if (any)
         wm_fence_system();
     for (uint32_t i = 1; i < p.size && any; i++) {
@@ -269,8 +271,6 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
         if (part_of(p, given_to<back>(p, to).nbytes, channel, step).nbytes > 0)
             tell_arrived(p, channel, to, step);
     }
-    if (passed != nullptr)
-        tell_taken(p, channel, p.from, step);
     if (p.overlaid) // else nobody clears it
         wm_store_system(&p.own->read[channel], step + 1);
     return true;
@@ -325,6 +325,7 @@ template <bool back> struct wm_piped_move {
             else
                 copy_chunk<true>(p, dst, chunk, part.nbytes);
         }
+        leave_slots<back>(p, channel, step);
         return true;
     }
 };
@@ -408,10 +409,8 @@ template <typename rule_t> struct wm_piped_fold {
         else if (whole < part.nbytes)
             fold_units<wm_piped_bytes<element_t>>(
                 rule, p, channel, step, part.at, into, whole, part.nbytes);
-        if (!passes)
-            return true;
-        wm_block_meets();
-        if (wm_block_leads()) {
+        leave_slots<false>(p, channel, step);
+        if (passes && wm_block_tells()) {
             wm_fence_system();
             tell_arrived(p, channel, p.onto, step);
         }
@@ -480,11 +479,10 @@ go_through(taker_t taker, const wm_pipes_params_t &p, const wm_crew_t &crew,
                 goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
             if (crew.takes && goes_on)
                 goes_on = taker.take(p, channel, step);
-            if (crew.takes && goes_on)
-                leave_slots<back>(p, channel, step);
-            if (gathers && crew.takes && wm_block_leads())
+            if (gathers && crew.takes && wm_block_tells())
                 tell_reduced(p, channel, goes_on ? step + 1 : NEVER);
         }
+    wm_block_meets(); // all that is told has been
     for (uint32_t channel = crew.first; channel < p.channels;
          channel += crew.step)
         count_chunks<back>(p, crew, channel, goes_on);
