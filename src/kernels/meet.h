@@ -42,8 +42,8 @@ wm_meeting_warps()
     return (uint32_t)wm_threads() / 32;
 }
 
-// Whether this thread tells that the kernel has begun: one that fences
-// nothing, as what it writes to is the host's.
+// Whether this thread tells that the kernel has begun: one that fences nothing
+// soon, as what it writes to is the host's.
 WM_DEVICE bool
 wm_meeting_tells()
 {
