@@ -208,7 +208,7 @@ def test_first_line_of_c_is_the_licence(path):
 @pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
 def test_file_is_small(path):
     lines = len(path.read_text().splitlines())
-    assert lines <= (200 if path.suffix == ".h" else 600)
+    assert lines <= (200 if path.suffix == ".h" else 800)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
