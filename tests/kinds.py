@@ -171,16 +171,19 @@ class Tensor:
     def __dlpack_device__(self):
         return self.values.__dlpack_device__()
 
-    def __dlpack__(self, stream=None):
-        on_host = isinstance(self.values, np.ndarray)
-        words = {} if on_host else {"stream": stream}
+    def __dlpack__(self, stream=None, **words):
+        if not isinstance(self.values, np.ndarray):
+            words["stream"] = stream
         capsule = self.values.__dlpack__(**words)
         get = ctypes.pythonapi.PyCapsule_GetPointer
         get.restype, get.argtypes = (
             ctypes.c_void_p,
             (ctypes.py_object, ctypes.c_char_p),
         )
-        tensor = get(capsule, b"dltensor")
+        if "max_version" in words:  # version, context, deleter and flags first
+            tensor = get(capsule, b"dltensor_versioned") + 32
+        else:
+            tensor = get(capsule, b"dltensor")
         # data, device (8), ndim (4), code, bits, lanes; then shape
         code = ctypes.cast(tensor + 20, ctypes.POINTER(ctypes.c_uint8))
         code[0], code[1] = self.element
@@ -188,6 +191,32 @@ class Tensor:
         shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
         shape[0] = len(self.values) * 8 // self.element[1]
         return capsule
+
+
+class Copying:
+    """An array of this package that exports a copy, and says so.
+
+    asked not to: obliges, refuses, ignores the wish, or does not know it.
+    """
+
+    HABITS = ("obliges", "refuses", "ignores", "does not know")
+
+    def __init__(self, array, habit):
+        self.array = array
+        self.habit = habit
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, max_version=None, stream=None, **words):
+        if words and self.habit == "does not know":
+            raise TypeError(f"__dlpack__() got an unexpected keyword {words}")
+        if words.get("copy") is False and self.habit == "refuses":
+            raise BufferError("only copies leave this house")
+        shares = words.get("copy") is False and self.habit == "obliges"
+        return self.array.__dlpack__(
+            max_version=max_version, stream=stream, copy=not shares
+        )
 
 
 DEVICE_KINDS = ("device", "foreign", "pool", "managed")

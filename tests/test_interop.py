@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import kinds
 import warpmpi as wm
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -512,6 +513,46 @@ def test_from_dlpack_takes_dlpack_only():
     a = np.arange(3)
     assert wm.from_dlpack(a, copy=True).ptr != a.ctypes.data
     assert wm.from_dlpack(a, device="cpu", copy=False).ptr == a.ctypes.data
+
+
+@pytest.mark.parametrize("habit", kinds.Copying.HABITS)
+@pytest.mark.parametrize("where", ["cpu", pytest.param(GPU, marks=needs_gpu)])
+def test_a_view_is_of_no_copy_that_the_object_does_not_show(where, habit):
+    a = wm.from_numpy(values(3), device=where)
+    copying = kinds.Copying(a, habit)
+    assert wm.array(copying).numpy().tolist() == [0, 1, 2]
+    assert wm.asarray(copying, copy=True).ptr != a.ptr
+    assert wm.from_dlpack(copying, copy=True).ptr != a.ptr
+    makers = [
+        wm.asarray,
+        lambda x: wm.asarray(x, copy=False),
+        lambda x: wm.asarray(x, a.dtype),
+        lambda x: wm.from_dlpack(x, copy=False),
+    ]
+    for make in makers:
+        if habit == "obliges":
+            view = make(copying)
+            assert view.ptr == a.ptr
+            assert not view.readonly
+        else:
+            with pytest.raises(BufferError, match=r"^(obj|x): Copying "):
+                make(copying)
+    view = wm.from_dlpack(copying)
+    assert view.numpy().tolist() == [0, 1, 2]
+    assert view.readonly == (habit != "obliges")
+
+
+@needs_gpu
+def test_the_interface_is_believed_rather_than_a_copy():
+    a = wm.from_numpy(values(3), device=GPU)
+
+    class Both(kinds.Copying):
+        @property
+        def __cuda_array_interface__(self):
+            return shown(a, stream=None).__cuda_array_interface__
+
+    for habit in kinds.Copying.HABITS:
+        assert wm.asarray(Both(a, habit)).ptr == a.ptr
 
 
 @needs_gpu

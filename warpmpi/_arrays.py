@@ -76,11 +76,12 @@ def from_dlpack(
 ) -> Array:
     """A view of an object with __dlpack__, by the array API standard.
 
-    A copy where copy=True or where another device is asked for. Raises
-    TypeError for an object without __dlpack__, BufferError where it refuses,
-    ValueError for copy=False and another device.
+    A copy where copy=True or where another device is asked for. Of an object
+    that only exports copies, a read-only array of one, or BufferError for
+    copy=False. Raises TypeError for an object without __dlpack__, BufferError
+    where it refuses, ValueError for copy=False and another device.
     """
-    view = _core._view_of_dlpack(x)
+    view = _core._view_of_dlpack(x, copy is False)
     place = view.device if device is None else _core.get_device(device)
     if place is view.device and copy is not True:
         return view
@@ -98,7 +99,7 @@ def _converted(
     place = view.device if device is None else _core.get_device(device)
     other = other or place is not view.device
     if not other and not copy:
-        return view
+        return _core.asarray(obj)
     if copy is not None and not copy:
         raise ValueError("copy: another dtype or device needs a copy")
     data = view if dtype is None else obj

@@ -105,6 +105,78 @@ def test_read_only_receive_buffer(comm):
         comm.Recv(3.0, 0)
 
 
+@pytest.mark.parametrize("habit", kinds.Copying.HABITS)
+@pytest.mark.parametrize("place", ["cpu", None])
+def test_no_receive_writes_into_a_copy(comm, place, habit):
+    """Which the array that exports it would not show."""
+    x = wm.zeros(3, device=place or wm.get_device())
+    copying = kinds.Copying(x, habit)
+    ours, me = np.arange(3.0) + 1, comm.rank
+    comm.Sendrecv(copying, me, 0, into := np.ones(3), me, 0)
+    assert into.tolist() == [0, 0, 0]  # but it is sent
+    alone = wm.Comm(MPI.COMM_SELF)
+
+    def receive():
+        request = comm.Isend(ours, me)
+        try:
+            comm.Recv(copying, me)
+        except BufferError:
+            comm.Recv(into, me)
+            raise
+        finally:
+            request.Wait()
+
+    def receive_elements():
+        """Of a type that the array does not name itself."""
+        request = comm.Isend(ours, me)
+        try:
+            comm.Recv([copying, 3, MPI.DOUBLE], me)
+        except BufferError:
+            comm.Recv(into, me)
+            raise
+        finally:
+            request.Wait()
+
+    calls = [
+        receive,
+        receive_elements,
+        lambda: comm.Sendrecv(ours, me, 0, copying, me, 0),
+        lambda: alone.Allreduce(ours, copying),
+        lambda: alone.Iallreduce(ours, copying).Wait(),
+        lambda: alone.Gather(ours, copying),
+        lambda: alone.Alltoallw(
+            [ours, ([3], [0]), [MPI.DOUBLE]],
+            [copying, ([3], [0]), [MPI.DOUBLE]],
+        ),
+    ]
+    for call in calls:
+        x.fill_(0)
+        if habit == "obliges":
+            call()
+            assert x.numpy().tolist() == ours.tolist()
+        else:
+            match = r"^(buf|recvbuf): Copying .*wm\.empty\(shape, dtype\)"
+            with pytest.raises(BufferError, match=match):
+                call()
+    # In place, or as the root, nothing is written that would be missed.
+    alone.Bcast(copying)
+
+
+def test_no_receive_writes_into_a_copy_of_elements_of_mpis(comm):
+    """Of long double, say, which mpi4py reads."""
+
+    class Long(kinds.Tensor):
+        def __dlpack__(self, *, max_version=None, copy=None, stream=None):
+            return super().__dlpack__(max_version=(1, 0), copy=True)
+
+    x = Long(wm.zeros(32, "u1", device="cpu"), 2, 128)
+    comm.Isend(x, comm.rank)
+    comm.Recv(into := np.ones(2, np.longdouble), comm.rank)
+    assert into.tolist() == [0, 0]
+    with pytest.raises(BufferError, match="buf: Long exports a copy"):
+        comm.Recv(x, comm.rank)
+
+
 class OnlyDLPack:
     def __init__(self, array):
         self.array = array
@@ -127,6 +199,21 @@ def test_arrays_of_jax_are_no_receive_buffers(comm, place):
     request = comm.Irecv(np.zeros(3), comm.rank)
     comm.Send(buffer, comm.rank)
     request.Wait()
+
+
+@pytest.mark.parametrize("place", ["cpu", None])
+def test_a_buffer_of_jaxs_callbacks_says_whether_it_is_written(comm, place):
+    x = wm.zeros(3, device=place or wm.get_device())
+    names = {"__module__": "jax.experimental.buffer_callback"}
+    buffer = type("Buffer", (OnlyDLPack,), names)(x)
+    buffer.writeable = True
+    comm.Sendrecv(np.arange(3.0), comm.rank, 0, buffer, comm.rank, 0)
+    assert x.numpy().tolist() == [0, 1, 2]
+    buffer.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        comm.Recv(buffer, comm.rank)
+    comm.Sendrecv(buffer, comm.rank, 0, into := np.zeros(3), comm.rank, 0)
+    assert into.tolist() == [0, 1, 2]
 
 
 MEMORY = np.zeros(3)

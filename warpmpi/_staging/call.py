@@ -44,7 +44,7 @@ class Call:
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
             if datatype is None:
-                value = self.named(value, buffer, blocks)
+                value = self.named(value, buffer, role, blocks)
             if on_device(value, buffer):
                 strided = family.collective
                 self.twins.append(
@@ -57,9 +57,9 @@ class Call:
             return self.args[position]
         return self.kwargs.get(name, default)
 
-    def named(self, value: Any, buffer: Buffer, blocks: int) -> Any:
+    def named(self, value: Any, buffer: Buffer, role: str, blocks: int) -> Any:
         """Give a buffer in the elements that MPI knows, and keep it."""
-        inner, number = _core._inner(value, buffer.name)
+        inner, number = _core._inner(value, buffer.name, role != "<")
         half = None
         if inner > 1 and self.family.collective and buffer.form != "w":
             # As bytes they would be other elements than those that a datatype

@@ -167,7 +167,7 @@ def spans_of(
     derived datatype: offsets are then those in its elements without gaps.
     None where they are not within the array, which has `nbytes` bytes.
     """
-    inner, number = _core._inner(value, "buffer")
+    inner, number = _core._inner(value, "buffer", False)
     if inner > 1 and number > 0:  # its own elements are counted
         itemsize = nbytes // number
     rest = list(value[1:]) if isinstance(value, (list, tuple)) else []

@@ -268,16 +268,23 @@ PyDoc_STRVAR(
     "case, False for none.\n\n"
     "Raises TypeError for any other object or an element type that is not\n"
     "supported, ValueError where the object describes itself wrongly, for\n"
-    "an unknown device, and for copy=False where a copy is needed.");
+    "an unknown device, and for copy=False where a copy is needed,\n"
+    "BufferError for a view of an object that only exports copies.");
 
+// `shared`: of the object's own memory.
 static PyObject *
-view_of(PyObject *object)
+view_of(PyObject *object, bool shared)
 {
     wm_view_t view;
     if (Py_TYPE(object) == wm_py_state->array_type)
         return Py_NewRef(object);
     if (wm_py_view_parse(object, false, "obj", &view) < 0)
         return NULL;
+    if (shared && wm_py_view_is_copy(&view)
+        && wm_py_view_share(object, "obj", &view) < 0) {
+        wm_py_view_release(&view);
+        return NULL;
+    }
     return object_of_view(&view);
 }
 
@@ -289,8 +296,8 @@ asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
                                      &object, &type, &place, &copy))
         return NULL;
-    PyObject *view = view_of(object);
     bool plain = type == Py_None && place == Py_None && copy == Py_None;
+    PyObject *view = view_of(object, plain);
     if (view == NULL || plain)
         return view;
     PyObject *result = wm_py_cold("warpmpi._arrays", "_converted", "(OOOOO)",
@@ -317,14 +324,29 @@ view_dlpack(PyObject *object, wm_view_t *view)
     return status > 0 ? 0 : -1;
 }
 
-PyDoc_STRVAR(view_of_dlpack_doc, "_view_of_dlpack(x, /)\n--\n\n"
-                                 "A view of an object by its __dlpack__.");
+PyDoc_STRVAR(view_of_dlpack_doc,
+             "_view_of_dlpack(x, shared, /)\n--\n\n"
+             "A view of an object by its __dlpack__; of what only exports a\n"
+             "copy a read-only one of that, or BufferError where shared.");
 
 static PyObject *
-view_of_dlpack(PyObject *Py_UNUSED(module), PyObject *object)
+view_of_dlpack(PyObject *Py_UNUSED(module), PyObject *args)
 {
     wm_view_t view;
-    return view_dlpack(object, &view) < 0 ? NULL : object_of_view(&view);
+    PyObject *object;
+    int shared;
+    if (!PyArg_ParseTuple(args, "Op:_view_of_dlpack", &object, &shared)
+        || view_dlpack(object, &view) < 0)
+        return NULL;
+    if (wm_py_view_is_copy(&view)
+        && wm_py_view_share(object, "x", &view) < 0) {
+        if (shared || !PyErr_ExceptionMatches(PyExc_BufferError)) {
+            wm_py_view_release(&view);
+            return NULL;
+        }
+        PyErr_Clear();
+    }
+    return object_of_view(&view);
 }
 
 PyMethodDef wm_py_makers_functions[] = {
@@ -334,6 +356,6 @@ PyMethodDef wm_py_makers_functions[] = {
     WM_PY_KEYWORDS("asarray", asarray),
     {"_copied", copied, METH_VARARGS, copied_doc},
     {"_without_memory", without_memory, METH_VARARGS, without_memory_doc},
-    {"_view_of_dlpack", view_of_dlpack, METH_O, view_of_dlpack_doc},
+    {"_view_of_dlpack", view_of_dlpack, METH_VARARGS, view_of_dlpack_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -69,6 +69,7 @@
     X(ptr, "ptr")                                                             \
     X(dtype, "dtype")                                                         \
     X(c_contiguous, "_c_contiguous")                                          \
+    X(writeable, "writeable")                                                 \
     X(device, "device")                                                       \
     X(cuda_stream, "cuda_stream")                                             \
     X(is_conj, "is_conj")                                                     \

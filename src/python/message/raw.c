@@ -76,6 +76,21 @@ wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
 }
 
 bool
+wm_py_raw_is_copy(const Py_buffer *raw)
+{
+    PyObject *capsule = raw->obj != NULL
+                            ? PyObject_GetAttrString(raw->obj, "obj")
+                            : NULL;
+    const wm_dl_versioned_t *tensor = NULL;
+    if (capsule != NULL && PyCapsule_IsValid(capsule, "dltensor_versioned"))
+        tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    bool copied = tensor != NULL && (tensor->flags & WM_DL_COPIED) != 0;
+    PyErr_Clear();
+    Py_XDECREF(capsule);
+    return copied;
+}
+
+bool
 wm_py_raw_is_bytes(PyObject *array)
 {
     PyObject *answer = wm_py_cold("warpmpi._raw", "is_bytes", "(O)", array);

@@ -17,6 +17,11 @@ int
 wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
                Py_buffer *raw, PyObject **found);
 
+// Whether they are a copy that a DLPack producer made: mpi4py asks for the
+// object's own memory, and does not look at the answer.
+bool
+wm_py_raw_is_copy(const Py_buffer *raw);
+
 // Whether mpi4py, which is given no datatype, takes an array's elements for
 // bytes as it has no type for them. Of the buffer protocol it has, or raises.
 bool

@@ -98,14 +98,16 @@ number(PyObject *object, const char *argument, const char *what,
 // (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
 // -1, perhaps with an exception.
 static int
-look_raw(const parts_t *parts, bool writable, wm_owner_t *owner,
-         wm_message_t *message)
+look_raw(const parts_t *parts, bool writable, const char *argument,
+         wm_owner_t *owner, wm_message_t *message)
 {
     wm_error_t err;
     if (wm_py_raw_read(parts->array, parts->datatype, writable, &owner->raw,
                        &message->datatype)
         < 0)
         return -1;
+    if (writable && wm_py_raw_is_copy(&owner->raw))
+        return wm_py_view_refuse_copy(parts->array, argument);
     wm_buffer_t *buffer = &message->buffer;
     int code = wm_pointer_describe(owner->raw.buf, &buffer->memory, &err);
     if (wm_py_result(code, &err) < 0)
@@ -142,7 +144,7 @@ look(const parts_t *parts, bool writable, const char *argument,
             parts->array)) // bytes say less than it means
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
-    int code = look_raw(parts, writable, owner, message);
+    int code = look_raw(parts, writable, argument, owner, message);
     if (code < 0 && !PyErr_Occurred()) {
         PyErr_Restore(kind, value, trace);
         return -1;

@@ -250,12 +250,14 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
 
 // How many of MPI's elements one of an array is that mpi4py is given, and how
 // many the array has of its own. -1, with an exception, where it is not to be
-// understood; 1 and 0 of most.
+// understood; 1 and 0 of most. *copied: the array exports a copy of its
+// memory.
 static int64_t
-inner_of(PyObject *value, const char *name, int64_t *count)
+inner_of(PyObject *value, const char *name, int64_t *count, bool *copied)
 {
     wm_view_t view;
     *count = 0;
+    *copied = false;
     if (value == Py_None || wm_py_mpi_is_in_place(value))
         return 1;
     PyObject *array = Py_NewRef(wm_py_message_array(value));
@@ -264,6 +266,7 @@ inner_of(PyObject *value, const char *name, int64_t *count)
         each = wm_py_view_inner(array, &view.array) * each_of(&view.array);
         if (each > 1)
             *count = wm_array_count(&view.array) * each_of(&view.array) / each;
+        *copied = wm_py_view_is_copy(&view);
         wm_py_view_release(&view);
     }
     else if (wm_py_view_is_peculiar(array))
@@ -274,39 +277,61 @@ inner_of(PyObject *value, const char *name, int64_t *count)
     return each;
 }
 
+// mpi4py asks for the object's own memory, and believes that it is. 0 where
+// the object then gives that.
+static int
+refuse_copies(PyObject *value, const char *name)
+{
+    wm_view_t view;
+    PyObject *array = Py_NewRef(wm_py_message_array(value));
+    int code = wm_py_view_parse(array, true, name, &view);
+    if (code == 0)
+        wm_py_view_release(&view);
+    Py_DECREF(array);
+    return code;
+}
+
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
     "Whether MPI must not be given a buffer without a look at it: that\n"
-    "is, memory of a GPU, an array of Warp, one with a mask, or elements\n"
-    "that mpi4py would count in bytes.");
+    "is, memory of a GPU, an array of Warp, one with a mask, one that "
+    "exports\n"
+    "a copy of its memory, or elements that mpi4py would count in bytes.");
 
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
     int64_t count;
+    bool copied;
     return PyBool_FromLong(wm_py_view_is_peculiar(wm_py_message_array(value))
                            || wm_py_message_on_device(value)
-                           || inner_of(value, "buffer", &count) > 1);
+                           || inner_of(value, "buffer", &count, &copied) > 1
+                           || copied);
 }
 
 PyDoc_STRVAR(
     inner_doc,
-    "_inner(value, name, /)\n--\n\n"
+    "_inner(value, name, writable, /)\n--\n\n"
     "How many elements of MPI's one of a buffer's is, and how many the\n"
     "buffer has of its own: (3, n) for Warp's vec3, (2, n) for bfloat16,\n"
     "which MPI knows as bytes. (1, 0) of what MPI counts likewise.\n"
-    "TypeError, naming `name`, for masked arrays and Warp's structs.");
+    "TypeError, naming `name`, for masked arrays and Warp's structs,\n"
+    "BufferError where writable, for what only exports copies.");
 
 static PyObject *
 inner(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *value;
     const char *name;
+    int writable;
     int64_t count;
-    if (!PyArg_ParseTuple(args, "Os:_inner", &value, &name))
+    bool copied;
+    if (!PyArg_ParseTuple(args, "Osp:_inner", &value, &name, &writable))
         return NULL;
-    int64_t each = inner_of(value, name, &count);
+    int64_t each = inner_of(value, name, &count, &copied);
+    if (copied && writable && refuse_copies(value, name) < 0)
+        return NULL;
     return each < 0 ? NULL
                     : Py_BuildValue("LL", (long long)each, (long long)count);
 }

@@ -131,8 +131,10 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
     if (status > 0 && !named && view->producer.kind == WM_PRODUCER_DEVICE) {
         wm_view_t better;
         if (wm_py_view_parse_dlpack(object, writable, argument, &better) > 0) {
-            wm_py_view_release(view);
-            memcpy(view, &better, sizeof(*view));
+            bool copy = wm_py_view_is_copy(&better);
+            wm_py_view_release(copy ? &better : view);
+            if (!copy)
+                memcpy(view, &better, sizeof(*view));
         }
         PyErr_Clear();
     }
@@ -192,7 +194,10 @@ wm_py_view_parse(PyObject *object, bool writable, const char *argument,
     if (status <= 0)
         return -1;
     if (writable && view->array.readonly) {
+        bool copy = wm_py_view_is_copy(view);
         wm_py_view_release(view);
+        if (copy)
+            return wm_py_view_refuse_copy(object, argument);
         return wm_py_view_fail(PyExc_BufferError, argument,
                                "%.200s is read-only: receive into a writable "
                                "array, such as wm.empty(shape, dtype)",

@@ -31,6 +31,20 @@ wm_py_view_parse(PyObject *object, bool writable, const char *argument,
 void
 wm_py_view_release(wm_view_t *view);
 
+// Whether the memory is a copy that a DLPack producer made for this view: the
+// object does not show what is written there.
+bool
+wm_py_view_is_copy(const wm_view_t *view);
+
+// Raises BufferError with the cure for a view of that kind. Always -1.
+int
+wm_py_view_refuse_copy(PyObject *object, const char *argument);
+
+// Replaces a view that is a copy by a view of the object's own memory: asks
+// the object not to copy. 0, or -1 with BufferError and `view` as before.
+int
+wm_py_view_share(PyObject *object, const char *argument, wm_view_t *view);
+
 // The Python object that `owner`, with its release function, is a reference
 // to; borrowed, NULL where it is something else.
 PyObject *

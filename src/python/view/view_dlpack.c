@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // DLPack, taken: by its C exchange API, where the type has one, or by
 // __dlpack__ and its capsules.
+#include <string.h>
+
 #include "python/view/view_parts.h"
 
 // Handshake streams of a device, taken in turn: a producer makes one wait for
@@ -188,6 +190,44 @@ release_capsule(void *owner)
     PyGILState_Release(state);
 }
 
+bool
+wm_py_view_is_copy(const wm_view_t *view)
+{
+    const wm_dl_versioned_t *tensor = NULL;
+    if (view->release == delete_versioned)
+        tensor = view->owner;
+    else if (view->release == release_capsule
+             && PyCapsule_IsValid(view->owner, USED_VERSIONED))
+        tensor = PyCapsule_GetPointer(view->owner, USED_VERSIONED);
+    return tensor != NULL && (tensor->flags & WM_DL_COPIED) != 0;
+}
+
+int
+wm_py_view_refuse_copy(PyObject *object, const char *argument)
+{
+    return wm_py_view_fail(PyExc_BufferError, argument,
+                           "%.200s exports a copy of its memory, which is not "
+                           "what it shows: use an array that shares its "
+                           "memory, such as wm.empty(shape, dtype)",
+                           Py_TYPE(object)->tp_name);
+}
+
+int
+wm_py_view_share(PyObject *object, const char *argument, wm_view_t *view)
+{
+    wm_view_t other;
+    int status = wm_py_view_parse_dlpack(object, true, argument, &other);
+    if (status > 0 && wm_py_view_is_copy(&other)) {
+        wm_py_view_release(&other);
+        status = 0;
+    }
+    if (status <= 0)
+        return status < 0 ? -1 : wm_py_view_refuse_copy(object, argument);
+    wm_py_view_release(view);
+    memcpy(view, &other, sizeof(*view));
+    return 0;
+}
+
 // Takes over the tensor, on failure too.
 static int
 take_versioned(wm_dl_versioned_t *managed, const char *argument,
@@ -204,7 +244,9 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
         wm_py_view_release_owner(delete_versioned, managed);
         return -1;
     }
-    view->array.readonly = (managed->flags & WM_DL_READ_ONLY) != 0;
+    // The object does not show what is written into a copy.
+    view->array.readonly = (managed->flags & (WM_DL_READ_ONLY | WM_DL_COPIED))
+                           != 0;
     view->owner = managed;
     view->release = delete_versioned;
     return 0;
@@ -279,7 +321,7 @@ check_lazy_bits(PyObject *object, const char *argument,
 }
 
 static int
-parse_exchange(PyObject *object, const void *found, bool Py_UNUSED(writable),
+parse_exchange(PyObject *object, const void *found, bool writable,
                const char *argument, wm_view_t *view)
 {
     const wm_dl_exchange_t *api = found;
@@ -294,6 +336,10 @@ parse_exchange(PyObject *object, const void *found, bool Py_UNUSED(writable),
     if (check_lazy_bits(object, argument, &view->array) < 0) {
         wm_py_view_release(view);
         return -1;
+    }
+    if (writable && wm_py_view_is_copy(view)) {
+        wm_py_view_release(view); // __dlpack__ can be asked not to copy
+        return 0;
     }
     if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST)
         return 1;
@@ -313,31 +359,32 @@ const wm_view_library_t wm_py_view_exchange = {
     .parse = parse_exchange,
 };
 
-// __dlpack__ with the arguments of version 1; again with those of version 0
-// where they are not known. `stream` is NULL on the host.
+// __dlpack__ with the arguments of version 1; where these are not known, again
+// without the newest of them. `stream` is NULL on the host.
 static PyObject *
-call_dlpack(PyObject *method, PyObject *stream)
+call_dlpack(PyObject *method, PyObject *stream, bool shared)
 {
+    static const char *const newest[] = {"copy", "max_version"};
     PyObject *capsule = NULL;
     PyObject *args = PyTuple_New(0);
-    PyObject *version = Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR,
-                                      WM_DL_MINOR);
-    PyObject *plain = PyDict_New();
-    if (args == NULL || version == NULL || plain == NULL)
+    PyObject *words = Py_BuildValue("{s:(ii)}", "max_version", WM_DL_MAJOR,
+                                    WM_DL_MINOR);
+    if (args == NULL || words == NULL
+        || (stream != NULL
+            && PyDict_SetItemString(words, "stream", stream) < 0)
+        || (shared && PyDict_SetItemString(words, "copy", Py_False) < 0))
         goto done;
-    if (stream != NULL
-        && (PyDict_SetItemString(version, "stream", stream) < 0
-            || PyDict_SetItemString(plain, "stream", stream) < 0))
-        goto done;
-    capsule = PyObject_Call(method, args, version);
-    if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    capsule = PyObject_Call(method, args, words);
+    for (int i = shared ? 0 : 1;
+         i < 2 && capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError);
+         i++) {
         PyErr_Clear();
-        capsule = PyObject_Call(method, args, plain);
+        if (PyDict_DelItemString(words, newest[i]) == 0)
+            capsule = PyObject_Call(method, args, words);
     }
 done:
     Py_XDECREF(args);
-    Py_XDECREF(version);
-    Py_XDECREF(plain);
+    Py_XDECREF(words);
     return capsule;
 }
 
@@ -397,9 +444,27 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
     return 0;
 }
 
+// With the exception of a producer that was asked not to copy: a refusal is
+// told in our words, with the cure.
+static void
+tell_refusal(PyObject *object, const char *argument)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_BufferError))
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    wm_py_view_fail(PyExc_BufferError, argument,
+                    "%.200s does not share its memory (%S): use an array that "
+                    "does, such as wm.empty(shape, dtype)",
+                    Py_TYPE(object)->tp_name, value != NULL ? value : type);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
 static int
-parse_by_method(PyObject *object, PyObject *method, const char *argument,
-                wm_view_t *view)
+parse_by_method(PyObject *object, PyObject *method, bool shared,
+                const char *argument, wm_view_t *view)
 {
     wm_dl_device_t device;
     CUstream stream = NULL;
@@ -419,7 +484,9 @@ parse_by_method(PyObject *object, PyObject *method, const char *argument,
         if (number == NULL)
             return -1;
     }
-    capsule = call_dlpack(method, number);
+    capsule = call_dlpack(method, number, shared);
+    if (capsule == NULL && shared)
+        tell_refusal(object, argument);
     if (capsule == NULL || take_capsule(capsule, argument, view, &device) < 0)
         goto done;
     if (cuda && view->memory.kind != WM_MEMORY_HOST) {
@@ -436,13 +503,13 @@ done:
 }
 
 int
-wm_py_view_parse_dlpack(PyObject *object, bool Py_UNUSED(writable),
-                        const char *argument, wm_view_t *view)
+wm_py_view_parse_dlpack(PyObject *object, bool shared, const char *argument,
+                        wm_view_t *view)
 {
     PyObject *method = wm_py_attribute(object, wm_py_state->names.dlpack);
     if (method == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    int status = parse_by_method(object, method, argument, view);
+    int status = parse_by_method(object, method, shared, argument, view);
     Py_DECREF(method);
     return status;
 }

@@ -1,11 +1,48 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JAX's arrays: DLPack, and immutable, which that does not say.
+// JAX's arrays: DLPack, and immutable, which that does not say; and the
+// buffers that jax.experimental.buffer_callback calls a function with, which
+// say whether they are to be written.
 #include "python/view/view_parts.h"
+
+// 1 or 0 of such a buffer, -1 of another object; -2 with an exception.
+static int
+writeable_of(PyObject *object)
+{
+    PyObject *value = wm_py_attribute(object, wm_py_state->names.writeable);
+    if (value == NULL)
+        return PyErr_Occurred() ? -2 : -1;
+    int writeable = PyObject_IsTrue(value);
+    Py_DECREF(value);
+    return writeable < 0 ? -2 : writeable;
+}
+
+// A buffer takes part in no handshake: the stream of its callback's context,
+// which wrote it, is not to be learnt from it.
+static int
+parse_callbacks(PyObject *object, bool writeable, bool shared,
+                const char *argument, wm_view_t *view)
+{
+    int status = wm_py_view_parse_dlpack(object, shared, argument, view);
+    if (status <= 0)
+        return status;
+    view->array.readonly = !writeable || wm_py_view_is_copy(view);
+    if (wm_py_view_set_producer(view, false, NULL, argument) < 0) {
+        wm_py_view_release(view);
+        return -1;
+    }
+    return 1;
+}
 
 static int
 parse_jax(PyObject *object, const void *Py_UNUSED(found), bool writable,
           const char *argument, wm_view_t *view)
 {
+    int writeable = writeable_of(object);
+    if (writeable == -2)
+        return -1;
+    if (writeable >= 0)
+        return parse_callbacks(object, writeable > 0, writable, argument,
+                               view);
     if (writable) {
         return wm_py_view_fail(
             PyExc_BufferError, argument,

@@ -51,9 +51,10 @@ int
 wm_py_view_parse_array_interface(PyObject *object, bool writable,
                                  const char *argument, wm_view_t *view);
 
-// __dlpack__, with the stream handshake on a GPU.
+// __dlpack__, with the stream handshake on a GPU. `shared`: the object is
+// asked not to copy. A copy that is exported nevertheless is a read-only view.
 int
-wm_py_view_parse_dlpack(PyObject *object, bool writable, const char *argument,
+wm_py_view_parse_dlpack(PyObject *object, bool shared, const char *argument,
                         wm_view_t *view);
 
 // The buffer protocol.
