@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -25,6 +26,8 @@ _POINT_TO_POINT = """
     Sendrecv Sendrecv_replace Isendrecv Isendrecv_replace
 """.split()
 
+
+_merge = MPI.Intercomm.Merge  # mpi4py's own, which install() replaces
 
 # Of intracommunicators, and not by way of mpi4py.
 _NATIVE = ("Bcast", "Allreduce")
@@ -68,6 +71,14 @@ def _guard(cls: type, base: type) -> None:
         setattr(cls, name, call)
 
 
+def _kind_of(comm: Any) -> type:
+    """Give the type of ours that stands for a communicator of mpi4py's."""
+    for kind, ours in _KINDS:
+        if isinstance(comm, kind):
+            return ours
+    return Intercomm if comm.Is_inter() else Comm
+
+
 def _ours(comm: Any, known: bool = True) -> Any:
     """Make a communicator that MPI has just made one of ours; collective.
 
@@ -76,13 +87,9 @@ def _ours(comm: Any, known: bool = True) -> Any:
     """
     if comm == MPI.COMM_NULL:
         return comm
-    ours = next(
-        (ours for kind, ours in _KINDS if isinstance(comm, kind)), None
-    )
+    ours: Any = _kind_of(comm)
     if ours is Intercomm and not known:
         ours = _HostIntercomm
-    if ours is None:
-        return comm
     if not isinstance(comm, ours):
         comm = ours(comm)
     elif hasattr(comm, "_attach"):
@@ -166,11 +173,6 @@ class _Communicator(
         name = _name_of(self)
         return (_named, (name,)) if name else super().__reduce__()
 
-    def Revoke(self) -> None:
-        """Revoke it: pending and later calls on it fail on all ranks."""
-        super().Revoke()  # type: ignore[misc]
-        self._revoke()
-
     def free(self) -> None:
         """Free it unless it is MPI.COMM_WORLD or COMM_SELF."""
         if _name_of(self) is None:
@@ -198,15 +200,15 @@ def _known(comm: Any) -> Any:
     """
     if isinstance(comm, MPI.Intercomm):
         return comm
-    ours = next(
-        (ours for kind, ours in _KINDS if isinstance(comm, kind)), None
-    )
-    if ours is None or isinstance(comm, ours) or comm == MPI.COMM_NULL:
+    ours = _kind_of(comm) if _core._is_attached(comm) else None
+    if ours is None or isinstance(comm, ours):
         return comm
-    if not hasattr(ours, "_is_attached"):
-        return comm
-    same: Any = ours.__new__(ours, comm)
-    return same if same._is_attached() else comm
+    return ours.__new__(ours, comm)
+
+
+def _is_known(name: str, comm: Any) -> bool:
+    """Whether all processes of what a maker gives run this package."""
+    return name not in _STRANGE and not isinstance(comm, _HostIntercomm)
 
 
 def _making(base: type, name: str) -> Any:
@@ -215,8 +217,33 @@ def _making(base: type, name: str) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        known = name not in _STRANGE and not isinstance(self, _HostIntercomm)
-        return _ours(method(self, *args, **kwargs), known)
+        return _ours(method(self, *args, **kwargs), _is_known(name, self))
+
+    return call
+
+
+def making(base: type, name: str) -> Any:
+    """Make a maker of mpi4py's give ours of one of ours, however made.
+
+    Of one that the program made by hand, of a class of its own, which has
+    the handle of one of ours: what is of the program's class stays so.
+    """
+    method = getattr(base, name)
+
+    def of_hand_made(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("Idup"):
+            return _idup(self, *args, **kwargs)
+        made = method(self, *args, **kwargs)
+        ours = _ours(made, _is_known(name, self))
+        return ours if type(made) in _OWNERS else made
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self, _Communicator):
+            return getattr(_kind_of(self), name)(self, *args, **kwargs)
+        if _core._is_attached(self):
+            return of_hand_made(self, *args, **kwargs)
+        return method(self, *args, **kwargs)
 
     return call
 
@@ -227,11 +254,13 @@ def _idup(self: Any, info: Any = None) -> Any:
     return comm, MPI.Request()
 
 
-_MAKERS = """
+# Methods that give another communicator.
+_ALIKE = """
     Clone Dup Dup_with_info Create Create_group Split Split_type Shrink
     Create_cart Create_graph Create_dist_graph_adjacent Create_dist_graph
     Create_intercomm Spawn Spawn_multiple Accept Connect Join Sub
 """.split()
+MAKERS = (*_ALIKE, "Merge", "Idup", "Idup_with_info")
 
 
 # What else nobody must begin once MPI is finalized, nor a forked child, whose
@@ -248,17 +277,29 @@ def _while_running(method: Any) -> Any:
     return call
 
 
+def _revoking(method: Any) -> Any:
+    @functools.wraps(method)
+    def Revoke(self: Any) -> None:
+        """Revoke it: pending and later calls on it fail on all ranks."""
+        method(self)
+        self._revoke()
+
+    return Revoke
+
+
 def _complete(cls: type, base: type) -> type:
     _guard(cls, base)
     for name in _WHILE_RUNNING:
         if hasattr(base, name):
             setattr(cls, name, _while_running(getattr(base, name)))
-    for name in _MAKERS:
+    for name in _ALIKE:
         if hasattr(base, name):
             setattr(cls, name, _making(base, name))
     if issubclass(cls, _core.CommMethods):
         for name in ("Idup", "Idup_with_info"):
             setattr(cls, name, _idup)
+        if hasattr(base, "Revoke"):  # since mpi4py 4.1
+            setattr(cls, "Revoke", _revoking(base.Revoke))  # noqa: B010
     return cls
 
 
@@ -310,7 +351,7 @@ class Intercomm(InterMakers, MPI.Intercomm):
 
     def Merge(self, high: bool = False) -> Comm:
         """Merge both groups into one wm.Comm; collective over both."""
-        merged: Comm = _ours(super().Merge(high))
+        merged: Comm = _ours(_merge(self, high))
         return merged
 
 
@@ -319,7 +360,7 @@ class _HostIntercomm(MPI.Intercomm):
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
         """Merge both groups; the result refuses GPU arrays as well."""
-        return _HostComm(super().Merge(high))
+        return _HostComm(_merge(self, high))
 
 
 for _cls, _base in (
@@ -340,6 +381,10 @@ if _core._check_wanted():
         for _name, _call in _checking.comm_calls(_cls):
             setattr(_cls, _name, _call)
 
+_OWNERS = (
+    *(MPI.Comm, MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm, MPI.Graphcomm),
+    *(MPI.Distgraphcomm, MPI.Intercomm),
+)
 _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Cartcomm, Cartcomm),
     (MPI.Distgraphcomm, Distgraphcomm),
@@ -347,6 +392,42 @@ _KINDS: tuple[tuple[type, type], ...] = (
     (MPI.Intercomm, Intercomm),
     (MPI.Intracomm, Comm),
 )
+
+
+# What changes the object that it is called on, and is mpi4py's own of one
+# that is not ours.
+_ON_ITSELF = ("Free", "free")
+
+
+def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
+    """Give what takes the place of mpi4py's methods of communicators.
+
+    A program may make objects of its own over the handle of one of ours:
+    MPI.Intracomm(comm), one of a class that derives from it, or that which
+    mpi4py hands to a function of the program. Ours serve them, too.
+    """
+    left = {*_ON_ITSELF, *MAKERS}
+    for owner in _OWNERS:
+        for name, stock in tuple(vars(owner).items()):
+            if name.startswith("_") or name in left:
+                continue
+            rows = tuple(
+                (kind, ours, _method_of(ours, name, stock))
+                for kind, ours in _KINDS
+                if issubclass(kind, owner)
+            )
+            if any(method is not None for _, _, method in rows):
+                call = _core._Dispatch(stock, rows)
+                yield owner, name, functools.update_wrapper(call, stock)
+
+
+def _method_of(ours: type, name: str, stock: Any) -> Any:
+    """Give a method of ours as it is in its type; None if it is the stock."""
+    for kind in ours.__mro__:
+        if name in vars(kind):
+            method = vars(kind)[name]
+            return None if method is stock else method
+    return None
 
 
 class Transport(NamedTuple):

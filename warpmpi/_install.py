@@ -10,8 +10,15 @@ from typing import Any
 from mpi4py import MPI
 
 from . import _buffered, _core, _objects, _staging
-from ._comm import _MAKERS as _METHODS
-from ._comm import Comm, _Communicator, _known, _making, _ours
+from ._comm import (
+    _OWNERS,
+    MAKERS,
+    Comm,
+    _known,
+    _ours,
+    hand_made_calls,
+    making,
+)
 
 _installed = False
 _waiting: list[Any] = []  # communicators that MPI.Init is to attach
@@ -41,16 +48,16 @@ def _looking_up(call: Callable[..., Any]) -> Any:
     return find
 
 
-def _of_ours(kind: type, name: str) -> Any:
-    """Make MPI.Intracomm.Split(comm, ...), of one of ours, give ours."""
-    method, ours = getattr(kind, name), _making(kind, name)
+def _by_name(kind: type, ours: type, name: str) -> Any:
+    """Make MPI.Message.Recv(message, ...), of one of ours, be ours."""
+    method, our_method = getattr(kind, name), getattr(ours, name)
 
     @functools.wraps(method)
-    def make(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = ours if isinstance(self, _Communicator) else method
-        return call(self, *args, **kwargs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = our_method if isinstance(self, ours) else method
+        return chosen(self, *args, **kwargs)
 
-    return make
+    return call
 
 
 # Calls of mpi4py's that belong to no communicator:
@@ -66,6 +73,10 @@ CLASS_CALLS: list[tuple[type, str, Any]] = [
             *("get_status_all", "get_status_any", "get_status_some"),
         )
         if hasattr(MPI.Request, name)  # some since mpi4py 4.1
+    ),
+    *(
+        (MPI.Message, name, _by_name(MPI.Message, _core.Message, name))
+        for name in ("Recv", "Irecv", "recv", "irecv")
     ),
     *_staging.class_calls(),
     *_objects.CLASS_CALLS,
@@ -115,9 +126,12 @@ def install() -> None:
     handles, and with them all that is made from them; calls of mpi4py that
     belong to no communicator (``MPI.Prequest.Startall``, ``MPI.Request``'s
     waits, ``MPI.File``'s reads and writes …) take GPU arrays, and requests of
-    either, too. All ranks call it, before the program takes
-    ``MPI.COMM_WORLD`` into variables of its own: what was taken before stays
-    mpi4py's, unprotected. Collective over COMM_WORLD where MPI runs already;
+    either, too. Objects that the program makes by hand over a handle of ours
+    (``MPI.Intracomm(comm)``, one of a class that derives from it) are served
+    by ours; other communicators of mpi4py's refuse GPU arrays by TypeError.
+    All ranks call it, while no message is under way, and best before the
+    program takes ``MPI.COMM_WORLD`` into variables of its own.
+    Collective over COMM_WORLD where MPI runs already;
     else ``MPI.Init`` and ``MPI.Init_thread`` of mpi4py do the rest, and where
     another library initializes MPI a second call does. Any other second call
     does nothing.
@@ -131,6 +145,8 @@ def install() -> None:
             _attach()
         return
     world, itself = _make(MPI.COMM_WORLD), _make(MPI.COMM_SELF)
+    for call in tuple(hand_made_calls()):
+        _core._patch(*call)
     for kind, names in _MAKERS.items():
         for name in names:
             if hasattr(kind, name):
@@ -140,12 +156,12 @@ def install() -> None:
         if hasattr(MPI.Comm, name):
             found = _looking_up(getattr(MPI.Comm, name))
             _core._patch(MPI.Comm, name, staticmethod(found))
-    for kind in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Cartcomm):
-        for name in _METHODS:
+    for kind in _OWNERS:
+        for name in MAKERS:
             if name in vars(kind) and not isinstance(
                 vars(kind)[name], classmethod
             ):
-                _core._patch(kind, name, _of_ours(kind, name))
+                _core._patch(kind, name, making(kind, name))
     for owner, name, call in CLASS_CALLS:
         _core._patch(owner, name, call)
     for name, function in _buffered.FUNCTIONS.items():

@@ -117,6 +117,160 @@ def test_what_finds_a_communicator_by_its_name_or_handle(tmp_path):
     ranks.run_text(tmp_path, program, ranks=2)
 
 
+# Objects over the handle of a communicator that the program makes itself.
+HAND_MADE = """
+    import numpy as np
+    from mpi4py import MPI
+    from mpi4py.MPI import COMM_WORLD as before
+    import warpmpi as wm
+    wm.install()
+    from mpi4py.util import pkl5
+    world = MPI.COMM_WORLD
+    size, other = world.size, world.size - 1 - world.rank
+
+    class Mine(MPI.Intracomm):
+        sent = 0
+        def Send(self, buf, dest, tag=0):
+            Mine.sent += 1
+            super().Send(buf, dest, tag)
+
+    def gpu(count, value=0.0):
+        return wm.full(count, float(value), device="cuda")
+
+    def exchange(comm, with_comm=None, make=gpu):
+        into = make(4, 0)
+        request = (with_comm or comm).Irecv(into, other)
+        comm.Send(make(4, 3), other)
+        MPI.Request.Waitall([request])
+        assert (wm.asarray(into).numpy() == 3).all()
+
+    def use(comm):
+        exchange(comm)
+        total, everything = gpu(4), gpu(4 * size)
+        comm.Allreduce(gpu(4, 1), total)
+        comm.Iallgather(total, everything).Wait()
+        comm.Bcast(everything, size - 1)
+        assert (everything.numpy() == size).all()
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_communicators_made_by_hand_take_gpu_arrays(tmp_path, count):
+    program = """
+        made = [Mine(world), MPI.Intracomm(world), MPI.Comm(world), before,
+                pkl5.Intracomm(world), pkl5.Comm(world)]
+        for comm in made:
+            use(comm)
+            for one, other_one in (comm, world), (world, comm):
+                for make in gpu, np.full:
+                    exchange(one, other_one, make)
+        assert Mine.sent > 0
+        MPI.Comm.Allreduce(world, gpu(4, 1), total := gpu(4))
+        assert (total.numpy() == size).all()
+        assert MPI.Comm.allgather(world, 7) == [7] * size
+        objects = pkl5.Intracomm(world)
+        request = objects.isend({"a": 7}, other)
+        assert objects.mprobe(other).recv() == {"a": 7}
+        request.wait()
+        assert objects.bcast("text") == "text"
+    """
+    ranks.run_text(tmp_path, dedent(HAND_MADE, program), ranks=count)
+
+
+def test_what_is_made_of_those_made_by_hand_takes_them_too(tmp_path):
+    program = """
+        mine = Mine(world)
+        made = [mine.Dup(), mine.Clone(), mine.Split(0, world.rank),
+                mine.Create(mine.Get_group()), mine.Idup()[0],
+                MPI.Intracomm(world).Dup(), MPI.Comm(world).Split(0),
+                pkl5.Intracomm(world).Dup(), pkl5.Comm(world).Dup(),
+                mine.Create_cart([size], [True])]
+        types = [type(comm) for comm in made]
+        assert types[:5] == [Mine, Mine, wm.Comm, wm.Comm, Mine], types
+        assert types[7:] == [pkl5.Intracomm, pkl5.Comm, wm.Cartcomm], types
+        made.append(MPI.Cartcomm(made[-1]))
+        for comm in made:
+            use(comm)
+        halo = gpu(8)
+        made[-1].Neighbor_allgather(gpu(4, 5), halo)
+        assert (halo.numpy() == 5).all()
+        inter = world.Split(world.rank).Create_intercomm(0, world, other, 9)
+        for comm in (MPI.Intercomm(inter), pkl5.Intercomm(inter)):
+            into = gpu(4)
+            comm.Sendrecv(gpu(4, 6), 0, 0, into, 0)
+            assert (into.numpy() == 6).all()
+            comm.Allreduce(gpu(4, 7), into)
+            assert (into.numpy() == 7).all()
+            use(comm.Merge(bool(world.rank)))
+        for comm in made[:-1]:
+            comm.Free()
+    """
+    ranks.run_text(tmp_path, dedent(HAND_MADE, program), ranks=2)
+
+
+def test_functions_of_attributes_and_error_handlers_are_given_ours(tmp_path):
+    program = """
+        used = []
+        def copy(comm, key, value):
+            use(comm)
+            used.append("copy")
+            return value
+        def delete(comm, key, value):
+            exchange(comm, make=np.full)
+            try:
+                exchange(comm)
+            except TypeError as error:
+                assert "wm.Comm(comm)" in str(error)
+            used.append("delete")
+        def failed(comm, code):
+            exchange(comm)
+            used.append("failed")
+        key = MPI.Comm.Create_keyval(copy, delete)
+        comm = world.Dup()
+        comm.Set_attr(key, 7)
+        copied = comm.Dup()
+        comm.Free()
+        copied.Free()
+        assert used == ["copy", "delete", "delete"], used
+        comm = world.Dup()
+        comm.Set_errhandler(MPI.Comm.Create_errhandler(failed))
+        comm.Call_errhandler(MPI.ERR_OTHER)
+        assert used[3:] == ["failed"], used
+    """
+    ranks.run_text(tmp_path, dedent(HAND_MADE, program), ranks=2)
+
+
+def test_a_communicator_of_another_library_refuses_gpu_arrays(tmp_path):
+    program = """
+        from mpi4py import MPI
+        import numpy as np
+        plain = MPI.COMM_WORLD.Dup()
+        import warpmpi as wm
+        wm.install()
+        array = wm.ones(4, device="cuda")
+        for name, args in (
+            ("Send", (array, 0)), ("Irecv", ([array, MPI.DOUBLE], 0)),
+            ("Allreduce", (MPI.IN_PLACE, array)), ("Ibcast", (array,)),
+            ("Scan", (array, array)),
+        ):
+            try:
+                getattr(plain, name)(*args)
+            except TypeError as error:
+                assert f"{name}: GPU memory" in str(error), error
+                assert "wm.Comm(comm)" in str(error), error
+            else:
+                raise AssertionError(name)
+        into = np.zeros(4)
+        plain.Sendrecv(np.ones(4), plain.rank, 0, into, plain.rank, 0)
+        assert into.all() and plain.allreduce(1) == plain.size
+        derived = plain.Dup()
+        assert type(derived) is MPI.Intracomm
+        wm.Comm(plain)
+        plain.Bcast(array)
+    """
+    ranks.run_text(tmp_path, program, ranks=2)
+
+
 def test_any_memory_can_be_attached(tmp_path):
     program = """
         from mpi4py import MPI

@@ -22,6 +22,16 @@ from .. import _core
 from .frames import Incoming, Outgoing, Steps, failed, is_all, load_frame
 from .pickling import is_stock
 
+# mpi4py's own, which install() replaces.
+_STOCK = {
+    name: getattr(MPI.Comm, name)
+    for name in ("bcast", "gather", "scatter", "allgather", "alltoall")
+}
+
+
+def _stock(comm: Any, name: str) -> Any:
+    return _STOCK[name].__get__(comm)
+
 
 def _items(objects: Any, size: int) -> list[Any]:
     """Give an object for each rank, as mpi4py reads them."""
@@ -175,7 +185,7 @@ class ObjectCollectives:
     def bcast(self: Any, obj: Any, root: int = 0) -> Any:
         """Broadcast an object; root's is returned on all ranks."""
         _core._check_running()
-        stock = super().bcast  # type: ignore[misc]
+        stock = _stock(self, "bcast")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, obj, root)
         call = _Call(self, stock)
@@ -191,7 +201,7 @@ class ObjectCollectives:
     def gather(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Gather objects into a list at root; None elsewhere."""
         _core._check_running()
-        stock = super().gather  # type: ignore[misc]
+        stock = _stock(self, "gather")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj, root)
         call = _Call(self, stock)
@@ -206,7 +216,7 @@ class ObjectCollectives:
     def scatter(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Scatter a list of root's, an object for each rank."""
         _core._check_running()
-        stock = super().scatter  # type: ignore[misc]
+        stock = _stock(self, "scatter")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj, root)
         call = _Call(self, stock)
@@ -224,7 +234,7 @@ class ObjectCollectives:
     def allgather(self: Any, sendobj: Any) -> Any:
         """Gather objects into a list on all ranks."""
         _core._check_running()
-        stock = super().allgather  # type: ignore[misc]
+        stock = _stock(self, "allgather")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj)
         call = _Call(self, stock)
@@ -234,7 +244,7 @@ class ObjectCollectives:
             return list(map(load_frame, frames))
         if call.hear(frames, 0, own):
             mine = [call.number(own, dest) for dest in range(self.size)]
-            stock = super().alltoall  # type: ignore[misc]
+            stock = _stock(self, "alltoall")
             numbers = call.steps.call(stock, mine)
             for each, number in zip(call.incoming, numbers, strict=True):
                 each.number = number
@@ -243,7 +253,7 @@ class ObjectCollectives:
     def alltoall(self: Any, sendobj: Any) -> Any:
         """Send an object to each rank; returns a list of what came."""
         _core._check_running()
-        stock = super().alltoall  # type: ignore[misc]
+        stock = _stock(self, "alltoall")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj)
         call = _Call(self, stock)

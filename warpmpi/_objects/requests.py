@@ -160,7 +160,7 @@ def _probing(name: str, ours: str) -> Callable[..., Any]:
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        if isinstance(comm, _Methods):
+        if isinstance(comm, _Methods) or _core._is_attached(comm):
             return getattr(comm, ours)(source, tag, status)
         return stock(comm, source, tag, status)
 

@@ -34,7 +34,7 @@ def _no_file_requests() -> bool:
     )
 
 
-_stock_world = MPI.COMM_WORLD
+_stock_world, _create_group = MPI.COMM_WORLD, MPI.Intracomm.Create_group
 
 
 def _in_turn(self: MPI.File, *args: Any, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ def _in_turn(self: MPI.File, *args: Any, **kwargs: Any) -> None:
     if known.Get_size() < group.Get_size():
         _write_ordered(self, *args, **kwargs)  # with another program
         return
-    comm = _stock_world.Create_group(group)
+    comm = _create_group(_stock_world, group)
     rank, token = comm.Get_rank(), bytearray(1)
     if rank > 0:
         comm.Recv(token, rank - 1)

@@ -66,6 +66,9 @@ static struct {
     _Atomic(wm_comm_t *) comm;
 } places[PLACES];
 
+// Attached ones without a place, which are found by MPI's attribute.
+static _Atomic int unplaced;
+
 static size_t
 place_of(MPI_Comm user, size_t step)
 {
@@ -86,21 +89,23 @@ look_near(MPI_Comm user)
     return NULL;
 }
 
-// One that finds no place is found by MPI.
 static void
 enlist(wm_comm_t *comm)
 {
+    bool placed = false;
     wm_engine_lock();
     comm->next = attached;
     attached = comm;
-    for (size_t step = 0; step < NEAR; ++step) {
+    for (size_t step = 0; step < NEAR && !placed; ++step) {
         size_t at = place_of(comm->user, step);
-        if (atomic_load(&places[at].comm) == NULL) {
+        placed = atomic_load(&places[at].comm) == NULL;
+        if (placed) {
             atomic_store(&places[at].user, comm->user);
             atomic_store(&places[at].comm, comm);
-            break;
         }
     }
+    if (!placed)
+        atomic_fetch_add(&unplaced, 1);
     wm_engine_unlock();
 }
 
@@ -149,11 +154,15 @@ strike(wm_comm_t *comm)
     while (*link != comm)
         link = &(*link)->next;
     *link = comm->next;
-    for (size_t step = 0; step < NEAR; ++step) {
+    bool placed = false;
+    for (size_t step = 0; step < NEAR && !placed; ++step) {
         size_t at = place_of(comm->user, step);
-        if (atomic_load(&places[at].comm) == comm)
+        placed = atomic_load(&places[at].comm) == comm;
+        if (placed)
             atomic_store(&places[at].comm, NULL);
     }
+    if (!placed)
+        atomic_fetch_sub(&unplaced, 1);
     comm->user = MPI_COMM_NULL;
     comm->next = freed;
     freed = comm;
@@ -211,7 +220,7 @@ wm_comm_find(MPI_Comm user)
     if (comm_key == MPI_KEYVAL_INVALID || user == MPI_COMM_NULL)
         return NULL;
     wm_comm_t *comm = look_near(user);
-    if (comm != NULL)
+    if (comm != NULL || atomic_load(&unplaced) == 0)
         return comm;
     void *held = wm_let_go();
     int result = MPI_Comm_get_attr(user, comm_key, &value, &found);

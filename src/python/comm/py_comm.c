@@ -26,21 +26,6 @@ comm_attach(PyObject *self, PyObject *Py_UNUSED(unused))
     return wm_py_none(code, &err);
 }
 
-PyDoc_STRVAR(
-    comm_is_attached_doc,
-    "_is_attached($self, /)\n--\n\n"
-    "Whether there are private communicators behind this handle; local.");
-
-static PyObject *
-comm_is_attached(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    MPI_Comm handle;
-    if (wm_py_mpi_comm(self, "self", &handle) < 0)
-        return NULL;
-    return PyBool_FromLong(handle != MPI_COMM_NULL
-                           && wm_comm_find(handle) != NULL);
-}
-
 PyDoc_STRVAR(comm_revoke_doc,
              "_revoke($self)\n--\n\n"
              "End all ranks' calls on what is behind the communicator.");
@@ -93,7 +78,6 @@ PyDoc_STRVAR(
 static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){
         "_attach", comm_attach, METH_NOARGS, comm_attach_doc},
-    {"_is_attached", comm_is_attached, METH_NOARGS, comm_is_attached_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"on", wm_py_on_stream, METH_O, comm_on_doc},

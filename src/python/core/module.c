@@ -102,6 +102,7 @@ add_types(PyObject *module, wm_state_t *state)
         ROW(matched, &message),
         ROW(payload, NULL),
         ROW(passing, NULL),
+        ROW(dispatch, NULL),
     };
 #undef ROW
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {

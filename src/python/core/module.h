@@ -29,7 +29,8 @@
     X(on_stream)                                                              \
     X(matched)                                                                \
     X(payload)                                                                \
-    X(passing)
+    X(passing)                                                                \
+    X(dispatch)
 
 // Tables of functions, one a file.
 #define WM_PY_FUNCTIONS(X)                                                    \
@@ -51,7 +52,8 @@
     X(objects)                                                                \
     X(parts)                                                                  \
     X(pickle)                                                                 \
-    X(staged)
+    X(staged)                                                                 \
+    X(dispatch)
 
 // Attributes, keys and methods of others' objects that messages ask for.
 #define WM_PY_NAMES(X)                                                        \

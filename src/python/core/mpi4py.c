@@ -101,6 +101,15 @@ wm_py_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
     return 0;
 }
 
+bool
+wm_py_mpi_is_comm(PyObject *object, MPI_Comm *comm)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
+        return false;
+    *comm = ((PyMPICommObject *)object)->ob_mpi;
+    return true;
+}
+
 int
 wm_py_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm)
 {
@@ -215,6 +224,22 @@ PyObject *
 wm_py_mpi_op_new(MPI_Op op)
 {
     return PyMPIOp_New(op);
+}
+
+PyTypeObject *
+wm_py_mpi_comm_type(bool inter)
+{
+    return inter ? &PyMPIIntercomm_Type : &PyMPIIntracomm_Type;
+}
+
+PyObject *
+wm_py_mpi_comm_of(PyTypeObject *type)
+{
+    PyObject *empty = PyTuple_New(0);
+    PyObject *object = empty != NULL ? PyMPIComm_Type.tp_new(type, empty, NULL)
+                                     : NULL;
+    Py_XDECREF(empty);
+    return object;
 }
 
 PyObject *

@@ -23,6 +23,10 @@ wm_py_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
 int
 wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
 
+// Whether it is a communicator of mpi4py's, and its handle; no exception.
+bool
+wm_py_mpi_is_comm(PyObject *object, MPI_Comm *comm);
+
 // Gives a communicator another handle; -1 with a TypeError as above.
 int
 wm_py_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm);
@@ -69,6 +73,15 @@ wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
 // A new object of a type of ours that derives from one of mpi4py's.
 PyObject *
 wm_py_mpi_new(PyTypeObject *type);
+
+// MPI.Intercomm or MPI.Intracomm, borrowed.
+PyTypeObject *
+wm_py_mpi_comm_type(bool inter);
+
+// A new object, of a null handle, of a type that derives from MPI.Comm, whose
+// own __new__ is not asked. NULL with an exception.
+PyObject *
+wm_py_mpi_comm_of(PyTypeObject *type);
 
 // New objects of handles that stay ours; NULL with an exception.
 PyObject *

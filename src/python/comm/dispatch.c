@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Methods of mpi4py's communicators after install(): an object that is not one
+// of ours, and has the handle of one, is served by ours.
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+
+#include "comm/comm/comm.h"
+#include "comm/way/transport.h"
+#include "python/core/mpi4py.h"
+#include "python/message/specification.h"
+#include "python/view/view.h"
+
+#define MOST 16 // arguments of a method, with the object
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *stock; // mpi4py's own method
+    PyObject *rows;  // a tuple of (type of mpi4py's, ours, method or None)
+    PyObject *dict;  // name, documentation and signature
+} dispatch_t;
+
+// The row of a type, borrowed; NULL: none.
+static PyObject *
+dispatch_row(const dispatch_t *self, PyTypeObject *type)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->rows); ++i) {
+        PyObject *row = PyTuple_GET_ITEM(self->rows, i);
+        PyTypeObject *base = (PyTypeObject *)PyTuple_GET_ITEM(row, 0);
+        if (PyType_IsSubtype(type, base))
+            return row;
+    }
+    return NULL;
+}
+
+// An object of our type over the handle, which stays the user's.
+static PyObject *
+dispatch_stand_in(PyTypeObject *type, MPI_Comm handle)
+{
+    PyObject *object = wm_py_mpi_comm_of(type);
+    if (object != NULL && wm_py_mpi_set_comm(object, "self", handle) < 0)
+        Py_CLEAR(object);
+    return object;
+}
+
+// The method is called with another object in place of the first argument.
+static PyObject *
+dispatch_call_with(PyObject *method, PyObject *object, PyObject *const *args,
+                   Py_ssize_t given, PyObject *names)
+{
+    PyObject *some[MOST], **words = some;
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    if (count > MOST && (words = PyMem_New(PyObject *, (size_t)count)) == NULL)
+        return PyErr_NoMemory();
+    memcpy(words, args, (size_t)count * sizeof *words);
+    words[0] = object;
+    PyObject *result = PyObject_Vectorcall(method, words, (size_t)given,
+                                           names);
+    if (words != some)
+        PyMem_Free(words);
+    return result;
+}
+
+// Tells of the commonest buffers, and of ranks and tags, at no cost that they
+// are no memory of a GPU.
+static bool
+dispatch_is_host(PyObject *value)
+{
+    if ((PyList_CheckExact(value) || PyTuple_CheckExact(value))
+        && PySequence_Fast_GET_SIZE(value) > 0)
+        value = PySequence_Fast_ITEMS(value)[0];
+    return PyLong_CheckExact(value) || PyBytes_CheckExact(value)
+           || PyByteArray_CheckExact(value)
+           || wm_py_view_is_plain(value, false)
+           || (PyObject *)Py_TYPE(value) == wm_py_state->numpy_array_type;
+}
+
+// MPI would read GPU memory as if the host had it, but where it can read both.
+static int
+dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
+                       Py_ssize_t count)
+{
+    for (Py_ssize_t i = 1; i < count; ++i) {
+        if (dispatch_is_host(args[i]) || !wm_py_message_on_device(args[i])
+            || wm_mpi_is_cuda_aware() == 1)
+            continue;
+        PyObject *name = PyObject_GetAttrString(self->stock, "__name__");
+        if (name != NULL)
+            PyErr_Format(
+                PyExc_TypeError,
+                "%U: GPU memory, in a communicator that warpmpi does not "
+                "know: it was made before wm.install(), or by another "
+                "library, or is being freed; have all its ranks call "
+                "wm.Comm(comm), or give host memory",
+                name);
+        Py_XDECREF(name);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
+              PyObject *names)
+{
+    const dispatch_t *self = (dispatch_t *)object;
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    MPI_Comm handle;
+    if (given == 0 || !wm_py_mpi_is_comm(args[0], &handle))
+        return PyObject_Vectorcall(self->stock, args, flags, names);
+    const wm_comm_t *comm = wm_comm_find(handle);
+    if (comm == NULL)
+        return dispatch_refuse_device(self, args, count) < 0
+                   ? NULL
+                   : PyObject_Vectorcall(self->stock, args, flags, names);
+    PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
+    if (row == NULL) // of MPI.Comm alone
+        row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
+    PyObject *method = row != NULL ? PyTuple_GET_ITEM(row, 2) : Py_None;
+    if (method == Py_None)
+        return PyObject_Vectorcall(self->stock, args, flags, names);
+    PyTypeObject *type = (PyTypeObject *)PyTuple_GET_ITEM(row, 1);
+    if (PyObject_TypeCheck(args[0], type))
+        return PyObject_Vectorcall(method, args, flags, names);
+    PyObject *stand_in = dispatch_stand_in(type, handle);
+    PyObject *result = stand_in != NULL ? dispatch_call_with(
+                           method, stand_in, args, given, names)
+                                        : NULL;
+    Py_XDECREF(stand_in);
+    return result;
+}
+
+static PyObject *
+dispatch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *stock, *rows, *base, *ours, *method;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "_Dispatch() takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO!:_Dispatch", &stock, &PyTuple_Type, &rows))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i)
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!O", &PyType_Type,
+                              &base, &PyType_Type, &ours, &method))
+            return NULL;
+    dispatch_t *self = (dispatch_t *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = dispatch_call;
+    self->stock = Py_NewRef(stock);
+    self->rows = Py_NewRef(rows);
+    return (PyObject *)self;
+}
+
+static int
+dispatch_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    dispatch_t *self = (dispatch_t *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->stock);
+    Py_VISIT(self->rows);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int
+dispatch_clear(PyObject *object)
+{
+    dispatch_t *self = (dispatch_t *)object;
+    Py_CLEAR(self->stock);
+    Py_CLEAR(self->rows);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void
+dispatch_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    dispatch_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// As a method: bound where an object is asked for it.
+static PyObject *
+dispatch_get(PyObject *object, PyObject *owner, PyObject *Py_UNUSED(type))
+{
+    return owner == NULL || owner == Py_None ? Py_NewRef(object)
+                                             : PyMethod_New(object, owner);
+}
+
+static PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(dispatch_t, vectorcall),
+     READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(dispatch_t, dict), READONLY, NULL},
+    {0},
+};
+
+static PyGetSetDef attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {0},
+};
+
+PyDoc_STRVAR(
+    dispatch_doc,
+    "_Dispatch(method, rows, /)\n--\n\n"
+    "A method of mpi4py's communicators, and those of ours in its place.\n\n"
+    "rows: a tuple of (type of mpi4py's, type of ours, our method, or None\n"
+    "where mpi4py's own serves). Of a communicator whose handle is attached\n"
+    "the first row whose type it is an instance of tells which is called.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)dispatch_doc}, {Py_tp_new, dispatch_new},
+    {Py_tp_call, PyVectorcall_Call},   {Py_tp_traverse, dispatch_traverse},
+    {Py_tp_clear, dispatch_clear},     {Py_tp_dealloc, dispatch_dealloc},
+    {Py_tp_descr_get, dispatch_get},   {Py_tp_members, members},
+    {Py_tp_getset, attributes},        {0},
+};
+
+PyType_Spec wm_py_dispatch_spec = {
+    .name = "warpmpi._core._Dispatch",
+    .basicsize = sizeof(dispatch_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC
+             | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = slots,
+};
+
+PyDoc_STRVAR(is_attached_doc,
+             "_is_attached(comm, /)\n--\n\n"
+             "Whether there are private communicators behind the handle of\n"
+             "a communicator of any kind; local.");
+
+static PyObject *
+is_attached(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    MPI_Comm handle;
+    if (wm_py_mpi_comm(object, "comm", &handle) < 0)
+        return NULL;
+    return PyBool_FromLong(wm_comm_find(handle) != NULL);
+}
+
+PyMethodDef wm_py_dispatch_functions[] = {
+    {"_is_attached", is_attached, METH_O, is_attached_doc},
+    {0},
+};
