@@ -158,13 +158,37 @@ def blocks_of(
         yield displ * extent, number, kind
 
 
+def measured(value: list[Any], form: str, count: int) -> list[Any] | None:
+    """Give a buffer at an address as memory of the length that it needs.
+
+    None where it also needs bytes in front of the address.
+    """
+    rest, high = list(value[1:]), 0
+    if not _has_counts(rest, form):
+        return value
+    try:
+        for offset, number, kind in blocks_of(1, 0, rest, form, count):
+            if number <= 0:
+                continue
+            extent = (kind or MPI.BYTE).Get_extent()[1]
+            lower, span = (kind or MPI.BYTE).Get_true_extent()
+            last = (number - 1) * extent
+            if offset + lower + min(last, 0) < 0:
+                return None
+            high = max(high, offset + lower + max(last, 0) + span)
+    except _WRONG:
+        return None
+    return [Memory(value[0].address, high), *rest]
+
+
 def spans_of(
     itemsize: int, nbytes: int, value: Any, count: int
 ) -> tuple[bytes, list[Any] | None] | None:
     """Tell where the blocks of a v-form lie: offset and bytes of each.
 
     As pairs of 64-bit numbers, with what has all blocks where they are of a
-    derived datatype: offsets are then those in its elements without gaps.
+    datatype that is not the array's: offsets are then those in its elements
+    without gaps.
     None where they are not within the array, which has `nbytes` bytes.
     """
     inner, number = _core._inner(value, "buffer", False)
@@ -177,12 +201,12 @@ def spans_of(
         size = itemsize if kind is None else kind.Get_size()
         if offset < 0 or number < 0:
             return None
-        if kind is not None and not kind.is_predefined:
+        if kind is not None and (not kind.is_predefined or size != itemsize):
             derived, first = kind, offset // kind.Get_extent()[1]
             spans += [first * size, number * size]
             total = max(total, first + number)
             continue
-        if size != itemsize or offset + number * size > nbytes:
+        if offset + number * size > nbytes:
             return None
         spans += [offset, number * size]
     everything = None if derived is None else [value[0], total, derived]
@@ -231,6 +255,46 @@ def _rows(offset: int, count: int, kind: MPI.Datatype) -> Iterator[Run]:
             yield offset + at, length, count, extent
 
 
+class Memory:
+    """Bytes at an address that a datatype tells, of whoever may write it."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 2,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+
+def _has_counts(rest: list[Any], form: str) -> bool:
+    if form == "w":
+        return True
+    if not rest or isinstance(rest[0], (str, MPI.Datatype)):
+        return False
+    counts, pairs = rest[0], tuple if form == "v" else (tuple, list)
+    if len(rest) < 3 and isinstance(counts, pairs) and counts:
+        counts = counts[0]
+    return counts is not None
+
+
+def origin_of(value: Any, form: str) -> int | None:
+    """Tell where offsets begin in a buffer whose own length is of no account.
+
+    That is MPI.BOTTOM, also as None in a list, or an address with counts: its
+    bytes are those that counts, displacements and datatypes tell. None of
+    other buffers.
+    """
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    first = value[0]
+    if first is None or first is MPI.BOTTOM:
+        return 0
+    if _core._is_address(first) and _has_counts(list(value[1:]), form):
+        return first.address
+    return None
+
+
 # Of a specification that mpi4py does not understand either.
 _WRONG = (
     AttributeError,
@@ -242,25 +306,35 @@ _WRONG = (
 )
 
 
-def addresses(rest: list[Any], form: str) -> list[int]:
-    """Tell where the blocks of a buffer begin that is MPI.BOTTOM."""
+def _number_of_blocks(rest: list[Any], form: str) -> int:
+    """Tell how many blocks are given, as far as this matters."""
+    if form == "w":
+        return len(rest[-1])
+    if form == "v":
+        for item in rest:
+            for numbers in item if isinstance(item, tuple) else (item,):
+                if hasattr(numbers, "__len__"):
+                    return len(numbers)
+    return 1
+
+
+def addresses(origin: int, rest: list[Any], form: str) -> list[int]:
+    """Tell where the blocks of a buffer with an origin begin."""
     try:
-        count = len(rest[-1]) if form == "w" else 1
-        if form == "v":  # all of one datatype
-            rest, form = [1, rest[-1]], ""
+        count = _number_of_blocks(rest, form)
         return [
-            offset + kind.Get_true_extent()[0]
+            origin + offset + (kind or MPI.BYTE).Get_true_extent()[0]
             for offset, number, kind in blocks_of(1, 0, rest, form, count)
-            if number and kind is not None
+            if number
         ]
     except _WRONG:
         return []
 
 
 def absolute_runs_of(
-    rest: list[Any], form: str, count: int
+    origin: int, rest: list[Any], form: str, count: int
 ) -> tuple[int, int, list[Run]]:
-    """Tell which bytes a buffer is that is MPI.BOTTOM.
+    """Tell which bytes a buffer with an origin is.
 
     Gives the lowest address, the one behind the highest, and the runs, from
     the lowest on.
@@ -268,8 +342,7 @@ def absolute_runs_of(
     runs = [
         run
         for offset, number, kind in blocks_of(1, 0, rest, form, count)
-        if kind is not None
-        for run in _rows(offset, number, kind)
+        for run in _rows(origin + offset, number, kind or MPI.BYTE)
     ]
     low = min(offset for offset, _, _, _ in runs)
     high = max(

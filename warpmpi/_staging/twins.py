@@ -13,47 +13,38 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from .layout import Run, absolute_runs_of, addresses, runs_of
+from .layout import (
+    Memory,
+    Run,
+    absolute_runs_of,
+    addresses,
+    origin_of,
+    runs_of,
+)
 from .table import Buffer
-
-
-class _Memory:
-    """Bytes at an address that a datatype tells, of whoever may write it."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.__cuda_array_interface__ = {
-            "version": 2,
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-        }
-
-
-def _is_bottom(value: Any) -> bool:
-    listed = type(value) in (list, tuple)
-    return listed and len(value) > 0 and value[0] is MPI.BOTTOM
 
 
 def on_device(value: Any, buffer: Buffer) -> bool:
     """Tell whether a buffer is GPU memory, also by way of MPI.BOTTOM."""
-    if not _is_bottom(value):
+    origin = origin_of(value, buffer.form)
+    if origin is None:
         return _core.is_on_device(value)
     return any(
-        address > 0 and _core.is_on_device(_Memory(address, 1))
-        for address in addresses(list(value[1:]), buffer.form)
+        address > 0 and _core.is_on_device(Memory(address, 1))
+        for address in addresses(origin, list(value[1:]), buffer.form)
     )
 
 
 def concerns_us(value: Any, buffer: Buffer) -> bool:
     """Tell whether mpi4py must not have the buffer as it is."""
-    if not _is_bottom(value):
+    if origin_of(value, buffer.form) is None:
         return _core._concerns_us(value)
     return on_device(value, buffer)
 
 
 def on_device_reduced(value: Any, buffer: Buffer) -> bool:
     """Tell likewise; refuse elements that MPI would take for mere bytes."""
-    if _is_bottom(value):
+    if origin_of(value, buffer.form) is not None:
         return on_device(value, buffer)
     return _core._is_on_device_reduced(
         value, buffer.name
@@ -83,10 +74,12 @@ class Twin:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
         rest = list(value[1:]) if listed else []
-        low, runs = 0, None
-        if _is_bottom(value):
-            low, high, runs = absolute_runs_of(rest, buffer.form, blocks)
-            self.array = _Memory(low, high - low)
+        low, runs, origin = 0, None, origin_of(value, buffer.form)
+        if origin is not None:
+            low, high, runs = absolute_runs_of(
+                origin, rest, buffer.form, blocks
+            )
+            self.array = Memory(low, high - low)
         self.buffer = buffer
         self.role = role
         self.error: Exception | None = None
@@ -103,8 +96,8 @@ class Twin:
             self.error = error
             self.host = stage(True)
         self.given = [self.host, *rest] if listed else self.host
-        if runs is not None:
-            base = MPI.Get_address(self.host) - low
+        if origin is not None and runs is not None:
+            base = MPI.Get_address(self.host) + origin - low
             self.given[0] = MPI.memory.fromaddress(base, 1)
         else:
             runs = runs_of(

@@ -202,14 +202,28 @@ assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
     return 0;
 }
 
-int
-wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_near_t *near, wm_side_t *side)
+// A buffer of blocks at an address of a GPU's, as memory of the length that
+// these need; any other as it is. NULL where that cannot be.
+static PyObject *
+measured(PyObject *value, wm_form_t form, int blocks)
+{
+    PyObject *array = wm_py_message_array(value);
+    if (array == value || !wm_py_mpi_is_address(array)
+        || !wm_py_message_on_device(array))
+        return Py_NewRef(value);
+    PyObject *told = wm_py_cold("warpmpi._staging.layout", "measured", "(Osi)",
+                                value, form == WM_VARYING ? "v" : "w", blocks);
+    if (told == Py_None)
+        Py_CLEAR(told);
+    return told;
+}
+
+static int
+read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
+          int size, const wm_near_t *near, wm_side_t *side)
 {
     int blocks = near != NULL ? near->count : size;
     wm_near_t all = {.count = size};
-    if (size > WM_GATE_RANKS)
-        return -1;
     for (int rank = 0; rank < size && form == WM_SEPARATE; ++rank)
         all.ranks[rank] = rank;
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
@@ -245,4 +259,21 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;
     return near != NULL ? assign(form, size, near, side) : 0;
+}
+
+int
+wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
+                int size, const wm_near_t *near, wm_side_t *side)
+{
+    bool apart = form == WM_VARYING || form == WM_SEPARATE;
+    if (size > WM_GATE_RANKS)
+        return -1;
+    PyObject *given = apart ? measured(value, form,
+                                       near != NULL ? near->count : size)
+                            : Py_NewRef(value);
+    int code = given != NULL ? read_side(given, writable, reduces, form, size,
+                                         near, side)
+                             : -1;
+    Py_XDECREF(given);
+    return code;
 }

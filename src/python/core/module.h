@@ -84,6 +84,7 @@
     X(mpi_exception)    /* MPI.Exception */                                   \
     X(mpi_in_place)     /* MPI.IN_PLACE */                                    \
     X(mpi_bottom)       /* MPI.BOTTOM */                                      \
+    X(mpi_memory)       /* MPI.memory */                                      \
     X(mpi_methods)      /* of mpi4py's types, as they were: a dict */         \
     X(numpy_dtype)      /* numpy.dtype */                                     \
     X(numpy_array_type) /* numpy.ndarray */                                   \

@@ -76,10 +76,11 @@ wm_py_mpi_import(void)
     state->mpi_exception = PyObject_GetAttrString(mpi, "Exception");
     state->mpi_in_place = PyObject_GetAttrString(mpi, "IN_PLACE");
     state->mpi_bottom = PyObject_GetAttrString(mpi, "BOTTOM");
+    state->mpi_memory = PyObject_GetAttrString(mpi, "memory");
     Py_DECREF(mpi);
     if (state->mpi_exception == NULL || state->mpi_in_place == NULL
-        || state->mpi_bottom == NULL || check_library() < 0
-        || import_mpi4py() < 0)
+        || state->mpi_bottom == NULL || state->mpi_memory == NULL
+        || check_library() < 0 || import_mpi4py() < 0)
         return -1;
     return keep_methods();
 }
@@ -165,6 +166,23 @@ bool
 wm_py_mpi_is_bottom(PyObject *object)
 {
     return object == wm_py_state->mpi_bottom;
+}
+
+bool
+wm_py_mpi_is_address(PyObject *object)
+{
+    Py_buffer raw;
+    if ((PyObject *)Py_TYPE(object) != wm_py_state->mpi_memory
+        || PyObject_GetBuffer(object, &raw, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    PyObject *shown = PyObject_GetAttrString(object, "obj");
+    bool found = raw.buf != NULL && shown == Py_None;
+    PyErr_Clear();
+    Py_XDECREF(shown);
+    PyBuffer_Release(&raw);
+    return found;
 }
 
 PyTypeObject *

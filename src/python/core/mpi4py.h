@@ -44,6 +44,12 @@ wm_py_mpi_is_in_place(PyObject *object);
 bool
 wm_py_mpi_is_bottom(PyObject *object);
 
+// Whether it is an address, MPI.memory.fromaddress(address, nbytes): mpi4py
+// takes as many bytes from there as a count and a datatype tell, whatever the
+// length. No exception.
+bool
+wm_py_mpi_is_address(PyObject *object);
+
 // mpi4py's types, borrowed.
 PyTypeObject *
 wm_py_mpi_request_type(void);

@@ -19,12 +19,12 @@ span(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count, __int128 *low,
 
 bool
 wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
-                   size_t length)
+                   size_t before, size_t length)
 {
     __int128 low, high;
     span(of, first, count, &low, &high);
     return count == 0
-           || (low >= 0 && high <= (__int128)length
+           || (low >= -(__int128)before && high <= (__int128)length
                && (__int128)count * of->size <= PY_SSIZE_T_MAX);
 }
 

@@ -7,10 +7,11 @@
 #include "comm/message/header.h"
 #include "python/message/datatype.h"
 
-// Whether elements lie within `length` bytes, from the `first` on.
+// Whether elements, from the `first` on, lie within `length` bytes and the
+// `before` in front of these.
 bool
 wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
-                   size_t length);
+                   size_t before, size_t length);
 
 // Takes `count` elements of an array that is not contiguous, from the `first`
 // on: all of them, or some of one dimension. 0, or -1 with a ValueError naming

@@ -269,14 +269,36 @@ tell_elements(bool writable, wm_message_t *message)
         buffer->element = (uint8_t)number;
 }
 
+// How many bytes there are in front of where a buffer begins, and from there
+// on.
+typedef struct {
+    size_t before, length;
+    bool address; // whatever length the buffer has
+} room_t;
+
+// Of an address: of all memory, or of the allocation of a GPU's where that is
+// known.
+static room_t
+room_of_address(const wm_buffer_t *buffer)
+{
+    const wm_pointer_t *memory = &buffer->memory;
+    uintptr_t at = (uintptr_t)buffer->data;
+    return wm_buffer_on_device(buffer) && memory->exportable
+                   && memory->size > 0
+               ? (room_t){at - memory->base, memory->base + memory->size - at,
+                          true}
+               : (room_t){at - 1, PY_SSIZE_T_MAX - at, true};
+}
+
 // Count, displacement and type: which bytes of the memory they mean.
 // `strided` tells of an array that is not contiguous; `flat` asks for what MPI
 // itself can walk, of a datatype with gaps.
 static int
-apply(const parts_t *parts, size_t length, wm_strided_t *strided,
+apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
       bool writable, bool flat, const char *argument, wm_message_t *message)
 {
     Py_ssize_t displacement = 0, count = -1;
+    size_t length = room->length;
     wm_extent_t of;
     MPI_Count inner;
     if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
@@ -319,11 +341,14 @@ apply(const parts_t *parts, size_t length, wm_strided_t *strided,
     }
     if (count < 0)
         count = (Py_ssize_t)(left / step);
-    if (!wm_py_elements_fit(&of, displacement, count, length)) {
+    if (!wm_py_elements_fit(&of, displacement, count, room->before, length)) {
         PyErr_Format(PyExc_ValueError,
-                     "%s: %zd elements of %zu bytes do not fit the buffer of "
+                     "%s: %zd elements of %zu bytes do not fit the %s of "
                      "%zu bytes",
-                     argument, count, step, left);
+                     argument, count, step,
+                     room->address ? "allocation, from the address on,"
+                                   : "buffer",
+                     left);
         return -1;
     }
     message->buffer.nbytes = (size_t)count * (size_t)of.size;
@@ -437,7 +462,7 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
     if (make_empty(message) < 0)
         return -1;
     wm_owner_t *owner = message->buffer.owner;
-    size_t length = 0;
+    room_t room = {0};
     bool nothing = parts.array == Py_None || is_nothing(&parts);
     if (!nothing && wm_py_mpi_is_bottom(parts.array)) {
         if (follow(&parts, writable, taken != WM_GAPS_ALL, argument, message)
@@ -446,15 +471,17 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
         wm_py_message_release(message);
         return -1;
     }
-    int code = nothing
-                   ? 0
-                   : look(&parts, writable, argument, owner, message, &length);
+    int code = nothing ? 0
+                       : look(&parts, writable, argument, owner, message,
+                              &room.length);
+    if (code == 0 && parts.count != NULL && wm_py_mpi_is_address(parts.array))
+        room = room_of_address(&message->buffer);
     bool flat = taken != WM_GAPS_ALL && !wm_buffer_on_device(&message->buffer);
     int gaps = code < 0 ? -1
                         : look_at_strides(owner, flat || taken == WM_GAPS_NONE,
                                           argument, &strided);
     if (gaps >= 0
-        && apply(&parts, length, gaps ? &strided : NULL, writable,
+        && apply(&parts, &room, gaps ? &strided : NULL, writable,
                  flat || taken > WM_GAPS_OF_GPUS, argument, message)
                == 0)
         return 0;

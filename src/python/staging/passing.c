@@ -37,8 +37,9 @@ is_plain(PyObject *value, bool computes)
     bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
     if (listed && PySequence_Fast_GET_SIZE(value) > 0)
         value = PySequence_Fast_ITEMS(value)[0];
-    return wm_py_view_is_plain(value, computes) || value == Py_None
-           || (!listed && wm_py_mpi_is_in_place(value));
+    // In a list None is MPI.BOTTOM.
+    return wm_py_view_is_plain(value, computes)
+           || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)));
 }
 
 static bool

@@ -310,6 +310,16 @@ concerns(PyObject *Py_UNUSED(module), PyObject *value)
                            || copied);
 }
 
+PyDoc_STRVAR(is_address_doc,
+             "_is_address(value, /)\n--\n\n"
+             "Whether it is MPI.memory.fromaddress(address, nbytes).");
+
+static PyObject *
+is_address(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    return PyBool_FromLong(wm_py_mpi_is_address(value));
+}
+
 PyDoc_STRVAR(
     inner_doc,
     "_inner(value, name, writable, /)\n--\n\n"
@@ -353,6 +363,7 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
     {"_staged", staged, METH_VARARGS, staged_doc},
     {"_concerns_us", concerns, METH_O, concerns_doc},
+    {"_is_address", is_address, METH_O, is_address_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},
     {0},

@@ -189,5 +189,8 @@ wm_py_view_set_memory(wm_view_t *view, const char *argument)
     }
     if (wm_pointer_describe(array->data, &view->memory, &err) < 0)
         return wm_py_raise_of(argument, &err);
+    if (wm_memory_on_device(&view->memory)
+        && wm_py_view_set_producer(view, false, NULL, argument) < 0)
+        return -1;
     return empty ? 0 : check_range(view, argument);
 }

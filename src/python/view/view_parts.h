@@ -95,8 +95,9 @@ wm_py_view_set_contiguous(wm_array_t *array);
 // Who is waited for where nobody writes the memory.
 extern const wm_producer_t wm_py_view_nobody;
 
-// The last step but who writes it, until then nobody: data, dtype, shape and
-// strides are set; checks that they make sense and asks what the memory is.
+// The last step but who writes it, until then nobody, or of a GPU's memory its
+// whole device: data, dtype, shape and strides are set; checks that they make
+// sense and asks what the memory is.
 int
 wm_py_view_set_memory(wm_view_t *view, const char *argument);
 
