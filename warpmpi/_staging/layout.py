@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -267,7 +267,7 @@ class Memory:
         }
 
 
-def _has_counts(rest: list[Any], form: str) -> bool:
+def _has_counts(rest: Sequence[Any], form: str) -> bool:
     if form == "w":
         return True
     if not rest or isinstance(rest[0], (str, MPI.Datatype)):
@@ -290,9 +290,8 @@ def origin_of(value: Any, form: str) -> int | None:
     first = value[0]
     if first is None or first is MPI.BOTTOM:
         return 0
-    if _core._is_address(first) and _has_counts(list(value[1:]), form):
-        return first.address
-    return None
+    addressed = _core._is_address(first) and _has_counts(value[1:], form)
+    return int(first.address) if addressed else None
 
 
 # Of a specification that mpi4py does not understand either.
