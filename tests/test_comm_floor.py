@@ -42,10 +42,14 @@ def run(*words):
 
 @pytest.mark.parametrize(
     "case",
-    ["one", "full", "wrapped", "background", "resting", "wanted"],
+    ["one", "full", "wrapped", "background", "resting", "wanted", "addresses"],
 )
 def test_notices(build, case):
     run(build("notices", "node/mapping", "node/place", "engine/stats"), case)
+
+
+def test_what_another_rank_tells_of_shared_memory_is_checked(build):
+    run(build("shared", "coll/shared"))
 
 
 def test_host(build):

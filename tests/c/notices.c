@@ -223,6 +223,23 @@ what_rests_is_closed_and_known(void)
     wm_mapping_forget(kept);
 }
 
+// A mapping is found by an id that its owner tells, with addresses.
+static void
+an_id_with_other_addresses_is_refused(void)
+{
+    const wm_place_t known = {.buffer_id = 1, .base = 1024, .size = 512};
+    wm_place_t places[] = {known, known};
+    wm_mapping_t *mapping;
+    assert(wm_mapping_open(&peer, &known, 0, &mapping, NULL) == 0);
+    wm_mapping_release(mapping);
+    places[0].base = 0;
+    places[1].size = 1 << 20;
+    for (int i = 0; i < 2; ++i)
+        assert(wm_mapping_open(&peer, &places[i], 0, &mapping, NULL) < 0);
+    assert(wm_mapping_open(&peer, &known, 0, &mapping, NULL) == 0);
+    wm_mapping_release(mapping);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -236,6 +253,7 @@ main(int argc, char **argv)
         {"background", the_progress_thread_closes_nothing},
         {"resting", what_rests_is_closed_and_known},
         {"wanted", what_it_could_not_map_is_made_room_for},
+        {"addresses", an_id_with_other_addresses_is_refused},
     };
     peer.segment = calloc(1, sizeof *peer.segment);
     assert(peer.segment != NULL);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Headers and shared words that are damaged: an error, nothing is reached."""
 
+import json
 import os
 import struct
 import subprocess
@@ -231,3 +232,156 @@ def test_damaged_chunks_instead_of_a_ring_are_refused(tmp_path, damage):
         WARPMPI_TRANSPORT="host",
     )
     assert printed.split() == ["told"] * 2, printed
+
+
+# Writes into what this rank says to the others before a collective, once that
+# is said, and they are not there yet.
+SAID = r"""
+    #include <sched.h>
+
+    #include "comm/coll/agree.h"
+    #include "comm/coll/native.h"
+    #include "comm/node/node.h"
+
+    unsigned
+    meetings(const char *memory)
+    {
+        const wm_segment_t *segment = (const wm_segment_t *)memory;
+        return atomic_load(&segment->reached[0]) / WM_GATE_STEPS;
+    }
+
+    void
+    damage(char *memory, unsigned before, int member, long long value)
+    {
+        wm_gate_hall_t *hall = (wm_gate_hall_t *)(memory + WM_HALLS_AT);
+        while (meetings(memory) == before)
+            sched_yield();
+        char *last = hall->said[0][(before + 1) % 2];
+        wm_agree_t *agreed = (wm_agree_t *)last;
+        wm_said_t *said = (wm_said_t *)agreed->payload;
+        switch (member) {
+        case 0: agreed->nbytes = (uint64_t)value; break;
+        case 1: agreed->values[5] = value; break; // the call
+        case 2: said->sends.address = (uint64_t)value; break;
+        case 3: said->sends.size = (uint64_t)value; break;
+        case 4: said->gaps = (uint8_t)value; break;
+        case 5: said->spans[1].at = (size_t)value; break;
+        case 6: said->all.at = value; break;
+        case 7: said->all.shape[0] = value; break;
+        case 8: said->all.strides[0] = value; break;
+        case 9: said->sends.base = (uint64_t)value; break;
+        }
+    }
+"""
+
+SPEAKER = """
+    import ctypes, json, mmap, os, sys, threading
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    library, cases = ctypes.CDLL(sys.argv[1]), json.loads(sys.argv[2])
+    comm, world = wm.Comm(MPI.COMM_WORLD), MPI.COMM_WORLD
+    n = 12
+    plain = wm.array(np.arange(2.0 * n) + 100 * comm.rank)
+    wide = wm.array(np.arange(4.0 * n).reshape(n, 4))
+    into = wm.zeros(2 * n)
+    each = np.array([n, n]), np.array([0, n])
+    calls = {
+        "barrier": lambda: comm.Barrier(),
+        "allgather": lambda: comm.Allgather(plain[:n], into),
+        "allreduce": lambda: comm.Allreduce(plain, into),
+        "alltoallv": lambda: comm.Alltoallv((plain, each), (into, each)),
+        "strided": lambda: comm.Allgather(wide[:, 1], into),
+    }
+
+    def segment():
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink("/proc/self/fd/" + name)
+            except FileNotFoundError:
+                continue
+            if target == "/memfd:warpmpi (deleted)":
+                return mmap.mmap(int(name), 0)
+
+    held = segment()
+    memory = ctypes.byref(ctypes.c_char.from_buffer(held))
+
+    def speak(before, member, value):
+        library.damage(memory, before, member, ctypes.c_longlong(value))
+        world.Send(np.zeros(1), 1, 7)
+
+    def attempt(call):
+        try:
+            calls[call]()
+        except (RuntimeError, TypeError) as error:
+            return str(error)
+        return "done"
+
+    for call, member, value in cases:
+        assert attempt(call) == "done"
+        comm.Barrier()
+        world.Barrier()
+        if comm.rank == 0:
+            before = library.meetings(memory)
+            speaker = threading.Thread(
+                target=speak, args=(before, member, value))
+            speaker.start()
+        else:
+            world.Recv(np.zeros(1), 0, 7)
+        told = world.gather(attempt(call))
+        if comm.rank == 0:
+            speaker.join()
+            print(json.dumps(told), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("said")
+    source, made = folder / "said.c", folder / "said.so"
+    source.write_text(textwrap.dedent(SAID))
+    try:
+        folders = toolchain.find_cuda().include_dirs
+    except toolchain.ToolchainError as error:
+        pytest.skip(str(error))
+    words = [*toolchain.find_mpicc(), "-std=c11", "-shared", "-fPIC"]
+    words += [f"-I{path}" for path in (ranks.ROOT / "src", *folders)]
+    words += ['-DWM_VERSION="0"', source, "-o", made]
+    subprocess.run(words, check=True, capture_output=True)
+    return made
+
+
+SEGMENT = "the shared segment of rank 0 is damaged"
+TOLD = "rank 1 failed in this collective: " + SEGMENT
+OTHERS = (
+    "the ranks are in different collectives, Barrier and another among them, "
+    "this one in Barrier: all must make the same calls in the same order"
+)
+
+# The call, the member of SAID and its value, and what both ranks are told.
+SPOKEN = (
+    ("barrier", 0, 2001, [SEGMENT, SEGMENT]),
+    ("barrier", 0, -1, [SEGMENT, SEGMENT]),
+    ("barrier", 1, 100 << 56, [OTHERS, OTHERS]),
+    ("allgather", 2, 64, [TOLD, SEGMENT]),
+    ("allgather", 3, 8, [TOLD, SEGMENT]),
+    ("allreduce", 9, -64, [TOLD, SEGMENT]),
+    ("allgather", 4, 3, [TOLD, SEGMENT]),
+    ("alltoallv", 5, 2**40, [TOLD, SEGMENT]),
+    ("alltoallv", 5, -8, [TOLD, SEGMENT]),
+    ("strided", 6, -(2**40), [TOLD, SEGMENT]),
+    ("strided", 6, 2**40, [TOLD, SEGMENT]),
+    ("strided", 7, 2**40, [TOLD, SEGMENT]),
+    ("strided", 7, 0, [TOLD, SEGMENT]),
+    ("strided", 8, 2**62, [TOLD, SEGMENT]),
+)
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_damaged_words_before_a_collective_are_refused(tmp_path, speaker):
+    """A wild number is an error on both ranks; the next call goes well."""
+    cases = json.dumps([case[:3] for case in SPOKEN])
+    printed = ranks.run_text(tmp_path, SPEAKER, speaker, cases)
+    told = [json.loads(line) for line in printed.splitlines()]
+    assert told == [case[3] for case in SPOKEN]

@@ -33,13 +33,20 @@ copy(wm_agree_t *to, const wm_agree_t *from)
     memcpy(to, from, offsetof(wm_agree_t, payload) + from->nbytes);
 }
 
+// Returns the rank that this one hears in a round.
+static int
+rank_before(const wm_comm_t *comm, const run_t *run)
+{
+    return (comm->rank - run->distance + comm->size) % comm->size;
+}
+
 // 0, 1 when no round is left, or an error.
 static int
 begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
     if (run->distance >= comm->size)
         return 1;
-    int before = (comm->rank - run->distance + comm->size) % comm->size;
+    int before = rank_before(comm, run);
     int after = (comm->rank + run->distance) % comm->size;
     size_t length = offsetof(wm_agree_t, payload) + run->known.nbytes;
     int code = wm_mpi_check(MPI_Irecv(&run->heard, (int)sizeof run->heard,
@@ -54,16 +61,21 @@ begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
     return code;
 }
 
-static void
+// Returns false where the other one tells of more bytes than it has room for.
+static bool
 merge(wm_agree_t *mine, const wm_agree_t *other)
 {
+    uint64_t nbytes = other->nbytes;
     for (int i = 0; i < WM_AGREE_VALUES; ++i)
         if (other->values[i] > mine->values[i])
             mine->values[i] = other->values[i];
-    if (mine->nbytes == 0 && other->nbytes > 0) {
-        mine->nbytes = other->nbytes;
-        memcpy(mine->payload, other->payload, other->nbytes);
+    if (nbytes > sizeof mine->payload)
+        return false;
+    if (mine->nbytes == 0 && nbytes > 0) {
+        mine->nbytes = nbytes;
+        memcpy(mine->payload, other->payload, nbytes);
     }
+    return true;
 }
 
 // 1 when it is over, 0 when not yet.
@@ -79,7 +91,11 @@ advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
                 "MPI_Test", err);
         if (code < 0 || !flag)
             return code;
-        merge(&run->known, &run->heard);
+        if (!merge(&run->known, &run->heard))
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "what rank %d tells before a collective is "
+                                "damaged",
+                                rank_before(comm, run));
         run->distance *= 2;
         code = begin_round(comm, run, err);
     }
@@ -147,11 +163,14 @@ wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
     wm_gates_reach(gates, 0);
 }
 
-void
-wm_agree_hear(const wm_gates_t *gates, int size, wm_agree_t *agreed)
+int
+wm_agree_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+              wm_agree_t *agreed, wm_error_t *err)
 {
-    for (int rank = 0; rank < size; ++rank)
-        merge(agreed, wm_gates_said(gates, rank));
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (!merge(agreed, wm_gates_said(gates, rank)))
+            return wm_comm_damaged(comm, rank, err);
+    return 0;
 }
 
 static int
@@ -160,9 +179,7 @@ agree_at_gates(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 {
     wm_agree_say(comm->gates, agreed, said, nbytes);
     int code = wm_coll_await_all(comm, 0, err);
-    if (code == 0)
-        wm_agree_hear(comm->gates, comm->size, agreed);
-    return code;
+    return code == 0 ? wm_agree_hear(comm, comm->gates, agreed, err) : code;
 }
 
 int

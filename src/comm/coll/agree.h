@@ -32,8 +32,9 @@ void
 wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
              size_t nbytes);
 
-void
-wm_agree_hear(const wm_gates_t *gates, int size, wm_agree_t *agreed);
+WM_MUST_CHECK int
+wm_agree_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+              wm_agree_t *agreed, wm_error_t *err);
 
 const void *
 wm_agree_said(const wm_gates_t *gates, int rank);

@@ -35,12 +35,14 @@ _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 // An element's number takes fewer bits, and a rank.
 #define DETAIL_BITS 56
 #define DETAIL_OF(kind) ((kind) & (((int64_t)1 << DETAIL_BITS) - 1))
-#define CALL_NAME_OF(kind) call_names[(kind) >> DETAIL_BITS]
+#define CALL_NAME_OF(kind)                                                    \
+    wm_call_name((wm_call_kind_t)((kind) >> DETAIL_BITS))
 
 const char *
 wm_call_name(wm_call_kind_t kind)
 {
-    return call_names[kind];
+    bool known = (unsigned)kind < WM_CALL_KINDS;
+    return call_names[known ? kind : WM_CALL_UNKNOWN];
 }
 
 static int
@@ -163,8 +165,8 @@ wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
     wm_agree_t agreed;
     agreed.nbytes = 0;
     fill(comm, agreement, agreed.values);
-    wm_agree_hear(gates, comm->size, &agreed);
-    return conclude(comm, agreement, agreed.values, 0, err);
+    int code = wm_agree_hear(comm, gates, &agreed, err);
+    return conclude(comm, agreement, agreed.values, code, err);
 }
 
 int

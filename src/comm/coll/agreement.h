@@ -43,7 +43,8 @@ typedef enum {
         WM_CALL_KINDS,
 } wm_call_kind_t;
 
-// As users know it; borrowed, static.
+// Returns the name that users know; borrowed, static. Any number that another
+// rank tells will do.
 const char *
 wm_call_name(wm_call_kind_t kind);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/capture.h"
 
+#include "comm/coll/slab.h"
+
 static int
 compare(const wm_captured_t *mine, const wm_captured_t *other, int rank,
         wm_error_t *err)
@@ -39,10 +41,13 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
     if (told == 0)
         told = wm_agree_saying(comm, &agree, &mine, sizeof mine, err);
     for (int rank = 0; rank < comm->size && told == 0; ++rank) {
-        const wm_captured_t *other = wm_agree_said(comm->gates, rank);
-        if (other->pieces > captured->pieces)
-            captured->pieces = other->pieces;
-        told = compare(&mine, other, rank, err);
+        const wm_captured_t other = *(const wm_captured_t *)wm_agree_said(
+            comm->gates, rank);
+        if (other.pieces > captured->pieces)
+            captured->pieces = other.pieces;
+        told = other.pieces > WM_SLAB_STEPS
+                   ? wm_comm_damaged(comm, rank, err)
+                   : compare(&mine, &other, rank, err);
     }
     return told;
 }

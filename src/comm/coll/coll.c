@@ -150,6 +150,8 @@ bcast_short(wm_comm_t *comm, const end_t *end, bool sends,
     int code = wm_agreement_make(comm, agreed, err);
     if (code < 0 || sends || nbytes == 0)
         return code;
+    if (ride.nbytes != nbytes)
+        return wm_comm_damaged(comm, (int)agreed->detail, err);
     memcpy(end_pointer(end, 0), ride.payload, nbytes);
     return end_copy(end, 0, nbytes, false, err);
 }

@@ -44,9 +44,10 @@ is_taken(const wm_buffer_t *buffer, int *device)
 const wm_spread_t *
 wm_said_gaps(const wm_said_t *said, int index)
 {
-    return said->gaps == WM_SAID_DENSE  ? NULL
-           : said->gaps == WM_SAID_GAPS ? &said->all
-                                        : &said->each[index];
+    return said->gaps == WM_SAID_GAPS ? &said->all
+           : said->gaps == WM_SAID_GAPS_EACH && index < WM_SAID_EACH
+               ? &said->each[index]
+               : NULL;
 }
 
 // Says where what is sent lies, with its gaps; false where that is too much.

@@ -20,12 +20,62 @@
 
 _Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
 
+static const wm_place_t *
+run_place(const wm_native_run_t *run, bool result, int rank)
+{
+    const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+    return result ? &said->receives : &said->sends;
+}
+
+// Returns whether the memory that a rank tells of has these bytes.
+static bool
+run_has_told(const wm_native_run_t *run, bool result, int rank, size_t at,
+             size_t nbytes)
+{
+    const wm_comm_t *comm = run->native->comm;
+    const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+    const wm_place_t *place = run_place(run, result, rank);
+    int index = comm->rank - wm_comm_group(comm, comm->rank).first;
+    const wm_spread_t *gaps = run->gapped ? wm_said_gaps(said, index) : NULL;
+    size_t end, before = place->address - place->base;
+    if (rank == comm->rank && gaps == NULL)
+        return true; // it goes by what it knows itself
+    if (__builtin_add_overflow(at, nbytes, &end)
+        || said->gaps > WM_SAID_GAPS_EACH
+        || !wm_place_holds(place, gaps != NULL ? 0 : end))
+        return false;
+    return gaps == NULL
+           || (wm_spread_is_within(gaps, before, place->size - before)
+               && end <= wm_spread_nbytes(gaps));
+}
+
+// Refuses numbers of the ranks by which a move would leave their memory.
+// Called before any memory is mapped.
+static int
+run_check_told(wm_native_run_t *run)
+{
+    int damaged = -1;
+    for (int i = 0; i < run->plan->count; ++i) {
+        const wm_move_t *move = &run->plan->moves[i];
+        for (int k = 0; k < move->count; ++k)
+            if (!run_has_told(run, move->result, move->first + k, move->from,
+                              move->nbytes))
+                damaged = move->first + k;
+        for (int rank = 0; rank < run->native->comm->size; ++rank)
+            if (wm_move_reaches(move, rank)
+                && !run_has_told(run, true, rank, move->into, move->nbytes))
+                damaged = rank;
+    }
+    return damaged < 0
+               ? 0
+               : wm_comm_damaged(run->native->comm, damaged, &run->why);
+}
+
 static int
 map(wm_native_run_t *run, bool result, int rank)
 {
     wm_native_t *native = run->native;
-    const wm_said_t *said = wm_agree_said(native->gates, rank);
-    const wm_place_t *place = result ? &said->receives : &said->sends;
+    const wm_place_t *place = run_place(run, result, rank);
     wm_peer_t *peer = native->comm->peers[rank];
     char **found = &run->places[result][rank];
     if (rank == native->comm->rank)
@@ -150,10 +200,11 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
         run->waits |= said->overwrites;
         run->gapped |= said->gaps != WM_SAID_DENSE;
     }
-    run->unmapped = wrong->code == 0 && (map_all(run) < 0 || land(run) < 0);
+    bool sound = wrong->code == 0 && run_check_told(run) == 0;
+    run->unmapped = sound && (map_all(run) < 0 || land(run) < 0);
     if (wrong->code < 0)
         run->why = *wrong;
-    else if (!run->unmapped)
+    else if (sound && !run->unmapped)
         run->why.code = 0; // what was overcome is no error
     wm_native_restart(run);
 }
@@ -209,11 +260,12 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     if (failed < 0)
         return 1;
     const wm_said_t *said = wm_agree_said(native->gates, failed);
+    bool known = said->code < 0 && said->code > WM_ERR_PYTHON;
     if (run->why.code == 0 || failed != native->comm->rank)
-        return wm_error_set(err, said->code, said->detail,
-                            "%s failed in this collective: %.150s",
-                            wm_comm_name(native->comm, failed).text,
-                            said->text);
+        return wm_error_set(
+            err, known ? said->code : WM_ERR_STATE, said->detail,
+            "%s failed in this collective: %.150s",
+            wm_comm_name(native->comm, failed).text, said->text);
     if (err != NULL)
         *err = run->why;
     return run->why.code;

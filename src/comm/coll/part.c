@@ -158,8 +158,11 @@ has(const void *context, int from, int to)
     const wm_said_t *said = wm_agree_said(part->native.gates, from);
     wm_call_kind_t kind = part->call->kind;
     int which = to - wm_comm_group(part->comm, to).first;
-    if (said->gaps == WM_SAID_GAPS_EACH)
-        return (wm_span_t){0, wm_spread_nbytes(&said->each[which])};
+    const wm_spread_t *gaps = said->gaps == WM_SAID_GAPS_EACH
+                                  ? wm_said_gaps(said, which)
+                                  : NULL;
+    if (gaps != NULL)
+        return (wm_span_t){0, wm_spread_nbytes(gaps)};
     if (shapes[kind].rooted && from != part->root && shapes[kind].scatters)
         return (wm_span_t){0, 0};
     if (shapes[kind].varies)
@@ -250,14 +253,16 @@ wm_part_say(wm_part_t *part)
         said->spans[0] = (wm_span_t){0, call->send->nbytes};
 }
 
-// The bytes of the blocks of some ranks, as they said.
+// Returns the bytes of the blocks of some ranks, as they said, or SIZE_MAX
+// where no array has so many.
 static size_t
 blocks_until(const wm_part_t *part, int first, int end)
 {
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
-        nbytes += said->block;
+        if (__builtin_add_overflow(nbytes, said->block, &nbytes))
+            return SIZE_MAX;
     }
     return nbytes;
 }
@@ -302,7 +307,8 @@ compare_roots(wm_part_t *part, wm_error_t *err)
         part->root = said->root > part->root ? said->root : part->root;
     }
     int own = wm_comm_group(comm, part->root).first;
-    bool known = part->root >= 0 || !shapes[part->call->kind].rooted;
+    bool known = (part->root >= 0 || !shapes[part->call->kind].rooted)
+                 && part->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
         const wm_said_t *said = wm_agree_said(part->native.gates, rank);
         bool gives = rank == part->root
@@ -572,6 +578,9 @@ wm_part_take(wm_part_t *part, wm_error_t *err)
     for (int i = 0; i < plan.count; ++i) {
         const wm_move_t *move = &plan.moves[i];
         const void *sources[WM_REDUCE_SOURCES];
+        size_t room = sizeof part->native.said.bytes - ride_at(part);
+        if (move->nbytes > room || move->from > room - move->nbytes)
+            return wm_comm_damaged(part->comm, move->first, err);
         for (int k = 0; k < move->count; ++k) {
             const wm_said_t *said = wm_agree_said(part->native.gates,
                                                   move->first + k);

@@ -143,30 +143,50 @@ are_linked(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
 }
 
 static int
-map_one(wm_shared_t *shared, wm_peer_t *peer, int rank, const said_t *said,
-        wm_error_t *err)
+shared_map_bay(wm_shared_t *shared, wm_peer_t *peer, int rank, int bay,
+               wm_error_t *err)
 {
-    wm_mapping_t **mapping = &shared->ranks[rank].mapping;
-    char **memory = &shared->ranks[rank].memory;
-    int code = shared->on_host
-                   ? wm_node_register_bay(peer, said->bay, shared->device, err)
-                   : wm_mapping_reach(peer, &said->place, shared->device,
-                                      mapping, err);
+    int code = wm_node_register_bay(peer, bay, shared->device, err);
     if (code == 0)
-        *memory = shared->on_host ? wm_bay_pointer(peer, said->bay)
-                                  : wm_mapping_at(*mapping, &said->place);
+        shared->ranks[rank].memory = wm_bay_pointer(peer, bay);
     return code;
 }
 
 static int
-map(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
+shared_map_place(wm_shared_t *shared, wm_peer_t *peer, int rank,
+                 const wm_place_t *place, wm_error_t *err)
+{
+    wm_mapping_t **mapping = &shared->ranks[rank].mapping;
+    int code = wm_mapping_reach(peer, place, shared->device, mapping, err);
+    if (code == 0)
+        shared->ranks[rank].memory = wm_mapping_at(*mapping, place);
+    return code;
+}
+
+// Sets `damaged`, and fails, where the rank tells what cannot be: then another
+// kind of memory is not tried.
+static int
+map_one(wm_shared_t *shared, const wm_comm_t *comm, int rank, bool *damaged,
+        wm_error_t *err)
+{
+    const said_t said = *(const said_t *)wm_agree_said(comm->gates, rank);
+    wm_peer_t *peer = comm->peers[rank];
+    *damaged = shared->on_host ? said.bay < 0 || said.bay >= WM_BAYS
+                               : !wm_place_holds(&said.place, shared->nbytes);
+    return *damaged ? wm_comm_damaged(comm, rank, err)
+           : shared->on_host
+               ? shared_map_bay(shared, peer, rank, said.bay, err)
+               : shared_map_place(shared, peer, rank, &said.place, err);
+}
+
+static int
+map(wm_shared_t *shared, const wm_comm_t *comm, bool *damaged, wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         if (rank != comm->rank)
-            code = map_one(shared, comm->peers[rank], rank,
-                           wm_agree_said(comm->gates, rank), err);
+            code = map_one(shared, comm, rank, damaged, err);
     wm_engine_unlock();
     return code;
 }
@@ -194,6 +214,7 @@ make(wm_comm_t *comm, wm_shared_t *shared, wm_shared_clear_t clear,
 {
     said_t said = {.bay = -1};
     wm_agree_t agree = {.nbytes = 0};
+    bool damaged = false;
     int code = shared == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : prepare(shared, comm, clear, &said, unreached, err);
@@ -204,10 +225,10 @@ make(wm_comm_t *comm, wm_shared_t *shared, wm_shared_clear_t clear,
     if (code < 0)
         return code;
     shared->blocks = blocks_at_once(comm);
-    code = map(shared, comm, err);
+    code = map(shared, comm, &damaged, err);
     if (code == 0)
         code = are_linked(shared, comm, err);
-    if (code < 0 && wm_mapping_is_refused(code, err)) {
+    if (code < 0 && !damaged && wm_mapping_is_refused(code, err)) {
         *unreached = true;
         code = 0;
     }

@@ -37,6 +37,24 @@ wm_spread_nbytes(const wm_spread_t *gaps)
     return wm_strided_nbytes(&strided);
 }
 
+bool
+wm_spread_is_within(const wm_spread_t *gaps, uint64_t before, uint64_t behind)
+{
+    int64_t low = gaps->at, high, all = gaps->run, length;
+    bool beyond = gaps->run <= 0
+                  || __builtin_add_overflow(gaps->at, gaps->run, &high);
+    for (int i = 0; i < WM_SPREAD_NDIM && !beyond; ++i) {
+        int64_t *end = gaps->strides[i] < 0 ? &low : &high;
+        beyond = gaps->shape[i] < 1
+                 || __builtin_mul_overflow(all, gaps->shape[i], &all)
+                 || __builtin_mul_overflow(gaps->shape[i] - 1,
+                                           gaps->strides[i], &length)
+                 || __builtin_add_overflow(*end, length, end);
+    }
+    return !beyond && (low >= 0 || -(uint64_t)low <= before)
+           && (high <= 0 || (uint64_t)high <= behind);
+}
+
 // How it is done at once, where both sides have gaps.
 static bool
 pair(const wm_spread_move_t *move, wm_layout_t *layout)

@@ -23,6 +23,11 @@ wm_spread_say(const wm_strided_t *strided, const char *origin,
 size_t
 wm_spread_nbytes(const wm_spread_t *gaps);
 
+// Returns whether all elements lie in memory that begins so many bytes before
+// `origin` and ends so many behind it. Another rank may tell any numbers.
+bool
+wm_spread_is_within(const wm_spread_t *gaps, uint64_t before, uint64_t behind);
+
 // `nbytes` from byte `from` of what is sent to byte `into` of what is
 // received. The one lies at `origin`, contiguous where `gaps` is NULL; the
 // other at `target`, or as `pattern` says.

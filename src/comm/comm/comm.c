@@ -442,6 +442,14 @@ wm_comm_name(const wm_comm_t *comm, int rank)
 }
 
 int
+wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "the shared segment of %s is damaged",
+                        wm_comm_name(comm, rank).text);
+}
+
+int
 wm_comm_last_number(const wm_comm_t *comm)
 {
     return comm->tag_limit / 2;

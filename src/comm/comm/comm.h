@@ -98,6 +98,11 @@ typedef struct {
 wm_rank_name_t
 wm_comm_name(const wm_comm_t *comm, int rank);
 
+// Sets, and returns, the error that a rank's shared segment holds what the
+// rank cannot have written there.
+int
+wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err);
+
 // For who may begin something on it after the user has freed its handle, until
 // it is released. Any thread.
 void

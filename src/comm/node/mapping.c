@@ -138,6 +138,10 @@ wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
         wm_mapping_t *found = *link;
         if (found->buffer_id != place->buffer_id || found->device != device)
             continue;
+        if (found->base != place->base || found->size != place->size)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "it tells of other addresses or another size "
+                                "than before");
         *link = found->next;
         found->next = peer->mappings;
         peer->mappings = found;

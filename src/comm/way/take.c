@@ -39,7 +39,8 @@ is_sound_offer(const wm_header_t *header)
     if (header->pieces == 1)
         return header->ring == 1 && piece == nbytes && !header->ramped;
     return header->ramped && header->flag == 0 && header->ring > 0
-           && piece >= 4 && piece < nbytes && nbytes / piece < INT32_MAX
+           && header->ring <= header->pieces && piece >= 4 && piece < nbytes
+           && nbytes / piece < INT32_MAX
            && header->pieces == wm_pieces_count_ramped(nbytes, piece);
 }
 

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory that all ranks of a communicator share: numbers that another rank
+// told of its own are not used where they cannot be right.
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/agreement.h"
+#include "comm/coll/shared.h"
+#include "comm/engine/engine.h"
+
+#define NBYTES ((size_t)4096)
+
+// As shared.c has it.
+typedef struct {
+    wm_place_t place;
+    CUuuid device;
+    int multiprocessors;
+    bool mps;
+    int bay;
+} said_t;
+
+static wm_device_t device;
+static wm_peer_t peers[2];
+static said_t own, other;
+static int reached; // how often the other rank's memory was asked for
+
+// What shared.c needs of the rest.
+int
+wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
+{
+    (void)err, (void)detail, (void)format;
+    return code;
+}
+
+int
+wm_device_get(int number, const wm_device_t **found, wm_error_t *err)
+{
+    (void)number, (void)err;
+    *found = &device;
+    return 0;
+}
+
+int
+wm_device_is_linked(int number, const CUuuid *uuid, bool *linked,
+                    wm_error_t *err)
+{
+    (void)number, (void)uuid, (void)err;
+    *linked = false;
+    return 0;
+}
+
+int
+wm_block_alloc(int number, size_t nbytes, wm_block_t **block, wm_error_t *err)
+{
+    (void)number, (void)err;
+    *block = malloc(nbytes);
+    return *block == NULL ? WM_ERR_MEMORY : 0;
+}
+
+void
+wm_block_free(wm_block_t *block, int count, const CUevent *events,
+              const int *devices)
+{
+    (void)count, (void)events, (void)devices;
+    free(block);
+}
+
+void *
+wm_block_pointer(const wm_block_t *block)
+{
+    return (void *)block;
+}
+
+void
+wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer)
+{
+    (void)block;
+    memset(pointer, 0, sizeof *pointer);
+}
+
+int
+wm_place_export(const void *data, const wm_pointer_t *memory,
+                wm_place_t *place, wm_error_t *err)
+{
+    (void)data, (void)memory, (void)place, (void)err;
+    return 0;
+}
+
+bool
+wm_place_holds(const wm_place_t *place, uint64_t nbytes)
+{
+    uint64_t offset = place->address - place->base;
+    return offset <= place->size && nbytes <= place->size - offset;
+}
+
+int
+wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int number,
+                 wm_mapping_t **mapping, wm_error_t *err)
+{
+    (void)peer, (void)place, (void)number, (void)mapping, (void)err;
+    ++reached;
+    return 0;
+}
+
+char *
+wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
+{
+    (void)mapping, (void)place;
+    return (char *)peers;
+}
+
+bool
+wm_mapping_is_refused(int code, const wm_error_t *err)
+{
+    (void)err;
+    return code != WM_ERR_MEMORY;
+}
+
+void
+wm_mapping_release(wm_mapping_t *mapping)
+{
+    (void)mapping;
+}
+
+int
+wm_bay_acquire(void)
+{
+    return 0;
+}
+
+void
+wm_bay_release(int bay)
+{
+    (void)bay;
+}
+
+char *
+wm_bay_pointer(const wm_peer_t *peer, int bay)
+{
+    assert(bay >= 0 && bay < WM_BAYS);
+    return (char *)peer;
+}
+
+int
+wm_node_register_bay(wm_peer_t *peer, int bay, int number, wm_error_t *err)
+{
+    (void)number, (void)err;
+    assert(bay >= 0 && bay < WM_BAYS);
+    reached += peer == &peers[1];
+    return 0;
+}
+
+void
+wm_engine_lock(void)
+{
+}
+
+void
+wm_engine_unlock(void)
+{
+}
+
+int
+wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    (void)comm, (void)err;
+    assert(rank == 1);
+    return WM_ERR_STATE;
+}
+
+int
+wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+{
+    (void)comm, (void)err;
+    return agreement->code;
+}
+
+int
+wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                size_t nbytes, wm_error_t *err)
+{
+    (void)comm, (void)agreed, (void)err;
+    assert(nbytes == sizeof own);
+    memcpy(&own, said, sizeof own);
+    return 0;
+}
+
+const void *
+wm_agree_said(const wm_gates_t *gates, int rank)
+{
+    (void)gates;
+    return rank == 0 ? &own : &other;
+}
+
+static int
+clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
+{
+    (void)shared, (void)memory, (void)err;
+    return 0;
+}
+
+// Whether an error told it, and nothing was reached.
+static bool
+is_refused(bool on_host)
+{
+    wm_peer_t *both[] = {&peers[0], &peers[1]};
+    wm_comm_t comm = {.rank = 0, .size = 2, .peers = both};
+    wm_shared_t *shared = NULL;
+    wm_error_t err;
+    bool unreached;
+    reached = 0;
+    int code = wm_shared_make(&comm, 0, on_host, NBYTES, clear, &shared,
+                              &unreached, &err);
+    assert(!unreached);
+    assert(code < 0 ? reached == 0 : reached == 1);
+    if (code == 0)
+        wm_shared_free(shared);
+    return code == WM_ERR_STATE;
+}
+
+int
+main(void)
+{
+    static const int bays[] = {-1, WM_BAYS, 1 << 30};
+    const wm_place_t place = {
+        .address = 2 * NBYTES,
+        .base = NBYTES,
+        .size = 2 * NBYTES,
+    };
+    other.bay = WM_BAYS - 1;
+    assert(!is_refused(true));
+    for (size_t i = 0; i < sizeof bays / sizeof *bays; ++i) {
+        other.bay = bays[i];
+        assert(is_refused(true));
+    }
+    other.place = place;
+    assert(!is_refused(false));
+    other.place.size = 2 * NBYTES - 1;
+    assert(is_refused(false));
+    other.place = place;
+    other.place.address = NBYTES - 1;
+    assert(is_refused(false));
+    other.place.address = UINT64_MAX;
+    assert(is_refused(false));
+    return 0;
+}
