@@ -291,6 +291,21 @@ def test_a_driver_that_was_asked_for_and_is_none_is_told():
     assert done.stderr.count(told) == 1, done.stderr
 
 
+def test_a_driver_that_is_a_pipe_is_none(tmp_path):
+    """Nobody writes into it: to open it must not wait."""
+    path = tmp_path / "libcuda.so.1"
+    os.mkfifo(path)
+    done = subprocess.run(
+        [sys.executable, "-c", "import warpmpi as wm; wm.zeros(3)"],
+        env={**os.environ, "WARPMPI_CUDA_DRIVER": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert f"no CUDA driver: {path} is no regular file" in done.stderr
+
+
 def test_without_a_driver_the_cpu_serves():
     code = """
 cpu = wm.get_device("cpu")

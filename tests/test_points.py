@@ -99,6 +99,48 @@ def test_a_broken_one_is_named_with_the_cure(tmp_path, name):
     assert "delete it, or measure again with `mpirun" in told
 
 
+def test_a_pipe_is_named_with_the_cure(tmp_path):
+    """Nobody writes into it: to open it must not wait."""
+    path = tmp_path / "tuned.json"
+    os.mkfifo(path)
+    source, told = imported(WARPMPI_TUNED=str(path))
+    assert source == "built in"
+    assert f"{path} cannot be used" in told
+    assert "it is no regular file; unset WARPMPI_TUNED" in told
+
+
+def test_a_long_one_is_not_read(tmp_path):
+    path = tmp_path / "tuned.json"
+    path.write_bytes(b" " * (_points.MOST_BYTES + 1))
+    with pytest.raises(ValueError, match="longer than 1048576 bytes"):
+        _points.read(str(path))
+    endless = "/dev/zero"
+    with pytest.raises(ValueError, match="no regular file"):
+        _points.read(endless)
+
+
+def test_another_users_links_are_not_followed(tmp_path):
+    """Where anybody may write, names that can be guessed may be taken."""
+    path, victim = tmp_path / "tuned.json", tmp_path / "victim"
+    victim.write_text("all there")
+    for number in os.getpid(), os.getpid() + 1:
+        (tmp_path / f"tuned.json.{number}").symlink_to(victim)
+    before = set(os.listdir(tmp_path))
+    _points.write(str(path), _points._check(ROW))
+    assert victim.read_text() == "all there"
+    assert set(os.listdir(tmp_path)) == before | {"tuned.json"}
+
+
+def test_others_may_read_it(tmp_path):
+    path = tmp_path / "tuned.json"
+    before = os.umask(0o022)
+    try:
+        _points.write(str(path), _points._check(ROW))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_rows_of_other_keys_stay(tmp_path):
     path = str(tmp_path / "new" / "tuned.json")
     first = _points._check(ROW)

@@ -15,6 +15,7 @@ from . import _core
 KEYS = ("compute_capability", "nvlink", "ranks")  # what a row is of
 NAMES = "lines", "wide", "wide_parts", "parts", "phase", "meeting"  # bytes
 MOST = 2**62  # bytes
+MOST_BYTES = 1 << 20  # of the file
 RANKS = 2, 4, 64  # a row is of so many, or fewer down to the next
 
 _source = ""
@@ -47,12 +48,23 @@ def _check(row: Any) -> tuple[int, ...]:
     return tuple(row[name] for name in (*KEYS, *NAMES))
 
 
+def _open(name: str, flags: int) -> int:
+    # To open a pipe would wait for who writes into it.
+    return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def read(name: str) -> list[tuple[int, ...]]:
     """Read its rows. OSError, ValueError."""
-    with open(name, encoding="utf-8") as file:
+    with open(name, "rb", opener=_open) as file:
         import json  # which costs more than to find that there is no file
+        import stat
 
-        content = json.load(file)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+    content = json.loads(text.decode())
     if not isinstance(content, dict) or not isinstance(
         content.get("switch_points"), list
     ):
@@ -63,18 +75,22 @@ def read(name: str) -> list[tuple[int, ...]]:
 def write(name: str, row: tuple[int, ...]) -> None:
     """Write a row, beside those of other keys that are there."""
     import json
+    import tempfile
 
     try:
         rows = [old for old in read(name) if old[:3] != row[:3]]
     except (OSError, ValueError):
         rows = []
     named = [dict(zip((*KEYS, *NAMES), r, strict=True)) for r in [*rows, row]]
-    os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
-    aside = f"{name}.{os.getpid()}"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump({"switch_points": named}, file, indent=1)
-        file.write("\n")
-    os.replace(aside, name)
+    folder = os.path.dirname(os.path.abspath(name))
+    os.makedirs(folder, exist_ok=True)
+    # In a folder that is this user's alone, as others may write to that one.
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        aside = os.path.join(own, "tuned.json")
+        with open(aside, "w", encoding="utf-8") as file:
+            json.dump({"switch_points": named}, file, indent=1)
+            file.write("\n")
+        os.replace(aside, name)
 
 
 def load() -> None:

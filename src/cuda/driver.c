@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cuda/lock.h"
 
@@ -110,16 +111,34 @@ on_fork_child(void)
     atomic_store(&forked, true);
 }
 
+// Opens the driver's library; NULL where there is none. The loader would wait
+// for ever for who writes into a pipe.
+static void *
+driver_open(int mode, wm_error_t *err)
+{
+    const char *path = driver_path();
+    struct stat facts;
+    void *library = NULL;
+    bool other = strchr(path, '/') != NULL && stat(path, &facts) == 0
+                 && !S_ISREG(facts.st_mode);
+    if (!other)
+        library = dlopen(path, mode);
+    if (library == NULL) {
+        (void)wm_error_set(err, WM_ERR_DRIVER, 0, "no CUDA driver: %s%s",
+                           other ? path : dlerror(),
+                           other ? " is no regular file" : "");
+    }
+    return library;
+}
+
 static int
 load(wm_error_t *err)
 {
     const char *path = driver_path();
     // Never closed: contexts and threads of the driver live in it.
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        return wm_error_set(err, WM_ERR_DRIVER, 0, "no CUDA driver: %s",
-                            dlerror());
-    }
+    void *library = driver_open(RTLD_NOW | RTLD_LOCAL, err);
+    if (library == NULL)
+        return WM_ERR_DRIVER;
     if (fill_table(library, path, err) < 0)
         return err->code;
     CUresult result = wm_cu.Init(0);
@@ -223,7 +242,7 @@ wm_driver_in_process(void)
     dl_iterate_phdr(first_library, &adds);
     if (adds == atomic_load(&absent_at))
         return false;
-    void *library = dlopen(driver_path(), RTLD_NOW | RTLD_NOLOAD);
+    void *library = driver_open(RTLD_NOW | RTLD_NOLOAD, NULL);
     if (library == NULL) {
         atomic_store(&absent_at, adds);
         return false;
