@@ -808,6 +808,7 @@ class _Passing:
         name: str = "",
         computes: bool = False,
         again: Any = None,
+        paired: Any = None,
         /,
     ) -> _Passing: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

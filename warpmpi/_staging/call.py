@@ -12,6 +12,7 @@ from mpi4py import MPI
 from .. import _core
 from . import halves, notes, table
 from .layout import recounted
+from .neighbours import Pairs
 from .table import Buffer, Row
 from .twins import Twin, concerns_us, on_device, on_device_reduced
 
@@ -116,7 +117,9 @@ class Call:
             if twin.role != "<":
                 twin.copy(to_host=False)
 
-    def wrap(self, inner: MPI.Request, into: Any = None) -> Any:
+    def wrap(
+        self, inner: MPI.Request, into: Any = None, kept: Any = None
+    ) -> Any:
         """Make the request whose end is that of `inner` and of store()."""
         if self.error is not None and isinstance(self.owner, MPI.File):
             inner.Wait()  # who has no request may close the file
@@ -127,7 +130,7 @@ class Call:
                 name, array = twin.buffer.name, twin.array
                 host, runs = twin.host, twin.runs
         request = _core._staged(
-            inner, array, host, runs, (self, inner), into, name
+            inner, array, host, runs, (self, inner, kept), into, name
         )
         if self.error is not None:
             raise self.error  # the request ends by itself
@@ -184,6 +187,7 @@ class Family:
 
     collective = False
     native = False  # GPUs may do them by themselves
+    paired = False  # of neighbours, one of which may be there twice
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         """Give the buffers that are looked at, role, blocks and datatype."""
@@ -263,6 +267,51 @@ def staged_call(
             staged.fetch()
         staged.wrap(staged.run(), request)
 
+    def begin_paired(
+        into: _core.Prequest | None,
+        on: MPI.Comm,
+        pairs: Pairs,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        types: list[Any] = []
+
+        def begin(_: Any, *args: Any, **kwargs: Any) -> Any:
+            request, made = pairs.begin(row, on, *args, **kwargs)
+            types.append(made)
+            return request
+
+        staged = Call(family, begin, row, pairs, args, kwargs)
+        if staged.twins:
+            staged.fetch()
+        return staged.wrap(staged.run(), into, types)
+
+    def paired(on: MPI.Comm, self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return begin_paired(None, on, Pairs(self), args, kwargs)
+        except MPI.Exception as error:
+            explain(error, self, *args, **kwargs)
+            raise
+
+    def paired_again(self: Any) -> Any:
+        pairs = Pairs(self)
+
+        def again(
+            request: _core.Prequest | None,
+            on: MPI.Comm,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            if request is None:
+                pairs.merge(row, *args, **kwargs)
+            else:
+                begin_paired(request, on, pairs, args, kwargs)
+
+        return again
+
+    by_pairs = None
+    if family.paired:
+        by_pairs = paired if nonblocking is None else paired_again
     positions = tuple(1 + buffer.position for buffer in row.buffers)
     passing = _core._Passing(
         method,
@@ -273,6 +322,7 @@ def staged_call(
         row.name if family.native else "",
         computes,
         again if nonblocking is not None else None,
+        by_pairs,
     )
     return functools.update_wrapper(passing, method)
 

@@ -61,6 +61,8 @@ class _OfComm(Family):
 
 
 class _OfNeighbours(_OfComm):
+    paired = True
+
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         for buffer in call.row.buffers:
             sends = buffer.role == "<"

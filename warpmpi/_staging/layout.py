@@ -21,7 +21,7 @@ Run: TypeAlias = tuple[int, int, int, int]
 
 # A byte offset, a number of elements from there, and their type: None for
 # that of the array.
-_Block: TypeAlias = tuple[int, int, MPI.Datatype | None]
+Block: TypeAlias = tuple[int, int, MPI.Datatype | None]
 
 
 def _is_number(value: Any) -> bool:
@@ -96,7 +96,7 @@ def _named(kind: Any) -> Any:
     return kind
 
 
-def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
+def _typed_blocks(rest: list[Any], count: int) -> Iterator[Block]:
     """Give the blocks of Alltoallw, each with a type."""
     counts = displs = None
     types = rest[-1]
@@ -110,7 +110,7 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[_Block]:
     yield from zip(displs, counts, map(_named, types), strict=True)
 
 
-def separate_blocks(value: Any, count: int) -> list[_Block] | None:
+def separate_blocks(value: Any, count: int) -> list[Block] | None:
     """Give the blocks of a buffer of Alltoallw; None where they are not."""
     try:
         blocks = list(_typed_blocks(list(value[1:]), count))
@@ -121,7 +121,7 @@ def separate_blocks(value: Any, count: int) -> list[_Block] | None:
 
 def blocks_of(
     itemsize: int, nbytes: int, rest: list[Any], form: str, count: int
-) -> Iterator[_Block]:
+) -> Iterator[Block]:
     """Give the blocks of a buffer as mpi4py reads its specification."""
     if form == "w":
         yield from _typed_blocks(rest, count)
@@ -349,6 +349,56 @@ def absolute_runs_of(
         for offset, length, rows, stride in runs
     )
     return low, high, [(run[0] - low, *run[1:]) for run in runs]
+
+
+def block_parts(
+    name: str,
+    itemsize: int,
+    nbytes: int,
+    rest: list[Any],
+    form: str,
+    count: int,
+) -> list[Block]:
+    """Give each of the blocks of a buffer, one after the other.
+
+    Arguments as for blocks_of() and runs_of(); a form of "" is one block for
+    all. Raises ValueError, naming the argument, where mpi4py would, and for
+    bytes that the buffer does not have.
+    """
+    try:
+        blocks = list(blocks_of(itemsize, nbytes, rest, form, count))
+    except _WRONG as error:
+        raise ValueError(f"{name}: {error}") from error
+    if form == "":
+        blocks *= count
+    elif form == "n" and count > 0:
+        offset, number, kind = blocks[0]
+        if number % count != 0:
+            raise ValueError(
+                f"{name}: {number} elements are not a multiple of the "
+                f"{count} blocks"
+            )
+        number //= count
+        step = number * (itemsize if kind is None else kind.Get_extent()[1])
+        blocks = [(offset + step * at, number, kind) for at in range(count)]
+    elif form == "n":
+        blocks = []
+    if len(blocks) != count:
+        raise ValueError(f"{name}: {len(blocks)} blocks, {count} expected")
+    for offset, number, kind in blocks:
+        low, extent = 0, itemsize
+        span = itemsize
+        if kind is not None:
+            (low, span), extent = kind.Get_true_extent(), kind.Get_extent()[1]
+        end = offset + low + span + (number - 1) * extent
+        if number < 0 or (
+            number > 0 and nbytes > 0 and (offset + low < 0 or end > nbytes)
+        ):
+            raise ValueError(
+                f"{name}: {number} elements from byte {offset} on are asked "
+                f"for, of an array of {nbytes} bytes"
+            )
+    return blocks
 
 
 def runs_of(

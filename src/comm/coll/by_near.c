@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "comm/comm/near.h"
+#include "comm/comm/comm.h"
 
 typedef struct {
     wm_near_t near;
@@ -32,10 +32,11 @@ count(size_t nbytes, size_t size, bool *fits)
     return (int)(nbytes / size);
 }
 
-// Of nobody's block nothing is sent, or received.
+// Of nobody's block nothing is sent, or received. `paired`: a rank's span is
+// all that one has for the other.
 static void
-lay(side_t *side, const wm_buffer_t *buffer, const wm_span_t *spans,
-    MPI_Datatype type, size_t size, bool *fits)
+lay(side_t *side, bool paired, const wm_buffer_t *buffer,
+    const wm_span_t *spans, MPI_Datatype type, size_t size, bool *fits)
 {
     for (int i = 0; i < side->near.count; ++i) {
         int rank = side->near.ranks[i];
@@ -45,16 +46,20 @@ lay(side_t *side, const wm_buffer_t *buffer, const wm_span_t *spans,
         side->bytes_at[i] = (MPI_Aint)span.at;
         side->types[i] = type;
     }
+    if (paired)
+        return;
     side->all = count(buffer->nbytes, size, fits);
-    side->each = count(buffer->nbytes / (size_t)side->near.count, size, fits);
+    if (side->near.count > 0)
+        side->each = count(buffer->nbytes / (size_t)side->near.count, size,
+                           fits);
 }
 
 static int
-begin(const wm_by_near_t *by, wm_call_kind_t kind, MPI_Comm on, char *send,
-      char *receive, MPI_Datatype type, MPI_Request *request)
+begin(const wm_by_near_t *by, wm_call_kind_t kind, bool paired, MPI_Comm on,
+      char *send, char *receive, MPI_Datatype type, MPI_Request *request)
 {
     const side_t *out = &by->sends, *in = &by->receives;
-    switch (kind) {
+    switch (paired ? WM_CALL_NEIGHBOR_ALLTOALLW : kind) {
     case WM_CALL_NEIGHBOR_ALLGATHER:
         return MPI_Ineighbor_allgather(send, out->all, type, receive, in->each,
                                        type, on, request);
@@ -87,14 +92,16 @@ wm_by_near_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
     if (by == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     *near = by;
-    // There were some when the call was read, and none twice.
-    if (!wm_near_find(comm, &by->receives.near, &by->sends.near))
+    bool paired = comm->near.paired;
+    if (!wm_near_find(comm->data, comm->size, &by->receives.near,
+                      &by->sends.near))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                             "the neighbours are not known any more");
-    lay(&by->sends, call->send, call->sends, type, size, fits);
-    lay(&by->receives, call->receive, call->receives, type, size, fits);
+    lay(&by->sends, paired, call->send, call->sends, type, size, fits);
+    lay(&by->receives, paired, call->receive, call->receives, type, size,
+        fits);
     return !*fits ? 0
-                  : wm_mpi_check(begin(by, call->kind, comm->data, send,
-                                       receive, type, request),
+                  : wm_mpi_check(begin(by, call->kind, paired, comm->data,
+                                       send, receive, type, request),
                                  wm_call_name(call->kind), err);
 }

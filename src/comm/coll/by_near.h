@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A nonblocking collective of neighbours that MPI does (by_mpi.h), on the
-// communicator's `data`, which has the topology. Its blocks are told by rank,
-// and given to MPI in the order of the neighbours. Engine lock held.
+// communicator's `data`, which has the topology, or each neighbour once
+// (comm/comm/near.h). Its blocks are told by rank, and given to MPI in the
+// order of the neighbours. Engine lock held.
 #ifndef WM_COMM_COLL_BY_NEAR_H
 #define WM_COMM_COLL_BY_NEAR_H
 

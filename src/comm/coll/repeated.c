@@ -5,7 +5,6 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/reducible.h"
-#include "comm/comm/near.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/drain.h"
 
@@ -94,14 +93,17 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
                  wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
+    wm_near_rule_t plain; // of `data`, which has each neighbour once
     free_ended();
     int code = agree(comm, kind, is_able(comm, call), failed, err);
     if (code == 0 || (code > 0 && always))
-        code = wm_near_clone(comm->data, comm->match, &made, err);
+        code = wm_near_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)
         return code;
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);
+    if (code == 0)
+        (*own)->near = comm->near;
     if (code == 0 && (*own)->whole->gates != NULL)
         code = wm_later_repeat((*own)->whole, err);
     if (code == 0 && (always || (*own)->whole->gates != NULL)) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm/near.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
@@ -516,7 +515,8 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = inter ? wm_mpi_check(
                    MPI_Comm_split(user, 0, comm->rank, &comm->data),
                    "MPI_Comm_split", err)
-                     : wm_near_clone(user, comm->match, &comm->data, err);
+                     : wm_near_clone(user, comm->match, &comm->data,
+                                     &comm->near, err);
     if (code == 0) {
         MPI_Comm_set_errhandler(comm->data, MPI_ERRORS_RETURN);
         int *limit = NULL, found = 0;

@@ -11,6 +11,7 @@
 
 #include <mpi.h>
 
+#include "comm/comm/near.h"
 #include "comm/engine/posted.h"
 #include "comm/node/node.h"
 
@@ -32,7 +33,8 @@ typedef struct wm_comm {
     MPI_Comm user;        // borrowed; null once it was freed
     MPI_Comm match;       // headers, and blocking collectives; errors return
     MPI_Comm data;        // payloads in chunks, and nonblocking collectives;
-                          // errors return; has the topology that there is
+                          // errors return; has the topology that there is,
+    wm_near_rule_t near;  // as this says
     int rank;
     int size; // of the ranks that messages go to: an intercommunicator's
               // others

@@ -2,6 +2,9 @@
 #include "comm/comm/near.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "comm/engine/posted.h"
 
 // Each: false where MPI fails, or there are more than WM_GATE_RANKS.
 
@@ -53,20 +56,6 @@ name_nobody(wm_near_t *near)
             near->ranks[i] = -1;
 }
 
-bool
-wm_near_are_different(const wm_near_t *near)
-{
-    bool known[WM_GATE_RANKS] = {false}, different = true;
-    for (int i = 0; i < near->count; ++i) {
-        int rank = near->ranks[i];
-        if (rank < 0)
-            continue;
-        different &= !known[rank];
-        known[rank] = true;
-    }
-    return different && near->count > 0;
-}
-
 int
 wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts)
 {
@@ -85,19 +74,18 @@ wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts)
 }
 
 bool
-wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
+wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
              wm_near_t *destinations)
 {
-    int kind = MPI_UNDEFINED;
-    if (comm->size > WM_GATE_RANKS
-        || MPI_Topo_test(comm->data, &kind) != MPI_SUCCESS)
+    int kind = MPI_UNDEFINED, rank = 0;
+    if (size > WM_GATE_RANKS || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
+        || MPI_Comm_rank(topology, &rank) != MPI_SUCCESS)
         return false;
     bool found = kind == MPI_DIST_GRAPH
-                     ? find_in_distributed(comm->data, sources, destinations)
-                 : kind == MPI_CART ? find_cartesian(comm->data, sources)
-                 : kind == MPI_GRAPH
-                     ? find_in_graph(comm->data, comm->rank, sources)
-                     : false;
+                     ? find_in_distributed(topology, sources, destinations)
+                 : kind == MPI_CART  ? find_cartesian(topology, sources)
+                 : kind == MPI_GRAPH ? find_in_graph(topology, rank, sources)
+                                     : false;
     if (!found)
         return false;
     if (kind != MPI_DIST_GRAPH)
@@ -109,80 +97,323 @@ wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
     return true;
 }
 
-// Each: as MPI tells; memory for `numbers` is there.
+// A topology as MPI tells of it, and who is next to this rank.
+typedef struct {
+    int kind;
+    int first, second; // dimensions, nodes and edges, or sources and others
+    int *numbers;      // the first ones, with what else tells of each, and
+                       // the second ones
+    int in, out;       // how many neighbours
+    int *sources, *destinations;
+    int *zeros; // as many
+} topology_t;
+
+// Each: as MPI tells; memory is there.
 
 static int
-clone_cartesian(MPI_Comm user, MPI_Comm base, int *numbers, int ndims,
-                MPI_Comm *clone)
+read_cartesian(MPI_Comm user, topology_t *topology)
 {
-    int *periods = numbers + ndims, *coordinates = periods + ndims;
-    int code = MPI_Cart_get(user, ndims, numbers, periods, coordinates);
-    return code != MPI_SUCCESS
-               ? code
-               : MPI_Cart_create(base, ndims, numbers, periods, 0, clone);
+    int ndims = topology->first;
+    int code = MPI_Cart_get(user, ndims, topology->numbers,
+                            topology->numbers + ndims,
+                            topology->numbers + 2 * ndims);
+    for (int i = 0; i < ndims && code == MPI_SUCCESS; ++i)
+        code = MPI_Cart_shift(user, i, 1, &topology->sources[2 * i],
+                              &topology->sources[2 * i + 1]);
+    topology->in = 2 * ndims;
+    return code;
 }
 
 static int
-clone_graph(MPI_Comm user, MPI_Comm base, int *numbers, int nodes, int edges,
-            MPI_Comm *clone)
+read_graph(MPI_Comm user, int rank, topology_t *topology)
 {
-    int *index = numbers, *ends = numbers + nodes;
-    int code = MPI_Graph_get(user, nodes, edges, index, ends);
-    return code != MPI_SUCCESS
-               ? code
-               : MPI_Graph_create(base, nodes, index, ends, 0, clone);
+    int *index = topology->numbers, *ends = index + topology->first;
+    int code = MPI_Graph_get(user, topology->first, topology->second, index,
+                             ends);
+    if (code != MPI_SUCCESS)
+        return code;
+    int begin = rank > 0 && rank < topology->first ? index[rank - 1] : 0;
+    topology->in = rank < topology->first ? index[rank] - begin : 0;
+    memcpy(topology->sources, ends + begin,
+           (size_t)topology->in * sizeof *ends);
+    return MPI_SUCCESS;
 }
 
 static int
-clone_distributed(MPI_Comm user, MPI_Comm base, int *numbers, int in, int out,
-                  MPI_Comm *clone)
+read_distributed(MPI_Comm user, topology_t *topology)
 {
-    int *from = numbers, *weights = from + in;
-    int *to = weights + in, *others = to + out;
-    int code = MPI_Dist_graph_neighbors(user, in, from, weights, out, to,
-                                        others);
-    return code != MPI_SUCCESS
-               ? code
-               : MPI_Dist_graph_create_adjacent(base, in, from, weights, out,
-                                                to, others, MPI_INFO_NULL, 0,
-                                                clone);
+    topology->in = topology->first;
+    topology->out = topology->second;
+    return MPI_Dist_graph_neighbors(user, topology->in, topology->sources,
+                                    topology->numbers, topology->out,
+                                    topology->destinations,
+                                    topology->numbers + topology->in);
 }
 
-// How many numbers tell of it: of each dimension, node or source, and of each
-// edge or destination.
 static int
-measure(MPI_Comm user, int kind, int *first, int *second)
+measure(MPI_Comm user, topology_t *topology)
 {
     int weighted;
-    *second = 0;
-    return kind == MPI_CART    ? MPI_Cartdim_get(user, first)
-           : kind == MPI_GRAPH ? MPI_Graphdims_get(user, first, second)
-                               : MPI_Dist_graph_neighbors_count(
-                                   user, first, second, &weighted);
+    topology->second = 0;
+    return topology->kind == MPI_CART ? MPI_Cartdim_get(user, &topology->first)
+           : topology->kind == MPI_GRAPH
+               ? MPI_Graphdims_get(user, &topology->first, &topology->second)
+               : MPI_Dist_graph_neighbors_count(user, &topology->first,
+                                                &topology->second, &weighted);
+}
+
+// What is made is freed by free(topology->numbers).
+static int
+read_topology(MPI_Comm user, int rank, topology_t *topology, wm_error_t *err)
+{
+    int code = measure(user, topology);
+    if (code != MPI_SUCCESS)
+        return wm_mpi_check(code, "MPI_Topo_test", err);
+    size_t count = 3 * ((size_t)topology->first + (size_t)topology->second);
+    topology->numbers = calloc(4 * count + 1, sizeof *topology->numbers);
+    if (topology->numbers == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    topology->sources = topology->numbers + count;
+    topology->destinations = topology->sources + count;
+    topology->zeros = topology->destinations + count;
+    code = topology->kind == MPI_CART    ? read_cartesian(user, topology)
+           : topology->kind == MPI_GRAPH ? read_graph(user, rank, topology)
+                                         : read_distributed(user, topology);
+    if (topology->kind != MPI_DIST_GRAPH) {
+        topology->destinations = topology->sources;
+        topology->out = topology->in;
+    }
+    return wm_mpi_check(code, "MPI_Topo_test", err);
+}
+
+static int
+compare_ranks(const void *one, const void *other)
+{
+    int a = *(const int *)one, b = *(const int *)other;
+    return (a > b) - (a < b);
+}
+
+// Leaves each rank once, in their order, and nobody out. How many.
+static int
+take_once(int *ranks, int count)
+{
+    int taken = 0;
+    if (count > 1)
+        qsort(ranks, (size_t)count, sizeof *ranks, compare_ranks);
+    for (int i = 0; i < count; ++i)
+        if (ranks[i] != MPI_PROC_NULL
+            && (taken == 0 || ranks[i] != ranks[taken - 1]))
+            ranks[taken++] = ranks[i];
+    return taken;
+}
+
+static bool
+has_twice(const int *ranks, int count, int *sorted)
+{
+    int nobody = 0;
+    for (int i = 0; i < count; ++i)
+        nobody += ranks[i] == MPI_PROC_NULL;
+    memcpy(sorted, ranks, (size_t)count * sizeof *ranks);
+    return take_once(sorted, count) < count - nobody;
+}
+
+// What a rank's own neighbours are, from the least that MPI is asked in
+// another way for.
+typedef enum { NEAR_PLAIN, NEAR_TWICE, NEAR_NOT_FOR_MPI } near_kind_t;
+
+static near_kind_t
+kind_of_cartesian(const topology_t *topology)
+{
+    for (int i = 0; i < topology->first; ++i)
+        if (topology->numbers[topology->first + i] // periodic
+            && topology->numbers[i] <= 2)
+            return NEAR_TWICE;
+    return NEAR_PLAIN;
+}
+
+// A graph is known to all.
+static near_kind_t
+kind_of_graph(const topology_t *topology, int *scratch)
+{
+    const int *index = topology->numbers, *ends = index + topology->first;
+    for (int i = 0, begin = 0; i < topology->first; begin = index[i++])
+        if (has_twice(ends + begin, index[i] - begin, scratch))
+            return NEAR_TWICE;
+    return NEAR_PLAIN;
+}
+
+// A distributed one is not.
+static near_kind_t
+kind_of_distributed(const topology_t *topology, int *scratch)
+{
+    for (int i = 0; i < topology->in; ++i)
+        if (topology->sources[i] == MPI_PROC_NULL)
+            return NEAR_NOT_FOR_MPI;
+    for (int i = 0; i < topology->out; ++i)
+        if (topology->destinations[i] == MPI_PROC_NULL)
+            return NEAR_NOT_FOR_MPI;
+#ifdef OPEN_MPI
+    // It does nothing where either count is 0, as mpi4py has it of no blocks.
+    if ((topology->in == 0) != (topology->out == 0))
+        return NEAR_NOT_FOR_MPI;
+#endif
+    return has_twice(topology->sources, topology->in, scratch)
+                   || has_twice(topology->destinations, topology->out, scratch)
+               ? NEAR_TWICE
+               : NEAR_PLAIN;
+}
+
+// A topology of two neighbours in each of two dimensions, or of as many, all
+// of which are the only rank.
+static int
+make_own(int kind, MPI_Comm *comm)
+{
+    const int ones[] = {1, 1}, zeros[] = {0, 0, 0, 0}, four = 4;
+    return kind == MPI_CART
+               ? MPI_Cart_create(MPI_COMM_SELF, 2, ones, ones, 0, comm)
+           : kind == MPI_GRAPH
+               ? MPI_Graph_create(MPI_COMM_SELF, 1, &four, zeros, 0, comm)
+               : MPI_Dist_graph_create_adjacent(MPI_COMM_SELF, 4, zeros, zeros,
+                                                4, zeros, zeros, MPI_INFO_NULL,
+                                                0, comm);
+}
+
+// Whether MPI's blocking calls place a rank's blocks as the standard says
+// where all its neighbours are itself. Every MPI that we know does so for two
+// ranks where it does for one.
+static bool
+measure_places(int kind)
+{
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Datatype types[] = {MPI_INT, MPI_INT, MPI_INT, MPI_INT};
+    const int sent[] = {1, 2, 3, 4}, ones[] = {1, 1, 1, 1};
+    const int at[] = {0, 1, 2, 3};
+    const MPI_Aint bytes_at[] = {0, sizeof(int), 2 * sizeof(int),
+                                 3 * sizeof(int)};
+    int got[3][4] = {{0}};
+    if (make_own(kind, &comm) != MPI_SUCCESS)
+        return false;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    bool right = MPI_Neighbor_alltoall(sent, 1, MPI_INT, got[0], 1, MPI_INT,
+                                       comm)
+                     == MPI_SUCCESS
+                 && MPI_Neighbor_alltoallv(sent, ones, at, MPI_INT, got[1],
+                                           ones, at, MPI_INT, comm)
+                        == MPI_SUCCESS
+                 && MPI_Neighbor_alltoallw(sent, ones, bytes_at, types, got[2],
+                                           ones, bytes_at, types, comm)
+                        == MPI_SUCCESS;
+    MPI_Comm_free(&comm);
+    for (int i = 0; i < 12; ++i)
+        right &= got[i / 4][i % 4]
+                 == sent[kind == MPI_CART ? i % 4 ^ 1 : i % 4];
+    return right;
+}
+
+// Measured once for each kind; two threads find the same.
+static bool
+are_misplaced(int kind)
+{
+    static _Atomic int known[3]; // 0: not yet, 1: right, 2: wrong
+    _Atomic int *one = &known[kind == MPI_CART    ? 0
+                              : kind == MPI_GRAPH ? 1
+                                                  : 2];
+    if (*one == 0)
+        *one = measure_places(kind) ? 1 : 2;
+    return *one == 2;
+}
+
+// Collective over `base` where not all ranks know all.
+static int
+find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
+          wm_error_t *err)
+{
+    size_t most = (size_t)topology->first + (size_t)topology->second;
+    int *scratch = malloc((2 * most + 1) * sizeof *scratch);
+    near_kind_t worst = NEAR_PLAIN;
+    int code = 0;
+    if (scratch == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (topology->kind == MPI_CART)
+        worst = kind_of_cartesian(topology);
+    else if (topology->kind == MPI_GRAPH)
+        worst = kind_of_graph(topology, scratch);
+    else {
+        int own = (int)kind_of_distributed(topology, scratch), all = own;
+        code = wm_mpi_check(
+            MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_MAX, base),
+            "MPI_Allreduce", err);
+        worst = (near_kind_t)all;
+    }
+    free(scratch);
+    rule->paired = worst != NEAR_PLAIN;
+    rule->misplaces = worst == NEAR_NOT_FOR_MPI
+                      || (worst == NEAR_TWICE
+                          && are_misplaced(topology->kind));
+    return code;
+}
+
+static int
+clone_distributed(MPI_Comm base, int in, const int *sources,
+                  const int *in_weights, int out, const int *destinations,
+                  const int *out_weights, MPI_Comm *clone)
+{
+    return MPI_Dist_graph_create_adjacent(base, in, sources, in_weights, out,
+                                          destinations, out_weights,
+                                          MPI_INFO_NULL, 0, clone);
+}
+
+static int
+clone_once(const topology_t *topology, MPI_Comm base, MPI_Comm *clone)
+{
+    int *to = topology->numbers; // which are not needed any more
+    memcpy(to, topology->destinations, (size_t)topology->out * sizeof *to);
+    int in = take_once(topology->sources, topology->in);
+    int out = take_once(to, topology->out);
+    return clone_distributed(base, in, topology->sources, topology->zeros, out,
+                             to, topology->zeros, clone);
+}
+
+static int
+clone_as_it_is(const topology_t *topology, MPI_Comm base, MPI_Comm *clone)
+{
+    const int *numbers = topology->numbers;
+    int first = topology->first;
+    return topology->kind == MPI_CART ? MPI_Cart_create(
+               base, first, numbers, numbers + first, 0, clone)
+           : topology->kind == MPI_GRAPH
+               ? MPI_Graph_create(base, first, numbers, numbers + first, 0,
+                                  clone)
+               : clone_distributed(base, topology->in, topology->sources,
+                                   numbers, topology->out,
+                                   topology->destinations,
+                                   numbers + topology->in, clone);
 }
 
 int
-wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone, wm_error_t *err)
+wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
+              wm_near_rule_t *rule, wm_error_t *err)
 {
-    int kind = MPI_UNDEFINED, rank = 0, first, second;
-    int code = MPI_Topo_test(user, &kind);
-    if (code == MPI_SUCCESS && kind == MPI_UNDEFINED
-        && (code = MPI_Comm_rank(base, &rank)) == MPI_SUCCESS)
+    topology_t topology = {.kind = MPI_UNDEFINED};
+    int rank = 0;
+    *rule = (wm_near_rule_t){false, false};
+    int code = wm_mpi_check(MPI_Topo_test(user, &topology.kind),
+                            "MPI_Topo_test", err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_rank(base, &rank), "MPI_Comm_rank", err);
+    if (code < 0)
+        return code;
+    if (topology.kind == MPI_UNDEFINED)
         return wm_mpi_check(MPI_Comm_split(base, 0, rank, clone),
                             "MPI_Comm_split", err);
-    if (code == MPI_SUCCESS)
-        code = measure(user, kind, &first, &second);
-    if (code != MPI_SUCCESS)
-        return wm_mpi_check(code, "MPI_Topo_test", err);
-    int *numbers = calloc(3 * ((size_t)first + (size_t)second) + 1,
-                          sizeof *numbers); // weights may be none
-    if (numbers == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    code = kind == MPI_CART
-               ? clone_cartesian(user, base, numbers, first, clone)
-           : kind == MPI_GRAPH
-               ? clone_graph(user, base, numbers, first, second, clone)
-               : clone_distributed(user, base, numbers, first, second, clone);
-    free(numbers);
-    return wm_mpi_check(code, "a communicator with a topology", err);
+    code = read_topology(user, rank, &topology, err);
+    if (code == 0)
+        code = find_rule(&topology, base, rule, err);
+    if (code == 0)
+        code = wm_mpi_check(rule->paired
+                                ? clone_once(&topology, base, clone)
+                                : clone_as_it_is(&topology, base, clone),
+                            "a communicator with a topology", err);
+    free(topology.numbers);
+    return code;
 }

@@ -4,8 +4,10 @@
 #ifndef WM_COMM_COMM_NEAR_H
 #define WM_COMM_COMM_NEAR_H
 
-#include "comm/comm/comm.h"
+#include <mpi.h>
+
 #include "comm/node/gate.h"
+#include "cuda/error.h"
 
 // Ranks in the order of a neighbourhood collective's blocks; -1: of nobody.
 typedef struct {
@@ -14,15 +16,11 @@ typedef struct {
     bool crossed; // of two blocks of a dimension the second comes first
 } wm_near_t;
 
-// False where there is no topology, or there are more than WM_GATE_RANKS.
+// Of the topology of a communicator with `size` ranks. False where there is
+// none, or there are more than WM_GATE_RANKS ranks or neighbours.
 bool
-wm_near_find(const wm_comm_t *comm, wm_near_t *sources,
+wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
              wm_near_t *destinations);
-
-// Whether there are some, and none twice: which of its blocks is which then,
-// MPIs do not agree on.
-bool
-wm_near_are_different(const wm_near_t *near);
 
 typedef struct {
     int rank, block; // -1: it has none
@@ -36,10 +34,24 @@ typedef struct {
 int
 wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts);
 
+// How MPI is to be asked for the collectives of neighbours of a topology, the
+// same on all ranks.
+typedef struct {
+    // Some rank is another's neighbour twice: MPIs disagree on which block is
+    // which. The clone has each neighbour once, in the order of their ranks,
+    // and what a rank has for another is one block of an alltoallw there, of
+    // the parts in their order.
+    bool paired;
+    // This MPI places such blocks wrongly in blocking calls as well, or cannot
+    // be given such a topology: they go the same way.
+    bool misplaces;
+} wm_near_rule_t;
+
 // A communicator of the ranks of `base`, collective over it, with the topology
-// that `user` has, of the same ranks; where it has none, by MPI_Comm_split,
-// which copies no attributes.
+// that `user` has, of the same ranks, or what *rule says; where it has none,
+// by MPI_Comm_split, which copies no attributes.
 WM_MUST_CHECK int
-wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone, wm_error_t *err);
+wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
+              wm_near_rule_t *rule, wm_error_t *err);
 
 #endif

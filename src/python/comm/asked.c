@@ -166,17 +166,14 @@ name_elements(wm_coll_t *call)
     call->size = (size_t)of.size;
 }
 
-// On streams a rank may be a neighbour twice.
 static int
 find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
           wm_near_t *destinations)
 {
     wm_error_t err;
     bool found;
-    WM_PY_UNLOCKED(found = wm_near_find(comm, sources, destinations));
-    if (found && !on_stream)
-        found = wm_near_are_different(sources)
-                && wm_near_are_different(destinations);
+    WM_PY_UNLOCKED(
+        found = wm_near_find(comm->user, comm->size, sources, destinations));
     if (!found && on_stream) {
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                      "the communicator has no topology, or more than %d "

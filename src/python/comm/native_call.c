@@ -35,7 +35,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (!wm_coll_is_asked(comm))
         return 1;
     if (is_awaited(comm, false))
-        return 1;
+        return 2;
     wm_py_asked_forget(kind, &asked);
     bool known = wm_py_asked_read(comm, args, given, keywords, &asked) == 0;
     if (!known)
@@ -154,6 +154,29 @@ PyObject *
 wm_py_native_mpis(const wm_comm_t *comm)
 {
     return wm_py_mpi_comm_new(comm->owner->data);
+}
+
+bool
+wm_py_native_is_paired(PyObject *self, bool blocks)
+{
+    wm_channel_t channel;
+    if (wm_py_channel_get(self, &channel) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    const wm_near_rule_t *near = &channel.comm->near;
+    return blocks ? near->misplaces : near->paired;
+}
+
+PyObject *
+wm_py_native_mpis_of(PyObject *self, bool declines)
+{
+    wm_channel_t channel;
+    if (wm_py_channel_get(self, &channel) < 0)
+        return NULL;
+    wm_comm_t *comm = channel.comm->whole;
+    return declines && wm_later_is_asked(comm) ? wm_py_native_decline(comm)
+                                               : wm_py_native_mpis(comm);
 }
 
 PyObject *

@@ -14,7 +14,8 @@ void
 wm_py_native_refused(PyObject *self, bool begins);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
-// where MPI is to do it, -1 with an exception: on all ranks alike.
+// where MPI is to do it, -1 with an exception: on all ranks alike. 2: MPI is,
+// and the others are in its call already.
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords);
@@ -47,6 +48,15 @@ wm_py_native_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
 // exception.
 PyObject *
 wm_py_native_mpis(const wm_comm_t *comm);
+
+// That of a communicator; `declines`: as wm_py_native_decline() has it.
+PyObject *
+wm_py_native_mpis_of(PyObject *self, bool declines);
+
+// Whether MPI is to be asked for collectives of neighbours that block, or for
+// the others, in another way (comm/comm/near.h).
+bool
+wm_py_native_is_paired(PyObject *self, bool blocks);
 
 // It, after all that were begun before, of arguments that MPI is to read.
 PyObject *

@@ -340,7 +340,7 @@ new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
 int
 wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
-                   PyObject *again, PyObject **result)
+                   bool always, PyObject *again, PyObject **result)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -350,7 +350,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Clear();
         return 1;
     }
-    int lacking = are_lacking();
+    int lacking = always ? 1 : are_lacking();
     if (lacking < 0
         || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;

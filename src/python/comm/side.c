@@ -184,6 +184,9 @@ assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
                     : form == WM_EQUAL ? (wm_span_t){(size_t)i * each, each}
                                        : (wm_span_t){0, nbytes};
     int count = wm_near_parts(near, size, parts);
+    bool on_device = wm_buffer_on_device(&side->message.buffer);
+    if (count > size && !on_device && !side->contiguous)
+        return -1; // parts of host memory are MPI's to put together
     wm_pattern_t *pattern = count > size ? wm_py_elements_parts(count) : NULL;
     if (count > size && pattern == NULL)
         return -1;

@@ -5,7 +5,7 @@
 #define WM_PYTHON_COMM_SIDE_H
 
 #include "comm/coll/plan.h"
-#include "comm/comm/near.h"
+#include "comm/comm/comm.h"
 #include "python/message/specification.h"
 
 // One block; one for each rank, all alike; with counts and displacements;

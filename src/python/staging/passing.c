@@ -24,6 +24,7 @@ typedef struct {
     PyObject *explain; // adds to an exception of MPI's
     PyObject *dict;    // name, documentation and signature
     PyObject *again;   // of a persistent one: begins it by MPI; or None
+    PyObject *paired;  // of neighbours, where MPI is asked in another way
     PyObject *where;   // positions of the buffers
     int begins;        // it makes a request
     int native;        // wm_call_kind_t of what GPUs may do by themselves
@@ -177,8 +178,82 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     PyObject *result = NULL;
     int code = wm_py_repeated_new((wm_call_kind_t)self->native, args[0],
                                   args + 1, PyVectorcall_NARGS(flags) - 1,
-                                  names, !ours, self->again, &result);
+                                  names, !ours, false, self->again, &result);
     return code > 0 ? pass(self, ours, args, flags, names) : result;
+}
+
+// Of a persistent collective of neighbours, where all that a rank has for
+// another is one block for MPI (comm/comm/near.h).
+static PyObject *
+init_paired(const passing_t *self, bool ours, PyObject *const *args,
+            size_t flags, PyObject *names)
+{
+    PyObject *result = NULL;
+    PyObject *again = PyObject_CallOneArg(self->paired, args[0]);
+    if (again != NULL
+        && wm_py_repeated_new((wm_call_kind_t)self->native, args[0], args + 1,
+                              PyVectorcall_NARGS(flags) - 1, names, !ours,
+                              true, again, &result)
+               > 0)
+        PyErr_SetString(PyExc_RuntimeError, "MPI was not to be asked");
+    Py_XDECREF(again);
+    return result;
+}
+
+// Of another, in the same case: begins it by MPI on a communicator, which is
+// let go.
+static PyObject *
+ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
+           Py_ssize_t given, PyObject *names)
+{
+    PyObject *words[MOST + 1] = {on};
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    if (on == NULL)
+        return NULL;
+    memcpy(words + 1, args, (size_t)count * sizeof *words);
+    PyObject *request = PyObject_Vectorcall(self->paired, words,
+                                            (size_t)given + 1, names);
+    if (request == NULL)
+        wm_py_native_refused(args[0], self->begins);
+    Py_DECREF(on);
+    return request;
+}
+
+static PyObject *
+begin_paired(const passing_t *self, bool ours, PyObject *const *args,
+             Py_ssize_t given, PyObject *names)
+{
+    PyObject *on = NULL;
+    int code = wm_py_native_begin((wm_call_kind_t)self->native, args[0],
+                                  args + 1, given - 1, names, !ours, &on);
+    if (code == 2)
+        on = wm_py_native_mpis_of(args[0], false);
+    return code <= 0 ? on : ask_paired(self, on, args, given, names);
+}
+
+// `met`: the others are not to be told that MPI does it.
+static PyObject *
+call_paired(const passing_t *self, bool met, PyObject *const *args,
+            Py_ssize_t given, PyObject *names)
+{
+    PyObject *on = wm_py_native_mpis_of(args[0], !met);
+    PyObject *request = ask_paired(self, on, args, given, names);
+    PyObject *done = request != NULL
+                         ? PyObject_CallMethod(request, "Wait", NULL)
+                         : NULL;
+    Py_XDECREF(request);
+    Py_XDECREF(done);
+    return done != NULL ? Py_NewRef(Py_None) : NULL;
+}
+
+// Whether MPI cannot be given a call of neighbours as it is.
+static bool
+is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
+          PyObject *names)
+{
+    return self->paired != Py_None
+           && given + (names != NULL ? PyTuple_GET_SIZE(names) : 0) <= MOST
+           && wm_py_native_is_paired(comm, !self->begins);
 }
 
 static PyObject *
@@ -190,14 +265,20 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     if (self->native == WM_CALL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
+    bool paired = is_paired(self, args[0], given, names);
     if (self->again != Py_None)
-        return init(self, ours, args, flags, names);
+        return paired ? init_paired(self, ours, args, flags, names)
+                      : init(self, ours, args, flags, names);
+    if (self->begins && paired)
+        return begin_paired(self, ours, args, given, names);
     if (self->begins)
         return begin(self, ours, args, flags, names);
     int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
                                  args + 1, given - 1, names);
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
+    if (paired)
+        return call_paired(self, code == 2, args, given, names);
     PyObject *result = pass(self, ours, args, flags, names);
     if (result == NULL)
         wm_py_native_refused(args[0], false);
@@ -207,16 +288,17 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *method, *other, *explains, *where, *again = Py_None;
+    PyObject *method, *other, *explains, *where;
+    PyObject *again = Py_None, *paired = Py_None;
     const char *native = "";
     int begins = 0, computes = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|pspO:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspOO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &native,
-                          &computes, &again))
+                          &computes, &again, &paired))
         return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -227,6 +309,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
     self->again = Py_NewRef(again);
+    self->paired = Py_NewRef(paired);
     self->begins = begins;
     self->computes = computes;
     self->native = wm_py_asked_kind(native);
@@ -242,6 +325,7 @@ passing_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->other);
     Py_VISIT(self->explain);
     Py_VISIT(self->again);
+    Py_VISIT(self->paired);
     Py_VISIT(self->dict);
     return 0;
 }
@@ -254,6 +338,7 @@ passing_clear(PyObject *object)
     Py_CLEAR(self->other);
     Py_CLEAR(self->explain);
     Py_CLEAR(self->again);
+    Py_CLEAR(self->paired);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -292,13 +377,16 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
-    "computes=False, again=None, /)\n--\n\n"
+    "computes=False, again=None, paired=None, /)\n--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
     "else. begins: it returns a request, which keeps what the call was\n"
     "given. name: of a collective that GPUs may do by themselves. computes:\n"
     "with the elements, which MPI may not know: float16. again: of a\n"
     "persistent one, what begins it by MPI: called with its request, or\n"
-    "None to check alone, a communicator, and what the method was given.");
+    "None to check alone, a communicator, and what the method was given.\n"
+    "paired: of neighbours, where one is another's twice: begins it by MPI\n"
+    "on a communicator, for another, with the rest; of a persistent one\n"
+    "makes what takes the place of `again` for a communicator.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
