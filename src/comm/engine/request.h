@@ -17,6 +17,11 @@ wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 WM_MUST_CHECK int
 wm_request_start_lock_held(wm_op_t *op, wm_error_t *err);
 
+// While it is set MPI does not raise, in this thread, the errors of operations
+// that it waits for: the caller does. Returns what it was before.
+bool
+wm_request_keep_errors(bool keep);
+
 // What MPI's status tells of an operation that has ended.
 void
 wm_request_status(const wm_op_t *op, MPI_Status *status);

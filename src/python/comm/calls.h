@@ -35,15 +35,21 @@
     X(Mprobe)                                                                 \
     X(Improbe)
 
+// Each in its file, and as a method, whose errors the communicator's error
+// handler hears of (py_comm.c).
 #define X(name)                                                               \
     extern const char wm_py_comm_##name##_doc[];                              \
     PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
-                                Py_ssize_t given, PyObject *keywords);
+                                Py_ssize_t given, PyObject *keywords);        \
+    PyObject *wm_py_comm_call_##name(PyObject *self, PyObject *const *args,   \
+                                     Py_ssize_t given, PyObject *keywords);
 WM_PY_MESSAGE_CALLS(X)
 WM_PY_PROBE_CALLS(X)
 #undef X
 
 // A row of the table of methods.
-#define WM_PY_CALL_ROW(name) WM_PY_FASTCALL(#name, wm_py_comm_##name),
+#define WM_PY_CALL_ROW(name)                                                  \
+    {#name, (PyCFunction)(void (*)(void))wm_py_comm_call_##name,              \
+     METH_FASTCALL | METH_KEYWORDS, wm_py_comm_##name##_doc},
 
 #endif

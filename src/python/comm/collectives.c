@@ -34,10 +34,11 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     wm_error_t err;
     int code;
     if (wm_py_channel_get(self, &channel) < 0)
-        return NULL;
+        return wm_py_channel_fail(self, false);
     enter("Barrier", NULL);
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
-    return wm_py_none(code, &err);
+    PyObject *result = wm_py_none(code, &err);
+    return result != NULL ? result : wm_py_channel_fail(self, false);
 }
 
 // With an exception, which stays: the others may be in the collective already.
@@ -70,8 +71,8 @@ PyDoc_STRVAR(
     "(another call), wm.CudaError.");
 
 static PyObject *
-comm_Bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
-           PyObject *keywords)
+collectives_bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                  PyObject *keywords)
 {
     static const char *const names[] = {"buf", "root"};
     PyObject *values[2];
@@ -176,8 +177,8 @@ PyDoc_STRVAR(
     "(element types, another call), wm.CudaError.");
 
 static PyObject *
-comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
-               PyObject *keywords)
+collectives_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                      PyObject *keywords)
 {
     static const char *const names[] = {"sendbuf", "recvbuf", "op"};
     PyObject *values[3];
@@ -219,6 +220,17 @@ comm_Allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
     wm_py_message_release(&received);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
+
+// The communicator's error handler hears of their errors.
+#define METHOD(name, function)                                                \
+    static PyObject *name(PyObject *self, PyObject *const *args,              \
+                          Py_ssize_t given, PyObject *keywords)               \
+    {                                                                         \
+        PyObject *result = function(self, args, given, keywords);             \
+        return result != NULL ? result : wm_py_channel_fail(self, false);     \
+    }
+METHOD(comm_Bcast, collectives_bcast)
+METHOD(comm_Allreduce, collectives_allreduce)
 
 static PyMethodDef methods[] = {
     WM_PY_FASTCALL("Bcast", comm_Bcast),

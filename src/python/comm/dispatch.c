@@ -111,10 +111,12 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
     if (given == 0 || !wm_py_mpi_is_comm(args[0], &handle))
         return PyObject_Vectorcall(self->stock, args, flags, names);
     const wm_comm_t *comm = wm_comm_find(handle);
-    if (comm == NULL)
+    if (comm == NULL && handle != MPI_COMM_NULL)
         return dispatch_refuse_device(self, args, count) < 0
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
+    if (comm == NULL) // MPI says what is wrong
+        return PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
     if (row == NULL) // of MPI.Comm alone
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));

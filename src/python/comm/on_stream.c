@@ -102,8 +102,9 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     static PyObject *name(PyObject *self, PyObject *const *args,              \
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \
-        return wm_py_native_on_stream(WM_CALL_##KIND, begins, self, args,     \
-                                      given, keywords);                       \
+        PyObject *result = wm_py_native_on_stream(                            \
+            WM_CALL_##KIND, begins, self, args, given, keywords);             \
+        return result != NULL ? result : wm_py_channel_fail(self, false);     \
     }
 #define X(name, iname, KIND, arguments)                                       \
     METHOD(name, KIND, false, arguments, "at once, but the first time.\n")    \

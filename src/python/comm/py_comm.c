@@ -75,6 +75,17 @@ PyDoc_STRVAR(
     "blocking collectives become part of that, and all other calls raise\n"
     "RuntimeError.");
 
+#define X(name)                                                               \
+    PyObject *wm_py_comm_call_##name(PyObject *self, PyObject *const *args,   \
+                                     Py_ssize_t given, PyObject *keywords)    \
+    {                                                                         \
+        PyObject *result = wm_py_comm_##name(self, args, given, keywords);    \
+        return result != NULL ? result : wm_py_channel_fail(self, false);     \
+    }
+WM_PY_MESSAGE_CALLS(X)
+WM_PY_PROBE_CALLS(X)
+#undef X
+
 static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){
         "_attach", comm_attach, METH_NOARGS, comm_attach_doc},

@@ -27,6 +27,13 @@ wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
 bool
 wm_py_mpi_is_comm(PyObject *object, MPI_Comm *comm);
 
+// Has MPI call a communicator's error handler where the exception that is set
+// is one of MPI's, and was raised by us and not told to a handler yet; or, of
+// MPI's call on a private communicator, by mpi4py. MPI_ERRORS_ARE_FATAL ends
+// the job; else the exception stays.
+void
+wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi);
+
 // Gives a communicator another handle; -1 with a TypeError as above.
 int
 wm_py_mpi_set_comm(PyObject *object, const char *argument, MPI_Comm comm);

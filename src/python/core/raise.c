@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exceptions: wm.CudaError, and what each C error becomes.
+// Exceptions: wm.CudaError, what each C error becomes, and the error handlers
+// that hear of those of MPI's.
 #include "cuda/driver.h"
-#include "python/core/module.h"
+#include "python/core/mpi4py.h"
 
 #include <mpi.h>
+
+// An exception of ours with this attribute was not told to an error handler.
+#define UNTOLD "_untold"
 
 // An MPI code as mpi4py raises it; the C text goes along as a note.
 static void
@@ -18,10 +22,72 @@ raise_mpi(const wm_error_t *err)
         if (done == NULL)
             Py_CLEAR(exception);
     }
-    if (exception != NULL)
+    if (exception != NULL
+        && PyObject_SetAttrString(exception, UNTOLD, Py_True) == 0)
         PyErr_SetObject(type, exception);
     Py_XDECREF(exception);
     Py_XDECREF(done);
+}
+
+static bool
+ends_the_job(MPI_Errhandler handler)
+{
+#ifdef MPI_ERRORS_ABORT // MPI 4
+    if (handler == MPI_ERRORS_ABORT)
+        return true;
+#endif
+    return handler == MPI_ERRORS_ARE_FATAL;
+}
+
+// The job ends before Python could print it. GIL held.
+static void
+print_last_words(PyObject *exception)
+{
+    PyObject *notes = PyObject_GetAttrString(exception, "__notes__");
+    PyObject *text = notes != NULL && PyList_Check(notes)
+                             && PyList_GET_SIZE(notes) > 0
+                         ? Py_NewRef(PyList_GET_ITEM(notes, 0))
+                         : PyObject_Str(exception);
+    if (text != NULL)
+        PySys_FormatStderr("warpmpi: %S\n", text);
+    Py_XDECREF(notes);
+    Py_XDECREF(text);
+    PyErr_Clear();
+}
+
+static void
+call_handler(MPI_Comm comm, PyObject *exception)
+{
+    MPI_Errhandler handler;
+    PyObject *given = PyObject_CallMethod(exception, "Get_error_code", NULL);
+    int code = given != NULL ? (int)PyLong_AsLong(given) : MPI_ERR_OTHER;
+    Py_XDECREF(given);
+    PyErr_Clear();
+    if (MPI_Comm_get_errhandler(comm, &handler) != MPI_SUCCESS)
+        return;
+    if (ends_the_job(handler))
+        print_last_words(exception);
+    bool returns = handler == MPI_ERRORS_RETURN;
+    MPI_Errhandler_free(&handler);
+    if (!returns)
+        WM_PY_UNLOCKED(MPI_Comm_call_errhandler(comm, code));
+}
+
+void
+wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        return;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    bool untold = PyObject_HasAttrString(value, UNTOLD);
+    if (untold && PyObject_SetAttrString(value, UNTOLD, NULL) < 0)
+        PyErr_Clear();
+    if ((untold || of_mpi) && wm_py_check_running() == 0)
+        call_handler(comm, value);
+    PyErr_Clear();
+    PyErr_Restore(kind, value, trace);
 }
 
 // A CudaError or a subclass; `code` and `name` stay None where the driver

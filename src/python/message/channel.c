@@ -34,6 +34,18 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel)
     return 0;
 }
 
+PyObject *
+wm_py_channel_fail(PyObject *self, bool of_mpi)
+{
+    MPI_Comm handle;
+    if (Py_TYPE(self) == wm_py_state->on_stream_type)
+        self = ((wm_on_stream_t *)self)->comm;
+    if (wm_py_mpi_is_comm(self, &handle)) // of none MPI has this one's called
+        wm_py_mpi_call_handler(
+            handle != MPI_COMM_NULL ? handle : MPI_COMM_WORLD, of_mpi);
+    return NULL;
+}
+
 wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking)

@@ -32,6 +32,12 @@ typedef struct {
 int
 wm_py_channel_get(PyObject *self, wm_channel_t *channel);
 
+// With an exception, which stays: the communicator's error handler hears of it
+// where it is one of MPI's (see wm_py_mpi_call_handler). Nothing is done for
+// an object that is no communicator. Always NULL.
+PyObject *
+wm_py_channel_fail(PyObject *self, bool of_mpi);
+
 wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking);

@@ -197,7 +197,8 @@ receive(PyObject *Py_UNUSED(module), PyObject *args)
     wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
     if (payload != NULL && wm_py_wait(payload->op, status) < 0)
         Py_CLEAR(payload);
-    return (PyObject *)payload;
+    return payload != NULL ? (PyObject *)payload
+                           : wm_py_channel_fail(target, false);
 }
 
 PyDoc_STRVAR(ireceive_doc,
@@ -217,7 +218,7 @@ ireceive(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, false);
     if (payload == NULL)
-        return NULL;
+        return wm_py_channel_fail(target, false);
     wm_op_retain(payload->op);
     PyObject *request = wm_py_request_new(payload->op, MPI_REQUEST_NULL,
                                           &none);

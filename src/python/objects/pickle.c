@@ -262,7 +262,7 @@ send(PyObject *Py_UNUSED(module), PyObject *args)
         || wm_py_channel_get(comm, &sending.channel) < 0
         || (PyList_GET_SIZE(list) > 0
             && check_rank(&sending.channel, dest, tag) < 0))
-        return NULL;
+        return wm_py_channel_fail(comm, false);
     sending.envelope = wm_py_channel_envelope(&sending.channel, dest, tag,
                                               blocking);
     sending.envelope.synchronous = *mode == 's';
@@ -275,7 +275,7 @@ send(PyObject *Py_UNUSED(module), PyObject *args)
         wm_py_channel_tell_receiver(&sending.channel, &sending.envelope);
     release_parts(&sending);
     wm_py_message_release(&sending.message);
-    return result;
+    return result != NULL ? result : wm_py_channel_fail(comm, false);
 }
 
 PyDoc_STRVAR(failure_doc,

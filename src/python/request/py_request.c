@@ -3,6 +3,7 @@
 
 #include "python/request/py_request.h"
 
+#include "comm/comm/comm.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "comm/watch/hang.h"
@@ -41,15 +42,28 @@ wm_py_waited(int code, wm_error_t *err)
     return code < 0 ? -1 : 0;
 }
 
+// The error handler is that of the communicator, unless this was freed.
+static void
+tell_handler(const wm_op_t *op)
+{
+    MPI_Comm user = op->comm != NULL ? op->comm->owner->user : MPI_COMM_NULL;
+    if (user != MPI_COMM_NULL)
+        wm_py_mpi_call_handler(user, false);
+}
+
 int
 wm_py_wait(wm_op_t *op, MPI_Status *status)
 {
     wm_error_t err;
     int code;
     if (status == NULL && atomic_load(&op->done)) // nothing to wait for
-        return wm_py_waited(wm_op_wait(op, NULL, &err), &err);
-    WM_PY_UNLOCKED(code = wm_py_wait_unlocked(op, status, &err));
-    return wm_py_waited(code, &err);
+        code = wm_op_wait(op, NULL, &err);
+    else
+        WM_PY_UNLOCKED(code = wm_py_wait_unlocked(op, status, &err));
+    if (wm_py_waited(code, &err) == 0)
+        return 0;
+    tell_handler(op);
+    return -1;
 }
 
 int
@@ -248,13 +262,14 @@ wm_py_end_requests(wm_ended_t *ended, int count)
         any |= ended[i].handle != MPI_REQUEST_NULL;
     if (any) {
         Py_BEGIN_ALLOW_THREADS;
+        bool before = wm_request_keep_errors(true); // they were raised
         for (int i = 0; i < count; ++i) {
             if (ended[i].handle == MPI_REQUEST_NULL)
                 continue;
-            // The operation's own error was raised, or is none.
             int result = MPI_Wait(&ended[i].handle, MPI_STATUS_IGNORE);
             (void)result;
         }
+        (void)wm_request_keep_errors(before);
         Py_END_ALLOW_THREADS;
     }
     for (int i = 0; i < count; ++i)

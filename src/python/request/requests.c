@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/request.h"
 #include "comm/watch/hang.h"
 #include "python/request/py_request.h"
 
@@ -58,12 +59,45 @@ forget_ended(PyObject *list)
     }
 }
 
+// Raises the first error of those of ours that MPI has waited for.
+static int
+raise_errors(PyObject *list)
+{
+    PyObject *kind = NULL, *value, *trace;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
+        PyObject *item = PyTuple_GET_ITEM(list, i);
+        wm_op_t *op = op_of(item);
+        if (op == NULL || !atomic_load(&op->done)
+            || ((wm_request_t *)item)->base.ob_mpi != MPI_REQUEST_NULL)
+            continue;
+        wm_op_retain(op);
+        int code = wm_py_wait(op, NULL);
+        wm_op_release(op);
+        if (code < 0 && kind == NULL)
+            PyErr_Fetch(&kind, &value, &trace);
+        PyErr_Clear();
+    }
+    if (kind == NULL)
+        return 0;
+    PyErr_Restore(kind, value, trace);
+    return -1;
+}
+
 // mpi4py's own, which lets go of those that it has waited for.
 static PyObject *
 call_stock(const char *name, PyObject *list, PyObject *other)
 {
+    bool before = wm_request_keep_errors(true);
     PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, list,
                                       other);
+    (void)wm_request_keep_errors(before);
+    if (result != NULL && raise_errors(list) < 0) {
+        PyObject *kind, *value, *trace;
+        PyErr_Fetch(&kind, &value, &trace);
+        forget_ended(list);
+        PyErr_Restore(kind, value, trace);
+        Py_CLEAR(result);
+    }
     if (result != NULL)
         forget_ended(list);
     return result;

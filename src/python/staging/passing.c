@@ -11,6 +11,7 @@
 #include "python/comm/native_call.h"
 #include "python/comm/py_repeated.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
@@ -164,8 +165,10 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
     PyObject *request = pass(self, ours, words, (size_t)given, names);
-    if (request == NULL)
+    if (request == NULL) {
+        wm_py_channel_fail(args[0], true); // another one's was asked
         wm_py_native_refused(args[0], true);
+    }
     Py_DECREF(result);
     return request;
 }
@@ -257,9 +260,9 @@ is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
 }
 
 static PyObject *
-call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
+serve(const passing_t *self, PyObject *const *args, size_t flags,
+      PyObject *names)
 {
-    const passing_t *self = (passing_t *)object;
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
     if (self->native == WM_CALL_UNKNOWN || given == 0
@@ -282,6 +285,16 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     PyObject *result = pass(self, ours, args, flags, names);
     if (result == NULL)
         wm_py_native_refused(args[0], false);
+    return result;
+}
+
+// The communicator's error handler hears of errors of which MPI did not tell.
+static PyObject *
+call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *result = serve((passing_t *)object, args, flags, names);
+    if (result == NULL && PyVectorcall_NARGS(flags) > 0)
+        wm_py_channel_fail(args[0], false);
     return result;
 }
 
