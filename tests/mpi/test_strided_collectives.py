@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Collectives of GPU memory with gaps: strided arrays, derived datatypes."""
+"""Collectives of memory with gaps: strided arrays, derived datatypes."""
 
 import numpy as np
 import pytest
@@ -359,6 +359,80 @@ def test_a_datatype_for_each_block(comm, sends, receives, begins):
     done = counted(lambda: do(comm, "Alltoallw", begins, *case.args))
     assert done == (1, 0)
     case.check()
+
+
+def persistently(comm, name, *args):
+    request = getattr(comm, name + "_init")(*args)
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+@pytest.mark.parametrize("form", ["at once", "begun", "persistent"])
+@pytest.mark.parametrize(
+    "name, layout", [call for call in CALLS if call[1] in ARRAYS]
+)
+def test_host_arrays(comm, name, layout, form):
+    """On all ranks, on all but one, and on one side alone."""
+    host, plain = ("host", layout), ("host", "plain")
+    device = "device", layout
+    last = comm.rank == comm.size - 1
+    for sends, receives in (
+        (host, host),
+        (device, device) if last else (host, host),
+        (host, plain) if last else (plain, host),
+    ):
+        case = Case(comm, name, sends, receives, 0)
+        before = wm.stats()["staged_bytes"]
+        if form == "persistent":
+            persistently(comm, name, *case.args)
+        else:
+            do(comm, name, form == "begun", *case.args)
+        case.check()
+        if sends[0] == receives[0] == "host":
+            assert wm.stats()["staged_bytes"] == before
+
+
+@pytest.mark.parametrize("form", ["at once", "begun", "persistent"])
+def test_host_arrays_of_neighbours(comm, form):
+    ring = comm.Create_cart([comm.size], [True])
+    sent, into = np.zeros((4, 3)), np.full((4, 2), FILL)
+    got = into[::-1, 0]
+    for name in ("Neighbor_alltoall", "Neighbor_allgather"):
+        to_all = name == "Neighbor_allgather"
+        sent[:, 1] = 10 * comm.rank + np.arange(4)
+        args = sent[: 2 if to_all else 4, 1], got
+        if form == "persistent":
+            persistently(ring, name, *args)
+        else:
+            do(ring, name, form == "begun", *args)
+        left, right = (10 * rank for rank in ring.inedges)
+        left += 0 if to_all else 2
+        np.testing.assert_array_equal(got, [left, left + 1, right, right + 1])
+        assert (into[:, 1] == FILL).all()
+    ring.Free()
+
+
+def test_host_arrays_in_place(comm):
+    values = np.full((5, 2), FILL)
+    values[:, 0] = comm.rank + np.arange(5)
+    want = comm.size * np.arange(5) + sum(range(comm.size))
+    comm.Allreduce(MPI.IN_PLACE, values[:, 0])
+    np.testing.assert_array_equal(values[:, 0], want)
+    comm.Iallreduce(MPI.IN_PLACE, values[::-1, 0], MPI.MAX).Wait()
+    np.testing.assert_array_equal(values[:, 0], want)
+    assert (values[:, 1] == FILL).all()
+
+
+def test_host_arrays_that_repeat_themselves(comm):
+    """Nobody can receive into one, and the others hear nothing of it."""
+    ones = np.broadcast_to(np.float64(2), (4,))
+    into = np.zeros(4)
+    comm.Allreduce(ones, into)
+    np.testing.assert_array_equal(into, np.full(4, 2.0 * comm.size))
+    comm.Allgather(ones[:1], all_ := np.zeros((comm.size, 2))[:, 0])
+    np.testing.assert_array_equal(all_, np.full(comm.size, 2.0))
 
 
 def transposed(comm, shape, places):

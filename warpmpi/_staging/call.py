@@ -14,7 +14,7 @@ from . import halves, notes, table
 from .layout import recounted
 from .neighbours import Pairs
 from .table import Buffer, Row
-from .twins import Twin, concerns_us, on_device, on_device_reduced
+from .twins import Twin, concerns_us, has_twin, on_device_reduced
 
 
 def rank_of(value: Any) -> Any:
@@ -46,8 +46,8 @@ class Call:
             value = self.argument(buffer.name)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
-            if on_device(value, buffer):
-                strided = family.collective
+            strided = family.collective
+            if has_twin(value, buffer, strided):
                 self.twins.append(
                     Twin(value, buffer, role, blocks, datatype, strided)
                 )
@@ -86,7 +86,8 @@ class Call:
 
     def fetch(self) -> None:
         """Copy what the call reads to the twins; notes what went wrong."""
-        _core._count_staged(self.family.collective)
+        if any(twin.on_device for twin in self.twins):
+            _core._count_staged(self.family.collective)
         self.error = None
         for twin in self.twins:
             try:
@@ -296,14 +297,17 @@ def staged_call(
     def paired_again(self: Any) -> Any:
         pairs = Pairs(self)
 
+        def check(_: Any, *args: Any, **kwargs: Any) -> None:
+            pairs.merge(row, *args, **kwargs)
+
         def again(
             request: _core.Prequest | None,
             on: MPI.Comm,
             *args: Any,
             **kwargs: Any,
         ) -> None:
-            if request is None:
-                pairs.merge(row, *args, **kwargs)
+            if request is None:  # refuses what is not understood
+                Call(family, check, row, pairs, args, kwargs).run()
             else:
                 begin_paired(request, on, pairs, args, kwargs)
 

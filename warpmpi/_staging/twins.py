@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Twins: what stands in page-locked host memory for an array on a GPU.
+"""Twins: what stands in host memory for an array on a GPU, or with gaps.
 
-What a call reads is copied to the twin first, what it may have written is
+That of a GPU's is page-locked, none has gaps. What a call reads is copied to the twin first, what it may have written is
 copied back when it has ended, and not a byte more.
 """
 
@@ -35,6 +35,17 @@ def on_device(value: Any, buffer: Buffer) -> bool:
     )
 
 
+def has_twin(value: Any, buffer: Buffer, collective: bool) -> bool:
+    """Tell whether MPI is given a twin: of GPU memory, or for a collective
+    of host memory with gaps as well.
+    """
+    if on_device(value, buffer):
+        return True
+    if not collective or origin_of(value, buffer.form) is not None:
+        return False
+    return _core._has_gaps(value)
+
+
 def concerns_us(value: Any, buffer: Buffer) -> bool:
     """Tell whether mpi4py must not have the buffer as it is."""
     if origin_of(value, buffer.form) is None:
@@ -60,7 +71,7 @@ def _has_gaps(item: Any) -> bool:
 
 
 class Twin:
-    """An array in GPU memory and what stands for it in host memory."""
+    """An array, of a GPU or with gaps, and what MPI is given for it."""
 
     def __init__(
         self,
@@ -108,6 +119,7 @@ class Twin:
             runs = [(0, self.host.nbytes, 1, 0)]
             self.role = "<" if role == "<" else "="
         self.runs: list[Run] = runs
+        self.on_device = _core.is_on_device(self.array)
 
     def copy(self, to_host: bool) -> None:
         _core._stage_copy(

@@ -40,7 +40,8 @@ describe(wm_array_t *array, char *base, const wm_run_t *run)
     array->strides[1] = 1;
 }
 
-// Of an array with gaps runs are of its bytes without.
+// Of an array with gaps runs are of its bytes without. A device of -1: of the
+// host's, at once.
 static int
 copy_run(const wm_buffer_t *buffer, char *twin, const wm_run_t *run,
          bool to_host, int device, CUstream stream, wm_error_t *err)
@@ -72,9 +73,17 @@ enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
         code = copy_run(buffer, twin, &runs[i], to_host, device, stream, err);
         nbytes += runs[i].rows * runs[i].length;
     }
-    if (code == 0)
+    if (code == 0 && device >= 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
     return code;
+}
+
+// Of host memory, whose producer has settled.
+static int
+copy_on_host(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
+             size_t count, bool to_host, wm_error_t *err)
+{
+    return enqueue(buffer, twin, runs, count, to_host, -1, NULL, err);
 }
 
 static int
@@ -97,6 +106,10 @@ wm_staged_copy(wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
 {
     wm_access_t access;
     int code = settle(buffer, &buffer->producer, !to_host, err);
+    if (!wm_buffer_on_device(buffer))
+        return code < 0
+                   ? code
+                   : copy_on_host(buffer, twin, runs, count, to_host, err);
     wm_access_begin(&access, &buffer->producer, !to_host, device_of(buffer));
     if (code == 0)
         code = wm_access_open(&access, err);
@@ -124,6 +137,11 @@ begin_copy(call_t *call, wm_error_t *err)
 {
     const wm_staged_t *staged = call->staged;
     wm_access_t *access = &call->access;
+    if (!wm_buffer_on_device(&call->buffer)) {
+        access->idle = true;
+        return copy_on_host(&call->buffer, staged->twin, staged->runs,
+                            staged->count, false, err);
+    }
     int code = wm_access_open(access, err);
     access->idle = false;
     return code < 0 ? code
@@ -234,7 +252,7 @@ wm_staged_begin(wm_buffer_t *buffer, wm_staged_t *staged, MPI_Request request,
         wm_op_fail(&call->op, err); // told with its end
         staged->count = 0;
     }
-    if (staged->count > 0)
+    if (staged->count > 0 && wm_buffer_on_device(buffer))
         wm_access_take_note(&call->access);
     wm_engine_add(&call->op);
     wm_engine_notify();

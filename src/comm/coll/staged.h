@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls of MPI's own on GPU memory, which are given a twin in page-locked host
-// memory instead: what goes over between the two, and an operation that ends
-// when such a call has ended and its twin was copied back. Engine lock not
-// held; the GIL is released by the caller.
+// Calls of MPI's own on GPU memory, or on host memory with gaps, which are
+// given a twin in host memory without gaps instead (page-locked, of a GPU's):
+// what goes over between the two, and an operation that ends when such a call
+// has ended and its twin was copied back. Engine lock not held; the GIL is
+// released by the caller.
 #ifndef WM_COMM_COLL_STAGED_H
 #define WM_COMM_COLL_STAGED_H
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives that take GPU arrays: a mixin below CommMethods.
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "comm/coll/coll.h"
 #include "comm/message/element.h"
+#include "comm/message/p2p.h"
+#include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "python/comm/reduced.h"
 #include "python/message/channel.h"
@@ -146,7 +149,7 @@ parse_elements(const wm_channel_t *channel, PyObject *object, bool writable,
 {
     if (wm_py_argument_no_none(object, argument, 0) < 0
         || wm_py_message_parse_gaps(object, writable, argument,
-                                    WM_GAPS_OF_ARRAYS, message)
+                                    WM_GAPS_OF_ANY_ARRAYS, message)
                < 0) {
         tell_others(channel);
         return -1;
@@ -164,6 +167,69 @@ parse_elements(const wm_channel_t *channel, PyObject *object, bool writable,
     wm_py_message_release(message);
     refuse(channel);
     return -1;
+}
+
+// Fills *flat with what MPI is given for a buffer: the buffer, or, of a host
+// array with gaps, memory without, from malloc, with what the array holds
+// where it is read.
+static int
+flatten(const wm_buffer_t *buffer, bool reads, wm_buffer_t *flat,
+        wm_error_t *err)
+{
+    const wm_pattern_t *pattern = buffer->pattern;
+    wm_envelope_t nowhere = {.stream_device = -1};
+    wm_producer_t producer = buffer->producer;
+    *flat = *buffer;
+    if (pattern == NULL || wm_buffer_on_device(buffer) || buffer->nbytes == 0)
+        return 0;
+    flat->pattern = NULL;
+    flat->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    flat->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE};
+    flat->data = malloc(buffer->nbytes);
+    if (flat->data == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = wm_settle_producer(buffer, &producer, &nowhere, !reads, err);
+    return code == 0 && reads ? wm_pattern_copy_part(
+               pattern, 0, flat->data, buffer->nbytes, true, -1, NULL, err)
+                              : code;
+}
+
+// Lets go of it, and brings back what was received.
+static int
+unflatten(const wm_buffer_t *buffer, const wm_buffer_t *flat, bool received,
+          wm_error_t *err)
+{
+    if (flat->data == buffer->data)
+        return 0;
+    int code = received
+                   ? wm_pattern_copy_part(buffer->pattern, 0, flat->data,
+                                          buffer->nbytes, false, -1, NULL, err)
+                   : 0;
+    free(flat->data);
+    return code;
+}
+
+// `sent` NULL: in place. Engine lock and GIL not held.
+static int
+reduce_on_all(wm_comm_t *comm, const wm_message_t *sent,
+              const wm_message_t *received, MPI_Op op, wm_error_t *err)
+{
+    wm_buffer_t send = {0}, receive;
+    wm_error_t wrong;
+    int code = flatten(&received->buffer, sent == NULL, &receive, err);
+    if (code == 0 && sent != NULL)
+        code = flatten(&sent->buffer, true, &send, err);
+    if (code < 0)
+        wm_coll_refuse(comm); // the others may be in it already
+    else
+        code = wm_coll_allreduce(comm, sent != NULL ? &send : NULL, &receive,
+                                 received->type, received->size, op, err);
+    if (sent != NULL && send.data != NULL)
+        (void)!unflatten(&sent->buffer, &send, false, &wrong);
+    int stored = unflatten(&received->buffer, &receive, code == 0, &wrong);
+    if (code == 0 && stored < 0)
+        *err = wrong;
+    return code < 0 ? code : stored;
 }
 
 PyDoc_STRVAR(
@@ -208,10 +274,9 @@ collectives_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         code = check_reduction(in_place ? NULL : &sent, &received, values[1]);
     if (code == 0) {
         enter("Allreduce", &received);
-        WM_PY_UNLOCKED(code = wm_coll_allreduce(
-                           channel.comm, in_place ? NULL : &sent.buffer,
-                           &received.buffer, received.type, received.size, op,
-                           &err));
+        WM_PY_UNLOCKED(code = reduce_on_all(channel.comm,
+                                            in_place ? NULL : &sent, &received,
+                                            op, &err));
         if (code < 0)
             wm_py_raise(&err);
     }

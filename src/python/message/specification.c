@@ -476,7 +476,8 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
                               &room.length);
     if (code == 0 && parts.count != NULL && wm_py_mpi_is_address(parts.array))
         room = room_of_address(&message->buffer);
-    bool flat = taken != WM_GAPS_ALL && !wm_buffer_on_device(&message->buffer);
+    bool flat = taken != WM_GAPS_ALL && taken != WM_GAPS_OF_ANY_ARRAYS
+                && !wm_buffer_on_device(&message->buffer);
     int gaps = code < 0 ? -1
                         : look_at_strides(owner, flat || taken == WM_GAPS_NONE,
                                           argument, &strided);

@@ -37,8 +37,9 @@ wm_py_message_parse(PyObject *object, bool writable, const char *argument,
 // datatype.
 typedef enum {
     WM_GAPS_ALL,
-    WM_GAPS_OF_GPUS,   // of arrays and datatypes in GPU memory
-    WM_GAPS_OF_ARRAYS, // of arrays alone, in GPU memory
+    WM_GAPS_OF_GPUS,       // of arrays and datatypes in GPU memory
+    WM_GAPS_OF_ANY_ARRAYS, // of arrays alone, in any memory
+    WM_GAPS_OF_ARRAYS,     // of arrays alone, in GPU memory
     WM_GAPS_NONE,
 } wm_with_gaps_t;
 

@@ -25,11 +25,12 @@ each_of(const wm_array_t *array)
 PyDoc_STRVAR(
     stage_doc,
     "_stage(array, writable, name, strided, spoilt=False, /)\n--\n\n"
-    "The twin of an array in GPU memory: a new flat array in page-locked\n"
-    "host memory, of its element type, or of bytes where MPI has no such.\n\n"
+    "The twin of an array: a new flat array in host memory, page-locked for\n"
+    "that of a GPU, of its element type, or of bytes where MPI has no "
+    "such.\n\n"
     "writable: whether the array is to be written. strided: whether it need\n"
-    "not be contiguous, in GPU memory: the twin then has its elements one\n"
-    "after the other. spoilt: not page-locked, filled with bytes of 255.\n"
+    "not be contiguous: the twin then has its elements one after the other.\n"
+    "spoilt: not page-locked, filled with bytes of 255.\n"
     "Raises what a message of the array would, naming `name`, and\n"
     "wm.OutOfMemoryError.");
 
@@ -39,8 +40,7 @@ is_taken(const wm_view_t *view, bool writable, bool strided)
     wm_strided_t gaps;
     return wm_array_is_contiguous(&view->array)
            || wm_array_is_f_contiguous(&view->array)
-           || (strided && wm_memory_on_device(&view->memory)
-               && wm_strided_from_array(&gaps, &view->array)
+           || (strided && wm_strided_from_array(&gaps, &view->array)
                && !(writable && wm_strided_repeats(&gaps)));
 }
 
@@ -67,8 +67,9 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
                               : "give a contiguous copy (.copy())");
         code = -1;
     }
+    bool pinned = !spoilt && wm_memory_on_device(&view.memory);
     if (code == 0)
-        code = wm_py_array_new_nogil(-1, !spoilt, dtype, 1, &count, &twin);
+        code = wm_py_array_new_nogil(-1, pinned, dtype, 1, &count, &twin);
     wm_py_view_release(&view);
     if (code < 0)
         return NULL;
@@ -120,7 +121,7 @@ look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
         PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
         return -1;
     }
-    if (wm_py_message_parse_gaps(object, writable, name, WM_GAPS_OF_ARRAYS,
+    if (wm_py_message_parse_gaps(object, writable, name, WM_GAPS_OF_ANY_ARRAYS,
                                  message)
         < 0)
         return -1;
@@ -248,16 +249,30 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+typedef struct {
+    bool copied; // the array exports a copy of its memory
+    bool gaps;   // it is in host memory, not all of which from the first to
+                 // the last byte is its own
+} odd_t;
+
+static bool
+has_gaps(const wm_view_t *view)
+{
+    return !wm_memory_on_device(&view->memory)
+           && wm_array_count(&view->array) > 0
+           && !wm_array_is_contiguous(&view->array)
+           && !wm_array_is_f_contiguous(&view->array);
+}
+
 // How many of MPI's elements one of an array is that mpi4py is given, and how
 // many the array has of its own. -1, with an exception, where it is not to be
-// understood; 1 and 0 of most. *copied: the array exports a copy of its
-// memory.
+// understood; 1 and 0 of most. *odd: what else there is to know of it.
 static int64_t
-inner_of(PyObject *value, const char *name, int64_t *count, bool *copied)
+inner_of(PyObject *value, const char *name, int64_t *count, odd_t *odd)
 {
     wm_view_t view;
     *count = 0;
-    *copied = false;
+    *odd = (odd_t){false, false};
     if (value == Py_None || wm_py_mpi_is_in_place(value))
         return 1;
     PyObject *array = Py_NewRef(wm_py_message_array(value));
@@ -266,7 +281,8 @@ inner_of(PyObject *value, const char *name, int64_t *count, bool *copied)
         each = wm_py_view_inner(array, &view.array) * each_of(&view.array);
         if (each > 1)
             *count = wm_array_count(&view.array) * each_of(&view.array) / each;
-        *copied = wm_py_view_is_copy(&view);
+        odd->copied = wm_py_view_is_copy(&view);
+        odd->gaps = has_gaps(&view);
         wm_py_view_release(&view);
     }
     else if (wm_py_view_is_peculiar(array))
@@ -291,23 +307,38 @@ refuse_copies(PyObject *value, const char *name)
     return code;
 }
 
+PyDoc_STRVAR(has_gaps_doc,
+             "_has_gaps(value, /)\n--\n\n"
+             "Whether a buffer is an array in host memory with gaps, which\n"
+             "mpi4py refuses.");
+
+static PyObject *
+has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    int64_t count;
+    odd_t odd;
+    (void)inner_of(value, "buffer", &count, &odd);
+    PyErr_Clear(); // which is told later
+    return PyBool_FromLong(odd.gaps);
+}
+
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
     "Whether MPI must not be given a buffer without a look at it: that\n"
-    "is, memory of a GPU, an array of Warp, one with a mask, one that "
-    "exports\n"
-    "a copy of its memory, or elements that mpi4py would count in bytes.");
+    "is, memory of a GPU, an array of Warp, one with a mask, one with gaps,\n"
+    "one that exports a copy of its memory, or elements that mpi4py would\n"
+    "count in bytes.");
 
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
     int64_t count;
-    bool copied;
+    odd_t odd;
     return PyBool_FromLong(wm_py_view_is_peculiar(wm_py_message_array(value))
                            || wm_py_message_on_device(value)
-                           || inner_of(value, "buffer", &count, &copied) > 1
-                           || copied);
+                           || inner_of(value, "buffer", &count, &odd) > 1
+                           || odd.copied || odd.gaps);
 }
 
 PyDoc_STRVAR(is_address_doc,
@@ -336,11 +367,11 @@ inner(PyObject *Py_UNUSED(module), PyObject *args)
     const char *name;
     int writable;
     int64_t count;
-    bool copied;
+    odd_t odd;
     if (!PyArg_ParseTuple(args, "Osp:_inner", &value, &name, &writable))
         return NULL;
-    int64_t each = inner_of(value, name, &count, &copied);
-    if (copied && writable && refuse_copies(value, name) < 0)
+    int64_t each = inner_of(value, name, &count, &odd);
+    if (odd.copied && writable && refuse_copies(value, name) < 0)
         return NULL;
     return each < 0 ? NULL
                     : Py_BuildValue("LL", (long long)each, (long long)count);
@@ -363,6 +394,7 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
     {"_staged", staged, METH_VARARGS, staged_doc},
     {"_concerns_us", concerns, METH_O, concerns_doc},
+    {"_has_gaps", has_gaps_of, METH_O, has_gaps_doc},
     {"_is_address", is_address, METH_O, is_address_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},

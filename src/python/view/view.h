@@ -61,8 +61,8 @@ wm_py_view_inner(PyObject *object, const wm_array_t *array);
 bool
 wm_py_view_is_peculiar(PyObject *object);
 
-// Whether it is an array of NumPy's own, in memory that NumPy allocated, of
-// elements that MPI knows: nobody need look at it before MPI does. computes:
+// Whether it is an array of NumPy's own, without gaps in memory that NumPy
+// allocated, of elements that MPI knows: nobody need look at it before MPI does. computes:
 // with them, which not every MPI can with float16.
 bool
 wm_py_view_is_plain(PyObject *object, bool computes);

@@ -165,6 +165,8 @@ wm_py_view_is_plain(PyObject *object, bool computes)
     PyArrayObject *array = (PyArrayObject *)object;
     wm_dtype_t dtype;
     return Py_TYPE(object) == array_type() && has_our_abi && is_malloced(array)
+           && (PyArray_FLAGS(array)
+               & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS))
            && dtype_of_number(PyArray_TYPE(array), &dtype)
            && !(computes && dtype == WM_FLOAT16);
 }
