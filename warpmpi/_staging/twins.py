@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Twins: what stands in host memory for an array on a GPU, or with gaps.
 
-That of a GPU's is page-locked, none has gaps. What a call reads is copied to the twin first, what it may have written is
-copied back when it has ended, and not a byte more.
+The twin of GPU memory is page-locked; no twin has gaps. A call's twins get
+what the call reads first, and what it may have written is copied back when it
+has ended, and not a byte more.
 """
 
 from __future__ import annotations

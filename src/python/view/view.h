@@ -62,8 +62,8 @@ bool
 wm_py_view_is_peculiar(PyObject *object);
 
 // Whether it is an array of NumPy's own, without gaps in memory that NumPy
-// allocated, of elements that MPI knows: nobody need look at it before MPI does. computes:
-// with them, which not every MPI can with float16.
+// allocated, of elements that MPI knows: nobody need look at it before MPI
+// does. computes: with them, which not every MPI can with float16.
 bool
 wm_py_view_is_plain(PyObject *object, bool computes);
 
