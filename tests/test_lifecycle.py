@@ -386,6 +386,98 @@ def test_children_forked_while_others_are_at_it(tmp_path):
     assert run(tmp_path, program, number=2) == "0\n" * 20
 
 
+# Both right ways of the guide, and what imports the main module without.
+BEGINNINGS = {
+    "guarded": """
+        if __name__ == "__main__":
+            from mpi4py import MPI
+            import warpmpi as wm
+            wm.install()
+    """,
+    "not initialized": """
+        import mpi4py
+        mpi4py.rc.initialize = __name__ == "__main__"
+        from mpi4py import MPI
+        import warpmpi as wm
+        if __name__ == "__main__":
+            wm.install()
+        assert MPI.Is_initialized() == (__name__ == "__main__")
+    """,
+    "installed": """
+        import warpmpi as wm
+        from mpi4py import MPI
+        wm.install()
+    """,
+    "wrapped": """
+        import warpmpi as wm
+        from mpi4py import MPI
+        comm = wm.Comm(MPI.COMM_WORLD)
+    """,
+}
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_multiprocessing_of_one_rank(tmp_path, beginning, method):
+    """A worker never waits in MPI for ranks that start none."""
+    program = """
+        import multiprocessing, sys
+
+        def double(number):
+            return 2 * number
+
+        if __name__ == "__main__":
+            if MPI.COMM_WORLD.rank == 0:
+                context = multiprocessing.get_context(sys.argv[1])
+                worker = context.Process(target=double, args=(1,))
+                worker.start()
+                worker.join()
+                print("status", worker.exitcode)
+            MPI.COMM_WORLD.Barrier()
+    """
+    script = tmp_path / "script.py"
+    text = BEGINNINGS[beginning], program
+    script.write_text("".join(map(textwrap.dedent, text)))
+    printed = ranks.run(script, method, ranks=2)
+    status = 1 if beginning in ("installed", "wrapped") else 0
+    assert f"status {status}" in printed
+
+
+def test_a_worker_is_told_what_is_wrong(tmp_path):
+    (tmp_path / "worker.py").write_text(
+        "import warpmpi as wm\n"
+        "from mpi4py import MPI\n"
+        "def use(queue):\n"
+        "    array = wm.ones(3, device='cpu')\n"
+        "    queue.put(float(array.numpy().sum()))\n"
+        "    for call in wm.install, lambda: wm.Comm(MPI.COMM_SELF):\n"
+        "        try:\n"
+        "            call()\n"
+        "        except RuntimeError as error:\n"
+        "            queue.put(str(error))\n"
+    )
+    printed = run(
+        tmp_path,
+        """
+        import multiprocessing
+        if __name__ == "__main__":
+            import worker
+            context = multiprocessing.get_context("spawn")
+            queue = context.SimpleQueue()
+            process = context.Process(target=worker.use, args=(queue,))
+            process.start()
+            for _ in range(3):
+                print(queue.get())
+            process.join()
+        """,
+    )
+    total, *told = printed.splitlines()
+    assert total == "3.0"
+    assert told[0].startswith("wm.install(): this process is a child of multi")
+    assert told[1].startswith("wm.Comm: this process is a child of multi")
+    assert all('if __name__ == "__main__":' in text for text in told)
+
+
 def test_a_pool_of_forked_processes(tmp_path):
     printed = run(
         tmp_path,

@@ -15,6 +15,9 @@ def _is_begun() -> bool:
 # Nothing is imported to begin a program, which may want to set mpi4py.rc
 # first: __main__.py imports the package once more, whole.
 if not _is_begun():
+    from warpmpi import _workers
+
+    _workers.keep_mpi_out()  # of what the core imports
     try:
         import warpmpi._core  # "from … import" would hide what is missing
     except ModuleNotFoundError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _checking, _core, _staging
+from . import _checking, _core, _staging, _workers
 from ._buffered import BufferedSends
 from ._objects import ObjectCollectives, ObjectMessages
 
@@ -159,6 +159,7 @@ class _Communicator(
     def __new__(cls, comm: MPI.Comm | None = None) -> Self:
         """Wrap the handle of another communicator, or make a null one."""
         if comm is not None:
+            _workers.refuse(f"wm.{cls.__name__}")
             _core._check_running()
         return super().__new__(cls, comm)  # type: ignore[call-arg]
 

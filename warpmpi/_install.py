@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _buffered, _core, _objects, _staging
+from . import _buffered, _core, _objects, _staging, _workers
 from ._comm import (
     _OWNERS,
     MAKERS,
@@ -136,10 +136,12 @@ def install() -> None:
     another library initializes MPI a second call does. Any other second call
     does nothing.
 
-    Raises RuntimeError where MPI is finalized or ranks run different versions
+    Raises RuntimeError in a child of multiprocessing, and where MPI is
+    finalized or ranks run different versions
     of this package, which ``MPI.Init`` raises if MPI did not run yet.
     """
     global _installed
+    _workers.refuse("wm.install()")
     if _installed:
         if MPI.Is_initialized() and not MPI.Is_finalized():
             _attach()
