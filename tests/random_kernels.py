@@ -137,9 +137,6 @@ class Call:
                 if not op.startswith("a user's")
             ]
             self.op = draw.choice(ops)
-            half = "float16" in self.element.name
-            if form != "blocking" and not half and draw.random() < 0.1:
-                self.op = draw.choice(["REPLACE", "NO_OP"])
         self.root = draw.randrange(self.size)
         fixed = self.name[-1] == "v" or self.name in blocks.NAMES
         self.in_place = not fixed and draw.random() < 0.35
@@ -188,15 +185,14 @@ class Call:
 
     def cells(self, rank, elements):
         """What a rank has."""
-        op = None if self.op in ("REPLACE", "NO_OP") else self.op
         key = (*self.key, rank)
-        return self.runner.contents.of(key, self.element.name, op, elements)
+        return self.runner.contents.of(
+            key, self.element.name, self.op, elements
+        )
 
     def fold(self, parts):
-        if not parts or self.op == "REPLACE":
-            return parts[-1] if parts else None
-        if self.op == "NO_OP":
-            return parts[0]
+        if not parts:
+            return None
         made = values.fold(self.element.name, self.op, parts)
         return np.ascontiguousarray(made).view(np.uint8)
 

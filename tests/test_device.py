@@ -507,8 +507,18 @@ def test_broken_protocol_is_told():
         def __cuda_stream__(self):
             raise KeyError("mine")
 
+    class Other:
+        def __init__(self, version):
+            self.version = version
+
+        def __cuda_stream__(self):
+            return (self.version, 0)
+
     with pytest.raises(TypeError, match="version, handle"):
         wm.Stream(cuda_stream=Broken())
+    for version in 7, -1, "0":
+        with pytest.raises(ValueError, match=f"version {version!r} of"):
+            wm.Stream(cuda_stream=Other(version))
     with pytest.raises(KeyError, match="mine"):
         wm.Stream(cuda_stream=Raising())
 

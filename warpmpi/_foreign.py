@@ -64,6 +64,11 @@ def _handle(stream: Any) -> int | None:
         pair = protocol() if callable(protocol) else protocol
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError("__cuda_stream__ did not return (version, handle)")
+        if pair[0] != 0:
+            raise ValueError(
+                f"__cuda_stream__ returned version {pair[0]!r} of its "
+                "protocol, of which version 0 alone is known"
+            )
         handle = _number(pair[1])
         if handle is None:
             raise TypeError("__cuda_stream__ returned no integer handle")

@@ -113,7 +113,9 @@ def class_of_refusal(
     try:
         MPI.buffer.frombuffer(array, not writable)
     except Exception as refusal:
-        if type(refusal).__module__ == "builtins":  # not a library's
+        builtin = type(refusal).__module__ == "builtins"  # not a library's
+        # A number in a typestring that C cannot hold is no overflow here.
+        if builtin and not isinstance(refusal, OverflowError):
             kind = type(refusal)
     if kind is None and isinstance(error, TypeError):
         kind = _refusal_of_elements(array)

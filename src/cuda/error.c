@@ -21,6 +21,24 @@ wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
     return code;
 }
 
+void
+wm_error_cut(const char *text, size_t room, char *cut)
+{
+    static const char more[] = " ...";
+    size_t length = strlen(text);
+    if (length >= room) {
+        length = room - sizeof more;
+        size_t word = length;
+        while (word > 0 && text[word] != ' ')
+            --word;
+        length = word > 0 ? word : length;
+        memcpy(cut + length, more, sizeof more);
+    }
+    else
+        cut[length] = '\0';
+    memcpy(cut, text, length);
+}
+
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
 {

@@ -7,6 +7,7 @@
 #define WM_CUDA_ERROR_H
 
 #include <stdarg.h>
+#include <stddef.h>
 
 #define WM_MUST_CHECK __attribute__((warn_unused_result))
 
@@ -41,5 +42,10 @@ wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+// Copies a text into `room` bytes, its end included. A text that does not fit
+// is cut behind a whole word, and ends in " ...".
+void
+wm_error_cut(const char *text, size_t room, char *cut);
 
 #endif

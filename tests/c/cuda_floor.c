@@ -599,6 +599,27 @@ pending_events_go_back_to_their_pool(void)
     return 0;
 }
 
+static int
+a_text_is_cut_behind_a_word(void)
+{
+    static const struct {
+        const char *text, *cut;
+    } rows[] = {
+        {"", ""},
+        {"all of it", "all of it"},
+        {"a first word 0x1234567", "a first word ..."},
+        {"one-word-that-is-far-too-long", "one-word-tha ..."},
+        {"seventeen are one", "seventeen ..."},
+    };
+    char cut[17];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        memset(cut, '?', sizeof(cut));
+        wm_error_cut(rows[i].text, sizeof(cut), cut);
+        CHECK(strcmp(cut, rows[i].cut) == 0);
+    }
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(void);
@@ -629,6 +650,7 @@ static const struct {
     CASE(an_unknown_device_is_a_value_error),
     CASE(a_forked_child_is_refused),
     CASE(pending_events_go_back_to_their_pool),
+    CASE(a_text_is_cut_behind_a_word),
 };
 
 int

@@ -53,6 +53,26 @@ def test_an_op_that_mpi_does_not_have(comm, kind, name):
     comm.Barrier()
 
 
+REDUCTIONS = (
+    *("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block"),
+    *("Reduce_scatter", "Iallreduce", "Ireduce", "Ireduce_scatter_block"),
+)
+
+
+@pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
+@pytest.mark.parametrize("op", [MPI.REPLACE, MPI.NO_OP])
+def test_ops_of_windows_are_none_of_collectives(comm, kind, op):
+    for name in REDUCTIONS:
+        count = 3 * comm.size if "scatter" in name else 3
+        array, into = (kinds.make(kind, np.ones(n)) for n in (count, 3))
+        is_told(
+            lambda: getattr(comm, name)(array, into, op=op),  # noqa: B023
+            MPI.ERR_OP,
+            f"{name}: op: MPI does not compute this",
+        )
+    comm.Barrier()
+
+
 def test_a_datatype_that_is_not_committed(comm):
     column = MPI.DOUBLE.Create_vector(2, 1, 2)
     matrix = np.zeros(4)

@@ -544,8 +544,9 @@ def test_what_is_wrong_with_a_datatype_is_told(comm, kind):
                 call(wrong, comm.rank)
     for freed in vector, far, before, column:
         freed.Free()
-    with pytest.raises(ValueError, match="DATATYPE_NULL"):
+    with pytest.raises(MPI.Exception, match="DATATYPE_NULL") as told:
         comm.Send([array, 1, vector], comm.rank)
+    assert told.value.Get_error_class() == MPI.ERR_TYPE
     request = comm.Isend([array, MPI.INT], comm.rank)
     comm.Recv(np.zeros(16, "i"), comm.rank)
     request.Wait()

@@ -85,7 +85,7 @@ def test_bad_tag(comm, tag):
         ([np.zeros(3), 1, 9, MPI.DOUBLE], ValueError, "displacement"),
         ([np.zeros(3), 1, 1, 1, 1], ValueError, "items"),
         ([np.zeros(3), 1, "no such type"], KeyError, "buf: MPI has no"),
-        ([np.zeros(3), MPI.DATATYPE_NULL], ValueError, "DATATYPE_NULL"),
+        ([np.zeros(3), MPI.DATATYPE_NULL], MPI.Exception, "DATATYPE_NULL"),
     ],
 )
 def test_bad_buffers(comm, buffer, error, text):
@@ -249,6 +249,7 @@ class Packed:
         Shown(shape=(1 << 62, 1 << 62)),
         Shown(typestr="f8"),
         Shown(typestr=">f8"),
+        Shown(typestr="<f" + 21 * "9"),
         Shown(data=None),
         Shown(data=(4096,)),
         Shown(data=(4096, True)),

@@ -646,6 +646,33 @@ def test_failed_sends_give_their_slots_back(comm, plain):
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+def test_the_receiver_hears_why_in_whole_words(comm, plain):
+    array = kinds.make("strided", np.ones(LARGE, np.uint8))
+    told = []
+    for n in range(1, 25):
+        text = None
+        plain.Barrier()
+        try:
+            if comm.rank == 0:
+                arm(n)
+                comm.Send(array, 1)
+            else:
+                comm.Recv(array, 0)
+        except wm.CudaError as error:
+            text = str(error)
+        arm(0)
+        told += [plain.allgather(text)]
+    told = [words for words in told if None not in words]
+    assert told
+    for why, heard in told:
+        given = heard.partition("the sender, rank 0, failed: ")[2]
+        begins, cut, after = given.partition(" ...")
+        assert after == "" and len(given) < 184
+        assert why.startswith(begins + " ") if cut else why == given, told
+        assert len(why) > 159 or not cut, told
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
 @pytest.mark.parametrize("kind", ["device", "strided"])
 def test_a_stream_is_given_nothing_that_may_yet_fail(comm, plain, kind):
     """The sender fails when its header is on its way already."""

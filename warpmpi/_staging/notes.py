@@ -10,8 +10,8 @@ from mpi4py import MPI
 _TEXTS = {
     MPI.ERR_OP: (
         "op: MPI does not compute this with elements of this type; use an op "
-        "that it has for them (MPI.SUM of numbers, MPI.LAND of bool), or "
-        "convert the elements"
+        "that it has for them (MPI.SUM of numbers, MPI.LAND of bool; "
+        "MPI.REPLACE and MPI.NO_OP are for windows), or convert the elements"
     ),
     MPI.ERR_TYPE: (
         "a datatype is MPI.DATATYPE_NULL, was freed, or Commit() was not "

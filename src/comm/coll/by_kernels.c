@@ -101,8 +101,7 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     size_t parts = others + (kind != WM_CALL_BCAST); // whose root has none
     if ((kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
          && kind != WM_CALL_BCAST)
-        || others < (laid->shape->rooted ? 2 : 1)
-        || wm_by_kernels_keeps_one(laid))
+        || others < (laid->shape->rooted ? 2 : 1))
         return 0;
     size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
@@ -174,41 +173,10 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
         takes->count = 0;
 }
 
-// Of a reduction that takes only the last block, or the first, whoever has
-// none that is taken gives nothing, as what nobody takes stays in its slot.
-static void
-give_one(const wm_laid_t *laid, wm_boxes_side_t *gives)
-{
-    uint32_t rank = (uint32_t)laid->comm->rank;
-    uint32_t last = (uint32_t)laid->comm->size - 1;
-    bool replaces = laid->op == WM_REDUCE_REPLACE;
-    if (replaces && laid->shape->scans)
-        gives->count = gives->count > 0; // itself, or the next one
-    else if (rank != (replaces ? last : 0))
-        gives->count = 0;
-}
-
 bool
-wm_by_kernels_keeps_one(const wm_laid_t *laid)
+wm_by_kernels_reduces(const wm_laid_t *laid, const wm_boxes_side_t *takes)
 {
-    return laid->op == WM_REDUCE_REPLACE || laid->op == WM_REDUCE_NO_OP;
-}
-
-bool
-wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *gives,
-                      wm_boxes_side_t *takes)
-{
-    bool one = wm_by_kernels_keeps_one(laid);
-    if (!laid->shape->reduces)
-        return false;
-    if (one)
-        give_one(laid, gives);
-    if (!one && takes->count > 1)
-        return true;
-    if (laid->op == WM_REDUCE_REPLACE && takes->count > 0)
-        takes->first += takes->count - 1;
-    takes->count = takes->count > 0;
-    return false;
+    return laid->shape->reduces && takes->count > 1;
 }
 
 static wm_boxes_side_t
@@ -267,7 +235,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_by_kernels_ranks(laid, &params.gives, &params.takes);
-    params.reduces = wm_by_kernels_reduces(laid, &params.gives, &params.takes);
+    params.reduces = wm_by_kernels_reduces(laid, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;

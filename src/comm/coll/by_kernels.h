@@ -79,15 +79,9 @@ void
 wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
                     wm_boxes_side_t *takes);
 
-// Whether of what is reduced only one rank's block matters.
+// Returns whether what is taken is reduced: of one block nothing is.
 bool
-wm_by_kernels_keeps_one(const wm_laid_t *laid);
-
-// Whether what is taken is reduced; where only one rank's block matters, that
-// alone is given and taken.
-bool
-wm_by_kernels_reduces(const wm_laid_t *laid, wm_boxes_side_t *gives,
-                      wm_boxes_side_t *takes);
+wm_by_kernels_reduces(const wm_laid_t *laid, const wm_boxes_side_t *takes);
 
 // Gives it to the stream. Not a barrier.
 WM_MUST_CHECK int

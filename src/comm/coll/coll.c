@@ -363,8 +363,9 @@ explain(int code, MPI_Datatype type, wm_error_t *err)
     if (class == MPI_ERR_OP)
         wm_error_set(err, WM_ERR_MPI, err->detail,
                      "Allreduce: op: MPI does not compute this with elements "
-                     "of this type (%s); use an op that it has for them, or "
-                     "convert the elements",
+                     "of this type (%s); use an op that it has for them "
+                     "(MPI.REPLACE and MPI.NO_OP are for windows), or convert "
+                     "the elements",
                      wm_half_name(wm_half_number(type)));
     return code;
 }

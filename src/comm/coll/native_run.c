@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/native_run.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "comm/coll/agree.h"
@@ -130,7 +129,7 @@ tell(wm_native_run_t *run)
         mine->unmapped = run->unmapped;
         mine->code = run->why.code;
         mine->detail = run->why.detail;
-        snprintf(mine->text, sizeof mine->text, "%s", run->why.text);
+        wm_error_cut(run->why.text, sizeof mine->text, mine->text);
         mine->failed = (uint8_t)step_of(run);
     }
     wm_gates_reach(gates, step_of(run));
@@ -264,7 +263,7 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(
             err, known ? said->code : WM_ERR_STATE, said->detail,
-            "%s failed in this collective: %.150s",
+            "%s failed in this collective: %.159s",
             wm_comm_name(native->comm, failed).text, said->text);
     if (err != NULL)
         *err = run->why;

@@ -63,7 +63,7 @@ whole(const run_t *run, wm_error_t *err)
     const wm_laid_t *laid = run->laid;
     wm_boxes_side_t gives = {.count = 0}, takes = gives;
     wm_by_kernels_ranks(laid, &gives, &takes);
-    bool reduces = wm_by_kernels_reduces(laid, &gives, &takes);
+    bool reduces = wm_by_kernels_reduces(laid, &takes);
     wm_pipes_params_t params = begin(run, laid->source, laid->target);
     fill(params.gives, &gives, laid->out, laid->shape->scatters);
     fill(params.takes, &takes, laid->into, laid->shape->gathers);
@@ -153,11 +153,10 @@ wm_piped_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
 {
     run_t run = {exchange, laid, words};
     bool several = laid->comm->size > 2;
-    bool moved = wm_by_kernels_keeps_one(laid);
-    if (several && laid->call->kind == WM_CALL_ALLREDUCE && !moved)
+    if (several && laid->call->kind == WM_CALL_ALLREDUCE)
         return reduce_parts(&run, err);
     bool long_one = wm_laid_longest(laid) > exchange->points.parts;
-    if (several && long_one && laid->call->kind == WM_CALL_REDUCE && !moved)
+    if (several && long_one && laid->call->kind == WM_CALL_REDUCE)
         return reduce_to_root(&run, err);
     if (several && long_one && laid->call->kind == WM_CALL_BCAST)
         return scatter_parts(&run, err);

@@ -36,18 +36,32 @@ int
 wm_reducible_op(MPI_Op op)
 {
     const MPI_Op ops[WM_REDUCE_OPS] = {
-        [WM_REDUCE_SUM] = MPI_SUM,         [WM_REDUCE_PROD] = MPI_PROD,
-        [WM_REDUCE_MIN] = MPI_MIN,         [WM_REDUCE_MAX] = MPI_MAX,
-        [WM_REDUCE_LAND] = MPI_LAND,       [WM_REDUCE_LOR] = MPI_LOR,
-        [WM_REDUCE_LXOR] = MPI_LXOR,       [WM_REDUCE_BAND] = MPI_BAND,
-        [WM_REDUCE_BOR] = MPI_BOR,         [WM_REDUCE_BXOR] = MPI_BXOR,
-        [WM_REDUCE_MINLOC] = MPI_MINLOC,   [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
-        [WM_REDUCE_REPLACE] = MPI_REPLACE, [WM_REDUCE_NO_OP] = MPI_NO_OP,
+        [WM_REDUCE_SUM] = MPI_SUM,
+        [WM_REDUCE_PROD] = MPI_PROD,
+        [WM_REDUCE_MIN] = MPI_MIN,
+        [WM_REDUCE_MAX] = MPI_MAX,
+        [WM_REDUCE_LAND] = MPI_LAND,
+        [WM_REDUCE_LOR] = MPI_LOR,
+        [WM_REDUCE_LXOR] = MPI_LXOR,
+        [WM_REDUCE_BAND] = MPI_BAND,
+        [WM_REDUCE_BOR] = MPI_BOR,
+        [WM_REDUCE_BXOR] = MPI_BXOR,
+        [WM_REDUCE_MINLOC] = MPI_MINLOC,
+        [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
+        // MPI has the other two for windows alone.
+        [WM_REDUCE_REPLACE] = MPI_OP_NULL,
+        [WM_REDUCE_NO_OP] = MPI_OP_NULL,
     };
     int at = 0;
-    while (at < WM_REDUCE_OPS && ops[at] != op)
+    while (at < WM_REDUCE_OPS && (ops[at] == MPI_OP_NULL || ops[at] != op))
         ++at;
     return at;
+}
+
+bool
+wm_reducible_reduces(MPI_Op op)
+{
+    return op != MPI_OP_NULL && op != MPI_REPLACE && op != MPI_NO_OP;
 }
 
 // The kernels' name of MPI's type; false where they have none.

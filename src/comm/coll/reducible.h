@@ -13,6 +13,11 @@
 int
 wm_reducible_op(MPI_Op op);
 
+// Returns whether MPI has the operation, or a program's own, for collectives:
+// not MPI_OP_NULL, nor those of windows.
+bool
+wm_reducible_reduces(MPI_Op op);
+
 // The kernels' names of a type of theirs or of any other, whose elements have
 // `size` bytes, and of the operation; false where they have none.
 bool

@@ -302,7 +302,7 @@ exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
         mine.gate = wm_gate_acquire();
     if (wm_hooks.configure(&setting) < 0) {
         mine.failed = 1;
-        snprintf(mine.text, sizeof mine.text, "%.175s", setting.text);
+        wm_error_cut(setting.text, sizeof mine.text, mine.text);
     }
     wm_engine_unlock();
     comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);

@@ -48,23 +48,24 @@ typedef struct {
     uint32_t order; // of the messages to this rank on a communicator
     // Up to here it goes with every message, the rest with offers and
     // failures: of short headers more find room on their way to a peer.
-    int32_t slot; // OFFER: in the sender's segment
-    uint32_t ready_base, taken_base;
-    int32_t device; // the sender's ordinal
-    // OFFER: `pieces` pieces of at most `piece` bytes that take turns in the
-    // places of a ring of `ring`; a plain offer is one piece.
-    uint64_t piece;
-    uint32_t pieces, ring;
-    uint32_t stage_only; // OFFER: a wm_stage_t
-    uint32_t flag;       // OFFER: in a mailbox, under this flag; 0: plain
     union {
-        wm_place_t place; // OFFER
-        char text[64];
+        char text[160];   // why the sender failed
+        struct {          // OFFER
+            int32_t slot; // in the sender's segment
+            uint32_t ready_base, taken_base;
+            int32_t device; // the sender's ordinal
+            // `pieces` pieces of at most `piece` bytes that take turns in the
+            // places of a ring of `ring`; a plain offer is one piece.
+            uint64_t piece;
+            uint32_t pieces, ring;
+            uint32_t stage_only; // a wm_stage_t
+            uint32_t flag;       // in a mailbox, under this flag; 0: plain
+            wm_place_t place;
+            uint8_t uuid[16]; // of the sender's device
+            uint8_t pushes;   // the sender can copy it itself
+            uint8_t ramped;   // its first two pieces are shorter
+        };
     };
-    uint8_t uuid[16]; // of the sender's device
-    uint8_t pushes;   // OFFER: the sender can copy it itself
-    uint8_t ramped;   // OFFER: its first two pieces are shorter
-    uint8_t unused[6];
 } wm_header_t;
 
 #define WM_HEADER_SHORT offsetof(wm_header_t, slot)

@@ -205,7 +205,7 @@ read_header(wm_end_t *end, wm_error_t *err)
         take_token(end);
     if (header->failed)
         return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the sender, rank %d, failed: %.63s", source,
+                            "the sender, rank %d, failed: %.159s", source,
                             header->text);
     return 0;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The sender's end: the header, and what its way does behind it.
-#include <stdio.h>
 #include <string.h>
 
 #include "comm/engine/engine.h"
@@ -48,12 +47,13 @@ send_failure(wm_end_t *end, const wm_error_t *err)
     if (end->synchronous && end->header.token == 0)
         end->header.token =
             1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
-    snprintf(end->header.text, sizeof end->header.text, "%.63s", err->text);
     if (end->packet == NULL && wm_end_packet(end, false, &ignored) < 0)
         return;
     end->header.order = wm_comm_order(end->op.comm, end->rank);
-    memcpy(end->packet, &end->header, sizeof end->header);
-    if (send_header(end, (int)sizeof end->header, &ignored) == 0)
+    wm_header_t failure = end->header; // which has its numbers yet
+    wm_error_cut(err->text, sizeof failure.text, failure.text);
+    memcpy(end->packet, &failure, sizeof failure);
+    if (send_header(end, (int)sizeof failure, &ignored) == 0)
         end->state = SEND_UNDER_WAY;
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/node/slot.h"
 
-#include <stdio.h>
-
 #include "cuda/word.h"
 
 void
@@ -47,7 +45,7 @@ wm_slot_stage(wm_slot_t *slot, const wm_slot_staging_t *staging)
 void
 wm_slot_fail(wm_slot_t *slot, const char *text)
 {
-    snprintf(slot->error, sizeof slot->error, "%.127s", text);
+    wm_error_cut(text, sizeof slot->error, slot->error);
     atomic_store(&slot->failed, 1);
 }
 
@@ -134,7 +132,7 @@ wm_slot_answer_host(wm_slot_t *slot)
 void
 wm_slot_answer_error(wm_slot_t *slot, const char *text)
 {
-    snprintf(slot->error, sizeof slot->error, "%.127s", text);
+    wm_error_cut(text, sizeof slot->error, slot->error);
     atomic_store(&slot->answer, WM_ANSWER_ERROR);
 }
 

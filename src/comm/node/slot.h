@@ -66,7 +66,7 @@ typedef struct {
     // slot serves another.
     _Atomic uint32_t submitted;
     // by whoever failed
-    _Alignas(64) char error[128];
+    _Alignas(64) char error[184];
     // by the sender, before it moves an offer that nobody has claimed
     wm_place_t moved;
     wm_place_t into; // by the receiver

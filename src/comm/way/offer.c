@@ -232,7 +232,7 @@ wm_offer_look(wm_end_t *end, wm_error_t *err)
                    : 0;
     if (code == 0 && refused)
         code = wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the receiver, rank %d, failed: %.120s", end->rank,
+                            "the receiver, rank %d, failed: %.183s", end->rank,
                             end->slot->error);
     return code;
 }

@@ -223,7 +223,7 @@ sender_failed(const wm_end_t *end, wm_error_t *err)
                    : 0;
     return code < 0 ? code
                     : wm_error_set(err, WM_ERR_CUDA, 0,
-                                   "the sender, rank %d, failed: %.120s",
+                                   "the sender, rank %d, failed: %.183s",
                                    end->op.result.source, end->slot->error);
 }
 

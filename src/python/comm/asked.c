@@ -135,6 +135,28 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
     return 0;
 }
 
+// Tells both counts of a reduction, which do not fit.
+static bool
+refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
+              const wm_message_t *received, size_t blocks)
+{
+    size_t size = sent->size > 0 ? sent->size : 1;
+    size_t given = sent->buffer.nbytes / size;
+    size_t wanted = received->buffer.nbytes / size;
+    if (kind == WM_CALL_REDUCE_SCATTER_BLOCK)
+        PyErr_Format(PyExc_ValueError,
+                     "%s: sendbuf has %zu elements, and recvbuf %zu for each "
+                     "of %zu ranks, which is %zu: give a sendbuf of as many",
+                     wm_call_name(kind), given, wanted, blocks,
+                     blocks * wanted);
+    else
+        PyErr_Format(PyExc_ValueError,
+                     "%s: sendbuf has %zu elements, and recvbuf %zu: give as "
+                     "many in both",
+                     wm_call_name(kind), given, wanted);
+    return false;
+}
+
 // Whether mpi4py takes the two for what is reduced.
 static bool
 is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
@@ -145,11 +167,13 @@ is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
     if ((asked->sent.given && wm_py_reduced_is_bytes(sent))
         || (asked->received.given && wm_py_reduced_is_bytes(received)))
         return false;
-    return !asked->sent.given || !asked->received.given
-           || (sent->type == received->type
-               && (kind == WM_CALL_REDUCE_SCATTER
-                   || sent->buffer.nbytes
-                          == blocks * received->buffer.nbytes));
+    if (!asked->sent.given || !asked->received.given)
+        return true;
+    if (sent->type != received->type)
+        return false;
+    return kind == WM_CALL_REDUCE_SCATTER
+           || sent->buffer.nbytes == blocks * received->buffer.nbytes
+           || refuse_counts(kind, sent, received, blocks);
 }
 
 // MPI may be given what a datatype counts, packed.
@@ -197,10 +221,13 @@ read_root(PyObject *value, const wm_comm_t *comm, int *root)
     *root = inter && given == MPI_ROOT        ? comm->rank
             : inter && given == MPI_PROC_NULL ? -1
                                               : others.first + given;
-    return (inter && (given == MPI_ROOT || given == MPI_PROC_NULL))
-                   || (given >= 0 && given < others.count)
-               ? 0
-               : -1;
+    if ((inter && (given == MPI_ROOT || given == MPI_PROC_NULL))
+        || (given >= 0 && given < others.count))
+        return 0;
+    return wm_py_mpi_fail(MPI_ERR_ROOT,
+                          "root=%d is not a rank of this communicator: use 0 "
+                          "to %d",
+                          given, others.count - 1);
 }
 
 // Each of these reads the buffers that matter on this rank.

@@ -258,7 +258,8 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
         || (message->size != message->extent
             && (!on_device || side->contiguous)))
         return -1;
-    if (form == WM_EQUAL && blocks > 0
+    bool compared = reduces && !writable; // with what is received
+    if (form == WM_EQUAL && blocks > 0 && !compared
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;
     return near != NULL ? assign(form, size, near, side) : 0;
