@@ -4,6 +4,7 @@
 import ctypes as ct
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -260,6 +261,30 @@ def test_memory_runs_out():
     assert (free.value, total.value) == (1 << 19, 1 << 20)
     d("MemFree", Ptr(a))
     d.alloc(1 << 20)
+
+
+@fresh
+def test_who_frees_memory_waits_for_all_streams_of_the_device():
+    """Who allocates some does not."""
+    d = Driver()
+    word, one = d.pinned(4), d.stream()
+    device, host = Ptr(d.alloc(64)), Handle(d.pinned(64))
+
+    def free(name, memory):
+        d.use(0)
+        d(name, memory)
+
+    for each in (("MemFree", device), ("MemFreeHost", host)):
+        ct.memset(word, 0, 4)
+        d("StreamWaitValue32", one, Ptr(word), 1, 0)
+        freeing = threading.Thread(target=free, args=each)
+        freeing.start()
+        d.alloc(64)
+        d.pinned(64)
+        time.sleep(0.2)
+        assert freeing.is_alive()
+        ct.memset(word, 1, 4)
+        freeing.join()
 
 
 @fresh

@@ -161,8 +161,7 @@ attribute(CUdevice_attribute what, int device)
 static void
 deactivate(Lock &lock, Context *ctx)
 {
-    for (const Mark &mark : pending(ctx))
-        wait_for(lock, mark);
+    wait_for_context(lock, ctx);
     std::vector<RangePtr> mine;
     for (auto &item : ranges)
         if (item.second->ctx == ctx)

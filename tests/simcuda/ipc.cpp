@@ -305,9 +305,7 @@ cuIpcCloseMemHandle(CUdeviceptr ptr)
     if (range == nullptr || range->base != ptr
         || range->kind != Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
-    std::vector<Mark> marks = pending(call.ctx); // as on a GPU
-    for (const Mark &mark : marks)
-        wait_for(call.lock, mark);
+    wait_for_context(call.lock, call.ctx);
     if (--range->references == 0)
         range_free(call.lock, range);
     return CUDA_SUCCESS;

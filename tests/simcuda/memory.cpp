@@ -334,10 +334,17 @@ unpin(Range *range)
 }
 
 void
+range_withdraw(const RangePtr &range)
+{
+    if (!range->freed)
+        ranges.erase(range->base);
+    range->freed = true;
+}
+
+void
 range_free(Lock &lock, const RangePtr &range)
 {
-    range->freed = true;
-    ranges.erase(range->base);
+    range_withdraw(range);
     progress.wait(lock, [&] {
         return range->busy == 0
                && (kernels_running == 0 || range->kind == Kind::REGISTERED);
@@ -425,6 +432,8 @@ cuMemFree(CUdeviceptr ptr)
     if (range == nullptr || range->base != ptr || is_host(range->kind)
         || range->kind == Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
+    range_withdraw(range);
+    wait_for_context(call.lock, range->ctx);
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }
@@ -464,6 +473,9 @@ cuMemFreeHost(void *ptr)
     if (range == nullptr || range->base != (uintptr_t)ptr
         || range->kind != Kind::PINNED)
         return CUDA_ERROR_INVALID_VALUE;
+    range_withdraw(range);
+    for (int device = 0; device < config.devices; device++)
+        wait_for_context(call.lock, &contexts[device]);
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }

@@ -235,6 +235,13 @@ pending(const Context *ctx)
     return marks;
 }
 
+void
+wait_for_context(Lock &lock, const Context *ctx)
+{
+    for (const Mark &mark : pending(ctx))
+        wait_for(lock, mark);
+}
+
 bool
 demand_word(const Word &word)
 {

@@ -267,6 +267,10 @@ wait_for(Lock &lock, const Mark &mark);
 std::vector<Mark>
 pending(const Context *ctx);
 
+// Waits for all of it, as on a GPU who frees or unmaps memory does.
+void
+wait_for_context(Lock &lock, const Context *ctx);
+
 // Another process waits for this word: runs what we have that writes it.
 bool
 demand_word(const Word &word);
@@ -305,8 +309,11 @@ reserve(size_t room);
 void
 unreserve(uintptr_t base, size_t room);
 
-// Takes a range out of the table, waits until nothing moves its bytes, and
-// frees what it holds.
+// Takes a range out of the table: work that is queued must not use it.
+void
+range_withdraw(const RangePtr &range);
+
+// Withdraws it, waits until nothing moves its bytes, and frees what it holds.
 void
 range_free(Lock &lock, const RangePtr &range);
 
