@@ -11,6 +11,11 @@
 #define HOST_ALIGN 64
 #define MAX_EVENTS 16
 
+// Storages that nobody refers to, but a stream that may wait for another
+// process: linked by `next`.
+static pthread_mutex_t lingering_lock = PTHREAD_MUTEX_INITIALIZER;
+static wm_storage_t *_Atomic lingering;
+
 static int
 alloc_host(wm_storage_t *storage, wm_error_t *err)
 {
@@ -64,6 +69,7 @@ storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
             wm_error_t *err)
 {
     wm_storage_t *made;
+    wm_storage_free_kept();
     int status = storage_begin(size, device >= 0 || pinned, &made, err);
     if (status < 0)
         return status;
@@ -111,6 +117,14 @@ wm_storage_retain(wm_storage_t *storage)
 
 // Device memory is freed in stream order; what else there is must be left
 // alone by our pending work before somebody else gets it.
+static bool
+is_in_use(const wm_storage_t *storage)
+{
+    bool idle = false;
+    return storage->block == NULL
+           && (wm_order_idle(storage->order, true, &idle, NULL) < 0 || !idle);
+}
+
 static void
 free_memory(wm_storage_t *storage)
 {
@@ -119,20 +133,55 @@ free_memory(wm_storage_t *storage)
         int devices[MAX_EVENTS];
         int count = wm_order_take(storage->order, MAX_EVENTS, events, devices);
         wm_block_free(storage->block, count, events, devices);
-        return;
     }
-    bool idle = false;
-    if (wm_order_idle(storage->order, true, &idle, NULL) < 0 || !idle) {
-        void *held = wm_let_go();
-        (void)!wm_order_wait(storage->order, true, NULL);
-        wm_take_back(held);
-    }
-    if (storage->release != NULL)
+    else if (storage->release != NULL)
         storage->release(storage->owner);
     else if (storage->memory.kind == WM_MEMORY_PINNED)
         wm_pinned_free(storage->ptr);
     else
         free(storage->ptr);
+}
+
+static void
+storage_free(wm_storage_t *storage)
+{
+    free_memory(storage);
+    wm_order_free(storage->order);
+    free(storage);
+}
+
+static void
+linger(wm_storage_t *storage)
+{
+    wm_lock(&lingering_lock);
+    storage->next = atomic_load(&lingering);
+    atomic_store(&lingering, storage);
+    pthread_mutex_unlock(&lingering_lock);
+}
+
+static void
+free_lingering(void)
+{
+    wm_lock(&lingering_lock);
+    wm_storage_t *storage = atomic_exchange(&lingering, NULL);
+    pthread_mutex_unlock(&lingering_lock);
+    while (storage != NULL) {
+        wm_storage_t *next = storage->next;
+        if (is_in_use(storage))
+            linger(storage);
+        else
+            storage_free(storage);
+        storage = next;
+    }
+}
+
+void
+wm_storage_free_kept(void)
+{
+    if (atomic_load_explicit(&lingering, memory_order_relaxed) != NULL
+        && !wm_device_forked())
+        free_lingering();
+    wm_memory_return_kept();
 }
 
 void
@@ -143,9 +192,16 @@ wm_storage_release(wm_storage_t *storage)
                                      memory_order_acq_rel)
                != 1)
         return;
-    free_memory(storage);
-    wm_order_free(storage->order);
-    free(storage);
+    if (is_in_use(storage)) {
+        if (wm_memory_would_wait(true)) {
+            linger(storage);
+            return;
+        }
+        void *held = wm_let_go();
+        (void)!wm_order_wait(storage->order, true, NULL);
+        wm_take_back(held);
+    }
+    storage_free(storage);
 }
 
 // Row-major strides for the shape, and the bytes it takes.

@@ -27,6 +27,7 @@ typedef struct wm_storage {
     wm_block_t *block;
     void *owner; // of foreign memory, else NULL
     void (*release)(void *owner);
+    struct wm_storage *next; // of those that linger
 } wm_storage_t;
 
 typedef struct {
@@ -41,7 +42,8 @@ typedef struct {
 
 // A storage over foreign memory of `size` bytes. On success takes over `owner`
 // and calls release(owner) once when the last reference goes, after waiting
-// for (or ordering after) our own pending work on it.
+// for (or ordering after) our own pending work on it. Where a stream may be
+// waiting for another process that is later (wm_storage_free_kept).
 WM_MUST_CHECK int
 wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
                 bool readonly, void *owner, void (*release)(void *),
@@ -52,6 +54,12 @@ wm_storage_retain(wm_storage_t *storage);
 
 void
 wm_storage_release(wm_storage_t *storage);
+
+// Frees what was kept while a stream was waiting for another process: storages
+// whose last reference went meanwhile, once the work on them has ended, and
+// idle device memory. Two atomic loads where there is nothing.
+void
+wm_storage_free_kept(void);
 
 // A new C-contiguous array. WM_ERR_VALUE for a negative extent, too many
 // dimensions or a size that overflows.

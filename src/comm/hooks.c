@@ -20,10 +20,30 @@
 #include "comm/way/mailbox.h"
 #include "comm/way/transport.h"
 
+// In doubt as well, where memory is not short: nobody knows whether a graph is
+// running, and the progress thread not what the program is about to do.
+static bool
+would_wait(bool urgent)
+{
+    return wm_mapping_would_wait()
+           || (!urgent
+               && (wm_engine_is_background() || wm_slabs_any_captured()));
+}
+
+static bool
+wait_a_turn(unsigned turn)
+{
+    bool may = wm_engine_may_wait();
+    if (may)
+        wm_engine_turn(turn);
+    return may;
+}
+
 static void
 begin(void)
 {
     wm_memory_set_reclaim(wm_mapping_reclaim);
+    wm_memory_set_waits(would_wait, wait_a_turn);
 }
 
 static void

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory: policy and driver calls over the book-keeping of heap.c.
 // No driver call that may wait for the device (freeing memory does) is made
-// with a heap's lock held, so work that a waiting device depends on can go on.
+// with a heap's lock held, so work that a waiting device depends on can go on,
+// and none while a stream may be waiting for another process.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "cuda/driver.h"
 #include "cuda/heap.h"
@@ -18,6 +20,13 @@
 // nothing fits, or where there are many: then a few, oldest first.
 #define PENDING_MANY 32
 #define PENDING_POLLED 2
+// An allocation without room waits so often for streams that wait for other
+// processes: five seconds, in which a process that is stopped is not charged.
+#define NAP_NS 100000
+#define NAPS 50000
+#define WAITS                                                                 \
+    "; a stream waits for another rank, and until it goes on nothing can be " \
+    "given back: synchronize it first"
 
 typedef struct {
     pthread_mutex_t lock;
@@ -31,6 +40,9 @@ static memory_t memories[WM_MAX_DEVICES] = {
     [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 static bool (*_Atomic reclaim_hook)(int device);
+static bool (*_Atomic waits_hook)(bool urgent);
+static bool (*_Atomic turn_hook)(unsigned turn);
+static _Atomic bool kept; // more is idle than should be
 
 static size_t
 round_up(size_t size, size_t unit)
@@ -55,16 +67,6 @@ events_happened(wm_block_t *block)
     free(block->pending);
     block->pending = NULL;
     return true;
-}
-
-static void
-wait_for_events(wm_block_t *block)
-{
-    for (int i = 0; i < block->pending_count; i++) {
-        // A failure is a lost context, which events_happened() finds too.
-        (void)!wm_event_synchronize(block->pending[i].device,
-                                    block->pending[i].event, NULL);
-    }
 }
 
 static void
@@ -122,56 +124,80 @@ poll_some_lock_held(memory_t *memory)
     }
 }
 
-// Gives regions that left the heap back to the driver.
-static void
-return_regions(int device, wm_region_t *regions)
+// One idle region to be given back; NULL: at most `bound` bytes are idle, or a
+// stream might keep the driver waiting for ever.
+static wm_region_t *
+spare_lock_held(memory_t *memory, size_t bound, bool keep_slab, bool urgent)
 {
-    wm_scope_t scope;
-    if (regions == NULL || wm_device_enter(device, &scope, NULL) < 0)
-        return;
-    while (regions != NULL) {
-        wm_region_t *next = regions->next;
-        wm_cu.MemFree((CUdeviceptr)regions->facts.base);
-        wm_region_free(regions);
-        regions = next;
+    size_t idle = memory->heap.idle_bytes;
+    if (idle <= bound)
+        return NULL;
+    if (wm_memory_would_wait(urgent)) {
+        wm_memory_keep();
+        return NULL;
     }
-    wm_device_leave(&scope);
+    return wm_heap_spare(&memory->heap, idle - 1, keep_slab);
 }
 
-// Leaves at most `bound` bytes idle.
 static void
-trim(int device, size_t bound)
+return_region(int device, wm_region_t *region)
+{
+    wm_scope_t scope;
+    if (wm_device_enter(device, &scope, NULL) == 0) {
+        wm_cu.MemFree((CUdeviceptr)region->facts.base);
+        wm_device_leave(&scope);
+    }
+    wm_region_free(region);
+}
+
+// Leaves at most `bound` bytes idle, and the last slab where `keep_slab`.
+// `urgent`: an allocation has no room.
+static void
+return_idle(int device, size_t bound, bool keep_slab, bool urgent)
+{
+    memory_t *memory = &memories[device];
+    wm_region_t *region;
+    do {
+        wm_lock(&memory->lock);
+        region = spare_lock_held(memory, bound, keep_slab, urgent);
+        pthread_mutex_unlock(&memory->lock);
+        if (region != NULL)
+            return_region(device, region);
+    } while (region != NULL);
+}
+
+static void
+trim(int device, size_t bound, bool urgent)
 {
     memory_t *memory = &memories[device];
     wm_lock(&memory->lock);
     poll_all_lock_held(memory);
-    wm_region_t *regions = wm_heap_spare(&memory->heap, bound, bound > 0);
     pthread_mutex_unlock(&memory->lock);
-    return_regions(device, regions);
+    return_idle(device, bound, bound > 0, urgent);
 }
 
-// Waits for every free that is pending now. A block is out of the list while
-// it is waited for, so nobody else gives it away.
-static void
-wait_pending(int device)
+// Waits until a pending free has happened, or no stream waits for another
+// process any more, so that what is idle can be given back. False: there is
+// nothing to wait for, or it has been waited for long enough.
+static bool
+wait_for_room(int device, unsigned *naps)
 {
     memory_t *memory = &memories[device];
-    int count = 0;
-    wm_lock(&memory->lock);
-    for (wm_block_t *b = memory->pending_first; b != NULL; b = b->next)
-        count++;
-    while (count-- > 0 && memory->pending_first != NULL) {
-        wm_block_t *block = memory->pending_first;
-        pending_remove(memory, block);
-        pthread_mutex_unlock(&memory->lock);
-        wait_for_events(block);
+    bool waited = wm_memory_would_wait(true);
+    for (;;) {
         wm_lock(&memory->lock);
-        if (events_happened(block))
-            wm_heap_give(&memory->heap, block);
-        else
-            pending_append(memory, block);
+        int before = memory->pending_count;
+        poll_all_lock_held(memory);
+        int pending = memory->pending_count;
+        pthread_mutex_unlock(&memory->lock);
+        bool waits = wm_memory_would_wait(true);
+        if (pending < before || (waited && !waits))
+            return true;
+        if (waits ? !wm_memory_wait_a_turn(naps) : pending == 0)
+            return false;
+        if (!waits)
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
-    pthread_mutex_unlock(&memory->lock);
 }
 
 // One region from the driver, described but not in the heap yet.
@@ -257,8 +283,9 @@ out_of_memory(int device, size_t size, wm_error_t *err)
     return wm_error_set(err, WM_ERR_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
                         "allocating %zu bytes on cuda:%d: %s; %zu of %zu "
                         "bytes are free, warpmpi holds %zu and uses %zu of "
-                        "them",
-                        size, device, err->text, left, total, held, used);
+                        "them%s",
+                        size, device, err->text, left, total, held, used,
+                        wm_memory_would_wait(true) ? WAITS : "");
 }
 
 int
@@ -284,15 +311,15 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
         *block = found;
         return 0;
     }
-    trim(device, facts->total_memory / KEEP_FRACTION);
+    trim(device, facts->total_memory / KEEP_FRACTION, false);
     int status = grow(device, need, slab, region_size, block, err);
     if (status == WM_ERR_MEMORY) {
-        trim(device, 0);
+        trim(device, 0, true);
         status = grow(device, need, slab, region_size, block, err);
     }
-    if (status == WM_ERR_MEMORY) {
-        wait_pending(device);
-        trim(device, 0);
+    unsigned naps = 0;
+    while (status == WM_ERR_MEMORY && wait_for_room(device, &naps)) {
+        trim(device, 0, true);
         status = grow(device, need, slab, region_size, block, err);
     }
     bool (*reclaim)(int) = atomic_load(&reclaim_hook);
@@ -345,18 +372,17 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
         bound = facts->total_memory / KEEP_FRACTION;
     void *held = wm_let_go();
     take_events(block, count, events, devices);
-    wm_region_t *regions = NULL;
     wm_lock(&memory->lock);
     wm_heap_retire(&memory->heap, block);
-    if (block->pending_count == 0) {
-        wm_heap_give(&memory->heap, block);
-        regions = wm_heap_spare(&memory->heap, bound, true);
-    }
-    else {
+    bool pending = block->pending_count > 0;
+    if (pending)
         pending_append(memory, block);
-    }
+    else
+        wm_heap_give(&memory->heap, block);
+    bool over = !pending && memory->heap.idle_bytes > bound;
     pthread_mutex_unlock(&memory->lock);
-    return_regions(device, regions);
+    if (over)
+        return_idle(device, bound, true, false);
     wm_take_back(held);
 }
 
@@ -386,13 +412,58 @@ wm_memory_trim(int device)
     int count = wm_device_count();
     for (int i = 0; i < count; i++)
         if (device == i || device == -1)
-            trim(i, 0);
+            trim(i, 0, true);
+}
+
+void
+wm_memory_return_kept(void)
+{
+    const wm_device_t *facts;
+    if (!atomic_load_explicit(&kept, memory_order_relaxed)
+        || wm_device_forked() || wm_memory_would_wait(false))
+        return;
+    atomic_store(&kept, false);
+    for (int i = 0; i < wm_device_count(); i++)
+        if (wm_device_describe(i, &facts, NULL) == 0)
+            trim(i, facts->total_memory / KEEP_FRACTION, false);
+    wm_pinned_trim();
 }
 
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device))
 {
     atomic_store(&reclaim_hook, reclaim);
+}
+
+void
+wm_memory_set_waits(bool (*waits)(bool urgent), bool (*turn)(unsigned turn))
+{
+    atomic_store(&waits_hook, waits);
+    atomic_store(&turn_hook, turn);
+}
+
+bool
+wm_memory_would_wait(bool urgent)
+{
+    bool (*waits)(bool) = atomic_load(&waits_hook);
+    return waits != NULL && waits(urgent);
+}
+
+bool
+wm_memory_wait_a_turn(unsigned *naps)
+{
+    bool (*turn)(unsigned) = atomic_load(&turn_hook);
+    if (*naps == NAPS || (turn != NULL && !turn(*naps)))
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    ++*naps;
+    return true;
+}
+
+void
+wm_memory_keep(void)
+{
+    atomic_store(&kept, true);
 }
 
 void

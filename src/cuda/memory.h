@@ -53,15 +53,17 @@ typedef struct {
 
 // At least `size` bytes (0 is served as 1) of device memory, aligned to
 // WM_MEMORY_ALIGN. WM_ERR_MEMORY tells what was asked for and what was free,
-// after what is kept was given back and the reclaim hook was tried.
+// after what is idle was given back and the reclaim hook was tried. Waits for
+// frees that are pending; for streams that wait for other processes, five
+// seconds at most.
 WM_MUST_CHECK int
 wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err);
 
 // Ends the caller's ownership. Never waits, except that where more than an
 // eighth of the device lies idle the excess goes back to the driver, which
-// waits for the device (not with a lock of ours held). Takes over the `count`
-// events (from wm_event_acquire, of the devices given) that must happen before
-// reuse.
+// waits for the device (not with a lock of ours held; later where a stream may
+// be waiting for another process). Takes over the `count` events (from
+// wm_event_acquire, of the devices given) that must happen before reuse.
 void
 wm_block_free(wm_block_t *block, int count, const CUevent *events,
               const int *devices);
@@ -76,15 +78,41 @@ wm_block_size(const wm_block_t *block);
 void
 wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer);
 
-// Gives kept memory of the device back to the driver (-1: all devices).
+// Gives idle memory of the device back to the driver (-1: all devices), unless
+// a stream may be waiting for another process.
 void
 wm_memory_trim(int device);
+
+// Gives back what was kept beyond an eighth of a device, as a stream was
+// waiting for another process. One atomic load where nothing was.
+void
+wm_memory_return_kept(void);
 
 // Called (without locks of this floor held) when memory is short and before
 // WM_ERR_MEMORY; returns whether it may have freed some. The messages floor
 // sets it to close its mappings of peers' memory.
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device));
+
+// The driver frees memory once the device is idle. `waits` says whether that
+// may be never: a stream may be waiting for another process, which may wait
+// for what this one does next. Then memory is kept. `urgent`: an allocation
+// has no room; else memory is kept in doubt. `turn` lets what is under way go
+// on while an allocation waits for room, for the number of turns told; false:
+// this thread must not wait. The messages floor sets both.
+void
+wm_memory_set_waits(bool (*waits)(bool urgent), bool (*turn)(unsigned turn));
+
+// Asks `waits`, which takes no lock. False where it was not set.
+bool
+wm_memory_would_wait(bool urgent);
+
+// Private to this floor: waits for one turn, false where no more is to be
+// waited; and tells that more is kept than should be.
+bool
+wm_memory_wait_a_turn(unsigned *naps);
+void
+wm_memory_keep(void);
 
 // Pinned, portable, mapped host memory, pooled by power-of-two size, aligned
 // to its own size up to a page. Freed blocks are reused at once: the caller
@@ -135,5 +163,9 @@ void
 wm_block_stats(wm_memory_stats_t *stats);
 void
 wm_pinned_stats(wm_memory_stats_t *stats);
+
+// Gives back what is kept beyond the bound; private as well.
+void
+wm_pinned_trim(void);
 
 #endif

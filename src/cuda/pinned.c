@@ -157,36 +157,41 @@ push_lock_held(void *ptr, int class)
     free_blocks[class] = node;
 }
 
-// Takes large free blocks out until at most `bound` bytes of them are kept;
-// they are returned linked, for driver_free() without the lock.
-static node_t *
-spare_lock_held(size_t bound)
+// The largest of the free blocks that stand alone.
+static void *
+spare_lock_held(void)
 {
-    node_t *taken = NULL;
-    for (int class = CLASSES - 1; class > CLASS_CHUNKED_MAX; class --) {
-        while (kept_bytes > bound && free_blocks[class] != NULL) {
-            node_t *node = free_blocks[class];
-            free_blocks[class] = node->next;
-            kept_bytes -= (size_t)1 << class;
-            total_bytes -= (size_t)1 << class;
-            remove_extent_lock_held(extent_above((uintptr_t)node) - 1);
-            node->next = taken;
-            taken = node;
-        }
-    }
-    return taken;
+    int class = CLASSES - 1;
+    while (free_blocks[class] == NULL)
+        class --;
+    node_t *node = free_blocks[class];
+    free_blocks[class] = node->next;
+    kept_bytes -= (size_t)1 << class;
+    total_bytes -= (size_t)1 << class;
+    remove_extent_lock_held(extent_above((uintptr_t)node) - 1);
+    return node;
 }
 
+// Gives large free blocks back until at most `bound` bytes of them are kept,
+// or a stream might keep the driver waiting for ever. Returns whether all that
+// is over was. `urgent`: an allocation has no room.
 static bool
-return_nodes(node_t *node)
+return_kept(size_t bound, bool urgent)
 {
-    bool any = node != NULL;
-    while (node != NULL) {
-        node_t *next = node->next;
-        driver_free(node);
-        node = next;
+    for (;;) {
+        void *spare = NULL;
+        wm_lock(&lock);
+        bool over = kept_bytes > bound;
+        if (over && !wm_memory_would_wait(urgent))
+            spare = spare_lock_held();
+        pthread_mutex_unlock(&lock);
+        if (spare == NULL) {
+            if (over)
+                wm_memory_keep();
+            return !over;
+        }
+        driver_free(spare);
     }
-    return any;
 }
 
 static int
@@ -197,11 +202,10 @@ grow(int class, void **ptr, wm_error_t *err)
     char *made;
     int status = driver_alloc(size, (void **)&made, err);
     if (status == WM_ERR_MEMORY) {
-        wm_lock(&lock);
-        node_t *spare = spare_lock_held(0);
-        pthread_mutex_unlock(&lock);
-        if (return_nodes(spare))
-            status = driver_alloc(size, (void **)&made, err);
+        unsigned naps = 0;
+        while (!return_kept(0, true) && wm_memory_wait_a_turn(&naps))
+            ;
+        status = driver_alloc(size, (void **)&made, err);
     }
     if (status < 0)
         return status;
@@ -270,17 +274,20 @@ wm_pinned_free(void *ptr)
     used_bytes -= (size_t)1 << class;
     used_blocks--;
     push_lock_held(ptr, class);
-    node_t *spare = NULL;
-    if (class > CLASS_CHUNKED_MAX) {
+    if (class > CLASS_CHUNKED_MAX)
         kept_bytes += (size_t)1 << class;
-        spare = spare_lock_held(KEEP_BYTES);
-    }
+    bool over = kept_bytes > KEEP_BYTES;
     pthread_mutex_unlock(&lock);
-    if (spare != NULL) {
-        void *held = wm_let_go();
-        return_nodes(spare);
-        wm_take_back(held);
-    }
+    if (over)
+        wm_pinned_trim();
+}
+
+void
+wm_pinned_trim(void)
+{
+    void *held = wm_let_go();
+    (void)return_kept(KEEP_BYTES, false);
+    wm_take_back(held);
 }
 
 void

@@ -59,6 +59,11 @@ wm_gates_any_stream_waits(void)
     return false;
 }
 
+void
+wm_storage_free_kept(void)
+{
+}
+
 uint64_t
 wm_pointer_buffer_id(uintptr_t base)
 {

@@ -96,7 +96,7 @@ def fail():
         ctypes.c_int,
     )
     with kinds.uncollected():
-        yield lambda name: library.simcuda_fail(name.encode(), 1, 0)
+        yield lambda name, code=0: library.simcuda_fail(name.encode(), 1, code)
     library.simcuda_fail(None, 0, 0)
 
 

@@ -58,6 +58,8 @@ struct wm_slabs {
     wm_error_t lost; // code 0: they are alike so far
 };
 
+static _Atomic int captured_count; // of slabs
+
 // What a rank says of itself.
 typedef struct {
     uint32_t streams; // what they have counted to
@@ -137,6 +139,7 @@ discard(wm_slabs_t *slabs)
     free(slabs->copies);
     if (slabs->ended != NULL)
         wm_event_destroy(slabs->device, slabs->ended);
+    atomic_fetch_sub(&captured_count, slabs->captured);
     pthread_mutex_destroy(&slabs->lock);
     free(slabs);
 }
@@ -149,6 +152,7 @@ new_slabs(wm_comm_t *comm, int device, bool captured)
         return NULL;
     pthread_mutex_init(&slabs->lock, NULL);
     slabs->captured = captured;
+    atomic_fetch_add(&captured_count, captured);
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
@@ -350,6 +354,12 @@ uint64_t
 wm_slabs_stream_id(const wm_slabs_t *slabs)
 {
     return slabs->last;
+}
+
+bool
+wm_slabs_any_captured(void)
+{
+    return atomic_load(&captured_count) > 0;
 }
 
 bool

@@ -32,7 +32,8 @@
 #define ROUNDS_FOR_ALL 16
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake; // of the monotonic clock
+static _Atomic pthread_t holder; // of the lock; 0: nobody
+static pthread_cond_t wake;      // of the monotonic clock
 static wm_op_t *first, *last;
 static _Atomic int active;      // operations on the list
 static _Atomic int inside;      // threads waiting in our code
@@ -60,17 +61,24 @@ spin_hint(void)
 #endif
 }
 
+static void
+note_holder(pthread_t self)
+{
+    atomic_store_explicit(&holder, self, memory_order_relaxed);
+}
+
 // It is held for microseconds as a rule: sleeping, and being woken, takes
 // longer.
 static void
 take_lock(void)
 {
     for (int i = 0; i < 500 && !crowded; ++i) {
-        if (pthread_mutex_trylock(&lock) == 0)
+        if (wm_engine_try_lock())
             return;
         spin_hint();
     }
     wm_lock(&lock);
+    note_holder(pthread_self());
 }
 
 void
@@ -86,12 +94,16 @@ wm_engine_lock(void)
 bool
 wm_engine_try_lock(void)
 {
-    return pthread_mutex_trylock(&lock) == 0;
+    bool taken = pthread_mutex_trylock(&lock) == 0;
+    if (taken)
+        note_holder(pthread_self());
+    return taken;
 }
 
 void
 wm_engine_unlock(void)
 {
+    note_holder(0);
     pthread_mutex_unlock(&lock);
 }
 
@@ -189,11 +201,11 @@ static void
 poll_for(const wm_op_t *wanted, bool all)
 {
     wm_op_t *finished = NULL;
-    if (wm_is_child() || pthread_mutex_trylock(&lock) != 0)
+    if (wm_is_child() || !wm_engine_try_lock())
         return;
     if (!atomic_load_explicit(&finalized, memory_order_relaxed))
         finished = step_lock_held(wanted, all);
-    pthread_mutex_unlock(&lock);
+    wm_engine_unlock();
     release_all(finished);
 }
 
@@ -311,6 +323,14 @@ bool
 wm_engine_is_background(void)
 {
     return background;
+}
+
+bool
+wm_engine_may_wait(void)
+{
+    return !background
+           && atomic_load_explicit(&holder, memory_order_relaxed)
+                  != pthread_self();
 }
 
 void

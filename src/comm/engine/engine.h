@@ -61,6 +61,11 @@ wm_engine_active(void);
 bool
 wm_engine_is_background(void);
 
+// Whether this thread may wait for what others do: it is not the progress
+// thread, and does not hold the lock.
+bool
+wm_engine_may_wait(void);
+
 // After the lock was given back: wakes the progress thread if it sleeps for
 // good. For operations that nobody waits for at once.
 void

@@ -293,7 +293,7 @@ wm_gates_have_kept(const wm_gates_t *gates)
 bool
 wm_gates_any_stream_waits(void)
 {
-    int index = 0;
+    int index = wm_node_self() == NULL ? WM_GATES : 0;
     while (index < WM_GATES && has_kept(index))
         ++index;
     return index < WM_GATES;

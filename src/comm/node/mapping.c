@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "array/access.h"
+#include "array/array.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/node/gate.h"
@@ -49,15 +50,18 @@ mark_stale(wm_mapping_t *mapping)
     mapping->stale = true;
 }
 
-// Not while a stream of the program's may be waiting for another rank: closing
-// would wait for the device, with every other call of the driver, and so for
-// ever. Nor on the progress thread: a stream may wait for what the program is
-// about to do. Then later.
+bool
+wm_mapping_would_wait(void)
+{
+    return wm_access_any_named() || wm_gates_any_stream_waits();
+}
+
+// Not on the progress thread: a stream may wait for what the program is about
+// to do. Then later.
 static bool
 close_mapping(wm_mapping_t **link)
 {
-    bool waits = wm_access_any_named() || wm_gates_any_stream_waits()
-                 || wm_engine_is_background();
+    bool waits = wm_mapping_would_wait() || wm_engine_is_background();
     if (!waits)
         close_now(link);
     return !waits;
@@ -78,7 +82,8 @@ oldest_unused(void)
 }
 
 // Mappings of all peers may take as much address space as the device has
-// memory; one that is larger still works, alone.
+// memory; one that is larger still works, alone, and so does one more where
+// none can be closed now.
 static void
 make_room(int device, size_t size)
 {
@@ -88,9 +93,8 @@ make_room(int device, size_t size)
     while ((size_t)wm_stat_get(WM_STAT_mapped_bytes) + size
            > info->total_memory) {
         wm_mapping_t **link = oldest_unused();
-        if (link == NULL)
+        if (link == NULL || !close_mapping(link))
             return;
-        close_now(link);
     }
 }
 
@@ -110,20 +114,17 @@ close_overlapped(wm_peer_t *peer, const wm_place_t *place)
     }
 }
 
-// Waits, if need be, as memory is short. Returns how many.
+// Returns how many.
 static int
 close_unused(void)
 {
     int closed = 0;
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
-        for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
-            if ((*link)->users > 0) {
+        for (wm_mapping_t **link = &peer->mappings; *link != NULL;)
+            if ((*link)->users > 0 || !close_mapping(link))
                 link = &(*link)->next;
-                continue;
-            }
-            close_now(link);
-            ++closed;
-        }
+            else
+                ++closed;
     return closed;
 }
 
@@ -313,6 +314,7 @@ wm_mapping_is_closing_wanted(void)
 void
 wm_mapping_close_stale(void)
 {
+    wm_storage_free_kept();
     if (!wm_mapping_is_closing_wanted() || !wm_engine_try_lock())
         return;
     wm_mapping_heed_notices();

@@ -2,8 +2,8 @@
 // Peers' allocations mapped here, kept because opening one costs 20 ms. Keyed
 // by buffer id, since an address is reused: a mapping keeps freed memory
 // taken, so its owner gives notice (place.h) and peers close. Bounded by
-// bytes; short of memory, all unused ones are closed. Engine lock held, except
-// where told.
+// bytes; short of memory, all unused ones are closed. None is while a stream
+// may be waiting for another rank. Engine lock held, except where told.
 #ifndef WM_COMM_NODE_MAPPING_H
 #define WM_COMM_NODE_MAPPING_H
 
@@ -50,17 +50,26 @@ wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);
 bool
 wm_mapping_is_closing_wanted(void);
 
-// Closes it, for who waits anyway. Without the lock; not where it is taken.
+// Closes it, for who waits anyway, and lets go of memory that was kept while a
+// stream was waiting. Neither lock nor GIL held; nothing is closed where the
+// lock is taken.
 void
 wm_mapping_close_stale(void);
+
+// Whether the device, which closing a mapping waits for, as freeing memory
+// does, may never be idle: one of its streams waits for another rank. Without
+// the lock.
+bool
+wm_mapping_would_wait(void);
 
 // Closes what the peers have given notice of. Returns how many.
 int
 wm_mapping_heed_notices(void);
 
 // What memory short of room calls (wm_memory_set_reclaim): posts notices and
-// closes all unused mappings, of any device. Takes the lock itself, does
-// nothing where it is taken; whether it may have freed some.
+// closes all unused mappings, of any device, unless that would wait for other
+// ranks. Takes the lock itself, does nothing where it is taken; whether it may
+// have freed some.
 bool
 wm_mapping_reclaim(int device);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array/array.h"
+
 // The driver, and its start, are looked for without the GIL: that takes long.
 static int
 count_devices(void)
@@ -148,7 +150,8 @@ wm_py_synchronize_device(int ordinal)
     wm_error_t err;
     int status = 0;
     if (ordinal >= 0)
-        WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err));
+        WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err);
+                       wm_storage_free_kept());
     return wm_py_result(status, &err);
 }
 

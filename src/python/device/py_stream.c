@@ -2,6 +2,7 @@
 // wm.Stream, and which stream anyone's objects and handles mean.
 #include "python/device/py_stream.h"
 
+#include "array/array.h"
 #include "python/device/py_device.h"
 
 typedef struct {
@@ -212,7 +213,8 @@ stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
     wm_error_t err;
     int status;
     WM_PY_UNLOCKED(
-        status = wm_stream_synchronize(stream->device, stream->handle, &err));
+        status = wm_stream_synchronize(stream->device, stream->handle, &err);
+        wm_storage_free_kept());
     return wm_py_none(status, &err);
 }
 
