@@ -33,9 +33,30 @@ def _wrapping(call: Callable[..., Any], known: bool) -> Any:
     @functools.wraps(call)
     def make(*args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        return _ours(call(*args, **kwargs), known)
+        made = call(*args, **kwargs)
+        # Without MPI.Init, of a session, it stays mpi4py's.
+        return _ours(made, known) if MPI.Is_initialized() else made
 
     return make
+
+
+def _watch_sessions() -> None:
+    """Learn of sessions, in which MPI runs without MPI.Init."""
+    begin, finalize = vars(MPI.Session)["Init"], MPI.Session.Finalize
+
+    @functools.wraps(MPI.Session.Init)
+    def Init(cls: type, *args: Any, **kwargs: Any) -> MPI.Session:
+        session: MPI.Session = begin.__get__(None, cls)(*args, **kwargs)
+        _core._count_session(1)
+        return session
+
+    @functools.wraps(finalize)
+    def Finalize(self: MPI.Session) -> None:
+        finalize(self)
+        _core._count_session(-1)
+
+    _core._patch(MPI.Session, "Init", classmethod(Init))
+    _core._patch(MPI.Session, "Finalize", Finalize)
 
 
 def _looking_up(call: Callable[..., Any]) -> Any:
@@ -149,6 +170,7 @@ def install() -> None:
     world, itself = _make(MPI.COMM_WORLD), _make(MPI.COMM_SELF)
     for call in tuple(hand_made_calls()):
         _core._patch(*call)
+    _watch_sessions()
     for kind, names in _MAKERS.items():
         for name in names:
             if hasattr(kind, name):

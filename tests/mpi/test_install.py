@@ -271,6 +271,55 @@ def test_a_communicator_of_another_library_refuses_gpu_arrays(tmp_path):
     ranks.run_text(tmp_path, program, ranks=2)
 
 
+def test_sessions_take_host_arrays_and_beside_init_all(tmp_path):
+    program = """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import numpy as np
+        import warpmpi as wm
+        wm.install()
+        try:
+            session = MPI.Session.Init()
+        except NotImplementedError:
+            raise SystemExit
+        group = session.Create_group("mpi://WORLD")
+        comm = MPI.Intracomm.Create_from_group(group, "first")
+        other, into = comm.size - 1 - comm.rank, np.zeros(3)
+        request = comm.Irecv(into, other)
+        comm.Send(np.ones(3), other)
+        MPI.Request.Waitall([request])
+        assert into.all() and comm.allreduce(1) == comm.size
+        copy = comm.Dup()
+        copy.Allreduce(MPI.IN_PLACE, into)
+        assert (into == comm.size).all()
+        copy.Free()
+        array = wm.ones(3, device="cuda")
+        for call, kind, text in (
+            (lambda: comm.Send(array, other), TypeError, "wm.Comm(comm)"),
+            (lambda: wm.Comm(comm), RuntimeError, "call MPI.Init() as well"),
+        ):
+            try:
+                call()
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(text)
+        comm.Free()
+        MPI.Init()
+        comm = MPI.Intracomm.Create_from_group(group, "second")
+        assert type(comm) is wm.Comm
+        comm.Allreduce(MPI.IN_PLACE, array)
+        assert (array.numpy() == comm.size).all()
+        comm.Free()
+        group.Free()
+        session.Finalize()
+        MPI.COMM_WORLD.Barrier()
+        MPI.Finalize()
+    """
+    ranks.run_text(tmp_path, program, ranks=2)
+
+
 def test_any_memory_can_be_attached(tmp_path):
     program = """
         from mpi4py import MPI

@@ -475,7 +475,7 @@ wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count)
 int
 wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
 {
-    int code = wm_engine_check(err);
+    int code = wm_engine_check_world(err);
     if (code < 0)
         return code;
     wm_comm_t *comm = wm_comm_find(user);

@@ -47,7 +47,8 @@ static _Atomic bool stopping;
 static _Atomic unsigned rounds; // of stepping everything, ever
 static _Atomic unsigned visits; // grows whenever the program is in our code
 static _Atomic bool started, ending, finalized;
-static bool plenty;  // of cores: two or more a rank
+static _Atomic int sessions; // of MPI, which the program has begun
+static bool plenty;          // of cores: two or more a rank
 static bool crowded; // more ranks than cores: nothing may spin for long
 static int finalize_key = MPI_KEYVAL_INVALID;
 
@@ -492,6 +493,26 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
+void
+wm_engine_count_session(int change)
+{
+    atomic_fetch_add(&sessions, change);
+}
+
+int
+wm_engine_check_world(wm_error_t *err)
+{
+    int flag = 0;
+    if (wm_engine_check(err) < 0)
+        return WM_ERR_STATE;
+    MPI_Initialized(&flag);
+    return flag ? 0
+                : wm_error_set(err, WM_ERR_STATE, 0,
+                               "MPI has sessions and is not initialized: call "
+                               "MPI.Init() as well, before the communicator "
+                               "is made; sessions can be used beside it");
+}
+
 int
 wm_engine_check(wm_error_t *err)
 {
@@ -501,6 +522,8 @@ wm_engine_check(wm_error_t *err)
         return 0;
     int flag = 0;
     MPI_Initialized(&flag);
+    if (!flag && atomic_load(&sessions) > 0)
+        return 0;
     if (!flag)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "MPI is not initialized: import mpi4py.MPI, or "
@@ -547,7 +570,7 @@ start_thread(void)
 int
 wm_engine_start(wm_error_t *err)
 {
-    if (wm_engine_check(err) < 0)
+    if (wm_engine_check_world(err) < 0)
         return WM_ERR_STATE;
     if (atomic_load(&started))
         return 0;

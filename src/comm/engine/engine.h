@@ -19,9 +19,18 @@ wm_engine_start(wm_error_t *err);
 void
 wm_engine_count_cores(void);
 
-// WM_ERR_STATE when MPI is not running.
+// WM_ERR_STATE when MPI is not running: it was initialized, or has sessions.
 WM_MUST_CHECK int
 wm_engine_check(wm_error_t *err);
+
+// The same where it was not initialized: the engine needs MPI_COMM_SELF, and
+// to be told of MPI_Finalize.
+WM_MUST_CHECK int
+wm_engine_check_world(wm_error_t *err);
+
+// The program has begun a session of MPI's (1), or finalized one (-1).
+void
+wm_engine_count_session(int change);
 
 void
 wm_engine_lock(void);

@@ -35,7 +35,22 @@ check_running(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return wm_py_check_running() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+PyDoc_STRVAR(count_session_doc,
+             "_count_session(change, /)\n--\n\n"
+             "Tell that a session of MPI's was begun (1) or finalized (-1).");
+
+static PyObject *
+count_session(PyObject *Py_UNUSED(module), PyObject *change)
+{
+    long value = PyLong_AsLong(change);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    wm_engine_count_session((int)value);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef wm_py_child_functions[] = {
+    {"_count_session", count_session, METH_O, count_session_doc},
     {"_check_running", check_running, METH_NOARGS, check_running_doc},
     {0},
 };
