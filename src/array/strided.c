@@ -42,6 +42,56 @@ wm_strided_repeat(wm_strided_t *strided, int64_t count, int64_t stride)
     return true;
 }
 
+// Whether the last dimensions are the same, and the runs.
+static bool
+strided_ends_alike(const wm_strided_t *one, const wm_strided_t *other,
+                   int ndim)
+{
+    size_t bytes = (size_t)ndim * sizeof(int64_t);
+    int i = one->ndim - ndim, j = other->ndim - ndim;
+    return one->run == other->run
+           && memcmp(one->shape + i, other->shape + j, bytes) == 0
+           && memcmp(one->strides + i, other->strides + j, bytes) == 0;
+}
+
+bool
+wm_strided_append(wm_strided_t *strided, const wm_strided_t *next)
+{
+    int64_t step = next->data - strided->data;
+    int ndim = strided->ndim, more = next->ndim;
+    if (strided->run == 0 || next->run == 0) {
+        if (strided->run == 0)
+            *strided = *next;
+        return true;
+    }
+    if (ndim == 0 && more == 0 && step == strided->run) {
+        strided->run += next->run;
+        return true;
+    }
+    // One index more of the slowest dimension, or several.
+    bool longer = ndim > 0 && step == strided->shape[0] * strided->strides[0];
+    if (longer && more == ndim && next->strides[0] == strided->strides[0]
+        && strided_ends_alike(strided, next, ndim - 1)) {
+        strided->shape[0] += next->shape[0];
+        return true;
+    }
+    if (longer && more == ndim - 1
+        && strided_ends_alike(strided, next, more)) {
+        ++strided->shape[0];
+        return true;
+    }
+    if (more == ndim + 1 && step == next->strides[0]
+        && strided_ends_alike(strided, next, ndim)) {
+        char *data = strided->data;
+        *strided = *next;
+        strided->data = data;
+        ++strided->shape[0];
+        return true;
+    }
+    return more == ndim && strided_ends_alike(strided, next, ndim)
+           && wm_strided_repeat(strided, 2, step);
+}
+
 bool
 wm_strided_from_array(wm_strided_t *strided, const wm_array_t *array)
 {
@@ -237,29 +287,4 @@ wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
     way_t way = {packs, packed, device, stream};
     return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
                 nbytes, &way, err);
-}
-
-// No more than there is.
-static size_t
-within(const wm_strided_t *strided, size_t nbytes)
-{
-    size_t all = wm_strided_nbytes(strided);
-    return nbytes < all ? nbytes : all;
-}
-
-int
-wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
-                int device, CUstream stream, wm_error_t *err)
-{
-    return wm_strided_copy_part(strided, 0, packed, within(strided, nbytes),
-                                true, device, stream, err);
-}
-
-int
-wm_strided_unpack(const wm_strided_t *strided, const void *packed,
-                  size_t nbytes, int device, CUstream stream, wm_error_t *err)
-{
-    return wm_strided_copy_part(strided, 0, (char *)packed,
-                                within(strided, nbytes), false, device, stream,
-                                err);
 }

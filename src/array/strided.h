@@ -28,6 +28,11 @@ wm_strided_init(wm_strided_t *strided, char *data, int64_t run);
 WM_MUST_CHECK bool
 wm_strided_repeat(wm_strided_t *strided, int64_t count, int64_t stride);
 
+// All of it, and then all of `next`: where both are walked in strides as one.
+// Else false, and nothing has changed.
+WM_MUST_CHECK bool
+wm_strided_append(wm_strided_t *strided, const wm_strided_t *next);
+
 // An array's elements in C order. False where it has too many dimensions.
 WM_MUST_CHECK bool
 wm_strided_from_array(wm_strided_t *strided, const wm_array_t *array);
@@ -55,19 +60,10 @@ bool
 wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
                 wm_layout_t *layout);
 
-// Enqueue a copy between the first `nbytes` of it and contiguous memory. Both
+// Enqueues a copy between the `nbytes` from byte `at` on, which are there, and
+// contiguous memory, `packed`, which is written where the copy `packs`. Both
 // can be reached by kernels on `device`; for -1 both are host memory, and it
 // is done at once.
-WM_MUST_CHECK int
-wm_strided_pack(const wm_strided_t *strided, void *packed, size_t nbytes,
-                int device, CUstream stream, wm_error_t *err);
-
-WM_MUST_CHECK int
-wm_strided_unpack(const wm_strided_t *strided, const void *packed,
-                  size_t nbytes, int device, CUstream stream, wm_error_t *err);
-
-// Likewise of the `nbytes` from byte `at` on, which are there; `packed` is
-// where these are, and is written where the copy `packs`.
 WM_MUST_CHECK int
 wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
                      size_t nbytes, bool packs, int device, CUstream stream,

@@ -308,6 +308,20 @@ def structure(*parts):
     return MPI.Datatype.Create_struct(*zip(*parts, strict=True))
 
 
+def large(element, count, most):
+    """So many elements for who counts to `most`, as programs make it."""
+    rows, left = divmod(count, most)
+    extent = element.Get_extent()[1]
+    return structure(
+        (1, 0, element.Create_vector(rows, most, most)),
+        (1, rows * most * extent, element.Create_contiguous(left)),
+    )
+
+
+def apart(element=MPI.INT, extent=8):
+    return element.Create_resized(0, extent)
+
+
 # How many, of what; those of the second group no kernel knows.
 TYPES = {
     "contiguous": (3, lambda: MPI.INT.Create_contiguous(5)),
@@ -340,6 +354,24 @@ TYPES = {
         lambda: MPI.SHORT.Create_hindexed([1], [60]).Create_resized(0, -6),
     ),
     "pairs": (3, lambda: MPI.DOUBLE_INT),
+    "contiguous in effect": (2, lambda: large(MPI.INT, 8, 3)),
+    "blocks that go on": (3, lambda: MPI.INT.Create_indexed([1, 3], [0, 1])),
+    "types that go on": (
+        3,
+        lambda: structure((2, 0, MPI.INT), (1, 8, MPI.DOUBLE)),
+    ),
+    "gaps that go on": (2, lambda: large(apart(), 8, 3)),
+    "rows that go on": (1, lambda: large(apart(apart(), 40), 7, 3)),
+    "one in front": (
+        2,
+        lambda: structure(
+            (1, 4, apart()), (1, 12, apart().Create_contiguous(3))
+        ),
+    ),
+    "types of one size": (
+        3,
+        lambda: structure((1, 0, MPI.INT), (1, 12, MPI.FLOAT)),
+    ),
 }
 STAGED = {
     "uneven places": (2, lambda: MPI.INT.Create_indexed_block(1, [0, 2, 7])),

@@ -56,7 +56,9 @@ say_gaps(const wm_buffer_t *source, int ranks, wm_said_t *said)
 {
     const wm_pattern_t *pattern = source->pattern;
     bool one = pattern->count == 1;
-    if (!one && (pattern->count != ranks || ranks > WM_SAID_EACH))
+    if (!one
+        && (!pattern->of_ranks || pattern->count != ranks
+            || ranks > WM_SAID_EACH))
         return false;
     for (int i = 0; i < pattern->count; ++i)
         if (!wm_spread_say(&pattern->parts[i], source->data,

@@ -165,8 +165,8 @@ enqueue_copy(const wm_buffer_t *buffer, char *into, int device,
         return wm_memory_copy(device, into, buffer->data, buffer->nbytes,
                               stream, err);
     return wm_pattern_is_strided(pattern)
-               ? wm_strided_pack(&pattern->parts[0], into, buffer->nbytes,
-                                 device, stream, err)
+               ? wm_pattern_copy_part(pattern, 0, into, buffer->nbytes, true,
+                                      device, stream, err)
                : wm_pattern_stage(pattern, device, stream, into,
                                   buffer->nbytes, MPI_COMM_SELF, err);
 }

@@ -110,6 +110,7 @@ const wm_strided_t *
 wm_pack_by_mail(const wm_end_t *end)
 {
     bool mailed = by_kernel(end) && end->gaps.block == NULL
+                  && end->buffer.pattern->count == 1
                   && wm_mail_takes(&end->buffer.pattern->parts[0]);
     return mailed ? &end->buffer.pattern->parts[0] : NULL;
 }
@@ -134,9 +135,9 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
-        code = wm_strided_pack(&end->buffer.pattern->parts[0],
-                               end->buffer.data, end->buffer.nbytes, device,
-                               stream, err);
+        code = wm_pattern_copy_part(end->buffer.pattern, 0, end->buffer.data,
+                                    end->buffer.nbytes, true, device, stream,
+                                    err);
     if (code < 0)
         return code;
     code = wm_event_record(device, end->event, stream, err);
@@ -160,9 +161,9 @@ wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
         code = wm_end_open_stream(end, err);
         stream = end->access.stream;
         if (code == 0)
-            code = wm_strided_pack(&end->buffer.pattern->parts[0],
-                                   end->buffer.data, end->buffer.nbytes,
-                                   device, stream, err);
+            code = wm_pattern_copy_part(end->buffer.pattern, 0,
+                                        end->buffer.data, end->buffer.nbytes,
+                                        true, device, stream, err);
     }
     if (code < 0)
         return code;
@@ -223,8 +224,9 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
     if (!by_kernel(end))
         return 0;
     end->gaps.enqueued = true;
-    return wm_strided_unpack(&end->buffer.pattern->parts[0], from,
-                             wm_end_fitting_bytes(end), device, stream, err);
+    return wm_pattern_copy_part(end->buffer.pattern, 0, (char *)from,
+                                wm_end_fitting_bytes(end), false, device,
+                                stream, err);
 }
 
 bool

@@ -54,13 +54,14 @@ wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
                      wm_error_t *err)
 {
     int code = 0;
-    while (nbytes > 0 && code == 0) {
-        size_t inside = at, all;
-        const wm_strided_t *part = find_part(pattern, &inside, &all);
-        size_t left = all - inside, length = nbytes < left ? nbytes : left;
-        code = wm_strided_copy_part(part, inside, packed, length, packs,
-                                    device, stream, err);
-        at += length;
+    size_t all;
+    const wm_strided_t *part = find_part(pattern, &at, &all);
+    const wm_strided_t *behind = pattern->parts + pattern->count;
+    for (; nbytes > 0 && part < behind && code == 0; ++part, at = 0) {
+        size_t left = wm_strided_nbytes(part) - at;
+        size_t length = nbytes < left ? nbytes : left;
+        code = wm_strided_copy_part(part, at, packed, length, packs, device,
+                                    stream, err);
         packed += length;
         nbytes -= length;
     }
@@ -72,13 +73,8 @@ static int
 pack_elements(const wm_pattern_t *pattern, char *packed, size_t count,
               char *base, bool packs, MPI_Comm comm, wm_error_t *err)
 {
-    size_t most = INT_MAX / pattern->size;
+    size_t most = INT_MAX / pattern->size; // not 0: others are in parts
     int code = 0;
-    if (most == 0)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "one element of the datatype has %zu bytes, more "
-                            "than MPI can pack: send it in smaller elements",
-                            pattern->size);
     while (count > 0 && code == 0) {
         int portion = (int)(count < most ? count : most);
         int nbytes = portion * (int)pattern->size, position = 0;
@@ -117,8 +113,8 @@ wm_pattern_pack(const wm_pattern_t *pattern, char *packed, size_t nbytes,
                 char *base, MPI_Comm comm, wm_error_t *err)
 {
     if (wm_pattern_is_strided(pattern))
-        return wm_strided_pack(&pattern->parts[0], packed, nbytes, -1, NULL,
-                               err);
+        return wm_pattern_copy_part(pattern, 0, packed, nbytes, true, -1, NULL,
+                                    err);
     return pack_elements(pattern, packed, nbytes / pattern->size,
                          base != NULL ? base : pattern->data, true, comm, err);
 }
@@ -128,8 +124,8 @@ wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
                   size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err)
 {
     if (wm_pattern_is_strided(pattern))
-        return wm_strided_unpack(&pattern->parts[0], packed, nbytes, -1, NULL,
-                                 err);
+        return wm_pattern_copy_part(pattern, 0, (char *)packed, nbytes, false,
+                                    -1, NULL, err);
     size_t whole = nbytes / pattern->size, rest = nbytes % pattern->size;
     base = base != NULL ? base : pattern->data;
     int code = pack_elements(pattern, (char *)packed, whole, base, false, comm,

@@ -18,8 +18,10 @@ struct wm_pattern {
     MPI_Aint extent; // from one element to the next
     MPI_Aint low;    // from data to the lowest byte of any element
     size_t span;     // bytes from there to the highest
-    // Without: one after the other; of a message it is one.
+    // Without: one after the other; of a message it is one, but of elements of
+    // more bytes than MPI packs.
     int count;
+    bool of_ranks; // one for each rank of a collective
     wm_strided_t parts[];
 };
 
@@ -54,8 +56,7 @@ wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
 
 // Copy the first `nbytes` of the message out of, or into, host memory that
 // nobody else uses; `base`, unless NULL, is what stands for pattern->data in a
-// copy of the memory. `comm` only handles errors. WM_ERR_MPI, WM_ERR_VALUE for
-// elements larger than MPI can pack.
+// copy of the memory. `comm` only handles errors. WM_ERR_MPI.
 WM_MUST_CHECK int
 wm_pattern_pack(const wm_pattern_t *pattern, char *packed, size_t nbytes,
                 char *base, MPI_Comm comm, wm_error_t *err);

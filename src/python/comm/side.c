@@ -132,6 +132,7 @@ scatter(const wm_near_part_t *parts, int size, wm_pattern_t *pattern,
         at += nbytes;
     }
     side->varies = true;
+    pattern->of_ranks = true;
     wm_py_message_scatter(&side->message, pattern, at);
 }
 

@@ -157,37 +157,155 @@ look_inside(MPI_Datatype type, contents_t *contents)
     return told;
 }
 
-// Blocks of one length, at places that are equally far apart.
+// No parts yet.
+static void
+parts_init(wm_parts_t *parts, int most)
+{
+    parts->parts = &parts->first;
+    parts->count = 0;
+    parts->room = 1;
+    parts->most = most;
+}
+
+void
+wm_py_parts_free(wm_parts_t *parts)
+{
+    if (parts->parts != &parts->first)
+        free(parts->parts);
+    parts_init(parts, parts->most);
+}
+
 static bool
-repeat_blocks(const MPI_Count *places, MPI_Count count, MPI_Count length,
-              MPI_Count unit, MPI_Aint extent, wm_strided_t *strided)
+parts_grow(wm_parts_t *parts)
+{
+    int room = 2 * parts->room;
+    bool first = parts->parts == &parts->first;
+    wm_strided_t *grown = realloc(first ? NULL : parts->parts,
+                                  (size_t)room * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    if (first)
+        grown[0] = parts->first;
+    parts->parts = grown;
+    parts->room = room;
+    return true;
+}
+
+// `part`, moved by so many bytes, behind what is there.
+static bool
+parts_add(wm_parts_t *parts, const wm_strided_t *part, MPI_Aint offset)
+{
+    wm_strided_t next = *part;
+    next.data += offset;
+    if (next.run == 0)
+        return true;
+    if (parts->count > 0
+        && wm_strided_append(&parts->parts[parts->count - 1], &next))
+        return true;
+    if (parts->count == parts->most
+        || (parts->count == parts->room && !parts_grow(parts)))
+        return false;
+    parts->parts[parts->count++] = next;
+    return true;
+}
+
+static bool
+parts_add_all(wm_parts_t *parts, const wm_parts_t *added, MPI_Aint offset)
+{
+    bool done = true;
+    for (int i = 0; i < added->count && done; ++i)
+        done = parts_add(parts, &added->parts[i], offset);
+    return done;
+}
+
+static void
+parts_move(wm_parts_t *parts, MPI_Aint offset)
+{
+    for (int i = 0; i < parts->count; ++i)
+        parts->parts[i].data += offset;
+}
+
+// All of them `count` times, `stride` bytes apart.
+static bool
+parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
+{
+    if (count == 0)
+        parts->count = 0;
+    if (parts->count == 0 || count == 1
+        || (parts->count == 1
+            && wm_strided_repeat(&parts->parts[0], count, stride)))
+        return true;
+    // Of each copy one part may continue the one before.
+    int apart = parts->count > 1 ? parts->count - 1 : 1;
+    if (count > parts->most / apart)
+        return false;
+    wm_parts_t once;
+    parts_init(&once, parts->count);
+    bool done = parts_add_all(&once, parts, 0);
+    for (MPI_Count i = 1; i < count && done; ++i)
+        done = parts_add_all(parts, &once, (MPI_Aint)(i * stride));
+    wm_py_parts_free(&once);
+    return done;
+}
+
+// Blocks of so many elements, whatever their places.
+static bool
+repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
+                MPI_Count length, MPI_Count count, MPI_Count unit,
+                MPI_Aint extent, wm_parts_t *parts)
+{
+    wm_parts_t once = *parts, block;
+    if (once.parts == &parts->first)
+        once.parts = &once.first;
+    parts_init(parts, parts->most);
+    bool done = true;
+    for (MPI_Count i = 0; i < count && done; ++i) {
+        parts_init(&block, once.most);
+        done = parts_add_all(&block, &once, (MPI_Aint)(places[i] * unit))
+               && parts_repeat(&block, lengths != NULL ? lengths[i] : length,
+                               extent)
+               && parts_add_all(parts, &block, 0);
+        wm_py_parts_free(&block);
+    }
+    wm_py_parts_free(&once);
+    return done;
+}
+
+// Blocks at places that are counted in `unit` bytes, of `length` elements
+// each, or of as many as `lengths` has for it, unless that is NULL.
+static bool
+repeat_blocks(const MPI_Count *places, const MPI_Count *lengths,
+              MPI_Count length, MPI_Count count, MPI_Count unit,
+              MPI_Aint extent, wm_parts_t *parts)
 {
     MPI_Count step = count > 1 ? places[1] - places[0] : 0;
-    for (MPI_Count i = 2; i < count; ++i)
-        if (places[i] - places[i - 1] != step)
-            return false;
+    bool even = true;
+    for (MPI_Count i = 1; i < count; ++i)
+        even &= places[i] - places[i - 1] == step
+                && (lengths == NULL || lengths[i] == lengths[0]);
+    if (!even)
+        return repeat_unevenly(places, lengths, length, count, unit, extent,
+                               parts);
     if (count > 0)
-        strided->data += places[0] * unit;
-    return wm_strided_repeat(strided, length, extent)
-           && wm_strided_repeat(strided, count, step * unit);
+        parts_move(parts, (MPI_Aint)(places[0] * unit));
+    if (count > 0 && lengths != NULL)
+        length = lengths[0];
+    return parts_repeat(parts, length, extent)
+           && parts_repeat(parts, count, step * unit);
 }
 
 static bool
 repeat_indexed(const contents_t *contents, MPI_Count unit, MPI_Aint extent,
-               wm_strided_t *strided)
+               wm_parts_t *parts)
 {
-    const MPI_Count *numbers = contents->numbers;
-    MPI_Count count = numbers[0];
-    for (MPI_Count i = 1; i < count; ++i)
-        if (numbers[1 + i] != numbers[1])
-            return false;
-    return repeat_blocks(numbers + 1 + count, count,
-                         count > 0 ? numbers[1] : 0, unit, extent, strided);
+    MPI_Count count = contents->numbers[0];
+    const MPI_Count *lengths = contents->numbers + 1;
+    return repeat_blocks(lengths + count, lengths, 0, count, unit, extent,
+                         parts);
 }
 
 static bool
-repeat_subarray(const contents_t *contents, MPI_Aint extent,
-                wm_strided_t *strided)
+repeat_subarray(const contents_t *contents, MPI_Aint extent, wm_parts_t *parts)
 {
     int ndim = (int)contents->numbers[0];
     const MPI_Count *sizes = contents->numbers + 1;
@@ -196,8 +314,8 @@ repeat_subarray(const contents_t *contents, MPI_Aint extent,
     MPI_Count stride = extent;
     for (int i = 0; i < ndim; ++i) { // the fastest first
         int at = fortran ? i : ndim - 1 - i;
-        strided->data += starts[at] * stride;
-        if (!wm_strided_repeat(strided, subsizes[at], stride))
+        parts_move(parts, (MPI_Aint)(starts[at] * stride));
+        if (!parts_repeat(parts, subsizes[at], stride))
             return false;
         stride *= sizes[at];
     }
@@ -206,7 +324,7 @@ repeat_subarray(const contents_t *contents, MPI_Aint extent,
 
 // The type within, as the constructor says.
 static bool
-repeat(const contents_t *contents, wm_strided_t *strided)
+repeat(const contents_t *contents, wm_parts_t *parts)
 {
     const MPI_Count *numbers = contents->numbers;
     MPI_Aint unused, extent;
@@ -216,26 +334,25 @@ repeat(const contents_t *contents, wm_strided_t *strided)
     case MPI_COMBINER_RESIZED:
         return true;
     case MPI_COMBINER_CONTIGUOUS:
-        return wm_strided_repeat(strided, numbers[0], extent);
+        return parts_repeat(parts, numbers[0], extent);
     case MPI_COMBINER_VECTOR:
-        return wm_strided_repeat(strided, numbers[1], extent)
-               && wm_strided_repeat(strided, numbers[0], numbers[2] * extent);
+        return parts_repeat(parts, numbers[1], extent)
+               && parts_repeat(parts, numbers[0], numbers[2] * extent);
     case MPI_COMBINER_HVECTOR:
-        return wm_strided_repeat(strided, numbers[1], extent)
-               && wm_strided_repeat(strided, numbers[0], numbers[2]);
+        return parts_repeat(parts, numbers[1], extent)
+               && parts_repeat(parts, numbers[0], numbers[2]);
     case MPI_COMBINER_INDEXED_BLOCK:
-        return repeat_blocks(numbers + 2, numbers[0], numbers[1], extent,
-                             extent, strided);
+        return repeat_blocks(numbers + 2, NULL, numbers[1], numbers[0], extent,
+                             extent, parts);
     case MPI_COMBINER_HINDEXED_BLOCK:
-        return repeat_blocks(numbers + 2, numbers[0], numbers[1], 1, extent,
-                             strided);
+        return repeat_blocks(numbers + 2, NULL, numbers[1], numbers[0], 1,
+                             extent, parts);
     case MPI_COMBINER_INDEXED:
-        return repeat_indexed(contents, extent, extent, strided);
+        return repeat_indexed(contents, extent, extent, parts);
     case MPI_COMBINER_HINDEXED:
-    case MPI_COMBINER_STRUCT: // of one type
-        return repeat_indexed(contents, 1, extent, strided);
+        return repeat_indexed(contents, 1, extent, parts);
     case MPI_COMBINER_SUBARRAY:
-        return repeat_subarray(contents, extent, strided);
+        return repeat_subarray(contents, extent, parts);
     default:
         return false;
     }
@@ -258,35 +375,94 @@ decode_predefined(MPI_Datatype type, wm_strided_t *strided)
 }
 
 static bool
-decode(MPI_Datatype type, wm_strided_t *strided)
+decode(MPI_Datatype type, char *data, wm_parts_t *parts);
+
+// Blocks of a type each.
+static bool
+decode_structure(const contents_t *contents, char *data, wm_parts_t *parts)
+{
+    MPI_Count count = contents->numbers[0];
+    const MPI_Count *lengths = contents->numbers + 1;
+    const MPI_Count *places = lengths + count;
+    bool decoded = true;
+    for (MPI_Count i = 0; i < count && decoded; ++i) {
+        wm_parts_t block;
+        MPI_Aint unused, extent;
+        if (lengths[i] == 0)
+            continue;
+        MPI_Type_get_extent(contents->inner[i], &unused, &extent);
+        parts_init(&block, parts->most);
+        decoded = decode(contents->inner[i], data + places[i], &block)
+                  && parts_repeat(&block, lengths[i], extent)
+                  && parts_add_all(parts, &block, 0);
+        wm_py_parts_free(&block);
+    }
+    return decoded;
+}
+
+static bool
+decode(MPI_Datatype type, char *data, wm_parts_t *parts)
 {
     contents_t contents;
     if (!look_inside(type, &contents))
         return false;
-    if (contents.types == 0)
-        return decode_predefined(type, strided);
-    bool decoded = contents.types == 1 && decode(contents.inner[0], strided)
-                   && repeat(&contents, strided);
+    if (contents.types == 0) {
+        wm_strided_t strided = {.data = data};
+        return decode_predefined(type, &strided)
+               && parts_add(parts, &strided, 0);
+    }
+    bool decoded = contents.combiner == MPI_COMBINER_STRUCT
+                       ? decode_structure(&contents, data, parts)
+                       : contents.types == 1
+                             && decode(contents.inner[0], data, parts)
+                             && repeat(&contents, parts);
     contents_free(&contents);
     return decoded;
+}
+
+// Open MPI 5 walks bytes forwards that were made to go backwards, and its
+// extents, by which bounds are checked, say so.
+static bool
+lies_as_told(MPI_Datatype type, const char *data, const wm_parts_t *parts)
+{
+    char *low = NULL, *high = NULL;
+    MPI_Aint first = 0, length = 0;
+    MPI_Type_get_true_extent(type, &first, &length);
+    for (int i = 0; i < parts->count; ++i) {
+        char *from, *behind;
+        wm_strided_bounds(&parts->parts[i], &from, &behind);
+        low = i == 0 || from < low ? from : low;
+        high = i == 0 || behind > high ? behind : high;
+    }
+    return parts->count == 0 || (low == data + first && high == low + length);
+}
+
+bool
+wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
+                     char *data, int most, wm_parts_t *parts)
+{
+    bool decoded;
+    parts_init(parts, most);
+    if (is_predefined(type))
+        decoded = decode(type, data, parts);
+    else
+        WM_PY_UNLOCKED(decoded = decode(type, data, parts));
+    return decoded && lies_as_told(type, data, parts)
+           && parts_repeat(parts, number, extent);
 }
 
 bool
 wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
 {
-    bool decoded;
-    char *origin = strided->data, *low, *high;
-    MPI_Aint first = 0, length = 0;
-    if (is_predefined(type))
-        return decode_predefined(type, strided);
-    WM_PY_UNLOCKED(decoded = decode(type, strided));
-    // Open MPI 5 walks bytes forwards that were made to go backwards, and its
-    // extents, by which bounds are checked, say so.
-    MPI_Type_get_true_extent(type, &first, &length);
-    wm_strided_bounds(strided, &low, &high);
-    return decoded
-           && (strided->run == 0
-               || (low == origin + first && high == low + length));
+    wm_parts_t parts;
+    char *data = strided->data;
+    bool decoded = wm_py_datatype_parts(type, 1, 0, data, 1, &parts);
+    if (decoded && parts.count > 0)
+        *strided = parts.parts[0];
+    else if (decoded)
+        wm_strided_init(strided, data, 0);
+    wm_py_parts_free(&parts);
+    return decoded;
 }
 
 static bool

@@ -32,6 +32,24 @@ wm_py_datatype_measure(MPI_Datatype type, const char *argument,
 bool
 wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
 
+// Bytes in strides, some behind others.
+typedef struct {
+    wm_strided_t *parts; // `first`, or allocated
+    wm_strided_t first;
+    int count, room;
+    int most; // no more parts than these
+} wm_parts_t;
+
+// Where the bytes of `number` elements lie, counted from `data`, as at most
+// `most` parts. False where they are more, or MPI does not tell. What was
+// found is freed by wm_py_parts_free(), also after false.
+bool
+wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
+                     char *data, int most, wm_parts_t *parts);
+
+void
+wm_py_parts_free(wm_parts_t *parts);
+
 // What a datatype is made of; MPI_DATATYPE_NULL where that is of several
 // types.
 MPI_Datatype

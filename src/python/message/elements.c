@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/elements.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
@@ -58,8 +60,18 @@ wm_py_elements_parts(int count)
         return NULL;
     }
     pattern->type = MPI_DATATYPE_NULL;
+    pattern->of_ranks = false;
     pattern->count = count;
     return pattern;
+}
+
+static void
+refuse_repeats(const char *argument)
+{
+    PyErr_Format(PyExc_ValueError,
+                 "%s: elements lie on top of each other (a stride of 0); "
+                 "receive into memory that has room for each",
+                 argument);
 }
 
 wm_pattern_t *
@@ -69,10 +81,7 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
     if (strided->ndim == 0)
         return NULL;
     if (writable && wm_strided_repeats(strided)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: elements lie on top of each other (a stride of 0); "
-                     "receive into memory that has room for each",
-                     argument);
+        refuse_repeats(argument);
         return NULL;
     }
     wm_pattern_t *pattern = wm_py_elements_parts(1);
@@ -82,11 +91,39 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
 }
 
 wm_pattern_t *
+wm_py_elements_in_parts(const wm_parts_t *parts, bool writable,
+                        const char *argument)
+{
+    bool repeats = false;
+    if (parts->count == 1)
+        return wm_py_elements_strided(parts->parts, writable, argument);
+    for (int i = 0; i < parts->count; ++i)
+        repeats |= wm_strided_repeats(&parts->parts[i]);
+    if (writable && repeats) {
+        refuse_repeats(argument);
+        return NULL;
+    }
+    wm_pattern_t *pattern = wm_py_elements_parts(parts->count);
+    if (pattern != NULL)
+        memcpy(pattern->parts, parts->parts,
+               (size_t)parts->count * sizeof *parts->parts);
+    return pattern;
+}
+
+wm_pattern_t *
 wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
                      char *data, const char *argument)
 {
     wm_error_t err;
     int code;
+    if (of->size > INT_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: one element of the datatype has %lld bytes, in too "
+                     "many pieces, and is more than MPI can pack: send it in "
+                     "smaller elements",
+                     argument, (long long)of->size);
+        return NULL;
+    }
     wm_pattern_t *pattern = wm_py_elements_parts(0);
     if (pattern == NULL)
         return NULL;

@@ -40,6 +40,11 @@ wm_pattern_t *
 wm_py_elements_strided(const wm_strided_t *strided, bool writable,
                        const char *argument);
 
+// Likewise of several parts, one behind the other.
+wm_pattern_t *
+wm_py_elements_in_parts(const wm_parts_t *parts, bool writable,
+                        const char *argument);
+
 // Of what only MPI can walk, from `data` on; with a duplicate of the type, as
 // the user may free his.
 wm_pattern_t *

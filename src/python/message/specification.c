@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/specification.h"
 
+#include <limits.h>
+
 #include "comm/engine/check.h"
 #include "comm/message/element.h"
 #include "python/array/py_array.h"
@@ -9,6 +11,9 @@
 #include "python/message/owner.h"
 #include "python/message/raw.h"
 #include "python/view/view.h"
+
+// As many parts may an element have that MPI does not pack.
+#define MOST_PARTS (1 << 16)
 
 // The parts of a specification; borrowed.
 typedef struct {
@@ -179,19 +184,23 @@ spread(const wm_extent_t *of, bool writable, const char *argument,
        wm_message_t *message)
 {
     wm_buffer_t *buffer = &message->buffer;
-    wm_strided_t strided = {.data = buffer->data};
-    bool decoded = wm_py_datatype_decode(message->type, &strided)
-                   && wm_strided_repeat(&strided, message->count, of->extent);
+    wm_parts_t parts;
+    if (buffer->nbytes == 0)
+        return 0;
+    // MPI packs no larger ones: its calls count bytes in int.
+    bool large = of->size > INT_MAX;
+    bool decoded = wm_py_datatype_parts(message->type, message->count,
+                                        of->extent, buffer->data,
+                                        large ? MOST_PARTS : 1, &parts);
     if (decoded)
-        buffer->data = strided.data;
-    return buffer->nbytes == 0
-               ? 0
-               : keep(decoded ? wm_py_elements_strided(&strided, writable,
-                                                       argument)
-                              : wm_py_elements_typed(message->type, of,
-                                                     message->count,
-                                                     buffer->data, argument),
-                      message);
+        buffer->data = parts.parts[0].data;
+    int code = keep(
+        decoded ? wm_py_elements_in_parts(&parts, writable, argument)
+                : wm_py_elements_typed(message->type, of, message->count,
+                                       buffer->data, argument),
+        message);
+    wm_py_parts_free(&parts);
+    return code;
 }
 
 // Likewise where the caller asks for bytes: of `left` that there are.
