@@ -52,6 +52,11 @@ def test_what_another_rank_tells_of_shared_memory_is_checked(build):
     run(build("shared", "coll/shared"))
 
 
+def test_strided_memory_that_shares_a_byte(build):
+    parts = "array/strided", "array/layout", "array/dtype", "cuda/error"
+    run(build("strided", *(f"../{part}" for part in parts)))
+
+
 def test_host(build):
     run(build("host", "node/node", "engine/check"))
 

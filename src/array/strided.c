@@ -288,3 +288,83 @@ wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
     return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
                 nbytes, &way, err);
 }
+
+// A stride, and how often it may be between two bytes of a pair.
+typedef struct {
+    int64_t stride, least, most;
+} between_t;
+
+#define BETWEEN (2 * WM_STRIDED_NDIM)
+#define PAIRS_TRIED 1000
+
+// Adds the dimensions, equal strides once, the longest first. `sign`: on
+// which side of the pair they are.
+static int
+add_between(const wm_strided_t *strided, int sign, between_t *all, int count)
+{
+    for (int i = 0; i < strided->ndim; ++i) {
+        int64_t stride = sign * strided->strides[i], at = 0;
+        bool down = stride < 0;
+        stride = down ? -stride : stride;
+        if (strided->shape[i] <= 1 || stride == 0)
+            continue;
+        while (at < count && all[at].stride > stride)
+            ++at;
+        if (at == count || all[at].stride != stride) {
+            memmove(&all[at + 1], &all[at],
+                    (size_t)(count - at) * sizeof *all);
+            all[at] = (between_t){.stride = stride};
+            ++count;
+        }
+        if (down)
+            all[at].least -= strided->shape[i] - 1;
+        else
+            all[at].most += strided->shape[i] - 1;
+    }
+    return count;
+}
+
+static int64_t
+divide_down(int64_t value, int64_t by)
+{
+    return value / by - (value % by < 0);
+}
+
+// Whether `distance`, with some of these strides, is above `low` and below
+// `high`.
+static bool
+can_meet(const between_t *all, int count, int64_t distance, int64_t low,
+         int64_t high, int *left)
+{
+    if (count == 0)
+        return low < distance && distance < high;
+    int64_t least = 0, most = 0; // what the shorter ones add
+    for (int i = 1; i < count; ++i) {
+        least += all[i].least * all[i].stride;
+        most += all[i].most * all[i].stride;
+    }
+    int64_t first = divide_down(low - distance - most, all->stride) + 1;
+    int64_t last = -divide_down(distance + least - high, all->stride) - 1;
+    first = first > all->least ? first : all->least;
+    last = last < all->most ? last : all->most;
+    for (int64_t times = first; times <= last; ++times)
+        if (--*left < 0
+            || can_meet(all + 1, count - 1, distance + times * all->stride,
+                        low, high, left))
+            return true;
+    return false;
+}
+
+bool
+wm_strided_share(const wm_strided_t *one, const wm_strided_t *other)
+{
+    between_t all[BETWEEN];
+    int left = PAIRS_TRIED;
+    if (wm_strided_nbytes(one) == 0 || wm_strided_nbytes(other) == 0)
+        return false;
+    int count = add_between(one, -1, all, 0);
+    count = add_between(other, 1, all, count);
+    int64_t distance = (int64_t)((uintptr_t)other->data
+                                 - (uintptr_t)one->data);
+    return can_meet(all, count, distance, -other->run, one->run, &left);
+}

@@ -60,6 +60,11 @@ bool
 wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
                 wm_layout_t *layout);
 
+// Whether two have a byte in common. Also true of some that have none, where
+// their strides are of so many kinds that to find out would take long.
+bool
+wm_strided_share(const wm_strided_t *one, const wm_strided_t *other);
+
 // Enqueues a copy between the `nbytes` from byte `at` on, which are there, and
 // contiguous memory, `packed`, which is written where the copy `packs`. Both
 // can be reached by kernels on `device`; for -1 both are host memory, and it

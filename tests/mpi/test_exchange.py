@@ -57,6 +57,60 @@ def test_one_request_for_both_ends(comm, kind, size, waitall):
     assert status.Get_count(MPI.BYTE) == size
 
 
+# Where the two lie in an array of `n` elements and one more, in twos.
+OVERLAPPING = {
+    "the same": (lambda a, n: a[:n], lambda a, n: a[:n]),
+    "one element on": (lambda a, n: a[:n], lambda a, n: a[1 : n + 1]),
+    "one element back": (lambda a, n: a[1 : n + 1], lambda a, n: a[:n]),
+    "backwards": (
+        lambda a, n: a[: 2 * n : 2],
+        lambda a, n: a[2 * n - 2 :: -2],
+    ),
+    "within": (lambda a, n: a[: 2 * n : 2], lambda a, n: a[n - 1 : 2 * n - 1]),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("where", OVERLAPPING)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_what_is_sent_is_received_into(comm, kind, size, where, blocking):
+    """MPI forbids it: what is sent is what was there."""
+    right, left = neighbours(comm)
+    sends, receives = OVERLAPPING[where]
+
+    def values(rank):
+        return (np.arange(2 * size + 2) % 100 + 100 * (rank % 2)).astype("u1")
+
+    made = kinds.make(kind, values(comm.rank))
+    array = made if kind == "host" else wm.asarray(made)
+    out, into = sends(array, size), receives(array, size)
+    if blocking:
+        comm.Sendrecv(out, right, 1, into, left, 1)
+    else:
+        comm.Isendrecv(out, right, 1, into, left, 1).Wait()
+    want = values(comm.rank)
+    receives(want, size)[:] = sends(values(left), size)
+    np.testing.assert_array_equal(kinds.values_of(made), want)
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_what_a_stream_sends_is_received_into(comm):
+    right, left = neighbours(comm)
+    stream = wm.Stream(wm.get_device())
+    array = wm.full(1000, comm.rank, "int32")
+    for call in ("Sendrecv", "Isendrecv"):
+        exchange = getattr(comm.on(stream), call)
+        request = exchange(array[1:], right, 1, array[:-1], left, 1)
+        if request is not None:
+            request.Wait()
+    stream.synchronize()
+    got = array.numpy()
+    assert (got[:-2] == (comm.rank - 2) % comm.size).all()
+    assert got[-2] == (comm.rank - 1) % comm.size
+    assert got[-1] == comm.rank
+
+
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_part_of_a_buffer_is_replaced(comm, kind):
     right, left = neighbours(comm)

@@ -392,21 +392,12 @@ has_gaps(const wm_coll_t *asked)
     return (size_t)size != asked->size;
 }
 
-static void
-find_bounds(const wm_buffer_t *buffer, char **low, char **high)
-{
-    *low = buffer->data;
-    *high = buffer->data + buffer->nbytes;
-    if (buffer->pattern != NULL && wm_pattern_is_strided(buffer->pattern))
-        wm_pattern_bounds(buffer->pattern, low, high);
-}
-
 static bool
 lie_over(const wm_buffer_t *send, const wm_buffer_t *receive)
 {
     char *low, *high, *from, *behind;
-    find_bounds(send, &low, &high);
-    find_bounds(receive, &from, &behind);
+    wm_buffer_bounds(send, &low, &high);
+    wm_buffer_bounds(receive, &from, &behind);
     return low < behind && from < high;
 }
 

@@ -26,6 +26,62 @@ wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high)
     }
 }
 
+void
+wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high)
+{
+    *low = buffer->data;
+    *high = buffer->data + buffer->nbytes;
+    if (buffer->pattern != NULL && wm_pattern_is_strided(buffer->pattern))
+        wm_pattern_bounds(buffer->pattern, low, high);
+}
+
+// Where they are told by strides, one part each.
+static bool
+share_strided(const wm_buffer_t *one, const wm_buffer_t *other)
+{
+    wm_strided_t runs[2];
+    const wm_strided_t *parts[2];
+    const wm_buffer_t *buffers[] = {one, other};
+    for (int i = 0; i < 2; ++i) {
+        const wm_pattern_t *pattern = buffers[i]->pattern;
+        if (pattern != NULL
+            && (!wm_pattern_is_strided(pattern) || pattern->count > 1))
+            return true;
+        if (pattern == NULL)
+            wm_strided_init(&runs[i], buffers[i]->data,
+                            (int64_t)buffers[i]->nbytes);
+        parts[i] = pattern != NULL ? pattern->parts : &runs[i];
+    }
+    return wm_strided_share(parts[0], parts[1]);
+}
+
+// What a buffer spans, of a datatype that MPI alone knows as well.
+static void
+find_span(const wm_buffer_t *buffer, uintptr_t *low, uintptr_t *high)
+{
+    char *first, *behind;
+    const wm_pattern_t *pattern = buffer->pattern;
+    if (pattern != NULL && !wm_pattern_is_strided(pattern)) {
+        *low = (uintptr_t)pattern->data + (uintptr_t)pattern->low;
+        *high = *low + pattern->span;
+        return;
+    }
+    wm_buffer_bounds(buffer, &first, &behind);
+    *low = (uintptr_t)first;
+    *high = (uintptr_t)behind;
+}
+
+bool
+wm_buffer_share(const wm_buffer_t *one, const wm_buffer_t *other)
+{
+    uintptr_t low, high, from, behind;
+    if (one->nbytes == 0 || other->nbytes == 0)
+        return false;
+    find_span(one, &low, &high);
+    find_span(other, &from, &behind);
+    return low < behind && from < high && share_strided(one, other);
+}
+
 // The part in which byte `at` is, which is told from its begin then.
 static const wm_strided_t *
 find_part(const wm_pattern_t *pattern, size_t *at, size_t *nbytes)

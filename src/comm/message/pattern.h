@@ -42,6 +42,15 @@ wm_pattern_is_strided(const wm_pattern_t *pattern);
 void
 wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high);
 
+// Those of a buffer; of one whose gaps MPI alone knows, without these.
+void
+wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high);
+
+// Whether two buffers have a byte in common; also true of some that have none,
+// where this would take long to find out.
+bool
+wm_buffer_share(const wm_buffer_t *one, const wm_buffer_t *other);
+
 // The `nbytes` from byte `at` on where these are in strides; else false.
 bool
 wm_pattern_cut(const wm_pattern_t *pattern, size_t at, size_t nbytes,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The calls that send and receive at the same time.
 #include "comm/message/buffered.h"
+#include "comm/message/pattern.h"
 #include "comm/watch/hang.h"
 #include "comm/watch/wait.h"
 #include "python/comm/calls.h"
@@ -71,15 +72,47 @@ tell_receiver(const exchange_t *exchange)
                                 &exchange->out.envelope);
 }
 
-// What is sent of a buffer that is received into at the same time: a copy.
+// Parses both; what is sent is looked at first.
 static int
-duplicate(exchange_t *exchange, wm_buffer_t *copy)
+look(exchange_t *exchange)
+{
+    const char *names[] = {"sendbuf", "recvbuf"};
+    if (exchange->replaces)
+        names[0] = names[1] = "buf";
+    if (wm_py_transfer_parse(&exchange->out, names[0], &exchange->sent) < 0)
+        return -1;
+    if (wm_py_transfer_parse(&exchange->in, names[1], &exchange->received)
+        == 0)
+        return 0;
+    tell_receiver(exchange);
+    return -1;
+}
+
+// Whether what is sent would be overwritten by what is received.
+static bool
+is_overwritten(const exchange_t *exchange)
+{
+    if (exchange->out.envelope.rank == MPI_PROC_NULL
+        || exchange->in.envelope.rank == MPI_PROC_NULL)
+        return false;
+    return exchange->replaces
+           || wm_buffer_share(&exchange->sent.buffer,
+                              &exchange->received.buffer);
+}
+
+// Takes what is sent, or a copy of it.
+static int
+take_sent(exchange_t *exchange, wm_buffer_t *taken)
 {
     wm_error_t err;
     int code;
+    bool copied = is_overwritten(exchange);
     wm_buffer_t buffer = wm_py_message_take(&exchange->sent);
+    *taken = buffer;
+    if (!copied)
+        return 0;
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_buffer_duplicate(&buffer, &exchange->out.envelope, copy, &err);
+    code = wm_buffer_duplicate(&buffer, &exchange->out.envelope, taken, &err);
     wm_buffer_release(&buffer);
     Py_END_ALLOW_THREADS;
     if (code == 0) {
@@ -89,19 +122,6 @@ duplicate(exchange_t *exchange, wm_buffer_t *copy)
     wm_py_raise(&err);
     tell_receiver(exchange);
     return -1;
-}
-
-// Parses what is sent, copying it where it will be overwritten.
-static int
-look_at_sent(exchange_t *exchange, wm_buffer_t *buffer)
-{
-    const char *name = exchange->replaces ? "buf" : "sendbuf";
-    if (wm_py_transfer_parse(&exchange->out, name, &exchange->sent) < 0)
-        return -1;
-    if (exchange->replaces)
-        return duplicate(exchange, buffer);
-    *buffer = wm_py_message_take(&exchange->sent);
-    return 0;
 }
 
 // A receive whose send could not begin is taken back; the exception stays.
@@ -118,28 +138,21 @@ take_back(wm_op_t *receiving)
     PyErr_Restore(kind, value, trace);
 }
 
-// Begins both, the receive first. What is nonblocking, or overwrites what it
-// sends, looks at the send before: nothing can be taken back later.
+// Begins both, the receive first. What is sent is taken before, as nothing can
+// be taken back later.
 static int
 begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
 {
     wm_buffer_t buffer;
     wm_error_t err;
     int code;
-    bool ready = exchange->replaces || !exchange->in.envelope.blocking;
-    if (ready && look_at_sent(exchange, &buffer) < 0)
+    if (look(exchange) < 0 || take_sent(exchange, &buffer) < 0)
         return -1;
-    *receiving = wm_py_transfer_begin(&exchange->in,
-                                      exchange->replaces ? "buf" : "recvbuf",
-                                      NULL, &exchange->received);
+    *receiving = wm_py_transfer_begin(&exchange->in, NULL,
+                                      &exchange->received);
     if (*receiving == NULL) {
         tell_receiver(exchange);
-        if (ready)
-            wm_buffer_release(&buffer);
-        return -1;
-    }
-    if (!ready && look_at_sent(exchange, &buffer) < 0) {
-        take_back(*receiving);
+        wm_buffer_release(&buffer);
         return -1;
     }
     WM_PY_UNLOCKED(code = wm_py_channel_begin_unlocked(
@@ -209,7 +222,8 @@ const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send one array and receive another at the same time.\n\n"
-    "recvbuf: has to be given, and not to overlap sendbuf. Ordered and\n"
+    "recvbuf: has to be given. Where it overlaps sendbuf, as one array for\n"
+    "both does, what is sent is a copy, as by Sendrecv_replace. Ordered and\n"
     "raises as Send and Recv do.");
 EXCHANGE(Sendrecv, false, true, run)
 

@@ -75,14 +75,12 @@ wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
 }
 
 wm_op_t *
-wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
-                     MPI_Request *request, wm_message_t *message)
+wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
+                     wm_message_t *message)
 {
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    if (wm_py_transfer_parse(transfer, argument, message) < 0)
-        return NULL;
     wm_buffer_t buffer = wm_py_message_take(message);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_py_channel_begin_unlocked(
@@ -142,7 +140,9 @@ begin(const wm_transfer_t *transfer)
 {
     wm_message_t message;
     MPI_Request request;
-    wm_op_t *op = wm_py_transfer_begin(transfer, "buf", &request, &message);
+    if (wm_py_transfer_parse(transfer, "buf", &message) < 0)
+        return NULL;
+    wm_op_t *op = wm_py_transfer_begin(transfer, &request, &message);
     return op != NULL ? wm_py_request_new(op, request, &message) : NULL;
 }
 

@@ -32,13 +32,12 @@ wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
                           PyObject *self, PyObject *const *args,
                           Py_ssize_t given, PyObject *keywords, bool blocking);
 
-// Parses the buffer, called `argument`, and begins the message; `request`,
-// unless NULL, gets its MPI request, in the same go without the GIL. NULL with
-// an exception: the message is then released, and the receiver told where he
-// may wait.
+// Begins a message whose buffer was parsed; `request`, unless NULL, gets its
+// MPI request, in the same go without the GIL. NULL with an exception: the
+// message is then released, and the receiver told where he may wait.
 wm_op_t *
-wm_py_transfer_begin(const wm_transfer_t *transfer, const char *argument,
-                     MPI_Request *request, wm_message_t *message);
+wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
+                     wm_message_t *message);
 
 // Parses the buffer, called `argument`, of a message that is then begun. 0, or
 // -1 with an exception: the receiver is told where he may wait.
