@@ -114,6 +114,17 @@ def _warn_of_thread_level() -> None:
         )
 
 
+def _showing(call: Any) -> Any:
+    """Make what gives C a request give it one that C can start."""
+
+    @functools.wraps(call)
+    def give(arg: Any) -> Any:
+        _core._show_handle(arg)
+        return call(arg)
+
+    return give
+
+
 @functools.cache
 def _guard_stock_calls() -> None:
     """Teach mpi4py's own calls what is ours, where they would err in silence.
@@ -121,7 +132,7 @@ def _guard_stock_calls() -> None:
     They read a handle alone: of an inactive wm.Prequest it is one of nothing,
     of a wm.Comm the user's. What is not ours goes to them as before.
     """
-    startall, start = MPI.Prequest.Startall, MPI.Prequest.Start
+    startall = MPI.Prequest.Startall
     create = vars(MPI.Win)["Create"]  # a class method, of derived ones too
 
     @functools.wraps(startall)
@@ -132,13 +143,6 @@ def _guard_stock_calls() -> None:
         else:
             startall(requests)
 
-    @functools.wraps(start)
-    def start_one(self: Any) -> None:
-        if isinstance(self, _core.Prequest):
-            self.Start()  # its own
-        else:
-            start(self)
-
     @functools.wraps(MPI.Win.Create)
     def create_window(cls: type, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
@@ -146,8 +150,10 @@ def _guard_stock_calls() -> None:
             _staging.refuse_window(given)
         return create.__get__(None, cls)(*args, **kwargs)
 
+    _core._guard_requests()
+    for name in ("_addressof", "_handleof"):
+        setattr(MPI, name, _showing(getattr(MPI, name)))
     _core._patch(MPI.Prequest, "Startall", staticmethod(start_all))
-    _core._patch(MPI.Prequest, "Start", start_one)
     _core._patch(MPI.Win, "Create", classmethod(create_window))
 
 

@@ -38,6 +38,7 @@ PAIRS = {
     "test_exchange",
     "test_faults",
     "test_guide",
+    "test_handles",
     "test_interrupts",
     "test_large_memory",
     "test_long_kernels",

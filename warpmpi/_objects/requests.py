@@ -218,3 +218,4 @@ def _add_methods() -> None:
 
 
 _add_methods()
+_core._watch_copies()

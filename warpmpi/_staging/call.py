@@ -155,32 +155,32 @@ def by_request(call: Call) -> Any:
 class StagedPrequest(_core.Prequest):
     """A persistent collective with an array in GPU memory."""
 
-    _call: Call
-    _inner: MPI.Prequest | None
+    __slots__ = ()  # the core moves what it is, and finds it in _kept
 
     def __new__(cls, call: Call) -> StagedPrequest:
         for twin in call.twins:
             if twin.error is not None:
                 raise twin.error
         self = super().__new__(cls)
-        self._call = call
-        self._inner = call.run()
+        self._kept = call, call.run()
         return self
 
     def Start(self) -> None:
         """Begin the call once more, with what its arrays hold then."""
-        if self or self._inner is None:
+        if self._active or self._kept is None:
             raise MPI.Exception(MPI.ERR_REQUEST)
-        self._call.fetch()
-        self._inner.Start()
-        self._call.wrap(self._inner, self)
+        call, inner = self._kept
+        call.fetch()
+        inner.Start()
+        call.wrap(inner, self)
 
     def Free(self) -> None:
         """Let go of the request, which must not be under way."""
-        if self or self._inner is None:
+        if self._active or self._kept is None:
             raise MPI.Exception(MPI.ERR_REQUEST)
-        self._inner.Free()
-        self._inner = None
+        inner = self._kept[1]
+        super().Free()
+        inner.Free()
 
 
 class Family:

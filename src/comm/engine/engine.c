@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "comm/engine/child.h"
+#include "comm/engine/handle.h"
 #include "comm/engine/hooks.h"
 #include "comm/engine/poke.h"
 #include "cuda/lock.h"
@@ -484,8 +485,10 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
     }
+    wm_handle_stop_thread(); // before the lock: the thread asks for it
     wm_hooks.end();
     wm_engine_lock();
+    wm_handle_end_all_lock_held();
     wm_poke_end();
     atomic_store(&finalized, true); // nobody steps anything any more
     wm_engine_unlock();

@@ -6,6 +6,7 @@
 #include "comm/engine/buffer.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/handle.h"
 #include "comm/engine/spares.h"
 
 static wm_spares_t spares = {
@@ -108,6 +109,8 @@ tell(wm_op_t *op, wm_done_t done)
     atomic_store(&op->news, 1);
     if (op->has_request)
         MPI_Grequest_complete(op->request);
+    if (op->handle != NULL)
+        wm_handle_end_lock_held(op->handle);
 }
 
 void

@@ -19,6 +19,7 @@ typedef struct wm_op wm_op_t;
 typedef struct wm_comm wm_comm_t;     // comm/comm/comm.h
 typedef struct wm_peer wm_peer_t;     // comm/node/node.h
 typedef struct wm_buffer wm_buffer_t; // comm/engine/buffer.h
+typedef struct wm_handle wm_handle_t; // comm/engine/handle.h
 
 // What a caller who has been told the end knows of the memory it was given.
 typedef enum {
@@ -86,9 +87,12 @@ struct wm_op {
     _Atomic int news;         // wakes the waiting caller: done, or kind->meet
     _Atomic int references;
     bool has_request;
-    MPI_Request request;  // the generalized one
-    wm_comm_t *comm;      // NULL: of none
-    wm_op_t *parts_of[2]; // it ends when these have
+    MPI_Request request;   // the generalized one
+    _Atomic bool freed;    // MPI has let go of that
+    _Atomic bool orphaned; // MPI alone has a reference: see wm_request_orphan
+    wm_handle_t *handle;   // a persistent request that ends with it, or NULL
+    wm_comm_t *comm;       // NULL: of none
+    wm_op_t *parts_of[2];  // it ends when these have
     wm_result_t result;
     wm_error_t error; // code 0: none; see wm_op_new
 };

@@ -49,10 +49,15 @@ query(void *op, MPI_Status *status)
 }
 
 static int
-let_go(void *op)
+let_go(void *given)
 {
+    wm_op_t *op = given;
     wm_hooks.let_go(op);
-    wm_op_release(op);
+    atomic_store(&op->freed, true);
+    if (atomic_load(&op->orphaned))
+        wm_op_release_told(op);
+    else
+        wm_op_release(op);
     return MPI_SUCCESS;
 }
 

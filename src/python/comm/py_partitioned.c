@@ -7,6 +7,7 @@
 #include "comm/engine/engine.h"
 #include "comm/message/partitioned.h"
 #include "python/comm/calls.h"
+#include "python/request/handles.h"
 #include "python/request/prequest.h"
 
 typedef struct {
@@ -47,6 +48,7 @@ partitioned_dealloc(PyObject *object)
 {
     partitioned_t *self = (partitioned_t *)object;
     PyObject_GC_UnTrack(object);
+    wm_py_handles_adopt(object);
     retire(self);
     PyMem_Free(self->ready);
     pthread_mutex_destroy(&self->partitions.lock);
@@ -58,19 +60,16 @@ static wm_op_t *
 start(partitioned_t *self)
 {
     wm_prequest_t *base = &self->base;
-    wm_error_t err;
     wm_op_t *gate = wm_gate_new(base->channel.comm, base->envelope.rank,
                                 self->tag, base->receives);
     if (gate == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    if (wm_py_request_start(gate, &base->request.base.ob_mpi, &err) < 0) {
-        wm_op_release(gate);
-        wm_py_raise(&err);
+    if (wm_py_request_begun(&base->request, gate, MPI_REQUEST_NULL) < 0) {
+        wm_py_request_forget(&base->request);
         return NULL;
     }
-    base->request.op = gate;
     return gate;
 }
 

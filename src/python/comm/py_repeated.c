@@ -10,6 +10,7 @@
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
 #include "python/message/owner.h"
+#include "python/request/handles.h"
 #include "python/request/prequest.h"
 
 #define MOST 8 // arguments, with what comes before them
@@ -80,12 +81,13 @@ static void
 repeated_dealloc(PyObject *object)
 {
     repeated_t *self = (repeated_t *)object;
-    wm_comm_t *own = self->base.channel.comm;
-    MPI_Comm handle = self->handle;
+    PyObject_GC_UnTrack(object);
+    wm_py_handles_adopt(object);
+    wm_comm_t *own = self->base.channel.comm; // NULL: it was adopted
+    MPI_Comm handle = own != NULL ? self->handle : MPI_COMM_NULL;
     wm_op_t *last = self->base.request.op; // may be under way
     if (last != NULL)
         wm_op_retain(last);
-    PyObject_GC_UnTrack(object);
     clear_own(self);
     wm_py_prequest_dealloc(object);
     close_own(own, handle, last); // nothing refers to it now
@@ -190,10 +192,11 @@ start_some(wm_prequest_t **requests, int count)
         if (code < 0)
             wm_py_raise(&err);
     }
-    for (int i = 0; i < begun; ++i) {
-        requests[i]->request.op = all[i].op;
-        requests[i]->request.base.ob_mpi = all[i].handle;
-    }
+    for (int i = 0; i < begun; ++i)
+        if (wm_py_request_begun(&requests[i]->request, all[i].op,
+                                all[i].handle)
+            < 0)
+            code = -1;
     if (code > 0)
         code = begin_by_mpi((repeated_t *)requests[begun++], met);
     for (int i = 0; i < begun || i < ready; ++i)
@@ -234,7 +237,7 @@ repeated_free(PyObject *object, PyObject *unused)
 {
     repeated_t *self = (repeated_t *)object;
     wm_comm_t *own = self->base.channel.comm;
-    if (wm_py_request_is_active(&self->base.request)) {
+    if (wm_py_prequest_is_under_way(&self->base)) {
         wm_py_mpi_fail(MPI_ERR_REQUEST,
                        "the persistent collective is active: wait for it "
                        "before it is freed");

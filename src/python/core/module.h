@@ -49,6 +49,7 @@
     X(local)                                                                  \
     X(points)                                                                 \
     X(buffered)                                                               \
+    X(stock)                                                                  \
     X(objects)                                                                \
     X(parts)                                                                  \
     X(pickle)                                                                 \

@@ -50,17 +50,34 @@ wm_py_mpi_clear(PyTypeObject *base, PyObject *object)
     return base->tp_clear != NULL ? base->tp_clear(object) : 0;
 }
 
-PyObject *
-wm_py_mpi_method(PyTypeObject *type, const char *name)
+// Borrowed; NULL with an exception.
+static PyObject *
+kept_of(PyTypeObject *type, const char *name)
 {
     PyObject *kept = PyDict_GetItemWithError(wm_py_state->mpi_methods,
                                              (PyObject *)type);
-    PyObject *method = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
-    if (method == NULL) {
+    PyObject *found = kept != NULL ? PyDict_GetItemString(kept, name) : NULL;
+    if (found == NULL && !PyErr_Occurred())
         PyErr_Format(PyExc_AttributeError, "%.200s has no method '%s'",
                      type->tp_name, name);
+    return found;
+}
+
+PyObject *
+wm_py_mpi_attribute(PyTypeObject *type, const char *name, PyObject *object)
+{
+    PyObject *found = kept_of(type, name);
+    descrgetfunc bind = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
+    return bind != NULL ? bind(found, object, (PyObject *)Py_TYPE(object))
+                        : Py_XNewRef(found);
+}
+
+PyObject *
+wm_py_mpi_method(PyTypeObject *type, const char *name)
+{
+    PyObject *method = kept_of(type, name);
+    if (method == NULL)
         return NULL;
-    }
     descrgetfunc bind = Py_TYPE(method)->tp_descr_get;
     return bind != NULL ? bind(method, NULL, (PyObject *)type)
                         : Py_NewRef(method);
@@ -195,6 +212,12 @@ PyTypeObject *
 wm_py_mpi_prequest_type(void)
 {
     return &PyMPIPrequest_Type;
+}
+
+PyTypeObject *
+wm_py_mpi_grequest_type(void)
+{
+    return &PyMPIGrequest_Type;
 }
 
 PyTypeObject *

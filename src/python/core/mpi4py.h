@@ -63,6 +63,8 @@ wm_py_mpi_request_type(void);
 PyTypeObject *
 wm_py_mpi_prequest_type(void);
 PyTypeObject *
+wm_py_mpi_grequest_type(void);
+PyTypeObject *
 wm_py_mpi_message_type(void);
 
 // The collector's part of a type of ours that derives from one of mpi4py's,
@@ -78,7 +80,11 @@ wm_py_mpi_clear(PyTypeObject *base, PyObject *object);
 PyObject *
 wm_py_mpi_method(PyTypeObject *type, const char *name);
 
-// Calls it; a new reference, or NULL with an exception.
+// mpi4py's own attribute of an object of that type, or derived from it.
+PyObject *
+wm_py_mpi_attribute(PyTypeObject *type, const char *name, PyObject *object);
+
+// Calls a method; a new reference, or NULL with an exception.
 PyObject *
 wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
                PyObject *second);

@@ -8,6 +8,7 @@
 #include "python/comm/matched.h"
 #include "python/core/mpi4py.h"
 #include "python/objects/objects.h"
+#include "python/request/handles.h"
 #include "python/request/py_request.h"
 #include "python/request/requests.h"
 
@@ -236,10 +237,15 @@ PyDoc_STRVAR(payload_of_doc,
 static PyObject *
 payload_of(PyObject *Py_UNUSED(module), PyObject *request)
 {
-    PyObject *payload = PyObject_TypeCheck(request, wm_py_state->request_type)
-                            ? ((wm_request_t *)request)->payload
-                            : NULL;
-    return Py_NewRef(payload != NULL ? payload : Py_None);
+    PyObject *ours = PyObject_TypeCheck(request, wm_py_mpi_request_type())
+                         ? wm_py_handles_find(request)
+                         : NULL;
+    if (ours == NULL && PyObject_TypeCheck(request, wm_py_state->request_type))
+        ours = Py_NewRef(request); // MPI has waited for it
+    PyObject *payload = ours != NULL ? ((wm_request_t *)ours)->payload : NULL;
+    payload = Py_NewRef(payload != NULL ? payload : Py_None);
+    Py_XDECREF(ours);
+    return payload;
 }
 
 PyDoc_STRVAR(

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/prequest.h"
 
+#include "comm/engine/engine.h"
 #include "comm/engine/request.h"
+#include "python/request/handles.h"
 #include "python/request/requests.h"
+#include "python/request/stock.h"
 
 static wm_py_start_t start;
+static unsigned long made; // of all
+
+bool
+wm_py_prequest_is_live(const wm_prequest_t *self)
+{
+    return self->comm != NULL || self->kept != NULL;
+}
 
 PyObject *
 wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
@@ -16,11 +26,6 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
         wm_py_message_release(message);
         return NULL;
     }
-    MPI_Request inactive; // the handle that it has while it is inactive
-    WM_PY_UNLOCKED(MPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0,
-                                 MPI_COMM_SELF, &inactive));
-    self->request.inactive = inactive;
-    self->request.base.ob_mpi = self->request.inactive;
     self->comm = Py_NewRef(comm);
     self->channel = *channel;
     wm_comm_retain(channel->comm);
@@ -38,9 +43,10 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     wm_prequest_t *self = (wm_prequest_t *)wm_py_state->request_type->tp_new(
         type, args, kwargs);
     if (self != NULL) {
-        self->comm = self->array = NULL;
+        self->comm = self->array = self->kept = NULL;
         self->start = NULL;
         self->message = (wm_message_t){0};
+        self->number = ++made;
     }
     return (PyObject *)self;
 }
@@ -54,6 +60,7 @@ release(PyObject *object)
     if (self->comm != NULL)
         wm_comm_release(self->channel.comm);
     Py_CLEAR(self->comm);
+    Py_CLEAR(self->kept);
 }
 
 static int
@@ -62,6 +69,7 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
     wm_prequest_t *self = (wm_prequest_t *)object;
     Py_VISIT(self->array);
     Py_VISIT(self->comm);
+    Py_VISIT(self->kept);
     int code = wm_py_message_traverse(&self->message, visit, arg);
     return code != 0 ? code : wm_py_request_traverse(object, visit, arg);
 }
@@ -73,29 +81,55 @@ prequest_clear(PyObject *object)
     return wm_py_request_clear(object);
 }
 
+// Its persistent request of MPI's, if the program has asked for that.
+static void
+prequest_let_go_of_handle(wm_prequest_t *self)
+{
+    wm_handle_t *handle = self->request.handle;
+    if (handle == NULL)
+        return;
+    if (wm_engine_check(NULL) == 0)
+        WM_PY_UNLOCKED(wm_handle_free(handle));
+    self->request.handle = NULL; // behind it, which looks at ob_mpi
+    self->request.base.ob_mpi = MPI_REQUEST_NULL;
+}
+
 void
 wm_py_prequest_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
+    wm_py_handles_adopt(object);
+    prequest_let_go_of_handle((wm_prequest_t *)object);
     release(object);
     PyObject_GC_Track(object); // the base untracks it again
     wm_py_request_dealloc(object);
+}
+
+// Of one whose handle stays the same nothing tells that it was waited for by
+// that.
+bool
+wm_py_prequest_is_under_way(const wm_prequest_t *self)
+{
+    const wm_request_t *request = &self->request;
+    return wm_py_request_is_active(request)
+           && (request->handle == NULL || !atomic_load(&request->op->done));
 }
 
 int
 wm_py_prequest_prepare(wm_prequest_t *self)
 {
     wm_request_t *request = &self->request;
-    if (self->comm == NULL)
+    if (!wm_py_prequest_is_live(self))
         return wm_py_mpi_fail(MPI_ERR_REQUEST,
                               "the persistent request is of no "
                               "communicator, or freed");
-    if (self->starting || wm_py_request_is_active(request))
+    if (wm_py_check_running() < 0
+        || (!self->started && wm_py_prequest_notice(request) < 0))
+        return -1;
+    if (self->starting || wm_py_prequest_is_under_way(self))
         return wm_py_mpi_fail(MPI_ERR_REQUEST,
                               "the persistent request is active: wait for "
                               "it before it is started again");
-    if (wm_py_check_running() < 0)
-        return -1;
     self->starting = true;
     wm_py_request_forget(request); // waited for by MPI itself
     return 0;
@@ -166,7 +200,10 @@ start(wm_prequest_t **requests, int count)
     for (int i = 0; i < begun; ++i) {
         wm_error_t late;
         handles[i] = MPI_REQUEST_NULL;
-        if (wm_request_start(ops[i], &handles[i], &late) < 0 && code == 0) {
+        if (wm_py_request_begin_unlocked(&requests[i]->request, ops[i],
+                                         &handles[i], &late)
+                < 0
+            && code == 0) {
             code = -1;
             err = late;
         }
@@ -176,12 +213,8 @@ start(wm_prequest_t **requests, int count)
         wm_buffer_release(&buffers[i]);
         requests[i]->starting = false;
     }
-    for (int i = 0; i < begun; ++i) {
-        wm_request_t *request = &requests[i]->request;
-        request->op = ops[i];
-        if (handles[i] != MPI_REQUEST_NULL)
-            request->base.ob_mpi = handles[i];
-    }
+    for (int i = 0; i < begun; ++i)
+        wm_py_request_set(&requests[i]->request, ops[i], handles[i]);
     if (begun < prepared || code < 0) {
         Py_XDECREF(kind);
         Py_XDECREF(value);
@@ -241,11 +274,44 @@ start_alone(PyObject *object)
     return none != NULL ? 0 : -1;
 }
 
+int
+wm_py_prequest_begin_started(wm_prequest_t *self)
+{
+    PyObject *object = (PyObject *)self;
+    wm_handle_t *handle = self->request.handle;
+    bool started = false;
+    if (handle == NULL || self->starting || self->started
+        || wm_py_prequest_is_under_way(self))
+        return 0;
+    self->started = true; // others may have the GIL meanwhile
+    WM_PY_UNLOCKED(started = wm_handle_is_started(handle));
+    int code = 0;
+    if (started && start_of(object) != NULL)
+        code = self->start(&self, 1);
+    else if (started)
+        code = start_alone(object);
+    self->started = false;
+    if (code < 0 && self->request.handle == handle)
+        WM_PY_UNLOCKED(wm_handle_fail(handle));
+    return code;
+}
+
+int
+wm_py_prequest_notice(wm_request_t *request)
+{
+    return request->handle != NULL
+                   && !wm_py_prequest_is_under_way((wm_prequest_t *)request)
+               ? wm_py_handles_begin_started()
+               : 0;
+}
+
 static PyObject *
 prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
 {
     // A list of the caller's may change while the GIL is released.
-    PyObject *list = wm_py_requests_tuple(given);
+    PyObject *each = wm_py_requests_tuple(given);
+    PyObject *list = each != NULL ? wm_py_stock_resolve(each) : NULL;
+    Py_XDECREF(each);
     if (list == NULL)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(list);
@@ -279,7 +345,7 @@ PyObject *
 wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
-    if (self->comm == NULL) {
+    if (!wm_py_prequest_is_live(self)) {
         wm_py_mpi_fail(
             MPI_ERR_REQUEST,
             "the persistent request is of no communicator, or freed");
@@ -291,16 +357,18 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     MPI_Request active = wm_py_request_is_active(&self->request)
+                                 && self->request.handle == NULL
                              ? self->request.base.ob_mpi
                              : MPI_REQUEST_NULL;
-    MPI_Request inactive = self->request.inactive;
-    self->request.inactive = self->request.base.ob_mpi = MPI_REQUEST_NULL;
     wm_op_t *op = self->request.op;
-    self->request.op = NULL;
+    if (op != NULL) // for its end, below
+        wm_op_retain(op);
     wm_py_request_forget(&self->request);
+    prequest_let_go_of_handle(self);
+    self->request.base.ob_mpi = MPI_REQUEST_NULL;
     release(object);
+    wm_py_handles_remove(&self->request);
     wm_py_request_free(active);
-    wm_py_request_free(inactive);
     if (op != NULL) // last: what it kept goes at once
         wm_op_release_told(op);
     Py_RETURN_NONE;
@@ -310,8 +378,74 @@ static int
 prequest_bool(PyObject *object)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
-    return self->comm != NULL || self->request.base.ob_mpi != MPI_REQUEST_NULL;
+    return wm_py_prequest_is_live(self)
+           || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
+
+// Whether it has a handle that nobody has asked for.
+static bool
+is_hidden(PyObject *object)
+{
+    const wm_request_t *request = (wm_request_t *)object;
+    return PyObject_TypeCheck(object, wm_py_state->prequest_type)
+           && wm_py_prequest_is_live((wm_prequest_t *)object)
+           && request->handle == NULL;
+}
+
+static PyObject *
+prequest_richcompare(PyObject *object, PyObject *other, int how)
+{
+    bool hidden = is_hidden(object) || is_hidden(other);
+    if (!hidden || (how != Py_EQ && how != Py_NE)
+        || !PyObject_TypeCheck(other, wm_py_mpi_request_type()))
+        return wm_py_mpi_request_type()->tp_richcompare(object, other, how);
+    return PyBool_FromLong((object == other) == (how == Py_EQ));
+}
+
+PyDoc_STRVAR(prequest_reduce_doc, "__reduce__($self, /)\n--\n\n"
+                                  "Pickles null requests alone.");
+
+static PyObject *
+prequest_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    if (!prequest_bool(object))
+        return wm_py_mpi_call(wm_py_mpi_request_type(), "__reduce__", object,
+                              NULL);
+    PyErr_SetString(PyExc_ValueError,
+                    "a persistent request cannot be pickled");
+    return NULL;
+}
+
+static PyObject *
+prequest_get_active(PyObject *object, void *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(
+        wm_py_prequest_is_under_way((wm_prequest_t *)object));
+}
+
+static PyObject *
+prequest_get_kept(PyObject *object, void *Py_UNUSED(unused))
+{
+    PyObject *kept = ((wm_prequest_t *)object)->kept;
+    return Py_NewRef(kept != NULL ? kept : Py_None);
+}
+
+static int
+prequest_set_kept(PyObject *object, PyObject *value, void *Py_UNUSED(unused))
+{
+    wm_prequest_t *self = (wm_prequest_t *)object;
+    PyObject *former = self->kept;
+    self->kept = value == Py_None ? NULL : Py_XNewRef(value);
+    Py_XDECREF(former);
+    return 0;
+}
+
+static PyGetSetDef prequest_getters[] = {
+    {"_active", prequest_get_active, NULL, "Whether it is under way.", NULL},
+    {"_kept", prequest_get_kept, prequest_set_kept,
+     "What begins it, of those that Python begins; None: it is freed.", NULL},
+    {0},
+};
 
 static PyObject *
 not_partitioned(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(args),
@@ -337,6 +471,7 @@ static PyMethodDef prequest_methods[] = {
     {"Startall", prequest_startall, METH_O | METH_CLASS,
      prequest_startall_doc},
     {"Free", wm_py_prequest_free, METH_NOARGS, prequest_free_doc},
+    {"__reduce__", prequest_reduce, METH_NOARGS, prequest_reduce_doc},
     NOT_PARTITIONED("Pready", "partition"),
     NOT_PARTITIONED("Pready_range", "partition_low, partition_high"),
     NOT_PARTITIONED("Pready_list", "partitions"),
@@ -358,6 +493,9 @@ static PyType_Slot prequest_slots[] = {
     {Py_tp_traverse, prequest_traverse},
     {Py_tp_clear, prequest_clear},
     {Py_tp_methods, prequest_methods},
+    {Py_tp_getset, prequest_getters},
+    {Py_tp_richcompare, prequest_richcompare},
+    {Py_tp_hash, PyObject_HashNotImplemented},
     {Py_nb_bool, prequest_bool},
     {0},
 };

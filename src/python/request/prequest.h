@@ -25,6 +25,9 @@ struct wm_prequest {
     wm_envelope_t envelope;
     bool receives;
     bool starting;        // it is being begun
+    bool started;         // by MPI itself, which is why
+    unsigned long number; // they count up
+    PyObject *kept;       // of those that Python begins: what it needs
     wm_py_start_t *start; // of those that have the same; NULL: their Start
 };
 
@@ -35,6 +38,22 @@ PyObject *
 wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
                    const wm_channel_t *channel, PyObject *buf, bool receives,
                    const wm_envelope_t *envelope, wm_message_t *message);
+
+// Whether it can be started: it is neither freed nor of nobody.
+bool
+wm_py_prequest_is_live(const wm_prequest_t *self);
+
+// Whether it is active, as far as can be told.
+bool
+wm_py_prequest_is_under_way(const wm_prequest_t *self);
+
+// Begins it if the program has started it by MPI itself; -1 with an exception.
+WM_MUST_CHECK int
+wm_py_prequest_begin_started(wm_prequest_t *self);
+
+// Before a request is looked at: if it was started so, all that were begin.
+WM_MUST_CHECK int
+wm_py_prequest_notice(wm_request_t *request);
 
 // Begins a Start: an exception where the request is freed or active. On
 // success `starting` is set, for the caller to end it.

@@ -10,7 +10,10 @@
 #include "comm/watch/leftovers.h"
 #include "comm/watch/wait.h"
 #include "python/message/owner.h"
+#include "python/request/handles.h"
+#include "python/request/prequest.h"
 #include "python/request/requests.h"
+#include "python/request/stock.h"
 
 static bool
 interrupted(wm_op_t *op)
@@ -107,8 +110,53 @@ wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 bool
 wm_py_request_is_active(const wm_request_t *self)
 {
-    return self->op != NULL && self->base.ob_mpi != MPI_REQUEST_NULL
-           && self->base.ob_mpi != self->inactive;
+    if (self->op == NULL || self->handle != NULL)
+        return self->op != NULL;
+    return self->base.ob_mpi != MPI_REQUEST_NULL
+           && !atomic_load(&self->op->freed);
+}
+
+MPI_Request
+wm_py_request_inactive(const wm_request_t *self)
+{
+    return self->handle != NULL ? wm_handle_request(self->handle)
+                                : MPI_REQUEST_NULL;
+}
+
+int
+wm_py_request_begin_unlocked(wm_request_t *self, wm_op_t *op,
+                             MPI_Request *handle, wm_error_t *err)
+{
+    return self->handle != NULL ? wm_handle_begin(self->handle, op, err)
+                                : wm_request_start(op, handle, err);
+}
+
+void
+wm_py_request_set(wm_request_t *self, wm_op_t *op, MPI_Request handle)
+{
+    self->op = op;
+    if (handle == MPI_REQUEST_NULL)
+        return;
+    if (self->handle == NULL) {
+        self->base.ob_mpi = handle;
+        return;
+    }
+    // Another thread has asked for the handle meanwhile.
+    wm_error_t err;
+    WM_PY_UNLOCKED((void)!wm_handle_begin(self->handle, op, &err));
+    wm_py_request_free(handle);
+}
+
+int
+wm_py_request_begun(wm_request_t *self, wm_op_t *op, MPI_Request handle)
+{
+    wm_error_t err;
+    int code = 0;
+    if (handle == MPI_REQUEST_NULL)
+        WM_PY_UNLOCKED(
+            code = wm_py_request_begin_unlocked(self, op, &handle, &err));
+    wm_py_request_set(self, op, handle);
+    return code < 0 ? (wm_py_raise(&err), -1) : 0;
 }
 
 // What a payload was received into is that's to give back.
@@ -125,12 +173,55 @@ void
 wm_py_request_forget(wm_request_t *self)
 {
     wm_op_t *op = self->op;
+    MPI_Request lent = self->lent;
     self->op = NULL; // first: to release it may let others run
+    self->lent = MPI_REQUEST_NULL;
+    if (self->handle == NULL) {
+        if (op != NULL && atomic_load(&op->freed))
+            self->base.ob_mpi = MPI_REQUEST_NULL;
+        if (!PyObject_TypeCheck((PyObject *)self, wm_py_state->prequest_type))
+            wm_py_handles_remove(self);
+    }
+    if (op != NULL && !atomic_load(&op->freed))
+        wm_py_request_free(lent);
     let_go_of_op(op, self->payload == NULL);
-    if (self->base.ob_mpi == MPI_REQUEST_NULL)
-        self->base.ob_mpi = self->inactive;
     wm_py_message_release(&self->message);
     Py_CLEAR(self->payload);
+}
+
+// MPI is asked about it: of a persistent one whose handle stays the same by
+// the request of the operation under way, which tells all of that.
+void
+wm_py_request_lend(wm_request_t *self)
+{
+    wm_op_t *op = self->op;
+    wm_error_t err;
+    if (self->handle == NULL || op == NULL)
+        return;
+    if (self->lent == MPI_REQUEST_NULL) {
+        MPI_Request handle = MPI_REQUEST_NULL;
+        wm_op_retain(op);
+        WM_PY_UNLOCKED((void)!wm_request_start(op, &handle, &err));
+        wm_op_release(op);
+        self->lent = handle;
+    }
+    if (self->lent != MPI_REQUEST_NULL)
+        self->base.ob_mpi = self->lent;
+}
+
+void
+wm_py_request_take_back(wm_request_t *self)
+{
+    if (self->lent == MPI_REQUEST_NULL)
+        return;
+    MPI_Request handle = wm_handle_request(self->handle);
+    bool ended = self->base.ob_mpi == MPI_REQUEST_NULL;
+    self->base.ob_mpi = handle;
+    if (!ended)
+        return;
+    self->lent = MPI_REQUEST_NULL;
+    WM_PY_UNLOCKED(MPI_Wait(&handle, MPI_STATUS_IGNORE));
+    wm_py_request_forget(self);
 }
 
 static PyObject *
@@ -140,9 +231,11 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         type, args, kwargs);
     if (self != NULL) {
         self->op = NULL;
-        self->inactive = MPI_REQUEST_NULL;
         self->message = (wm_message_t){0};
         self->payload = NULL;
+        self->handle = NULL;
+        self->lent = MPI_REQUEST_NULL;
+        self->known = self->adopted = false;
     }
     return (PyObject *)self;
 }
@@ -191,9 +284,10 @@ wm_py_request_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->payload);
     int code = wm_py_message_traverse(&self->message, visit, arg);
     // MPI's request has a reference, too.
+    bool requested = self->handle != NULL ? self->lent != MPI_REQUEST_NULL
+                                          : wm_py_request_is_active(self);
     if (code == 0 && self->op != NULL)
-        code = traverse_op(self->op, 1 + wm_py_request_is_active(self), visit,
-                           arg);
+        code = traverse_op(self->op, 1 + requested, visit, arg);
     return code != 0 ? code
                      : wm_py_mpi_traverse(wm_py_mpi_request_type(), object,
                                           visit, arg);
@@ -212,20 +306,23 @@ wm_py_request_dealloc(PyObject *object)
     wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object); // what is let go may run Python code
+    bool known = self->known;
+    wm_py_handles_adopt(object);
     warn_of_lost_object(self);
-    if (wm_py_request_is_active(self))
+    bool active = wm_py_request_is_active(self);
+    if (active)
         wm_leftovers_keep(self->op);
+    // A request dropped early, whose handle nobody knows: MPI frees it when
+    // the operation completes it. All others are their handle's.
+    MPI_Request own = active && self->handle == NULL && !known
+                          ? self->base.ob_mpi
+                          : MPI_REQUEST_NULL;
     wm_op_t *op = self->op;
     bool has_buffer = self->payload == NULL;
     self->op = NULL;
     wm_py_request_forget(self);
-    // A request dropped early: MPI frees it when the operation completes it.
-    bool own = self->inactive != MPI_REQUEST_NULL
-               && self->inactive != self->base.ob_mpi;
-    wm_py_request_free(self->base.ob_mpi);
-    if (own)
-        wm_py_request_free(self->inactive);
-    self->base.ob_mpi = self->inactive = MPI_REQUEST_NULL;
+    self->base.ob_mpi = MPI_REQUEST_NULL;
+    wm_py_request_free(own);
     let_go_of_op(op, has_buffer); // last: what it kept goes at once
     wm_py_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
@@ -244,7 +341,7 @@ wm_py_request_take_ended(wm_request_t *self)
     wm_ended_t ended = {.op = NULL, .handle = MPI_REQUEST_NULL};
     if (wm_py_request_is_active(self)) {
         ended.handle = self->base.ob_mpi;
-        self->base.ob_mpi = self->inactive;
+        self->base.ob_mpi = wm_py_request_inactive(self);
     }
     if (self->payload == NULL) {
         ended.op = self->op;
@@ -277,11 +374,21 @@ wm_py_end_requests(wm_ended_t *ended, int count)
             wm_op_release_told(ended[i].op);
 }
 
-// mpi4py's own method of that name, on the request and a status or None.
+// mpi4py's own method of that name, on the request and a status or None, of
+// one that is not ours, or not under way.
 static PyObject *
 call_stock(const char *name, PyObject *object, PyObject *status)
 {
-    return wm_py_mpi_call(wm_py_mpi_request_type(), name, object, status);
+    wm_request_t *self = (wm_request_t *)object;
+    PyObject *other = wm_py_handles_find(object);
+    if (other != NULL && other != object) // a copy, of a type of ours
+        return wm_py_stock_forward(object, other, name, status);
+    Py_XDECREF(other);
+    wm_py_request_lend(self);
+    PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, object,
+                                      status);
+    wm_py_request_take_back(self);
+    return result;
 }
 
 PyDoc_STRVAR(
@@ -301,7 +408,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     MPI_Status *status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
         || wm_py_mpi_status(given, "status", &status) < 0
-        || wm_py_check_running() < 0)
+        || wm_py_check_running() < 0 || wm_py_prequest_notice(self) < 0)
         return NULL;
     if (!wm_py_request_is_active(self)) {
         wm_py_request_forget(self); // waited for by MPI itself, or freed
@@ -343,7 +450,8 @@ look(wm_request_t *self)
 static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    if (wm_py_check_running() < 0)
+    if (wm_py_check_running() < 0
+        || wm_py_prequest_notice((wm_request_t *)object) < 0)
         return NULL;
     if (!look((wm_request_t *)object))
         Py_RETURN_FALSE;
@@ -363,13 +471,120 @@ request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
     PyObject *given = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Get_status", names,
                                      &given)
-        || wm_py_check_running() < 0)
+        || wm_py_check_running() < 0
+        || wm_py_prequest_notice((wm_request_t *)object) < 0)
         return NULL;
     (void)look((wm_request_t *)object);
     return call_stock("Get_status", object, given);
 }
 
+PyDoc_STRVAR(
+    request_cancel_doc,
+    "Cancel($self, /)\n--\n\n"
+    "Cancel the message if it can be: a receive that has matched nothing.\n"
+    "It is waited for as ever; the status tells whether it was in time.");
+
+PyDoc_STRVAR(request_cancel_same_doc,
+             "cancel($self, /)\n--\n\n"
+             "Cancel the message if it can be, as Cancel does.");
+
+static PyObject *
+request_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    wm_request_t *self = (wm_request_t *)object;
+    if (wm_py_check_running() < 0 || wm_py_prequest_notice(self) < 0)
+        return NULL;
+    if (!wm_py_request_is_active(self)) {
+        wm_py_request_forget(self);
+        return call_stock("Cancel", object, NULL);
+    }
+    wm_op_t *op = self->op;
+    wm_op_retain(op); // another thread may end the request
+    if (!atomic_load(&op->done))
+        WM_PY_UNLOCKED((void)wm_op_cancel(op));
+    wm_op_release(op);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(request_free_doc,
+             "Free($self, /)\n--\n\n"
+             "Let go of the request; a message under way ends by itself.");
+
+static PyObject *
+request_free(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    wm_request_t *self = (wm_request_t *)object;
+    if (wm_py_check_running() < 0)
+        return NULL;
+    if (!wm_py_request_is_active(self)) {
+        wm_py_request_forget(self);
+        return call_stock("Free", object, NULL);
+    }
+    MPI_Request handle = self->base.ob_mpi;
+    wm_py_handles_remove(self);
+    self->base.ob_mpi = MPI_REQUEST_NULL;
+    wm_py_request_forget(self);
+    wm_py_request_free(handle);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(request_safe_free_doc,
+             "free($self, /)\n--\n\n"
+             "Call Free unless the request is null, or MPI does not run.");
+
+static PyObject *
+request_safe_free(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    int there = PyObject_IsTrue(object);
+    if (there < 0)
+        return NULL;
+    return there && wm_engine_check(NULL) == 0
+               ? PyObject_CallMethod(object, "Free", NULL)
+               : Py_NewRef(Py_None);
+}
+
+// What gives the handle away, by mpi4py's own method.
+static PyObject *
+show(PyObject *object, const char *name)
+{
+    if (wm_py_handles_show((wm_request_t *)object) < 0)
+        return NULL;
+    return wm_py_mpi_call(wm_py_mpi_request_type(), name, object, NULL);
+}
+
+#define SHOWS(name, function, text)                                           \
+    PyDoc_STRVAR(function##_doc, name "($self, /)\n--\n\n" text);             \
+                                                                              \
+    static PyObject *function(PyObject *object, PyObject *Py_UNUSED(unused))  \
+    {                                                                         \
+        return show(object, name);                                            \
+    }
+
+SHOWS("py2f", request_py2f, "The handle as Fortran's integer.")
+SHOWS("toint", request_toint, "The handle as an integer.")
+SHOWS("tohandle", request_tohandle, "The handle of MPI.")
+
+static PyObject *
+request_get_handle(PyObject *object, void *Py_UNUSED(unused))
+{
+    if (wm_py_handles_show((wm_request_t *)object) < 0)
+        return NULL;
+    return wm_py_mpi_attribute(wm_py_mpi_request_type(), "handle", object);
+}
+
+static PyGetSetDef request_getters[] = {
+    {"handle", request_get_handle, NULL, "The handle of MPI.", NULL},
+    {0},
+};
+
 static PyMethodDef request_methods[] = {
+    {"Cancel", request_cancel, METH_NOARGS, request_cancel_doc},
+    {"cancel", request_cancel, METH_NOARGS, request_cancel_same_doc},
+    {"Free", request_free, METH_NOARGS, request_free_doc},
+    {"free", request_safe_free, METH_NOARGS, request_safe_free_doc},
+    {"py2f", request_py2f, METH_NOARGS, request_py2f_doc},
+    {"toint", request_toint, METH_NOARGS, request_toint_doc},
+    {"tohandle", request_tohandle, METH_NOARGS, request_tohandle_doc},
     WM_PY_KEYWORDS("Wait", request_wait),
     WM_PY_KEYWORDS("Test", request_test),
     WM_PY_KEYWORDS("Get_status", request_get_status),
@@ -390,6 +605,7 @@ static PyType_Slot request_slots[] = {
     {Py_tp_traverse, wm_py_request_traverse},
     {Py_tp_clear, wm_py_request_clear},
     {Py_tp_methods, request_methods},
+    {Py_tp_getset, request_getters},
     {0},
 };
 

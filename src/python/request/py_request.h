@@ -6,20 +6,28 @@
 
 #include <stdbool.h>
 
+#include "comm/engine/handle.h"
 #include "comm/message/p2p.h"
 #include "python/message/specification.h"
 
 #include <mpi4py/mpi4py.h>
 
 // Of mpi4py's header only the layout is used here.
-typedef struct {
+typedef struct wm_request {
     PyMPIRequestObject base;
     wm_op_t *op; // NULL once it has ended and was told
-    // What the handle is then: of a persistent one an inactive request of
-    // MPI's, else null.
-    MPI_Request inactive;
     wm_message_t message;
     PyObject *payload; // of an irecv: what it received, until it was told
+    // Of a persistent one whose handle the program has asked for: that stays
+    // the same, active or not. NULL: the handle is that of the operation under
+    // way, and else null.
+    wm_handle_t *handle;
+    MPI_Request lent; // that of the operation nevertheless, while MPI is asked
+    // For handles.c.
+    struct wm_request *next;
+    MPI_Request key;
+    bool known;   // the program has asked for the handle
+    bool adopted; // its object is gone
 } wm_request_t;
 
 // A new request for an operation (takes over the reference), with its MPI
@@ -38,14 +46,38 @@ wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 void
 wm_py_request_free(MPI_Request request);
 
-// Whether the handle is that of an operation under way or not yet told.
+// Whether there is an operation under way or not yet told, and MPI has not let
+// go of it: nobody has waited for it by its handle.
 bool
 wm_py_request_is_active(const wm_request_t *self);
+
+// The handle while there is none.
+MPI_Request
+wm_py_request_inactive(const wm_request_t *self);
+
+// A persistent one has begun: `op` is taken over, and its MPI request, or null
+// where it has none. -1 with an exception: it has begun all the same.
+WM_MUST_CHECK int
+wm_py_request_begun(wm_request_t *self, wm_op_t *op, MPI_Request handle);
+
+// The same without the GIL; then, with it, what of its object is to be set.
+WM_MUST_CHECK int
+wm_py_request_begin_unlocked(wm_request_t *self, wm_op_t *op,
+                             MPI_Request *handle, wm_error_t *err);
+void
+wm_py_request_set(wm_request_t *self, wm_op_t *op, MPI_Request handle);
 
 // Lets go of an operation, which ends by itself if it has not, and of its
 // message.
 void
 wm_py_request_forget(wm_request_t *self);
+
+// Around a call of MPI's that is given the request: what MPI is to have for
+// it, and what has become of that.
+void
+wm_py_request_lend(wm_request_t *self);
+void
+wm_py_request_take_back(wm_request_t *self);
 
 // After the operation has ended: MPI frees its request, Python the buffers.
 void

@@ -7,6 +7,7 @@
 #include "comm/engine/request.h"
 #include "comm/watch/hang.h"
 #include "python/request/py_request.h"
+#include "python/request/stock.h"
 
 #define AT_ONCE 64 // requests waited for without the GIL in one go
 
@@ -47,15 +48,13 @@ wait_for_all(PyObject *list)
     return 0;
 }
 
-// Of those that MPI has waited for.
 static void
-forget_ended(PyObject *list)
+for_each(PyObject *list, void (*visit)(wm_request_t *request))
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
-        if (PyObject_TypeCheck(item, wm_py_state->request_type)
-            && !wm_py_request_is_active((wm_request_t *)item))
-            wm_py_request_forget((wm_request_t *)item);
+        if (PyObject_TypeCheck(item, wm_py_state->request_type))
+            visit((wm_request_t *)item);
     }
 }
 
@@ -83,23 +82,32 @@ raise_errors(PyObject *list)
     return -1;
 }
 
+// What MPI has waited for.
+static void
+forget_ended(wm_request_t *request)
+{
+    if (!wm_py_request_is_active(request))
+        wm_py_request_forget(request);
+}
+
 // mpi4py's own, which lets go of those that it has waited for.
 static PyObject *
 call_stock(const char *name, PyObject *list, PyObject *other)
 {
+    PyObject *kind, *value, *trace;
+    for_each(list, wm_py_request_lend);
     bool before = wm_request_keep_errors(true);
     PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, list,
                                       other);
     (void)wm_request_keep_errors(before);
-    if (result != NULL && raise_errors(list) < 0) {
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        forget_ended(list);
-        PyErr_Restore(kind, value, trace);
-        Py_CLEAR(result);
-    }
+    int code = result != NULL ? raise_errors(list) : 0;
+    PyErr_Fetch(&kind, &value, &trace);
+    for_each(list, wm_py_request_take_back);
     if (result != NULL)
-        forget_ended(list);
+        for_each(list, forget_ended);
+    PyErr_Restore(kind, value, trace);
+    if (code < 0)
+        Py_CLEAR(result);
     return result;
 }
 
@@ -111,9 +119,12 @@ const char wm_py_requests_waitall_doc[] = PyDoc_STR(
 
 // `name` is MPI's Waitall or, whose result is a list of objects, waitall.
 static PyObject *
-wait_for_each(const char *name, bool objects, PyObject *list,
+wait_for_each(const char *name, bool objects, PyObject *given,
               PyObject *statuses)
 {
+    PyObject *list = wm_py_stock_resolve(given);
+    if (list == NULL)
+        return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     wm_call = (wm_call_t){.name = name, .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
@@ -153,6 +164,8 @@ wait_for_each(const char *name, bool objects, PyObject *list,
     if (ended) // all of ours have been let go of where MPI is not asked
         result = ask_mpi ? call_stock(name, list, statuses)
                          : Py_NewRef(Py_True);
+    wm_py_stock_settle(given, list);
+    Py_DECREF(list);
     if (kind != NULL) {
         Py_CLEAR(result);
         PyErr_Restore(kind, value, trace);
@@ -229,11 +242,17 @@ first_under_way(PyObject *list)
 
 // What looks without waiting: MPI's own, after our messages were advanced.
 static PyObject *
-look_at(const char *name, PyObject *list, PyObject *other)
+look_at(const char *name, PyObject *given, PyObject *other)
 {
+    PyObject *list = wm_py_stock_resolve(given);
+    if (list == NULL)
+        return NULL;
     if (any_of_ours(list))
         WM_PY_UNLOCKED(wm_engine_look(NULL));
-    return call_stock(name, list, other);
+    PyObject *result = call_stock(name, list, other);
+    wm_py_stock_settle(given, list);
+    Py_DECREF(list);
+    return result;
 }
 
 static PyObject *
@@ -261,7 +280,7 @@ is_over(PyObject *tested)
 // Where some are ours MPI is asked again and again, as waiting inside MPI
 // advances nothing of ours.
 static PyObject *
-wait_for_some(const char *wait, const char *test, PyObject *list,
+wait_for_ours(const char *wait, const char *test, PyObject *list,
               PyObject *other)
 {
     PyObject *result;
@@ -289,6 +308,19 @@ wait_for_some(const char *wait, const char *test, PyObject *list,
             break;
         }
     }
+    return result;
+}
+
+static PyObject *
+wait_for_some(const char *wait, const char *test, PyObject *given,
+              PyObject *other)
+{
+    PyObject *list = wm_py_stock_resolve(given);
+    if (list == NULL)
+        return NULL;
+    PyObject *result = wait_for_ours(wait, test, list, other);
+    wm_py_stock_settle(given, list);
+    Py_DECREF(list);
     return result;
 }
 

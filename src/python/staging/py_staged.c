@@ -195,10 +195,9 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
         return wm_py_raise(&err);
     wm_request_t *request = (wm_request_t *)into;
     wm_py_request_forget(request); // waited for by MPI itself
-    request->op = op;
-    if (wm_py_request_start(op, &request->base.ob_mpi, &err) < 0)
-        return wm_py_raise(&err);
-    return Py_NewRef(into);
+    return wm_py_request_begun(request, op, MPI_REQUEST_NULL) < 0
+               ? NULL
+               : Py_NewRef(into);
 }
 
 PyDoc_STRVAR(

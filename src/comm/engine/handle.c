@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/engine/handle.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "comm/engine/engine.h"
+#include "comm/engine/posted.h"
+#include "cuda/lock.h"
+
+// Handles that the thread looks at before it lets others have the lock.
+#define LOOKS_A_ROUND 16
+
+struct wm_handle {
+    wm_handle_t *next; // of all that exist
+    const MPI_Request *user;
+    MPI_Request request;
+    int tag;             // of its own
+    wm_op_t *_Atomic op; // under way, borrowed: it has us; NULL: none
+    bool freed;          // by its owner, while the operation is under way
+};
+
+// Engine lock.
+static wm_handle_t *all;
+static MPI_Comm alone = MPI_COMM_NULL; // of this process
+static int last_tag;
+static wm_handle_t *next_looked_at; // by the thread; NULL: the first
+
+static pthread_t thread;
+static bool running; // the thread; engine lock
+static void (*on_start)(void);
+static _Atomic bool stopping;
+
+// The lowest tag above the last one that no handle has.
+static int
+handle_next_tag_lock_held(wm_error_t *err)
+{
+    int flag = 0, *most = NULL, limit = 32767;
+    MPI_Comm_get_attr(alone, MPI_TAG_UB, &most, &flag);
+    if (flag)
+        limit = *most;
+    for (int tried = 0; tried < limit; ++tried) {
+        last_tag = last_tag < limit ? last_tag + 1 : 1;
+        const wm_handle_t *other = all;
+        while (other != NULL && other->tag != last_tag)
+            other = other->next;
+        if (other == NULL)
+            return last_tag;
+    }
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_REQUEST,
+                        "%d persistent requests whose handles the program "
+                        "has asked for are not freed",
+                        limit);
+}
+
+static int
+handle_make_lock_held(wm_handle_t *handle, wm_error_t *err)
+{
+    // Split, not Dup: that would run the program's attribute functions.
+    if (alone == MPI_COMM_NULL) {
+        int code = wm_mpi_check(MPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone),
+                                "MPI_Comm_split", err);
+        if (code < 0)
+            return code;
+        MPI_Comm_set_errhandler(alone, MPI_ERRORS_RETURN);
+    }
+    handle->tag = handle_next_tag_lock_held(err);
+    if (handle->tag < 0)
+        return handle->tag;
+    return wm_mpi_check(MPI_Ssend_init(NULL, 0, MPI_BYTE, 0, handle->tag,
+                                       alone, &handle->request),
+                        "MPI_Ssend_init", err);
+}
+
+int
+wm_handle_new(const MPI_Request *user, wm_handle_t **result, wm_error_t *err)
+{
+    wm_handle_t *handle = calloc(1, sizeof *handle);
+    if (handle == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_engine_lock();
+    int code = handle_make_lock_held(handle, err);
+    if (code == 0) {
+        handle->user = user;
+        handle->next = all;
+        all = handle;
+    }
+    wm_engine_unlock();
+    if (code < 0) {
+        free(handle);
+        return code;
+    }
+    *result = handle;
+    return 0;
+}
+
+MPI_Request
+wm_handle_request(const wm_handle_t *handle)
+{
+    return handle->request;
+}
+
+void
+wm_handle_move(wm_handle_t *handle, const MPI_Request *user)
+{
+    wm_engine_lock();
+    handle->user = user;
+    wm_engine_unlock();
+}
+
+// Whether it has been started and has not ended. Not by its state: Open MPI
+// takes a request that another thread waits for, for one that has ended.
+static bool
+handle_is_active(const wm_handle_t *handle)
+{
+    int flag = 0;
+    MPI_Iprobe(0, handle->tag, alone, &flag, MPI_STATUS_IGNORE);
+    return flag;
+}
+
+bool
+wm_handle_is_started(const wm_handle_t *handle)
+{
+    return handle->op == NULL && !handle->freed && handle_is_active(handle);
+}
+
+static void
+handle_complete(const wm_handle_t *handle)
+{
+    if (handle_is_active(handle)) // else cancelled
+        MPI_Recv(NULL, 0, MPI_BYTE, 0, handle->tag, alone, MPI_STATUS_IGNORE);
+}
+
+int
+wm_handle_begin(wm_handle_t *handle, wm_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    wm_engine_lock();
+    if (!handle_is_active(handle)) {
+        MPI_Wait(&handle->request, MPI_STATUS_IGNORE); // of the last start
+        code = wm_mpi_check(MPI_Start(&handle->request), "MPI_Start", err);
+    }
+    if (code == 0 && atomic_load(&op->done))
+        handle_complete(handle);
+    else if (code == 0) {
+        handle->op = op;
+        op->handle = handle;
+    }
+    wm_engine_unlock();
+    wm_engine_notify();
+    return code;
+}
+
+void
+wm_handle_fail(wm_handle_t *handle)
+{
+    wm_engine_lock();
+    if (wm_handle_is_started(handle))
+        handle_complete(handle);
+    wm_engine_unlock();
+}
+
+static void
+handle_drop_lock_held(wm_handle_t *handle)
+{
+    wm_handle_t **link = &all;
+    while (*link != handle)
+        link = &(*link)->next;
+    *link = handle->next;
+    if (next_looked_at == handle)
+        next_looked_at = NULL;
+    free(handle);
+}
+
+static void
+handle_free_request(wm_handle_t *handle)
+{
+    MPI_Wait(&handle->request, MPI_STATUS_IGNORE);
+    MPI_Request_free(&handle->request);
+}
+
+void
+wm_handle_end_lock_held(wm_handle_t *handle)
+{
+    wm_op_t *op = handle->op;
+    handle_complete(handle);
+    op->handle = NULL;
+    handle->op = NULL; // behind it: else it looks as if started once more
+    if (!handle->freed)
+        return;
+    handle_free_request(handle);
+    handle_drop_lock_held(handle);
+}
+
+void
+wm_handle_free(wm_handle_t *handle)
+{
+    wm_engine_lock();
+    bool gone = *handle->user == MPI_REQUEST_NULL;
+    handle->user = &handle->request;
+    wm_op_t *op = handle->op;
+    if (op != NULL && !gone) {
+        // No active request is freed: see wm_posted_leave().
+        handle->freed = true;
+        wm_engine_unlock();
+        return;
+    }
+    if (op != NULL)
+        op->handle = NULL;
+    handle_complete(handle); // of a start that nothing began for
+    if (!gone)
+        handle_free_request(handle);
+    handle_drop_lock_held(handle);
+    wm_engine_unlock();
+}
+
+// Whether some are there, and one has been started.
+static bool
+handle_any_started(bool *any)
+{
+    bool started = false;
+    int flag = 0;
+    wm_engine_lock();
+    *any = all != NULL;
+    if (*any)
+        MPI_Iprobe(0, MPI_ANY_TAG, alone, &flag, MPI_STATUS_IGNORE);
+    // Maybe of those under way alone.
+    for (int i = 0; flag && i < LOOKS_A_ROUND && !started; ++i) {
+        if (next_looked_at == NULL)
+            next_looked_at = all;
+        started = wm_handle_is_started(next_looked_at);
+        next_looked_at = next_looked_at->next;
+    }
+    wm_engine_unlock();
+    return started;
+}
+// Who starts messages goes on to do so: at growing intervals.
+static long
+handle_pause_us(int64_t quiet)
+{
+    return quiet < 5000 ? 20 : quiet < 200000 ? 100 : 500;
+}
+
+static void *
+handle_look_on(void *unused)
+{
+    (void)unused;
+    int64_t since = wm_engine_now();
+    prctl(PR_SET_TIMERSLACK, 1000);
+    while (!atomic_load(&stopping)) {
+        bool any;
+        if (handle_any_started(&any)) {
+            on_start();
+            since = wm_engine_now();
+        }
+        long pause = any ? handle_pause_us(wm_engine_now() - since) : 10000;
+        nanosleep(&(struct timespec){.tv_nsec = pause * 1000}, NULL);
+    }
+    return NULL;
+}
+
+void
+wm_handle_watch(void (*started)(void))
+{
+    wm_engine_lock();
+    if (!running && !atomic_load(&stopping) && wm_engine_is_threaded()) {
+        sigset_t every, old;
+        on_start = started;
+        sigfillset(&every);
+        pthread_sigmask(SIG_SETMASK, &every, &old); // they are the program's
+        running = pthread_create(&thread, NULL, handle_look_on, NULL) == 0;
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        if (running)
+            pthread_setname_np(thread, "warpmpi-start");
+    }
+    wm_engine_unlock();
+}
+
+void
+wm_handle_stop_thread(void)
+{
+    atomic_store(&stopping, true);
+    if (running)
+        pthread_join(thread, NULL);
+    running = false;
+}
+
+void
+wm_handle_end_all_lock_held(void)
+{
+    for (wm_handle_t *handle = all; handle != NULL; handle = handle->next) {
+        if (*handle->user == MPI_REQUEST_NULL)
+            continue;
+        handle_complete(handle);
+        handle_free_request(handle);
+        handle->user = &handle->request; // null now
+    }
+    if (alone != MPI_COMM_NULL)
+        MPI_Comm_free(&alone);
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/request/handles.h"
+
+#include <string.h>
+
+#include "comm/engine/engine.h"
+#include "python/request/prequest.h"
+
+#define BUCKETS 256
+
+static wm_request_t *buckets[BUCKETS];
+static size_t count, adopted_count, sweep_at = 64;
+
+static wm_request_t **
+handles_bucket(MPI_Request key)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &key, sizeof key);
+    return &buckets[bits * UINT64_C(0x9e3779b97f4a7c15) >> 56];
+}
+
+static bool
+is_persistent(const wm_request_t *self)
+{
+    return PyObject_TypeCheck((PyObject *)self, wm_py_state->prequest_type);
+}
+
+// Whether the handle is that of this request still.
+static bool
+handles_is_live(const wm_request_t *self)
+{
+    return is_persistent(self)
+               ? wm_py_prequest_is_live((const wm_prequest_t *)self)
+               : wm_py_request_is_active(self);
+}
+
+void
+wm_py_handles_remove(wm_request_t *self)
+{
+    if (!self->known)
+        return;
+    self->known = false;
+    wm_request_t **link = handles_bucket(self->key);
+    while (*link != NULL && *link != self)
+        link = &(*link)->next;
+    if (*link == NULL)
+        return; // of an operation that had ended: it was never there
+    *link = self->next;
+    --count;
+    if (!self->adopted)
+        return;
+    self->adopted = false;
+    --adopted_count;
+    Py_DECREF(self);
+}
+
+// Those that C has waited for, and that no object is of.
+static void
+handles_sweep(void)
+{
+    if (adopted_count < sweep_at)
+        return;
+    for (size_t i = 0; i < BUCKETS; ++i)
+        for (wm_request_t *each = buckets[i], *next; each != NULL;
+             each = next) {
+            next = each->next;
+            if (each->adopted && !handles_is_live(each))
+                wm_py_handles_remove(each);
+        }
+    sweep_at = 2 * adopted_count + 64;
+}
+
+static wm_request_t *
+handles_look_up(MPI_Request key)
+{
+    wm_request_t *each = *handles_bucket(key);
+    while (each != NULL && (each->key != key || !handles_is_live(each)))
+        each = each->next;
+    return each;
+}
+
+PyObject *
+wm_py_handles_find(PyObject *object)
+{
+    wm_request_t *self = (wm_request_t *)object;
+    MPI_Request key = self->base.ob_mpi;
+    if (PyObject_TypeCheck(object, wm_py_state->request_type)
+        && (self->op != NULL || handles_is_live(self)))
+        return Py_NewRef(object);
+    return count == 0 || key == MPI_REQUEST_NULL
+               ? NULL
+               : Py_XNewRef((PyObject *)handles_look_up(key));
+}
+
+static void
+handles_insert(wm_request_t *self)
+{
+    wm_request_t **bucket = handles_bucket(self->key);
+    self->next = *bucket;
+    *bucket = self;
+    ++count;
+}
+
+static void
+handles_started(void)
+{
+    if (!Py_IsInitialized()) // the process ends
+        return;
+    PyGILState_STATE state = PyGILState_Ensure();
+    if (wm_py_handles_begin_started() < 0)
+        PyErr_WriteUnraisable(NULL);
+    PyGILState_Release(state);
+}
+
+// Its handle is a persistent request of MPI's from now on, active if it is.
+static int
+handles_show_persistent(wm_request_t *self)
+{
+    wm_handle_t *handle;
+    wm_error_t err;
+    int code;
+    WM_PY_UNLOCKED(code = wm_handle_new(&self->base.ob_mpi, &handle, &err));
+    if (code < 0) {
+        wm_py_raise(&err);
+        return -1;
+    }
+    if (self->handle != NULL) { // by another thread meanwhile
+        WM_PY_UNLOCKED(wm_handle_free(handle));
+        return 0;
+    }
+    MPI_Request former = wm_py_request_is_active(self) ? self->base.ob_mpi
+                                                       : MPI_REQUEST_NULL;
+    self->handle = handle;
+    self->key = self->base.ob_mpi = wm_handle_request(handle);
+    self->known = true;
+    handles_insert(self);
+    if (former != MPI_REQUEST_NULL) {
+        wm_op_t *op = self->op;
+        WM_PY_UNLOCKED(code = wm_handle_begin(handle, op, &err));
+        wm_py_request_free(former);
+    }
+    wm_handle_watch(handles_started);
+    return code < 0 ? (wm_py_raise(&err), -1) : 0;
+}
+
+int
+wm_py_handles_show(wm_request_t *self)
+{
+    if (self->known || wm_engine_check(NULL) < 0 || !handles_is_live(self))
+        return 0;
+    handles_sweep();
+    if (is_persistent(self))
+        return handles_show_persistent(self);
+    self->known = true;
+    self->key = self->base.ob_mpi;
+    // A handle of MPI's that has ended may be one for many.
+    if (!wm_op_is_ended(self->op))
+        handles_insert(self);
+    return 0;
+}
+
+// The type of ours that an object is of, or derived from.
+static PyTypeObject *
+handles_type_of(PyObject *object)
+{
+    PyTypeObject *const types[] = {
+        wm_py_state->request_type,
+        wm_py_state->prequest_type,
+        wm_py_state->partitioned_type,
+        wm_py_state->repeated_type,
+    };
+    for (PyTypeObject *type = Py_TYPE(object); type != NULL;
+         type = type->tp_base)
+        for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
+            if (type == types[i])
+                return type;
+    return NULL;
+}
+
+void
+wm_py_handles_adopt(PyObject *object)
+{
+    wm_request_t *self = (wm_request_t *)object;
+    bool there = self->known && handles_look_up(self->key) == self; // and live
+    if (!there || wm_engine_check(NULL) < 0) {
+        wm_py_handles_remove(self);
+        return;
+    }
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyTypeObject *type = handles_type_of(object);
+    PyObject *empty = PyTuple_New(0);
+    PyObject *heir = empty != NULL ? type->tp_new(Py_TYPE(object), empty, NULL)
+                                   : NULL;
+    Py_XDECREF(empty);
+    if (heir == NULL) { // out of memory: it ends as if nobody had the handle
+        PyErr_WriteUnraisable(NULL);
+        wm_py_handles_remove(self);
+    }
+    PyErr_Restore(kind, value, trace);
+    if (heir == NULL)
+        return;
+    // All but what is mpi4py's, which the deallocator needs.
+    size_t from = sizeof self->base;
+    size_t size = (size_t)type->tp_basicsize - from;
+    wm_request_t *other = (wm_request_t *)heir;
+    wm_request_t **link = handles_bucket(self->key);
+    while (*link != self)
+        link = &(*link)->next;
+    memcpy((char *)heir + from, (char *)object + from, size);
+    memset((char *)object + from, 0, size);
+    *link = other;
+    other->base.ob_mpi = self->base.ob_mpi;
+    other->adopted = true;
+    ++adopted_count;
+    self->base.ob_mpi = self->lent = MPI_REQUEST_NULL;
+    if (other->handle != NULL)
+        WM_PY_UNLOCKED(wm_handle_move(other->handle, &other->base.ob_mpi));
+    else if (other->payload == NULL)
+        atomic_store(&other->op->orphaned, true);
+}
+
+// In the order in which they were made, which is that of the program's starts
+// as a rule: of a start MPI tells nothing but that it was.
+static PyObject *
+handles_persistent(void)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; i < BUCKETS && list != NULL; ++i)
+        for (wm_request_t *each = buckets[i]; each != NULL; each = each->next)
+            if (each->handle != NULL
+                && PyList_Append(list, (PyObject *)each) < 0) {
+                Py_CLEAR(list);
+                break;
+            }
+    return list;
+}
+
+static int
+handles_by_age(const void *one, const void *other)
+{
+    unsigned long a = (*(wm_prequest_t *const *)one)->number,
+                  b = (*(wm_prequest_t *const *)other)->number;
+    return (a > b) - (a < b);
+}
+
+int
+wm_py_handles_begin_started(void)
+{
+    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    PyObject *list = handles_persistent();
+    if (list == NULL)
+        return -1;
+    PyObject **items = ((PyListObject *)list)->ob_item;
+    size_t length = (size_t)PyList_GET_SIZE(list);
+    if (length > 0)
+        qsort(items, length, sizeof *items, handles_by_age);
+    for (size_t i = 0; i < length; ++i)
+        if (wm_py_prequest_begin_started((wm_prequest_t *)items[i]) < 0) {
+            if (kind == NULL)
+                PyErr_Fetch(&kind, &value, &trace);
+            else
+                PyErr_Clear();
+        }
+    Py_DECREF(list);
+    if (kind == NULL)
+        return 0;
+    PyErr_Restore(kind, value, trace);
+    return -1;
+}
+
+// What makes objects of mpi4py's: a copy has the handle.
+enum { REQUEST, PREQUEST, GREQUEST, COPIED };
+
+static newfunc makers[COPIED];
+
+static PyObject *
+handles_copy(newfunc maker, PyTypeObject *type, PyObject *args,
+             PyObject *kwargs)
+{
+    PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
+                      : kwargs != NULL
+                          ? PyDict_GetItemString(kwargs, "request")
+                          : NULL;
+    if (given != NULL && PyObject_TypeCheck(given, wm_py_state->request_type)
+        && wm_py_handles_show((wm_request_t *)given) < 0)
+        return NULL;
+    return maker(type, args, kwargs);
+}
+
+#define MAKER(name, which)                                                    \
+    static PyObject *name(PyTypeObject *type, PyObject *args,                 \
+                          PyObject *kwargs)                                   \
+    {                                                                         \
+        return handles_copy(makers[which], type, args, kwargs);               \
+    }
+
+MAKER(make_request, REQUEST)
+MAKER(make_prequest, PREQUEST)
+MAKER(make_grequest, GREQUEST)
+
+// Those that are derived from it have it, too, as they were made with it.
+static int
+handles_replace_maker(PyTypeObject *type, newfunc former, newfunc maker)
+{
+    if (type->tp_new != former)
+        return 0;
+    type->tp_new = maker;
+    PyObject *derived = PyObject_CallMethod((PyObject *)type, "__subclasses__",
+                                            NULL);
+    int code = derived != NULL ? 0 : -1;
+    for (Py_ssize_t i = 0; code == 0 && i < PyList_GET_SIZE(derived); ++i)
+        code = handles_replace_maker(
+            (PyTypeObject *)PyList_GET_ITEM(derived, i), former, maker);
+    Py_XDECREF(derived);
+    return code;
+}
+
+int
+wm_py_handles_watch_copies(void)
+{
+    PyTypeObject *const types[COPIED] = {
+        [REQUEST] = wm_py_mpi_request_type(),
+        [PREQUEST] = wm_py_mpi_prequest_type(),
+        [GREQUEST] = wm_py_mpi_grequest_type(),
+    };
+    static const newfunc ours[COPIED] = {
+        [REQUEST] = make_request,
+        [PREQUEST] = make_prequest,
+        [GREQUEST] = make_grequest,
+    };
+    for (int i = 0; i < COPIED; ++i) {
+        if (types[i]->tp_new == ours[i])
+            continue; // after an import that failed
+        makers[i] = types[i]->tp_new;
+        if (handles_replace_maker(types[i], makers[i], ours[i]) < 0)
+            return -1;
+    }
+    return 0;
+}

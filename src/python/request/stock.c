@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/request/stock.h"
+
+#include <string.h>
+
+#include "python/request/handles.h"
+#include "python/request/prequest.h"
+
+#define MOST 8 // arguments of a method, with its object
+
+static void
+stock_settle_one(PyObject *object, PyObject *other)
+{
+    wm_request_t *ours = (wm_request_t *)other;
+    PyMPIRequestObject *given = (PyMPIRequestObject *)object;
+    if (object == other)
+        return;
+    bool persistent = PyObject_TypeCheck(other, wm_py_state->prequest_type);
+    if (persistent ? wm_py_prequest_is_live((wm_prequest_t *)other)
+                   : wm_py_request_is_active(ours))
+        return;
+    PyObject *buffer = given->ob_buf;
+    given->ob_mpi = MPI_REQUEST_NULL;
+    given->ob_buf = Py_NewRef(Py_None);
+    Py_XDECREF(buffer);
+}
+
+PyObject *
+wm_py_stock_forward(PyObject *object, PyObject *other, const char *name,
+                    PyObject *argument)
+{
+    PyObject *method = PyObject_GetAttrString(other, name);
+    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
+                           method, argument, NULL)
+                                      : NULL;
+    Py_XDECREF(method);
+    stock_settle_one(object, other);
+    Py_DECREF(other);
+    return result;
+}
+
+PyObject *
+wm_py_stock_resolve(PyObject *given)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(given);
+    PyObject *resolved = PyTuple_New(count);
+    for (Py_ssize_t i = 0; i < count && resolved != NULL; ++i) {
+        PyObject *item = PyTuple_GET_ITEM(given, i), *other = NULL;
+        if (PyObject_TypeCheck(item, wm_py_mpi_request_type()))
+            other = wm_py_handles_find(item);
+        if (other != NULL && wm_py_prequest_notice((wm_request_t *)other) < 0)
+            Py_CLEAR(resolved);
+        if (resolved != NULL)
+            PyTuple_SET_ITEM(resolved, i,
+                             other != NULL ? other : Py_NewRef(item));
+        else
+            Py_XDECREF(other);
+    }
+    return resolved;
+}
+
+void
+wm_py_stock_settle(PyObject *given, PyObject *resolved)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
+        if (PyTuple_GET_ITEM(given, i) != PyTuple_GET_ITEM(resolved, i))
+            stock_settle_one(PyTuple_GET_ITEM(given, i),
+                             PyTuple_GET_ITEM(resolved, i));
+}
+
+// The methods of mpi4py's types that are asked for a handle of ours.
+#define STOCK(X)                                                              \
+    X(request, Wait)                                                          \
+    X(request, Test)                                                          \
+    X(request, Get_status)                                                    \
+    X(request, Cancel)                                                        \
+    X(request, Free)                                                          \
+    X(request, wait)                                                          \
+    X(request, test)                                                          \
+    X(request, get_status)                                                    \
+    X(request, cancel)                                                        \
+    X(prequest, Start)                                                        \
+    X(prequest, Pready)                                                       \
+    X(prequest, Pready_range)                                                 \
+    X(prequest, Pready_list)                                                  \
+    X(prequest, Parrived)
+
+typedef struct {
+    const char *name;
+    PyTypeObject *(*type)(void);
+    PyObject *own; // mpi4py's, borrowed from what is kept of its type
+} stock_t;
+
+enum {
+#define X(type, name) STOCK_##name,
+    STOCK(X)
+#undef X
+};
+
+static stock_t stock[] = {
+#define X(of, name) [STOCK_##name] = {#name, wm_py_mpi_##of##_type, NULL},
+    STOCK(X)
+#undef X
+};
+
+static PyObject *
+stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
+           Py_ssize_t given, PyObject *names)
+{
+    PyObject *words[MOST], *result = NULL;
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    if (count >= MOST) {
+        PyErr_Format(PyExc_TypeError, "%s: too many arguments", method->name);
+        return NULL;
+    }
+    PyObject *other = wm_py_handles_find(object);
+    words[0] = other != NULL ? other : object;
+    if (count > 0)
+        memcpy(words + 1, args, (size_t)count * sizeof *words);
+    size_t flags = (size_t)given + 1;
+    if (other == NULL)
+        return PyObject_Vectorcall(method->own, words, flags, names);
+    PyObject *name = PyUnicode_FromString(method->name);
+    if (name != NULL)
+        result = PyObject_VectorcallMethod(name, words, flags, names);
+    Py_XDECREF(name);
+    stock_settle_one(object, other);
+    Py_DECREF(other);
+    return result;
+}
+
+#define X(type, name)                                                         \
+    static PyObject *stock_##name(PyObject *object, PyObject *const *args,    \
+                                  Py_ssize_t given, PyObject *names)          \
+    {                                                                         \
+        return stock_call(&stock[STOCK_##name], object, args, given, names);  \
+    }
+STOCK(X)
+#undef X
+
+static PyMethodDef stock_methods[] = {
+#define X(type, name)                                                         \
+    [STOCK_##name] = {#name, (PyCFunction)(void (*)(void))stock_##name,       \
+                      METH_FASTCALL | METH_KEYWORDS, NULL},
+    STOCK(X)
+#undef X
+};
+
+// With the documentation of mpi4py's, which it lives as long as.
+static int
+stock_replace(stock_t *method, PyMethodDef *definition)
+{
+    PyTypeObject *type = method->type();
+    PyObject *own = PyDict_GetItemString(type->tp_dict, method->name);
+    if (own == NULL || method->own != NULL)
+        return 0; // an older mpi4py
+    PyObject *text = PyObject_GetAttrString(own, "__doc__");
+    if (text != NULL && PyUnicode_Check(text))
+        definition->ml_doc = PyUnicode_AsUTF8(text);
+    Py_XDECREF(text); // which the method has as well
+    PyErr_Clear();
+    method->own = own;
+    Py_INCREF(own); // in place of the dictionary's
+    PyObject *ours = PyDescr_NewMethod(type, definition);
+    int code = ours == NULL
+                   ? -1
+                   : PyDict_SetItemString(type->tp_dict, method->name, ours);
+    Py_XDECREF(ours);
+    PyType_Modified(type);
+    return code;
+}
+
+PyDoc_STRVAR(
+    guard_doc,
+    "_guard_requests()\n--\n\n"
+    "Let mpi4py's own methods of requests find ours by their handles.");
+
+static PyObject *
+guard(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    for (size_t i = 0; i < sizeof stock / sizeof *stock; ++i)
+        if (stock_replace(&stock[i], &stock_methods[i]) < 0)
+            return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(watch_doc,
+             "_watch_copies()\n--\n\n"
+             "Let copies of requests be what the original is. Once.");
+
+static PyObject *
+watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return wm_py_handles_watch_copies() < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(
+    show_doc,
+    "_show_handle(object, /)\n--\n\n"
+    "The program is about to get the handle of what may be a request.");
+
+static PyObject *
+show(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    if (PyObject_TypeCheck(object, wm_py_state->request_type)
+        && wm_py_handles_show((wm_request_t *)object) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef wm_py_stock_functions[] = {
+    {"_guard_requests", guard, METH_NOARGS, guard_doc},
+    {"_watch_copies", watch, METH_NOARGS, watch_doc},
+    {"_show_handle", show, METH_O, show_doc},
+    {0},
+};
