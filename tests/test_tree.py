@@ -228,7 +228,8 @@ def test_locks_are_taken_without_the_gil(path):
 # Of messages, and of collectives.
 SHARED_WORDS = {
     "slot.c": "ready|posted|staged|failed|taken|answer|submitted|claim|push",
-    "gate.c": "reached|streams|told|round|meets",
+    "gate.c": "reached|streams|round|meets",
+    "told.c": "mark|block|failure|captures",
 }
 
 

@@ -415,6 +415,62 @@ def test_ranks_whose_graphs_differ(fresh, stream):
         graph.free()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("before", ["calls", "graphs", "both"])
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("captures", ["first", "last"])
+def test_one_captures_what_another_calls(
+    fresh, stream, before, ahead, captures
+):
+    """Neither waits in vain: all raise, and may go on."""
+    channel, a = fresh.on(stream), wm.zeros(SIZE, "int32")
+    own = fresh.rank == (0 if captures == "first" else fresh.size - 1)
+    if before != "graphs":
+        channel.Barrier()
+    if before != "calls":
+        with graphs.capture(stream) as captured:
+            channel.Barrier()
+        captured[0].free()
+    stream.synchronize()
+    # Where all know that there was a call, it returns at once.
+    at_once = before != "graphs"
+    if own:
+        with graphs.capture(stream) as captured:
+            text = "without a capture: all must" if at_once else "captured"
+            with pytest.raises((RuntimeError, TypeError), match=text):
+                channel.Allreduce(MPI.IN_PLACE, a)
+        captured[0].free()
+    elif at_once:
+        for _ in range(ahead):
+            try:
+                channel.Allreduce(MPI.IN_PLACE, a)
+            except RuntimeError as error:
+                assert "captured into a graph what this" in str(error)
+                break
+        else:
+            with pytest.raises(RuntimeError, match="into a graph what this"):
+                stream.synchronize()
+    else:
+        with pytest.raises(TypeError, match="a captured collective"):
+            channel.Allreduce(MPI.IN_PLACE, a)
+    if ahead > 1 and at_once:
+        return  # how many of these were made nobody knows
+    b = wm.zeros(SIZE, "int32")
+    for _ in "behind it", "behind a call":
+        for _ in range(2):
+            with graphs.capture(stream) as captured:
+                channel.Allreduce(MPI.IN_PLACE, a)
+            fill(a, fresh, 5)
+            captured[0].launch(stream)
+            stream.synchronize()
+            assert (a.numpy() == total(fresh, 5)).all()
+            captured[0].free()
+        fill(a, fresh, 7)
+        channel.Allreduce(a, b)
+        stream.synchronize()
+        assert (b.numpy() == total(fresh, 7)).all()
+
+
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize("name", ["LaunchKernel", "StreamBatchMemOp"])
 def test_a_capture_that_fails_on_one_rank(fresh, stream, fail, name):

@@ -6,6 +6,7 @@ What a rank has received is compared with what NumPy makes of all ranks' data.
 
 import gc
 import os
+import re
 import time
 
 import numpy as np
@@ -339,28 +340,92 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", list(WRONG))
-def test_who_is_wrong_is_told_and_so_are_the_others(fresh, stream, name):
+# How the other ranks hear that one was refused: what each of them calls.
+def wait_for_an_event(comm, stream, a):
+    event = wm.Event(stream.device)
+    event.record(stream)
+    event.synchronize()
+
+
+HEAR = {
+    "stream": lambda comm, stream, a: stream.synchronize(),
+    "event": wait_for_an_event,
+    "device": lambda comm, stream, a: wm.synchronize_device(stream.device),
+    "numpy": lambda comm, stream, a: a.numpy(),
+    "copy": lambda comm, stream, a: wm.empty(10, "int32").assign(a),
+    "barrier": lambda comm, stream, a: comm.Barrier(),
+    "allreduce": lambda comm, stream, a: comm.Allreduce(
+        wm.ones(5), wm.ones(5)
+    ),
+    "gather": lambda comm, stream, a: comm.Allgather(
+        wm.ones(1), wm.ones(comm.size)
+    ),
+    "call": lambda comm, stream, a: comm.on(stream).Barrier(),
+}
+ON_ALL = "barrier", "allreduce", "gather", "call"  # who was refused as well
+
+
+def goes_again(comm, stream):
+    """Calls of several lengths on a stream, with right values."""
+    channel = comm.on(stream)
+    for count in 10, 20_000, 400_000:
+        a, b = wm.ones(count, "int32"), wm.zeros(count, "int32")
+        channel.Allreduce(a, b)
+        channel.Bcast(b, root=comm.size - 1)
+        assert (b.numpy() == comm.size).all()
+
+
+@pytest.mark.parametrize(
+    "name, hears",
+    [(name, "stream") for name in WRONG]
+    + [(name, each) for name in ("gaps", "op") for each in HEAR],
+)
+def test_who_is_wrong_is_told_and_so_are_the_others(
+    fresh, stream, name, hears
+):
+    """Each rank raises once, and then it is good again."""
     channel = fresh.on(stream)
     call, error, text = WRONG[name]
     a = wm.ones(10, "int32")
     channel.Allreduce(MPI.IN_PLACE, a)
-    if fresh.rank == fresh.size - 1:
-        with pytest.raises(error, match=text):
-            call(channel)
-    else:
+    last = fresh.rank == fresh.size - 1
+    if not last:
         channel.Allreduce(MPI.IN_PLACE, a)
     MPI.COMM_WORLD.Barrier()
-    stream.synchronize()  # nobody hangs
-    found = RuntimeError, "failed in a collective on a"
+    if last:
+        with pytest.raises(error, match=text):
+            call(channel)
+    MPI.COMM_WORLD.Barrier()
+    found = RuntimeError, "failed in a collective on a stream.*Allreduce"
     if name == "op":  # in which all must agree
-        found = ValueError, "other counts, types, op or root"
+        found = ValueError, "other counts, types, op or root.*Allreduce"
     if name == "op" and fresh.size == 1:
         pytest.skip("all are refused it")
-    with pytest.raises(found[0], match=found[1]):
-        channel.Barrier()
-    MPI.COMM_WORLD.Barrier()
+    if not last:
+        with pytest.raises(found[0], match=found[1]):
+            HEAR[hears](fresh, stream, a)
+    elif hears == "call" and fresh.size > 1:
+        with pytest.raises(RuntimeError, match="before it had heard"):
+            HEAR[hears](fresh, stream, a)
+    elif hears in ON_ALL:
+        HEAR[hears](fresh, stream, a)
     fresh.Allreduce(MPI.IN_PLACE, a)  # which does not go by the stream
+    goes_again(fresh, stream)
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_what_is_wrong_on_all_costs_nothing_more(fresh, stream, name):
+    channel = fresh.on(stream)
+    call, error, text = WRONG[name]
+    a = wm.ones(10, "int32")
+    channel.Allreduce(MPI.IN_PLACE, a)
+    for _ in range(2):
+        for _ in range(2):
+            with pytest.raises(error, match=text):
+                call(channel)
+        goes_again(fresh, stream)
+    channel.Iallreduce(MPI.IN_PLACE, a).Wait()
+    assert (a.numpy() == fresh.size**2).all()
 
 
 def test_what_all_are_refused_harms_nobody(fresh, stream):
@@ -393,30 +458,109 @@ def test_the_first_one_raises_on_all_at_once(fresh, stream, name):
     assert (a.numpy() == fresh.size).all()
 
 
+def raises_once(fresh, stream, call, late, error, text):
+    """The ranks in `late` make a call after the others have.
+
+    They raise in the call, the others in their next wait.
+    """
+    if not late:
+        call()
+    MPI.COMM_WORLD.Barrier()
+    if late:
+        with pytest.raises(error, match=text):
+            call()
+    MPI.COMM_WORLD.Barrier()
+    if late:
+        stream.synchronize()
+    else:
+        with pytest.raises(error, match=text):
+            stream.synchronize()
+    stream.synchronize()
+    fresh.Barrier()
+    goes_again(fresh, stream)
+
+
 @pytest.mark.ranks(2)
 def test_ranks_that_differ(fresh, stream):
     channel = fresh.on(stream)
     a, b = wm.ones(10, "int32"), wm.ones(10, "int32")
     channel.Allreduce(MPI.IN_PLACE, a)
+    text = "called Bcast, this one called Allreduce"
     if fresh.rank == 0:
-        channel.Bcast(b)
-    else:
-        channel.Allreduce(MPI.IN_PLACE, b)
-    MPI.COMM_WORLD.Barrier()
-    stream.synchronize()
-    with pytest.raises(TypeError, match=r"called (Bcast|Allreduce)"):
-        channel.Barrier()
+        text = "called Allreduce, this one called Bcast"
+    raises_once(
+        fresh,
+        stream,
+        lambda: (
+            channel.Allreduce(MPI.IN_PLACE, b)
+            if fresh.rank > 0
+            else channel.Bcast(b)
+        ),
+        fresh.rank == 0,
+        TypeError,
+        text,
+    )
+
+
+def counted(count, size):
+    """Calls of which all ranks must give the same count."""
+    one, all_of = wm.ones(count, "int32"), wm.ones(count * size, "int32")
+    return {
+        "Reduce": (one, wm.zeros(count, "int32")),
+        "Bcast": (one,),
+        "Gather": (one, all_of),
+        "Scatter": (all_of, one),
+        "Allreduce": (one, wm.zeros(count, "int32")),
+        "Alltoall": (all_of, wm.zeros(count * size, "int32")),
+        "Scan": (one, wm.zeros(count, "int32")),
+        "Reduce_scatter_block": (all_of, one),
+    }
 
 
 @pytest.mark.ranks(2)
-def test_counts_that_differ(fresh, stream):
+@pytest.mark.parametrize("late", ["first", "last"])
+@pytest.mark.parametrize("count", [1000, 100_000])
+@pytest.mark.parametrize("name", list(counted(1, 1)))
+def test_counts_that_differ(fresh, stream, name, count, late):
+    """Whoever comes later raises in the call, the others when they wait."""
     channel = fresh.on(stream)
-    a = wm.ones(10 if fresh.rank else 4_000_000, "int32")
-    channel.Allreduce(MPI.IN_PLACE, a)
-    MPI.COMM_WORLD.Barrier()
-    stream.synchronize()
-    with pytest.raises(ValueError, match="other counts, types, op or root"):
+    other = fresh.rank == fresh.size - 1
+    count -= count // 10 * other
+    getattr(channel, name)(*counted(10, fresh.size)[name])
+    comes_late = other if late == "last" else not other
+    if late == "first" and fresh.size > 2:
+        pytest.skip("those who come together may hear of it in their call")
+    raises_once(
+        fresh,
+        stream,
+        lambda: getattr(channel, name)(*counted(count, fresh.size)[name]),
+        comes_late,
+        ValueError,
+        rf"other counts.* to {name}: a count of \d+ .* there, {count} \(",
+    )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_counts_that_differ_from_who_is_ahead(fresh, stream, ahead):
+    channel = fresh.on(stream)
+    last = fresh.rank == fresh.size - 1
+    a = wm.ones(9 if last else 10, "int32")
+    channel.Barrier()
+    text = "to Allreduce: a count of .* there"
+    for _ in range(ahead) if not last else ():
         channel.Allreduce(MPI.IN_PLACE, a)
+    MPI.COMM_WORLD.Barrier()
+    for number in range(ahead) if last else ():
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            channel.Allreduce(MPI.IN_PLACE, a)
+        told = "9 (36 bytes) here", "made this call before it had heard"
+        assert told[number > 0] in str(caught.value)
+    MPI.COMM_WORLD.Barrier()
+    if not last:
+        with pytest.raises(ValueError, match=text):
+            stream.synchronize()
+    goes_again(fresh, stream)
 
 
 def some(count):
@@ -439,7 +583,7 @@ PAIRS = {
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("name", list(PAIRS))
 def test_pairs_that_differ(fresh, stream, name, begins):
-    """It ends, and they raise; those who are in no such pair hear of it."""
+    """They raise, once; those who are in no such pair hear of it."""
     gives, takes = PAIRS[name]
     size, rank = fresh.size, fresh.rank
     channel = fresh.on(stream)
@@ -456,32 +600,35 @@ def test_pairs_that_differ(fresh, stream, name, begins):
     ]
     for _ in range(2):
         channel.Alltoallv(*right)
-    request = None
+    text = "differ: of a call in which counts vary, rank .* bytes, this rank"
+    raised = 0
+
+    def differs(call, *arguments):
+        nonlocal raised
+        try:
+            result = call(*arguments)
+        except ValueError as error:
+            assert re.search(text, str(error))
+            raised += 1
+        except RuntimeError as error:
+            assert rank > 1 and re.search("rank [01] failed in", str(error))
+            raised += 1
+        else:
+            return result
+
     if begins:
-        request = channel.Ialltoallv(*both)
+        request = differs(channel.Ialltoallv, *both)
+        if request is not None:
+            differs(request.Wait)
     else:
-        channel.Alltoallv(*both)
-    stream.synchronize()
+        differs(channel.Alltoallv, *both)
+    if not raised:
+        differs(stream.synchronize)
     MPI.COMM_WORLD.Barrier()
-    if rank < 2:
-        text = "differ: of a call in which counts vary, rank"
-        calls = [channel.Barrier] * 2
-        if begins and takes[rank] > 0:
-            calls.insert(0, request.Wait)
-        elif begins:  # which may end before the other begins
-            try:
-                request.Wait()
-            except ValueError as error:
-                assert text in str(error)
-        for call in calls:
-            with pytest.raises(ValueError, match=text):
-                call()
-    MPI.COMM_WORLD.Barrier()
-    if rank > 1:
-        with pytest.raises(RuntimeError, match=r"rank [01] failed in a coll"):
-            channel.Barrier()
-    MPI.COMM_WORLD.Barrier()
-    fresh.Allreduce(MPI.IN_PLACE, right[0][0])
+    if not raised:  # its stream had nothing to wait for
+        differs(stream.synchronize)
+    assert raised == 1
+    goes_again(fresh, stream)
 
 
 @pytest.mark.ranks(2)
@@ -538,15 +685,17 @@ def test_ranks_that_wait_for_each_other(fresh, stream, call):
     channel.Allgather(a, out)
     a.fill_(7, stream=stream)
     channel.Allgather(a, out)
-    call(channel, fresh.rank, fresh.size)
     copy = wm.zeros(out.shape, "int32")
-    copy.assign(out)
-    stream.synchronize()
-    assert (copy.numpy() == 7).all()
+    copy.assign(out, stream=stream)
+    errors = TypeError, ValueError, RuntimeError
+    with pytest.raises(errors, match="on streams differ"):
+        call(channel, fresh.rank, fresh.size)
+        for _ in range(200):  # until all have come
+            stream.synchronize()
+            time.sleep(0.1)
     MPI.COMM_WORLD.Barrier()
-    with pytest.raises((TypeError, ValueError), match="on streams differ"):
-        channel.Barrier()
-    fresh.Barrier()
+    assert (copy.numpy() == 7).all()
+    goes_again(fresh, stream)
 
 
 @pytest.mark.ranks(2)
@@ -562,16 +711,20 @@ def test_who_is_far_ahead_is_let_go_as_well(fresh, stream):
     if rank > 0:
         MPI.COMM_WORLD.Barrier()
     channel.Alltoallv([sent, (give, zeros)], [into, (take, zeros)])
+    nothing = [sent, (zeros, zeros)], [into, (zeros, zeros)]
     if rank == 0:
         for _ in range(300):
-            channel.Alltoallv([sent, (zeros, zeros)], [into, (zeros, zeros)])
+            channel.Alltoallv(*nothing)
         MPI.COMM_WORLD.Barrier()
-    for first in True, False:
-        MPI.COMM_WORLD.Barrier()
-        if first == (rank == 0):
-            with pytest.raises((ValueError, RuntimeError), match=r"on .*str"):
-                channel.Barrier()
-    stream.synchronize()
+    with pytest.raises((ValueError, RuntimeError), match="on streams differ"):
+        for _ in range(200):  # until all have come
+            stream.synchronize()
+            time.sleep(0.1)
+    MPI.COMM_WORLD.Barrier()
+    for _ in range(300) if rank > 0 else ():
+        with pytest.raises(RuntimeError, match="before it had heard of that"):
+            channel.Alltoallv(*nothing)
+    goes_again(fresh, stream)
 
 
 def test_an_array_of_another_gpu(fresh, stream):

@@ -89,6 +89,9 @@ do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
             lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
+    // It is told in this call.
+    int heard = wm_slabs_hear(comm->slabs, code < 0 ? &later : err);
+    code = code < 0 ? code : heard;
     wm_access_close(&access);
     return code;
 }

@@ -131,14 +131,23 @@ wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes)
     }
 }
 
+size_t
+wm_laid_block(const wm_laid_t *laid)
+{
+    size_t all = 0;
+    for (int i = 0; laid->shape->uneven && i < laid->comm->size; ++i)
+        all += laid->out[i].nbytes;
+    return laid->shape->uneven    ? all
+           : laid->shape->varies  ? 0
+           : laid->source != NULL ? laid->out[0].nbytes
+                                  : laid->into[0].nbytes;
+}
+
 uint64_t
 wm_laid_number(const wm_laid_t *laid)
 {
     const wm_coll_t *call = laid->call;
-    uint64_t block = 0;
-    if (!laid->shape->varies && !laid->shape->uneven)
-        block = laid->source != NULL ? laid->out[0].nbytes
-                                     : laid->into[0].nbytes;
+    uint64_t block = laid->shape->uneven ? 0 : wm_laid_block(laid);
     for (int i = 0; laid->shape->uneven && i < laid->comm->size; ++i)
         block = wm_hash(block, laid->out[i].nbytes);
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};

@@ -43,6 +43,11 @@ wm_laid_is_overwritten(const wm_laid_t *laid);
 void
 wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes);
 
+// Bytes that all must give alike: of a block, of one that is reduced and then
+// scattered in parts of any length of all; 0 where counts vary.
+size_t
+wm_laid_block(const wm_laid_t *laid);
+
 // What all must ask for alike, as a number.
 uint64_t
 wm_laid_number(const wm_laid_t *laid);

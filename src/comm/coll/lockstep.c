@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/lockstep.h"
 
+#include <stdio.h>
+
 #include "comm/coll/capture.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/packed.h"
@@ -9,6 +11,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/watch/hang.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
@@ -327,12 +330,37 @@ capture(run_t *run, int code, wm_error_t *err)
     return code;
 }
 
+static const char *
+name_of(const wm_coll_t *call)
+{
+    return call != NULL ? wm_call_name(call->kind) : "a refused call";
+}
+
+// For who is told that it waits for the others, on the host.
+static void
+name_wait(const wm_coll_t *call, const char *where)
+{
+    static _Thread_local char name[96];
+    snprintf(name, sizeof name, "%s on a stream, %s,", name_of(call), where);
+    wm_call = (wm_call_t){
+        .name = name,
+        .collective = true,
+        .type = MPI_DATATYPE_NULL,
+    };
+}
+
 static int
 give(run_t *run, int code, wm_error_t *err)
 {
     if (code < 0) {
         refuse(run->slabs, run->laid.refused ? &run->laid : NULL, code);
         return code;
+    }
+    if (wm_slabs_are_lost(run->slabs)) {
+        name_wait(run->laid.call, "the first after one that failed");
+        code = wm_slabs_recover(run->slabs, err);
+        if (code < 0)
+            return code;
     }
     code = wm_slabs_begin(run->slabs, &run->laid, run->laid.stream, err);
     return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
@@ -369,6 +397,14 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
     wm_slabs_t **slabs = run.capture != 0 ? &comm->graph_slabs : &comm->slabs;
     if (code == 0)
         code = wm_laid_out(&run.laid, err);
+    if (run.capture != 0)
+        name_wait(call, "captured into a graph");
+    if (run.capture != 0 && comm->slabs != NULL) {
+        int met = wm_slabs_meet_captures(comm->slabs, name_of(call),
+                                         code == 0 ? err : &other);
+        if (met < 0)
+            return code < 0 ? code : met;
+    }
     if (*slabs == NULL) {
         int made = wm_slabs_make(comm, device, run.capture != 0, code, err);
         if (made < 0)
@@ -410,6 +446,7 @@ typedef struct {
     wm_comm_t *comm; // retained
     int device;
     CUevent event;
+    uint32_t epoch; // of the slabs
     unsigned looks;
 } given_t;
 
@@ -423,7 +460,7 @@ step(wm_op_t *op)
         (void)wm_deaths_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known
-        code = wm_slabs_look(given->comm->slabs, &err);
+        code = wm_slabs_look(given->comm->slabs, given->epoch, &err);
     if (code < 0)
         wm_op_fail(op, &err);
     return code < 0 || (code == 0 && done);
@@ -479,8 +516,9 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
+        given->epoch = wm_slabs_epoch(comm->slabs);
         if (code < 0)
-            refuse(comm->slabs, NULL, code); // the next
+            wm_slabs_fail(comm->slabs);
     }
     if (code < 0) {
         if (given != NULL)

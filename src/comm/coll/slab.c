@@ -1,228 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define _GNU_SOURCE
-#include "comm/coll/slab.h"
+#include "comm/coll/slab_state.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#include "array/pull.h"
-#include "array/reduce.h"
-#include "comm/coll/agreement.h"
-#include "comm/coll/fuse.h"
-#include "comm/coll/deaths.h"
-#include "comm/coll/native.h"
-#include "comm/coll/told.h"
+#include "comm/coll/await.h"
 #include "comm/comm/failure.h"
-#include "comm/engine/engine.h"
-#include "comm/node/mapping.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
 #define HALF_ALIGN ((size_t)1 << 20)
-#define ENDED 0xffff   // a step: the last
+#define ENDED WM_SLAB_ENDED
 #define FAR (1u << 30) // 16384 calls, further than anybody is ahead
 // Calls after which a stream waits for who is as far behind: ranks that give
 // each other nothing would not, and words that count calls cannot tell who is
 // half their range behind from who is ahead.
 #define MOST_AHEAD 2048
-#define NAP_NS 100000
-#define LINGER_NS 1000000 // as kernels do
-#define NAPS 50000        // in vain
 
 _Static_assert(WM_SLAB_STEPS + 1 < ENDED, "of 16 bits");
 _Static_assert(2 * MOST_AHEAD < FAR >> 16, "so far at most is who is ahead");
-
-struct wm_slabs {
-    pthread_mutex_t lock;
-    wm_comm_t *comm;
-    wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
-    bool captured;     // the calls are
-    int device, rank, size;
-    wm_shared_t *shared;
-    wm_points_t points;       // rank 0's
-    CUstream stream;          // of this call, or the last
-    uint64_t last;            // its id, but in graphs; 0: not known
-    CUevent ended;            // in graphs: recorded behind the last
-    bool by_kernels;          // what is shared is theirs, else halves
-    wm_told_t told;           // of the calls that were begun
-    wm_by_kernels_t exchange; // likewise
-    uint32_t turn;            // of the halves: the next one that is used
-    uint64_t capture;         // of the last call
-    uint32_t turns;           // taken so far, in its graph or in all
-    uint32_t meets;           // in its graph, so far
-    size_t pieces;            // of the last one that took a turn
-    wm_block_t **copies;      // that graphs read
-    size_t copied;
-    wm_error_t lost; // code 0: they are alike so far
-};
-
-static _Atomic int captured_count; // of slabs
-
-// What a rank says of itself.
-typedef struct {
-    uint32_t streams; // what they have counted to
-    wm_points_t points;
-} said_t;
-
-// What is this rank's alone.
-static int
-prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
-{
-    int code = slabs->captured
-                   ? wm_event_create(slabs->device, &slabs->ended, err)
-                   : 0;
-    // Later, streams that wait for others could keep it from being loaded.
-    if (code == 0)
-        code = wm_reduce_prepare(slabs->device, err);
-    if (code == 0)
-        code = wm_by_kernels_prepare(slabs->device, err);
-    if (code == 0) // of messages
-        code = wm_pull_prepare(slabs->device, err);
-    wm_fuse_prepare(slabs->device);
-    if (code < 0)
-        return code;
-    if (slabs->captured)
-        wm_gates_begin_rounds(slabs->gates);
-    else {
-        said->streams = wm_gates_streams_now(slabs->gates);
-        wm_told_open(&slabs->told, slabs->gates);
-    }
-    return 0;
-}
-
-static int
-find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
-{
-    int code = 0;
-    const said_t *first = wm_agree_said(comm->gates, 0);
-    slabs->points = first->points;
-    wm_engine_lock();
-    for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
-        if (!slabs->captured)
-            wm_gates_set_streams(slabs->gates, rank, said->streams);
-        code = wm_node_register(comm->peers[rank], false, slabs->device, err);
-    }
-    wm_engine_unlock();
-    return code;
-}
-
-static int
-open_kernels(wm_slabs_t *slabs, wm_error_t *err)
-{
-    wm_boxes_rank_t ranks[WM_BOXES_RANKS];
-    for (int rank = 0; rank < slabs->size; ++rank) {
-        wm_word_op_t word = slabs->captured
-                                ? wm_gates_gone_word(slabs->gates)
-                                : wm_gates_stream_word(slabs->gates, rank, 0);
-        ranks[rank] = (wm_boxes_rank_t){
-            .word = (const uint32_t *)word.word,
-            .base = word.value,
-        };
-    }
-    slabs->by_kernels = slabs->shared->blocks > 0;
-    slabs->exchange.counted = slabs->captured;
-    return wm_by_kernels_open(&slabs->exchange, slabs->shared, &slabs->points,
-                              ranks, slabs->rank, err);
-}
-
-static void
-discard(wm_slabs_t *slabs)
-{
-    wm_by_kernels_close(&slabs->exchange);
-    wm_told_close(&slabs->told);
-    wm_shared_free(slabs->shared);
-    for (size_t i = 0; i < slabs->copied; ++i)
-        wm_block_free(slabs->copies[i], 0, NULL, NULL);
-    free(slabs->copies);
-    if (slabs->ended != NULL)
-        wm_event_destroy(slabs->device, slabs->ended);
-    atomic_fetch_sub(&captured_count, slabs->captured);
-    pthread_mutex_destroy(&slabs->lock);
-    free(slabs);
-}
-
-static wm_slabs_t *
-new_slabs(wm_comm_t *comm, int device, bool captured)
-{
-    wm_slabs_t *slabs = calloc(1, sizeof *slabs);
-    if (slabs == NULL)
-        return NULL;
-    pthread_mutex_init(&slabs->lock, NULL);
-    slabs->captured = captured;
-    atomic_fetch_add(&captured_count, captured);
-    slabs->device = device;
-    slabs->rank = comm->rank;
-    slabs->size = comm->size;
-    slabs->comm = comm;
-    slabs->gates = comm->gates;
-    return slabs;
-}
-
-static int
-make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
-     wm_error_t *err)
-{
-    said_t said = {.streams = 0};
-    size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
-                            : WM_BY_KERNELS_BYTES;
-    wm_agree_t agree = {.nbytes = 0};
-    int code = slabs == NULL
-                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : prepare(slabs, &said, err);
-    code = wm_shared_tell(comm, code, unreached, NULL, err);
-    if (code == 0)
-        code = wm_shared_make(comm, slabs->device, on_host, nbytes,
-                              wm_by_kernels_clear, &slabs->shared, unreached,
-                              err);
-    if (code < 0 || *unreached)
-        return code;
-    wm_points_find(slabs->device, slabs->shared->linked, slabs->size,
-                   &said.points);
-    code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
-    if (code < 0)
-        return code;
-    code = find_all(slabs, comm, err);
-    if (code == 0)
-        code = open_kernels(slabs, err);
-    if (code < 0 && wm_mapping_is_refused(code, err)) {
-        *unreached = true;
-        code = 0;
-    }
-    return wm_shared_tell(comm, code, unreached, NULL, err);
-}
-
-int
-wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
-              wm_error_t *err)
-{
-    bool unreached = !wm_native_is_reached(comm), on_host;
-    wm_slabs_t *slabs;
-    code = wm_shared_tell(comm, code, &unreached, NULL, err);
-    if (code < 0)
-        return code;
-    do { // where others turn out to be out of reach, once more
-        on_host = unreached;
-        unreached = false;
-        slabs = new_slabs(comm, device, captured);
-        code = make(comm, slabs, on_host, &unreached, err);
-        if ((code < 0 || unreached) && slabs != NULL)
-            discard(slabs);
-    } while (code == 0 && unreached && !on_host);
-    if (code == 0 && unreached)
-        code = wm_error_set(err, WM_ERR_CUDA, 0,
-                            "page-locked memory cannot be mapped");
-    if (code < 0)
-        return code;
-    wm_engine_lock();
-    *(captured ? &comm->graph_slabs : &comm->slabs) = slabs;
-    wm_deaths_watch();
-    wm_engine_unlock();
-    wm_engine_notify(); // it looks for dead ranks from now on
-    return 0;
-}
 
 static int
 await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
@@ -300,12 +96,40 @@ leave(wm_slabs_t *slabs, uint32_t number)
         wm_gates_leave(slabs->gates, value);
 }
 
-static int
-look_for_lost(const wm_slabs_t *slabs, wm_error_t *err)
+// Likewise on a stream of ours, or, where there is nothing under way, at once.
+static void
+leave_by_own(wm_slabs_t *slabs, uint32_t number)
+{
+    CUstream stream;
+    if (wm_gates_have_kept(slabs->gates)) {
+        uint32_t value = (slabs->told.calls << 16) + FAR;
+        wm_gates_promise(slabs->gates, value);
+        wm_gates_leave(slabs->gates, value);
+        return;
+    }
+    bool ours = wm_stream_acquire(slabs->device, &stream, NULL) == 0;
+    slabs->stream = ours ? stream : CU_STREAM_LEGACY; // which there always is
+    leave(slabs, number);
+    if (ours)
+        wm_stream_release(slabs->device, stream);
+}
+
+// Nothing more goes here until all ranks have recovered.
+static void
+set_lost(wm_slabs_t *slabs)
+{
+    wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
+                 "an earlier collective on a stream failed on this rank, as "
+                 "its error told: what came with it or behind it was not "
+                 "done");
+}
+
+int
+wm_slabs_find_dead(const wm_slabs_t *slabs, wm_error_t *err)
 {
     int dead = wm_gates_dead(slabs->gates);
     if (dead < 0)
-        return wm_told_compare(&slabs->told, slabs->gates, err);
+        return 0;
     (void)wm_gates_bury(slabs->gates, dead); // another may have found it
     return wm_failure_set(slabs->comm, dead, err);
 }
@@ -314,20 +138,37 @@ int
 wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
                wm_error_t *err)
 {
+    wm_error_t unused;
     wm_lock(&slabs->lock);
-    if (slabs->lost.code == 0 && look_for_lost(slabs, &slabs->lost) < 0) {
+    int code = wm_slabs_find_dead(slabs, err != NULL ? err : &unused);
+    if (code < 0 && slabs->lost.code == 0) {
+        slabs->lost = err != NULL ? *err : unused;
         slabs->stream = stream;
         leave(slabs, slabs->told.calls);
     }
-    if (slabs->lost.code < 0) {
-        int lost = slabs->lost.code;
+    if (code == 0 && slabs->lost.code < 0) {
+        // It counts, as it does on all others.
+        (void)!wm_told_begin(&slabs->told, slabs->gates, laid, NULL);
+        code = slabs->lost.code;
+        if (err != NULL)
+            *err = slabs->lost;
+    }
+    if (code < 0) {
+        pthread_mutex_unlock(&slabs->lock);
+        return code;
+    }
+    wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
+    code = wm_told_begin(&slabs->told, slabs->gates, laid, err);
+    if (code == 0 && laid != NULL
+        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost) < 0) {
+        slabs->stream = stream;
+        leave(slabs, slabs->told.calls - 1);
+        code = slabs->lost.code;
         if (err != NULL)
             *err = slabs->lost;
         pthread_mutex_unlock(&slabs->lock);
-        return lost;
+        return code;
     }
-    wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
-    int code = wm_told_begin(&slabs->told, slabs->gates, laid, err);
     int follows = follow(slabs, slabs->told.calls - 1, stream,
                          code == 0 ? err : NULL);
     code = code < 0 ? code : follows;
@@ -354,12 +195,6 @@ uint64_t
 wm_slabs_stream_id(const wm_slabs_t *slabs)
 {
     return slabs->last;
-}
-
-bool
-wm_slabs_any_captured(void)
-{
-    return atomic_load(&captured_count) > 0;
 }
 
 bool
@@ -492,27 +327,124 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
         code = wm_event_record(slabs->device, slabs->ended, slabs->stream,
                                err);
     if (code < 0 && !slabs->captured) {
-        wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
-                     "this rank failed in a collective on a stream before, "
-                     "as its error told; free the communicator");
-        wm_told_fail(&slabs->told, slabs->gates);
-        leave(slabs, slabs->told.calls - 1);
+        uint32_t call = slabs->told.calls;
+        set_lost(slabs);
+        wm_told_fail(slabs->gates, call, WM_TOLD_REFUSED);
+        leave(slabs, call - 1);
     }
     pthread_mutex_unlock(&slabs->lock);
     return code;
 }
 
+// What another has told is told here from now on.
+static int
+hear(wm_slabs_t *slabs, wm_error_t *err)
+{
+    int code = wm_told_hear(&slabs->told, slabs->gates, err);
+    if (code == 0)
+        return 0;
+    slabs->lost = *err;
+    leave_by_own(slabs, slabs->told.calls);
+    return code;
+}
+
 int
-wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err)
+wm_slabs_look(wm_slabs_t *slabs, uint32_t epoch, wm_error_t *err)
 {
     if (pthread_mutex_trylock(&slabs->lock) != 0)
         return 1;
-    int code = slabs->lost.code;
+    const wm_error_t *lost = epoch == slabs->epoch ? &slabs->lost
+                                                   : &slabs->former;
+    int code = lost->code;
     if (code < 0)
-        *err = slabs->lost;
+        *err = *lost;
     else
-        code = look_for_lost(slabs, err);
+        code = wm_slabs_find_dead(slabs, err);
+    if (code == 0)
+        code = hear(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
+    return code;
+}
+
+int
+wm_slabs_hear(wm_slabs_t *slabs, wm_error_t *err)
+{
+    if (slabs == NULL || !wm_told_is_news(&slabs->told, slabs->gates))
+        return 0;
+    wm_lock(&slabs->lock);
+    int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
+    pthread_mutex_unlock(&slabs->lock);
+    return code;
+}
+
+void
+wm_slabs_fail(wm_slabs_t *slabs)
+{
+    wm_lock(&slabs->lock);
+    set_lost(slabs);
+    wm_told_fail(slabs->gates, slabs->told.calls, WM_TOLD_REFUSED);
+    leave_by_own(slabs, slabs->told.calls);
+    pthread_mutex_unlock(&slabs->lock);
+}
+
+uint32_t
+wm_slabs_epoch(const wm_slabs_t *slabs)
+{
+    return slabs->epoch;
+}
+
+bool
+wm_slabs_are_lost(const wm_slabs_t *slabs)
+{
+    return slabs->lost.code != 0;
+}
+
+typedef struct {
+    const wm_slabs_t *slabs;
+    const char *name;
+    bool mixed;
+} captures_t;
+
+static int
+look_for_captures(void *context, wm_error_t *err)
+{
+    captures_t *captures = context;
+    const wm_slabs_t *slabs = captures->slabs;
+    return wm_told_all_capture(&slabs->told, slabs->gates, captures->name,
+                               &captures->mixed, err);
+}
+
+// It is refused. Whoever has made it without a capture is let go, and hears
+// why, as of a call that has failed here.
+static void
+refuse_capture(wm_slabs_t *slabs, bool mixed)
+{
+    wm_lock(&slabs->lock);
+    wm_told_refuse_capture(&slabs->told, slabs->gates, mixed);
+    if (mixed) {
+        uint32_t last = slabs->told.calls;
+        wm_told_fail(slabs->gates, last + 1, WM_TOLD_CAPTURES);
+        (void)!wm_told_begin(&slabs->told, slabs->gates, NULL, NULL);
+        if (slabs->lost.code == 0)
+            leave_by_own(slabs, last);
+        set_lost(slabs);
+    }
+    pthread_mutex_unlock(&slabs->lock);
+}
+
+int
+wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err)
+{
+    captures_t captures = {slabs, name, false};
+    wm_lock(&slabs->lock);
+    wm_told_capture(&slabs->told, slabs->gates);
+    int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
+    pthread_mutex_unlock(&slabs->lock);
+    if (code == 0)
+        code = wm_coll_await(slabs->comm, look_for_captures, &captures,
+                             WM_LOOKS_AT_WORDS, err);
+    if (code < 0)
+        refuse_capture(slabs, captures.mixed);
     return code;
 }
 
@@ -531,14 +463,21 @@ leave_amiss(const wm_slabs_t *slabs)
 void
 wm_slabs_give_up(wm_slabs_t *slabs)
 {
+    wm_error_t unused;
     bool ended = wm_gates_have_kept(slabs->gates);
     if ((ended && wm_gates_dead(slabs->gates) < 0)
         || pthread_mutex_trylock(&slabs->lock) != 0)
         return;
     if (ended)
         wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
-    else if (slabs->by_kernels)
-        leave_amiss(slabs);
+    else {
+        if (slabs->by_kernels)
+            leave_amiss(slabs);
+        // The others hear of what can be known here, and this rank when it
+        // looks itself.
+        if (wm_told_is_news(&slabs->told, slabs->gates))
+            (void)!wm_told_hear(&slabs->told, slabs->gates, &unused);
+    }
     pthread_mutex_unlock(&slabs->lock);
 }
 
@@ -575,35 +514,5 @@ wm_slabs_points(const wm_slabs_t *slabs)
 bool
 wm_slabs_serve(const wm_slabs_t *slabs, int device)
 {
-    return slabs->device == device && slabs->lost.code == 0;
-}
-
-static bool
-have_all_ended(const wm_slabs_t *slabs)
-{
-    for (int rank = 0; rank < slabs->size; ++rank)
-        if (!wm_gates_streams_reached(slabs->gates, rank,
-                                      (slabs->told.calls << 16) + ENDED))
-            return false;
-    return wm_gates_have_kept(slabs->gates);
-}
-
-bool
-wm_slabs_free(wm_slabs_t *slabs)
-{
-    const struct timespec nap = {.tv_nsec = NAP_NS};
-    // Of graphs nobody here knows whether they are running.
-    for (int naps = 0; slabs->told.calls > 0 && !have_all_ended(slabs);
-         ++naps) {
-        if (naps == NAPS)
-            return false;
-        wm_engine_lock();
-        (void)wm_deaths_look(slabs->comm);
-        wm_engine_unlock();
-        nanosleep(&nap, NULL);
-    }
-    if (slabs->by_kernels) // what they wrote may come behind their words
-        nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
-    discard(slabs);
-    return true;
+    return slabs->device == device && !wm_slabs_are_lost(slabs);
 }

@@ -48,10 +48,11 @@ wm_slabs_serve(const wm_slabs_t *slabs, int device);
 
 // Begins a call on a stream, behind the one before it; `laid` NULL: it has
 // failed. What a rank asks for must be alike on all, and of what varies what
-// two have from each other on both. Raises, for good, where ranks have been
-// found to differ, or one to have failed, or died (MPI's error,
-// comm/coll/deaths.h); after 0 the slabs are the thread's alone until
-// wm_slabs_end, and the call takes its turn, or exchanges, once.
+// two have from each other on both. Raises where ranks are found to differ, or
+// one to have failed, after which nothing goes until all have recovered, or,
+// for good, where one has died (MPI's error, comm/coll/deaths.h); after 0 the
+// slabs are the thread's alone until wm_slabs_end, and the call takes its
+// turn, or exchanges, once.
 WM_MUST_CHECK int
 wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
                wm_error_t *err);
@@ -108,10 +109,45 @@ wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 
-// What was found of the calls that were begun here: raises as they would, and
-// the next one does so again. 1: another thread is in one, ask again.
+// Whether a failure is known to this rank, and the next call is to recover.
+bool
+wm_slabs_are_lost(const wm_slabs_t *slabs);
+
+// After a failure that this rank knows of the next call meets the others, who
+// do the same, on the host, and makes all as it was in the beginning, once
+// their streams have come to an end. Else at once. Raises on all ranks where
+// one has begun that call in another way, as it knew of no failure, or has
+// died.
 WM_MUST_CHECK int
-wm_slabs_look(wm_slabs_t *slabs, wm_error_t *err);
+wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err);
+
+// The last call has failed after it was begun: the others are told.
+void
+wm_slabs_fail(wm_slabs_t *slabs);
+
+// Of the calls before, how often the slabs have recovered.
+uint32_t
+wm_slabs_epoch(const wm_slabs_t *slabs);
+
+// What was found of the calls of an epoch that were begun here, for one of
+// their requests: raises as a call would. 1: another thread is in one, ask
+// again.
+WM_MUST_CHECK int
+wm_slabs_look(wm_slabs_t *slabs, uint32_t epoch, wm_error_t *err);
+
+// Raises, once, what another rank has told, or was found, of the calls that
+// were begun here, where nobody has heard it here: of these slabs (NULL: there
+// are none), of all. Cheap where there is nothing.
+WM_MUST_CHECK int
+wm_slabs_hear(wm_slabs_t *slabs, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_slabs_hear_all(wm_error_t *err);
+
+// Before a call is captured, beside slabs whose calls are not: waits until all
+// ranks capture one. Raises on all where one makes the call without a capture.
+WM_MUST_CHECK int
+wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err);
 
 // Where a rank has died, and nothing here waits for it any more: as soon as
 // our streams have come to the end of what they were given, nobody waits for

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/told.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +14,16 @@
 #define ASKED_BITS 40
 #define KIND_BITS 8
 #define TOLD_BITS (ASKED_BITS + KIND_BITS)
-#define FAILED 255 // kind
-#define SIDES 2    // given, taken
+#define FAILED 255   // kind
+#define RECOVERS 254 // likewise: it meets the others
+#define SIDES 2      // given, taken
 
-// Rows of a gate: the last call that was begun, and the one a stream is in.
-enum { LAST, CURRENT, ROWS };
+// What it was asked for, in a word: the root, from 0 on, and 16, 16 and 16
+// bits of the op, the element type and its size.
+#define ROOT_SHIFT 48
+#define OP_SHIFT 32
+#define TYPE_SHIFT 16
+#define PART_OF(asked, shift) ((uint16_t)((asked) >> (shift)))
 
 static uint64_t
 number(uint32_t call)
@@ -49,7 +55,7 @@ static uint64_t *
 pairs_of(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
          int side)
 {
-    size_t row = call % WM_TOLD_CALLS * SIDES + (size_t)side;
+    size_t row = call % WM_GATE_CALLS * SIDES + (size_t)side;
     return &told->pairs[row * (size_t)wm_gates_size(gates)];
 }
 
@@ -62,21 +68,55 @@ tell_pair(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
 }
 
 static wm_gate_told_t *
-mine(const wm_gates_t *gates, int row)
+mine(const wm_gates_t *gates)
 {
-    return wm_gates_told(gates, wm_gates_rank(gates), row);
+    return wm_gates_told(gates, wm_gates_rank(gates));
+}
+
+// Where a rank tells of that call, or of one that many before or after it.
+static wm_gate_call_t *
+row_of(const wm_gates_t *gates, int rank, uint32_t call)
+{
+    return &wm_gates_told(gates, rank)->calls[call % WM_GATE_CALLS];
+}
+
+static wm_gate_pair_t *
+pair_of(const wm_gates_t *gates, int rank, uint32_t call, int side, int other)
+{
+    return &wm_gates_told(gates, rank)
+                ->pairs[call % WM_GATE_PAIRS][side][other];
+}
+
+// What this rank told of a call.
+static uint64_t
+told_here(const wm_gates_t *gates, uint32_t call)
+{
+    return atomic_load_explicit(
+        &row_of(gates, wm_gates_rank(gates), call)->mark,
+        memory_order_relaxed);
 }
 
 void
 wm_told_open(wm_told_t *told, const wm_gates_t *gates)
 {
+    wm_gate_told_t *own = mine(gates);
+    free(told->pairs);
     memset(told, 0, sizeof *told);
-    for (int row = 0; row < ROWS; ++row) {
-        atomic_store(&mine(gates, row)->call, 0);
-        for (int rank = 0; rank < SIDES * wm_gates_size(gates); ++rank)
-            atomic_store(&mine(gates, row)->pairs[rank % SIDES][rank / SIDES],
-                         0);
+    for (int i = 0; i < WM_GATE_CALLS; ++i)
+        atomic_store(&own->calls[i].mark, 0);
+    for (int i = 0; i < WM_GATE_PAIRS * SIDES * wm_gates_size(gates); ++i) {
+        int row = i / SIDES;
+        atomic_store(
+            &own->pairs[row % WM_GATE_PAIRS][i % SIDES][row / WM_GATE_PAIRS]
+                 .mark,
+            0);
     }
+    atomic_store(&own->last, 0);
+    atomic_store(&own->current, 0);
+    for (int i = 0; i < SIDES * wm_gates_size(gates); ++i)
+        atomic_store(&own->current_pairs[i % SIDES][i / SIDES], 0);
+    atomic_store(&own->failure, 0);
+    atomic_store(&own->captures, 0);
 }
 
 void
@@ -87,54 +127,88 @@ wm_told_close(wm_told_t *told)
 
 // In this call.
 static void
-add_pairs(wm_told_t *told, const wm_gates_t *gates, const wm_laid_t *laid)
+add_pairs(const wm_told_t *told, const wm_gates_t *gates,
+          const wm_laid_t *laid)
 {
     size_t given[SIDES][WM_GATE_RANKS];
     wm_laid_pairs(laid, given[0], given[1]);
     for (int side = 0; side < SIDES; ++side)
         for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
             uint64_t *pair = pairs_of(told, gates, told->calls, side) + rank;
+            wm_gate_pair_t *own = pair_of(gates, wm_gates_rank(gates),
+                                          told->calls, side, rank);
             *pair = wm_hash(*pair, given[side][rank] + 1);
-            atomic_store(&mine(gates, LAST)->pairs[side][rank],
-                         tell_pair(told, gates, told->calls, side, rank));
+            atomic_store_explicit(&own->nbytes, given[side][rank],
+                                  memory_order_relaxed);
+            atomic_store_explicit(
+                &own->mark, tell_pair(told, gates, told->calls, side, rank),
+                memory_order_release);
         }
+    atomic_store(&mine(gates)->last, told->calls);
+}
+
+void
+wm_told_fail(const wm_gates_t *gates, uint32_t call, wm_told_why_t why)
+{
+    uint64_t none = 0; // the first stays
+    (void)atomic_compare_exchange_strong(&mine(gates)->failure, &none,
+                                         tell(call, FAILED, why));
+}
+
+// In words: what all must give alike.
+static void
+add_words(wm_gate_call_t *row, const wm_laid_t *laid)
+{
+    const wm_coll_t *call = laid->call;
+    bool reduces = laid->shape->reduces;
+    uint64_t asked = (uint64_t)(uint16_t)call->root << ROOT_SHIFT
+                     | (uint64_t)(uint16_t)call->size;
+    if (reduces)
+        asked |=
+            (uint64_t)(uint16_t)laid->op << OP_SHIFT
+            | (uint64_t)(laid->refused ? UINT16_MAX : (uint16_t)laid->type)
+                  << TYPE_SHIFT;
+    atomic_store_explicit(&row->block, wm_laid_block(laid),
+                          memory_order_relaxed);
+    atomic_store_explicit(&row->asked, asked, memory_order_relaxed);
+}
+
+// Who comes later to the same call sees it, or is seen: each tells before it
+// looks.
+static void
+publish(wm_told_t *told, const wm_gates_t *gates, int kind,
+        const wm_laid_t *laid)
+{
+    uint64_t before = told_here(gates, told->calls - 1);
+    uint64_t asked = laid != NULL ? wm_laid_number(laid) : 0;
+    wm_gate_call_t *row = row_of(gates, wm_gates_rank(gates), told->calls);
+    if (laid != NULL)
+        add_words(row, laid);
+    atomic_store(&row->mark,
+                 tell(told->calls, kind, wm_hash(before, asked) >> 8));
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 int
 wm_told_begin(wm_told_t *told, const wm_gates_t *gates, const wm_laid_t *laid,
               wm_error_t *err)
 {
-    uint64_t before = told->history[told->calls % WM_TOLD_CALLS];
     size_t each = SIDES * (size_t)wm_gates_size(gates);
     bool varies = laid != NULL && laid->shape->varies;
     uint32_t call = ++told->calls;
-    uint64_t asked = laid != NULL ? wm_laid_number(laid) : 0;
-    uint64_t *last = &told->history[call % WM_TOLD_CALLS];
-    *last = tell(call, laid != NULL ? (int)laid->call->kind : FAILED,
-                 wm_hash(before, asked) >> 8);
-    atomic_store(&mine(gates, LAST)->call, *last);
     if (told->pairs != NULL)
         memcpy(pairs_of(told, gates, call, 0),
                pairs_of(told, gates, call - 1, 0), each * sizeof *told->pairs);
     else if (varies)
-        told->pairs = calloc(WM_TOLD_CALLS * each, sizeof *told->pairs);
+        told->pairs = calloc(WM_GATE_CALLS * each, sizeof *told->pairs);
+    if (varies && told->pairs != NULL)
+        add_pairs(told, gates, laid);
+    if (laid == NULL)
+        wm_told_fail(gates, call, WM_TOLD_REFUSED);
+    publish(told, gates, laid != NULL ? (int)laid->call->kind : FAILED, laid);
     if (varies && told->pairs == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (varies)
-        add_pairs(told, gates, laid);
     return 0;
-}
-
-static void
-fail(const wm_gates_t *gates, uint32_t call)
-{
-    atomic_store(&mine(gates, LAST)->call, tell(call, FAILED, 0));
-}
-
-void
-wm_told_fail(const wm_told_t *told, const wm_gates_t *gates)
-{
-    fail(gates, told->calls);
 }
 
 // Whether it was begun here as well, and which.
@@ -150,88 +224,182 @@ is_begun(const wm_told_t *told, uint64_t its, uint32_t *call)
 static bool
 is_known(const wm_told_t *told, uint64_t its, uint32_t *call)
 {
-    return is_begun(told, its, call) && told->calls - *call < WM_TOLD_CALLS;
+    return is_begun(told, its, call) && told->calls - *call < WM_GATE_CALLS;
 }
 
-static uint64_t
-last_of(const wm_gates_t *gates, int rank)
+typedef struct {
+    char text[64];
+} amount_t;
+
+static amount_t
+amount_of(uint64_t nbytes, uint64_t size)
 {
-    return atomic_load(&wm_gates_told(gates, rank, LAST)->call);
+    amount_t amount;
+    if (size > 0)
+        snprintf(amount.text, sizeof amount.text, "%llu (%llu bytes)",
+                 (unsigned long long)(nbytes / size),
+                 (unsigned long long)nbytes);
+    else
+        snprintf(amount.text, sizeof amount.text, "%llu bytes",
+                 (unsigned long long)nbytes);
+    return amount;
 }
 
+// What of it differs, where both still tell.
 static int
-find_failed(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+add_difference(const wm_gates_t *gates, int rank, uint32_t call, int code,
+               const char *name, wm_error_t *err)
 {
-    uint32_t call;
-    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
-        uint64_t its = last_of(gates, rank);
-        if (kind_of(its) == FAILED && is_begun(told, its, &call))
-            return wm_error_set(err, WM_ERR_STATE, 0,
-                                "rank %d failed in a collective on a stream: "
-                                "its error tells why; free the communicator",
-                                rank);
-    }
-    return 0;
+    wm_gate_call_t *its = row_of(gates, rank, call);
+    wm_gate_call_t *own = row_of(gates, wm_gates_rank(gates), call);
+    uint64_t there = atomic_load(&its->asked), here = atomic_load(&own->asked);
+    uint64_t block = atomic_load(&its->block), mine = atomic_load(&own->block);
+    char text[256] = "in its other counts, or in an earlier call";
+    if (PART_OF(there, ROOT_SHIFT) != PART_OF(here, ROOT_SHIFT))
+        snprintf(text, sizeof text, "root %d there, %d here",
+                 (int16_t)PART_OF(there, ROOT_SHIFT),
+                 (int16_t)PART_OF(here, ROOT_SHIFT));
+    else if (block != mine)
+        snprintf(text, sizeof text, "a count of %s there, %s here",
+                 amount_of(block, PART_OF(there, 0)).text,
+                 amount_of(mine, PART_OF(here, 0)).text);
+    else if (PART_OF(there, OP_SHIFT) != PART_OF(here, OP_SHIFT))
+        snprintf(text, sizeof text, "another op");
+    else if (PART_OF(there, TYPE_SHIFT) != PART_OF(here, TYPE_SHIFT)
+             || PART_OF(there, 0) != PART_OF(here, 0))
+        snprintf(text, sizeof text, "another element type");
+    return wm_error_set(
+        err, code, 0,
+        "the ranks' collectives on streams differ: rank %d gave other counts, "
+        "types, op or root than this one to %s: %s; all must give the same",
+        rank, name, text);
 }
 
+// By what all have told of a call, or of those that have its place now; the
+// one in which they differ.
 static int
-compare_calls(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+compare_calls(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+              uint32_t *differs, wm_error_t *err)
 {
-    uint32_t call;
+    uint32_t which;
     for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
-        uint64_t its = last_of(gates, rank);
-        if (kind_of(its) == FAILED || !is_known(told, its, &call))
+        uint64_t its = atomic_load(&row_of(gates, rank, call)->mark);
+        if (rank == wm_gates_rank(gates) || !is_known(told, its, &which))
             continue;
-        uint64_t here = told->history[call % WM_TOLD_CALLS];
-        if (its == here)
+        uint64_t here = told_here(gates, which);
+        int there = kind_of(its), own = kind_of(here);
+        if (its == here || there >= RECOVERS || own >= RECOVERS)
             continue;
-        const char *name = wm_call_name((wm_call_kind_t)kind_of(its));
-        if (kind_of(its) != kind_of(here))
+        const char *name = wm_call_name((wm_call_kind_t)there);
+        *differs = which;
+        if (there != own)
             return wm_error_set(
                 err, WM_ERR_TYPE, 0,
                 "the ranks' collectives on streams differ: where rank %d "
                 "called %s, this one called %s: all must make the same calls "
-                "in the same order; free the communicator",
-                rank, name, wm_call_name((wm_call_kind_t)kind_of(here)));
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "the ranks' collectives on streams differ: rank %d gave other "
-            "counts, types, op or root than this one to a %s, or to a call "
-            "before it: all must give the same; free the communicator",
-            rank, name);
+                "in the same order",
+                rank, name, wm_call_name((wm_call_kind_t)own));
+        return add_difference(gates, rank, which, WM_ERR_VALUE, name, err);
     }
     return 0;
 }
 
 // What another gives is what we take of it, and so the other way round.
-static bool
-is_alike(const wm_told_t *told, const wm_gates_t *gates, int rank, int side,
-         uint32_t *call)
+static int
+compare_pair(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+             int rank, int side, uint32_t *differs, wm_error_t *err)
 {
+    uint32_t which;
     int own = wm_gates_rank(gates);
-    uint64_t its = atomic_load(
-        &wm_gates_told(gates, rank, LAST)->pairs[side][own]);
-    return rank == own || told->pairs == NULL || !is_known(told, its, call)
-           || its == tell_pair(told, gates, *call, 1 - side, rank);
+    uint32_t last = atomic_load(&wm_gates_told(gates, rank)->last);
+    if ((int32_t)(last - call) < 0) // of this one it tells nothing yet
+        call = last;
+    wm_gate_pair_t *pair = pair_of(gates, rank, call, side, own);
+    wm_gate_pair_t *here = pair_of(gates, own, call, 1 - side, rank);
+    uint64_t its = atomic_load(&pair->mark);
+    if (!is_known(told, its, &which)
+        || its == tell_pair(told, gates, which, 1 - side, rank))
+        return 0;
+    *differs = which;
+    uint64_t there = atomic_load(&pair->nbytes);
+    uint64_t mine = atomic_load(&here->nbytes);
+    bool same = atomic_load(&here->mark) >> TOLD_BITS == its >> TOLD_BITS
+                && there != mine;
+    char text[96] = "another number of bytes in a call before it";
+    if (same)
+        snprintf(text, sizeof text, "%llu bytes, this rank %s %llu",
+                 (unsigned long long)there, side == 0 ? "expects" : "gives",
+                 (unsigned long long)mine);
+    return wm_error_set(
+        err, WM_ERR_VALUE, 0,
+        "the ranks' collectives on streams differ: of a call "
+        "in which counts vary, rank %d %s %s (%s): give the "
+        "same counts on both",
+        rank, side == 0 ? "gives" : "expects", text,
+        wm_call_name((wm_call_kind_t)kind_of(told_here(gates, which))));
 }
 
-// The others do not see it, and hear that we have failed.
 static int
-compare_pairs(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+compare_pairs(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+              uint32_t *differs, wm_error_t *err)
 {
-    uint32_t call;
-    for (int i = 0; i < SIDES * wm_gates_size(gates); ++i) {
-        int rank = i / SIDES, side = i % SIDES;
-        if (is_alike(told, gates, rank, side, &call))
+    int code = 0, count = told->pairs != NULL ? wm_gates_size(gates) : 0;
+    for (int i = 0; i < SIDES * count && code == 0; ++i)
+        if (i / SIDES != wm_gates_rank(gates))
+            code = compare_pair(told, gates, call, i / SIDES, i % SIDES,
+                                differs, err);
+    return code;
+}
+
+static int
+compare(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
+        uint32_t *differs, wm_error_t *err)
+{
+    int code = compare_calls(told, gates, call, differs, err);
+    return code < 0 ? code : compare_pairs(told, gates, call, differs, err);
+}
+
+// Why a rank has failed in a call of ours, as it told.
+static int
+tell_failed(const wm_told_t *told, const wm_gates_t *gates, int rank,
+            uint64_t failed, uint32_t call, wm_error_t *err)
+{
+    const char *name = "a call that was refused here as well";
+    wm_told_why_t why = (wm_told_why_t)(failed & 0xff);
+    if (told->calls - call < WM_GATE_CALLS
+        && kind_of(told_here(gates, call)) < RECOVERS)
+        name = wm_call_name((wm_call_kind_t)kind_of(told_here(gates, call)));
+    if (why == WM_TOLD_CAPTURES)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "rank %d captured into a graph what this rank "
+                            "made without a capture (%s): all must do the "
+                            "same",
+                            rank, name);
+    if (why == WM_TOLD_DIFFERS)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "rank %d failed in a collective on a stream (%s), "
+                            "as the ranks' collectives on streams differ: its "
+                            "error tells how",
+                            rank, name);
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "rank %d failed in a collective on a stream (%s): its "
+                        "error tells why",
+                        rank, name);
+}
+
+static int
+find_failed(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+{
+    uint32_t call, differs;
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
+        uint64_t its = atomic_load(&wm_gates_told(gates, rank)->failure);
+        if (!is_begun(told, its, &call))
             continue;
-        fail(gates, call);
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "the ranks' collectives on streams differ: of a call in which "
-            "counts vary, rank %d %s another number of bytes than this rank "
-            "%s: give the same counts on both; free the communicator",
-            rank, side == 0 ? "gives" : "expects",
-            side == 0 ? "expects" : "gives");
+        int code = told->calls - call < WM_GATE_CALLS
+                       ? compare(told, gates, call, &differs, err)
+                       : 0;
+        return code < 0 ? code
+                        : tell_failed(told, gates, rank, its, call, err);
     }
     return 0;
 }
@@ -240,11 +408,33 @@ int
 wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
                 wm_error_t *err)
 {
-    int code = compare_calls(told, gates, err);
+    uint32_t differs;
+    int code = compare(told, gates, told->calls, &differs, err);
+    if (code < 0)
+        wm_told_fail(gates, differs, WM_TOLD_DIFFERS);
+    return code < 0 ? code : find_failed(told, gates, err);
+}
+
+int
+wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+{
+    int code = find_failed(told, gates, err);
     if (code < 0)
         return code;
-    code = compare_pairs(told, gates, err);
-    return code < 0 ? code : find_failed(told, gates, err);
+    uint32_t differs;
+    code = compare_pairs(told, gates, told->calls, &differs, err);
+    if (code < 0)
+        wm_told_fail(gates, differs, WM_TOLD_DIFFERS);
+    return code;
+}
+
+bool
+wm_told_is_news(const wm_told_t *told, const wm_gates_t *gates)
+{
+    bool failed = told->pairs != NULL;
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank)
+        failed |= atomic_load(&wm_gates_told(gates, rank)->failure) != 0;
+    return failed;
 }
 
 // What is told of the call that a stream is in, which may be told long before
@@ -263,10 +453,10 @@ differs(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
     int own = wm_gates_rank(gates);
     uint64_t gives = pairs_of(told, gates, call, side)[rank];
     uint64_t takes = pairs_of(told, gates, call, 1 - side)[rank];
-    wm_gate_told_t *its = wm_gates_told(gates, rank, CURRENT);
-    atomic_store(&mine(gates, CURRENT)->pairs[side][rank],
+    wm_gate_told_t *its = wm_gates_told(gates, rank);
+    atomic_store(&mine(gates)->current_pairs[side][rank],
                  tell_current(call, gives));
-    uint64_t there = atomic_load(&its->pairs[side][own]);
+    uint64_t there = atomic_load(&its->current_pairs[side][own]);
     return rank != own && there >> 32 == call
            && there != tell_current(call, takes);
 }
@@ -274,20 +464,117 @@ differs(const wm_told_t *told, const wm_gates_t *gates, uint32_t call,
 bool
 wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates, uint32_t call)
 {
-    if (told->calls - call >= WM_TOLD_CALLS)
+    if (told->calls - call >= WM_GATE_CALLS)
         return false;
     bool amiss = false, alike = true; // all calls; what two have
-    uint64_t what = wm_hash(0, told->history[call % WM_TOLD_CALLS]);
+    uint64_t what = wm_hash(0, told_here(gates, call));
     uint64_t here = tell_current(call, what);
-    atomic_store(&mine(gates, CURRENT)->call, here);
+    atomic_store(&mine(gates)->current, here);
     for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
-        uint64_t there = atomic_load(
-            &wm_gates_told(gates, rank, CURRENT)->call);
+        uint64_t there = atomic_load(&wm_gates_told(gates, rank)->current);
         amiss |= there >> 32 == call && there != here;
         for (int side = 0; side < SIDES && told->pairs != NULL; ++side)
             alike &= !differs(told, gates, call, rank, side);
     }
     if (!alike) // which the others do not see
-        fail(gates, call);
+        wm_told_fail(gates, call, WM_TOLD_DIFFERS);
     return amiss || !alike;
+}
+
+// How many calls a rank is ahead of this one's last, as its place in the row
+// tells: negative where it has not come there.
+static int
+ahead(const wm_told_t *told, uint64_t its)
+{
+    return its == 0 ? -1 : (int16_t)(number_of(its) - (uint16_t)told->calls);
+}
+
+void
+wm_told_recover(wm_told_t *told, const wm_gates_t *gates)
+{
+    ++told->calls;
+    publish(told, gates, RECOVERS, NULL);
+}
+
+int
+wm_told_all_recover(const wm_told_t *told, const wm_gates_t *gates,
+                    wm_error_t *err)
+{
+    bool all = true;
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
+        uint64_t its = atomic_load(&row_of(gates, rank, told->calls)->mark);
+        int its_ahead = ahead(told, its);
+        all &= its_ahead == 0;
+        if (its_ahead > 0 || (its_ahead == 0 && kind_of(its) != RECOVERS))
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "an earlier collective on a stream failed, as "
+                                "an error told, and rank %d made this call "
+                                "before it had heard of that, or was refused "
+                                "it: no rank's has been made; go on with the "
+                                "next",
+                                rank);
+    }
+    return all;
+}
+
+// Captures so far, and below that whether the last was refused.
+#define CAPTURES(count, refused) ((count) << 1 | (refused))
+
+void
+wm_told_capture(wm_told_t *told, const wm_gates_t *gates)
+{
+    atomic_store(&mine(gates)->captures, CAPTURES(++told->captures, 0u));
+}
+
+void
+wm_told_refuse_capture(wm_told_t *told, const wm_gates_t *gates, bool mixed)
+{
+    told->captures -= mixed;
+    atomic_store(&mine(gates)->captures,
+                 CAPTURES(told->captures, (uint32_t)!mixed));
+}
+
+// A rank that makes a call without a capture that this one has not made.
+static int
+find_ahead(const wm_told_t *told, const wm_gates_t *gates, int *kind)
+{
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
+        uint64_t next = atomic_load(
+            &row_of(gates, rank, told->calls + 1)->mark);
+        *kind = kind_of(next);
+        if (ahead(told, next) > 0)
+            return rank;
+    }
+    return -1;
+}
+
+int
+wm_told_all_capture(const wm_told_t *told, const wm_gates_t *gates,
+                    const char *name, bool *mixed, wm_error_t *err)
+{
+    bool all = true;
+    int refused = -1, kind;
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
+        uint32_t its = atomic_load(&wm_gates_told(gates, rank)->captures);
+        uint32_t last = CAPTURES(told->captures, 0u);
+        all &= its == last;
+        refused = (int32_t)(its - last) > 0 ? rank : refused;
+    }
+    int other = find_ahead(told, gates, &kind);
+    *mixed = other >= 0;
+    if (*mixed)
+        return wm_error_set(
+            err, WM_ERR_STATE, 0,
+            "this rank captures a collective on a stream into a graph (%s), "
+            "and rank %d calls %s without a capture: all must do the same",
+            name, other,
+            kind < RECOVERS ? wm_call_name((wm_call_kind_t)kind)
+                            : "another collective");
+    if (refused >= 0)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "rank %d was refused the collective on a stream "
+                            "that this rank captures into a graph (%s): its "
+                            "error tells why",
+                            refused, name);
+    return all;
 }

@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What ranks tell each other of the calls that they gave to their streams, so
-// that one that was asked for something else than the others is found out at a
-// later call. What must be alike on all ranks is told to all; where counts
-// vary, what two have from each other to that one, and only these two compare
-// it. GIL released by the caller; one thread at a time.
+// that a rank that was asked for something else than the others is found out
+// by whoever comes to the same call later, in that call. What must be alike on
+// all ranks is told to all; where counts vary, what two have from each other
+// is told to that one, and only these two compare it. Calls are numbered from
+// 1 on, also those that were refused. GIL released by the caller; one thread
+// at a time, but for wm_told_is_news.
 #ifndef WM_COMM_COLL_TOLD_H
 #define WM_COMM_COLL_TOLD_H
 
 #include "comm/coll/laid.h"
 #include "comm/node/gate.h"
 
-#define WM_TOLD_CALLS 1024 // of which it is known what was asked for
-
 typedef struct {
-    uint32_t calls; // begun
-    uint64_t history[WM_TOLD_CALLS];
-    // Likewise, for each rank: what it is given, what it gives, as a number
-    // that stands for those before as well. NULL: counts have never varied.
+    uint32_t calls;    // begun
+    uint32_t captures; // of calls into graphs, so far
+    // Of the last WM_GATE_CALLS calls, for each rank: what it is given, what
+    // it gives, as a number that stands for those before as well. NULL: counts
+    // have never varied.
     uint64_t *pairs;
 } wm_told_t;
+
+// Why a call has failed, for the others.
+typedef enum {
+    WM_TOLD_REFUSED,  // or the driver failed
+    WM_TOLD_DIFFERS,  // from another rank's
+    WM_TOLD_CAPTURES, // this rank captures the call that others make
+} wm_told_why_t;
 
 // This rank has begun nothing.
 void
@@ -33,15 +41,25 @@ WM_MUST_CHECK int
 wm_told_begin(wm_told_t *told, const wm_gates_t *gates, const wm_laid_t *laid,
               wm_error_t *err);
 
-// This one has failed.
+// A call has failed, which the others hear; only of the first.
 void
-wm_told_fail(const wm_told_t *told, const wm_gates_t *gates);
+wm_told_fail(const wm_gates_t *gates, uint32_t call, wm_told_why_t why);
 
-// Raises what the others have told so far of calls that were begun here; of
-// others they will see it.
+// Raises where a rank that is in the last call as well, or has passed it, was
+// asked for something else, which the others hear, or one has failed in it or
+// in one before.
 WM_MUST_CHECK int
 wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
                 wm_error_t *err);
+
+// Raises where a rank has failed in a call that was begun here, or one that is
+// further behind than calls are told was asked for other counts.
+WM_MUST_CHECK int
+wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err);
+
+// Whether that may be.
+bool
+wm_told_is_news(const wm_told_t *told, const wm_gates_t *gates);
 
 // Our stream is in a call, as the others hear: whether one of theirs has been
 // so in that as well, and was asked for something else. Where only two see it
@@ -49,5 +67,30 @@ wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
 bool
 wm_told_is_amiss(const wm_told_t *told, const wm_gates_t *gates,
                  uint32_t call);
+
+// This rank, which knows of a failure, begins a call in which it meets the
+// others: 1 where all are there, 0 where one has not come. Raises where a rank
+// has begun that call in any other way, as each rank then finds.
+void
+wm_told_recover(wm_told_t *told, const wm_gates_t *gates);
+
+WM_MUST_CHECK int
+wm_told_all_recover(const wm_told_t *told, const wm_gates_t *gates,
+                    wm_error_t *err);
+
+// This rank begins a call into a graph: 1 where all do, 0 where one has not
+// come. Raises where a rank was refused it, or (`mixed`) has made a call
+// without a capture that this one has not made.
+void
+wm_told_capture(wm_told_t *told, const wm_gates_t *gates);
+
+WM_MUST_CHECK int
+wm_told_all_capture(const wm_told_t *told, const wm_gates_t *gates,
+                    const char *name, bool *mixed, wm_error_t *err);
+
+// This rank was refused it, as the others hear; where they mix it with calls
+// without a capture (`mixed`) each sees that, and it is none.
+void
+wm_told_refuse_capture(wm_told_t *told, const wm_gates_t *gates, bool mixed);
 
 #endif

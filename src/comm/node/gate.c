@@ -459,7 +459,7 @@ wm_gates_gone_word(const wm_gates_t *gates)
 }
 
 wm_gate_told_t *
-wm_gates_told(const wm_gates_t *gates, int rank, int row)
+wm_gates_told(const wm_gates_t *gates, int rank)
 {
-    return &gates->of[rank].gate->told[row];
+    return &gates->of[rank].hall->told;
 }

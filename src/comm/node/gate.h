@@ -9,39 +9,15 @@
 #ifndef WM_COMM_NODE_GATE_H
 #define WM_COMM_NODE_GATE_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
+#include "comm/node/hall.h"
 #include "cuda/word.h"
 
-#define WM_GATES 256     // a process
-#define WM_GATE_RANKS 64 // that meet at most
-#define WM_GATE_BYTES 2560
-#define WM_GATE_STEPS 8   // of one meeting, at most
-#define WM_GATE_BOOK 1024 // nonblocking calls: it is told who does them
-#define WM_GATE_ASIDE 16  // rooms of those, beside that of calls that block
-#define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
-
-typedef struct {
-    _Atomic uint64_t call, pairs[2][WM_GATE_RANKS];
-} wm_gate_told_t;
-
-// Where ranks meet; streams read nothing of it.
-typedef struct {
-    // Steps of all meetings, in each room aside; the segment has room 0's.
-    _Alignas(64) _Atomic uint32_t aside[WM_GATE_ASIDE];
-    _Alignas(64) char said[WM_GATE_ROOMS][2][WM_GATE_BYTES]; // the last two
-    // Who does a nonblocking call, each the next entry.
-    _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
-} wm_gate_hall_t;
-
-// Of collectives on streams: how far the streams are, and what calls they
-// were given (comm/coll/slab.c).
+// Of collectives on streams: how far the streams are (comm/coll/slab.c).
 typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
-    wm_gate_told_t told[2];
     // Of those in graphs, which are replayed: where in a round of three the
     // stream is, in which all come together before a graph's first call, and
     // in how many meets it has been since.
@@ -190,9 +166,8 @@ WM_MUST_CHECK int
 wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
                       uint32_t number, wm_error_t *err);
 
-// What a rank tells of the calls that its streams were given, and in row 1 of
-// the one that its stream is in (comm/coll/told.c).
+// What a rank tells of the calls that its streams were given.
 wm_gate_told_t *
-wm_gates_told(const wm_gates_t *gates, int rank, int row);
+wm_gates_told(const wm_gates_t *gates, int rank);
 
 #endif

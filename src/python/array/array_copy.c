@@ -4,6 +4,7 @@
 
 #include "array/copy.h"
 #include "python/array/py_array.h"
+#include "python/device/py_device.h"
 
 int
 wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
@@ -26,7 +27,7 @@ wm_py_array_wait_nogil(const wm_array_t *array)
     status = wm_order_idle(order, true, &idle, &err);
     if (status == 0 && !idle)
         WM_PY_UNLOCKED(status = wm_order_wait(order, true, &err));
-    return wm_py_result(status, &err);
+    return wm_py_after_wait(status, &err);
 }
 
 // How an operation is to run: options every mover takes.
@@ -69,7 +70,11 @@ copy_nogil(const wm_array_t *dst, const wm_view_t *src, const how_t *how)
     WM_PY_UNLOCKED(status = wm_copy_ordered(dst, &producer, &src->array,
                                             &src->producer, how->device,
                                             how->stream, how->blocking, &err));
-    return wm_py_result(status, &err);
+    const wm_storage_t *read = src->array.storage; // NULL: not ours
+    bool waited = how->blocking && read != NULL
+                  && wm_memory_on_device(&read->memory);
+    return waited ? wm_py_after_wait(status, &err)
+                  : wm_py_result(status, &err);
 }
 
 static PyObject *

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "python/array/py_array.h"
+#include "python/device/py_device.h"
 
 // Streams that stand for pending work in interfaces, one a device: whoever
 // synchronises with it waits for what it was last made to wait for.
@@ -34,7 +35,7 @@ wait_for_others(const wm_producer_t *producer)
     int status;
     wm_error_t err;
     WM_PY_UNLOCKED(status = wm_producer_wait(producer, true, &err));
-    return wm_py_result(status, &err);
+    return wm_py_after_wait(status, &err);
 }
 
 int

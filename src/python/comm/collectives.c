@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/coll/coll.h"
+#include "comm/coll/slab.h"
 #include "comm/message/element.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pattern.h"
@@ -24,6 +25,16 @@ enter(const char *name, const wm_message_t *message)
     };
 }
 
+// What is wrong with calls that streams were given is raised once this one,
+// which all ranks have made, is over.
+static PyObject *
+none_heard(const wm_channel_t *channel, int code, wm_error_t *err)
+{
+    if (code == 0)
+        code = wm_slabs_hear(channel->comm->slabs, err);
+    return wm_py_none(code, err);
+}
+
 PyDoc_STRVAR(
     comm_Barrier_doc,
     "Barrier($self, /)\n--\n\n"
@@ -40,7 +51,7 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
         return wm_py_channel_fail(self, false);
     enter("Barrier", NULL);
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
-    PyObject *result = wm_py_none(code, &err);
+    PyObject *result = none_heard(&channel, code, &err);
     return result != NULL ? result : wm_py_channel_fail(self, false);
 }
 
@@ -103,7 +114,7 @@ collectives_bcast(PyObject *self, PyObject *const *args, Py_ssize_t given,
     WM_PY_UNLOCKED(
         code = wm_coll_bcast(channel.comm, &message.buffer, root, &err));
     wm_py_message_release(&message);
-    return wm_py_none(code, &err);
+    return none_heard(&channel, code, &err);
 }
 
 // Also where both are named differently: long and int64_t.
@@ -277,6 +288,8 @@ collectives_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t given,
         WM_PY_UNLOCKED(code = reduce_on_all(channel.comm,
                                             in_place ? NULL : &sent, &received,
                                             op, &err));
+        if (code == 0)
+            code = wm_slabs_hear(channel.comm->slabs, &err);
         if (code < 0)
             wm_py_raise(&err);
     }

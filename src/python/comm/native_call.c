@@ -3,6 +3,7 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/lockstep.h"
+#include "comm/coll/slab.h"
 #include "comm/engine/request.h"
 #include "comm/engine/spares.h"
 #include "comm/watch/hang.h"
@@ -47,6 +48,8 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     };
     WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
     wm_py_asked_release(&asked);
+    if (code == 0)
+        code = wm_slabs_hear(comm->slabs, &err);
     if (code < 0)
         wm_py_raise(&err);
     return code;
@@ -293,6 +296,11 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
         return NULL;
     wm_py_asked_forget(kind, &asked);
     asked.sent.contiguous = asked.received.contiguous = true;
+    wm_call = (wm_call_t){
+        .name = wm_call_name(kind),
+        .collective = true,
+        .type = MPI_DATATYPE_NULL,
+    };
     bool known =
         kind == WM_CALL_BARRIER
         || channel.comm->gates == NULL // which is said first

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "array/array.h"
+#include "comm/coll/slab.h"
 
 // The driver, and its start, are looked for without the GIL: that takes long.
 static int
@@ -145,6 +146,12 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
 }
 
 int
+wm_py_after_wait(int code, wm_error_t *err)
+{
+    return wm_py_result(code < 0 ? code : wm_slabs_hear_all(err), err);
+}
+
+int
 wm_py_synchronize_device(int ordinal)
 {
     wm_error_t err;
@@ -152,7 +159,7 @@ wm_py_synchronize_device(int ordinal)
     if (ordinal >= 0)
         WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err);
                        wm_storage_free_kept());
-    return wm_py_result(status, &err);
+    return wm_py_after_wait(status, &err);
 }
 
 PyDoc_STRVAR(

@@ -32,4 +32,10 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal);
 int
 wm_py_synchronize_device(int ordinal);
 
+// What a code is in Python, as wm_py_result, once the host has waited for
+// streams, or for an array: raises what is wrong with collectives that streams
+// were given.
+int
+wm_py_after_wait(int code, wm_error_t *err);
+
 #endif

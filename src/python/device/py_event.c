@@ -114,7 +114,8 @@ PyDoc_STRVAR(
     synchronize_doc,
     "synchronize($self, /)\n--\n\n"
     "Waits on the host for the work before the last record. CudaError\n"
-    "tells of work that failed.");
+    "tells of work that failed; what is wrong with a collective on a\n"
+    "stream is raised as Stream.synchronize does.");
 
 static PyObject *
 event_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -124,7 +125,7 @@ event_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
     int status;
     WM_PY_UNLOCKED(
         status = wm_event_synchronize(event->device, event->handle, &err));
-    return wm_py_none(status, &err);
+    return wm_py_after_wait(status, &err) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef methods[] = {

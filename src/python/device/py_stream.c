@@ -204,7 +204,8 @@ PyDoc_STRVAR(
     synchronize_doc,
     "synchronize($self, /)\n--\n\n"
     "Waits on the host for all work submitted so far. CudaError tells of\n"
-    "work that failed.");
+    "work that failed; what is wrong with a collective on a stream, of any\n"
+    "communicator, is raised as the next such call would.");
 
 static PyObject *
 stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -215,7 +216,7 @@ stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
     WM_PY_UNLOCKED(
         status = wm_stream_synchronize(stream->device, stream->handle, &err);
         wm_storage_free_kept());
-    return wm_py_none(status, &err);
+    return wm_py_after_wait(status, &err) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef methods[] = {

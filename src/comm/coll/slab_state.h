@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What slabs are, for who makes them (slab_make.c) and for calls (slab.c), and
+// nobody else.
+#ifndef WM_COMM_COLL_SLAB_STATE_H
+#define WM_COMM_COLL_SLAB_STATE_H
+
+#include <pthread.h>
+
+#include "comm/coll/slab.h"
+#include "comm/coll/told.h"
+
+#define WM_SLAB_ENDED 0xffff // a step: the last
+
+struct wm_slabs {
+    wm_slabs_t *next; // of those of calls that are not captured
+    pthread_mutex_t lock;
+    wm_comm_t *comm;
+    wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
+    bool captured;     // the calls are
+    int device, rank, size;
+    wm_shared_t *shared;
+    wm_points_t points;       // rank 0's
+    CUstream stream;          // of this call, or the last
+    uint64_t last;            // its id, but in graphs; 0: not known
+    CUevent ended;            // in graphs: recorded behind the last
+    bool by_kernels;          // what is shared is theirs, else halves
+    wm_told_t told;           // of the calls that were begun
+    wm_by_kernels_t exchange; // likewise
+    uint32_t turn;            // of the halves: the next one that is used
+    uint64_t capture;         // of the last call
+    uint32_t turns;           // taken so far, in its graph or in all
+    uint32_t meets;           // in its graph, so far
+    size_t pieces;            // of the last one that took a turn
+    wm_block_t **copies;      // that graphs read
+    size_t copied;
+    // What has failed, as the caller was told; code 0: nothing so far.
+    wm_error_t lost;
+    wm_error_t former; // likewise, before the last recovery
+    uint32_t epoch;    // recoveries
+};
+
+// Raises where a rank has died, MPI's error; for good. Lock held.
+WM_MUST_CHECK int
+wm_slabs_find_dead(const wm_slabs_t *slabs, wm_error_t *err);
+
+#endif

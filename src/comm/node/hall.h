@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A gate's hall (gate.h): what its rank says in meetings, which nonblocking
+// calls who does, and what it tells of the calls that its streams were given.
+#ifndef WM_COMM_NODE_HALL_H
+#define WM_COMM_NODE_HALL_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define WM_GATES 256     // a process
+#define WM_GATE_RANKS 64 // that meet at most
+#define WM_GATE_BYTES 2560
+#define WM_GATE_STEPS 8   // of one meeting, at most
+#define WM_GATE_BOOK 1024 // nonblocking calls: it is told who does them
+#define WM_GATE_ASIDE 16  // rooms of those, beside that of calls that block
+#define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
+
+#define WM_GATE_CALLS 1024 // on streams: what was asked for
+#define WM_GATE_PAIRS 32   // likewise, of those in which counts vary
+
+// What a rank tells of a call that its streams were given: a number that
+// stands for all that ranks must give alike, and that in words of its own.
+typedef struct {
+    _Atomic uint64_t mark, block, asked;
+} wm_gate_call_t;
+
+// What two ranks have from each other: a number that stands for all so far,
+// and the bytes of this call.
+typedef struct {
+    _Atomic uint64_t mark, nbytes;
+} wm_gate_pair_t;
+
+// The last calls that streams were given, the one that a stream is in, the
+// first that has failed, and how many were captured (comm/coll/told.h).
+typedef struct {
+    wm_gate_call_t calls[WM_GATE_CALLS];
+    wm_gate_pair_t pairs[WM_GATE_PAIRS][2][WM_GATE_RANKS];
+    _Atomic uint32_t last; // call in which counts vary
+    _Atomic uint64_t current, current_pairs[2][WM_GATE_RANKS];
+    _Alignas(64) _Atomic uint64_t failure; // 0: none
+    _Atomic uint32_t captures;
+} wm_gate_told_t;
+
+// Where ranks meet; streams read nothing of it.
+typedef struct {
+    // Steps of all meetings, in each room aside; the segment has room 0's.
+    _Alignas(64) _Atomic uint32_t aside[WM_GATE_ASIDE];
+    _Alignas(64) char said[WM_GATE_ROOMS][2][WM_GATE_BYTES]; // the last two
+    // Who does a nonblocking call, each the next entry.
+    _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
+    _Alignas(64) wm_gate_told_t told;
+} wm_gate_hall_t;
+
+#endif
