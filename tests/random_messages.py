@@ -178,7 +178,14 @@ class Runner:
 
     def room(self):
         """The number of MPI's next communicator: whether some are left."""
-        self.world.allreduce(0)  # for the first MPI makes some of its own
+        # Open MPI makes some of its own, and keeps them, in the first
+        # collective of a communicator whose ranks are on several hosts: none
+        # that lasts comes to it between two of these counts.
+        lasting = [] if self.options.freed else self.communicators()
+        for comm in self.world, self.plain, self.comm, *lasting:
+            comm.Barrier()
+            comm.bcast(0)
+            comm.allreduce(0)
         self.comm.Dup().Free()  # with which those go that nobody uses
         made = self.world.Dup()
         number = made.py2f()
