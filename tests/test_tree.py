@@ -46,13 +46,39 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
+def of_each(paths):
+    """Runs a test on each path, as one: it tells of all that are wrong.
+
+    An item of pytest's takes longer than to read the file, and there would be
+    thousands.
+    """
+    paths = list(paths)
+
+    def make(test):
+        def run():
+            wrong = []
+            for path in paths:
+                try:
+                    test(path)
+                except Exception as error:
+                    wrong.append(f"{name(path)}: {error!r}")
+            assert paths
+            if wrong:
+                pytest.fail("\n".join(wrong), pytrace=False)
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return make
+
+
 def includes(path, pattern):
     return re.findall(
         rf"^\s*#\s*include\s+{pattern}", path.read_text(), re.MULTILINE
     )
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+@of_each([*SOURCES, *KERNELS])
 def test_floor_includes_only_floors_below(path):
     floor = path.relative_to(SRC).parts[0]
     for header in includes(path, '"([^"]+)"'):
@@ -69,7 +95,7 @@ ROOMS = {
 }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_room_includes_only_rooms_before_it(path):
     """The hooks alone, in none of them, know all."""
     floor, *rooms = path.relative_to(SRC).parts[:-1]
@@ -98,9 +124,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(
-    "path", [each for each in SOURCES if "comm" in each.parts], ids=name
-)
+@of_each(each for each in SOURCES if "comm" in each.parts)
 def test_state_of_an_end_belongs_to_one_room(path):
     """What makes one, and tells how far it is, names all (end.c)."""
     text = path.read_text()
@@ -109,7 +133,7 @@ def test_state_of_an_end_belongs_to_one_room(path):
             assert not re.search(rf"\bend->({members})\b", text), members
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_objects_are_kept_in_the_state_of_the_module(path):
     """None is static: the collector sees them, and they end with it."""
     kept = (
@@ -129,13 +153,13 @@ def test_functions_that_the_core_calls_are_there():
         assert callable(getattr(importlib.import_module(module), function))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_only_the_top_floor_knows_python(path):
     if path.relative_to(SRC).parts[0] != "python":
         assert not includes(path, r"[<\"](Python\.h|mpi4py/|numpy/)")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_only_the_upper_floors_know_mpi(path):
     if path.relative_to(SRC).parts[0] not in ("comm", "python"):
         assert not includes(path, r"[<\"]mpi\.h")
@@ -174,7 +198,7 @@ def shared_names(text):
     yield from re.findall(r"\b(wm_\w+)##", text)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_names_tell_the_top_floor_from_those_below(path):
     names = set(shared_names(path.read_text())) - {"PyInit__core"}
     on_top = {each for each in names if each.startswith("wm_py_")}
@@ -194,31 +218,31 @@ def test_git_ignores_no_source():
     assert found.returncode == 1  # none; an error is 128
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_no_private_name_of_python_is_used(path):
     assert not re.findall(r"\b_Py\w+", path.read_text())
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+@of_each([*SOURCES, *KERNELS])
 def test_first_line_of_c_is_the_licence(path):
     with path.open() as file:
         assert file.readline() == "// SPDX-License-Identifier: BSD-3-Clause\n"
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *KERNELS], ids=name)
+@of_each([*SOURCES, *KERNELS])
 def test_file_is_small(path):
     lines = len(path.read_text().splitlines())
     assert lines <= (200 if path.suffix == ".h" else 800)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_driver_is_called_through_the_checking_wrapper(path):
     """No cuXyz() is called by its linked name: libcuda is not linked."""
     text = re.sub(r"//.*|/\*.*?\*/|\"[^\"\n]*\"", "", path.read_text())
     assert not re.findall(r"(?<![\w.])cu[A-Z]\w+\s*\(", text)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_each(SOURCES)
 def test_locks_are_taken_without_the_gil(path):
     """All but wm_lock() itself, which lets go of it, leave that to it."""
     if path.name != "lock.c":
@@ -233,19 +257,18 @@ SHARED_WORDS = {
 }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-@pytest.mark.parametrize("owner", list(SHARED_WORDS))
-def test_shared_words_are_written_in_one_file(path, owner):
+@of_each(SOURCES)
+def test_shared_words_are_written_in_one_file(path):
     """Streams' writes, too; src/cuda/word.c is how."""
-    if path.name == owner:
-        return
-    text, words = path.read_text(), SHARED_WORDS[owner]
-    assert not re.search(rf"atomic_(?!load)\w+\(&[^,;]*->({words})\b", text)
+    text = path.read_text()
+    for owner, words in SHARED_WORDS.items():
+        written = rf"atomic_(?!load)\w+\(&[^,;]*->({words})\b"
+        assert path.name == owner or not re.search(written, text), owner
     if path.name not in SHARED_WORDS and "cuda" not in path.parts:
         assert "wm_word_write(" not in text and "wm_word_batch(" not in text
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=name)
+@of_each(PYTHON)
 def test_python_module_says_what_it_is(path):
     tree = ast.parse(path.read_text())
     assert not tree.body or ast.get_docstring(tree), "no module docstring"
@@ -355,14 +378,14 @@ def test_functions_that_the_design_names_are_there():
 MENTION = r"(?<![\w/.])src/[\w/]+(?:\.[a-z]+)?(?![\w*])"
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *SOURCES, *KERNELS], ids=name)
+@of_each([*DOCUMENTS, *SOURCES, *KERNELS])
 def test_paths_of_sources_lead_somewhere(path):
     """In documents and in comments."""
     for mention in re.findall(MENTION, path.read_text()):
         assert (ROOT / mention).exists() or "NAME" in mention, mention
 
 
-@pytest.mark.parametrize("path", [ROOT / "docs" / "design.md"], ids=name)
+@of_each([ROOT / "docs" / "design.md"])
 def test_sources_that_the_design_names_are_there(path):
     """By their last name only: `stats.c`."""
     there = {each.name for each in (*SOURCES, *KERNELS)}
@@ -378,7 +401,7 @@ def anchors(path):
     }
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+@of_each(DOCUMENTS)
 def test_links_of_the_documents_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if not link.startswith("http"):
