@@ -222,3 +222,35 @@ def test_threads_that_probe_and_receive(comm):
         thread.join()
     assert not problems
     assert sorted(got) == list(range(count))
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("call", ["Recv", "Irecv", "recv", "irecv"])
+@pytest.mark.parametrize("copied", [True, False])
+def test_calls_of_mpi4py_receive_it(comm, kind, call, copied):
+    right, left = neighbours(comm)
+    into = kinds.make(kind, np.zeros(4))
+    lower = call[0].islower()
+    if lower:
+        sent = comm.isend("object", right, 3)
+    else:
+        sent = comm.Isend(kinds.make(kind, np.full(4, 2.0)), right, 3)
+    message = comm.Mprobe(left, 3)
+    if copied:
+        message = MPI.Message(MPI.Message(message))
+        gc.collect()
+    got = getattr(MPI.Message, call)(message, *([] if lower else [into]))
+    if call == "irecv":
+        got = got.wait()
+    elif call == "Irecv":
+        got.Wait()
+    sent.Wait()
+    if lower:
+        assert got == "object"
+    else:
+        assert (kinds.values_of(into) == 2).all()
+    with pytest.raises(MPI.Exception) as caught:
+        MPI.Message.Recv(message, into)
+    assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    with pytest.raises(MPI.Exception):
+        MPI.Message().recv()

@@ -270,7 +270,7 @@ wm_py_handles_begin_started(void)
 }
 
 // What makes objects of mpi4py's: a copy has the handle.
-enum { REQUEST, PREQUEST, GREQUEST, COPIED };
+enum { REQUEST, PREQUEST, GREQUEST, MESSAGE, COPIED };
 
 static newfunc makers[COPIED];
 
@@ -299,6 +299,27 @@ MAKER(make_request, REQUEST)
 MAKER(make_prequest, PREQUEST)
 MAKER(make_grequest, GREQUEST)
 
+// A matched message of ours has no handle: a copy has the message itself where
+// it would have the buffer of one of mpi4py's.
+static PyObject *
+make_message(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
+                      : kwargs != NULL
+                          ? PyDict_GetItemString(kwargs, "message")
+                          : NULL;
+    PyObject *made = makers[MESSAGE](type, args, kwargs);
+    if (made != NULL && given != NULL
+        && PyObject_TypeCheck(given, wm_py_state->matched_type)
+        && !PyObject_TypeCheck(made, wm_py_state->matched_type)) {
+        PyMPIMessageObject *message = (PyMPIMessageObject *)made;
+        PyObject *former = message->ob_buf;
+        message->ob_buf = Py_NewRef(given);
+        Py_XDECREF(former);
+    }
+    return made;
+}
+
 // Those that are derived from it have it, too, as they were made with it.
 static int
 handles_replace_maker(PyTypeObject *type, newfunc former, newfunc maker)
@@ -323,11 +344,13 @@ wm_py_handles_watch_copies(void)
         [REQUEST] = wm_py_mpi_request_type(),
         [PREQUEST] = wm_py_mpi_prequest_type(),
         [GREQUEST] = wm_py_mpi_grequest_type(),
+        [MESSAGE] = wm_py_mpi_message_type(),
     };
     static const newfunc ours[COPIED] = {
         [REQUEST] = make_request,
         [PREQUEST] = make_prequest,
         [GREQUEST] = make_grequest,
+        [MESSAGE] = make_message,
     };
     for (int i = 0; i < COPIED; ++i) {
         if (types[i]->tp_new == ours[i])

@@ -83,7 +83,11 @@ wm_py_stock_settle(PyObject *given, PyObject *resolved)
     X(prequest, Pready)                                                       \
     X(prequest, Pready_range)                                                 \
     X(prequest, Pready_list)                                                  \
-    X(prequest, Parrived)
+    X(prequest, Parrived)                                                     \
+    X(message, Recv)                                                          \
+    X(message, Irecv)                                                         \
+    X(message, recv)                                                          \
+    X(message, irecv)
 
 typedef struct {
     const char *name;
@@ -103,6 +107,33 @@ static stock_t stock[] = {
 #undef X
 };
 
+// A matched message of ours behind an object of mpi4py's; a new reference, or
+// NULL, with an exception for a null message, for which Open MPI ends the job.
+static PyObject *
+stock_find_message(PyObject *object)
+{
+    PyMPIMessageObject *message = (PyMPIMessageObject *)object;
+    PyTypeObject *ours = wm_py_state->matched_type;
+    if (PyObject_TypeCheck(object, ours))
+        return Py_NewRef(object);
+    if (message->ob_mpi != MPI_MESSAGE_NULL)
+        return NULL;
+    if (message->ob_buf != NULL && PyObject_TypeCheck(message->ob_buf, ours))
+        return Py_NewRef(message->ob_buf);
+    wm_py_mpi_fail(MPI_ERR_REQUEST,
+                   "the message has been received already, or was never "
+                   "matched: take one from Mprobe or Improbe");
+    return NULL;
+}
+
+static PyObject *
+stock_find(const stock_t *method, PyObject *object)
+{
+    return method->type() == wm_py_mpi_message_type()
+               ? stock_find_message(object)
+               : wm_py_handles_find(object);
+}
+
 static PyObject *
 stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
            Py_ssize_t given, PyObject *names)
@@ -113,7 +144,9 @@ stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
         PyErr_Format(PyExc_TypeError, "%s: too many arguments", method->name);
         return NULL;
     }
-    PyObject *other = wm_py_handles_find(object);
+    PyObject *other = stock_find(method, object);
+    if (other == NULL && PyErr_Occurred())
+        return NULL;
     words[0] = other != NULL ? other : object;
     if (count > 0)
         memcpy(words + 1, args, (size_t)count * sizeof *words);
@@ -124,7 +157,8 @@ stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
     if (name != NULL)
         result = PyObject_VectorcallMethod(name, words, flags, names);
     Py_XDECREF(name);
-    stock_settle_one(object, other);
+    if (method->type() != wm_py_mpi_message_type())
+        stock_settle_one(object, other);
     Py_DECREF(other);
     return result;
 }
