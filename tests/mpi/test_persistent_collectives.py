@@ -488,3 +488,38 @@ def test_nothing_stays_behind(comm):
         other.Free()
     assert wm.get_device("cuda:0").free_memory == used
     request.Free()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("name", ["Alltoallw", "Alltoall", "Allgather"])
+def test_datatypes_are_freed_before_it_starts(comm, name, kind):
+    """MPI keeps them until the request is freed."""
+    size = comm.size
+    every_other = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    each = MPI.DOUBLE.Create_vector(3, 1, 2).Create_resized(0, 48).Commit()
+    out = kinds.make(kind, np.arange(6.0 * size) + 100 * comm.rank)
+    into = kinds.make(kind, np.full(6 * size, -1.0))
+    if name == "Alltoallw":
+        places = [1] * size, [48 * i for i in range(size)]
+        types = [every_other] * size
+        args = [out, *places, types], [into, *places, types]
+    else:
+        args = [out, 1, each], [into, 1, each]
+    try:
+        request = getattr(comm, f"{name}_init")(*args)
+    except NotImplementedError:
+        pytest.skip("this MPI has no persistent collectives")
+    every_other.Free()
+    each.Free()
+    others = [MPI.INT.Create_vector(2, 1, 5).Commit() for _ in range(9)]
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+        got = kinds.values_of(into).reshape(size, 3, 2)
+        for rank in range(size):
+            first = 100 * rank + (0 if name == "Allgather" else 6 * comm.rank)
+            assert got[rank, :, 0].tolist() == [first, first + 2, first + 4]
+            assert (got[rank, :, 1] == -1).all()
+    request.Free()
+    for other in others:
+        other.Free()

@@ -328,7 +328,47 @@ def staged_call(
         again if nonblocking is not None else None,
         by_pairs,
     )
-    return functools.update_wrapper(passing, method)
+    made = functools.update_wrapper(passing, method)
+    return keeping_datatypes(made, row) if nonblocking is not None else made
+
+
+class _Duplicate(MPI.Datatype):
+    """A datatype that ends with the persistent request that keeps it."""
+
+    def __del__(self) -> None:
+        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+            self.Free()
+
+
+def _kept(item: Any, form: str) -> Any:
+    """Give a duplicate of a datatype, or of all of Alltoallw's, that goes."""
+    if isinstance(item, MPI.Datatype):
+        stays = item == MPI.DATATYPE_NULL or item.is_predefined
+        return item if stays else _Duplicate(item.Dup())
+    if form == "w" and isinstance(item, (list, tuple)):
+        return [_kept(each, "") for each in item]
+    return item
+
+
+def keeping_datatypes(call: Callable[..., Any], row: Row) -> Any:
+    """Make a persistent call take datatypes that are freed before its Start.
+
+    MPI has to keep them until the request is freed; Open MPI does not.
+    """
+
+    @functools.wraps(call)
+    def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+        words = list(args)
+        for buffer in row.buffers:
+            there = buffer.position < len(words)
+            where: Any = words if there else kwargs
+            at = buffer.position if there else buffer.name
+            value = where[at] if there else kwargs.get(buffer.name)
+            if isinstance(value, (list, tuple)) and value:
+                where[at] = [*value[:-1], _kept(value[-1], buffer.form)]
+        return call(self, *words, **kwargs)
+
+    return make
 
 
 def refusing(kind: type, name: str, why: str) -> Any:

@@ -114,17 +114,28 @@ keep_all(PyObject *const *args, Py_ssize_t count)
     return kept;
 }
 
-// mpi4py's requests of reductions and of Iallgatherv do not keep the buffers.
+// mpi4py's requests of reductions and of Iallgatherv do not keep the buffers;
+// none keeps datatypes, which MPI has to for as long as a persistent one
+// lives.
 static void
-hand_over(PyObject *result, PyObject *kept)
+hand_over(PyObject *result, PyObject *kept, bool persistent)
 {
     PyMPIRequestObject *request = (PyMPIRequestObject *)result;
-    if (PyObject_TypeCheck(result, wm_py_mpi_request_type())
-        && !PyObject_TypeCheck(result, wm_py_state->request_type)
-        && request->ob_mpi != MPI_REQUEST_NULL && request->ob_buf == Py_None) {
-        request->ob_buf = Py_NewRef(kept);
-        Py_DECREF(Py_None);
+    if (!PyObject_TypeCheck(result, wm_py_mpi_request_type())
+        || PyObject_TypeCheck(result, wm_py_state->request_type)
+        || request->ob_mpi == MPI_REQUEST_NULL)
+        return;
+    PyObject *former = request->ob_buf, *all = NULL;
+    if (former == Py_None)
+        all = Py_NewRef(kept);
+    else if (persistent)
+        all = PyTuple_Pack(2, former, kept);
+    if (all == NULL) {
+        PyErr_Clear();
+        return;
     }
+    request->ob_buf = all;
+    Py_DECREF(former);
 }
 
 // MPI's call, or what stands for it, on a communicator that may be another.
@@ -142,7 +153,7 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     if (result == NULL && !ours)
         explain(self, args, given, names);
     if (result != NULL && kept != NULL)
-        hand_over(result, kept);
+        hand_over(result, kept, self->again != Py_None);
     Py_XDECREF(kept);
     return result;
 }
