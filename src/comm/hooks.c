@@ -52,6 +52,7 @@ end(void)
     wm_engine_lock();
     wm_node_leave();
     wm_engine_unlock();
+    wm_deaths_leave();
     if (wm_drain_all())
         wm_mailbox_free_all();
     wm_leftovers_tell();

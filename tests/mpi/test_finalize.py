@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import ranks
+import warpmpi as wm
 
 pytestmark = [
     pytest.mark.programs,
@@ -87,3 +88,67 @@ def test_a_partitioned_send_is_told_of_finalize(tmp_path):
     """
     printed = run(tmp_path, "pass", body)
     assert printed.startswith("MPI is finalized"), printed
+
+
+STOPPED = """
+    import os
+    import signal
+    import sys
+    import time
+
+    import numpy as np
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    os.dup2(1, 2)
+    comm = wm.Comm(MPI.COMM_WORLD.Dup())
+    data = np.arange(1_000_000)
+    if comm.rank == 0:
+        request = comm.Isend(data, 1, 3)
+        comm.Send(np.array([os.getpid()]), 1, 4)
+    else:
+        sender = np.zeros(1, int)
+        comm.Recv(sender, 0, 4)
+        time.sleep(1)  # it has come to the end
+        os.kill(int(sender[0]), signal.SIGSTOP)
+        time.sleep(6)  # longer than is waited in vain
+        into = np.zeros_like(data)
+        request = comm.Irecv(into, 0, 3)
+        os.kill(int(sender[0]), signal.SIGCONT)
+        request.Wait()
+        assert (into == data).all()
+        print("received", flush=True)
+    if sys.argv[1] == "Free":
+        comm.Free()
+"""
+
+
+@pytest.mark.parametrize("end", ["Finalize", "Free"])
+def test_a_sender_that_is_stopped_at_the_end_does_not_wait(tmp_path, end):
+    """What it sends is not given up, nor said to be."""
+    assert ranks.run_text(tmp_path, STOPPED, end) == "received\n"
+
+
+NEVER = """
+    import warpmpi as wm
+    from mpi4py import MPI
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream = wm.Stream()
+    source, into = wm.ones(1000), wm.zeros(1000)
+    comm.on(stream).Allreduce(source, into)
+    stream.synchronize()
+    comm.Barrier()
+    if comm.rank == 0:
+        comm.on(stream).Allreduce(source, into)
+    MPI.Finalize()
+    stream.synchronize()
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_stream_whose_collective_never_begins_is_let_go(tmp_path):
+    """The other rank is at its end as well."""
+    assert ranks.run_text(tmp_path, NEVER) == "ended\n" * 2

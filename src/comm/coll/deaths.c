@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
 #include "comm/coll/deaths.h"
+
+#include <time.h>
 
 #include "comm/coll/slab.h"
 #include "comm/comm/failure.h"
@@ -8,6 +11,8 @@
 #define AGAIN_US 100000
 #define LED_ON_US 500
 #define LOOKS_LEFT 20 // of these, where no graph's stream has met
+#define NAP_NS 100000
+#define NAPS 50000 // at the end, for ranks that have come to it, too
 
 static _Atomic int64_t rest; // until the next look; 0: there are no slabs
 static int left;             // looks of those; engine lock
@@ -76,4 +81,35 @@ int64_t
 wm_deaths_rest(void)
 {
     return atomic_load(&rest);
+}
+
+static bool waiting, hopeful; // streams of ours, for who may come; engine lock
+
+static void
+leave(wm_comm_t *comm)
+{
+    if (comm->slabs == NULL || wm_slabs_leave(comm->slabs))
+        return;
+    (void)wm_deaths_look(comm);
+    waiting = true;
+    for (int rank = 0; rank < comm->size; ++rank)
+        hopeful |= rank != comm->rank
+                   && wm_node_may_receive(comm->peers[rank]);
+}
+
+void
+wm_deaths_leave(void)
+{
+    for (int naps = 0; naps < NAPS; ++naps) {
+        wm_engine_lock();
+        waiting = hopeful = false;
+        wm_comm_each(leave);
+        naps = hopeful ? 0 : naps;
+        bool ended = !waiting;
+        wm_engine_unlock();
+        if (ended)
+            return;
+        wm_engine_poll();
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
 }

@@ -25,6 +25,13 @@ wm_deaths_look(wm_comm_t *comm);
 void
 wm_deaths_serve(void);
 
+// At the end of MPI: streams of this rank that wait for a rank that never
+// began the call are let go when that rank comes to its end as well, and so
+// are the others' that wait for this one. Waits for ranks that may come; lock
+// not held.
+void
+wm_deaths_leave(void);
+
 // For how long it may rest with nothing to do, in microseconds; 0: until
 // something is begun.
 int64_t

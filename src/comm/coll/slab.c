@@ -460,6 +460,15 @@ leave_amiss(const wm_slabs_t *slabs)
         wm_gates_leave_from(slabs->gates, at, (call << 16) + ENDED - 1);
 }
 
+bool
+wm_slabs_leave(wm_slabs_t *slabs)
+{
+    bool ended = wm_gates_have_kept(slabs->gates);
+    if (ended)
+        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
+    return ended;
+}
+
 void
 wm_slabs_give_up(wm_slabs_t *slabs)
 {

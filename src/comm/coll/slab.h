@@ -149,6 +149,11 @@ wm_slabs_hear_all(wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err);
 
+// This rank makes no more calls: once its streams have come to the end of what
+// they were given, nobody waits for them. Returns whether they have.
+bool
+wm_slabs_leave(wm_slabs_t *slabs);
+
 // Where a rank has died, and nothing here waits for it any more: as soon as
 // our streams have come to the end of what they were given, nobody waits for
 // ours either. Where ranks differ in the call that our stream is in: nobody

@@ -10,9 +10,12 @@
 #include "comm/watch/hang.h"
 #include "comm/watch/report.h"
 
-// How long is waited at the end for what nobody may ever receive.
+// How long is waited at the end for what nobody may ever receive. A turn
+// counts as no more than TURN_US: a process that is stopped meanwhile, by a
+// debugger or because its host is busy, does not wait.
 #define DRAIN_US 5000000
 #define AGAIN_US 60000000
+#define TURN_US 100000
 #define TOLD 10 // operations
 
 // NULL stands for all communicators.
@@ -100,34 +103,45 @@ tell(const wm_comm_t *comm, int64_t waited, bool given_up)
     wm_engine_unlock();
 }
 
-// Whether all has ended.
+// Microseconds since *before, which becomes now, as far as they count.
+static int64_t
+count_turn(int64_t *before)
+{
+    int64_t now = wm_engine_now(), spent = now - *before;
+    *before = now;
+    return spent < TURN_US ? spent : TURN_US;
+}
+
+// Returns whether all has ended. Looks before it judges by the time.
 static bool
 wait_for(const wm_comm_t *comm)
 {
-    int64_t began = wm_engine_now(), now = began, until = now + DRAIN_US;
-    int64_t limit = wm_hang_limit(), due = limit > 0 ? now + limit : INT64_MAX;
-    bool busy = true;
-    for (unsigned turn = 1; now < until; now = wm_engine_now(), ++turn) {
-        wm_engine_poll();
+    int64_t before = wm_engine_now(), waited = 0, in_vain = 0;
+    int64_t limit = wm_hang_limit(), due = limit > 0 ? limit : INT64_MAX;
+    for (unsigned turn = 1;; ++turn) {
         bool hopeful = false;
-        busy = is_busy(comm, &hopeful);
-        if (!busy)
-            break;
+        wm_engine_poll();
+        if (!is_busy(comm, &hopeful))
+            return true;
         // To free a communicator all ranks have come, to finalize they have
         // not.
         if (hopeful && comm == NULL)
-            until = now + DRAIN_US;
-        if (now >= due) {
-            tell(comm, now - began, false);
-            due = now + AGAIN_US;
+            in_vain = 0;
+        if (in_vain >= DRAIN_US)
+            break;
+        if (waited >= due) {
+            tell(comm, waited, false);
+            due = waited + AGAIN_US;
         }
         sched_yield();
         if (turn > 1000)
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        int64_t spent = count_turn(&before);
+        waited += spent;
+        in_vain += spent;
     }
-    if (busy)
-        tell(comm, now - began, true);
-    return !busy;
+    tell(comm, waited, true);
+    return false;
 }
 
 bool
