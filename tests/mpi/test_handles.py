@@ -444,3 +444,38 @@ def test_a_program_unchanged(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(INSTALLED))
     ranks.run("-m", "warpmpi", script)
+
+
+FORKED = """
+    import os
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    request = comm.Irecv(np.zeros(1), 0, 5)
+    persistent = comm.Recv_init(np.zeros(1), 0, 6)
+    known = comm.Recv_init(np.zeros(1), 0, 7)
+    assert known.handle
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for each in request, persistent, known:
+            for call in each.Free, each.Cancel, each.Wait:
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "forked child" in str(error)
+        del request, persistent, known, each, call
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    request.Cancel()
+    request.Wait()
+    persistent.Free()
+    known.Free()
+"""
+
+
+@pytest.mark.programs
+def test_a_forked_child_is_refused(tmp_path):
+    ranks.run_text(tmp_path, FORKED, ranks=1)

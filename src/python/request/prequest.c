@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/prequest.h"
 
+#include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "python/request/handles.h"
@@ -345,6 +346,8 @@ PyObject *
 wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
+    if (wm_is_child() && wm_py_check_running() < 0)
+        return NULL;
     if (!wm_py_prequest_is_live(self)) {
         wm_py_mpi_fail(
             MPI_ERR_REQUEST,
