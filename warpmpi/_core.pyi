@@ -743,6 +743,7 @@ def _staged(
     keep: object,
     into: Prequest | None,
     name: str,
+    comm: MPI.Comm | None,
     /,
 ) -> Request: ...
 def _has_gaps(value: Any, /) -> bool: ...

@@ -119,9 +119,16 @@ class Call:
                 twin.copy(to_host=False)
 
     def wrap(
-        self, inner: MPI.Request, into: Any = None, kept: Any = None
+        self,
+        inner: MPI.Request,
+        into: Any = None,
+        kept: Any = None,
+        comm: MPI.Comm | None = None,
     ) -> Any:
-        """Make the request whose end is that of `inner` and of store()."""
+        """Make the request whose end is that of `inner` and of store().
+
+        comm: the communicator of ours that must outlive it.
+        """
         if self.error is not None and isinstance(self.owner, MPI.File):
             inner.Wait()  # who has no request may close the file
             raise self.error
@@ -131,7 +138,7 @@ class Call:
                 name, array = twin.buffer.name, twin.array
                 host, runs = twin.host, twin.runs
         request = _core._staged(
-            inner, array, host, runs, (self, inner, kept), into, name
+            inner, array, host, runs, (self, inner, kept), into, name, comm
         )
         if self.error is not None:
             raise self.error  # the request ends by itself
@@ -274,6 +281,7 @@ def staged_call(
         pairs: Pairs,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        comm: MPI.Comm | None = None,
     ) -> Any:
         types: list[Any] = []
 
@@ -285,11 +293,11 @@ def staged_call(
         staged = Call(family, begin, row, pairs, args, kwargs)
         if staged.twins:
             staged.fetch()
-        return staged.wrap(staged.run(), into, types)
+        return staged.wrap(staged.run(), into, types, comm)
 
     def paired(on: MPI.Comm, self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return begin_paired(None, on, Pairs(self), args, kwargs)
+            return begin_paired(None, on, Pairs(self), args, kwargs, self)
         except MPI.Exception as error:
             explain(error, self, *args, **kwargs)
             raise

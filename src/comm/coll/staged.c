@@ -226,11 +226,11 @@ static const wm_op_kind_t kind = {
 };
 
 int
-wm_staged_begin(wm_buffer_t *buffer, wm_staged_t *staged, MPI_Request request,
-                wm_op_t **result, wm_error_t *err)
+wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
+                MPI_Request request, wm_op_t **result, wm_error_t *err)
 {
     int code = wm_engine_start(err);
-    call_t *call = code == 0 ? wm_op_new(&kind, sizeof *call, NULL) : NULL;
+    call_t *call = code == 0 ? wm_op_new(&kind, sizeof *call, comm) : NULL;
     if (code == 0 && call == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0) {

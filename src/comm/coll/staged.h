@@ -38,9 +38,11 @@ wm_staged_copy(wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
 // A new operation, with one reference for the caller, that ends when `request`
 // has ended and the runs of the twin are in the buffer. Takes over the buffer
 // and `staged` (from malloc) and, unless it is persistent, the request. Where
-// memory is short it waits for the request instead, and fails.
+// memory is short it waits for the request instead, and fails. `comm`, unless
+// NULL, is kept until the operation ends: Open MPI 4.1 looks at the
+// communicator of a request that ends.
 WM_MUST_CHECK int
-wm_staged_begin(wm_buffer_t *buffer, wm_staged_t *staged, MPI_Request request,
-                wm_op_t **op, wm_error_t *err);
+wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
+                MPI_Request request, wm_op_t **op, wm_error_t *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 #include "python/message/datatype.h"
 #include "python/request/py_request.h"
 
@@ -177,8 +178,8 @@ stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
 // A request of ours over one of MPI's, whose handle is taken over unless it is
 // persistent. `into`, unless None, is the wm.Prequest to be the request.
 static PyObject *
-begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
-      PyObject *into)
+begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
+      PyMPIRequestObject *inner, PyObject *into)
 {
     wm_buffer_t buffer = wm_py_message_take(message);
     MPI_Request handle = inner->ob_mpi;
@@ -187,7 +188,8 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
     int code;
     if (!PyObject_TypeCheck((PyObject *)inner, wm_py_mpi_prequest_type()))
         inner->ob_mpi = MPI_REQUEST_NULL;
-    WM_PY_UNLOCKED(code = wm_staged_begin(&buffer, staged, handle, &op, &err));
+    WM_PY_UNLOCKED(
+        code = wm_staged_begin(comm, &buffer, staged, handle, &op, &err));
     if (code == 0 && into == Py_None)
         return wm_py_request_new(op, MPI_REQUEST_NULL, message);
     wm_py_message_release(message);
@@ -202,22 +204,27 @@ begin(wm_message_t *message, wm_staged_t *staged, PyMPIRequestObject *inner,
 
 PyDoc_STRVAR(
     staged_doc,
-    "_staged(request, array, twin, runs, keep, into, name, /)\n--\n\n"
+    "_staged(request, array, twin, runs, keep, into, name, comm, /)\n--\n\n"
     "A wm.Request that ends when `request`, which is taken over, has\n"
     "ended and runs of the twin are in the array, a twin of None: none\n"
     "are.\n\n"
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
-    "become the request. A persistent `request` is not taken over.");
+    "become the request. A persistent `request` is not taken over. comm:\n"
+    "None, or the communicator of ours that is kept until then.");
 
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *inner, *object, *twin, *runs, *keep, *into;
+    PyObject *inner, *object, *twin, *runs, *keep, *into, *comm;
     const char *name;
     wm_message_t message;
     wm_staged_t *staged = NULL;
-    if (!PyArg_ParseTuple(args, "O!OOOOOs:_staged", wm_py_mpi_request_type(),
-                          &inner, &object, &twin, &runs, &keep, &into, &name))
+    wm_channel_t channel = {.comm = NULL};
+    if (!PyArg_ParseTuple(args, "O!OOOOOsO:_staged", wm_py_mpi_request_type(),
+                          &inner, &object, &twin, &runs, &keep, &into, &name,
+                          &comm))
+        return NULL;
+    if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
     if (into != Py_None
         && !PyObject_TypeCheck(into, wm_py_state->request_type)) {
@@ -239,8 +246,8 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (twin != Py_None)
         wm_py_message_keep(&message, keep);
-    PyObject *result = begin(&message, staged, (PyMPIRequestObject *)inner,
-                             into);
+    PyObject *result = begin(channel.comm, &message, staged,
+                             (PyMPIRequestObject *)inner, into);
     if (kind != NULL) {
         Py_CLEAR(result);
         PyErr_Restore(kind, value, trace);
