@@ -201,7 +201,10 @@ grow(int class, void **ptr, wm_error_t *err)
     size_t size = class > CLASS_CHUNKED_MAX ? unit : CHUNK_SIZE;
     char *made;
     int status = driver_alloc(size, (void **)&made, err);
-    if (status == WM_ERR_MEMORY) {
+    wm_lock(&lock);
+    bool any = kept_bytes > 0;
+    pthread_mutex_unlock(&lock);
+    if (status == WM_ERR_MEMORY && any) {
         unsigned naps = 0;
         while (!return_kept(0, true) && wm_memory_wait_a_turn(&naps))
             ;

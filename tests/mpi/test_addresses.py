@@ -290,3 +290,13 @@ def test_none_is_no_memory_of_a_message(comm):
     """As mpi4py has it: MPI.BOTTOM is."""
     with pytest.raises(ValueError, match="buf"):
         comm.Send([None, 1, MPI.INT], comm.rank)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_displacement_is_within_the_length(comm, kind):
+    """As mpi4py has it: the count alone is believed."""
+    array = kinds.make(kind, np.zeros(8))
+    for length, displacement in ((0, 1), (8, 2)):
+        where = address_of(array, length)
+        with pytest.raises(ValueError, match="displacement"):
+            comm.Irecv([where, (1, displacement), MPI.DOUBLE], comm.rank)

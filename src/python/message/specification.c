@@ -277,24 +277,24 @@ tell_elements(bool writable, wm_message_t *message)
 }
 
 // How many bytes there are in front of where a buffer begins, and from there
-// on.
+// on, and how many it tells of: as in mpi4py, a displacement is within these.
 typedef struct {
-    size_t before, length;
-    bool address; // whatever length the buffer has
+    size_t before, length, told;
+    bool address; // whatever length the buffer tells
 } room_t;
 
 // Of an address: of all memory, or of the allocation of a GPU's where that is
 // known.
 static room_t
-room_of_address(const wm_buffer_t *buffer)
+room_of_address(const wm_buffer_t *buffer, size_t told)
 {
     const wm_pointer_t *memory = &buffer->memory;
     uintptr_t at = (uintptr_t)buffer->data;
     return wm_buffer_on_device(buffer) && memory->exportable
                    && memory->size > 0
                ? (room_t){at - memory->base, memory->base + memory->size - at,
-                          true}
-               : (room_t){at - 1, PY_SSIZE_T_MAX - at, true};
+                          told, true}
+               : (room_t){at - 1, PY_SSIZE_T_MAX - at, told, true};
 }
 
 // Count, displacement and type: which bytes of the memory they mean.
@@ -332,11 +332,12 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
     }
     size_t step = of.extent > 0 ? (size_t)of.extent : 1;
     size_t left = length - (size_t)displacement * step;
-    if (displacement > 0 && (size_t)displacement > length / step) {
+    size_t told = room->address ? room->told : length;
+    if (displacement > 0 && (size_t)displacement > told / step) {
         PyErr_Format(PyExc_ValueError,
                      "%s: displacement %zd is beyond the end of the buffer of "
                      "%zu bytes",
-                     argument, displacement, length);
+                     argument, displacement, told);
         return -1;
     }
     if (count < 0 && left % step != 0) {
@@ -482,7 +483,7 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
                        : look(&parts, writable, argument, owner, message,
                               &room.length);
     if (code == 0 && parts.count != NULL && wm_py_mpi_is_address(parts.array))
-        room = room_of_address(&message->buffer);
+        room = room_of_address(&message->buffer, room.length);
     bool flat = taken != WM_GAPS_ALL && taken != WM_GAPS_OF_ANY_ARRAYS
                 && !wm_buffer_on_device(&message->buffer);
     int gaps = code < 0 ? -1
