@@ -69,18 +69,6 @@ def _looking_up(call: Callable[..., Any]) -> Any:
     return find
 
 
-def _by_name(kind: type, ours: type, name: str) -> Any:
-    """Make MPI.Message.Recv(message, ...), of one of ours, be ours."""
-    method, our_method = getattr(kind, name), getattr(ours, name)
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = our_method if isinstance(self, ours) else method
-        return chosen(self, *args, **kwargs)
-
-    return call
-
-
 # Calls of mpi4py's that belong to no communicator:
 # (type, name, what takes its place).
 CLASS_CALLS: list[tuple[type, str, Any]] = [
@@ -94,10 +82,6 @@ CLASS_CALLS: list[tuple[type, str, Any]] = [
             *("get_status_all", "get_status_any", "get_status_some"),
         )
         if hasattr(MPI.Request, name)  # some since mpi4py 4.1
-    ),
-    *(
-        (MPI.Message, name, _by_name(MPI.Message, _core.Message, name))
-        for name in ("Recv", "Irecv", "recv", "irecv")
     ),
     *_staging.class_calls(),
     *_objects.CLASS_CALLS,

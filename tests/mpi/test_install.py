@@ -177,6 +177,25 @@ def test_communicators_made_by_hand_take_gpu_arrays(tmp_path, count):
     ranks.run_text(tmp_path, dedent(HAND_MADE, program), ranks=count)
 
 
+def test_a_matched_message_is_received_by_copies_of_it(tmp_path):
+    program = """
+        for make in gpu, np.full:
+            for receive in (
+                lambda message, into: MPI.Message.Recv(message, into),
+                lambda message, into: MPI.Message(message).Recv(into),
+                lambda message, into: MPI.Message(message).Irecv(into).Wait(),
+            ):
+                request = world.Isend(make(4, 3), other)
+                receive(world.Mprobe(other), into := make(4, 0))
+                request.Wait()
+                assert (wm.asarray(into).numpy() == 3).all()
+        request = world.isend({"a": 7}, other)
+        assert MPI.Message(world.mprobe(other)).recv() == {"a": 7}
+        request.wait()
+    """
+    ranks.run_text(tmp_path, dedent(HAND_MADE, program))
+
+
 def test_what_is_made_of_those_made_by_hand_takes_them_too(tmp_path):
     program = """
         mine = Mine(world)
