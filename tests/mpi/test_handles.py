@@ -379,6 +379,53 @@ def test_freed_by_its_handle_when_it_goes(comm):
         assert not any(each() for each in gone)
 
 
+def test_freed_by_c_at_its_address(comm, c):
+    """The object is null then, as one of mpi4py's: no Start finds it."""
+    buffer = np.zeros(10)
+    before = sys.getrefcount(buffer)
+    request = comm.Send_init(buffer, comm.rank, 13)
+    assert request.handle
+    assert c.Request_free(MPI._addressof(request)) == 0
+    assert not request and request == MPI.REQUEST_NULL
+    for call in request.Start, request.Free:
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    assert request.Wait()
+    del request, call, caught
+    gc.collect()
+    assert sys.getrefcount(buffer) == before
+
+
+def test_a_request_shown_while_others_end(comm, c):
+    """To end what C has waited for may run Python code, which shows it too."""
+    shown, request = [], None
+
+    class Type(MPI.Datatype):
+        def __del__(self):
+            shown.append(request.handle)
+
+    def receive():
+        nonlocal request
+        request = comm.Irecv([np.zeros(10), Type(MPI.DOUBLE)], comm.rank, 14)
+        handle = request.handle
+        comm.Send(np.zeros(10), comm.rank, 14)
+        return handle
+
+    for _ in range(1000):
+        place = np.array([receive()], np.int64)
+        if shown:
+            break
+        request = None
+        assert c.Wait(place.ctypes.data, IGNORE) == 0
+    assert place[0] in shown
+    plain = [MPI.COMM_SELF.Irecv(np.zeros(1), 0) for _ in range(3000)]
+    assert not wm.Request.Testall(plain)  # each is looked for
+    for each in plain:
+        each.Cancel()
+    wm.Request.Waitall([*plain, request])
+
+
 def test_nothing_is_kept_of_what_was_freed(comm):
     buffer = np.zeros(10)
     before = sys.getrefcount(buffer)

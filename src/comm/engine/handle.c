@@ -122,10 +122,20 @@ handle_is_active(const wm_handle_t *handle)
     return flag;
 }
 
+static bool
+handle_is_started_lock_held(const wm_handle_t *handle)
+{
+    return handle->op == NULL && !handle->freed && handle_is_active(handle);
+}
+
+// Nobody looks between the two parts of a start by wm_handle_begin.
 bool
 wm_handle_is_started(const wm_handle_t *handle)
 {
-    return handle->op == NULL && !handle->freed && handle_is_active(handle);
+    wm_engine_lock();
+    bool started = handle_is_started_lock_held(handle);
+    wm_engine_unlock();
+    return started;
 }
 
 static void
@@ -159,7 +169,7 @@ void
 wm_handle_fail(wm_handle_t *handle)
 {
     wm_engine_lock();
-    if (wm_handle_is_started(handle))
+    if (handle_is_started_lock_held(handle))
         handle_complete(handle);
     wm_engine_unlock();
 }
@@ -232,7 +242,7 @@ handle_any_started(bool *any)
     for (int i = 0; flag && i < LOOKS_A_ROUND && !started; ++i) {
         if (next_looked_at == NULL)
             next_looked_at = all;
-        started = wm_handle_is_started(next_looked_at);
+        started = handle_is_started_lock_held(next_looked_at);
         next_looked_at = next_looked_at->next;
     }
     wm_engine_unlock();

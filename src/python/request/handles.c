@@ -54,18 +54,19 @@ wm_py_handles_remove(wm_request_t *self)
     Py_DECREF(self);
 }
 
-// Those that C has waited for, and that no object is of.
+// Those that C has waited for, and that no object is of. To end one may run
+// Python code, after which the table may be another.
 static void
 handles_sweep(void)
 {
     if (adopted_count < sweep_at)
         return;
     for (size_t i = 0; i < BUCKETS; ++i)
-        for (wm_request_t *each = buckets[i], *next; each != NULL;
-             each = next) {
-            next = each->next;
-            if (each->adopted && !handles_is_live(each))
+        for (wm_request_t *each = buckets[i]; each != NULL;) {
+            bool over = each->adopted && !handles_is_live(each);
+            if (over)
                 wm_py_handles_remove(each);
+            each = over ? buckets[i] : each->next;
         }
     sweep_at = 2 * adopted_count + 64;
 }
@@ -146,9 +147,9 @@ handles_show_persistent(wm_request_t *self)
 int
 wm_py_handles_show(wm_request_t *self)
 {
+    handles_sweep(); // first: it may run Python code
     if (self->known || wm_engine_check(NULL) < 0 || !handles_is_live(self))
         return 0;
-    handles_sweep();
     if (is_persistent(self))
         return handles_show_persistent(self);
     self->known = true;
@@ -186,6 +187,12 @@ wm_py_handles_adopt(PyObject *object)
         wm_py_handles_remove(self);
         return;
     }
+    // Nobody finds what goes: to make its heir may run Python code.
+    wm_request_t **link = handles_bucket(self->key);
+    while (*link != self)
+        link = &(*link)->next;
+    *link = self->next;
+    --count;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyTypeObject *type = handles_type_of(object);
@@ -195,7 +202,7 @@ wm_py_handles_adopt(PyObject *object)
     Py_XDECREF(empty);
     if (heir == NULL) { // out of memory: it ends as if nobody had the handle
         PyErr_WriteUnraisable(NULL);
-        wm_py_handles_remove(self);
+        self->known = false;
     }
     PyErr_Restore(kind, value, trace);
     if (heir == NULL)
@@ -204,12 +211,9 @@ wm_py_handles_adopt(PyObject *object)
     size_t from = sizeof self->base;
     size_t size = (size_t)type->tp_basicsize - from;
     wm_request_t *other = (wm_request_t *)heir;
-    wm_request_t **link = handles_bucket(self->key);
-    while (*link != self)
-        link = &(*link)->next;
     memcpy((char *)heir + from, (char *)object + from, size);
     memset((char *)object + from, 0, size);
-    *link = other;
+    handles_insert(other);
     other->base.ob_mpi = self->base.ob_mpi;
     other->adopted = true;
     ++adopted_count;

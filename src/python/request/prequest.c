@@ -14,7 +14,10 @@ static unsigned long made; // of all
 bool
 wm_py_prequest_is_live(const wm_prequest_t *self)
 {
-    return self->comm != NULL || self->kept != NULL;
+    const wm_request_t *request = &self->request;
+    bool freed = request->handle != NULL // by C, at the object's address
+                 && request->base.ob_mpi == MPI_REQUEST_NULL;
+    return !freed && (self->comm != NULL || self->kept != NULL);
 }
 
 PyObject *
@@ -282,7 +285,7 @@ wm_py_prequest_begin_started(wm_prequest_t *self)
     wm_handle_t *handle = self->request.handle;
     bool started = false;
     if (handle == NULL || self->starting || self->started
-        || wm_py_prequest_is_under_way(self))
+        || wm_engine_check(NULL) < 0 || wm_py_prequest_is_under_way(self))
         return 0;
     self->started = true; // others may have the GIL meanwhile
     WM_PY_UNLOCKED(started = wm_handle_is_started(handle));
