@@ -278,6 +278,31 @@ def test_requests_of_before_tell_it_also_later(fresh, stream):
         request.Wait()  # its error has been told
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("late", [False, True], ids=["first", "late"])
+def test_a_request_tells_nothing_of_later_calls(fresh, stream, late):
+    """Who waits for the stream is told; what has come before is right."""
+    channel = fresh.on(stream)
+    a, b = wm.ones(10, "int32"), wm.ones(10, "int32")
+    before = channel.Iallreduce(MPI.IN_PLACE, b)
+    if fresh.rank != LAST:
+        channel.Allreduce(MPI.IN_PLACE, a)
+    WORLD.Barrier()
+    if fresh.rank == LAST:
+        with pytest.raises(TypeError):
+            channel.Allreduce(MPI.IN_PLACE, np.ones(3))
+    if not late:
+        before.Wait()
+    if fresh.rank != LAST:
+        with pytest.raises(RuntimeError, match=f"rank {LAST} failed"):
+            stream.synchronize()
+    a.fill_(1)
+    channel.Allreduce(MPI.IN_PLACE, a)
+    before.Wait()
+    assert (a.numpy() == fresh.size).all()
+    assert (b.numpy() == fresh.size).all()
+
+
 def test_what_each_rank_gets_must_be_told(fresh, stream):
     """Nobody waits on the host to hear how much the others get."""
     a, b = wm.ones(fresh.size), wm.zeros(1)

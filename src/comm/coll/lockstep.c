@@ -446,7 +446,7 @@ typedef struct {
     wm_comm_t *comm; // retained
     int device;
     CUevent event;
-    uint32_t epoch; // of the slabs
+    wm_slabs_place_t place;
     unsigned looks;
 } given_t;
 
@@ -460,7 +460,7 @@ step(wm_op_t *op)
         (void)wm_deaths_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known
-        code = wm_slabs_look(given->comm->slabs, given->epoch, &err);
+        code = wm_slabs_look(given->comm->slabs, given->place, &err);
     if (code < 0)
         wm_op_fail(op, &err);
     return code < 0 || (code == 0 && done);
@@ -516,7 +516,7 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
-        given->epoch = wm_slabs_epoch(comm->slabs);
+        given->place = wm_slabs_place(comm->slabs);
         if (code < 0)
             wm_slabs_fail(comm->slabs);
     }

@@ -114,10 +114,13 @@ leave_by_own(wm_slabs_t *slabs, uint32_t number)
         wm_stream_release(slabs->device, stream);
 }
 
-// Nothing more goes here until all ranks have recovered.
+// The last call has failed: nothing more goes here until all ranks have
+// recovered.
 static void
 set_lost(wm_slabs_t *slabs)
 {
+    if (slabs->lost.code == 0)
+        slabs->lost_at = slabs->told.calls;
     wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
                  "an earlier collective on a stream failed on this rank, as "
                  "its error told: what came with it or behind it was not "
@@ -143,6 +146,7 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
     int code = wm_slabs_find_dead(slabs, err != NULL ? err : &unused);
     if (code < 0 && slabs->lost.code == 0) {
         slabs->lost = err != NULL ? *err : unused;
+        slabs->lost_at = 0;
         slabs->stream = stream;
         leave(slabs, slabs->told.calls);
     }
@@ -160,7 +164,9 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
     wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
     code = wm_told_begin(&slabs->told, slabs->gates, laid, err);
     if (code == 0 && laid != NULL
-        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost) < 0) {
+        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost_at,
+                           &slabs->lost)
+               < 0) {
         slabs->stream = stream;
         leave(slabs, slabs->told.calls - 1);
         code = slabs->lost.code;
@@ -340,28 +346,47 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
 static int
 hear(wm_slabs_t *slabs, wm_error_t *err)
 {
-    int code = wm_told_hear(&slabs->told, slabs->gates, err);
+    uint32_t first;
+    int code = wm_told_hear(&slabs->told, slabs->gates, &first, err);
     if (code == 0)
         return 0;
     slabs->lost = *err;
+    slabs->lost_at = first;
     leave_by_own(slabs, slabs->told.calls);
     return code;
 }
 
-int
-wm_slabs_look(wm_slabs_t *slabs, uint32_t epoch, wm_error_t *err)
+// Of a call that has ended, before which or in which one has failed: a later
+// one is heard by who waits for that.
+static int
+look_at(wm_slabs_t *slabs, uint32_t call, wm_error_t *err)
 {
+    uint32_t first;
+    int code = wm_told_hear(&slabs->told, slabs->gates, &first, err);
+    if (slabs->lost.code < 0 && slabs->lost_at <= call) {
+        *err = slabs->lost;
+        return slabs->lost.code;
+    }
+    if (code == 0 || first > call)
+        return 0;
+    return slabs->lost.code < 0 ? code : hear(slabs, err);
+}
+
+int
+wm_slabs_look(wm_slabs_t *slabs, wm_slabs_place_t of, wm_error_t *err)
+{
+    int code = 0;
     if (pthread_mutex_trylock(&slabs->lock) != 0)
         return 1;
-    const wm_error_t *lost = epoch == slabs->epoch ? &slabs->lost
-                                                   : &slabs->former;
-    int code = lost->code;
-    if (code < 0)
-        *err = *lost;
-    else
+    if (of.epoch == slabs->epoch) {
         code = wm_slabs_find_dead(slabs, err);
-    if (code == 0)
-        code = hear(slabs, err);
+        if (code == 0)
+            code = look_at(slabs, of.call, err);
+    }
+    else if (of.epoch + 1 != slabs->epoch || slabs->former_at <= of.call) {
+        *err = slabs->former;
+        code = slabs->former.code;
+    }
     pthread_mutex_unlock(&slabs->lock);
     return code;
 }
@@ -387,10 +412,10 @@ wm_slabs_fail(wm_slabs_t *slabs)
     pthread_mutex_unlock(&slabs->lock);
 }
 
-uint32_t
-wm_slabs_epoch(const wm_slabs_t *slabs)
+wm_slabs_place_t
+wm_slabs_place(const wm_slabs_t *slabs)
 {
-    return slabs->epoch;
+    return (wm_slabs_place_t){slabs->epoch, slabs->told.calls};
 }
 
 bool
@@ -473,6 +498,7 @@ void
 wm_slabs_give_up(wm_slabs_t *slabs)
 {
     wm_error_t unused;
+    uint32_t first;
     bool ended = wm_gates_have_kept(slabs->gates);
     if ((ended && wm_gates_dead(slabs->gates) < 0)
         || pthread_mutex_trylock(&slabs->lock) != 0)
@@ -485,7 +511,7 @@ wm_slabs_give_up(wm_slabs_t *slabs)
         // The others hear of what can be known here, and this rank when it
         // looks itself.
         if (wm_told_is_news(&slabs->told, slabs->gates))
-            (void)!wm_told_hear(&slabs->told, slabs->gates, &unused);
+            (void)!wm_told_hear(&slabs->told, slabs->gates, &first, &unused);
     }
     pthread_mutex_unlock(&slabs->lock);
 }

@@ -125,15 +125,20 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err);
 void
 wm_slabs_fail(wm_slabs_t *slabs);
 
-// Of the calls before, how often the slabs have recovered.
-uint32_t
-wm_slabs_epoch(const wm_slabs_t *slabs);
+// A call: of how many recoveries it comes behind, and its number since then.
+typedef struct {
+    uint32_t epoch, call;
+} wm_slabs_place_t;
 
-// What was found of the calls of an epoch that were begun here, for one of
-// their requests: raises as a call would. 1: another thread is in one, ask
-// again.
+// The last one that was begun here.
+wm_slabs_place_t
+wm_slabs_place(const wm_slabs_t *slabs);
+
+// For the request of a call that the stream has passed: raises, as a call
+// would, where one has failed in it or in one before. 1: another thread is in
+// one, ask again.
 WM_MUST_CHECK int
-wm_slabs_look(wm_slabs_t *slabs, uint32_t epoch, wm_error_t *err);
+wm_slabs_look(wm_slabs_t *slabs, wm_slabs_place_t of, wm_error_t *err);
 
 // Raises, once, what another rank has told, or was found, of the calls that
 // were begun here, where nobody has heard it here: of these slabs (NULL: there

@@ -313,6 +313,13 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
                          WM_LOOKS_AT_WORDS, err);
     if (code < 0)
         return code;
+    uint32_t first; // all have told of their failures, and tell no more
+    wm_error_t unused;
+    wm_lock(&slabs->lock);
+    if (wm_told_hear(&slabs->told, slabs->gates, &first, &unused) < 0
+        && first < slabs->lost_at)
+        slabs->lost_at = first;
+    pthread_mutex_unlock(&slabs->lock);
     code = wm_coll_await(slabs->comm, look_for_end, slabs, 0, err);
     code = wm_shared_tell(slabs->comm, code, &none, NULL, err);
     if (code == 0)
@@ -321,6 +328,7 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
         return code;
     wm_lock(&slabs->lock);
     slabs->former = slabs->lost;
+    slabs->former_at = slabs->lost_at;
     slabs->lost = (wm_error_t){.code = 0};
     ++slabs->epoch;
     pthread_mutex_unlock(&slabs->lock);

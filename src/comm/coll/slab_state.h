@@ -36,7 +36,9 @@ struct wm_slabs {
     // What has failed, as the caller was told; code 0: nothing so far.
     wm_error_t lost;
     wm_error_t former; // likewise, before the last recovery
-    uint32_t epoch;    // recoveries
+    // The calls before are right, of both; 0: that is not known.
+    uint32_t lost_at, former_at;
+    uint32_t epoch; // recoveries
 };
 
 // Raises where a rank has died, MPI's error; for good. Lock held.

@@ -387,41 +387,59 @@ tell_failed(const wm_told_t *told, const wm_gates_t *gates, int rank,
                         rank, name);
 }
 
+// The first that has. Of ranks that differ nothing tells in which call they
+// began to.
 static int
-find_failed(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+find_failed(const wm_told_t *told, const wm_gates_t *gates, uint32_t *first,
+            wm_error_t *err)
 {
+    int which = -1, code = 0;
+    bool differ = false;
+    uint64_t failed = 0;
     uint32_t call, differs;
     for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
         uint64_t its = atomic_load(&wm_gates_told(gates, rank)->failure);
         if (!is_begun(told, its, &call))
             continue;
-        int code = told->calls - call < WM_GATE_CALLS
-                       ? compare(told, gates, call, &differs, err)
-                       : 0;
-        return code < 0 ? code
-                        : tell_failed(told, gates, rank, its, call, err);
+        differ |= (its & 0xff) == WM_TOLD_DIFFERS;
+        if (which >= 0 && call >= *first)
+            continue;
+        which = rank;
+        failed = its;
+        *first = call;
     }
-    return 0;
+    if (which < 0)
+        return 0;
+    call = *first;
+    if (told->calls - call < WM_GATE_CALLS)
+        code = compare(told, gates, call, &differs, err);
+    if (differ || code < 0)
+        *first = 0;
+    return code < 0 ? code
+                    : tell_failed(told, gates, which, failed, call, err);
 }
 
 int
 wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
-                wm_error_t *err)
+                uint32_t *first, wm_error_t *err)
 {
     uint32_t differs;
+    *first = 0;
     int code = compare(told, gates, told->calls, &differs, err);
     if (code < 0)
         wm_told_fail(gates, differs, WM_TOLD_DIFFERS);
-    return code < 0 ? code : find_failed(told, gates, err);
+    return code < 0 ? code : find_failed(told, gates, first, err);
 }
 
 int
-wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err)
+wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, uint32_t *first,
+             wm_error_t *err)
 {
-    int code = find_failed(told, gates, err);
+    int code = find_failed(told, gates, first, err);
     if (code < 0)
         return code;
     uint32_t differs;
+    *first = 0;
     code = compare_pairs(told, gates, told->calls, &differs, err);
     if (code < 0)
         wm_told_fail(gates, differs, WM_TOLD_DIFFERS);

@@ -47,15 +47,17 @@ wm_told_fail(const wm_gates_t *gates, uint32_t call, wm_told_why_t why);
 
 // Raises where a rank that is in the last call as well, or has passed it, was
 // asked for something else, which the others hear, or one has failed in it or
-// in one before.
+// in one before. All calls before the first of those that failed are right; 0:
+// that is not known.
 WM_MUST_CHECK int
 wm_told_compare(const wm_told_t *told, const wm_gates_t *gates,
-                wm_error_t *err);
+                uint32_t *first, wm_error_t *err);
 
 // Raises where a rank has failed in a call that was begun here, or one that is
 // further behind than calls are told was asked for other counts.
 WM_MUST_CHECK int
-wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, wm_error_t *err);
+wm_told_hear(const wm_told_t *told, const wm_gates_t *gates, uint32_t *first,
+             wm_error_t *err);
 
 // Whether that may be.
 bool
