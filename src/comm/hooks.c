@@ -20,14 +20,12 @@
 #include "comm/way/mailbox.h"
 #include "comm/way/transport.h"
 
-// In doubt as well, where memory is not short: nobody knows whether a graph is
-// running, and the progress thread not what the program is about to do.
+// The progress thread keeps memory in doubt as well, where memory is not
+// short: it does not know what the program is about to do.
 static bool
 would_wait(bool urgent)
 {
-    return wm_mapping_would_wait()
-           || (!urgent
-               && (wm_engine_is_background() || wm_slabs_any_captured()));
+    return wm_mapping_would_wait() || (!urgent && wm_engine_is_background());
 }
 
 static bool

@@ -318,7 +318,8 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
         status = grow(device, need, slab, region_size, block, err);
     }
     unsigned naps = 0;
-    while (status == WM_ERR_MEMORY && wait_for_room(device, &naps)) {
+    while (status == WM_ERR_MEMORY && need <= facts->total_memory
+           && wait_for_room(device, &naps)) {
         trim(device, 0, true);
         status = grow(device, need, slab, region_size, block, err);
     }

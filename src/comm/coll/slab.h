@@ -67,10 +67,6 @@ wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
 uint64_t
 wm_slabs_stream_id(const wm_slabs_t *slabs);
 
-// Whether any communicator's calls are captured, which graphs may be running.
-bool
-wm_slabs_any_captured(void);
-
 // Whether there was a call of this capture before; there was none.
 bool
 wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture);

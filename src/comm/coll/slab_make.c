@@ -23,7 +23,6 @@
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(wm_slabs_t *) list; // list_lock, but to see whether any is
-static _Atomic int captured_count; // of slabs
 
 // What a rank says of itself.
 typedef struct {
@@ -104,7 +103,6 @@ discard(wm_slabs_t *slabs)
     free(slabs->copies);
     if (slabs->ended != NULL)
         wm_event_destroy(slabs->device, slabs->ended);
-    atomic_fetch_sub(&captured_count, slabs->captured);
     pthread_mutex_destroy(&slabs->lock);
     free(slabs);
 }
@@ -117,7 +115,6 @@ new_slabs(wm_comm_t *comm, int device, bool captured)
         return NULL;
     pthread_mutex_init(&slabs->lock, NULL);
     slabs->captured = captured;
-    atomic_fetch_add(&captured_count, captured);
     slabs->device = device;
     slabs->rank = comm->rank;
     slabs->size = comm->size;
@@ -364,10 +361,4 @@ wm_slabs_free(wm_slabs_t *slabs)
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
     discard(slabs);
     return true;
-}
-
-bool
-wm_slabs_any_captured(void)
-{
-    return atomic_load(&captured_count) > 0;
 }
