@@ -52,6 +52,8 @@ def make_starts_cheap():
     # Compiled once, also for one who wants no bytecode in the tree.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "pycache")
+    # Two ranks' lines are told apart only where each is one write.
+    os.environ.pop("PYTHONUNBUFFERED", None)
     # Its threads begin with a spin, and no test multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("WARPMPI_TUNED", "")  # nor is one's own file meant

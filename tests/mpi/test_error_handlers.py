@@ -10,6 +10,7 @@ import ranks
 import warpmpi as wm
 
 KINDS = ("host", "device")
+IS_MPICH = "MPICH" in MPI.Get_library_version()
 BAD = 99  # neither a rank nor a root
 HEARD = []  # by the handler, class by class; mpi4py takes 32 in all
 
@@ -54,12 +55,19 @@ ROOTED = "Gather Scatter Reduce Igather Iscatter Ireduce".split()
 
 
 def refused(call, comm, wanted):
-    """Its handler hears of it once, and then the call raises it."""
+    """Its handler hears of it once, and then the call raises it.
+
+    MPICH's own calls may tell it twice, and then succeed.
+    """
     HEARD.clear()
-    with pytest.raises(MPI.Exception) as caught:
+    raised = None
+    try:
         call()
-    assert caught.value.Get_error_class() == wanted
-    assert [(wanted, comm.handle)] == HEARD
+    except MPI.Exception as error:
+        raised = error.Get_error_class()
+    assert raised == wanted or (raised is None and IS_MPICH)
+    assert {(wanted, comm.handle)} == set(HEARD)
+    assert len(HEARD) == 1 or IS_MPICH
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -251,10 +251,23 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
     if (message->datatype == NULL
         || wm_py_mpi_datatype(message->datatype, argument, &message->type) < 0)
         return -1;
-    if (message->type == MPI_DATATYPE_NULL)
-        return wm_py_mpi_fail(
-            MPI_ERR_TYPE,
-            "%s: the datatype is MPI.DATATYPE_NULL, or was freed", argument);
+    if (message->type == MPI_DATATYPE_NULL) {
+        Py_ssize_t displacement = 0;
+        if (number(parts->displacement, argument, "displacement",
+                   &displacement)
+            < 0)
+            return -1;
+        if (parts->count != NULL && displacement == 0)
+            return wm_py_mpi_fail(
+                MPI_ERR_TYPE,
+                "%s: the datatype is MPI.DATATYPE_NULL, or was freed",
+                argument);
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed: it "
+                     "tells neither a count nor a displacement",
+                     argument);
+        return -1;
+    }
     return wm_py_datatype_measure(message->type, argument, of);
 }
 
