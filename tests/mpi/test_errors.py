@@ -85,7 +85,8 @@ def test_bad_tag(comm, tag):
         ([np.zeros(3), 1, 9, MPI.DOUBLE], ValueError, "displacement"),
         ([np.zeros(3), 1, 1, 1, 1], ValueError, "items"),
         ([np.zeros(3), 1, "no such type"], KeyError, "buf: MPI has no"),
-        ([np.zeros(3), MPI.DATATYPE_NULL], MPI.Exception, "DATATYPE_NULL"),
+        ([np.zeros(3), MPI.DATATYPE_NULL], ValueError, "DATATYPE_NULL"),
+        ([np.zeros(3), 1, MPI.DATATYPE_NULL], MPI.Exception, "DATATYPE_NULL"),
     ],
 )
 def test_bad_buffers(comm, buffer, error, text):
