@@ -326,3 +326,34 @@ def test_other_lengths_are_an_error_on_all(connected):
 def test_a_communicator_without_a_topology(connected):
     with pytest.raises((AttributeError, MPI.Exception)):
         connected.Neighbor_alltoall(wm.ones(2), wm.zeros(2))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_blocks_with_gaps_of_a_neighbour_that_is_there_twice(world, kind):
+    """Blocks of a datatype with gaps, from one rank twice and from itself."""
+    comm = wm.Comm(world)
+    sources, destinations = ([1, 1, 0], [1, 0]), ([0], [0, 0])
+    near = (sources, destinations)[comm.rank]
+    graph = comm.Create_dist_graph_adjacent(*near)
+    pairs = MPI.DOUBLE.Create_vector(2, 1, 3).Create_resized(0, 40).Commit()
+    want = into = np.full(200, FILL)
+    if comm.rank == 0:
+        given, sent = np.arange(100.0), ([0, 64], [0, 0])
+        blocks = [3, 3, 32], [0, 4, 8]
+        want = into.copy()
+        for block, data in zip(
+            blocks[1], (np.r_[7:13], np.r_[40:46], np.r_[:64]), strict=True
+        ):
+            starts = 5 * (block + np.arange(len(data) // 2))
+            want[starts], want[starts + 3] = data[::2], data[1::2]
+    else:
+        given, sent = np.arange(50.0), ([6, 6], [7, 40])
+        blocks = [0], [0]
+    into = kinds.make(kind, into)
+    graph.Neighbor_alltoallv(
+        [kinds.make(kind, given), *sent, MPI.DOUBLE], [into, *blocks, pairs]
+    )
+    np.testing.assert_array_equal(kinds.values_of(into), want)
+    graph.Free()
+    pairs.Free()

@@ -191,14 +191,21 @@ assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
     wm_pattern_t *pattern = count > size ? wm_py_elements_parts(count) : NULL;
     if (count > size && pattern == NULL)
         return -1;
+    const wm_pattern_t *gaps = side->message.buffer.pattern;
     for (int i = 0; i < count; ++i) {
         int block = parts[i].block;
         wm_span_t span = block >= 0 ? blocks[block] : (wm_span_t){0, 0};
-        if (pattern != NULL)
-            wm_strided_init(&pattern->parts[i], data + span.at,
-                            (int64_t)span.nbytes);
-        else
+        if (pattern == NULL)
             side->spans[i] = span;
+        else if (gaps == NULL || span.nbytes == 0)
+            wm_strided_init(&pattern->parts[i],
+                            data + (gaps == NULL ? span.at : 0),
+                            (int64_t)span.nbytes);
+        else if (!wm_pattern_cut(gaps, span.at, span.nbytes,
+                                 &pattern->parts[i])) {
+            wm_py_elements_free(pattern);
+            return -1;
+        }
     }
     side->varies = true;
     if (pattern != NULL)

@@ -548,8 +548,11 @@ void
 wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
                       size_t nbytes)
 {
+    wm_owner_t *owner = message->buffer.owner;
+    wm_pattern_t *former = owner->pattern;
     message->buffer.nbytes = nbytes;
     (void)!keep(pattern, message);
+    wm_py_elements_free(former);
 }
 
 wm_buffer_t

@@ -57,8 +57,8 @@ wm_py_message_parse_typed(PyObject *object, bool writable,
 void
 wm_py_message_widen(wm_message_t *message);
 
-// Of memory without gaps: it is `nbytes` of it alone, which the pattern tells,
-// and is taken over.
+// The message becomes the `nbytes` of its memory that the pattern tells, which
+// is taken over in place of the former one.
 void
 wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
                       size_t nbytes);
