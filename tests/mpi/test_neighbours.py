@@ -333,9 +333,8 @@ def test_a_communicator_without_a_topology(connected):
 def test_blocks_with_gaps_of_a_neighbour_that_is_there_twice(world, kind):
     """Blocks of a datatype with gaps, from one rank twice and from itself."""
     comm = wm.Comm(world)
-    sources, destinations = ([1, 1, 0], [1, 0]), ([0], [0, 0])
-    near = (sources, destinations)[comm.rank]
-    graph = comm.Create_dist_graph_adjacent(*near)
+    near = {0: ([1, 1, 0], [1, 0]), 1: ([0], [0, 0])}
+    graph = comm.Create_dist_graph_adjacent(*near.get(comm.rank, ([], [])))
     pairs = MPI.DOUBLE.Create_vector(2, 1, 3).Create_resized(0, 40).Commit()
     want = into = np.full(200, FILL)
     if comm.rank == 0:
@@ -347,9 +346,11 @@ def test_blocks_with_gaps_of_a_neighbour_that_is_there_twice(world, kind):
         ):
             starts = 5 * (block + np.arange(len(data) // 2))
             want[starts], want[starts + 3] = data[::2], data[1::2]
-    else:
+    elif comm.rank == 1:
         given, sent = np.arange(50.0), ([6, 6], [7, 40])
         blocks = [0], [0]
+    else:  # next to nobody
+        given, sent, blocks = np.zeros(1), ([], []), ([], [])
     into = kinds.make(kind, into)
     graph.Neighbor_alltoallv(
         [kinds.make(kind, given), *sent, MPI.DOUBLE], [into, *blocks, pairs]
