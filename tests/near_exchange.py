@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from random_blocks import Near
 
 FILL = 5
 NAMES = [
@@ -78,22 +79,6 @@ def from_first(comm):
 TOPOLOGIES = [line, ring, torus, complete, *map(drawn, range(4))]
 
 
-def links(comm):
-    """Which block of whom each of this rank's is: (rank, its block)."""
-    outs = comm.allgather(comm.outedges)
-    ins, crossed = comm.inedges, comm.topology == MPI.CART
-    found, met = [None] * len(ins), {}
-    for k in range(len(ins)):
-        block = k ^ 1 if crossed else k
-        source = ins[block]
-        if source == MPI.PROC_NULL:
-            continue
-        turn = met[source] = met.get(source, -1) + 1
-        to_me = [a for a, to in enumerate(outs[source]) if to == comm.rank]
-        found[block] = source, to_me[turn]
-    return found
-
-
 class Exchange:
     """A call: what each has, what this rank gets."""
 
@@ -102,7 +87,8 @@ class Exchange:
         self.dtype, self.width = dtype, np.dtype(dtype).itemsize
         self.element = MPI.Datatype.fromcode(np.dtype(dtype).char)
         self.kind, self.types = kind, []
-        self.links, self.degree = links(comm), len(comm.outedges)
+        self.links = Near(comm).ins[comm.rank]
+        self.degree = len(comm.outedges)
         gathers, varies = "allgather" in name, name[-1] in "vw"
         self.into = self.lay(
             [self.length(*link) if link else 2 for link in self.links], varies

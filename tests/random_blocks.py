@@ -27,14 +27,6 @@ class Near:
         self.ins = [
             self.links(rank, ins[rank], crossed) for rank in range(comm.size)
         ]
-        # Else MPI does it, where it is not on a stream: which block is which
-        # then is its own, and Open MPI waits for ever for who receives none.
-        self.plain = all(map(self.are_different, (*self.outs, *ins)))
-
-    @staticmethod
-    def are_different(ranks):
-        there = [rank for rank in ranks if rank != MPI.PROC_NULL]
-        return len(ranks) > 0 and len({*there}) == len(there)
 
     def links(self, rank, ins, crossed):
         """Of each block that a rank gets: of whom it is, and which."""

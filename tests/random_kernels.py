@@ -117,14 +117,12 @@ class Piece:
 class Call:
     """A collective: what all ranks have for it."""
 
-    def __init__(self, runner, comm, draw, key, form):
+    def __init__(self, runner, comm, draw, key):
         self.comm, self.key, self.runner = comm, key, runner
         self.rank, self.size = comm.rank, comm.size
         self.name = draw.choice(CALLS)
         near = runner.near[key[-1]]
-        if self.name in blocks.NEAR and (
-            near is None or (form == "blocking" and not near.plain)
-        ):
+        if self.name in blocks.NEAR and near is None:
             self.name = draw.choice(["Alltoallv", "Alltoallw"])
         reduces = self.name in (*REDUCTIONS, "Reduce_scatter")
         names = [*values.NAMES, *(values.PAIRS if reduces else ())]
@@ -399,7 +397,6 @@ class Runner:
                     comm,
                     random.Random(f"{options.seed} {key}"),
                     key,
-                    form,
                 )
             )
         self.where = f"{form}, batch {number}: " + "; ".join(map(str, made))
