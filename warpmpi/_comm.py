@@ -214,7 +214,7 @@ def _known(comm: Any) -> Any:
 
 
 def _is_known(name: str, comm: Any) -> bool:
-    """Whether all processes of what a maker gives run this package."""
+    """Tell if all processes of the maker's communicator run this package."""
     return name not in _STRANGE and not isinstance(comm, _HostIntercomm)
 
 

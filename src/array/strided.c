@@ -42,7 +42,7 @@ wm_strided_repeat(wm_strided_t *strided, int64_t count, int64_t stride)
     return true;
 }
 
-// Whether the last dimensions are the same, and the runs.
+// Returns true if the runs and the last dimensions are the same.
 static bool
 strided_ends_alike(const wm_strided_t *one, const wm_strided_t *other,
                    int ndim)
@@ -330,8 +330,8 @@ divide_down(int64_t value, int64_t by)
     return value / by - (value % by < 0);
 }
 
-// Whether `distance`, with some of these strides, is above `low` and below
-// `high`.
+// Returns true if `distance` plus some of these strides can lie above `low`
+// and below `high`.
 static bool
 can_meet(const between_t *all, int count, int64_t distance, int64_t low,
          int64_t high, int *left)

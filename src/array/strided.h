@@ -60,8 +60,8 @@ bool
 wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
                 wm_layout_t *layout);
 
-// Whether two have a byte in common. Also true of some that have none, where
-// their strides are of so many kinds that to find out would take long.
+// Returns true if two have a byte in common. Some that have none give true as
+// well: their strides are of so many kinds that to find out would take long.
 bool
 wm_strided_share(const wm_strided_t *one, const wm_strided_t *other);
 

@@ -32,8 +32,8 @@ count(size_t nbytes, size_t size, bool *fits)
     return (int)(nbytes / size);
 }
 
-// Of nobody's block nothing is sent, or received. `paired`: a rank's span is
-// all that one has for the other.
+// A block of nobody is neither sent nor received. `paired`: the span of a rank
+// is all that this rank has for that one.
 static void
 lay(side_t *side, bool paired, const wm_buffer_t *buffer,
     const wm_span_t *spans, MPI_Datatype type, size_t size, bool *fits)

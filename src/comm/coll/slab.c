@@ -96,7 +96,7 @@ leave(wm_slabs_t *slabs, uint32_t number)
         wm_gates_leave(slabs->gates, value);
 }
 
-// Likewise on a stream of ours, or, where there is nothing under way, at once.
+// The same on a stream of ours, or at once if no call is under way.
 static void
 leave_by_own(wm_slabs_t *slabs, uint32_t number)
 {
@@ -342,7 +342,7 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
     return code;
 }
 
-// What another has told is told here from now on.
+// From now on this rank publishes the failure that another rank has published.
 static int
 hear(wm_slabs_t *slabs, wm_error_t *err)
 {
@@ -356,8 +356,8 @@ hear(wm_slabs_t *slabs, wm_error_t *err)
     return code;
 }
 
-// Of a call that has ended, before which or in which one has failed: a later
-// one is heard by who waits for that.
+// Raises if `call`, which has ended, or a call before it has failed. The
+// failure of a later call is left to whoever waits for that call.
 static int
 look_at(wm_slabs_t *slabs, uint32_t call, wm_error_t *err)
 {

@@ -105,7 +105,8 @@ wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 
-// Whether a failure is known to this rank, and the next call is to recover.
+// Returns true if this rank knows of a failure, so that the next call
+// recovers.
 bool
 wm_slabs_are_lost(const wm_slabs_t *slabs);
 

@@ -251,7 +251,7 @@ look_for_end(void *context, wm_error_t *err)
     return 0;
 }
 
-// What this rank alone has, as in the beginning.
+// Clears the state that belongs to this rank alone.
 static int
 clear(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
 {

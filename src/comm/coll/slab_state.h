@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What slabs are, for who makes them (slab_make.c) and for calls (slab.c), and
-// nobody else.
+// The struct behind slabs, for slab_make.c, which makes them, and slab.c,
+// which makes calls on them. No other file includes this header.
 #ifndef WM_COMM_COLL_SLAB_STATE_H
 #define WM_COMM_COLL_SLAB_STATE_H
 
@@ -33,7 +33,7 @@ struct wm_slabs {
     size_t pieces;            // of the last one that took a turn
     wm_block_t **copies;      // that graphs read
     size_t copied;
-    // What has failed, as the caller was told; code 0: nothing so far.
+    // The failure, in the words that the caller was told; code 0: none so far.
     wm_error_t lost;
     wm_error_t former; // likewise, before the last recovery
     // The calls before are right, of both; 0: that is not known.

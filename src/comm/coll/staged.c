@@ -78,7 +78,7 @@ enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
     return code;
 }
 
-// Of host memory, whose producer has settled.
+// Copies host memory whose producer has settled.
 static int
 copy_on_host(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
              size_t count, bool to_host, wm_error_t *err)

@@ -18,8 +18,8 @@
 #define RECOVERS 254 // likewise: it meets the others
 #define SIDES 2      // given, taken
 
-// What it was asked for, in a word: the root, from 0 on, and 16, 16 and 16
-// bits of the op, the element type and its size.
+// One word holds the arguments of a call: the root, from 0 on, and 16, 16 and
+// 16 bits of the op, the element type and its size.
 #define ROOT_SHIFT 48
 #define OP_SHIFT 32
 #define TYPE_SHIFT 16
@@ -73,7 +73,8 @@ mine(const wm_gates_t *gates)
     return wm_gates_told(gates, wm_gates_rank(gates));
 }
 
-// Where a rank tells of that call, or of one that many before or after it.
+// The row in which a rank publishes that call. Calls that are a multiple of
+// WM_GATE_CALLS apart share a row.
 static wm_gate_call_t *
 row_of(const wm_gates_t *gates, int rank, uint32_t call)
 {
@@ -87,7 +88,7 @@ pair_of(const wm_gates_t *gates, int rank, uint32_t call, int side, int other)
                 ->pairs[call % WM_GATE_PAIRS][side][other];
 }
 
-// What this rank told of a call.
+// The mark that this rank published for a call.
 static uint64_t
 told_here(const wm_gates_t *gates, uint32_t call)
 {
@@ -173,8 +174,8 @@ add_words(wm_gate_call_t *row, const wm_laid_t *laid)
     atomic_store_explicit(&row->asked, asked, memory_order_relaxed);
 }
 
-// Who comes later to the same call sees it, or is seen: each tells before it
-// looks.
+// Each rank publishes before it looks at the others, so the later of two ranks
+// sees the earlier one.
 static void
 publish(wm_told_t *told, const wm_gates_t *gates, int kind,
         const wm_laid_t *laid)
@@ -245,7 +246,7 @@ amount_of(uint64_t nbytes, uint64_t size)
     return amount;
 }
 
-// What of it differs, where both still tell.
+// Says in which argument two ranks differ, if both rows still hold that call.
 static int
 add_difference(const wm_gates_t *gates, int rank, uint32_t call, int code,
                const char *name, wm_error_t *err)

@@ -162,7 +162,7 @@ measure(MPI_Comm user, topology_t *topology)
                                                 &topology->second, &weighted);
 }
 
-// What is made is freed by free(topology->numbers).
+// free(topology->numbers) frees the result.
 static int
 read_topology(MPI_Comm user, int rank, topology_t *topology, wm_error_t *err)
 {
@@ -217,8 +217,8 @@ has_twice(const int *ranks, int count, int *sorted)
     return take_once(sorted, count) < count - nobody;
 }
 
-// What a rank's own neighbours are, from the least that MPI is asked in
-// another way for.
+// The kinds of a rank's own neighbours. Each kind needs more of our help than
+// the one before.
 typedef enum { NEAR_PLAIN, NEAR_TWICE, NEAR_NOT_FOR_MPI } near_kind_t;
 
 static near_kind_t
@@ -278,9 +278,9 @@ make_own(int kind, MPI_Comm *comm)
                                                 0, comm);
 }
 
-// Whether MPI's blocking calls place a rank's blocks as the standard says
-// where all its neighbours are itself. Every MPI that we know does so for two
-// ranks where it does for one.
+// Returns true if MPI's blocking calls place the blocks as the standard says
+// for a rank whose neighbours are all itself. Every MPI that we know that is
+// right for one rank is right for two.
 static bool
 measure_places(int kind)
 {

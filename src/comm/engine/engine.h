@@ -70,7 +70,7 @@ wm_engine_active(void);
 bool
 wm_engine_is_background(void);
 
-// Whether this thread may wait for what others do: it is not the progress
+// Returns true if this thread may wait for others: it is not the progress
 // thread, and does not hold the lock.
 bool
 wm_engine_may_wait(void);

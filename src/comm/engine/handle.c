@@ -112,8 +112,9 @@ wm_handle_move(wm_handle_t *handle, const MPI_Request *user)
     wm_engine_unlock();
 }
 
-// Whether it has been started and has not ended. Not by its state: Open MPI
-// takes a request that another thread waits for, for one that has ended.
+// Returns true if it has been started and has not ended. MPI's own state of
+// the request does not tell: Open MPI takes a request that another thread
+// waits for to have ended.
 static bool
 handle_is_active(const wm_handle_t *handle)
 {
@@ -228,7 +229,7 @@ wm_handle_free(wm_handle_t *handle)
     wm_engine_unlock();
 }
 
-// Whether some are there, and one has been started.
+// Returns true if there are handles; *any tells if one has been started.
 static bool
 handle_any_started(bool *any)
 {
@@ -248,7 +249,7 @@ handle_any_started(bool *any)
     wm_engine_unlock();
     return started;
 }
-// Who starts messages goes on to do so: at growing intervals.
+// Intervals grow: a program that starts messages goes on to do so.
 static long
 handle_pause_us(int64_t quiet)
 {

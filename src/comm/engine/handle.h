@@ -22,8 +22,8 @@ wm_handle_request(const wm_handle_t *handle);
 void
 wm_handle_move(wm_handle_t *handle, const MPI_Request *user);
 
-// Whether the program has started it by MPI itself, and nothing has begun for
-// that start yet.
+// Returns true if the program has started it by MPI itself, and no operation
+// has begun for that start yet.
 bool
 wm_handle_is_started(const wm_handle_t *handle);
 

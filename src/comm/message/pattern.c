@@ -35,7 +35,7 @@ wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high)
         wm_pattern_bounds(buffer->pattern, low, high);
 }
 
-// Where they are told by strides, one part each.
+// The same for two buffers with strides, of one part each.
 static bool
 share_strided(const wm_buffer_t *one, const wm_buffer_t *other)
 {
@@ -55,7 +55,7 @@ share_strided(const wm_buffer_t *one, const wm_buffer_t *other)
     return wm_strided_share(parts[0], parts[1]);
 }
 
-// What a buffer spans, of a datatype that MPI alone knows as well.
+// Finds the span of a buffer, also for a datatype that only MPI can walk.
 static void
 find_span(const wm_buffer_t *buffer, uintptr_t *low, uintptr_t *high)
 {

@@ -46,8 +46,8 @@ wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high);
 void
 wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high);
 
-// Whether two buffers have a byte in common; also true of some that have none,
-// where this would take long to find out.
+// Returns true if two buffers have a byte in common. Some that have none give
+// true as well: to find out would take long.
 bool
 wm_buffer_share(const wm_buffer_t *one, const wm_buffer_t *other);
 

@@ -166,7 +166,7 @@ WM_MUST_CHECK int
 wm_gates_enqueue_meet(const wm_gates_t *gates, int device, CUstream stream,
                       uint32_t number, wm_error_t *err);
 
-// What a rank tells of the calls that its streams were given.
+// The record of a rank about the calls that its streams were given.
 wm_gate_told_t *
 wm_gates_told(const wm_gates_t *gates, int rank);
 

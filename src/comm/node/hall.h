@@ -18,13 +18,13 @@
 #define WM_GATE_CALLS 1024 // on streams: what was asked for
 #define WM_GATE_PAIRS 32   // likewise, of those in which counts vary
 
-// What a rank tells of a call that its streams were given: a number that
-// stands for all that ranks must give alike, and that in words of its own.
+// The record of one call on a stream: a number that stands for all arguments
+// that ranks must give alike, and these arguments themselves.
 typedef struct {
     _Atomic uint64_t mark, block, asked;
 } wm_gate_call_t;
 
-// What two ranks have from each other: a number that stands for all so far,
+// The exchange of two ranks: a number that stands for all exchanges so far,
 // and the bytes of this call.
 typedef struct {
     _Atomic uint64_t mark, nbytes;

@@ -56,9 +56,9 @@ wm_mapping_is_closing_wanted(void);
 void
 wm_mapping_close_stale(void);
 
-// Whether the device, which closing a mapping waits for, as freeing memory
-// does, may never be idle: one of its streams waits for another rank. Without
-// the lock.
+// Returns true if the device may never be idle, because one of its streams
+// waits for another rank: to close a mapping, or to free memory, would wait
+// for the device. The lock is not needed.
 bool
 wm_mapping_would_wait(void);
 

@@ -25,8 +25,8 @@ enter(const char *name, const wm_message_t *message)
     };
 }
 
-// What is wrong with calls that streams were given is raised once this one,
-// which all ranks have made, is over.
+// Raises failures of calls on streams after this call, which all ranks have
+// made, has ended.
 static PyObject *
 none_heard(const wm_channel_t *channel, int code, wm_error_t *err)
 {

@@ -88,7 +88,7 @@ look(exchange_t *exchange)
     return -1;
 }
 
-// Whether what is sent would be overwritten by what is received.
+// Returns true if the receive would overwrite the data that is sent.
 static bool
 is_overwritten(const exchange_t *exchange)
 {

@@ -53,8 +53,8 @@ wm_py_native_mpis(const wm_comm_t *comm);
 PyObject *
 wm_py_native_mpis_of(PyObject *self, bool declines);
 
-// Whether MPI is to be asked for collectives of neighbours that block, or for
-// the others, in another way (comm/comm/near.h).
+// Returns true if MPI must be asked in another way (comm/comm/near.h) for
+// blocking, or for other, collectives of neighbours.
 bool
 wm_py_native_is_paired(PyObject *self, bool blocks);
 

@@ -23,7 +23,7 @@ wm_py_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
 int
 wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
 
-// Whether it is a communicator of mpi4py's, and its handle; no exception.
+// Returns true, and the handle, for a communicator of mpi4py's; no exception.
 bool
 wm_py_mpi_is_comm(PyObject *object, MPI_Comm *comm);
 
@@ -51,7 +51,7 @@ wm_py_mpi_is_in_place(PyObject *object);
 bool
 wm_py_mpi_is_bottom(PyObject *object);
 
-// Whether it is an address, MPI.memory.fromaddress(address, nbytes): mpi4py
+// Returns true for an address, MPI.memory.fromaddress(address, nbytes): mpi4py
 // takes as many bytes from there as a count and a datatype tell, whatever the
 // length. No exception.
 bool

@@ -32,9 +32,8 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal);
 int
 wm_py_synchronize_device(int ordinal);
 
-// What a code is in Python, as wm_py_result, once the host has waited for
-// streams, or for an array: raises what is wrong with collectives that streams
-// were given.
+// As wm_py_result, after the host has waited for streams, or for an array:
+// also raises failures of collectives on streams.
 int
 wm_py_after_wait(int code, wm_error_t *err);
 

@@ -40,9 +40,9 @@ typedef struct {
     int most; // no more parts than these
 } wm_parts_t;
 
-// Where the bytes of `number` elements lie, counted from `data`, as at most
-// `most` parts. False where they are more, or MPI does not tell. What was
-// found is freed by wm_py_parts_free(), also after false.
+// Finds the bytes of `number` elements, counted from `data`, as at most `most`
+// parts. Returns false if there are more, or MPI does not tell.
+// wm_py_parts_free() frees the parts, also after false.
 bool
 wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
                      char *data, int most, wm_parts_t *parts);

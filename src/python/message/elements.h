@@ -7,8 +7,8 @@
 #include "comm/message/header.h"
 #include "python/message/datatype.h"
 
-// Whether elements, from the `first` on, lie within `length` bytes and the
-// `before` in front of these.
+// Returns true if elements, from the `first` on, lie within `length` bytes and
+// the `before` in front of these.
 bool
 wm_py_elements_fit(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count,
                    size_t before, size_t length);

@@ -17,8 +17,8 @@ int
 wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
                Py_buffer *raw, PyObject **found);
 
-// Whether they are a copy that a DLPack producer made: mpi4py asks for the
-// object's own memory, and does not look at the answer.
+// Returns true if the bytes are a copy that a DLPack producer made: mpi4py
+// asks for the object's own memory, and does not look at the answer.
 bool
 wm_py_raw_is_copy(const Py_buffer *raw);
 

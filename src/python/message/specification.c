@@ -296,8 +296,7 @@ typedef struct {
     bool address; // whatever length the buffer tells
 } room_t;
 
-// Of an address: of all memory, or of the allocation of a GPU's where that is
-// known.
+// The room at an address: all memory, or a GPU's allocation if that is known.
 static room_t
 room_of_address(const wm_buffer_t *buffer, size_t told)
 {

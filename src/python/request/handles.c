@@ -25,7 +25,7 @@ is_persistent(const wm_request_t *self)
     return PyObject_TypeCheck((PyObject *)self, wm_py_state->prequest_type);
 }
 
-// Whether the handle is that of this request still.
+// Returns true if the handle still belongs to this request.
 static bool
 handles_is_live(const wm_request_t *self)
 {
@@ -273,7 +273,7 @@ wm_py_handles_begin_started(void)
     return -1;
 }
 
-// What makes objects of mpi4py's: a copy has the handle.
+// Constructors of mpi4py's objects, which copy the handle.
 enum { REQUEST, PREQUEST, GREQUEST, MESSAGE, COPIED };
 
 static newfunc makers[COPIED];

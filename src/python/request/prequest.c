@@ -388,7 +388,7 @@ prequest_bool(PyObject *object)
            || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
 
-// Whether it has a handle that nobody has asked for.
+// Returns true if it has a handle that nobody has asked for.
 static bool
 is_hidden(PyObject *object)
 {

@@ -39,11 +39,11 @@ wm_py_prequest_new(PyTypeObject *type, PyObject *comm,
                    const wm_channel_t *channel, PyObject *buf, bool receives,
                    const wm_envelope_t *envelope, wm_message_t *message);
 
-// Whether it can be started: it is neither freed nor of nobody.
+// Returns true if it can be started: it is neither freed nor of nobody.
 bool
 wm_py_prequest_is_live(const wm_prequest_t *self);
 
-// Whether it is active, as far as can be told.
+// Returns true if it is active, as far as this can be known.
 bool
 wm_py_prequest_is_under_way(const wm_prequest_t *self);
 

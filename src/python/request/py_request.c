@@ -543,7 +543,7 @@ request_safe_free(PyObject *object, PyObject *Py_UNUSED(unused))
                : Py_NewRef(Py_None);
 }
 
-// What gives the handle away, by mpi4py's own method.
+// Gives the handle away by mpi4py's own method.
 static PyObject *
 show(PyObject *object, const char *name)
 {

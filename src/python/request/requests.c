@@ -82,7 +82,7 @@ raise_errors(PyObject *list)
     return -1;
 }
 
-// What MPI has waited for.
+// Retires the requests that MPI has waited for.
 static void
 forget_ended(wm_request_t *request)
 {

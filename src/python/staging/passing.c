@@ -196,7 +196,7 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     return code > 0 ? pass(self, ours, args, flags, names) : result;
 }
 
-// Of a persistent collective of neighbours, where all that a rank has for
+// Makes a persistent collective of neighbours in which all that a rank has for
 // another is one block for MPI (comm/comm/near.h).
 static PyObject *
 init_paired(const passing_t *self, bool ours, PyObject *const *args,
@@ -260,7 +260,7 @@ call_paired(const passing_t *self, bool met, PyObject *const *args,
     return done != NULL ? Py_NewRef(Py_None) : NULL;
 }
 
-// Whether MPI cannot be given a call of neighbours as it is.
+// Returns true if MPI cannot be given a call of neighbours as it is.
 static bool
 is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
           PyObject *names)
