@@ -413,7 +413,7 @@ def test_a_request_shown_while_others_end(comm, c):
         return handle
 
     for _ in range(1000):
-        place = np.array([receive()], np.int64)
+        place = np.array([receive()], np.uintp)
         if shown:
             break
         request = None
