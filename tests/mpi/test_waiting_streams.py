@@ -166,7 +166,7 @@ def send(comm, array):
 @simulated
 def test_mappings_beyond_the_budget(waiting):
     """Those of a peer's two allocations take more than the device has."""
-    comm, large = waiting.comm, 700 * MIB
+    comm, large = waiting.comm, 560 * MIB
     arrays = []
     if comm.rank == 1:
         for device in ("cuda:0", "cuda:1"):
