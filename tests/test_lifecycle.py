@@ -135,12 +135,15 @@ def test_a_low_thread_level_is_warned_of_once(tmp_path, level):
             warnings.simplefilter("always")
             comm = wm.Comm(MPI.COMM_WORLD)
             wm.Comm(comm.Dup())
+            buffer = np.zeros(1)
+            requests = [comm.Irecv(buffer, 0), comm.Isend(np.ones(1), 0)]
+            wm.Request.Waitall(requests)
+            assert not caught  # a program without GPU arrays
+            for _ in range(2):
+                comm.Sendrecv(wm.ones(1), 0, 0, wm.zeros(1), 0)
         for warning in caught:
             print(warning.category.__name__, warning.message)
             print(os.path.basename(warning.filename))
-        buffer = np.zeros(1)
-        requests = [comm.Irecv(buffer, 0), comm.Isend(np.ones(1), 0)]
-        wm.Request.Waitall(requests)
         """,
         LEVEL=level,
     )

@@ -24,10 +24,18 @@ docs/guide.md tells of the others.
 from __future__ import annotations
 
 import importlib.util
+import os
+import pkgutil
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from importlib.machinery import (
+    BuiltinImporter,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from types import CodeType, ModuleType
+from typing import Any
 
 
 def gpus() -> str:
@@ -103,6 +111,109 @@ class Hook:
         run.set_abort_status(ending)
 
 
+class Program:
+    """What the command line names, as `python` without this package runs it.
+
+    Its modules, the paths of its files and what it can pickle are the same.
+    """
+
+    def __init__(self, arguments: list[str]) -> None:
+        first = arguments[0]
+        sys.argv[:] = arguments
+        self.spec: ModuleSpec | None = None
+        self.facts: dict[str, Any] = {}
+        self.loader: Any = BuiltinImporter
+        self.code: CodeType
+        if first == "-m":
+            self._read_module(arguments[1])
+        elif first == "-c":
+            del sys.argv[1]
+            self._read_text("<string>", arguments[1])
+        elif first == "-":
+            self._read_text("<stdin>", sys.stdin.read())
+            self.facts = {"__file__": "<stdin>", "__cached__": None}
+        elif os.path.isdir(first) or not self._is_file(first):
+            self._read_folder(first)
+        else:
+            self._read_file(first)
+
+    @staticmethod
+    def _is_file(path: str) -> bool:
+        """Tell a file of Python's from an archive of modules, or neither."""
+        importer = pkgutil.get_importer(path)
+        return importer is None or not hasattr(importer, "find_spec")
+
+    @staticmethod
+    def _search_first(folder: str) -> None:
+        if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+            sys.path[0] = folder
+
+    def _read_text(self, name: str, text: str) -> None:
+        self._search_first("")
+        self.code = compile(text, name, "exec", dont_inherit=True)
+
+    def _read_file(self, path: str) -> None:
+        full = os.path.join(os.getcwd(), path)
+        kind = SourcelessFileLoader if path.endswith("c") else SourceFileLoader
+        self.loader = kind("__main__", full)
+        self.facts = {"__file__": full, "__cached__": None}
+        self._search_first(os.path.dirname(os.path.realpath(path)))
+        if isinstance(self.loader, SourceFileLoader):
+            try:
+                text = self.loader.get_data(full)
+            except OSError as error:
+                print(
+                    f"{sys.executable}: can't open file {full!r}: "
+                    f"[Errno {error.errno}] {error.strerror}",
+                    file=sys.stderr,
+                )
+                sys.exit(2)
+            self.code = self.loader.source_to_code(text, full)
+        else:
+            self.code = self.loader.get_code("__main__")
+
+    def _read_folder(self, path: str) -> None:
+        full = os.path.abspath(path)
+        sys.path[:1] = [full]
+        importer: Any = pkgutil.get_importer(full)
+        spec = importer.find_spec("__main__")
+        if spec is None:
+            sys.exit(f"{sys.executable}: can't find '__main__' in {path!r}")
+        self._read_spec(spec)
+
+    def _read_module(self, name: str) -> None:
+        sys.argv[:2] = ["-m"]
+        try:
+            spec = importlib.util.find_spec(name)
+            if (
+                spec is not None
+                and spec.submodule_search_locations is not None
+            ):
+                spec = importlib.util.find_spec(f"{name}.__main__")
+        except (ImportError, ValueError) as error:
+            sys.exit(f"{sys.executable}: {name}: {error}")
+        if spec is None:
+            sys.exit(f"{sys.executable}: No module named {name}")
+        self._read_spec(spec)
+        sys.argv[0] = spec.origin or name
+
+    def _read_spec(self, spec: ModuleSpec) -> None:
+        code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+        if code is None:
+            sys.exit(f"{sys.executable}: No code object for {spec.name}")
+        self.spec, self.loader, self.code = spec, spec.loader, code
+        self.facts = {"__file__": spec.origin, "__cached__": spec.cached}
+
+    def run(self) -> None:
+        """Execute it as the module __main__, which it stays."""
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        package = self.spec.parent if self.spec is not None else None
+        module.__spec__, module.__loader__ = self.spec, self.loader
+        module.__package__ = package
+        vars(module).update(self.facts, __builtins__=sys.modules["builtins"])
+        exec(self.code, vars(module))
+
+
 def main() -> None:
     """Run the program that the command line names."""
     arguments = sys.argv[1:]
@@ -129,15 +240,13 @@ def main() -> None:
         )
     if arguments[0] in ("-m", "-c") and len(arguments) < 2:
         sys.exit(f"python -m warpmpi: {arguments[0]} needs an argument")
-    from mpi4py import run
-
     sys.meta_path.insert(0, hook)
     try:
         if "mpi4py.MPI" in sys.modules:
             import warpmpi
 
             warpmpi.install()
-        run.run_command_line(arguments)
+        Program(arguments).run()
     except BaseException as ending:
         hook.set_abort_status(ending)
         raise

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,11 +80,11 @@ def _kind_of(comm: Any) -> type:
     return Intercomm if comm.Is_inter() else Comm
 
 
-def _ours(comm: Any, known: bool = True) -> Any:
+def _ours(comm: Any, known: bool = True, parent: Any = None) -> Any:
     """Make a communicator that MPI has just made one of ours; collective.
 
     known: whether all of its processes run this package and are in the same
-    call.
+    call. parent: a communicator of ours that has them all.
     """
     if comm == MPI.COMM_NULL:
         return comm
@@ -91,15 +92,14 @@ def _ours(comm: Any, known: bool = True) -> Any:
     if ours is Intercomm and not known:
         ours = _HostIntercomm
     if not isinstance(comm, ours):
-        comm = ours(comm)
-    elif hasattr(comm, "_attach"):
-        comm._attach()
+        comm = ours.__new__(ours, comm)
+    if hasattr(comm, "_begin"):
+        comm._begin(parent)
     return comm
 
 
-@functools.cache
-def _warn_of_thread_level() -> None:
-    """Say once what would otherwise be seen as a hang."""
+def warn_of_thread_level() -> None:
+    """Say what would otherwise be seen as a hang, with the first GPU array."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         warnings.warn(
             "MPI runs below MPI_THREAD_MULTIPLE: a message moves only while "
@@ -110,7 +110,7 @@ def _warn_of_thread_level() -> None:
             "before mpi4py.MPI is imported: "
             "mpi4py.rc.thread_level = 'multiple'",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
 
 
@@ -171,9 +171,14 @@ class _Communicator(
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
-            _warn_of_thread_level()
+            self._begin(None)
+
+    def _begin(self, parent: MPI.Comm | None) -> None:
+        """Attach what ours need, if they do; collective."""
+        this: Any = self
+        self._attach(parent)
+        if _core._is_attached(this):
             _guard_stock_calls()
-            self._attach()
 
     def __reduce__(self) -> Any:
         """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
@@ -188,6 +193,8 @@ class _Communicator(
 
 # Makers whose other group may be another program.
 _STRANGE = ("Spawn", "Spawn_multiple", "Accept", "Connect", "Join")
+# Makers of communicators with processes that the former has not.
+_WIDER = ("Create_intercomm",)
 
 
 def _name_of(comm: Any) -> str | None:
@@ -224,9 +231,15 @@ def _making(base: type, name: str) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        return _ours(method(self, *args, **kwargs), _is_known(name, self))
+        made = method(self, *args, **kwargs)
+        return _ours(made, _is_known(name, self), _parent(name, self))
 
     return call
+
+
+def _parent(name: str, comm: Any) -> Any:
+    """Give the communicator whose ranks have decided for what is made."""
+    return None if name in _WIDER else comm
 
 
 def making(base: type, name: str) -> Any:
@@ -239,9 +252,9 @@ def making(base: type, name: str) -> Any:
 
     def of_hand_made(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("Idup"):
-            return _idup(self, *args, **kwargs)
+            return _duplicating(name)(self, *args, **kwargs)
         made = method(self, *args, **kwargs)
-        ours = _ours(made, _is_known(name, self))
+        ours = _ours(made, _is_known(name, self), _parent(name, self))
         return ours if type(made) in _OWNERS else made
 
     @functools.wraps(method)
@@ -255,10 +268,27 @@ def making(base: type, name: str) -> Any:
     return call
 
 
-def _idup(self: Any, info: Any = None) -> Any:
-    """Duplicate; complete when it returns, the request is a null one."""
-    comm = self.Dup_with_info(info) if info is not None else self.Dup()
-    return comm, MPI.Request()
+# mpi4py's own, which install() replaces.
+_stock_idup = {
+    name: getattr(MPI.Comm, name) for name in ("Idup", "Idup_with_info")
+}
+
+
+def _duplicating(name: str) -> Any:
+    stock = _stock_idup[name]
+
+    @functools.wraps(stock)
+    def call(self: Any, info: Any = None) -> Any:
+        """Duplicate; of a communicator with GPUs complete when it returns."""
+        words = () if info is None else (info,)
+        _core._check_running()
+        if _core._is_attached(self) or isinstance(self, MPI.Topocomm):
+            made = self.Dup_with_info(info) if words else self.Dup()
+            return made, MPI.Request()
+        made, request = stock(self, *words)
+        return _ours(made, _is_known(name, self), self), request
+
+    return call
 
 
 # Methods that give another communicator.
@@ -273,6 +303,10 @@ MAKERS = (*_ALIKE, "Merge", "Idup", "Idup_with_info")
 # What else nobody must begin once MPI is finalized, nor a forked child, whose
 # parent shares MPI's memory.
 _WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
+
+# What changes the object that it is called on, and is mpi4py's own of one
+# that is not ours.
+_ON_ITSELF = ("Free", "free")
 
 
 def _while_running(method: Any) -> Any:
@@ -294,6 +328,15 @@ def _revoking(method: Any) -> Any:
     return Revoke
 
 
+def _method_of(ours: type, name: str, stock: Any) -> Any:
+    """Give a method of ours as it is in its type; None if it is the stock."""
+    for kind in ours.__mro__:
+        if name in vars(kind):
+            method = vars(kind)[name]
+            return None if method is stock else method
+    return None
+
+
 def _complete(cls: type, base: type) -> type:
     _guard(cls, base)
     for name in _WHILE_RUNNING:
@@ -304,10 +347,29 @@ def _complete(cls: type, base: type) -> type:
             setattr(cls, name, _making(base, name))
     if issubclass(cls, _core.CommMethods):
         for name in ("Idup", "Idup_with_info"):
-            setattr(cls, name, _idup)
+            setattr(cls, name, _duplicating(name))
         if hasattr(base, "Revoke"):  # since mpi4py 4.1
             setattr(cls, "Revoke", _revoking(base.Revoke))  # noqa: B010
+        _serve_host_only(cls, base)
     return cls
+
+
+def _serve_host_only(cls: type, base: type) -> None:
+    """Leave the calls on communicators without GPUs to MPI.
+
+    But for arrays that mpi4py does not understand. The collectives of
+    _staging see to that themselves.
+    """
+    collectives = _staging.comm_calls(base)
+    staged = _staging.message_calls(base)
+    staged |= {name: collectives.pop(name) for name in _NATIVE}
+    left = {*_ON_ITSELF, *MAKERS, *collectives}
+    for name, stock in inspect.getmembers(base, callable):
+        method = _method_of(cls, name, stock)
+        if not (name.startswith("_") or name in left or method is None):
+            row = (base, cls, method)
+            call = _core._Dispatch(staged.get(name, stock), (row,))
+            setattr(cls, name, functools.update_wrapper(call, method))
 
 
 if TYPE_CHECKING:
@@ -358,7 +420,7 @@ class Intercomm(InterMakers, MPI.Intercomm):
 
     def Merge(self, high: bool = False) -> Comm:
         """Merge both groups into one wm.Comm; collective over both."""
-        merged: Comm = _ours(_merge(self, high))
+        merged: Comm = _ours(_merge(self, high), parent=self)
         return merged
 
 
@@ -401,11 +463,6 @@ _KINDS: tuple[tuple[type, type], ...] = (
 )
 
 
-# What changes the object that it is called on, and is mpi4py's own of one
-# that is not ours.
-_ON_ITSELF = ("Free", "free")
-
-
 def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
     """Give what takes the place of mpi4py's methods of communicators.
 
@@ -426,15 +483,6 @@ def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
             if any(method is not None for _, _, method in rows):
                 call = _core._Dispatch(stock, rows)
                 yield owner, name, functools.update_wrapper(call, stock)
-
-
-def _method_of(ours: type, name: str, stock: Any) -> Any:
-    """Give a method of ours as it is in its type; None if it is the stock."""
-    for kind in ours.__mro__:
-        if name in vars(kind):
-            method = vars(kind)[name]
-            return None if method is stock else method
-    return None
 
 
 class Transport(NamedTuple):
@@ -464,4 +512,17 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
         raise TypeError(
             f"comm: {kind} is not a wm.Comm: make one with wm.Comm(comm)"
         )
+    if not _core._is_attached(comm) and comm != MPI.COMM_NULL:
+        if not 0 <= rank < _ranks(comm):
+            raise ValueError(
+                f"rank={rank} is not a rank of this communicator: use 0 to "
+                f"{_ranks(comm) - 1}"
+            )
+        return Transport("mpi", "no rank of this communicator has a GPU")
     return Transport(*comm._transport(rank, buffer))
+
+
+def _ranks(comm: MPI.Comm) -> int:
+    if isinstance(comm, MPI.Intercomm):
+        return comm.Get_remote_size()
+    return comm.Get_size()

@@ -200,7 +200,7 @@ def test_what_cannot_be_unpickled_raises_and_the_rest_arrives(comm):
 def test_buffers_and_limits_of_the_receiver(comm):
     right, left = neighbours(comm)
     obj, small = list(range(100)), 20
-    for buf in 5000, bytearray(5000):
+    for buf in 5000, np.int64(5000), bytearray(5000), np.zeros(5000, "u1"):
         request = comm.irecv(buf, left)
         comm.send(obj, right)
         assert request.wait() == obj

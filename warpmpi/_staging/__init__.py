@@ -19,9 +19,10 @@ from .call import refusing
 from .collectives import comm_calls
 from .datatypes import datatype_calls
 from .files import file_calls
+from .messages import message_calls
 from .windows import refuse_window, window_calls
 
-__all__ = ["class_calls", "comm_calls", "refuse_window"]
+__all__ = ["class_calls", "comm_calls", "message_calls", "refuse_window"]
 
 _NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
 

@@ -46,10 +46,10 @@ class Call:
             value = self.argument(buffer.name)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
-            strided = family.collective
-            if has_twin(value, buffer, strided):
+            packs = family.packs
+            if has_twin(value, buffer, packs):
                 self.twins.append(
-                    Twin(value, buffer, role, blocks, datatype, strided)
+                    Twin(value, buffer, role, blocks, datatype, packs)
                 )
 
     def argument(self, name: str, default: Any = None) -> Any:
@@ -194,6 +194,7 @@ class Family:
     """Calls that have the same rules for which buffers matter."""
 
     collective = False
+    packs = False  # host arrays with gaps are given to MPI without
     native = False  # GPUs may do them by themselves
     paired = False  # of neighbours, one of which may be there twice
 
@@ -324,7 +325,7 @@ def staged_call(
     by_pairs = None
     if family.paired:
         by_pairs = paired if nonblocking is None else paired_again
-    positions = tuple(1 + buffer.position for buffer in row.buffers)
+    positions = tuple((1 + buf.position, buf.name) for buf in row.buffers)
     passing = _core._Passing(
         method,
         call,

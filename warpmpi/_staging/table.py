@@ -33,6 +33,27 @@ COLLECTIVES = """
     Neighbor_alltoallv   <sendbuf/v  =recvbuf/v
     Neighbor_alltoallw   <sendbuf/w  =recvbuf/w
 """
+MESSAGES = """
+    Send              <buf
+    Bsend             <buf
+    Ssend             <buf
+    Rsend             <buf
+    Isend             <buf
+    Ibsend            <buf
+    Issend            <buf
+    Irsend            <buf
+    Recv              =buf
+    Irecv             =buf
+    Send_init         <buf
+    Bsend_init        <buf
+    Ssend_init        <buf
+    Rsend_init        <buf
+    Recv_init         =buf
+    Sendrecv          <sendbuf dest sendtag =recvbuf
+    Isendrecv         <sendbuf dest sendtag =recvbuf
+    Sendrecv_replace  =buf
+    Isendrecv_replace =buf
+"""
 FILE = """
     Read           =buf
     Read_all       =buf

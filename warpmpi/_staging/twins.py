@@ -36,13 +36,13 @@ def on_device(value: Any, buffer: Buffer) -> bool:
     )
 
 
-def has_twin(value: Any, buffer: Buffer, collective: bool) -> bool:
-    """Tell whether MPI is given a twin: of GPU memory, or for a collective
+def has_twin(value: Any, buffer: Buffer, packs: bool) -> bool:
+    """Tell whether MPI is given a twin: of GPU memory, or, where it packs,
     of host memory with gaps as well.
     """
     if on_device(value, buffer):
         return True
-    if not collective or origin_of(value, buffer.form) is not None:
+    if not packs or origin_of(value, buffer.form) is not None:
         return False
     return _core._has_gaps(value)
 

@@ -227,6 +227,13 @@ wm_comm_find(MPI_Comm user)
     return result == MPI_SUCCESS && found ? value : NULL;
 }
 
+bool
+wm_comm_is_mpis(MPI_Comm user)
+{
+    const wm_comm_t *comm = wm_comm_find(user);
+    return comm == NULL || comm->host_only;
+}
+
 // Offers are answered in the sender's segment: two ranks share memory only
 // where each has opened the other's.
 static int

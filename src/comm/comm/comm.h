@@ -41,6 +41,8 @@ typedef struct wm_comm {
     int tag_limit;
     wm_peer_t **peers; // by rank
     wm_gates_t *gates; // NULL: they meet by messages
+    bool host_only;    // for its neighbours' collectives alone; all other
+                       // calls are MPI's own (host_only.h)
     // Where there are: those of nonblocking calls, each the next one's.
     wm_gates_t *aside[WM_GATE_ASIDE];
     wm_later_t *later;        // NULL: no nonblocking collective yet
@@ -83,6 +85,11 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
 // What is behind a handle, NULL when nothing. Cheap.
 wm_comm_t *
 wm_comm_find(MPI_Comm user);
+
+// Returns true if the calls on a handle, but those of neighbours, are MPI's
+// own.
+bool
+wm_comm_is_mpis(MPI_Comm user);
 
 // Of a `whole`: the group of a rank, and with whom it exchanges something in
 // collectives, which is the other group; of an intracommunicator all.

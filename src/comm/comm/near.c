@@ -353,6 +353,24 @@ find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
     return code;
 }
 
+int
+wm_near_is_paired(MPI_Comm user, wm_error_t *err)
+{
+    topology_t topology = {.kind = MPI_UNDEFINED};
+    wm_near_rule_t rule = {false, false};
+    int rank = 0;
+    int code = wm_mpi_check(MPI_Topo_test(user, &topology.kind),
+                            "MPI_Topo_test", err);
+    if (code < 0 || topology.kind == MPI_UNDEFINED)
+        return code;
+    MPI_Comm_rank(user, &rank);
+    code = read_topology(user, rank, &topology, err);
+    if (code == 0)
+        code = find_rule(&topology, user, &rule, err);
+    free(topology.numbers);
+    return code < 0 ? code : rule.paired;
+}
+
 static int
 clone_distributed(MPI_Comm base, int in, const int *sources,
                   const int *in_weights, int out, const int *destinations,

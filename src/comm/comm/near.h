@@ -47,6 +47,12 @@ typedef struct {
     bool misplaces;
 } wm_near_rule_t;
 
+// Returns 1 if the topology of `user` is one whose collectives MPI is asked
+// for in pairs, 0 if not or if there is none. Collective over `user` where it
+// is distributed.
+WM_MUST_CHECK int
+wm_near_is_paired(MPI_Comm user, wm_error_t *err);
+
 // A communicator of the ranks of `base`, collective over it, with the topology
 // that `user` has, of the same ranks, or what *rule says; where it has none,
 // by MPI_Comm_split, which copies no attributes.

@@ -591,6 +591,12 @@ wm_engine_start(wm_error_t *err)
     return 0;
 }
 
+bool
+wm_engine_is_started(void)
+{
+    return atomic_load(&started);
+}
+
 void
 wm_engine_count_cores(void)
 {

@@ -15,6 +15,11 @@
 WM_MUST_CHECK int
 wm_engine_start(wm_error_t *err);
 
+// Returns true if it was; until then there is no operation and no request of
+// ours. Any thread.
+bool
+wm_engine_is_started(void);
+
 // When ranks have been met: whether they have cores enough to spin.
 void
 wm_engine_count_cores(void);

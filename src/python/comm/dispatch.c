@@ -7,6 +7,7 @@
 
 #include "comm/comm/comm.h"
 #include "comm/way/transport.h"
+#include "cuda/device.h"
 #include "python/core/mpi4py.h"
 #include "python/message/specification.h"
 #include "python/view/view.h"
@@ -111,12 +112,14 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
     if (given == 0 || !wm_py_mpi_is_comm(args[0], &handle))
         return PyObject_Vectorcall(self->stock, args, flags, names);
     const wm_comm_t *comm = wm_comm_find(handle);
-    if (comm == NULL && handle != MPI_COMM_NULL)
-        return dispatch_refuse_device(self, args, count) < 0
+    if (comm == NULL && wm_py_check_running() < 0)
+        return NULL; // MPI would end the job
+    if (comm == NULL
+        || comm->host_only) // of a null one MPI says what is wrong
+        return handle != MPI_COMM_NULL && wm_device_count() > 0
+                       && dispatch_refuse_device(self, args, count) < 0
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
-    if (comm == NULL) // MPI says what is wrong
-        return PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
     if (row == NULL) // of MPI.Comm alone
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
@@ -232,10 +235,11 @@ PyType_Spec wm_py_dispatch_spec = {
     .slots = slots,
 };
 
-PyDoc_STRVAR(is_attached_doc,
-             "_is_attached(comm, /)\n--\n\n"
-             "Whether there are private communicators behind the handle of\n"
-             "a communicator of any kind; local.");
+PyDoc_STRVAR(
+    is_attached_doc,
+    "_is_attached(comm, /)\n--\n\n"
+    "Whether the calls on the handle of a communicator of any kind are\n"
+    "ours, and not MPI's own; local.");
 
 static PyObject *
 is_attached(PyObject *Py_UNUSED(module), PyObject *object)
@@ -243,7 +247,7 @@ is_attached(PyObject *Py_UNUSED(module), PyObject *object)
     MPI_Comm handle;
     if (wm_py_mpi_comm(object, "comm", &handle) < 0)
         return NULL;
-    return PyBool_FromLong(wm_comm_find(handle) != NULL);
+    return PyBool_FromLong(!wm_comm_is_mpis(handle));
 }
 
 PyMethodDef wm_py_dispatch_functions[] = {

@@ -3,26 +3,32 @@
 // without state of its own, so that one set of methods serves every kind.
 #include "comm/coll/coll.h"
 #include "comm/comm/failure.h"
+#include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "python/comm/calls.h"
 #include "python/comm/on_stream.h"
 #include "python/comm/py_transport.h"
 #include "python/message/channel.h"
 
-PyDoc_STRVAR(comm_attach_doc,
-             "_attach($self, /)\n--\n\n"
-             "Make the private communicators behind this handle; collective.");
+PyDoc_STRVAR(
+    comm_attach_doc,
+    "_attach($self, parent, /)\n--\n\n"
+    "Make the private communicators behind this handle; collective.\n\n"
+    "None are made where no rank has a GPU. parent: the communicator from\n"
+    "whose processes alone this one was made, for which the ranks have found\n"
+    "that out before; None: they find it out.");
 
 static PyObject *
-comm_attach(PyObject *self, PyObject *Py_UNUSED(unused))
+comm_attach(PyObject *self, PyObject *parent)
 {
-    MPI_Comm handle;
-    wm_comm_t *comm;
+    MPI_Comm handle, former = MPI_COMM_NULL;
     wm_error_t err;
     int code;
-    if (wm_py_mpi_comm(self, "self", &handle) < 0)
+    if (wm_py_mpi_comm(self, "self", &handle) < 0
+        || (parent != Py_None
+            && wm_py_mpi_comm(parent, "parent", &former) < 0))
         return NULL;
-    WM_PY_UNLOCKED(code = wm_comm_attach(handle, &comm, &err));
+    WM_PY_UNLOCKED(code = wm_host_only_attach(handle, former, &err));
     return wm_py_none(code, &err);
 }
 
@@ -88,7 +94,7 @@ WM_PY_PROBE_CALLS(X)
 
 static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){
-        "_attach", comm_attach, METH_NOARGS, comm_attach_doc},
+        "_attach", comm_attach, METH_O, comm_attach_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"on", wm_py_on_stream, METH_O, comm_on_doc},

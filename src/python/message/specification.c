@@ -515,25 +515,44 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
     return -1;
 }
 
+// Warns once where memory of a GPU meets an MPI whose messages nobody moves
+// between calls. -1 where the warning is an exception.
+static int
+parse_and_warn(PyObject *object, bool writable, wm_with_gaps_t taken,
+               const char *argument, wm_message_t *message)
+{
+    static bool warned;
+    if (parse(object, writable, taken, argument, message) < 0)
+        return -1;
+    if (warned || !wm_buffer_on_device(&message->buffer))
+        return 0;
+    warned = true;
+    PyObject *none = wm_py_cold("warpmpi._comm", "warn_of_thread_level", "()");
+    Py_XDECREF(none);
+    if (none == NULL)
+        wm_py_message_release(message);
+    return none != NULL ? 0 : -1;
+}
+
 int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message)
 {
-    return parse(object, writable, WM_GAPS_ALL, argument, message);
+    return parse_and_warn(object, writable, WM_GAPS_ALL, argument, message);
 }
 
 int
 wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
                          wm_with_gaps_t gaps, wm_message_t *message)
 {
-    return parse(object, writable, gaps, argument, message);
+    return parse_and_warn(object, writable, gaps, argument, message);
 }
 
 int
 wm_py_message_parse_typed(PyObject *object, bool writable,
                           const char *argument, wm_message_t *message)
 {
-    return parse(object, writable, WM_GAPS_NONE, argument, message);
+    return parse_and_warn(object, writable, WM_GAPS_NONE, argument, message);
 }
 
 void

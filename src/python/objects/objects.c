@@ -112,13 +112,19 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     };
     if (object == Py_None)
         return 0;
+    // An array has __index__, too, and raises unless it is a number.
     if (PyIndex_Check(object)) {
         Py_ssize_t most = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         if (most < 0 && !PyErr_Occurred())
             PyErr_Format(PyExc_ValueError, "buf=%zd: a size is 0 or more",
                          most);
         buffer->nbytes = (size_t)most;
-        return most < 0 ? -1 : 0;
+        if (!PyErr_Occurred())
+            return 0;
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)
+            || !PyObject_CheckBuffer(object))
+            return -1;
+        PyErr_Clear();
     }
     if (wm_py_message_on_device(object)) {
         PyErr_SetString(PyExc_TypeError,

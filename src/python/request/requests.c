@@ -111,6 +111,19 @@ call_stock(const char *name, PyObject *list, PyObject *other)
     return result;
 }
 
+// mpi4py's own call on what was given, where no request is ours.
+static PyObject *
+pass_on(const char *name, PyObject *args, PyObject *kwargs)
+{
+    if (wm_py_check_running() < 0)
+        return NULL;
+    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
+    PyObject *result = method != NULL ? PyObject_Call(method, args, kwargs)
+                                      : NULL;
+    Py_XDECREF(method);
+    return result;
+}
+
 const char wm_py_requests_waitall_doc[] = PyDoc_STR(
     "Waitall($type, requests, /, statuses=None)\n--\n\n"
     "Wait for all requests, ours and MPI's in any mix. Faster than\n"
@@ -208,6 +221,8 @@ PyObject *
 wm_py_requests_waitall(PyObject *Py_UNUSED(type), PyObject *args,
                        PyObject *kwargs)
 {
+    if (!wm_engine_is_started())
+        return pass_on("Waitall", args, kwargs);
     PyObject *statuses,
         *list = take_list("Waitall", "statuses", args, kwargs, &statuses);
     PyObject *result = list != NULL
@@ -258,6 +273,8 @@ look_at(const char *name, PyObject *given, PyObject *other)
 static PyObject *
 look(const char *name, const char *second, PyObject *args, PyObject *kwargs)
 {
+    if (!wm_engine_is_started())
+        return pass_on(name, args, kwargs);
     PyObject *other, *list = take_list(name, second, args, kwargs, &other);
     PyObject *result = list != NULL ? look_at(name, list, other) : NULL;
     Py_XDECREF(list);
@@ -346,6 +363,8 @@ PyObject *
 wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
                        PyObject *kwargs)
 {
+    if (!wm_engine_is_started())
+        return pass_on("Waitany", args, kwargs);
     PyObject *status,
         *list = take_list("Waitany", "status", args, kwargs, &status);
     if (list == NULL)
@@ -368,6 +387,8 @@ PyObject *
 wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
                         PyObject *kwargs)
 {
+    if (!wm_engine_is_started())
+        return pass_on("Waitsome", args, kwargs);
     PyObject *statuses,
         *list = take_list("Waitsome", "statuses", args, kwargs, &statuses);
     PyObject *result = list != NULL ? wait_for_some("Waitsome", "Testsome",

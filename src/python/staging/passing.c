@@ -7,7 +7,9 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "comm/comm/comm.h"
 #include "comm/engine/engine.h"
+#include "cuda/device.h"
 #include "python/comm/native_call.h"
 #include "python/comm/py_repeated.h"
 #include "python/core/mpi4py.h"
@@ -26,11 +28,23 @@ typedef struct {
     PyObject *dict;    // name, documentation and signature
     PyObject *again;   // of a persistent one: begins it by MPI; or None
     PyObject *paired;  // of neighbours, where MPI is asked in another way
-    PyObject *where;   // positions of the buffers
+    PyObject *where;   // of each buffer (position, name)
     int begins;        // it makes a request
     int native;        // wm_call_kind_t of what GPUs may do by themselves
     int computes;      // MPI is to compute with the elements
 } passing_t;
+
+// Returns true for objects that can be nothing but plain host memory.
+static bool
+is_bytes(PyObject *value)
+{
+    const char *name = Py_TYPE(value)->tp_name;
+    return PyBytes_CheckExact(value) || PyByteArray_CheckExact(value)
+           || strcmp(name, "mmap.mmap") == 0
+           || strcmp(name, "array.array") == 0
+           || ((PyObject *)Py_TYPE(value) == wm_py_state->mpi_memory
+               && wm_device_count() == 0);
+}
 
 // Whether MPI may have a buffer as it is.
 static bool
@@ -41,16 +55,35 @@ is_plain(PyObject *value, bool computes)
         value = PySequence_Fast_ITEMS(value)[0];
     // In a list None is MPI.BOTTOM.
     return wm_py_view_is_plain(value, computes)
-           || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)));
+           || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)))
+           || is_bytes(value);
+}
+
+// The argument at a position, or of that name; borrowed, NULL: not given.
+static PyObject *
+find_argument(PyObject *where, PyObject *const *args, Py_ssize_t given,
+              PyObject *names)
+{
+    Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(where, 0));
+    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    if (at < given)
+        return args[at];
+    for (Py_ssize_t i = 0; i < count; ++i)
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(names, i),
+                              PyTuple_GET_ITEM(where, 1))
+            == 0)
+            return args[given + i];
+    return NULL;
 }
 
 static bool
-are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given)
+are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
+          PyObject *names)
 {
-    Py_ssize_t count = PyTuple_GET_SIZE(self->where);
-    for (Py_ssize_t i = 0; i < count; ++i) {
-        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(self->where, i));
-        if (at >= given || !is_plain(args[at], self->computes))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->where); ++i) {
+        PyObject *value = find_argument(PyTuple_GET_ITEM(self->where, i), args,
+                                        given, names);
+        if (value == NULL || !is_plain(value, self->computes))
             return false;
     }
     return true;
@@ -270,12 +303,27 @@ is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
            && wm_py_native_is_paired(comm, !self->begins);
 }
 
+// Returns true if the communicator has nothing of ours for such a call.
+static bool
+is_mpis(const passing_t *self, PyObject *const *args, Py_ssize_t given)
+{
+    MPI_Comm handle;
+    if (given == 0 || !wm_py_mpi_is_comm(args[0], &handle))
+        return false;
+    const wm_comm_t *comm = wm_comm_find(handle);
+    return comm == NULL || (comm->host_only && self->paired == Py_None);
+}
+
 static PyObject *
 serve(const passing_t *self, PyObject *const *args, size_t flags,
       PyObject *names)
 {
     Py_ssize_t given = PyVectorcall_NARGS(flags);
-    bool ours = !are_plain(self, args, given) || wm_engine_check(NULL) < 0;
+    bool ours = !are_plain(self, args, given, names)
+                || wm_engine_check(NULL) < 0;
+    if (is_mpis(self, args, given))
+        return PyObject_Vectorcall(ours ? self->other : self->method, args,
+                                   flags, names);
     if (self->native == WM_CALL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
@@ -312,7 +360,8 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *method, *other, *explains, *where;
+    PyObject *method, *other, *explains, *where, *name;
+    Py_ssize_t position;
     PyObject *again = Py_None, *paired = Py_None;
     const char *native = "";
     int begins = 0, computes = 0;
@@ -324,6 +373,10 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                           &explains, &PyTuple_Type, &where, &begins, &native,
                           &computes, &again, &paired))
         return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(where, i), "nU", &position,
+                              &name))
+            return NULL;
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -403,7 +456,8 @@ PyDoc_STRVAR(
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
     "computes=False, again=None, paired=None, /)\n--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
-    "else. begins: it returns a request, which keeps what the call was\n"
+    "else. positions: of each buffer (position, name). begins: it returns a "
+    "request, which keeps what the call was\n"
     "given. name: of a collective that GPUs may do by themselves. computes:\n"
     "with the elements, which MPI may not know: float16. again: of a\n"
     "persistent one, what begins it by MPI: called with its request, or\n"

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/comm/host_only.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/comm/comm.h"
+#include "comm/engine/check.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/hooks.h"
+#include "comm/engine/posted.h"
+#include "cuda/device.h"
+
+enum { UNKNOWN, HOST_ONLY, HAS_GPUS };
+static _Atomic int world; // what is known of MPI_COMM_WORLD
+
+static bool
+needs_us(void)
+{
+    return wm_device_count() > 0 || wm_check_wanted();
+}
+
+// How many processes of MPI_COMM_WORLD the launcher has started on this host:
+// by Open MPI, and by MPICH's and Intel's; 0: unknown.
+static int
+count_local_ranks(void)
+{
+    static const char *const names[] = {
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MPI_LOCALNRANKS",
+    };
+    const char *text = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && text == NULL; ++i)
+        text = getenv(names[i]);
+    return text != NULL ? atoi(text) : 0;
+}
+
+// The kernel tells of its modules in containers, too, whatever devices these
+// are given.
+static bool
+host_lacks_driver(void)
+{
+    static const char *const signs[] = {
+        "/sys/module/nvidia", "/sys/module/nvgpu", "/proc/driver/nvidia",
+        "/dev/nvidiactl",     "/dev/dxg",
+    };
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; ++i)
+        if (access(signs[i], F_OK) == 0)
+            return false;
+    return access("/sys/module", R_OK) == 0;
+}
+
+static void
+look_at_host(void)
+{
+    int size = 0;
+    if (atomic_load(&world) != UNKNOWN || needs_us() || !host_lacks_driver())
+        return;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1 || size == count_local_ranks())
+        atomic_store(&world, HOST_ONLY);
+}
+
+// Returns true if all processes of both groups are of MPI_COMM_WORLD.
+static bool
+is_of_world(MPI_Comm user, bool inter)
+{
+    MPI_Group all, groups[2] = {MPI_GROUP_NULL, MPI_GROUP_NULL};
+    bool found = true;
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Comm_group(user, &groups[0]);
+    if (inter)
+        MPI_Comm_remote_group(user, &groups[1]);
+    for (int i = 0; i < 1 + inter; ++i) {
+        MPI_Group both;
+        int size = 0, common = 0;
+        MPI_Group_intersection(groups[i], all, &both);
+        MPI_Group_size(groups[i], &size);
+        MPI_Group_size(both, &common);
+        found = found && size == common;
+        if (both != MPI_GROUP_EMPTY)
+            MPI_Group_free(&both);
+        MPI_Group_free(&groups[i]);
+    }
+    MPI_Group_free(&all);
+    return found;
+}
+
+// Of an intercommunicator the first round tells of the other group, the second
+// of this one.
+static int
+ask_all(MPI_Comm user, bool inter, wm_error_t *err)
+{
+    int mine = needs_us(), any = mine, code = 0;
+    void *watch = wm_hooks.meet(user);
+    for (int i = 0; i < 1 + inter && code == 0; ++i) {
+        mine = any;
+        code = wm_mpi_check(
+            MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, user),
+            "MPI_Allreduce", err);
+        any = any || mine;
+    }
+    wm_hooks.met(watch);
+    return code < 0 ? code : !any;
+}
+
+// Returns 1 if `user` is host-only, else 0.
+static int
+decide(MPI_Comm user, wm_error_t *err)
+{
+    int inter = 0, same = MPI_UNEQUAL;
+    int code = wm_engine_check_world(err);
+    if (code < 0)
+        return code;
+    look_at_host();
+    MPI_Comm_test_inter(user, &inter);
+    int known = atomic_load(&world);
+    if (known != UNKNOWN && is_of_world(user, inter != 0))
+        return known == HOST_ONLY;
+    int answer = ask_all(user, inter != 0, err);
+    if (answer < 0 || inter)
+        return answer;
+    MPI_Comm_compare(user, MPI_COMM_WORLD, &same);
+    if (same != MPI_UNEQUAL)
+        atomic_store(&world, answer ? HOST_ONLY : HAS_GPUS);
+    return answer;
+}
+
+int
+wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
+{
+    wm_comm_t *comm = wm_comm_find(user);
+    if (comm != NULL)
+        return 0;
+    int host_only = parent != MPI_COMM_NULL ? wm_comm_is_mpis(parent)
+                                            : decide(user, err);
+    int needed = host_only == 1 ? wm_near_is_paired(user, err) : !host_only;
+    if (host_only < 0 || needed <= 0)
+        return host_only < 0 ? host_only : needed;
+    int code = wm_comm_attach(user, &comm, err);
+    if (code == 0)
+        comm->host_only = host_only == 1;
+    return code;
+}

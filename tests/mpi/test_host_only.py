@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Communicators without GPUs: every call is MPI's own."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from mpi4py import MPI
+
+import ranks
+
+# No driver, whichever there is.
+NO_GPU = {
+    "WARPMPI_CUDA_DRIVER": "",
+    "CUDA_VISIBLE_DEVICES": "",
+    "WARPMPI_CHECK": "",
+}
+pytestmark = pytest.mark.ranks(1)
+
+
+@pytest.fixture(autouse=True)
+def by_one_rank(world):
+    if world.rank > 0:
+        pytest.skip("rank 0 starts the programs")
+
+
+def run(text, *words, **environment):
+    return ranks.run(
+        *(*words, "-c", textwrap.dedent(text)), **{**NO_GPU, **environment}
+    )
+
+
+EXOTIC = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    wm.install()
+    comm = MPI.COMM_WORLD
+    me, size = comm.rank, comm.size
+    to, source = (me + 1) % size, (me - 1) % size
+    def array(value, shape=(4, 6)):
+        return np.full(shape, value, {dtype!r})
+    def check(into, value):
+        assert (into[:, 1].astype("f8") == value).all(), into
+        assert (into[:, [0, 2, 3, 4, 5]].astype("f8") == -1).all(), into
+    import importlib.util
+    if importlib.util.find_spec("ml_dtypes"):
+        import ml_dtypes
+    {body}
+"""
+BODIES = {
+    "Sendrecv": "comm.Sendrecv(give, to, 0, into[:, 1], source, 0)",
+    "Isend": """
+        requests = comm.Irecv(into[:, 1], source), comm.Isend(give, to)
+        MPI.Request.Waitall(requests)""",
+    "Ssend": """
+        request = comm.Irecv(into[:, 1], source, 3)
+        comm.Ssend(give, to, 3)
+        request.Wait()""",
+    "wm.Request": """
+        request = comm.Irecv(into[:, 1], source)
+        wm.Request.Waitall([request, comm.Isend(give, to)])""",
+    "Send_init": """
+        get = comm.Recv_init(into[:, 1], source)
+        put = comm.Send_init(give, to)
+        for _ in range(3):
+            MPI.Prequest.Startall([get, put])
+            MPI.Request.Waitall([get, put])
+        get.Free(), put.Free()""",
+    "Sendrecv_replace": """
+        into[:, 1] = give
+        comm.Sendrecv_replace(into[:, 1], to, 0, source, 0)""",
+    "Bcast": """
+        into[:, 1] = give
+        for root in range(size):
+            got = array(-1)
+            got[:, 1] = give
+            comm.Bcast(got[:, 1], root)
+            check(got, root + 1)
+        into[:, 1] = source + 1""",
+    "Alltoall": """
+        many = array(-1, (size, 8))[:, ::2]
+        comm.Alltoall(np.repeat(give[None, :4], size, 0), many)
+        assert (many[source] == source + 1).all()
+        into[:, 1] = source + 1""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+def test_arrays_that_mpi4py_refuses(dtype, body):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    text = f"""
+into, wide = array(-1), array(-1)
+wide[:, 4] = me + 1
+give = wide[:, 4]
+{textwrap.dedent(BODIES[body])}
+check(into, source + 1)
+"""
+    text = textwrap.indent(text, "    ")
+    run(EXOTIC.format(dtype=dtype, body=text.lstrip()))
+
+
+def test_types_and_what_is_told():
+    run("""
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        comm = MPI.COMM_WORLD
+        assert type(comm) is wm.Comm
+        other, request = comm.Idup()
+        request.Wait()
+        for made in comm.Dup(), comm.Split(comm.rank), other:
+            assert type(made) is wm.Comm
+            made.Allreduce(np.ones(1), np.zeros(1))
+            made.Free()
+        assert type(comm.Create_cart([comm.size])) is wm.Cartcomm
+        assert wm.Comm(comm) == comm
+        told = wm.transport(comm, 0)
+        assert told.name == "mpi" and "no rank" in told.reason, told
+        for call in (
+            lambda: comm.on(1).Send(np.ones(1), 0),
+            lambda: comm.on(1).Allreduce(np.ones(1), np.zeros(1)),
+        ):
+            try:
+                call()
+            except (RuntimeError, ValueError):
+                pass
+            else:
+                raise AssertionError("it did not raise")
+        half = comm.Split(comm.rank % 2)
+        inter = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
+        assert type(inter) is wm.Intercomm
+        inter.Sendrecv(np.ones(1), 0, 0, np.zeros(1), 0)
+        merged = inter.Merge()
+        assert type(merged) is wm.Comm and merged.size == comm.size
+    """)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_periodic_dimension_that_is_narrow(size):
+    """What MPI has wrong is ours still, and messages beside it are MPI's."""
+    run(
+        """
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        world = MPI.COMM_WORLD
+        cart = world.Create_cart([world.size], [True])
+        other = (cart.rank + 1) % cart.size
+        given = np.array([10 * cart.rank + 1, 10 * cart.rank + 2])
+        wanted = [10 * other + 2, 10 * other + 1]
+        for name in "Neighbor_alltoall", "Ineighbor_alltoall":
+            got = np.zeros_like(given)
+            request = getattr(cart, name)(given, got)
+            if request is not None:
+                request.Wait()
+            assert got.tolist() == wanted, (name, got)
+        request = cart.Neighbor_alltoall_init(given, got := 0 * given)
+        request.Start()
+        request.Wait()
+        assert got.tolist() == wanted
+        plain = MPI.Comm.Irecv(cart, got, other)
+        MPI.COMM_WORLD.Barrier()
+        cart.Send(given, other)
+        plain.Wait()
+        assert type(cart.Dup()) is wm.Cartcomm
+        assert type(cart.Sub([True])) is wm.Cartcomm
+        """,
+        ranks=size,
+    )
+
+
+def test_one_process_without_us(tmp_path):
+    """As a program in C is; nobody waits for it when warpmpi is imported."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from mpi4py import MPI\n"
+        "comm = MPI.COMM_WORLD\n"
+        "if comm.rank == 0:\n"
+        "    import warpmpi\n"
+        "    warpmpi.install()\n"
+        "    comm = MPI.COMM_WORLD\n"
+        "got = np.zeros(3)\n"
+        "comm.Sendrecv(np.ones(3), 1 - comm.rank, 5, got, 1 - comm.rank)\n"
+        "comm.Allreduce(np.ones(3), got)\n"
+        "assert (got == 2).all()\n"
+        "assert comm.bcast({1: 2}) == {1: 2}\n"
+        "assert comm.Dup().allreduce(1) == 2\n"
+    )
+    if os.path.exists("/sys/module/nvidia"):
+        pytest.skip("with a driver on the host the ranks ask each other")
+    ranks.run(script, **NO_GPU)
+
+
+def test_c_meets_python():
+    """A library on the same communicator, as one by f2py is."""
+    run("""
+        import ctypes
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        c = ctypes.CDLL(MPI.__file__)
+        comm = MPI.COMM_WORLD
+        place = ctypes.c_void_p.from_address(MPI._addressof(comm))
+        one = ctypes.c_void_p.from_address(MPI._addressof(MPI.DOUBLE))
+        handle = ctypes.c_void_p(place.value)
+        double = ctypes.c_void_p(one.value)
+        if MPI._sizeof(MPI.Comm) == 4:
+            handle = ctypes.c_int(ctypes.c_int.from_buffer(place).value)
+            double = ctypes.c_int(ctypes.c_int.from_buffer(one).value)
+        data = np.full(4, comm.rank + 1.0)
+        where = ctypes.c_void_p(data.ctypes.data)
+        status = ctypes.create_string_buffer(256)
+        if comm.rank == 0:
+            comm.Send(data, 1, 3)
+            assert c.MPI_Recv(where, 4, double, 1, 4, handle, status) == 0
+            assert (data == 2).all()
+        else:
+            got = np.zeros(4)
+            at = ctypes.c_void_p(got.ctypes.data)
+            assert c.MPI_Recv(at, 4, double, 0, 3, handle, status) == 0
+            assert (got == 1).all()
+            comm.Send(data, 0, 4)
+        if comm.rank == 0:
+            comm.Bcast(data, 0)
+        else:
+            assert c.MPI_Bcast(where, 4, double, 0, handle) == 0
+        assert (data == 2).all() if comm.rank == 0 else True
+    """)
+
+
+def test_as_many_communicators_as_mpi_has():
+    """Each is one of MPI's."""
+    text = """
+        from mpi4py import MPI
+        comm, kept = MPI.COMM_WORLD, []
+        assert type(comm).__module__ == {module!r}
+        try:
+            while len(kept) < 3000:
+                kept.append(comm.Dup())
+        except MPI.Exception:
+            pass
+        print(len(kept))
+    """
+    plain = run(text.format(module="mpi4py.MPI"), ranks=1)
+    ours = run(text.format(module="warpmpi"), "-m", "warpmpi", ranks=1)
+    assert ours == plain
+
+
+def test_a_process_that_asks_for_checks_has_them():
+    with pytest.raises(AssertionError, match="WARPMPI_CHECK"):
+        run(
+            """
+            import numpy as np
+            from mpi4py import MPI
+            import warpmpi as wm
+            wm.install()
+            MPI.COMM_WORLD.Allreduce(np.ones(1 + MPI.COMM_WORLD.rank),
+                                     np.ones(1 + MPI.COMM_WORLD.rank))
+            """,
+            WARPMPI_CHECK="1",
+        )
+
+
+def test_errors_are_mpi4pys():
+    """Also after MPI was finalized, where MPI itself would end the job."""
+    run("""
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        wm.install()
+        comm = MPI.COMM_WORLD
+        for call, kind in (
+            (lambda: comm.Send(np.ones(1), 99), MPI.ERR_RANK),
+            (lambda: comm.Send(np.ones(1), 0, -7), MPI.ERR_TAG),
+            (lambda: comm.Bcast(np.ones(1), 99), MPI.ERR_ROOT),
+        ):
+            try:
+                call()
+            except MPI.Exception as error:
+                assert error.Get_error_class() == kind, error
+            else:
+                raise AssertionError("it did not raise")
+        freed = comm.Dup()
+        freed.Free()
+        try:
+            freed.Send(np.ones(1), 0)
+        except MPI.Exception as error:
+            assert error.Get_error_class() == MPI.ERR_COMM
+        MPI.Finalize()
+        for call in (
+            lambda: comm.Send(np.ones(1), 0),
+            lambda: comm.send(1, 0),
+            lambda: comm.Allreduce(np.ones(1), np.ones(1)),
+            lambda: comm.Dup(),
+        ):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "finalized" in str(error)
+            else:
+                raise AssertionError("it did not raise")
+    """)
+
+
+CALLS = """
+import ctypes, gc, sys
+import numpy as np
+from mpi4py import MPI
+
+library = ctypes.CDLL(sys.argv[1])
+comm = MPI.COMM_WORLD
+me, size = comm.rank, comm.size
+other, before = (me + 1) % size, (me - 1) % size
+one, into = np.ones(4), np.zeros(4)
+many, others = np.ones((size, 4)), np.zeros((size, 4))
+cart = comm.Create_cart([size], [False])
+request = comm.Recv_init(into, before, 9)
+counts = [4] * size
+
+def waited(request):
+    MPI.Request.Waitall([comm.Isend(one, other), request()])
+
+calls = dict(
+    Sendrecv=lambda: comm.Sendrecv(one, other, 0, into, before),
+    keywords=lambda: comm.Sendrecv(one, dest=other, recvbuf=into,
+                                   source=before),
+    typed=lambda: comm.Sendrecv([one, MPI.DOUBLE], other, 0, [into, 4],
+                                before),
+    Send=lambda: (comm.Send(one, other), comm.Recv(into, before)),
+    Bytes=lambda: (comm.Send(bytearray(4), other),
+                   comm.Recv(bytearray(4), before)),
+    Isend=lambda: waited(lambda: comm.Irecv(into, before)),
+    Wait=lambda: (comm.Isend(one, other).Wait(),
+                  comm.Irecv(into, before).Wait()),
+    persistent=lambda: (request.Start(), comm.Send(one, other, 9),
+                        request.Wait()),
+    send=lambda: (comm.send("object", other), comm.recv(source=before)),
+    isend=lambda: (comm.isend("object", other).wait(),
+                   comm.irecv(source=before).wait()),
+    sendrecv=lambda: comm.sendrecv("object", other, source=before),
+    Probe=lambda: (comm.Send(one, other), comm.Probe(before),
+                   comm.Mprobe(before).Recv(into)),
+    Barrier=comm.Barrier,
+    Ibarrier=lambda: comm.Ibarrier().Wait(),
+    bcast=lambda: comm.bcast("object"),
+    gather=lambda: comm.gather("object"),
+    scatter=lambda: comm.scatter(["object"] * size),
+    allgather=lambda: comm.allgather("object"),
+    alltoall=lambda: comm.alltoall(["object"] * size),
+    reduce=lambda: comm.reduce(1),
+    allreduce=lambda: comm.allreduce(1),
+    scan=lambda: comm.scan(1),
+    Bcast=lambda: comm.Bcast(one),
+    Gather=lambda: comm.Gather(one, others if me == 0 else None),
+    Gatherv=lambda: comm.Gatherv(one, [others, counts] if me == 0 else None),
+    Scatter=lambda: comm.Scatter(many, into),
+    Scatterv=lambda: comm.Scatterv([many, counts], into),
+    Allgather=lambda: comm.Allgather(one, others),
+    Allgatherv=lambda: comm.Allgatherv(one, [others, counts]),
+    Alltoall=lambda: comm.Alltoall(many, others),
+    Alltoallv=lambda: comm.Alltoallv([many, counts], [others, counts]),
+    Reduce=lambda: comm.Reduce(one, into),
+    Allreduce=lambda: comm.Allreduce(one, into),
+    in_place=lambda: comm.Allreduce(MPI.IN_PLACE, into),
+    Reduce_scatter=lambda: comm.Reduce_scatter(many, into, counts),
+    Reduce_scatter_block=lambda: comm.Reduce_scatter_block(many, into),
+    Scan=lambda: comm.Scan(one, into),
+    Exscan=lambda: comm.Exscan(one, into),
+    Iallreduce=lambda: comm.Iallreduce(one, into).Wait(),
+    Igather=lambda: comm.Igather(one, others).Wait(),
+    neighbours=lambda: cart.Neighbor_alltoall(np.ones(2), np.zeros(2)),
+    Dup=lambda: comm.Dup().Free(),
+    Split=lambda: comm.Split(0).Free(),
+    Create_cart=lambda: comm.Create_cart([size]).Free(),
+    Idup=lambda: [each() for each in
+                  (lambda c, r: (r.Wait, c.Free))(*comm.Idup())],
+)
+gc.disable()
+for name, call in calls.items():
+    for count in range(3):  # what is looked up once is not counted
+        comm.Barrier()
+        library.forget()
+        call()
+        told = ctypes.create_string_buffer(1 << 16)
+        library.tell(told, len(told))
+    if me == 0:
+        print(name, " ".join(sorted(told.value.decode().split())))
+"""
+COUNTER = """
+#include <stdio.h>
+#include <string.h>
+static const char names[][64] = { %(names)s };
+enum { COUNT = sizeof names / sizeof *names };
+long wm_counts[COUNT];
+%(calls)s
+void forget(void) { memset(wm_counts, 0, sizeof wm_counts); }
+void tell(char *text, int room) {
+    for (int i = 0; i < COUNT; ++i)
+        if (wm_counts[i] > 0) {
+            int n = snprintf(text, room, "%%s:%%ld ", names[i], wm_counts[i]);
+            text += n, room -= n;
+        }
+}
+"""
+# Any signature: it counts, and goes on to MPI with registers and stack as
+# they are.
+STEP = """
+__asm__(".text\\n.globl MPI_%(name)s\\n.type MPI_%(name)s, @function\\n"
+        "MPI_%(name)s:\\n"
+        "movq wm_counts@GOTPCREL(%%rip), %%r11\\n"
+        "lock incq %(at)d(%%r11)\\n"
+        "jmp PMPI_%(name)s@PLT\\n");
+"""
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory):
+    """A library that counts the calls of MPI before MPI gets them."""
+    mpicc = os.environ.get("MPICC") or shutil.which(
+        "mpicc",
+        path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+    )
+    if platform.machine() != "x86_64" or not mpicc:
+        pytest.skip("needs x86-64 and MPI's compiler")
+    symbols = subprocess.run(
+        ["nm", "-D", "--undefined-only", MPI.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    names = sorted(set(re.findall(r" U MPI_(\w+)", symbols)))
+    names = [
+        n for n in names if n not in ("Wtime", "Wtick", "Abort", "Pcontrol")
+    ]
+    assert len(names) > 100
+    folder = tmp_path_factory.mktemp("counter")
+    source = folder / "counter.c"
+    source.write_text(
+        COUNTER
+        % {
+            "names": ", ".join(f'"{name}"' for name in names),
+            "calls": "".join(
+                STEP % {"name": name, "at": 8 * at}
+                for at, name in enumerate(names)
+            ),
+        }
+    )
+    path = folder / "libcounter.so"
+    subprocess.run([mpicc, "-shared", "-fPIC", source, "-o", path], check=True)
+    return path
+
+
+def counts(printed):
+    lines = map(str.split, printed.splitlines())
+    return {name: calls for name, *calls in lines}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_call_is_as_many_of_mpi(tmp_path, counter, count):
+    script = tmp_path / "calls.py"
+    script.write_text(CALLS)
+    told = {**NO_GPU, "LD_PRELOAD": str(counter)}
+    plain = counts(ranks.run(script, counter, ranks=count, **told))
+    ours = counts(
+        ranks.run("-m", "warpmpi", script, counter, ranks=count, **told)
+    )
+    assert len(plain) > 30 and plain["Bcast"]
+    looks = {"Comm_test_inter", "Topo_test", "Comm_get_attr", "Initialized"}
+    looks |= {"Finalized", "Comm_rank", "Cartdim_get", "Cart_get"}
+    looks |= {"Cart_shift"}  # which ask no other rank
+    for name, calls in plain.items():
+        more = [c for c in ours[name] if c.split(":")[0] not in looks]
+        less = [c for c in calls if c.split(":")[0] not in looks]
+        assert more == less, name

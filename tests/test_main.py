@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`python -m warpmpi` runs a program as `python` itself does."""
+
+import py_compile
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import ranks
+
+FACTS = """
+import os, pickle, sys
+
+class Class:
+    pass
+
+for name, value in sorted(globals().items()):
+    if name.startswith("__") and name not in ("__annotations__",):
+        told = type(value).__name__
+        if isinstance(value, (str, type(None))):
+            told = value
+        print(name, told)
+print(sys.argv, sys.path[0])
+print(__spec__ and (__spec__.name, __spec__.origin, __spec__.parent))
+print(vars(sys.modules["__main__"]) is globals())
+assert type(pickle.loads(pickle.dumps(Class()))) is Class
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Programs of all kinds."""
+    (tmp_path / "program.py").write_text(FACTS)
+    py_compile.compile(str(tmp_path / "program.py"), tmp_path / "code.pyc")
+    for name in "package", "package/inner", "directory":
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "program.py", tmp_path / name / "__main__.py")
+        shutil.copy(tmp_path / "program.py", tmp_path / name / "module.py")
+        if name != "directory":
+            (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "directory/link.py").symlink_to("../program.py")
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(tmp_path / "program.py", "__main__.py")
+    return tmp_path
+
+
+def ask(folder, *words):
+    """What a Python started with these words prints, and its exit status."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=ranks.clean_environment(PYTHONPATH=str(ranks.ROOT)),
+        input=FACTS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout, done.stderr.splitlines()[-1:], done.returncode
+
+
+@pytest.mark.parametrize("flags", [[], ["-P"]], ids=["", "safe path"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "program.py",
+        "./program.py",
+        "{folder}/program.py",
+        "directory/link.py",
+        "code.pyc",
+        "directory",
+        "archive.zip",
+        "-m package",
+        "-m package.inner.module",
+        "-",
+        "-c import_sys;print(__name__,sys.argv,sys.path[0],__package__)",
+    ],
+)
+def test_a_program_sees_what_it_would_see(folder, program, flags):
+    if flags and (program.startswith("-m") or sys.version_info < (3, 11)):
+        pytest.skip("its folder is not searched, or there is no such flag")
+    words = [
+        word.replace("import_", "import ").format(folder=folder)
+        for word in program.split()
+    ]
+    plain = ask(folder, *flags, *words, "one", "two")
+    assert plain[2] == 0 and plain[0]
+    assert ask(folder, *flags, "-m", "warpmpi", *words, "one", "two") == plain
+
+
+@pytest.mark.parametrize(
+    "program", ["nothing.py", "-m nothing", "-m package.nothing", "package/in"]
+)
+def test_what_is_not_there(folder, program):
+    words = program.split()
+    assert ask(folder, "-m", "warpmpi", *words) == ask(folder, *words)
+
+
+def test_a_process_that_it_starts_again(folder):
+    """By __file__, from another folder, as programs that spawn do."""
+    (folder / "starter.py").write_text(
+        "import os, subprocess, sys\n"
+        "if len(sys.argv) > 1:\n"
+        "    print('child')\n"
+        "else:\n"
+        "    os.chdir('/')\n"
+        "    subprocess.run([sys.executable, __file__, 'child'], check=True)\n"
+    )
+    assert ask(folder, "-m", "warpmpi", "starter.py")[0] == "child\n"
+
+
+def test_a_class_of_the_program_in_a_pool(folder):
+    (folder / "pool.py").write_text(
+        "import multiprocessing\n"
+        "class Class:\n"
+        "    value = 7\n"
+        "def ask(one):\n"
+        "    return one.value\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    with context.Pool(1) as pool:\n"
+        "        print(pool.map(ask, [Class()]))\n"
+    )
+    assert ask(folder, "-m", "warpmpi", "pool.py")[0] == "[7]\n"
