@@ -366,7 +366,8 @@ def _serve_host_only(cls: type, base: type) -> None:
     left = {*_ON_ITSELF, *MAKERS, *collectives}
     for name, stock in inspect.getmembers(base, callable):
         method = _method_of(cls, name, stock)
-        if not (name.startswith("_") or name in left or method is None):
+        of_type = isinstance(method, (classmethod, staticmethod))
+        if not (name[0] == "_" or name in left or method is None or of_type):
             row = (base, cls, method)
             call = _core._Dispatch(staged.get(name, stock), (row,))
             setattr(cls, name, functools.update_wrapper(call, method))

@@ -14,6 +14,7 @@
 
 enum { UNKNOWN, HOST_ONLY, HAS_GPUS };
 static _Atomic int world; // what is known of MPI_COMM_WORLD
+static _Atomic bool asked;
 
 static bool
 needs_us(void)
@@ -135,6 +136,7 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
         return 0;
     int host_only = parent != MPI_COMM_NULL ? wm_comm_is_mpis(parent)
                                             : decide(user, err);
+    atomic_store(&asked, host_only >= 0);
     int needed = host_only == 1 ? wm_near_is_paired(user, err) : !host_only;
     if (host_only < 0 || needed <= 0)
         return host_only < 0 ? host_only : needed;
@@ -142,4 +144,10 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
     if (code == 0)
         comm->host_only = host_only == 1;
     return code;
+}
+
+bool
+wm_host_only_was_asked(void)
+{
+    return atomic_load(&asked);
 }

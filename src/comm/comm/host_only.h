@@ -24,4 +24,9 @@
 WM_MUST_CHECK int
 wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err);
 
+// Returns true once that has been called: until then communicators that are
+// not attached may wait for MPI to be initialized.
+bool
+wm_host_only_was_asked(void);
+
 #endif

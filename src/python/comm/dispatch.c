@@ -6,6 +6,7 @@
 #include <structmember.h>
 
 #include "comm/comm/comm.h"
+#include "comm/comm/host_only.h"
 #include "comm/way/transport.h"
 #include "cuda/device.h"
 #include "python/core/mpi4py.h"
@@ -101,6 +102,18 @@ dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
     return 0;
 }
 
+// Returns true if ours tells what is wrong with a communicator of ours to
+// which nothing is attached.
+static bool
+dispatch_is_refused(const dispatch_t *self, PyObject *object, MPI_Comm handle)
+{
+    PyObject *row = dispatch_row(self, Py_TYPE(object));
+    return row != NULL
+           && PyObject_TypeCheck(object,
+                                 (PyTypeObject *)PyTuple_GET_ITEM(row, 1))
+           && (handle == MPI_COMM_NULL || !wm_host_only_was_asked());
+}
+
 static PyObject *
 dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
               PyObject *names)
@@ -114,14 +127,14 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
     const wm_comm_t *comm = wm_comm_find(handle);
     if (comm == NULL && wm_py_check_running() < 0)
         return NULL; // MPI would end the job
-    if (comm == NULL
-        || comm->host_only) // of a null one MPI says what is wrong
-        return handle != MPI_COMM_NULL && wm_device_count() > 0
+    if (comm == NULL ? !dispatch_is_refused(self, args[0], handle)
+                     : comm->host_only)
+        return wm_device_count() > 0
                        && dispatch_refuse_device(self, args, count) < 0
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
-    if (row == NULL) // of MPI.Comm alone
+    if (row == NULL && comm != NULL) // of MPI.Comm alone
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
     PyObject *method = row != NULL ? PyTuple_GET_ITEM(row, 2) : Py_None;
     if (method == Py_None)
