@@ -369,7 +369,8 @@ def _serve_host_only(cls: type, base: type) -> None:
         of_type = isinstance(method, (classmethod, staticmethod))
         if not (name[0] == "_" or name in left or method is None or of_type):
             row = (base, cls, method)
-            call = _core._Dispatch(staged.get(name, stock), (row,))
+            messages = name[0].isupper() and name != "Revoke"
+            call = _core._Dispatch(staged.get(name, stock), (row,), messages)
             setattr(cls, name, functools.update_wrapper(call, method))
 
 
@@ -482,7 +483,7 @@ def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
                 if issubclass(kind, owner)
             )
             if any(method is not None for _, _, method in rows):
-                call = _core._Dispatch(stock, rows)
+                call = _core._Dispatch(stock, rows, False)
                 yield owner, name, functools.update_wrapper(call, stock)
 
 

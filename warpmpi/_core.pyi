@@ -837,6 +837,7 @@ class _Dispatch:
         cls,
         method: Any,
         rows: tuple[tuple[type, type, Any], ...],
+        messages: bool,
         /,
     ) -> _Dispatch: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -6,6 +6,7 @@
 #include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
 #include "comm/coll/slab.h"
+#include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"
 #include "comm/message/partitioned.h"
@@ -64,6 +65,8 @@ configure(wm_error_t *err)
         code = wm_eager_configure(err);
     if (code == 0)
         code = wm_hang_configure(err);
+    if (code == 0)
+        code = wm_host_only_configure(err);
     return code;
 }
 

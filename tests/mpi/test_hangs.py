@@ -127,7 +127,8 @@ HANGS = {
         (
             "Recv has waited ",
             "a message from rank 0 with tag 5 has come that was not sent by "
-            "a wm.Comm: is the communicator wrapped on all ranks?",
+            "a wm.Comm: is the communicator wrapped on all ranks? (if C "
+            "sent it: WARPMPI_HOST_MESSAGES=mpi)",
         ),
     ),
     "wrap": (

@@ -13,6 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import ranks
+import warpmpi as wm
 
 # No driver, whichever there is.
 NO_GPU = {
@@ -202,42 +203,83 @@ def test_one_process_without_us(tmp_path):
     ranks.run(script, **NO_GPU)
 
 
+C_AND_PYTHON = """
+    import ctypes
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    wm.install()
+    c = ctypes.CDLL(MPI.__file__)
+    comm = MPI.COMM_WORLD
+    kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == 4 else ctypes.c_void_p
+    handle = kind.from_address(MPI._addressof(comm))
+    double = kind.from_address(MPI._addressof(MPI.DOUBLE))
+    data = np.full(4, comm.rank + 1.0)
+    got = np.zeros(4)
+    at = ctypes.c_void_p(got.ctypes.data)
+    where = ctypes.c_void_p(data.ctypes.data)
+    status = ctypes.create_string_buffer(256)
+    if comm.rank == 0:
+        comm.Send(data, 1, 3)
+        assert c.MPI_Recv(at, 4, double, 1, 4, handle, status) == 0
+        assert (got == 2).all()
+        assert c.MPI_Send(where, 4, double, 1, 5, handle) == 0
+        comm.Bcast(data, 0)
+        comm.Isend(data[::2], 1, 6).Wait()
+    else:
+        assert c.MPI_Recv(at, 4, double, 0, 3, handle, status) == 0
+        assert (got == 1).all()
+        comm.Isend(data, 0, 4).Wait()
+        found = MPI.Status()
+        comm.Probe(0, 5, found)
+        assert found.Get_count(MPI.DOUBLE) == 4
+        comm.Recv(got, 0, 5)
+        assert c.MPI_Bcast(where, 4, double, 0, handle) == 0
+        assert (data == 1).all()
+        assert c.MPI_Recv(at, 2, double, 0, 6, handle, status) == 0
+    assert comm.bcast({1: 2}) == {1: 2}
+"""
+
+
 def test_c_meets_python():
     """A library on the same communicator, as one by f2py is."""
-    run("""
-        import ctypes
-        import numpy as np
-        from mpi4py import MPI
-        import warpmpi as wm
-        wm.install()
-        c = ctypes.CDLL(MPI.__file__)
-        comm = MPI.COMM_WORLD
-        place = ctypes.c_void_p.from_address(MPI._addressof(comm))
-        one = ctypes.c_void_p.from_address(MPI._addressof(MPI.DOUBLE))
-        handle = ctypes.c_void_p(place.value)
-        double = ctypes.c_void_p(one.value)
-        if MPI._sizeof(MPI.Comm) == 4:
-            handle = ctypes.c_int(ctypes.c_int.from_buffer(place).value)
-            double = ctypes.c_int(ctypes.c_int.from_buffer(one).value)
-        data = np.full(4, comm.rank + 1.0)
-        where = ctypes.c_void_p(data.ctypes.data)
-        status = ctypes.create_string_buffer(256)
-        if comm.rank == 0:
-            comm.Send(data, 1, 3)
-            assert c.MPI_Recv(where, 4, double, 1, 4, handle, status) == 0
-            assert (data == 2).all()
-        else:
-            got = np.zeros(4)
-            at = ctypes.c_void_p(got.ctypes.data)
-            assert c.MPI_Recv(at, 4, double, 0, 3, handle, status) == 0
-            assert (got == 1).all()
-            comm.Send(data, 0, 4)
-        if comm.rank == 0:
-            comm.Bcast(data, 0)
-        else:
-            assert c.MPI_Bcast(where, 4, double, 0, handle) == 0
-        assert (data == 2).all() if comm.rank == 0 else True
-    """)
+    run(C_AND_PYTHON)
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_c_meets_python_beside_gpus():
+    """Where the program asks for that; GPU memory goes as ever."""
+    beside = """
+    mine, theirs = wm.full(5, comm.rank), wm.zeros(5)
+    other = 1 - comm.rank
+    comm.Sendrecv(mine, other, 0, theirs, other, 0)
+    assert (theirs.numpy() == other).all()
+    comm.Allreduce(wm.ones(5), theirs)
+    assert (theirs.numpy() == 2).all()
+    """
+    ranks.run(
+        "-c",
+        textwrap.dedent(C_AND_PYTHON + beside),
+        WARPMPI_HOST_MESSAGES="mpi",
+    )
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_host_messages_are_set_alike():
+    text = """
+    import os
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+    os.environ["WARPMPI_HOST_MESSAGES"] = {how}
+    from mpi4py import MPI
+    import warpmpi as wm
+    wm.Comm(MPI.COMM_WORLD)
+    """
+    for how, told in (
+        ("'mpi' * int(rank)", "WARPMPI_HOST_MESSAGES is set on rank 1"),
+        ("'pigeon'", "is not a carrier of host memory"),
+    ):
+        with pytest.raises(AssertionError, match=told):
+            ranks.run("-c", textwrap.dedent(text.format(how=how)))
 
 
 def test_as_many_communicators_as_mpi_has():

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/comm/comm.h"
+#include "comm/comm/host_only.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,6 +295,17 @@ find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
     return code;
 }
 
+static int
+refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
+               wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "WARPMPI_%s is set on rank %d and not on rank %d: set "
+                        "it on all ranks, or on none",
+                        name, mine ? comm->rank : rank,
+                        mine ? rank : comm->rank);
+}
+
 // Tells every rank of every rank. What is wrong with one is told to all.
 static int
 exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
@@ -311,6 +323,7 @@ exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
         mine.failed = 1;
         wm_error_cut(setting.text, sizeof mine.text, mine.text);
     }
+    mine.by_mpi = wm_host_only_by_mpi();
     wm_engine_unlock();
     comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
     comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
@@ -339,11 +352,10 @@ exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
                                 "rank %d cannot take part: %.175s", rank,
                                 endpoint->text);
         else if (endpoint->checks != mine.checks)
-            code = wm_error_set(err, WM_ERR_STATE, 0,
-                                "WARPMPI_CHECK is set on rank %d and not on "
-                                "rank %d: set it on all ranks, or on none",
-                                mine.checks ? comm->rank : rank,
-                                mine.checks ? rank : comm->rank);
+            code = refuse_setting(comm, rank, "CHECK", mine.checks, err);
+        else if (endpoint->by_mpi != mine.by_mpi)
+            code = refuse_setting(comm, rank, "HOST_MESSAGES", mine.by_mpi,
+                                  err);
         else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
             code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }

@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/comm/comm.h"
@@ -11,6 +12,8 @@
 #include "comm/engine/hooks.h"
 #include "comm/engine/posted.h"
 #include "cuda/device.h"
+
+static bool by_mpi; // by the setting
 
 enum { UNKNOWN, HOST_ONLY, HAS_GPUS };
 static _Atomic int world; // what is known of MPI_COMM_WORLD
@@ -150,4 +153,24 @@ bool
 wm_host_only_was_asked(void)
 {
     return atomic_load(&asked);
+}
+
+int
+wm_host_only_configure(wm_error_t *err)
+{
+    const char *text = getenv("WARPMPI_HOST_MESSAGES");
+    bool set = text != NULL && *text != '\0';
+    if (set && strcmp(text, "mpi") != 0)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "WARPMPI_HOST_MESSAGES=%s is not a carrier of "
+                            "host memory: unset it, or set it to mpi",
+                            text);
+    by_mpi = set;
+    return 0;
+}
+
+bool
+wm_host_only_by_mpi(void)
+{
+    return by_mpi;
 }

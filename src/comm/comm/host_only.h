@@ -24,6 +24,15 @@
 WM_MUST_CHECK int
 wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err);
 
+// Reads WARPMPI_HOST_MESSAGES; WM_ERR_VALUE for what it cannot be.
+WM_MUST_CHECK int
+wm_host_only_configure(wm_error_t *err);
+
+// Returns true if calls of host memory alone are MPI's own on every
+// communicator.
+bool
+wm_host_only_by_mpi(void);
+
 // Returns true once that has been called: until then communicators that are
 // not attached may wait for MPI to be initialized.
 bool

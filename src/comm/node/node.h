@@ -16,7 +16,7 @@
 
 // Counted with each change of what processes tell each other: headers, what
 // they say of their memory, the switch points.
-#define WM_PROTOCOL 20u
+#define WM_PROTOCOL 21u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -56,7 +56,8 @@ typedef struct {
     uint32_t protocol;
     uint8_t failed; // 1: `text` tells why this rank cannot take part
     uint8_t checks; // 1: WARPMPI_CHECK is set
-    uint8_t unused[2];
+    uint8_t by_mpi; // 1: WARPMPI_HOST_MESSAGES is
+    uint8_t unused;
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;

@@ -258,7 +258,7 @@ add_plain(wm_words_t *words, const wm_op_t *message, int rank)
     wm_words_add(words,
                  "; a message from rank %d with tag %d has come that was not "
                  "sent by a wm.Comm: is the communicator wrapped on all "
-                 "ranks?",
+                 "ranks? (if C sent it: WARPMPI_HOST_MESSAGES=mpi)",
                  status.MPI_SOURCE, status.MPI_TAG);
     return true;
 }

@@ -21,6 +21,7 @@ typedef struct {
     PyObject *stock; // mpi4py's own method
     PyObject *rows;  // a tuple of (type of mpi4py's, ours, method or None)
     PyObject *dict;  // name, documentation and signature
+    int messages;    // of memory, not of objects
 } dispatch_t;
 
 // The row of a type, borrowed; NULL: none.
@@ -78,6 +79,15 @@ dispatch_is_host(PyObject *value)
            || (PyObject *)Py_TYPE(value) == wm_py_state->numpy_array_type;
 }
 
+static bool
+dispatch_are_host(PyObject *const *args, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 1; i < count; ++i)
+        if (!dispatch_is_host(args[i]) && wm_py_message_on_device(args[i]))
+            return false;
+    return true;
+}
+
 // MPI would read GPU memory as if the host had it, but where it can read both.
 static int
 dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
@@ -133,6 +143,9 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
                        && dispatch_refuse_device(self, args, count) < 0
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
+    if (comm != NULL && self->messages && wm_host_only_by_mpi()
+        && dispatch_are_host(args, count))
+        return PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
     if (row == NULL && comm != NULL) // of MPI.Comm alone
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
@@ -154,11 +167,13 @@ static PyObject *
 dispatch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *stock, *rows, *base, *ours, *method;
+    int messages;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Dispatch() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OO!:_Dispatch", &stock, &PyTuple_Type, &rows))
+    if (!PyArg_ParseTuple(args, "OO!p:_Dispatch", &stock, &PyTuple_Type, &rows,
+                          &messages))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!O", &PyType_Type,
@@ -170,6 +185,7 @@ dispatch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = dispatch_call;
     self->stock = Py_NewRef(stock);
     self->rows = Py_NewRef(rows);
+    self->messages = messages;
     return (PyObject *)self;
 }
 
@@ -226,11 +242,12 @@ static PyGetSetDef attributes[] = {
 
 PyDoc_STRVAR(
     dispatch_doc,
-    "_Dispatch(method, rows, /)\n--\n\n"
+    "_Dispatch(method, rows, messages, /)\n--\n\n"
     "A method of mpi4py's communicators, and those of ours in its place.\n\n"
     "rows: a tuple of (type of mpi4py's, type of ours, our method, or None\n"
     "where mpi4py's own serves). Of a communicator whose handle is attached\n"
-    "the first row whose type it is an instance of tells which is called.");
+    "the first row whose type it is an instance of tells which is called.\n"
+    "messages: host memory may be mpi4py's (WARPMPI_HOST_MESSAGES).");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)dispatch_doc}, {Py_tp_new, dispatch_new},

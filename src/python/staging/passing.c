@@ -8,12 +8,14 @@
 #include <structmember.h>
 
 #include "comm/comm/comm.h"
+#include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
 #include "python/comm/native_call.h"
 #include "python/comm/py_repeated.h"
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
+#include "python/message/specification.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
@@ -303,15 +305,33 @@ is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
            && wm_py_native_is_paired(comm, !self->begins);
 }
 
-// Returns true if the communicator has nothing of ours for such a call.
 static bool
-is_mpis(const passing_t *self, PyObject *const *args, Py_ssize_t given)
+are_host(const passing_t *self, PyObject *const *args, Py_ssize_t given,
+         PyObject *names)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->where); ++i) {
+        PyObject *value = find_argument(PyTuple_GET_ITEM(self->where, i), args,
+                                        given, names);
+        if (value != NULL && wm_py_message_on_device(value))
+            return false;
+    }
+    return true;
+}
+
+// Returns true if the call is MPI's own on the user's communicator.
+static bool
+is_mpis(const passing_t *self, bool plain, PyObject *const *args,
+        Py_ssize_t given, PyObject *names)
 {
     MPI_Comm handle;
     if (given == 0 || !wm_py_mpi_is_comm(args[0], &handle))
         return false;
     const wm_comm_t *comm = wm_comm_find(handle);
-    return comm == NULL || (comm->host_only && self->paired == Py_None);
+    if (comm == NULL || self->paired != Py_None)
+        return comm == NULL;
+    return comm->host_only
+           || (wm_host_only_by_mpi()
+               && (plain || are_host(self, args, given, names)));
 }
 
 static PyObject *
@@ -321,7 +341,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     bool ours = !are_plain(self, args, given, names)
                 || wm_engine_check(NULL) < 0;
-    if (is_mpis(self, args, given))
+    if (is_mpis(self, !ours, args, given, names))
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
                                    flags, names);
     if (self->native == WM_CALL_UNKNOWN || given == 0
