@@ -250,7 +250,7 @@ def test_c_meets_python():
 def test_c_meets_python_beside_gpus():
     """Where the program asks for that; GPU memory goes as ever."""
     beside = """
-    mine, theirs = wm.full(5, comm.rank), wm.zeros(5)
+    mine, theirs = wm.full(5, float(comm.rank)), wm.zeros(5)
     other = 1 - comm.rank
     comm.Sendrecv(mine, other, 0, theirs, other, 0)
     assert (theirs.numpy() == other).all()

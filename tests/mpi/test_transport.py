@@ -370,9 +370,10 @@ def test_a_limit_on_the_size_of_files(tmp_path):
         import warpmpi as wm
         kind = resource.RLIMIT_FSIZE
         before = resource.getrlimit(kind)
+        assert wm.is_cuda_available()  # the simulated driver makes files
         resource.setrlimit(kind, (10240, before[1]))
         comm = wm.Comm(MPI.COMM_WORLD)
-        resource.setrlimit(kind, before)  # the simulated driver makes files
+        resource.setrlimit(kind, before)
         other = 1 - comm.rank
         told = wm.transport(comm, other)
         assert told.name != "ipc" and "ulimit -f" in told.reason, told

@@ -25,11 +25,11 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel)
     channel->comm = wm_comm_find(handle);
     if (channel->comm == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
-                        "this communicator has nothing for GPU memory: no "
-                        "rank of it has a GPU, and every call is MPI's own; "
-                        "or it was not made by wm.Comm(comm) on all its "
-                        "ranks; or another library initialized MPI after "
-                        "install(), which is to be called again then");
+                        "this communicator is not attached: no rank of it has "
+                        "a GPU, and every call is MPI's own; or make it by "
+                        "wm.Comm(comm), on all its ranks; where another "
+                        "library initialized MPI after install(), call that "
+                        "again");
         return -1;
     }
     return 0;
