@@ -177,8 +177,12 @@ class _Communicator(
         """Attach what ours need, if they do; collective."""
         this: Any = self
         self._attach(parent)
-        if _core._is_attached(this):
-            _guard_stock_calls()
+        kind = type(this)
+        if not _core._is_attached(this):
+            this.__class__ = _OF_HOSTS.get(kind, kind)
+            return
+        this.__class__ = _OF_GPUS.get(kind, kind)
+        _guard_stock_calls()
 
     def __reduce__(self) -> Any:
         """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
@@ -354,24 +358,52 @@ def _complete(cls: type, base: type) -> type:
     return cls
 
 
+# The classes of host-only communicators, by those of which they are; and back.
+_OF_HOSTS: dict[type, type] = {}
+_OF_GPUS: dict[type, type] = {}
+
+# What makes communicators of the object's own class.
+_DUPLICATES = "Clone Dup Dup_with_info Idup Idup_with_info".split()
+
+
+def _by_mpi(stock: Any) -> Any:
+    never = False, "", False, None, None
+    call = _core._Passing(stock, stock, None, (), *never, True)
+    return functools.update_wrapper(call, stock)
+
+
 def _serve_host_only(cls: type, base: type) -> None:
     """Leave the calls on communicators without GPUs to MPI.
 
-    But for arrays that mpi4py does not understand. The collectives of
-    _staging see to that themselves.
+    But for arrays that mpi4py does not understand, and the collectives of
+    neighbours. A class of its own has mpi4py's methods, at no cost; objects
+    of the program's own classes are told apart by each call.
     """
-    collectives = _staging.comm_calls(base)
+    collectives = _staging.comm_calls(base, mpis=True)
     staged = _staging.message_calls(base)
     staged |= {name: collectives.pop(name) for name in _NATIVE}
+    own = {
+        name: call
+        for name, call in collectives.items()
+        if "eighbor" not in name and not name.endswith("_init")
+    }
     left = {*_ON_ITSELF, *MAKERS, *collectives}
     for name, stock in inspect.getmembers(base, callable):
         method = _method_of(cls, name, stock)
         of_type = isinstance(method, (classmethod, staticmethod))
         if not (name[0] == "_" or name in left or method is None or of_type):
-            row = (base, cls, method)
+            own[name] = staged.get(name) or _by_mpi(stock)
             messages = name[0].isupper() and name != "Revoke"
-            call = _core._Dispatch(staged.get(name, stock), (row,), messages)
+            row = (base, cls, method)
+            call = _core._Dispatch(own[name], (row,), messages)
             setattr(cls, name, functools.update_wrapper(call, method))
+    if base in (MPI.Intracomm, MPI.Intercomm):
+        own |= {name: _by_mpi(getattr(base, name)) for name in _DUPLICATES}
+    own |= {name: _by_mpi(getattr(base, name)) for name in _ON_ITSELF[:1]}
+    words = {"__slots__": (), "__doc__": cls.__doc__, **own}
+    words |= {"__module__": "warpmpi", "__qualname__": cls.__qualname__}
+    _OF_HOSTS[cls] = type(cls.__name__, (cls,), words)
+    _OF_GPUS[_OF_HOSTS[cls]] = cls
 
 
 if TYPE_CHECKING:

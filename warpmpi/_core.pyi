@@ -826,6 +826,7 @@ class _Passing:
         computes: bool = False,
         again: Any = None,
         paired: Any = None,
+        mpis: bool = False,
         /,
     ) -> _Passing: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -115,14 +115,14 @@ def test_types_and_what_is_told():
         import warpmpi as wm
         wm.install()
         comm = MPI.COMM_WORLD
-        assert type(comm) is wm.Comm
+        assert isinstance(comm, wm.Comm)
         other, request = comm.Idup()
         request.Wait()
         for made in comm.Dup(), comm.Split(comm.rank), other:
-            assert type(made) is wm.Comm
+            assert isinstance(made, wm.Comm)
             made.Allreduce(np.ones(1), np.zeros(1))
             made.Free()
-        assert type(comm.Create_cart([comm.size])) is wm.Cartcomm
+        assert isinstance(comm.Create_cart([comm.size]), wm.Cartcomm)
         assert wm.Comm(comm) == comm
         told = wm.transport(comm, 0)
         assert told.name == "mpi" and "no rank" in told.reason, told
@@ -138,10 +138,10 @@ def test_types_and_what_is_told():
                 raise AssertionError("it did not raise")
         half = comm.Split(comm.rank % 2)
         inter = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
-        assert type(inter) is wm.Intercomm
+        assert isinstance(inter, wm.Intercomm)
         inter.Sendrecv(np.ones(1), 0, 0, np.zeros(1), 0)
         merged = inter.Merge()
-        assert type(merged) is wm.Comm and merged.size == comm.size
+        assert isinstance(merged, wm.Comm) and merged.size == comm.size
     """)
 
 
@@ -173,8 +173,8 @@ def test_a_periodic_dimension_that_is_narrow(size):
         MPI.COMM_WORLD.Barrier()
         cart.Send(given, other)
         plain.Wait()
-        assert type(cart.Dup()) is wm.Cartcomm
-        assert type(cart.Sub([True])) is wm.Cartcomm
+        assert isinstance(cart.Dup(), wm.Cartcomm)
+        assert isinstance(cart.Sub([True]), wm.Cartcomm)
         """,
         ranks=size,
     )

@@ -215,8 +215,11 @@ def staged_call(
     family: Family,
     end: Callable[[Call], Any],
     nonblocking: Callable[..., Any] | None = None,
+    mpis: bool = False,
 ) -> Any:
     """Make a method of mpi4py's take arrays in GPU memory.
+
+    mpis: on host-only communicators, and arrays that mpi4py refuses.
 
     nonblocking: of a persistent one, by which MPI begins it where GPUs may
     do it at other starts, or MPI has no persistent ones.
@@ -336,6 +339,7 @@ def staged_call(
         computes,
         again if nonblocking is not None else None,
         by_pairs,
+        mpis,
     )
     made = functools.update_wrapper(passing, method)
     return keeping_datatypes(made, row) if nonblocking is not None else made

@@ -97,8 +97,11 @@ def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
         yield row.name, row, _OfComm(), by_request
 
 
-def comm_calls(base: type) -> dict[str, Any]:
-    """Give what takes the place of the calls of a communicator of mpi4py's."""
+def comm_calls(base: type, mpis: bool = False) -> dict[str, Any]:
+    """Give what takes the place of the calls of a communicator of mpi4py's.
+
+    mpis: of a host-only one.
+    """
     return {
         name: staged_call(
             getattr(base, name),
@@ -108,6 +111,7 @@ def comm_calls(base: type) -> dict[str, Any]:
             getattr(base, _nonblocking(row.name))
             if end is StagedPrequest
             else None,
+            mpis,
         )
         for name, row, family, end in _forms()
         if hasattr(base, name)

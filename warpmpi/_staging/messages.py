@@ -27,5 +27,6 @@ def message_calls(base: type) -> dict[str, Any]:
                 row,
                 _OfMessages(),
                 StagedPrequest if persistent else end,
+                mpis=True,
             )
     return calls

@@ -8,6 +8,7 @@
 
 #include "comm/comm/comm.h"
 #include "comm/engine/check.h"
+#include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hooks.h"
 #include "comm/engine/posted.h"
@@ -18,6 +19,7 @@ static bool by_mpi; // by the setting
 enum { UNKNOWN, HOST_ONLY, HAS_GPUS };
 static _Atomic int world; // what is known of MPI_COMM_WORLD
 static _Atomic bool asked;
+static _Atomic bool ended; // MPI was finalized
 
 static bool
 needs_us(void)
@@ -131,6 +133,31 @@ decide(MPI_Comm user, wm_error_t *err)
     return answer;
 }
 
+// MPI calls it first thing in MPI_Finalize.
+static int
+end(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    atomic_store(&ended, true);
+    return MPI_SUCCESS;
+}
+
+static void
+watch_end(void)
+{
+    int key = MPI_KEYVAL_INVALID;
+    if (!atomic_load(&asked)
+        && MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL)
+               == MPI_SUCCESS)
+        MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+}
+
+bool
+wm_host_only_has_ended(void)
+{
+    return atomic_load_explicit(&ended, memory_order_relaxed) || wm_is_child();
+}
+
 int
 wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
 {
@@ -139,7 +166,8 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
         return 0;
     int host_only = parent != MPI_COMM_NULL ? wm_comm_is_mpis(parent)
                                             : decide(user, err);
-    atomic_store(&asked, host_only >= 0);
+    watch_end();
+    atomic_store(&asked, true);
     int needed = host_only == 1 ? wm_near_is_paired(user, err) : !host_only;
     if (host_only < 0 || needed <= 0)
         return host_only < 0 ? host_only : needed;

@@ -24,6 +24,11 @@
 WM_MUST_CHECK int
 wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err);
 
+// Returns true if MPI must not be called on a host-only communicator any more:
+// it is finalized, or this is a forked child.
+bool
+wm_host_only_has_ended(void);
+
 // Reads WARPMPI_HOST_MESSAGES; WM_ERR_VALUE for what it cannot be.
 WM_MUST_CHECK int
 wm_host_only_configure(wm_error_t *err);

@@ -377,6 +377,19 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     return result;
 }
 
+// On a host-only communicator.
+static PyObject *
+call_mpis(PyObject *object, PyObject *const *args, size_t flags,
+          PyObject *names)
+{
+    const passing_t *self = (passing_t *)object;
+    if (wm_host_only_has_ended() && wm_py_check_running() < 0)
+        return NULL;
+    bool plain = are_plain(self, args, PyVectorcall_NARGS(flags), names);
+    return PyObject_Vectorcall(plain ? self->method : self->other, args, flags,
+                               names);
+}
+
 static PyObject *
 passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -384,14 +397,14 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_ssize_t position;
     PyObject *again = Py_None, *paired = Py_None;
     const char *native = "";
-    int begins = 0, computes = 0;
+    int begins = 0, computes = 0, mpis = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|pspOO:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspOOp:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &native,
-                          &computes, &again, &paired))
+                          &computes, &again, &paired, &mpis))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(where, i), "nU", &position,
@@ -400,7 +413,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     passing_t *self = (passing_t *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->vectorcall = call;
+    self->vectorcall = mpis ? call_mpis : call;
     self->method = Py_NewRef(method);
     self->other = Py_NewRef(other);
     self->explain = Py_NewRef(explains);
@@ -474,7 +487,7 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
-    "computes=False, again=None, paired=None, /)\n--\n\n"
+    "computes=False, again=None, paired=None, mpis=False, /)\n--\n\n"
     "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
     "else. positions: of each buffer (position, name). begins: it returns a "
     "request, which keeps what the call was\n"
@@ -484,7 +497,8 @@ PyDoc_STRVAR(
     "None to check alone, a communicator, and what the method was given.\n"
     "paired: of neighbours, where one is another's twice: begins it by MPI\n"
     "on a communicator, for another, with the rest; of a persistent one\n"
-    "makes what takes the place of `again` for a communicator.");
+    "makes what takes the place of `again` for a communicator. mpis: the\n"
+    "communicator is host-only: MPI is asked at once.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
