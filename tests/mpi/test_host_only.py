@@ -15,19 +15,16 @@ from mpi4py import MPI
 import ranks
 import warpmpi as wm
 
+# The package that the tests run with, not the one in the current folder.
+INSTALLED = {"PYTHONSAFEPATH": "1"}
 # No driver, whichever there is.
 NO_GPU = {
     "WARPMPI_CUDA_DRIVER": "",
     "CUDA_VISIBLE_DEVICES": "",
     "WARPMPI_CHECK": "",
+    **INSTALLED,
 }
-pytestmark = pytest.mark.ranks(1)
-
-
-@pytest.fixture(autouse=True)
-def by_one_rank(world):
-    if world.rank > 0:
-        pytest.skip("rank 0 starts the programs")
+pytestmark = pytest.mark.programs
 
 
 def run(text, *words, **environment):
@@ -261,6 +258,7 @@ def test_c_meets_python_beside_gpus():
         "-c",
         textwrap.dedent(C_AND_PYTHON + beside),
         WARPMPI_HOST_MESSAGES="mpi",
+        **INSTALLED,
     )
 
 
@@ -279,7 +277,7 @@ def test_host_messages_are_set_alike():
         ("'pigeon'", "is not a carrier of host memory"),
     ):
         with pytest.raises(AssertionError, match=told):
-            ranks.run("-c", textwrap.dedent(text.format(how=how)))
+            ranks.run("-c", textwrap.dedent(text.format(how=how)), **INSTALLED)
 
 
 def test_as_many_communicators_as_mpi_has():
