@@ -744,6 +744,7 @@ def _staged(
     into: Prequest | None,
     name: str,
     comm: MPI.Comm | None,
+    cancels: bool,
     /,
 ) -> Request: ...
 def _has_gaps(value: Any, /) -> bool: ...

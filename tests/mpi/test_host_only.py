@@ -105,6 +105,40 @@ check(into, source + 1)
     run(EXOTIC.format(dtype=dtype, body=text.lstrip()))
 
 
+@pytest.mark.parametrize(
+    "body", [b for b in BODIES if b not in ("Bcast", "Alltoall")]
+)
+def test_elements_that_mpi4py_refuses(body):
+    pytest.importorskip("ml_dtypes")
+    text = f"""
+into = array(-1, 6)
+give = array(me + 1, 6)
+{textwrap.dedent(BODIES[body]).replace("into[:, 1]", "into")}
+assert (into.astype("f8") == source + 1).all(), into
+"""
+    text = textwrap.indent(text, "    ")
+    run(EXOTIC.format(dtype="bfloat16", body=text.lstrip()))
+
+
+def test_a_receive_into_gaps_is_cancelled():
+    run("""
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        into = np.full(6, 7.0)
+        once = comm.Irecv(into[::2], 0, 6)
+        again = comm.Recv_init(into[::2], 0, 4)
+        again.Start()
+        for request in once, again:
+            status = MPI.Status()
+            request.Cancel()
+            request.Wait(status)
+            assert status.Is_cancelled()
+        assert (into == 7).all()
+    """)
+
+
 def test_types_and_what_is_told():
     run("""
         import numpy as np

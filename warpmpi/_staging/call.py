@@ -47,7 +47,7 @@ class Call:
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
             packs = family.packs
-            if has_twin(value, buffer, packs):
+            if has_twin(value, buffer, packs, family.of_messages):
                 self.twins.append(
                     Twin(value, buffer, role, blocks, datatype, packs)
                 )
@@ -138,7 +138,15 @@ class Call:
                 name, array = twin.buffer.name, twin.array
                 host, runs = twin.host, twin.runs
         request = _core._staged(
-            inner, array, host, runs, (self, inner, kept), into, name, comm
+            inner,
+            array,
+            host,
+            runs,
+            (self, inner, kept),
+            into,
+            name,
+            comm,
+            self.family.of_messages,
         )
         if self.error is not None:
             raise self.error  # the request ends by itself
@@ -194,6 +202,7 @@ class Family:
     """Calls that have the same rules for which buffers matter."""
 
     collective = False
+    of_messages = False  # between two ranks; MPI_Cancel takes their requests
     packs = False  # host arrays with gaps are given to MPI without
     native = False  # GPUs may do them by themselves
     paired = False  # of neighbours, one of which may be there twice

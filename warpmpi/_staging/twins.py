@@ -36,15 +36,16 @@ def on_device(value: Any, buffer: Buffer) -> bool:
     )
 
 
-def has_twin(value: Any, buffer: Buffer, packs: bool) -> bool:
+def has_twin(value: Any, buffer: Buffer, packs: bool, messages: bool) -> bool:
     """Tell whether MPI is given a twin: of GPU memory, or, where it packs,
-    of host memory with gaps as well.
+    of host memory with gaps as well. Messages have no other way to give
+    elements that mpi4py does not know.
     """
     if on_device(value, buffer):
         return True
     if not packs or origin_of(value, buffer.form) is not None:
         return False
-    return _core._has_gaps(value)
+    return _core._has_gaps(value) or (messages and _core._concerns_us(value))
 
 
 def concerns_us(value: Any, buffer: Buffer) -> bool:

@@ -173,6 +173,10 @@ step(wm_op_t *op)
     if (!call->has_ended) {
         if (!test(call))
             return false;
+        int cancelled = 0;
+        MPI_Test_cancelled(&call->staged->status, &cancelled);
+        if (cancelled)
+            call->staged->count = 0; // nothing has come
         call->has_ended = true;
         access->idle = op->error.code != 0 || call->staged->count == 0;
         if (!access->idle && begin_copy(call, &err) < 0) {
@@ -211,6 +215,17 @@ get_status(const wm_op_t *op, MPI_Status *status)
     *status = ((const call_t *)op)->staged->status;
 }
 
+static bool
+cancel(wm_op_t *op)
+{
+    call_t *call = (call_t *)op;
+    bool can = call->staged->cancels && !call->has_ended
+               && call->request != MPI_REQUEST_NULL;
+    if (can)
+        MPI_Cancel(&call->request); // the status tells if it was in time
+    return can;
+}
+
 static void
 free_call(wm_op_t *op)
 {
@@ -221,6 +236,7 @@ static const wm_op_kind_t kind = {
     .step = step,
     .asks = asks,
     .buffer = buffer_of,
+    .cancel = cancel,
     .status = get_status,
     .free = free_call,
 };

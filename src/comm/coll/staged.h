@@ -20,6 +20,7 @@ typedef struct {
 typedef struct wm_staged {
     MPI_Status status; // of MPI's own request
     char *twin;
+    bool cancels; // MPI's request is one of a message, which MPI_Cancel takes
     size_t count;
     wm_run_t runs[];
 } wm_staged_t;

@@ -204,25 +204,28 @@ begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
 
 PyDoc_STRVAR(
     staged_doc,
-    "_staged(request, array, twin, runs, keep, into, name, comm, /)\n--\n\n"
+    "_staged(request, array, twin, runs, keep, into, name, comm, cancels, /)\n"
+    "--\n\n"
     "A wm.Request that ends when `request`, which is taken over, has\n"
     "ended and runs of the twin are in the array, a twin of None: none\n"
     "are.\n\n"
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
     "become the request. A persistent `request` is not taken over. comm:\n"
-    "None, or the communicator of ours that is kept until then.");
+    "None, or the communicator of ours that is kept until then. cancels: it\n"
+    "is a message's.");
 
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *inner, *object, *twin, *runs, *keep, *into, *comm;
     const char *name;
+    int cancels;
     wm_message_t message;
     wm_staged_t *staged = NULL;
     wm_channel_t channel = {.comm = NULL};
-    if (!PyArg_ParseTuple(args, "O!OOOOOsO:_staged", wm_py_mpi_request_type(),
+    if (!PyArg_ParseTuple(args, "O!OOOOOsOp:_staged", wm_py_mpi_request_type(),
                           &inner, &object, &twin, &runs, &keep, &into, &name,
-                          &comm))
+                          &comm, &cancels))
         return NULL;
     if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
@@ -246,6 +249,7 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (twin != Py_None)
         wm_py_message_keep(&message, keep);
+    staged->cancels = cancels;
     PyObject *result = begin(channel.comm, &message, staged,
                              (PyMPIRequestObject *)inner, into);
     if (kind != NULL) {
