@@ -265,7 +265,7 @@ def making(base: type, name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(self, _Communicator):
             return getattr(_kind_of(self), name)(self, *args, **kwargs)
-        if _core._is_attached(self):
+        if isinstance(self, MPI.Comm) and _core._is_attached(self):
             return of_hand_made(self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
