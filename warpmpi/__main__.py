@@ -112,9 +112,10 @@ class Hook:
 
 
 class Program:
-    """What the command line names, as `python` without this package runs it.
+    """The program of the command line runs here as `python` itself runs it.
 
-    Its modules, the paths of its files and what it can pickle are the same.
+    Its modules, the paths of its files and the classes that it pickles are
+    the same.
     """
 
     def __init__(self, arguments: list[str]) -> None:

@@ -256,7 +256,7 @@ def making(base: type, name: str) -> Any:
 
     def of_hand_made(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("Idup"):
-            return _duplicating(name)(self, *args, **kwargs)
+            return _duplicating(method)(self, *args, **kwargs)
         made = method(self, *args, **kwargs)
         ours = _ours(made, _is_known(name, self), _parent(name, self))
         return ours if type(made) in _OWNERS else made
@@ -272,25 +272,16 @@ def making(base: type, name: str) -> Any:
     return call
 
 
-# mpi4py's own, which install() replaces.
-_stock_idup = {
-    name: getattr(MPI.Comm, name) for name in ("Idup", "Idup_with_info")
-}
-
-
-def _duplicating(name: str) -> Any:
-    stock = _stock_idup[name]
-
+def _duplicating(stock: Any) -> Any:
     @functools.wraps(stock)
     def call(self: Any, info: Any = None) -> Any:
         """Duplicate; of a communicator with GPUs complete when it returns."""
-        words = () if info is None else (info,)
         _core._check_running()
         if _core._is_attached(self) or isinstance(self, MPI.Topocomm):
-            made = self.Dup_with_info(info) if words else self.Dup()
+            made = self.Dup() if info is None else self.Dup_with_info(info)
             return made, MPI.Request()
-        made, request = stock(self, *words)
-        return _ours(made, _is_known(name, self), self), request
+        made, request = stock(self) if info is None else stock(self, info)
+        return _ours(made, parent=self), request
 
     return call
 
@@ -308,8 +299,8 @@ MAKERS = (*_ALIKE, "Merge", "Idup", "Idup_with_info")
 # parent shares MPI's memory.
 _WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
 
-# What changes the object that it is called on, and is mpi4py's own of one
-# that is not ours.
+# These calls change the object that they are called on. An object that is not
+# ours keeps mpi4py's own.
 _ON_ITSELF = ("Free", "free")
 
 
@@ -351,7 +342,7 @@ def _complete(cls: type, base: type) -> type:
             setattr(cls, name, _making(base, name))
     if issubclass(cls, _core.CommMethods):
         for name in ("Idup", "Idup_with_info"):
-            setattr(cls, name, _duplicating(name))
+            setattr(cls, name, _duplicating(getattr(base, name)))
         if hasattr(base, "Revoke"):  # since mpi4py 4.1
             setattr(cls, "Revoke", _revoking(base.Revoke))  # noqa: B010
         _serve_host_only(cls, base)
@@ -362,7 +353,7 @@ def _complete(cls: type, base: type) -> type:
 _OF_HOSTS: dict[type, type] = {}
 _OF_GPUS: dict[type, type] = {}
 
-# What makes communicators of the object's own class.
+# These makers give communicators of the object's own class.
 _DUPLICATES = "Clone Dup Dup_with_info Idup Idup_with_info".split()
 
 

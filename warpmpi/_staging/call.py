@@ -46,7 +46,7 @@ class Call:
             value = self.argument(buffer.name)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
-            packs = family.packs
+            packs = family.collective or family.of_messages
             if has_twin(value, buffer, packs, family.of_messages):
                 self.twins.append(
                     Twin(value, buffer, role, blocks, datatype, packs)
@@ -203,7 +203,6 @@ class Family:
 
     collective = False
     of_messages = False  # between two ranks; MPI_Cancel takes their requests
-    packs = False  # host arrays with gaps are given to MPI without
     native = False  # GPUs may do them by themselves
     paired = False  # of neighbours, one of which may be there twice
 

@@ -11,7 +11,7 @@ from .table import rows_of
 
 
 class _OfMessages(Family):
-    packs = of_messages = True
+    of_messages = True
 
 
 def message_calls(base: type) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/comm/comm.h"
-#include "comm/comm/host_only.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"

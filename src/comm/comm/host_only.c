@@ -93,8 +93,8 @@ is_of_world(MPI_Comm user, bool inter)
     return found;
 }
 
-// Of an intercommunicator the first round tells of the other group, the second
-// of this one.
+// Returns 1 if no process needs us, else 0. An intercommunicator takes two
+// rounds: the first tells of the other group, the second of this one.
 static int
 ask_all(MPI_Comm user, bool inter, wm_error_t *err)
 {

@@ -353,20 +353,32 @@ find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
     return code;
 }
 
+// Reads the topology of `user`, and finds the rule for it; kind MPI_UNDEFINED:
+// there is none. Collective over `base`, of the same ranks, where it is
+// distributed. free(topology->numbers) frees the result, also of a failure.
+static int
+look_at_topology(MPI_Comm user, MPI_Comm base, topology_t *topology,
+                 wm_near_rule_t *rule, wm_error_t *err)
+{
+    int rank = 0;
+    *topology = (topology_t){.kind = MPI_UNDEFINED};
+    *rule = (wm_near_rule_t){false, false};
+    int code = wm_mpi_check(MPI_Topo_test(user, &topology->kind),
+                            "MPI_Topo_test", err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Comm_rank(base, &rank), "MPI_Comm_rank", err);
+    if (code < 0 || topology->kind == MPI_UNDEFINED)
+        return code;
+    code = read_topology(user, rank, topology, err);
+    return code < 0 ? code : find_rule(topology, base, rule, err);
+}
+
 int
 wm_near_is_paired(MPI_Comm user, wm_error_t *err)
 {
-    topology_t topology = {.kind = MPI_UNDEFINED};
-    wm_near_rule_t rule = {false, false};
-    int rank = 0;
-    int code = wm_mpi_check(MPI_Topo_test(user, &topology.kind),
-                            "MPI_Topo_test", err);
-    if (code < 0 || topology.kind == MPI_UNDEFINED)
-        return code;
-    MPI_Comm_rank(user, &rank);
-    code = read_topology(user, rank, &topology, err);
-    if (code == 0)
-        code = find_rule(&topology, user, &rule, err);
+    topology_t topology;
+    wm_near_rule_t rule;
+    int code = look_at_topology(user, user, &topology, &rule, err);
     free(topology.numbers);
     return code < 0 ? code : rule.paired;
 }
@@ -412,21 +424,14 @@ int
 wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
               wm_near_rule_t *rule, wm_error_t *err)
 {
-    topology_t topology = {.kind = MPI_UNDEFINED};
-    int rank = 0;
-    *rule = (wm_near_rule_t){false, false};
-    int code = wm_mpi_check(MPI_Topo_test(user, &topology.kind),
-                            "MPI_Topo_test", err);
-    if (code == 0)
-        code = wm_mpi_check(MPI_Comm_rank(base, &rank), "MPI_Comm_rank", err);
-    if (code < 0)
-        return code;
-    if (topology.kind == MPI_UNDEFINED)
+    topology_t topology;
+    int code = look_at_topology(user, base, &topology, rule, err);
+    if (code == 0 && topology.kind == MPI_UNDEFINED) {
+        int rank = 0;
+        MPI_Comm_rank(base, &rank);
         return wm_mpi_check(MPI_Comm_split(base, 0, rank, clone),
                             "MPI_Comm_split", err);
-    code = read_topology(user, rank, &topology, err);
-    if (code == 0)
-        code = find_rule(&topology, base, rule, err);
+    }
     if (code == 0)
         code = wm_mpi_check(rule->paired
                                 ? clone_once(&topology, base, clone)

@@ -79,13 +79,14 @@ dispatch_is_host(PyObject *value)
            || (PyObject *)Py_TYPE(value) == wm_py_state->numpy_array_type;
 }
 
-static bool
-dispatch_are_host(PyObject *const *args, Py_ssize_t count)
+// The first argument in memory of a GPU; NULL: none is.
+static PyObject *
+dispatch_find_device(PyObject *const *args, Py_ssize_t count)
 {
     for (Py_ssize_t i = 1; i < count; ++i)
         if (!dispatch_is_host(args[i]) && wm_py_message_on_device(args[i]))
-            return false;
-    return true;
+            return args[i];
+    return NULL;
 }
 
 // MPI would read GPU memory as if the host had it, but where it can read both.
@@ -93,23 +94,20 @@ static int
 dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
                        Py_ssize_t count)
 {
-    for (Py_ssize_t i = 1; i < count; ++i) {
-        if (dispatch_is_host(args[i]) || !wm_py_message_on_device(args[i])
-            || wm_mpi_is_cuda_aware() == 1)
-            continue;
-        PyObject *name = PyObject_GetAttrString(self->stock, "__name__");
-        if (name != NULL)
-            PyErr_Format(
-                PyExc_TypeError,
-                "%U: GPU memory, in a communicator that warpmpi does not "
-                "know: it was made before wm.install(), or by another "
-                "library, or is being freed; have all its ranks call "
-                "wm.Comm(comm), or give host memory",
-                name);
-        Py_XDECREF(name);
-        return -1;
-    }
-    return 0;
+    if (dispatch_find_device(args, count) == NULL
+        || wm_mpi_is_cuda_aware() == 1)
+        return 0;
+    PyObject *name = PyObject_GetAttrString(self->stock, "__name__");
+    if (name != NULL)
+        PyErr_Format(
+            PyExc_TypeError,
+            "%U: GPU memory, in a communicator that warpmpi does not know: it "
+            "was made before wm.install(), or by another library, or is being "
+            "freed; have all its ranks call wm.Comm(comm), or give host "
+            "memory",
+            name);
+    Py_XDECREF(name);
+    return -1;
 }
 
 // Returns true if ours tells what is wrong with a communicator of ours to
@@ -144,7 +142,7 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
     if (comm != NULL && self->messages && wm_host_only_by_mpi()
-        && dispatch_are_host(args, count))
+        && dispatch_find_device(args, count) == NULL)
         return PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
     if (row == NULL && comm != NULL) // of MPI.Comm alone

@@ -48,17 +48,25 @@ is_bytes(PyObject *value)
                && wm_device_count() == 0);
 }
 
-// Whether MPI may have a buffer as it is.
+// Returns true if MPI may have a buffer as it is.
 static bool
-is_plain(PyObject *value, bool computes)
+is_plain(const passing_t *self, PyObject *value)
 {
+    if (value == NULL)
+        return false;
     bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
     if (listed && PySequence_Fast_GET_SIZE(value) > 0)
         value = PySequence_Fast_ITEMS(value)[0];
     // In a list None is MPI.BOTTOM.
-    return wm_py_view_is_plain(value, computes)
+    return wm_py_view_is_plain(value, self->computes)
            || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)))
            || is_bytes(value);
+}
+
+static bool
+is_host(const passing_t *Py_UNUSED(self), PyObject *value)
+{
+    return value == NULL || !wm_py_message_on_device(value);
 }
 
 // The argument at a position, or of that name; borrowed, NULL: not given.
@@ -78,16 +86,17 @@ find_argument(PyObject *where, PyObject *const *args, Py_ssize_t given,
     return NULL;
 }
 
+// Returns true if all buffers of a call are such; a value of NULL: it was not
+// given.
 static bool
-are_plain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
-          PyObject *names)
+are_all(bool (*is_such)(const passing_t *self, PyObject *value),
+        const passing_t *self, PyObject *const *args, Py_ssize_t given,
+        PyObject *names)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->where); ++i) {
-        PyObject *value = find_argument(PyTuple_GET_ITEM(self->where, i), args,
-                                        given, names);
-        if (value == NULL || !is_plain(value, self->computes))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->where); ++i)
+        if (!is_such(self, find_argument(PyTuple_GET_ITEM(self->where, i),
+                                         args, given, names)))
             return false;
-    }
     return true;
 }
 
@@ -305,19 +314,6 @@ is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
            && wm_py_native_is_paired(comm, !self->begins);
 }
 
-static bool
-are_host(const passing_t *self, PyObject *const *args, Py_ssize_t given,
-         PyObject *names)
-{
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->where); ++i) {
-        PyObject *value = find_argument(PyTuple_GET_ITEM(self->where, i), args,
-                                        given, names);
-        if (value != NULL && wm_py_message_on_device(value))
-            return false;
-    }
-    return true;
-}
-
 // Returns true if the call is MPI's own on the user's communicator.
 static bool
 is_mpis(const passing_t *self, bool plain, PyObject *const *args,
@@ -331,7 +327,7 @@ is_mpis(const passing_t *self, bool plain, PyObject *const *args,
         return comm == NULL;
     return comm->host_only
            || (wm_host_only_by_mpi()
-               && (plain || are_host(self, args, given, names)));
+               && (plain || are_all(is_host, self, args, given, names)));
 }
 
 static PyObject *
@@ -339,7 +335,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
       PyObject *names)
 {
     Py_ssize_t given = PyVectorcall_NARGS(flags);
-    bool ours = !are_plain(self, args, given, names)
+    bool ours = !are_all(is_plain, self, args, given, names)
                 || wm_engine_check(NULL) < 0;
     if (is_mpis(self, !ours, args, given, names))
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
@@ -385,7 +381,8 @@ call_mpis(PyObject *object, PyObject *const *args, size_t flags,
     const passing_t *self = (passing_t *)object;
     if (wm_host_only_has_ended() && wm_py_check_running() < 0)
         return NULL;
-    bool plain = are_plain(self, args, PyVectorcall_NARGS(flags), names);
+    bool plain = are_all(is_plain, self, args, PyVectorcall_NARGS(flags),
+                         names);
     return PyObject_Vectorcall(plain ? self->method : self->other, args, flags,
                                names);
 }
