@@ -41,6 +41,7 @@ def folder(tmp_path):
         shutil.copy(tmp_path / "program.py", tmp_path / name / "module.py")
         if name != "directory":
             (tmp_path / name / "__init__.py").touch()
+    shutil.copy(tmp_path / "program.py", tmp_path / "basic")
     (tmp_path / "directory/link.py").symlink_to("../program.py")
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(tmp_path / "program.py", "__main__.py")
@@ -70,6 +71,7 @@ def ask(folder, *words):
         "{folder}/program.py",
         "directory/link.py",
         "code.pyc",
+        "basic",
         "directory",
         "archive.zip",
         "-m package",

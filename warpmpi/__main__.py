@@ -155,7 +155,9 @@ class Program:
 
     def _read_file(self, path: str) -> None:
         full = os.path.join(os.getcwd(), path)
-        kind = SourcelessFileLoader if path.endswith("c") else SourceFileLoader
+        kind = (
+            SourcelessFileLoader if path.endswith(".pyc") else SourceFileLoader
+        )
         self.loader = kind("__main__", full)
         self.facts = {"__file__": full, "__cached__": None}
         self._search_first(os.path.dirname(os.path.realpath(path)))
