@@ -200,6 +200,22 @@ wait_for_room(int device, unsigned *naps)
     }
 }
 
+// Whether the driver may be asked for so much. Before it refuses an allocation,
+// it looks for room in the memory pools of other libraries (those of
+// cuMemAllocAsync), and waits for all streams.
+static int
+check_room(int device, size_t size, wm_error_t *err)
+{
+    size_t left, total;
+    if (!wm_memory_would_wait(true))
+        return 0;
+    int status = wm_device_memory(device, &left, &total, err);
+    if (status == 0 && left < size)
+        status = wm_error_set(err, WM_ERR_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
+                              "there is no room");
+    return status;
+}
+
 // One region from the driver, described but not in the heap yet.
 static int
 region_alloc(int device, size_t size, bool slab, wm_region_t **region,
@@ -208,7 +224,9 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
     wm_scope_t scope;
     CUdeviceptr ptr;
     wm_pointer_t facts;
-    int status = wm_device_enter(device, &scope, err);
+    int status = check_room(device, size, err);
+    if (status == 0)
+        status = wm_device_enter(device, &scope, err);
     if (status < 0)
         return status;
     status = WM_CU(err, MemAlloc, &ptr, size);

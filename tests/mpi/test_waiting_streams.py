@@ -133,7 +133,11 @@ def test_a_view_of_foreign_memory_is_let_go(waiting):
 
 
 def test_no_room_for_an_allocation(waiting):
-    """It raises, though memory is idle or freed, and all goes on."""
+    """It raises, though memory is idle or freed, and all goes on.
+
+    The driver, asked for what it has not, waits if it has a memory pool.
+    """
+    kinds.make("pool", np.ones(1))
     arrays = []
     size = device_bytes() // 3
     if waiting.comm.rank == 0:

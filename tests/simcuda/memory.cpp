@@ -72,6 +72,7 @@ struct Arena {
     uint64_t inode = 0;
     char *bytes = nullptr;
     size_t used = 0; // what peers keep included
+    bool pools = false; // cuMemAllocAsync was called
     Extents extents;
     std::vector<Gone> gone;
 };
@@ -385,8 +386,18 @@ allocate(const char *name, size_t size, Kind kind, bool pooled, uintptr_t *out)
         return size > (size_t)1 << 46 ? CUDA_ERROR_OUT_OF_MEMORY
                                       : CUDA_ERROR_INVALID_VALUE;
     }
-    return kind == Kind::DEVICE ? device_alloc(call.ctx, size, pooled, out)
-                                : host_alloc(call.ctx, size, kind, out);
+    if (kind != Kind::DEVICE)
+        return host_alloc(call.ctx, size, kind, out);
+    Arena &a = arenas[call.ctx->device];
+    a.pools |= pooled;
+    CUresult result = device_alloc(call.ctx, size, pooled, out);
+    // The driver then looks for room in its memory pools, and waits for the
+    // streams that may still use it (measured, driver 580).
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && a.pools) {
+        wait_for_context(call.lock, call.ctx);
+        result = device_alloc(call.ctx, size, pooled, out);
+    }
+    return result;
 }
 
 } // namespace sim
