@@ -221,7 +221,8 @@ class Copying:
 
 DEVICE_KINDS = ("device", "foreign", "pool", "managed")
 HOST_KINDS = ("host", "pinned")
-KINDS = HOST_KINDS + (DEVICE_KINDS if wm.is_cuda_available() else ())
+GPU_KINDS = DEVICE_KINDS if wm.is_cuda_available() else ()
+KINDS = HOST_KINDS + GPU_KINDS
 
 
 def make(kind, values):

@@ -30,9 +30,6 @@ _POINT_TO_POINT = """
 
 _merge = MPI.Intercomm.Merge  # mpi4py's own, which install() replaces
 
-# Of intracommunicators, and not by way of mpi4py.
-_NATIVE = ("Bcast", "Allreduce")
-
 
 def _refuse_device(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -65,9 +62,6 @@ def _guard(cls: type, base: type) -> None:
         for name in _HOST_ONLY:
             if hasattr(base, name):
                 calls[name] = _host_only(base, name)
-    elif base is not MPI.Intercomm:
-        for name in _NATIVE:
-            del calls[name]
     for name, call in calls.items():
         setattr(cls, name, call)
 
@@ -372,7 +366,6 @@ def _serve_host_only(cls: type, base: type) -> None:
     """
     collectives = _staging.comm_calls(base, mpis=True)
     staged = _staging.message_calls(base)
-    staged |= {name: collectives.pop(name) for name in _NATIVE}
     own = {
         name: call
         for name, call in collectives.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Barrier, Bcast and Allreduce, staged where the memory is a GPU's."""
+"""Barrier, Bcast and Allreduce."""
 
 import numpy as np
 import pytest
@@ -63,19 +63,26 @@ def test_half_precision_is_added(comm):
     assert (ours == comm.size).all()
 
 
-def test_allreduce_refuses_what_mpi_cannot_add(comm):
-    with pytest.raises(TypeError, match="recvbuf: None is no array"):
-        comm.Allreduce(np.zeros(3), None)
-    with pytest.raises(TypeError, match="buf: None is no array"):
-        comm.Bcast(None)
-    with pytest.raises(ValueError, match="equal"):
-        comm.Allreduce(np.zeros(3), np.zeros(4))
-    with pytest.raises(TypeError, match="element types"):
-        comm.Allreduce(np.zeros(2, np.float32), np.zeros(1))
-
-
-@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 @pytest.mark.parametrize("kind", kinds.KINDS)
+def test_allreduce_refuses_what_mpi_cannot_add(comm, kind):
+    def make(count, dtype="f8"):
+        return kinds.make(kind, np.zeros(count, dtype))
+
+    with pytest.raises(TypeError):
+        comm.Allreduce(make(3), None)
+    with pytest.raises(TypeError):
+        comm.Bcast(None)
+    with pytest.raises(ValueError):
+        comm.Allreduce(make(3), make(4))
+    with pytest.raises(ValueError):
+        comm.Allreduce(make(2, "f4"), make(1))
+    ones = kinds.make(kind, np.ones(3))
+    comm.Allreduce(MPI.IN_PLACE, ones)
+    assert (kinds.values_of(ones) == comm.size).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.GPU_KINDS)
 @pytest.mark.parametrize("size", [10, 5_000_000])
 def test_ranks_that_give_different_counts_all_hear_of_it(comm, kind, size):
     count = size if comm.rank == 0 else size // 5
@@ -95,7 +102,7 @@ def test_ranks_that_give_different_counts_all_hear_of_it(comm, kind, size):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("kind", kinds.GPU_KINDS)
 @pytest.mark.parametrize("size", [10, 500_000])
 @pytest.mark.parametrize(
     "names",
@@ -120,12 +127,14 @@ def test_ranks_in_different_collectives_all_hear_of_it(
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", kinds.GPU_KINDS)
 @pytest.mark.parametrize("size", [10, 500_000])
-def test_ranks_that_give_different_roots_all_hear_of_it(comm, size):
+def test_ranks_that_give_different_roots_all_hear_of_it(comm, kind, size):
+    array = kinds.make(kind, np.ones(size))
     with pytest.raises(MPI.Exception) as raised:
-        comm.Bcast(np.ones(size), comm.rank)
+        comm.Bcast(array, comm.rank)
     assert raised.value.Get_error_class() == MPI.ERR_ROOT
-    comm.Bcast(np.ones(size), 1)
+    comm.Bcast(array, 1)
 
 
 def test_memory_both_sent_and_received_is_explained(comm):
@@ -174,30 +183,19 @@ def test_a_column_is_broadcast(comm, kind):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("size", [10, 700_000, 3_000_000])
+@pytest.mark.parametrize("kind", kinds.GPU_KINDS)
+@pytest.mark.parametrize("size", [10, 3_000_000])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(
     "types",
     [("float32", "float64"), ("float32", "int32"), ("int64", "uint64")],
 )
 def test_ranks_that_give_different_types_all_hear_of_it(
-    comm, types, in_place, size
+    comm, kind, types, in_place, size
 ):
     dtype = types[comm.rank % 2]
-    kind = kinds.KINDS[comm.rank % len(kinds.KINDS)]
     mine = kinds.make(kind, np.ones(size, dtype))
     into = kinds.make(kind, np.ones(size, dtype))
-    with pytest.raises(TypeError) as raised:
+    with pytest.raises(TypeError, match="rank 1 gives another element type"):
         comm.Allreduce(MPI.IN_PLACE if in_place else mine, into)
-    assert {*types} < {*str(raised.value).replace(",", "").split()}
-    assert f"this one {dtype}" in str(raised.value)
     comm.Allreduce(kinds.make(kind, np.ones(3, "i8")), np.zeros(3, "i8"))
-
-
-def test_names_of_one_type_may_differ(comm):
-    name = MPI.LONG if comm.rank == 0 else MPI.INT64_T
-    into = np.zeros(3, "i8")
-    comm.Allreduce([np.ones(3, "i8"), name], [into, MPI.INT64_T])
-    assert (into == comm.size).all()
-    with pytest.raises(TypeError, match="element types"):
-        comm.Allreduce([np.ones(3, "i8"), name], [into, MPI.DOUBLE])

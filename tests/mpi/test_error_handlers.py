@@ -188,6 +188,7 @@ def test_errors_that_are_pythons_are_not_told(handled):
     assert HEARD == []
 
 
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.ranks(2)
 def test_a_handler_of_one_rank_hears_of_what_all_raise(world, handler):
     comm = wm.Comm(world).Dup()
@@ -195,7 +196,7 @@ def test_a_handler_of_one_rank_hears_of_what_all_raise(world, handler):
         comm.Set_errhandler(handler)
     HEARD.clear()
     with pytest.raises(MPI.Exception):
-        comm.Bcast(np.zeros(4 + comm.rank), 0)
+        comm.Bcast(wm.zeros(4 + comm.rank), 0)
     assert len(HEARD) == (comm.rank == 0)
     comm.Barrier()
     comm.Free()

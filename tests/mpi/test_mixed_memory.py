@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collectives whose ranks have GPU memory and host memory in any mix."""
 
+import random
+import time
+
+import numpy as np
 import pytest
 
 import kinds
@@ -89,3 +93,58 @@ def test_mixes_are_under_way_together(comm, name):
         end()
         case.check(3)
         free()
+
+
+# Of 4 elements for each rank; the last rank is the one that gives.
+GIVEN = {
+    "Gather": lambda comm, make: comm.Gather(make(4), make(4 * comm.size)),
+    "Reduce": lambda comm, make: comm.Reduce(make(4), make(4)),
+    "Bcast": lambda comm, make: comm.Bcast(make(4), comm.size - 1),
+    "Scatter": lambda comm, make: comm.Scatter(
+        make(4 * comm.size), make(4), comm.size - 1
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("name", GIVEN)
+def test_who_only_gives_host_memory_does_not_wait(comm, name, kind):
+    """The others come to the call when that rank has long left it."""
+    gives = comm.size - 1
+    own = "host" if comm.rank == gives else kind
+
+    def make(size):
+        return kinds.make(own, np.ones(size))
+
+    if comm.rank != gives:
+        comm.Recv(np.zeros(1), gives, 5)
+    for _ in range(3):
+        GIVEN[name](comm, make)
+    for rank in range(gives):
+        if comm.rank == gives:
+            comm.Send(np.zeros(1), rank, 5)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_that_change_their_minds(comm, seed):
+    """Some calls are the GPUs', and ranks come to them at any time."""
+    common = random.Random(seed)
+    mine = random.Random(f"{seed} {comm.rank}")
+    for turn in range(300):
+        root, name = common.randrange(comm.size), common.choice("ABG")
+        native = common.random() < 0.5
+        kind = "device" if native else mine.choice(["host", "device"])
+        x = kinds.make(kind, np.full(8, float(comm.rank)))
+        into = kinds.make(kind, np.zeros(8))
+        if mine.random() < 0.05:
+            time.sleep(0.002)
+        if name == "A":
+            comm.Allreduce(x, into)
+            total = sum(range(comm.size))
+            assert (kinds.values_of(into) == total).all(), turn
+        elif name == "B":
+            comm.Bcast(x, root)
+            assert (kinds.values_of(x) == root).all(), turn
+        else:
+            comm.Barrier()

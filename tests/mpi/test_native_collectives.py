@@ -296,9 +296,9 @@ def test_long_blocks_share_a_kernel(comm, odd):
 def test_ranks_that_disagree(comm):
     a, out = wm.ones(10, "int32"), wm.empty(10, "int32")
     count = 10 if comm.rank else 9
-    with pytest.raises(MPI.Exception, match="from 9 to 10 elements"):
+    with pytest.raises(MPI.Exception, match="gives 36 bytes"):
         comm.Allreduce([a, count, MPI.INT], [out, count, MPI.INT])
-    with pytest.raises(TypeError, match="different element types"):
+    with pytest.raises(TypeError, match="another element type"):
         comm.Allreduce(
             a if comm.rank else wm.ones(10, "float32"),
             out if comm.rank else wm.ones(10, "float32"),

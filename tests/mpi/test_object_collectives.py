@@ -14,7 +14,7 @@ from mpi4py import MPI
 import ranks
 import warpmpi as wm
 from warpmpi import _core
-from warpmpi._objects import libraries
+from warpmpi._objects import frames, libraries
 
 gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU, or the simulated driver"
@@ -433,6 +433,22 @@ def refused(monkeypatch):
         return part(wm.full(300_000, 5.0), _make_refused, each.arguments)
 
     monkeypatch.setitem(libraries.known(), Refused, look)
+
+
+@pytest.mark.ranks(2)
+def test_no_memory_at_one_rank(comm, monkeypatch):
+    """All hear of it before the bytes are broadcast."""
+    nowhere = comm.size - 1
+
+    def make_room(self, steps):
+        raise MemoryError("no room on purpose")
+
+    if comm.rank == nowhere:
+        monkeypatch.setattr(frames.Incoming, "_make_room", make_room)
+    error = MemoryError if comm.rank == nowhere else RuntimeError
+    with pytest.raises(error, match=f"rank {nowhere}|on purpose"):
+        comm.bcast(OBJECTS[-3] if comm.rank == 0 else None)
+    assert comm.bcast(comm.rank) == 0
 
 
 @gpu

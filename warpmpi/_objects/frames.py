@@ -15,8 +15,11 @@ from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
-from .. import _core
+from .. import _core, _staging
 from .pickling import Arriving, dump_again, load_again, rebuild, split
+
+_broadcast = _staging.comm_calls(MPI.Intracomm)["Bcast"]
+_reduce = MPI.Comm.allreduce  # mpi4py's own, which install() replaces
 
 # As bytes they are copied once more at either end, which costs less than a
 # message of their own.
@@ -188,24 +191,35 @@ class Incoming:
             self.requests.append(self._receive(comm, bytearray()))
 
     def broadcast(self, steps: Steps, comm: Any, own: Outgoing | None) -> None:
-        """Broadcast what follows: it is sent, or received into arrays."""
-        if self.length > _LONG:  # where that fails all ranks hear of it
-            if self.data is None:
-                self.data = _room_for(comm, self.length)
-            where = [self.data, MPI.BYTE]
-            steps.call(_core.CommMethods.Bcast, comm, where, self.source)
+        """Broadcast what follows: it is sent, or received into arrays.
+
+        All ranks tell each other first that they have room for it.
+        """
         if own is None:
-            steps.take(self._make)
             self.left = 0
-            made = [each.buffer for each in self.arriving]
-            made = made or [None] * len(self.sizes)
-            pairs = zip(made, self.sizes, strict=True)
-            parts = [buffer for buffer, size in pairs if size > 0]
+            parts = steps.take(self._make_room, steps)
         else:
             parts = own.parts
-        sizes = [size for size in self.sizes if size > 0]
-        for part, size in zip(parts, sizes, strict=True):
-            steps.take(_broadcast, comm, part, size, self.source)
+        lacking = -1 if parts is not None else comm.rank
+        lacking = steps.call(_reduce, comm, lacking, MPI.MAX)
+        if lacking >= 0:
+            text = f"rank {lacking} failed in this {self.call}, and tells why"
+            steps.note(RuntimeError(text))
+            return
+        if self.length > _LONG:
+            parts = [self.data, *parts]
+        for part in parts:
+            steps.take(_broadcast, comm, [part, MPI.BYTE], self.source)
+
+    def _make_room(self, steps: Steps) -> list[Any]:
+        """Give the arrays of the parts, or host memory where that fails."""
+        if self.data is None:
+            self.data = MPI.buffer.allocate(self.length)
+        steps.take(self._make)
+        made = [each.buffer for each in self.arriving]
+        made = made or list(map(MPI.buffer.allocate, self.sizes))
+        pairs = zip(made, self.sizes, strict=True)
+        return [buffer for buffer, size in pairs if size > 0]
 
     def _wait(self) -> None:
         while self.requests:
@@ -234,18 +248,3 @@ def is_all(frame: Any) -> bool:
 def load_frame(frame: Any) -> Any:
     """Give the object of a frame that is all."""
     return load_again(frame) if type(frame) is bytes else frame
-
-
-def _room_for(comm: Any, size: int) -> Any:
-    """Give host memory to take part in a Bcast, or have all ranks fail."""
-    try:
-        return MPI.buffer.allocate(size)
-    except MemoryError:
-        comm._refuse()
-        raise
-
-
-def _broadcast(comm: Any, buffer: Any, size: int, root: int) -> None:
-    if buffer is None:  # the others get it
-        buffer = _room_for(comm, size)
-    _core.CommMethods.Bcast(comm, [buffer, MPI.BYTE], root)

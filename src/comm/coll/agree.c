@@ -23,15 +23,15 @@ typedef struct {
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 
-_Static_assert(sizeof(wm_agree_t) <= WM_GATE_BYTES, "a gate holds it");
+// At a gate.
+typedef struct {
+    wm_agree_t agreed;
+    _Alignas(16) char said[WM_AGREE_BYTES];
+} told_t;
+
+_Static_assert(sizeof(told_t) <= WM_GATE_BYTES, "a gate holds it");
 
 #define LOOKS 50 // before it is waited for in our progress loop
-
-static void
-copy(wm_agree_t *to, const wm_agree_t *from)
-{
-    memcpy(to, from, offsetof(wm_agree_t, payload) + from->nbytes);
-}
 
 // Returns the rank that this one hears in a round.
 static int
@@ -48,34 +48,24 @@ begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
         return 1;
     int before = rank_before(comm, run);
     int after = (comm->rank + run->distance) % comm->size;
-    size_t length = offsetof(wm_agree_t, payload) + run->known.nbytes;
     int code = wm_mpi_check(MPI_Irecv(&run->heard, (int)sizeof run->heard,
                                       MPI_BYTE, before, comm->tag_limit,
                                       comm->data, &run->requests[0]),
                             "MPI_Irecv", err);
     if (code == 0)
-        code = wm_mpi_check(MPI_Isend(&run->known, (int)length, MPI_BYTE,
-                                      after, comm->tag_limit, comm->data,
+        code = wm_mpi_check(MPI_Isend(&run->known, (int)sizeof run->known,
+                                      MPI_BYTE, after, comm->tag_limit, comm->data,
                                       &run->requests[1]),
                             "MPI_Isend", err);
     return code;
 }
 
-// Returns false where the other one tells of more bytes than it has room for.
-static bool
+static void
 merge(wm_agree_t *mine, const wm_agree_t *other)
 {
-    uint64_t nbytes = other->nbytes;
     for (int i = 0; i < WM_AGREE_VALUES; ++i)
         if (other->values[i] > mine->values[i])
             mine->values[i] = other->values[i];
-    if (nbytes > sizeof mine->payload)
-        return false;
-    if (mine->nbytes == 0 && nbytes > 0) {
-        mine->nbytes = nbytes;
-        memcpy(mine->payload, other->payload, nbytes);
-    }
-    return true;
 }
 
 // 1 when it is over, 0 when not yet.
@@ -91,11 +81,7 @@ advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
                 "MPI_Test", err);
         if (code < 0 || !flag)
             return code;
-        if (!merge(&run->known, &run->heard))
-            return wm_error_set(err, WM_ERR_STATE, 0,
-                                "what rank %d tells before a collective is "
-                                "damaged",
-                                rank_before(comm, run));
+        merge(&run->known, &run->heard);
         run->distance *= 2;
         code = begin_round(comm, run, err);
     }
@@ -138,7 +124,7 @@ agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     run->distance = 1;
     run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
-    copy(&run->known, agreed);
+    run->known = *agreed;
     int code = begin_round(comm, run, err);
     rounds_t rounds = {comm, run};
     if (code == 0)
@@ -146,7 +132,7 @@ agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
     else if (code > 0)
         code = 0;
     if (code == 0)
-        copy(agreed, &run->known);
+        *agreed = run->known;
     if (code == 0 || give_up(comm, run))
         wm_packet_give((char *)run);
     return code;
@@ -156,21 +142,20 @@ void
 wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
              size_t nbytes)
 {
-    wm_agree_t *mine = wm_gates_begin(gates);
-    copy(mine, agreed);
+    told_t *mine = wm_gates_begin(gates);
+    mine->agreed = *agreed;
     if (nbytes > 0)
-        memcpy(mine->payload, said, nbytes);
+        memcpy(mine->said, said, nbytes);
     wm_gates_reach(gates, 0);
 }
 
-int
-wm_agree_hear(const wm_comm_t *comm, const wm_gates_t *gates,
-              wm_agree_t *agreed, wm_error_t *err)
+void
+wm_agree_hear(const wm_gates_t *gates, wm_agree_t *agreed)
 {
-    for (int rank = 0; rank < comm->size; ++rank)
-        if (!merge(agreed, wm_gates_said(gates, rank)))
-            return wm_comm_damaged(comm, rank, err);
-    return 0;
+    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
+        const told_t *told = wm_gates_said(gates, rank);
+        merge(agreed, &told->agreed);
+    }
 }
 
 static int
@@ -179,7 +164,9 @@ agree_at_gates(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 {
     wm_agree_say(comm->gates, agreed, said, nbytes);
     int code = wm_coll_await_all(comm, 0, err);
-    return code == 0 ? wm_agree_hear(comm, comm->gates, agreed, err) : code;
+    if (code == 0)
+        wm_agree_hear(comm->gates, agreed);
+    return code;
 }
 
 int
@@ -194,8 +181,8 @@ wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 const void *
 wm_agree_said(const wm_gates_t *gates, int rank)
 {
-    const wm_agree_t *all = wm_gates_said(gates, rank);
-    return all->payload;
+    const told_t *told = wm_gates_said(gates, rank);
+    return told->said;
 }
 
 void *

@@ -50,21 +50,13 @@ wm_call_name(wm_call_kind_t kind);
 
 typedef struct {
     int code;            // of what this rank has done so far
-    wm_call_kind_t call; // what all must be in,
-    int64_t detail;      // give the same of: a root, or an element's number,
-    size_t count;        // this, and the operation's number
-    int op;
-    bool stages;       // whether this rank does; afterwards, whether any does
-    bool notices;      // likewise: whether any has posted some
-    bool busy;         // afterwards: whether any rank is
-    bool begun;        // afterwards: all go on, to the end
-    wm_agree_t *rides; // NULL, or with the payload
-    // NULL, or what this rank says, so many bytes, if it is capable or it
-    // holds all that the rank sends; afterwards whether all are, or some, or
-    // it holds what all send.
+    wm_call_kind_t call; // what all must be in
+    bool stages;  // whether this rank does; afterwards, whether any does
+    bool notices; // likewise: whether any has posted some
+    // NULL, or what this rank says, so many bytes, if it is capable.
     const wm_native_t *native;
     size_t nbytes;
-    bool stays, mixed, rides_all;
+    bool stays; // afterwards: all are capable
     bool slabs; // whether it can go by slabs; afterwards: of all ranks
 } wm_agreement_t;
 

@@ -36,7 +36,7 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
                  wm_error_t *err)
 {
     const wm_captured_t mine = *captured;
-    wm_agree_t agree = {.nbytes = 0};
+    wm_agree_t agree = {{0}};
     int told = wm_capture_end(comm, code, err);
     if (told == 0)
         told = wm_agree_saying(comm, &agree, &mine, sizeof mine, err);

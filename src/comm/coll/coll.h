@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Blocking collectives, after all have agreed (agree.h): by GPUs, at gates, by
-// slabs, or by MPI on a private communicator, nonblocking and waited for in
-// our progress loop where messages are under way, and through page-locked
-// memory in pieces of 16 MiB.
-// What has begun cannot be taken back, so nothing here can be interrupted;
-// where one rank fails, or is in another collective, all raise. GIL released
-// by the caller, engine lock not held. The buffers stay the caller's, who
-// releases them.
+// Barriers, and blocking collectives of GPU memory: by the GPUs, or by slabs, where all ranks
+// have such memory, else by MPI. A rank that has host memory declines, and does
+// not wait. What has begun cannot be taken back, so nothing here can be
+// interrupted; where one rank fails, or is in another collective, all raise.
+// GIL released by the caller, engine lock not held. The buffers stay the
+// caller's, who releases them.
 #ifndef WM_COMM_COLL_COLL_H
 #define WM_COMM_COLL_COLL_H
 
@@ -17,31 +15,13 @@
 WM_MUST_CHECK int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 
-// Instead of a collective whose buffers CUDA could not even be asked about:
-// the other ranks raise. Not for a barrier.
-void
-wm_coll_refuse(wm_comm_t *comm);
-
-// As many bytes on every rank, in any kind of memory, with gaps or without.
-WM_MUST_CHECK int
-wm_coll_bcast(wm_comm_t *comm, const wm_buffer_t *buffer, int root,
-              wm_error_t *err);
-
-// `send` NULL: in place, on all ranks or on none. As many elements, of `size`
-// bytes, of one MPI type on every rank; with gaps only such as kernels step
-// over, in memory of a GPU.
-WM_MUST_CHECK int
-wm_coll_allreduce(wm_comm_t *comm, const wm_buffer_t *send,
-                  const wm_buffer_t *receive, MPI_Datatype type, size_t size,
-                  MPI_Op op, wm_error_t *err);
-
 // A call, as this rank has been asked for it.
 typedef struct {
     wm_call_kind_t kind;
     // Its arguments were read, and are memory of a GPU, with gaps that kernels
     // step over or without, or contiguous memory of the host, which nobody
-    // else uses: what is said below. Else the others hear that MPI is to do
-    // it. Places and lengths are those of the bytes without gaps.
+    // else uses: what is said below. Else MPI is to do it. Places and lengths
+    // are those of the bytes without gaps.
     bool on_device, on_host;
     const wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
     int root;                          // -1: another of this group
@@ -81,9 +61,12 @@ wm_coll_is_asked(const wm_comm_t *comm)
 }
 
 // By all ranks of such a communicator, between groups their `whole`: does it
-// on the GPUs where all are capable, or at the gates where all that is sent is
-// short and on the host; 1 where MPI is to do it.
+// on the GPUs where all are capable; 1 where MPI is to do it.
 WM_MUST_CHECK int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
+
+// Instead, by a rank that MPI is to serve: MPI serves all. Does not wait.
+void
+wm_coll_decline(wm_comm_t *comm);
 
 #endif

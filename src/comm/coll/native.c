@@ -303,14 +303,6 @@ wm_native_await(wm_native_t *native, wm_error_t *err)
                          WM_LOOKS_AT_STREAM, err);
 }
 
-int
-wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
-                wm_error_t *err)
-{
-    int code = wm_native_open(native, comm, comm->gates, given, err);
-    return code < 0 ? code : wm_native_await(native, err);
-}
-
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
 {

@@ -44,8 +44,6 @@ typedef struct {
         // What it has for each rank, where that is not alike.
         wm_span_t spans[WM_GATE_RANKS];
         wm_spread_t each[WM_SAID_EACH];
-        // What it sends, where that is short and on the host.
-        _Alignas(16) char bytes[sizeof(wm_span_t) * WM_GATE_RANKS];
     };
 } wm_said_t;
 
@@ -112,11 +110,6 @@ wm_native_is_ready(wm_native_t *native, wm_error_t *err);
 
 WM_MUST_CHECK int
 wm_native_await(wm_native_t *native, wm_error_t *err);
-
-// Opens it at the gates of calls that block, and waits until it is ready.
-WM_MUST_CHECK int
-wm_native_begin(wm_native_t *native, wm_comm_t *comm, const wm_given_t *given,
-                wm_error_t *err);
 
 // Memory without gaps in place of a target that has some.
 WM_MUST_CHECK int

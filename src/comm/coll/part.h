@@ -37,11 +37,6 @@ wm_part_say(wm_part_t *part);
 size_t
 wm_part_nbytes(const wm_part_t *part);
 
-// Says all that is sent, where that is short and on the host, and can be; then
-// so many bytes are to be told.
-bool
-wm_part_ride(wm_part_t *part, size_t *nbytes);
-
 // What all must say alike, which all see; and who the root is.
 WM_MUST_CHECK int
 wm_part_compare(wm_part_t *part, wm_error_t *err);
@@ -50,10 +45,6 @@ wm_part_compare(wm_part_t *part, wm_error_t *err);
 // sees to be wrong, code 0: nothing.
 bool
 wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong);
-
-// All have said what they send: takes it from there.
-WM_MUST_CHECK int
-wm_part_take(wm_part_t *part, wm_error_t *err);
 
 // What a rank does of a call: `from` is where its block begins in what all
 // reduce; `has` and `wants` tell of other ranks' blocks. False where the facts

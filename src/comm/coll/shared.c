@@ -213,7 +213,7 @@ make(wm_comm_t *comm, wm_shared_t *shared, wm_shared_clear_t clear,
      bool *unreached, wm_error_t *err)
 {
     said_t said = {.bay = -1};
-    wm_agree_t agree = {.nbytes = 0};
+    wm_agree_t agree = {{0}};
     bool damaged = false;
     int code = shared == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")

@@ -153,7 +153,7 @@ make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
     said_t said = {.streams = 0};
     size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
                             : WM_BY_KERNELS_BYTES;
-    wm_agree_t agree = {.nbytes = 0};
+    wm_agree_t agree = {{0}};
     int code = slabs == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : prepare(slabs, &said, err);
@@ -274,7 +274,7 @@ begin_anew(wm_slabs_t *slabs, wm_error_t *err)
 {
     said_t said;
     bool none = false;
-    wm_agree_t agree = {.nbytes = 0};
+    wm_agree_t agree = {{0}};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // what they wrote may come behind their words
     wm_lock(&slabs->lock);

@@ -16,7 +16,9 @@ struct wm_gates {
     struct wm_gates *next; // of the closed ones
     int rank, size;
     int room;
-    uint32_t steps; // before this meeting
+    uint32_t steps;  // before this meeting
+    uint32_t before; // what this rank had reached then
+    uint32_t calls;  // that block, so far
     int come;       // ranks before this one have reached `step`
     int step;
     struct {
@@ -81,6 +83,9 @@ wm_gate_acquire(void)
     wm_gate_hall_t *hall = wm_hall_pointer(self, place.index);
     for (int i = 0; i < WM_GATE_BOOK; ++i)
         atomic_store(&hall->book[i], 0);
+    atomic_store(&hall->blocking.count, 0);
+    atomic_store(&hall->blocking.asked[0], 0);
+    atomic_store(&hall->blocking.asked[1], 0);
     atomic_store(&self->segment->gates[place.index].gone, 0);
     for (int room = 0; room < WM_GATE_ROOMS; ++room)
         place.reached[room] = atomic_load(reached_of(self, place.index, room));
@@ -153,9 +158,17 @@ turn(const wm_gates_t *gates)
 void *
 wm_gates_begin(wm_gates_t *gates)
 {
+    gates->before = atomic_load(gates->of[gates->rank].reached);
     gates->steps += WM_GATE_STEPS;
     gates->come = gates->step = 0;
     return (void *)wm_gates_said(gates, gates->rank);
+}
+
+void
+wm_gates_abandon(wm_gates_t *gates)
+{
+    atomic_store(gates->of[gates->rank].reached, gates->before);
+    gates->steps -= WM_GATE_STEPS;
 }
 
 void
@@ -201,6 +214,46 @@ const void *
 wm_gates_said(const wm_gates_t *gates, int rank)
 {
     return gates->of[rank].hall->said[gates->room][turn(gates)];
+}
+
+void
+wm_gates_come(wm_gates_t *gates, bool capable)
+{
+    wm_gate_blocking_t *own = &gates->of[gates->rank].hall->blocking;
+    uint32_t call = ++gates->calls;
+    if (capable) {
+        atomic_store_explicit(&own->asked[1], atomic_load(&own->asked[0]),
+                              memory_order_release);
+        atomic_store_explicit(&own->asked[0], call, memory_order_release);
+    }
+    atomic_store_explicit(&own->count, call, memory_order_release);
+}
+
+// A rank that has asked for a call does not leave the call before this rank has
+// come to it. So it has asked for one later call at most while this rank is in
+// this one, and of the last two that it has asked for one is this.
+static bool
+has_asked(const wm_gate_blocking_t *of, uint32_t call)
+{
+    return atomic_load_explicit(&of->asked[0], memory_order_acquire) == call
+           || atomic_load_explicit(&of->asked[1], memory_order_acquire)
+                  == call;
+}
+
+int
+wm_gates_have_come(const wm_gates_t *gates)
+{
+    int all_ask = 1;
+    for (int rank = 0; rank < gates->size; ++rank) {
+        const wm_gate_blocking_t *of = &gates->of[rank].hall->blocking;
+        uint32_t count = atomic_load_explicit(&of->count,
+                                              memory_order_acquire);
+        if ((int32_t)(count - gates->calls) < 0)
+            return 0;
+        if (!has_asked(of, gates->calls))
+            all_ask = -1;
+    }
+    return all_ask;
 }
 
 static _Atomic uint64_t *

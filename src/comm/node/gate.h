@@ -65,6 +65,9 @@ wm_gates_size(const wm_gates_t *gates);
 // what we have said can be read.
 void *
 wm_gates_begin(wm_gates_t *gates);
+// Ends a meeting to which not all come: the next begins in its place.
+void
+wm_gates_abandon(wm_gates_t *gates);
 void
 wm_gates_reach(wm_gates_t *gates, int step);
 
@@ -77,6 +80,16 @@ wm_gates_any_has_reached(const wm_gates_t *gates, int step);
 // What a rank has said.
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
+
+// By each rank once for each blocking call, in their order: whether GPUs can do
+// it for this rank. Who has host memory alone says no, and does not wait.
+void
+wm_gates_come(wm_gates_t *gates, bool capable);
+
+// Of the call that this rank has last come to: 0 until all ranks have come to
+// it; then 1 where all have asked for GPUs, -1 where one has not.
+int
+wm_gates_have_come(const wm_gates_t *gates);
 
 // Who does a nonblocking call: GPUs where all ranks have asked.
 typedef enum { WM_BOOK_OPEN, WM_BOOK_GPUS, WM_BOOK_MPI } wm_book_t;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A gate's hall (gate.h): what its rank says in meetings, which nonblocking
-// calls who does, and what it tells of the calls that its streams were given.
+// A gate's hall (gate.h): what its rank says in meetings, which calls the GPUs
+// do, and what it tells of the calls that its streams were given.
 #ifndef WM_COMM_NODE_HALL_H
 #define WM_COMM_NODE_HALL_H
 
@@ -41,8 +41,16 @@ typedef struct {
     _Atomic uint32_t captures;
 } wm_gate_told_t;
 
+// The blocking calls that a rank has come to: how many, and the last two for
+// which it has asked its GPU, the later one first.
+typedef struct {
+    _Alignas(64) _Atomic uint32_t count;
+    _Atomic uint32_t asked[2];
+} wm_gate_blocking_t;
+
 // Where ranks meet; streams read nothing of it.
 typedef struct {
+    wm_gate_blocking_t blocking;
     // Steps of all meetings, in each room aside; the segment has room 0's.
     _Alignas(64) _Atomic uint32_t aside[WM_GATE_ASIDE];
     _Alignas(64) char said[WM_GATE_ROOMS][2][WM_GATE_BYTES]; // the last two

@@ -22,7 +22,7 @@ is_awaited(wm_comm_t *comm, bool begins)
 
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
-                  Py_ssize_t given, PyObject *keywords)
+                  Py_ssize_t given, PyObject *keywords, bool plain)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -37,16 +37,26 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return 1;
     if (is_awaited(comm, false))
         return 2;
+    bool asks = !wm_py_asked_is_plain(kind, comm, plain);
     wm_py_asked_forget(kind, &asked);
-    bool known = wm_py_asked_read(comm, args, given, keywords, &asked) == 0;
-    if (!known)
-        PyErr_Clear(); // MPI, or mpi4py, will say it
+    if (asks
+        && (wm_py_asked_read(comm, args, given, keywords, &asked) < 0
+            || !asked.call.on_device)) {
+        PyErr_Clear(); // MPI, or mpi4py, will say what is wrong
+        asks = false;
+    }
     wm_call = (wm_call_t){
         .name = wm_call_name(kind),
         .collective = true,
-        .type = known ? asked.call.type : MPI_DATATYPE_NULL,
+        .type = asks ? asked.call.type : MPI_DATATYPE_NULL,
     };
-    WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
+    if (asks) {
+        WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
+    }
+    else {
+        wm_coll_decline(comm);
+        code = 1;
+    }
     wm_py_asked_release(&asked);
     if (code == 0)
         code = wm_slabs_hear(comm->slabs, &err);

@@ -15,10 +15,11 @@ wm_py_native_refused(PyObject *self, bool begins);
 
 // Of a communicator and the rest of the arguments. 0 where it was done, 1
 // where MPI is to do it, -1 with an exception: on all ranks alike. 2: MPI is,
-// and the others are in its call already.
+// and the others are in its call already. `plain`: all buffers are plain host
+// memory, so that this rank declines, and does not wait.
 int
 wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
-                  Py_ssize_t given, PyObject *keywords);
+                  Py_ssize_t given, PyObject *keywords, bool plain);
 
 // Its nonblocking form. 0: *result is its request; 1: MPI's own is to be made
 // on *result, a communicator; 2: on the one given; -1 with an exception.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // CommMethods: the calls of communicators that take GPU arrays, as a mixin
 // without state of its own, so that one set of methods serves every kind.
-#include "comm/coll/coll.h"
 #include "comm/comm/failure.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
@@ -53,22 +52,6 @@ comm_revoke(PyObject *self, PyObject *Py_UNUSED(unused))
 }
 
 PyDoc_STRVAR(
-    comm_refuse_doc,
-    "_refuse($self)\n--\n\n"
-    "Tell the other ranks, who are in a Bcast, or will be, that it failed\n"
-    "here.");
-
-static PyObject *
-comm_refuse(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    wm_channel_t channel;
-    if (wm_py_channel_get(self, &channel) < 0)
-        return NULL;
-    WM_PY_UNLOCKED(wm_coll_refuse(channel.comm));
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(
     comm_on_doc,
     "on($self, stream, /)\n--\n\n"
     "The same message calls, ordered on a stream.\n\n"
@@ -96,7 +79,6 @@ static PyMethodDef comm_methods[] = {
     WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW) WM_PY_PROBE_CALLS(WM_PY_CALL_ROW){
         "_attach", comm_attach, METH_O, comm_attach_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
-    {"_refuse", comm_refuse, METH_NOARGS, comm_refuse_doc},
     {"on", wm_py_on_stream, METH_O, comm_on_doc},
     WM_PY_ROW("_transport", wm_py_comm_transport, METH_FASTCALL),
     {0},

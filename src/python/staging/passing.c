@@ -352,7 +352,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     if (self->begins)
         return begin(self, ours, args, flags, names);
     int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
-                                 args + 1, given - 1, names);
+                                 args + 1, given - 1, names, !ours);
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
     if (paired)
