@@ -55,8 +55,6 @@ FITTING = """
     Bcast(array(3) if first else bytearray(24))
     Allreduce(MPI.IN_PLACE, array(3))
     Allreduce(array(3), array(3), op=MPI.MAX)
-    Allreduce([array(3, "i8"), MPI.LONG if first else MPI.INT64_T],
-              array(3, "i8"))
     Reduce(MPI.IN_PLACE if first else array(3), array(3) if first else None)
     Reduce_scatter_block(array(4), array(2))
     Reduce_scatter_block([array(4), 2] if first else array(4), array(2))

@@ -158,10 +158,11 @@ OUTLIVED = """
 
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     comm = wm.Comm(MPI.COMM_WORLD)
-    last, array, into = comm.size - 1, np.ones(4), np.zeros(4)
+    last, short = comm.size - 1, np.ones(4)
+    array, into = wm.ones(4), wm.zeros(4)
     calls = {
-        "short send": lambda: comm.Send(array, last, 3),
-        "short isend": lambda: comm.Isend(array, last, 3).Wait(),
+        "short send": lambda: comm.Send(short, last, 3),
+        "short isend": lambda: comm.Isend(short, last, 3).Wait(),
         "barrier": comm.Barrier,
         "bcast": lambda: comm.Bcast(array, 0),
         "allreduce": lambda: comm.Allreduce(array, into),

@@ -356,7 +356,7 @@ def all_raise(world, kind, words, call):
     world.Barrier()
 
 
-@pytest.mark.parametrize("memory", ["host", "device"])
+@pytest.mark.parametrize("memory", kinds.GPU_KINDS[:1])
 def test_what_ranks_must_agree_on(world, groups, memory):
     inter, others = groups.inter, len(groups.others)
     first = groups.side == 0

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
@@ -131,8 +132,9 @@ def test_ranks_that_change_their_minds(comm, seed):
     """Some calls are the GPUs', and ranks come to them at any time."""
     common = random.Random(seed)
     mine = random.Random(f"{seed} {comm.rank}")
+    can_repeat = hasattr(comm, "Allreduce_init") and MPI.VERSION >= 4
     for turn in range(300):
-        root, name = common.randrange(comm.size), common.choice("ABG")
+        root, name = common.randrange(comm.size), common.choice("AABBDIW")
         native = common.random() < 0.5
         kind = "device" if native else mine.choice(["host", "device"])
         x = kinds.make(kind, np.full(8, float(comm.rank)))
@@ -146,5 +148,9 @@ def test_ranks_that_change_their_minds(comm, seed):
         elif name == "B":
             comm.Bcast(x, root)
             assert (kinds.values_of(x) == root).all(), turn
+        elif name == "D":  # its gate is the next one's
+            comm.Dup().Free()
+        elif name == "I" and can_repeat:
+            comm.Allreduce_init(x, into).Free()
         else:
             comm.Barrier()

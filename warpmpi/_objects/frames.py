@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What one rank sends another in a lower-case collective.
 
-A frame goes by mpi4py's own call: the bytes of a pickle, or a plain object
-itself. Of an object with parts, or with a long pickle, it tells what follows:
+A frame goes by mpi4py's own call: a plain object itself, or the bytes of a
+pickle. Of an object with parts, or with a long pickle, it tells what follows:
 the pickle, if that is long, and then the parts. Or a frame is the text of what
 kept its sender from pickling.
 """
@@ -24,7 +24,8 @@ _reduce = MPI.Comm.allreduce  # mpi4py's own, which install() replaces
 # As bytes they are copied once more at either end, which costs less than a
 # message of their own.
 _LONG = 1 << 18
-_SCALARS = frozenset({type(None), bool, int, float, complex})
+# Types of frames that are no plain object themselves.
+_FRAMES = frozenset({bytes, tuple, str})
 
 # Bytes of the pickle; sizes of the parts; what makes them, pickled; the number
 # of the messages; the pickle where it is short.
@@ -88,7 +89,7 @@ class Outgoing:
         self.makers = b""
         self.frame: Any = obj  # unless something follows
         self.follows = False
-        if type(obj) in _SCALARS:
+        if type(obj) not in _FRAMES and _core._is_plain(obj):
             return
         self.data, parts = split(obj)
         self.frame = self.data

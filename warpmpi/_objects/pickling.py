@@ -22,8 +22,6 @@ from .. import _core
 from . import libraries
 
 _dumps, _loads = pickle.dumps, pickle.loads
-# Types without anything inside that could be an array of a GPU.
-_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def is_stock() -> bool:
@@ -76,7 +74,7 @@ def split(obj: Any) -> tuple[bytes, list[libraries.Part]]:
     With the pickler that MPI.pickle comes with: see is_stock.
     """
     protocol = MPI.pickle.PROTOCOL
-    if type(obj) in _PLAIN or protocol is None:
+    if protocol is None or _core._is_plain(obj):
         return MPI.pickle.dumps(obj), []
     pickling = _Pickling(protocol)
     return pickling.dump(obj), pickling.parts
@@ -94,7 +92,11 @@ def load_again(data: Any) -> Any:
 
 def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
     """Pickle an object: its bytes, and (array, number) of each part."""
-    if type(obj) in _PLAIN or MPI.pickle.PROTOCOL is None or not is_stock():
+    if (
+        _core._is_plain(obj)
+        or MPI.pickle.PROTOCOL is None
+        or not is_stock()
+    ):
         return MPI.pickle.dumps(obj), []
     data, parts = split(obj)
     if not parts:

@@ -158,24 +158,50 @@ wm_agree_hear(const wm_gates_t *gates, wm_agree_t *agreed)
     }
 }
 
+// Whether all have come is looked at first: who has come to a later call has
+// another meeting, and who declines has none.
 static int
-agree_at_gates(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
-               size_t nbytes, wm_error_t *err)
+look_for_all(void *context, wm_error_t *err)
 {
-    wm_agree_say(comm->gates, agreed, said, nbytes);
-    int code = wm_coll_await_all(comm, 0, err);
-    if (code == 0)
-        wm_agree_hear(comm->gates, agreed);
-    return code;
+    (void)err;
+    wm_gates_t *gates = context;
+    int have_come = wm_gates_have_come(gates);
+    return have_come < 0
+           || (have_come > 0 && wm_gates_have_reached(gates, 0));
+}
+
+int
+wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                size_t nbytes, wm_error_t *err)
+{
+    wm_gates_t *gates = comm->gates;
+    wm_gates_come(gates, true);
+    wm_agree_say(gates, agreed, said, nbytes);
+    int code = wm_coll_await(comm, look_for_all, gates, WM_LOOKS_AT_WORDS,
+                             err);
+    if (code < 0)
+        return code;
+    if (wm_gates_have_come(gates) < 0) {
+        wm_gates_abandon(gates);
+        return 1;
+    }
+    wm_agree_hear(gates, agreed);
+    return 0;
 }
 
 int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err)
 {
-    return comm->gates != NULL
-               ? agree_at_gates(comm, agreed, said, nbytes, err)
-               : agree_by_messages(comm, agreed, err);
+    if (comm->gates == NULL)
+        return agree_by_messages(comm, agreed, err);
+    int code = wm_agree_asking(comm, agreed, said, nbytes, err);
+    return code <= 0
+               ? code
+               : wm_error_set(err, WM_ERR_TYPE, 0,
+                              "the ranks are in different collectives, some "
+                              "of them in one of host memory: all must make "
+                              "the same calls in the same order");
 }
 
 const void *

@@ -23,6 +23,11 @@ WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
+// At gates: 1 where a rank has declined (wm_gates_come), and nothing was told.
+WM_MUST_CHECK int
+wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                size_t nbytes, wm_error_t *err);
+
 // The two halves of it, which do not wait: all must have reached step 0 of the
 // meeting between them.
 void

@@ -109,15 +109,32 @@ wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
     return conclude(comm, agreement, agreed.values, 0, err);
 }
 
-int
-wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+typedef int agree_t(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
+                    size_t nbytes, wm_error_t *err);
+
+static int
+make(wm_comm_t *comm, wm_agreement_t *agreement, agree_t *agree,
+     wm_error_t *err)
 {
     wm_agree_t agreed;
     wm_error_t later;
     size_t nbytes;
     const void *said = said_of(agreement, &nbytes);
     fill(comm, agreement, agreed.values);
-    int told = wm_agree_saying(comm, &agreed, said, nbytes,
-                               agreement->code < 0 ? &later : err);
-    return conclude(comm, agreement, agreed.values, told, err);
+    int told = agree(comm, &agreed, said, nbytes,
+                     agreement->code < 0 ? &later : err);
+    return told > 0 ? 1
+                    : conclude(comm, agreement, agreed.values, told, err);
+}
+
+int
+wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+{
+    return make(comm, agreement, wm_agree_saying, err);
+}
+
+int
+wm_agreement_ask(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+{
+    return make(comm, agreement, wm_agree_asking, err);
 }

@@ -69,6 +69,10 @@ WM_MUST_CHECK int
 wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
                   wm_agreement_t *agreement, wm_error_t *err);
 
+// At gates: 1 where a rank declines, and nothing is agreed on.
+WM_MUST_CHECK int
+wm_agreement_ask(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);
+
 // Where one rank failed, all raise.
 WM_MUST_CHECK int
 wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);

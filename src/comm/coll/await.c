@@ -50,23 +50,3 @@ wm_coll_await(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
     wm_op_release(&await->op);
     return code;
 }
-
-typedef struct {
-    wm_gates_t *gates;
-    int step;
-} all_t;
-
-static int
-look_for_all(void *context, wm_error_t *err)
-{
-    (void)err;
-    const all_t *all = context;
-    return wm_gates_have_reached(all->gates, all->step);
-}
-
-int
-wm_coll_await_all(wm_comm_t *comm, int step, wm_error_t *err)
-{
-    all_t all = {comm->gates, step};
-    return wm_coll_await(comm, look_for_all, &all, WM_LOOKS_AT_WORDS, err);
-}

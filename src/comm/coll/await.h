@@ -20,8 +20,4 @@ WM_MUST_CHECK int
 wm_coll_await(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
               void *context, int looks, wm_error_t *err);
 
-// Waits until all ranks have reached a step of this meeting.
-WM_MUST_CHECK int
-wm_coll_await_all(wm_comm_t *comm, int step, wm_error_t *err);
-
 #endif

@@ -1,57 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/coll.h"
 
-#include "comm/coll/await.h"
 #include "comm/coll/by_slabs.h"
 #include "comm/coll/native_run.h"
 #include "comm/coll/part.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
-
-// The decline of one rank is looked for first: one that has declined may be in
-// the meeting of a later call.
-static int
-look_for_all(void *context, wm_error_t *err)
-{
-    (void)err;
-    wm_gates_t *gates = context;
-    int have_come = wm_gates_have_come(gates);
-    return have_come < 0
-           || (have_come > 0 && wm_gates_have_reached(gates, 0));
-}
-
-// The ranks tell each other of the call; 1 where one of them declines.
-static int
-agree(wm_comm_t *comm, wm_agreement_t *agreed, wm_error_t *err)
-{
-    wm_error_t later;
-    wm_gates_t *gates = comm->gates;
-    wm_agreement_say(comm, gates, agreed);
-    int code = wm_coll_await(comm, look_for_all, gates, WM_LOOKS_AT_WORDS,
-                             agreed->code < 0 ? &later : err);
-    if (code < 0)
-        return agreed->code < 0 ? agreed->code : code;
-    if (wm_gates_have_come(gates) > 0)
-        return wm_agreement_hear(comm, gates, agreed, err);
-    wm_gates_abandon(gates);
-    return 1;
-}
-
-// A barrier is in the order of the other blocking calls.
-static int
-meet(wm_comm_t *comm, wm_agreement_t *agreed, wm_error_t *err)
-{
-    if (comm->gates == NULL)
-        return wm_agreement_make(comm, agreed, err);
-    wm_gates_come(comm->gates, true);
-    int code = agree(comm, agreed, err);
-    return code <= 0 ? code
-                     : wm_error_set(err, WM_ERR_TYPE, 0,
-                                    "other ranks are in a collective of host "
-                                    "memory, this one in Barrier: all must "
-                                    "make the same calls in the same order");
-}
 
 int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
@@ -60,7 +15,7 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
     wm_engine_lock();
     agreement.notices = wm_place_notify() != 0;
     wm_engine_unlock();
-    int code = meet(comm, &agreement, err);
+    int code = wm_agreement_make(comm, &agreement, err);
     if (code < 0)
         return code;
     wm_engine_lock();
@@ -101,7 +56,6 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         .call = call->kind,
         .native = &part.native,
     };
-    wm_gates_come(comm->gates, true);
     agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
@@ -109,7 +63,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     agreed.slabs = wm_by_slabs_serves(comm, call);
     if (agreed.slabs && !part.native.capable)
         wm_part_say(&part);
-    int code = agree(comm, &agreed, err);
+    int code = wm_agreement_ask(comm, &agreed, err);
     bool by_slabs = !agreed.stays && agreed.slabs;
     if (code == 0 && !agreed.stays && !by_slabs)
         code = 1;

@@ -26,6 +26,7 @@ struct wm_gates {
         wm_gate_hall_t *hall;
         _Atomic uint32_t *reached; // steps, of all meetings
         uint32_t base;    // what it had reached before the first meeting
+        uint32_t calls;   // likewise, to how many that block it had come
         uint32_t streams; // likewise, of streams
     } of[];
 };
@@ -60,7 +61,8 @@ look_at_closed(void)
         for (idle_count = 0; idle_count < WM_GATES; ++idle_count)
             idle[idle_count] = WM_GATES - 1 - idle_count;
     for (wm_gates_t **link = &closed, *gates; (gates = *link) != NULL;) {
-        if (!wm_gates_have_reached(gates, 0)) {
+        if (wm_gates_have_come(gates) == 0
+            || !wm_gates_have_reached(gates, 0)) {
             link = &gates->next;
             continue;
         }
@@ -83,10 +85,8 @@ wm_gate_acquire(void)
     wm_gate_hall_t *hall = wm_hall_pointer(self, place.index);
     for (int i = 0; i < WM_GATE_BOOK; ++i)
         atomic_store(&hall->book[i], 0);
-    atomic_store(&hall->blocking.count, 0);
-    atomic_store(&hall->blocking.asked[0], 0);
-    atomic_store(&hall->blocking.asked[1], 0);
     atomic_store(&self->segment->gates[place.index].gone, 0);
+    place.calls = atomic_load(&hall->blocking.count);
     for (int room = 0; room < WM_GATE_ROOMS; ++room)
         place.reached[room] = atomic_load(reached_of(self, place.index, room));
     return place;
@@ -108,6 +108,7 @@ wm_gate_left(void)
 void
 wm_gates_close(wm_gates_t *gates)
 {
+    wm_gates_come(gates, true);
     (void)wm_gates_begin(gates);
     wm_gates_reach(gates, 0);
     gates->next = closed;
@@ -135,6 +136,7 @@ wm_gates_set(wm_gates_t *gates, int rank, const wm_peer_t *peer,
     gates->of[rank].hall = wm_hall_pointer(peer, place->index);
     gates->of[rank].reached = reached_of(peer, place->index, gates->room);
     gates->of[rank].base = place->reached[gates->room];
+    gates->of[rank].calls = place->calls;
 }
 
 int
@@ -220,7 +222,7 @@ void
 wm_gates_come(wm_gates_t *gates, bool capable)
 {
     wm_gate_blocking_t *own = &gates->of[gates->rank].hall->blocking;
-    uint32_t call = ++gates->calls;
+    uint32_t call = gates->of[gates->rank].calls + ++gates->calls;
     if (capable) {
         atomic_store_explicit(&own->asked[1], atomic_load(&own->asked[0]),
                               memory_order_release);
@@ -246,11 +248,12 @@ wm_gates_have_come(const wm_gates_t *gates)
     int all_ask = 1;
     for (int rank = 0; rank < gates->size; ++rank) {
         const wm_gate_blocking_t *of = &gates->of[rank].hall->blocking;
+        uint32_t call = gates->of[rank].calls + gates->calls;
         uint32_t count = atomic_load_explicit(&of->count,
                                               memory_order_acquire);
-        if ((int32_t)(count - gates->calls) < 0)
+        if ((int32_t)(count - call) < 0)
             return 0;
-        if (!has_asked(of, gates->calls))
+        if (!has_asked(of, call))
             all_ask = -1;
     }
     return all_ask;

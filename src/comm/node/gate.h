@@ -28,6 +28,7 @@ typedef struct {
 // What a rank tells of the gate that it has for a communicator.
 typedef struct {
     int32_t index;                   // in its segment; -1: none
+    uint32_t calls;                  // that block, to which it has come
     uint32_t reached[WM_GATE_ROOMS]; // so far
 } wm_gate_place_t;
 
@@ -81,8 +82,9 @@ wm_gates_any_has_reached(const wm_gates_t *gates, int step);
 const void *
 wm_gates_said(const wm_gates_t *gates, int rank);
 
-// By each rank once for each blocking call, in their order: whether GPUs can do
-// it for this rank. Who has host memory alone says no, and does not wait.
+// By each rank once for each blocking call, and before each meeting in room 0,
+// in their order: whether GPUs can do it for this rank. Who has host memory
+// alone says no, and does not wait.
 void
 wm_gates_come(wm_gates_t *gates, bool capable);
 

@@ -10,6 +10,7 @@
 #include "python/message/channel.h"
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"
+#include "python/view/view.h"
 
 // Parts above so many bytes wait for the receive of their object to begin.
 #define RENDEZVOUS_BYTES 65536
@@ -302,7 +303,51 @@ failure(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_NewRef(Py_None);
 }
 
+#define DEEPEST 16 // that is looked into
+
+// Returns true if an object is of Python's own types, or an array of NumPy's
+// numbers, and all that is inside it: there is no array of a GPU.
+static bool
+is_plain(PyObject *object, int depth)
+{
+    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object)
+        || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object)
+        || PyBytes_CheckExact(object) || PyComplex_CheckExact(object)
+        || PyByteArray_CheckExact(object)
+        || wm_py_view_is_plain(object, false))
+        return true;
+    if (depth == DEEPEST)
+        return false;
+    if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) {
+        Py_ssize_t i = 0;
+        while (i < PySequence_Fast_GET_SIZE(object)
+               && is_plain(PySequence_Fast_GET_ITEM(object, i), depth + 1))
+            ++i;
+        return i == PySequence_Fast_GET_SIZE(object);
+    }
+    if (!PyDict_CheckExact(object))
+        return false;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(object, &at, &key, &value))
+        if (!is_plain(key, depth + 1) || !is_plain(value, depth + 1))
+            return false;
+    return true;
+}
+
+PyDoc_STRVAR(plain_doc,
+             "_is_plain(obj, /)\n--\n\n"
+             "Whether an object has nothing but Python's own types and\n"
+             "NumPy's numbers in it; False where that is not known.");
+
+static PyObject *
+plain(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    return PyBool_FromLong(is_plain(object, 0));
+}
+
 PyMethodDef wm_py_pickle_functions[] = {
+    {"_is_plain", plain, METH_O, plain_doc},
     {"_object_send", send, METH_VARARGS, send_doc},
     {"_object_failure", failure, METH_VARARGS, failure_doc},
     {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
