@@ -200,9 +200,9 @@ wait_for_room(int device, unsigned *naps)
     }
 }
 
-// Whether the driver may be asked for so much. Before it refuses an allocation,
-// it looks for room in the memory pools of other libraries (those of
-// cuMemAllocAsync), and waits for all streams.
+// Whether the driver may be asked for so much. Before it refuses an
+// allocation, it looks for room in the memory pools of other libraries (those
+// of cuMemAllocAsync), and waits for all streams.
 static int
 check_room(int device, size_t size, wm_error_t *err)
 {

@@ -144,4 +144,3 @@ def test_the_last_one_has_no_room_for_its_gap(comm, name):
     found = kinds.values_of(array).view(pairs.dtype)
     assert found["value"].tolist() == [5, 5]
     assert found["at"].tolist() == [0, 0]
-

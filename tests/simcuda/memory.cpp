@@ -71,7 +71,7 @@ struct Arena {
     int fd = -1;
     uint64_t inode = 0;
     char *bytes = nullptr;
-    size_t used = 0; // what peers keep included
+    size_t used = 0;    // what peers keep included
     bool pools = false; // cuMemAllocAsync was called
     Extents extents;
     std::vector<Gone> gone;

@@ -92,11 +92,7 @@ def load_again(data: Any) -> Any:
 
 def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
     """Pickle an object: its bytes, and (array, number) of each part."""
-    if (
-        _core._is_plain(obj)
-        or MPI.pickle.PROTOCOL is None
-        or not is_stock()
-    ):
+    if _core._is_plain(obj) or MPI.pickle.PROTOCOL is None or not is_stock():
         return MPI.pickle.dumps(obj), []
     data, parts = split(obj)
     if not parts:

@@ -54,8 +54,8 @@ begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
                             "MPI_Irecv", err);
     if (code == 0)
         code = wm_mpi_check(MPI_Isend(&run->known, (int)sizeof run->known,
-                                      MPI_BYTE, after, comm->tag_limit, comm->data,
-                                      &run->requests[1]),
+                                      MPI_BYTE, after, comm->tag_limit,
+                                      comm->data, &run->requests[1]),
                             "MPI_Isend", err);
     return code;
 }
@@ -166,8 +166,7 @@ look_for_all(void *context, wm_error_t *err)
     (void)err;
     wm_gates_t *gates = context;
     int have_come = wm_gates_have_come(gates);
-    return have_come < 0
-           || (have_come > 0 && wm_gates_have_reached(gates, 0));
+    return have_come < 0 || (have_come > 0 && wm_gates_have_reached(gates, 0));
 }
 
 int

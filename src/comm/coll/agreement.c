@@ -109,8 +109,9 @@ wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
     return conclude(comm, agreement, agreed.values, 0, err);
 }
 
-typedef int agree_t(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
-                    size_t nbytes, wm_error_t *err);
+typedef int
+agree_t(wm_comm_t *comm, wm_agree_t *agreed, const void *said, size_t nbytes,
+        wm_error_t *err);
 
 static int
 make(wm_comm_t *comm, wm_agreement_t *agreement, agree_t *agree,
@@ -123,8 +124,7 @@ make(wm_comm_t *comm, wm_agreement_t *agreement, agree_t *agree,
     fill(comm, agreement, agreed.values);
     int told = agree(comm, &agreed, said, nbytes,
                      agreement->code < 0 ? &later : err);
-    return told > 0 ? 1
-                    : conclude(comm, agreement, agreed.values, told, err);
+    return told > 0 ? 1 : conclude(comm, agreement, agreed.values, told, err);
 }
 
 int

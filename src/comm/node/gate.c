@@ -19,7 +19,7 @@ struct wm_gates {
     uint32_t steps;  // before this meeting
     uint32_t before; // what this rank had reached then
     uint32_t calls;  // that block, so far
-    int come;       // ranks before this one have reached `step`
+    int come;        // ranks before this one have reached `step`
     int step;
     struct {
         wm_gate_t *gate;
@@ -231,9 +231,9 @@ wm_gates_come(wm_gates_t *gates, bool capable)
     atomic_store_explicit(&own->count, call, memory_order_release);
 }
 
-// A rank that has asked for a call does not leave the call before this rank has
-// come to it. So it has asked for one later call at most while this rank is in
-// this one, and of the last two that it has asked for one is this.
+// A rank that has asked for a call does not leave the call before this rank
+// has come to it. So it has asked for one later call at most while this rank
+// is in this one, and of the last two that it has asked for one is this.
 static bool
 has_asked(const wm_gate_blocking_t *of, uint32_t call)
 {
