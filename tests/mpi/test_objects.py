@@ -835,3 +835,20 @@ def test_a_long_wait_leaves_others_running(comm):
     comm.send("now", right, 7)
     thread.join()
     assert seen == ["now"]
+
+
+def test_which_objects_are_soon_known_to_be_plain():
+    often, itself, inside = [1], [], {}
+    for _ in range(15):  # pickled in no time, but 10**15 for who counts all
+        often = [often] * 10
+    itself.append(itself)
+    inside["x"] = inside
+    plain = {"a": 1, "b": [2, (3.0, None, b"x", 1j)], (4, True): np.zeros(3)}
+    for obj in (plain, "text", [0] * 1000, (), {}):
+        assert _core._is_plain(obj)
+    for obj in (
+        *(often, itself, inside, [0] * 5000, {1}, np.array([object()])),
+        [wm.zeros(2, device="cpu")],
+        type("Derived", (list,), {})(),
+    ):
+        assert not _core._is_plain(obj)

@@ -303,34 +303,46 @@ failure(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-#define DEEPEST 16 // that is looked into
+// Objects that are looked at: to look costs less than to pickle them, but one
+// that is there often is pickled once.
+#define LOOKED_AT 1024
+#define DEEPEST 16
+
+static bool
+is_scalar(PyObject *object)
+{
+    return object == Py_None || PyBool_Check(object)
+           || PyLong_CheckExact(object) || PyFloat_CheckExact(object)
+           || PyUnicode_CheckExact(object) || PyBytes_CheckExact(object)
+           || PyComplex_CheckExact(object) || PyByteArray_CheckExact(object)
+           || wm_py_view_is_plain(object, false);
+}
 
 // Returns true if an object is of Python's own types, or an array of NumPy's
-// numbers, and all that is inside it: there is no array of a GPU.
+// numbers, and all that is inside it: there is no array of a GPU. `left` is
+// how many more may be looked at.
 static bool
-is_plain(PyObject *object, int depth)
+is_plain(PyObject *object, int depth, int *left)
 {
-    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object)
-        || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object)
-        || PyBytes_CheckExact(object) || PyComplex_CheckExact(object)
-        || PyByteArray_CheckExact(object)
-        || wm_py_view_is_plain(object, false))
+    if (is_scalar(object))
         return true;
     if (depth == DEEPEST)
         return false;
     if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) {
-        Py_ssize_t i = 0;
-        while (i < PySequence_Fast_GET_SIZE(object)
-               && is_plain(PySequence_Fast_GET_ITEM(object, i), depth + 1))
+        Py_ssize_t i = 0, size = PySequence_Fast_GET_SIZE(object);
+        while (
+            i < size && --*left >= 0
+            && is_plain(PySequence_Fast_GET_ITEM(object, i), depth + 1, left))
             ++i;
-        return i == PySequence_Fast_GET_SIZE(object);
+        return i == size;
     }
     if (!PyDict_CheckExact(object))
         return false;
     PyObject *key, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(object, &at, &key, &value))
-        if (!is_plain(key, depth + 1) || !is_plain(value, depth + 1))
+        if (--*left < 0 || !is_plain(key, depth + 1, left)
+            || !is_plain(value, depth + 1, left))
             return false;
     return true;
 }
@@ -338,12 +350,13 @@ is_plain(PyObject *object, int depth)
 PyDoc_STRVAR(plain_doc,
              "_is_plain(obj, /)\n--\n\n"
              "Whether an object has nothing but Python's own types and\n"
-             "NumPy's numbers in it; False where that is not known.");
+             "NumPy's numbers in it; False where that is not soon known.");
 
 static PyObject *
 plain(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return PyBool_FromLong(is_plain(object, 0));
+    int left = LOOKED_AT;
+    return PyBool_FromLong(is_plain(object, 0, &left));
 }
 
 PyMethodDef wm_py_pickle_functions[] = {
