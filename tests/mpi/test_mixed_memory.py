@@ -107,6 +107,10 @@ GIVEN = {
 }
 
 
+if MPI.get_vendor()[0] == "MPICH":  # whose own wait, after some calls
+    del GIVEN["Bcast"], GIVEN["Reduce"]
+
+
 @pytest.mark.parametrize("kind", kinds.KINDS)
 @pytest.mark.parametrize("name", GIVEN)
 def test_who_only_gives_host_memory_does_not_wait(comm, name, kind):
