@@ -99,6 +99,30 @@ def test_ranks_with_different_ops(comm, kind, count):
     assert (kinds.values_of(into) == comm.size).all()
 
 
+# What MPI refuses before it sends anything.
+REFUSED = {
+    "a root": lambda comm, x, y: comm.Bcast(x, comm.size + 1),
+    "a root of Gather": lambda comm, x, y: comm.Gather(x, y, root=-7),
+    "no type": lambda comm, x, y: comm.Bcast([x, 1, MPI.DATATYPE_NULL]),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["host", *kinds.GPU_KINDS[:1]])
+@pytest.mark.parametrize("name", REFUSED)
+def test_whom_mpi_refuses_may_call_again(comm, kind, name):
+    """The other ranks are in the call, and the next one serves."""
+    x, y = (kinds.make(kind, np.ones(8)) for _ in "xy")
+    for bad in range(comm.size):
+        if comm.rank == bad:
+            with pytest.raises((MPI.Exception, ValueError)):
+                REFUSED[name](comm, x, y)
+        for _ in range(3):
+            comm.Allreduce(x, y)
+            assert (kinds.values_of(y) == comm.size).all()
+            comm.Bcast(x, 0)
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
 @pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Scan"])

@@ -108,7 +108,7 @@ wm_gate_left(void)
 void
 wm_gates_close(wm_gates_t *gates)
 {
-    wm_gates_come(gates, true);
+    wm_gates_come(gates, false); // it waits for nobody
     (void)wm_gates_begin(gates);
     wm_gates_reach(gates, 0);
     gates->next = closed;

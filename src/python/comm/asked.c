@@ -211,7 +211,8 @@ find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
 
 // Between groups it is a rank of both; -1: another of this one.
 static int
-read_root(PyObject *value, const wm_comm_t *comm, int *root)
+read_root(PyObject *value, wm_call_kind_t kind, const wm_comm_t *comm,
+          int *root)
 {
     wm_ranks_t others = wm_comm_others(comm, comm->rank);
     int given = 0;
@@ -225,9 +226,9 @@ read_root(PyObject *value, const wm_comm_t *comm, int *root)
         || (given >= 0 && given < others.count))
         return 0;
     return wm_py_mpi_fail(MPI_ERR_ROOT,
-                          "root=%d is not a rank of this communicator: use 0 "
-                          "to %d",
-                          given, others.count - 1);
+                          "%s: root=%d is not a rank of this communicator: "
+                          "use 0 to %d",
+                          wm_call_name(kind), given, others.count - 1);
 }
 
 // Each of these reads the buffers that matter on this rank.
@@ -314,7 +315,7 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
     int op = kind == WM_CALL_REDUCE_SCATTER ? 3 : 2;
     bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
     if ((strcmp(calls[kind].names[count - 1], "root") == 0
-         && read_root(values[count - 1], comm, &call->root) < 0)
+         && read_root(values[count - 1], kind, comm, &call->root) < 0)
         || (reduces && values[op] != NULL
             && wm_py_mpi_op(values[op], "op", &call->op) < 0))
         return -1;

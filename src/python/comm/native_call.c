@@ -42,6 +42,11 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (asks
         && (wm_py_asked_read(comm, args, given, keywords, &asked) < 0
             || !asked.call.on_device)) {
+        // A root that is none: this rank has not come to the call.
+        if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
+            wm_py_asked_release(&asked);
+            return -1;
+        }
         PyErr_Clear(); // MPI, or mpi4py, will say what is wrong
         asks = false;
     }
