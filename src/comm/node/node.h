@@ -16,7 +16,7 @@
 
 // Counted with each change of what processes tell each other: headers, what
 // they say of their memory, the switch points.
-#define WM_PROTOCOL 21u
+#define WM_PROTOCOL 22u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
