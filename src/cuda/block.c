@@ -200,9 +200,9 @@ wait_for_room(int device, unsigned *naps)
     }
 }
 
-// Whether the driver may be asked for so much. Before it refuses an
-// allocation, it looks for room in the memory pools of other libraries (those
-// of cuMemAllocAsync), and waits for all streams.
+// Refuses an allocation without asking the driver while a stream waits for
+// another process and the device has less memory free. The driver itself would
+// wait for all streams first, if any library has a pool of cuMemAllocAsync.
 static int
 check_room(int device, size_t size, wm_error_t *err)
 {

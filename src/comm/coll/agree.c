@@ -6,7 +6,6 @@
 // ranks will do.
 #include "comm/coll/agree.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "comm/coll/await.h"
@@ -158,8 +157,9 @@ wm_agree_hear(const wm_gates_t *gates, wm_agree_t *agreed)
     }
 }
 
-// Whether all have come is looked at first: who has come to a later call has
-// another meeting, and who declines has none.
+// Returns 1 when every rank has told its numbers, or one has declined. The
+// counts of calls are read first: a rank in a later call is in another
+// meeting.
 static int
 look_for_all(void *context, wm_error_t *err)
 {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/agreement.h"
 
-#include "comm/engine/engine.h"
-
 static const char *const call_names[] = {"another",
 #define X(NAME, name) [WM_CALL_##NAME] = name,
                                          WM_CALLS(X)

@@ -88,8 +88,8 @@ wm_gates_said(const wm_gates_t *gates, int rank);
 void
 wm_gates_come(wm_gates_t *gates, bool capable);
 
-// Of the call that this rank has last come to: 0 until all ranks have come to
-// it; then 1 where all have asked for GPUs, -1 where one has not.
+// Returns 0 until all ranks have come to the call that this rank has last come
+// to; then 1 if all have asked for GPUs, -1 if a rank has not.
 int
 wm_gates_have_come(const wm_gates_t *gates);
 
