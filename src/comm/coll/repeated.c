@@ -100,7 +100,6 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
         code = wm_near_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)
         return code;
-    MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     code = wm_comm_attach(made, own, err);
     if (code == 0)
         (*own)->near = comm->near;

@@ -236,9 +236,9 @@ wm_comm_is_mpis(MPI_Comm user)
 }
 
 // Offers are answered in the sender's segment: two ranks share memory only
-// where each has opened the other's.
+// where each has opened the other's. Two processes settle that once.
 static int
-agree_on_segments(wm_comm_t *comm, wm_error_t *err)
+settle_segments(wm_comm_t *comm, wm_error_t *err)
 {
     size_t size = (size_t)comm->size;
     uint8_t *opened = malloc(2 * size);
@@ -252,47 +252,80 @@ agree_on_segments(wm_comm_t *comm, wm_error_t *err)
                                          MPI_BYTE, comm->match),
                             "MPI_Alltoall", err);
     wm_engine_lock();
-    for (size_t i = 0; i < size && code == 0; ++i)
+    for (size_t i = 0; i < size && code == 0; ++i) {
+        comm->peers[i]->settled = true;
         if (opened[i] && !opened[size + i])
             wm_node_refuse(comm->peers[i],
                            "it cannot open the shared segment of this "
                            "process");
+    }
     wm_engine_unlock();
     free(opened);
     return code;
 }
 
-// The gates of all, where each rank has one and can read all others'.
+// What all ranks must know alike of one another: the least of them counts.
+typedef struct {
+    int code;    // below 0: a rank cannot go on
+    int settled; // 1: the segments of all
+    int gates;   // 1: each has one, and can read all others'
+} facts_t;
+
+// Of an intercommunicator the first time tells of the other group, the second
+// of this one.
 static int
-find_gates(wm_comm_t *comm, const wm_endpoint_t *all, wm_error_t *err)
+agree(const wm_comm_t *comm, bool inter, facts_t *facts, wm_error_t *err)
+{
+    facts_t least = *facts;
+    int code = 0;
+    for (int i = 0; i < (inter ? 2 : 1) && code == 0; ++i) {
+        code = wm_mpi_check(MPI_Allreduce(facts, &least,
+                                          (int)(sizeof least / sizeof(int)),
+                                          MPI_INT, MPI_MIN, comm->match),
+                            "MPI_Allreduce", err);
+        if (code < 0)
+            return code;
+        *facts = (facts_t){
+            least.code < facts->code ? least.code : facts->code,
+            least.settled < facts->settled ? least.settled : facts->settled,
+            least.gates < facts->gates ? least.gates : facts->gates,
+        };
+    }
+    return code;
+}
+
+static void
+drop_gates(wm_comm_t *comm)
+{
+    free(comm->gates);
+    comm->gates = NULL;
+    for (int room = 0; room < WM_GATE_ASIDE; ++room) {
+        free(comm->aside[room]);
+        comm->aside[room] = NULL;
+    }
+}
+
+// False: this rank cannot read those of all.
+static bool
+find_gates(wm_comm_t *comm, const wm_endpoint_t *all)
 {
     wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
-    int known = comm->size <= WM_GATE_RANKS, worst = 0;
+    bool known = comm->size <= WM_GATE_RANKS;
+    for (int rank = 0; rank < comm->size && known; ++rank)
+        known = comm->peers[rank]->segment != NULL && all[rank].gate.index >= 0
+                && all[rank].gate.index < WM_GATES;
     for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
         rooms[room] = wm_gates_new(comm->rank, comm->size, room);
         known = rooms[room] != NULL;
+        for (int rank = 0; rank < comm->size && known; ++rank)
+            wm_gates_set(rooms[room], rank, comm->peers[rank],
+                         &all[rank].gate);
     }
-    wm_engine_lock();
-    for (int rank = 0; rank < comm->size && known; ++rank) {
-        const wm_peer_t *peer = comm->peers[rank];
-        const wm_gate_place_t *place = &all[rank].gate;
-        known = peer->segment != NULL && place->index >= 0
-                && place->index < WM_GATES;
-        for (int room = 0; room < WM_GATE_ROOMS && known; ++room)
-            wm_gates_set(rooms[room], rank, peer, place);
-    }
-    wm_engine_unlock();
-    int code = wm_mpi_check(
-        MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
-        "MPI_Allreduce", err);
-    if (code == 0 && worst > 0) {
-        comm->gates = rooms[0];
-        memcpy(comm->aside, rooms + 1, sizeof comm->aside);
-        return 0;
-    }
-    for (int room = 0; room < WM_GATE_ROOMS; ++room)
-        free(rooms[room]);
-    return code;
+    comm->gates = rooms[0];
+    memcpy(comm->aside, rooms + 1, sizeof comm->aside);
+    if (!known)
+        drop_gates(comm);
+    return known;
 }
 
 static int
@@ -361,25 +394,32 @@ exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
     }
     wm_engine_unlock();
     comm->id = identity(&all[0]);
-    // Nobody goes on where one cannot. Of an intercommunicator the first time
-    // tells of the other group, the second of this one.
-    int worst = 0, agreed = 0, known = code;
-    for (int i = 0; i < 2 && agreed == 0; ++i) {
-        agreed = wm_mpi_check(
-            MPI_Allreduce(&known, &worst, 1, MPI_INT, MPI_MIN, comm->match),
-            "MPI_Allreduce", err);
-        known = worst < known ? worst : known;
-    }
-    worst = known;
-    if (code == 0 && agreed == 0 && worst < 0)
+    facts_t facts = {.code = code, .settled = code == 0};
+    wm_engine_lock();
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        facts.settled &= comm->peers[rank]->settled;
+    facts.gates = code == 0 && facts.settled && !inter
+                  && find_gates(comm, all);
+    wm_engine_unlock();
+    wm_error_t lost;
+    int agreed = agree(comm, inter, &facts, code < 0 ? &lost : err);
+    if (code == 0 && agreed == 0 && facts.code < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
                             "communicator: its error tells why");
     code = code < 0 ? code : agreed;
-    if (code == 0)
-        code = agree_on_segments(comm, err);
-    if (code == 0 && !inter)
-        code = find_gates(comm, all, err);
+    if (code == 0 && !facts.settled) {
+        code = settle_segments(comm, err);
+        drop_gates(comm);
+        facts = (facts_t){.code = code};
+        wm_engine_lock();
+        facts.gates = code == 0 && !inter && find_gates(comm, all);
+        wm_engine_unlock();
+        if (code == 0 && !inter)
+            code = agree(comm, inter, &facts, err);
+    }
+    if (code < 0 || !facts.gates)
+        drop_gates(comm);
     free(all);
     if (comm->gates == NULL && mine.gate.index >= 0) {
         wm_engine_lock();
@@ -423,12 +463,9 @@ make_whole(wm_comm_t *comm, wm_error_t *err)
     MPI_Comm_rank(whole->match, &whole->rank);
     whole->size = own + comm->size;
     whole->split = whole->rank == comm->rank ? own : comm->size;
-    code = wm_mpi_check(
-        MPI_Comm_split(whole->match, 0, whole->rank, &whole->data),
-        "MPI_Comm_split", err);
+    code = wm_mpi_duplicate(whole->match, &whole->data, err);
     if (code < 0)
         return code;
-    MPI_Comm_set_errhandler(whole->data, MPI_ERRORS_RETURN);
     return exchange(whole, false, err);
 }
 
@@ -523,21 +560,14 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
                                   : MPI_Comm_size(user, &comm->size),
                             "MPI_Comm_size", err);
     void *watch = wm_hooks.meet(user);
-    // Split, not Dup: the user's attributes are not copied.
     if (code == 0)
-        code = wm_mpi_check(MPI_Comm_split(user, 0, comm->rank, &comm->match),
-                            "MPI_Comm_split", err);
-    if (code == 0)
-        MPI_Comm_set_errhandler(comm->match, MPI_ERRORS_RETURN);
+        code = wm_mpi_duplicate(user, &comm->match, err);
     // Calls of neighbours are begun there.
     if (code == 0)
-        code = inter ? wm_mpi_check(
-                   MPI_Comm_split(user, 0, comm->rank, &comm->data),
-                   "MPI_Comm_split", err)
+        code = inter ? wm_mpi_duplicate(comm->match, &comm->data, err)
                      : wm_near_clone(user, comm->match, &comm->data,
                                      &comm->near, err);
     if (code == 0) {
-        MPI_Comm_set_errhandler(comm->data, MPI_ERRORS_RETURN);
         int *limit = NULL, found = 0;
         MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);
         comm->tag_limit = found ? *limit : 32767;

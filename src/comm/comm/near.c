@@ -426,17 +426,15 @@ wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
 {
     topology_t topology;
     int code = look_at_topology(user, base, &topology, rule, err);
-    if (code == 0 && topology.kind == MPI_UNDEFINED) {
-        int rank = 0;
-        MPI_Comm_rank(base, &rank);
-        return wm_mpi_check(MPI_Comm_split(base, 0, rank, clone),
-                            "MPI_Comm_split", err);
-    }
+    if (code == 0 && topology.kind == MPI_UNDEFINED)
+        return wm_mpi_duplicate(base, clone, err);
     if (code == 0)
         code = wm_mpi_check(rule->paired
                                 ? clone_once(&topology, base, clone)
                                 : clone_as_it_is(&topology, base, clone),
                             "a communicator with a topology", err);
+    if (code == 0)
+        MPI_Comm_set_errhandler(*clone, MPI_ERRORS_RETURN);
     free(topology.numbers);
     return code;
 }

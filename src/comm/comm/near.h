@@ -55,7 +55,7 @@ wm_near_is_paired(MPI_Comm user, wm_error_t *err);
 
 // A communicator of the ranks of `base`, collective over it, with the topology
 // that `user` has, of the same ranks, or what *rule says; where it has none,
-// by MPI_Comm_split, which copies no attributes.
+// by wm_mpi_duplicate. Errors return.
 WM_MUST_CHECK int
 wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
               wm_near_rule_t *rule, wm_error_t *err);

@@ -602,10 +602,14 @@ wm_engine_count_cores(void)
 {
     // Not the affinity: mpirun may bind each rank to a core of its own, which
     // is enough.
-    long online = sysconf(_SC_NPROCESSORS_ONLN); // reads a file
+    static int counted;
     wm_lock(&lock);
     int ranks = wm_hooks.local_ranks();
-    plenty = online >= 2 * ranks;
-    crowded = online < ranks;
+    if (ranks != counted) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN); // reads a file
+        plenty = online >= 2 * ranks;
+        crowded = online < ranks;
+        counted = ranks;
+    }
     pthread_mutex_unlock(&lock);
 }

@@ -60,13 +60,10 @@ handle_next_tag_lock_held(wm_error_t *err)
 static int
 handle_make_lock_held(wm_handle_t *handle, wm_error_t *err)
 {
-    // Split, not Dup: that would run the program's attribute functions.
     if (alone == MPI_COMM_NULL) {
-        int code = wm_mpi_check(MPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone),
-                                "MPI_Comm_split", err);
+        int code = wm_mpi_duplicate(MPI_COMM_SELF, &alone, err);
         if (code < 0)
             return code;
-        MPI_Comm_set_errhandler(alone, MPI_ERRORS_RETURN);
     }
     handle->tag = handle_next_tag_lock_held(err);
     if (handle->tag < 0)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/poke.h"
 
-#include <mpi.h>
-#include <stddef.h>
+#include "comm/engine/posted.h"
 
 // A receive that nobody sends for. To test it is to let MPI see to whatever is
 // under way, the program's own messages, too; probing is not, where something
@@ -13,8 +12,8 @@ static MPI_Request never = MPI_REQUEST_NULL;
 void
 wm_poke_begin(void)
 {
-    // Split, not Dup: that would run the program's attribute functions.
-    if (MPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone) != MPI_SUCCESS
+    wm_error_t err;
+    if (wm_mpi_duplicate(MPI_COMM_SELF, &alone, &err) < 0
         || MPI_Irecv(NULL, 0, MPI_BYTE, 0, 0, alone, &never) != MPI_SUCCESS)
         never = MPI_REQUEST_NULL;
 }

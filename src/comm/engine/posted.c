@@ -19,6 +19,29 @@ wm_mpi_check(int result, const char *call, wm_error_t *err)
     return wm_error_set(err, WM_ERR_MPI, result, "%s: %.400s", call, text);
 }
 
+int
+wm_mpi_duplicate(MPI_Comm comm, MPI_Comm *duplicate, wm_error_t *err)
+{
+    // Not MPI_Comm_dup: that would run the program's attribute functions.
+    // MPI_Comm_create takes fewer rounds than MPI_Comm_split.
+    MPI_Group group = MPI_GROUP_NULL;
+    int inter = 0, rank = 0;
+    int result = MPI_Comm_test_inter(comm, &inter);
+    if (result == MPI_SUCCESS)
+        result = inter ? MPI_Comm_rank(comm, &rank)
+                       : MPI_Comm_group(comm, &group);
+    if (result == MPI_SUCCESS)
+        result = inter ? MPI_Comm_split(comm, 0, rank, duplicate)
+                       : MPI_Comm_create(comm, group, duplicate);
+    if (group != MPI_GROUP_NULL)
+        MPI_Group_free(&group);
+    int code = wm_mpi_check(result,
+                            inter ? "MPI_Comm_split" : "MPI_Comm_create", err);
+    if (code == 0)
+        MPI_Comm_set_errhandler(*duplicate, MPI_ERRORS_RETURN);
+    return code;
+}
+
 bool
 wm_posted_has_ended(wm_op_t *op, MPI_Request *request)
 {

@@ -9,6 +9,11 @@
 WM_MUST_CHECK int
 wm_mpi_check(int result, const char *call, wm_error_t *err);
 
+// A communicator of the same ranks for what the user does not see, collective
+// over them: its errors return, and it has no attributes and no topology.
+WM_MUST_CHECK int
+wm_mpi_duplicate(MPI_Comm comm, MPI_Comm *duplicate, wm_error_t *err);
+
 // For kinds that do nothing but wait for one of MPI's requests: whether it has
 // ended, well or not; and what their steps ask (wm_op_kind_t).
 bool

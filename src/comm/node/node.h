@@ -16,7 +16,7 @@
 
 // Counted with each change of what processes tell each other: headers, what
 // they say of their memory, the switch points.
-#define WM_PROTOCOL 22u
+#define WM_PROTOCOL 23u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -77,6 +77,7 @@ typedef struct wm_peer {
     int pid;
     bool self;
     bool same_host;
+    bool settled; // each knows whether the other has opened its segment
     wm_segment_t *segment; // NULL: cannot be shared, `reason` tells why
     char reason[320];
     bool control_registered; // page-locked in this process

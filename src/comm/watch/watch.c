@@ -17,14 +17,14 @@
 #define AGAIN_US 60000000
 
 struct wm_watch {
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t ends;
-    bool ended;
-    int64_t began;
+    struct wm_watch *next;
+    int64_t began, due;
     char who[160]; // asked of MPI before, as the thread may not
-    char place[256];
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static wm_watch_t *watched;
+static bool running; // the thread, which ends when it finds none to watch
 
 static void
 tell(const wm_watch_t *watch)
@@ -39,47 +39,43 @@ tell(const wm_watch_t *watch)
 }
 
 static void *
-watch_over(void *argument)
+watch_over(void *unused)
 {
-    wm_watch_t *watch = argument;
-    int64_t due = watch->began + wm_hang_limit();
-    wm_lock(&watch->lock);
-    while (!watch->ended) {
+    wm_lock(&lock);
+    while (watched != NULL) {
+        int64_t now = wm_engine_now(), due = now + wm_hang_limit();
+        for (wm_watch_t *watch = watched; watch != NULL; watch = watch->next) {
+            if (watch->due <= now) {
+                tell(watch);
+                watch->due = now + AGAIN_US;
+            }
+            due = watch->due < due ? watch->due : due;
+        }
+        pthread_mutex_unlock(&lock);
         struct timespec until = {due / 1000000, due % 1000000 * 1000};
-        if (pthread_cond_timedwait(&watch->ends, &watch->lock, &until)
-            != ETIMEDOUT)
-            continue;
-        tell(watch);
-        due = wm_engine_now() + AGAIN_US;
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)
+               == EINTR)
+            ;
+        wm_lock(&lock);
     }
-    pthread_mutex_unlock(&watch->lock);
-    return NULL;
+    running = false;
+    pthread_mutex_unlock(&lock);
+    return unused;
 }
 
+// A thread for each would cost more than what MPI does. Lock held.
 static bool
-start(wm_watch_t *watch)
+start(void)
 {
-    pthread_condattr_t monotonic;
+    pthread_t thread;
     sigset_t all, old;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&watch->lock, NULL);
-    pthread_cond_init(&watch->ends, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
-    bool started = pthread_create(&watch->thread, NULL, watch_over, watch)
-                   == 0;
+    bool started = pthread_create(&thread, NULL, watch_over, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (started)
+        pthread_detach(thread);
     return started;
-}
-
-static void
-drop(wm_watch_t *watch)
-{
-    pthread_cond_destroy(&watch->ends);
-    pthread_mutex_destroy(&watch->lock);
-    free(watch);
 }
 
 wm_watch_t *
@@ -99,14 +95,17 @@ wm_watch_begin(MPI_Comm user)
     wm_report_comm(&words, user);
     snprintf(watch->who, sizeof watch->who, "%.130s (size %d)", words.text,
              size);
-    snprintf(watch->place, sizeof watch->place,
+    char place[256];
+    snprintf(place, sizeof place,
              "warpmpi: %s: wm.Comm waits for the other ranks\n", watch->who);
     watch->began = wm_engine_now();
-    if (!start(watch)) {
-        drop(watch);
-        return NULL;
-    }
-    wm_hang_set_place(watch->place);
+    watch->due = watch->began + wm_hang_limit();
+    wm_lock(&lock);
+    watch->next = watched;
+    watched = watch;
+    running = running || start();
+    pthread_mutex_unlock(&lock);
+    wm_hang_set_place(place);
     return watch;
 }
 
@@ -116,10 +115,11 @@ wm_watch_end(wm_watch_t *watch)
     if (watch == NULL)
         return;
     wm_hang_set_place(NULL);
-    wm_lock(&watch->lock);
-    watch->ended = true;
-    pthread_cond_signal(&watch->ends);
-    pthread_mutex_unlock(&watch->lock);
-    pthread_join(watch->thread, NULL);
-    drop(watch);
+    wm_lock(&lock);
+    wm_watch_t **link = &watched;
+    while (*link != watch)
+        link = &(*link)->next;
+    *link = watch->next;
+    pthread_mutex_unlock(&lock);
+    free(watch);
 }
