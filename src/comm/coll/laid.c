@@ -203,11 +203,6 @@ check(wm_laid_t *laid, wm_error_t *err)
     laid->refused = laid->shape->reduces
                     && !wm_reducible(call->type, call->size, call->op,
                                      &laid->type, &laid->op);
-    if (laid->refused && !wm_reducible_reduces(call->op))
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
-                            "op: MPI.OP_NULL, and MPI.REPLACE and MPI.NO_OP, "
-                            "which are for windows, reduce nothing: give "
-                            "another op");
     if (laid->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this with elements of "

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/asked.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "comm/coll/part.h"
+#include "comm/coll/reducible.h"
 #include "python/comm/reduced.h"
 #include "python/core/arguments.h"
 #include "python/message/datatype.h"
@@ -209,26 +212,52 @@ find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
     return found ? 0 : -1;
 }
 
+// Raises what MPI would say of a call with such an argument.
+static int
+refuse(const wm_py_asked_t *asked, int error, const char *text, int given,
+       int last)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s%s", asked->begins ? "I" : "",
+             wm_call_name(asked->call.kind));
+    if (asked->begins)
+        name[1] = (char)tolower(name[1]);
+    return wm_py_mpi_fail(error, text, name, given, last);
+}
+
 // Between groups it is a rank of both; -1: another of this one.
 static int
-read_root(PyObject *value, wm_call_kind_t kind, const wm_comm_t *comm,
-          int *root)
+read_root(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
 {
     wm_ranks_t others = wm_comm_others(comm, comm->rank);
     int given = 0;
     if (wm_py_argument_int(value, "root", &given) < 0)
         return -1;
     bool inter = comm->split > 0;
-    *root = inter && given == MPI_ROOT        ? comm->rank
-            : inter && given == MPI_PROC_NULL ? -1
-                                              : others.first + given;
+    asked->call.root = inter && given == MPI_ROOT ? comm->rank
+                       : inter && given == MPI_PROC_NULL
+                           ? -1
+                           : others.first + given;
     if ((inter && (given == MPI_ROOT || given == MPI_PROC_NULL))
         || (given >= 0 && given < others.count))
         return 0;
-    return wm_py_mpi_fail(MPI_ERR_ROOT,
-                          "%s: root=%d is not a rank of this communicator: "
-                          "use 0 to %d",
-                          wm_call_name(kind), given, others.count - 1);
+    return refuse(asked, MPI_ERR_ROOT,
+                  "%s: root=%d is not a rank of this communicator: use 0 to "
+                  "%d",
+                  given, others.count - 1);
+}
+
+static int
+read_op(PyObject *value, wm_py_asked_t *asked)
+{
+    if (wm_py_mpi_op(value, "op", &asked->call.op) < 0)
+        return -1;
+    return wm_reducible_reduces(asked->call.op)
+               ? 0
+               : refuse(asked, MPI_ERR_OP,
+                        "%s: op: MPI.OP_NULL reduces nothing, and MPI.REPLACE "
+                        "and MPI.NO_OP are for windows: give another op",
+                        0, 0);
 }
 
 // Each of these reads the buffers that matter on this rank.
@@ -315,9 +344,8 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
     int op = kind == WM_CALL_REDUCE_SCATTER ? 3 : 2;
     bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
     if ((strcmp(calls[kind].names[count - 1], "root") == 0
-         && read_root(values[count - 1], kind, comm, &call->root) < 0)
-        || (reduces && values[op] != NULL
-            && wm_py_mpi_op(values[op], "op", &call->op) < 0))
+         && read_root(values[count - 1], comm, asked) < 0)
+        || (reduces && values[op] != NULL && read_op(values[op], asked) < 0))
         return -1;
     if (kind == WM_CALL_BCAST) { // one buffer
         bool root = call->root == comm->rank;
@@ -364,8 +392,9 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
 }
 
 void
-wm_py_asked_forget(wm_call_kind_t kind, wm_py_asked_t *asked)
+wm_py_asked_forget(wm_call_kind_t kind, bool begins, wm_py_asked_t *asked)
 {
+    asked->begins = begins;
     asked->call = (wm_coll_t){.kind = kind};
     asked->sent.given = asked->received.given = false;
     asked->sent.varies = asked->received.varies = false;

@@ -11,6 +11,7 @@
 typedef struct {
     wm_side_t sent, received;
     wm_coll_t call;
+    bool begins;         // Igather, not Gather
     PyObject *arrays[2]; // sent, received; NULL: none
 } wm_py_asked_t;
 
@@ -32,12 +33,14 @@ wm_py_asked_is_separate(wm_call_kind_t kind);
 bool
 wm_py_asked_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain);
 
-// For such a call, of which nothing is known yet.
+// For such a call, or one that begins it, of which nothing is known yet.
 void
-wm_py_asked_forget(wm_call_kind_t kind, wm_py_asked_t *asked);
+wm_py_asked_forget(wm_call_kind_t kind, bool begins, wm_py_asked_t *asked);
 
 // Fills it; of intercommunicators `comm` is the `whole`. -1, maybe with an
-// exception, where MPI is to read the arguments. Released in any case.
+// exception, where MPI is to read the arguments; with MPI.Exception where MPI
+// would refuse the root or the op: this rank has not come to the call then.
+// Released in any case.
 int
 wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
                  Py_ssize_t given, PyObject *keywords, wm_py_asked_t *asked);

@@ -38,11 +38,10 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (is_awaited(comm, false))
         return 2;
     bool asks = !wm_py_asked_is_plain(kind, comm, plain);
-    wm_py_asked_forget(kind, &asked);
+    wm_py_asked_forget(kind, false, &asked);
     if (asks
         && (wm_py_asked_read(comm, args, given, keywords, &asked) < 0
             || !asked.call.on_device)) {
-        // A root that is none: this rank has not come to the call.
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
             wm_py_asked_release(&asked);
             return -1;
@@ -152,7 +151,7 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
     wm_py_asked_t *asked = wm_spares_take(&spares);
     if (asked == NULL)
         return PyErr_NoMemory();
-    wm_py_asked_forget(kind, asked);
+    wm_py_asked_forget(kind, true, asked);
     bool known = wm_py_asked_read(comm, args, given, keywords, asked) == 0
                  && (!wm_coll_shape(kind)->uneven
                      || asked->call.receives != NULL);
@@ -254,6 +253,8 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return decline(comm, result);
     PyObject *capsule = wm_py_native_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {
+        if (PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+            return -1;
         PyErr_Clear(); // MPI, or mpi4py, will say it
         return decline(comm, result);
     }
@@ -309,7 +310,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     PyObject *result = NULL, *kept = NULL;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
-    wm_py_asked_forget(kind, &asked);
+    wm_py_asked_forget(kind, begins, &asked);
     asked.sent.contiguous = asked.received.contiguous = true;
     wm_call = (wm_call_t){
         .name = wm_call_name(kind),
