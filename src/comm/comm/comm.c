@@ -3,11 +3,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "comm/comm/host_only.h"
+#include "comm/comm/bootstrap.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
 #include "cuda/lock.h"
 
@@ -15,7 +13,6 @@ static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int comm_key = MPI_KEYVAL_INVALID;
 static wm_comm_t *attached; // engine lock
 static wm_comm_t *freed;    // likewise: by the user, and still in use
-static uint64_t made;       // likewise: tried to
 
 static void
 free_comm(wm_comm_t *comm)
@@ -169,16 +166,6 @@ strike(wm_comm_t *comm)
     wm_engine_unlock();
 }
 
-// The same number on all ranks, who all know rank 0.
-static uint64_t
-identity(const wm_endpoint_t *first)
-{
-    uint64_t id = WM_HASH_OF_NOTHING + first->made;
-    for (size_t i = 0; i < sizeof first->id; ++i)
-        id = wm_hash(id, first->id[i]);
-    return id;
-}
-
 // The user freed the handle: all ranks are in the same call.
 static int
 on_delete(MPI_Comm user, int key, void *value, void *extra)
@@ -235,200 +222,6 @@ wm_comm_is_mpis(MPI_Comm user)
     return comm == NULL || comm->host_only;
 }
 
-// Offers are answered in the sender's segment: two ranks share memory only
-// where each has opened the other's. Two processes settle that once.
-static int
-settle_segments(wm_comm_t *comm, wm_error_t *err)
-{
-    size_t size = (size_t)comm->size;
-    uint8_t *opened = malloc(2 * size);
-    if (opened == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    wm_engine_lock();
-    for (size_t i = 0; i < size; ++i)
-        opened[i] = comm->peers[i]->segment != NULL;
-    wm_engine_unlock();
-    int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
-                                         MPI_BYTE, comm->match),
-                            "MPI_Alltoall", err);
-    wm_engine_lock();
-    for (size_t i = 0; i < size && code == 0; ++i) {
-        comm->peers[i]->settled = true;
-        if (opened[i] && !opened[size + i])
-            wm_node_refuse(comm->peers[i],
-                           "it cannot open the shared segment of this "
-                           "process");
-    }
-    wm_engine_unlock();
-    free(opened);
-    return code;
-}
-
-// What all ranks must know alike of one another: the least of them counts.
-typedef struct {
-    int code;    // below 0: a rank cannot go on
-    int settled; // 1: the segments of all
-    int gates;   // 1: each has one, and can read all others'
-} facts_t;
-
-// Of an intercommunicator the first time tells of the other group, the second
-// of this one.
-static int
-agree(const wm_comm_t *comm, bool inter, facts_t *facts, wm_error_t *err)
-{
-    facts_t least = *facts;
-    int code = 0;
-    for (int i = 0; i < (inter ? 2 : 1) && code == 0; ++i) {
-        code = wm_mpi_check(MPI_Allreduce(facts, &least,
-                                          (int)(sizeof least / sizeof(int)),
-                                          MPI_INT, MPI_MIN, comm->match),
-                            "MPI_Allreduce", err);
-        if (code < 0)
-            return code;
-        *facts = (facts_t){
-            least.code < facts->code ? least.code : facts->code,
-            least.settled < facts->settled ? least.settled : facts->settled,
-            least.gates < facts->gates ? least.gates : facts->gates,
-        };
-    }
-    return code;
-}
-
-static void
-drop_gates(wm_comm_t *comm)
-{
-    free(comm->gates);
-    comm->gates = NULL;
-    for (int room = 0; room < WM_GATE_ASIDE; ++room) {
-        free(comm->aside[room]);
-        comm->aside[room] = NULL;
-    }
-}
-
-// False: this rank cannot read those of all.
-static bool
-find_gates(wm_comm_t *comm, const wm_endpoint_t *all)
-{
-    wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
-    bool known = comm->size <= WM_GATE_RANKS;
-    for (int rank = 0; rank < comm->size && known; ++rank)
-        known = comm->peers[rank]->segment != NULL && all[rank].gate.index >= 0
-                && all[rank].gate.index < WM_GATES;
-    for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
-        rooms[room] = wm_gates_new(comm->rank, comm->size, room);
-        known = rooms[room] != NULL;
-        for (int rank = 0; rank < comm->size && known; ++rank)
-            wm_gates_set(rooms[room], rank, comm->peers[rank],
-                         &all[rank].gate);
-    }
-    comm->gates = rooms[0];
-    memcpy(comm->aside, rooms + 1, sizeof comm->aside);
-    if (!known)
-        drop_gates(comm);
-    return known;
-}
-
-static int
-refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
-               wm_error_t *err)
-{
-    return wm_error_set(err, WM_ERR_STATE, 0,
-                        "WARPMPI_%s is set on rank %d and not on rank %d: set "
-                        "it on all ranks, or on none",
-                        name, mine ? comm->rank : rank,
-                        mine ? rank : comm->rank);
-}
-
-// Tells every rank of every rank. What is wrong with one is told to all.
-static int
-exchange(wm_comm_t *comm, bool inter, wm_error_t *err)
-{
-    wm_endpoint_t mine;
-    wm_endpoint_t *all = calloc((size_t)comm->size, sizeof *all);
-    wm_error_t setting;
-    wm_engine_lock();
-    wm_node_describe(&mine);
-    mine.made = made++;
-    mine.gate.index = -1;
-    if (!mine.failed && !inter && comm->size <= WM_GATE_RANKS)
-        mine.gate = wm_gate_acquire();
-    if (wm_hooks.configure(&setting) < 0) {
-        mine.failed = 1;
-        wm_error_cut(setting.text, sizeof mine.text, mine.text);
-    }
-    mine.by_mpi = wm_host_only_by_mpi();
-    wm_engine_unlock();
-    comm->peers = calloc((size_t)comm->size, sizeof *comm->peers);
-    comm->sequences = calloc((size_t)comm->size, sizeof *comm->sequences);
-    comm->orders = calloc((size_t)comm->size, sizeof *comm->orders);
-    if (all == NULL || comm->peers == NULL || comm->sequences == NULL
-        || comm->orders == NULL) {
-        free(all); // and a gate is lost
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    }
-    int code = wm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all,
-                                          sizeof mine, MPI_BYTE, comm->match),
-                            "MPI_Allgather", err);
-    wm_engine_lock();
-    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
-        const wm_endpoint_t *endpoint = &all[rank];
-        if (endpoint->protocol != WM_PROTOCOL
-            || strncmp(endpoint->version, mine.version, sizeof mine.version)
-                   != 0)
-            code = wm_error_set(
-                err, WM_ERR_STATE, 0,
-                "rank %d runs warpmpi %.15s and rank %d warpmpi %.15s: "
-                "install the same version for all ranks",
-                rank, endpoint->version, comm->rank, mine.version);
-        else if (endpoint->failed)
-            code = wm_error_set(err, WM_ERR_STATE, 0,
-                                "rank %d cannot take part: %.175s", rank,
-                                endpoint->text);
-        else if (endpoint->checks != mine.checks)
-            code = refuse_setting(comm, rank, "CHECK", mine.checks, err);
-        else if (endpoint->by_mpi != mine.by_mpi)
-            code = refuse_setting(comm, rank, "HOST_MESSAGES", mine.by_mpi,
-                                  err);
-        else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
-            code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    }
-    wm_engine_unlock();
-    comm->id = identity(&all[0]);
-    facts_t facts = {.code = code, .settled = code == 0};
-    wm_engine_lock();
-    for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        facts.settled &= comm->peers[rank]->settled;
-    facts.gates = code == 0 && facts.settled && !inter
-                  && find_gates(comm, all);
-    wm_engine_unlock();
-    wm_error_t lost;
-    int agreed = agree(comm, inter, &facts, code < 0 ? &lost : err);
-    if (code == 0 && agreed == 0 && facts.code < 0)
-        code = wm_error_set(err, WM_ERR_STATE, 0,
-                            "another rank could not attach to this "
-                            "communicator: its error tells why");
-    code = code < 0 ? code : agreed;
-    if (code == 0 && !facts.settled) {
-        code = settle_segments(comm, err);
-        drop_gates(comm);
-        facts = (facts_t){.code = code};
-        wm_engine_lock();
-        facts.gates = code == 0 && !inter && find_gates(comm, all);
-        wm_engine_unlock();
-        if (code == 0 && !inter)
-            code = agree(comm, inter, &facts, err);
-    }
-    if (code < 0 || !facts.gates)
-        drop_gates(comm);
-    free(all);
-    if (comm->gates == NULL && mine.gate.index >= 0) {
-        wm_engine_lock();
-        wm_gate_release(mine.gate.index);
-        wm_engine_unlock();
-    }
-    return code;
-}
-
 static int
 make_parts(wm_comm_t *comm, wm_error_t *err)
 {
@@ -466,7 +259,7 @@ make_whole(wm_comm_t *comm, wm_error_t *err)
     code = wm_mpi_duplicate(whole->match, &whole->data, err);
     if (code < 0)
         return code;
-    return exchange(whole, false, err);
+    return wm_bootstrap(whole, false, err);
 }
 
 wm_ranks_t
@@ -571,7 +364,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         int *limit = NULL, found = 0;
         MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);
         comm->tag_limit = found ? *limit : 32767;
-        code = exchange(comm, inter != 0, err);
+        code = wm_bootstrap(comm, inter != 0, err);
     }
     if (code == 0 && inter)
         code = make_whole(comm, err);

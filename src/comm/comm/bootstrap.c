@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/comm/bootstrap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm/host_only.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/hash.h"
+#include "comm/engine/hooks.h"
+
+#define TAG 0 // of messages before any others on the communicator
+
+static uint64_t made; // communicators, or tried to; engine lock
+
+// The same number on all ranks, who all know rank 0.
+static uint64_t
+identity(const wm_endpoint_t *first)
+{
+    uint64_t id = WM_HASH_OF_NOTHING + first->made;
+    for (size_t i = 0; i < sizeof first->id; ++i)
+        id = wm_hash(id, first->id[i]);
+    return id;
+}
+
+// Gathers `nbytes` bytes of each rank into `all`, by rank. In log2(size) steps
+// (Bruck's) of messages, as the first collective on a communicator of several
+// hosts makes Open MPI create others behind it.
+static int
+allgather(const wm_comm_t *comm, bool inter, const void *mine, void *all,
+          size_t nbytes, wm_error_t *err)
+{
+    int size = comm->size, rank = comm->rank, code = 0, length = (int)nbytes;
+    if (inter)
+        return wm_mpi_check(MPI_Allgather(mine, length, MPI_BYTE, all, length,
+                                          MPI_BYTE, comm->match),
+                            "MPI_Allgather", err);
+    // Block i is of rank + i.
+    char *blocks = malloc((size_t)size * nbytes);
+    if (blocks == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    memcpy(blocks, mine, nbytes);
+    for (int have = 1; have < size && code == 0; have *= 2) {
+        int count = have < size - have ? have : size - have;
+        code = wm_mpi_check(
+            MPI_Sendrecv(
+                blocks, count * length, MPI_BYTE, (rank - have + size) % size,
+                TAG, blocks + (size_t)have * nbytes, count * length, MPI_BYTE,
+                (rank + have) % size, TAG, comm->match, MPI_STATUS_IGNORE),
+            "MPI_Sendrecv", err);
+    }
+    size_t before = (size_t)rank * nbytes,
+           rest = (size_t)size * nbytes - before;
+    memcpy((char *)all + before, blocks, rest);
+    memcpy(all, blocks + rest, before);
+    free(blocks);
+    return code;
+}
+
+// Offers are answered in the sender's segment: two ranks share memory only
+// where each has opened the other's. Two processes settle that once.
+static int
+settle_segments(wm_comm_t *comm, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size;
+    uint8_t *opened = malloc(2 * size);
+    if (opened == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_engine_lock();
+    for (size_t i = 0; i < size; ++i)
+        opened[i] = comm->peers[i]->segment != NULL;
+    wm_engine_unlock();
+    int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
+                                         MPI_BYTE, comm->match),
+                            "MPI_Alltoall", err);
+    wm_engine_lock();
+    for (size_t i = 0; i < size && code == 0; ++i) {
+        comm->peers[i]->settled = true;
+        if (opened[i] && !opened[size + i])
+            wm_node_refuse(comm->peers[i],
+                           "it cannot open the shared segment of this "
+                           "process");
+    }
+    wm_engine_unlock();
+    free(opened);
+    return code;
+}
+
+// What all ranks must know alike of one another.
+typedef struct {
+    int code;    // below 0: a rank cannot go on
+    int settled; // 1: the segments of all
+    int gates;   // 1: each has one, and can read all others'
+} facts_t;
+
+// Of both groups of an intercommunicator: the first time tells of the other
+// group, the second of this one.
+static int
+agree(const wm_comm_t *comm, bool inter, facts_t *facts, wm_error_t *err)
+{
+    facts_t *all = malloc((size_t)comm->size * sizeof *all);
+    if (all == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = 0;
+    for (int time = 0; time < (inter ? 2 : 1) && code == 0; ++time) {
+        code = allgather(comm, inter, facts, all, sizeof *all, err);
+        for (int rank = 0; rank < comm->size && code == 0; ++rank) {
+            facts->code = all[rank].code < 0 ? all[rank].code : facts->code;
+            facts->settled &= all[rank].settled;
+            facts->gates &= all[rank].gates;
+        }
+    }
+    free(all);
+    return code;
+}
+
+static void
+drop_gates(wm_comm_t *comm)
+{
+    free(comm->gates);
+    comm->gates = NULL;
+    for (int room = 0; room < WM_GATE_ASIDE; ++room) {
+        free(comm->aside[room]);
+        comm->aside[room] = NULL;
+    }
+}
+
+// False: this rank cannot read those of all.
+static bool
+find_gates(wm_comm_t *comm, const wm_endpoint_t *all)
+{
+    wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
+    bool known = comm->size <= WM_GATE_RANKS;
+    for (int rank = 0; rank < comm->size && known; ++rank)
+        known = comm->peers[rank]->segment != NULL && all[rank].gate.index >= 0
+                && all[rank].gate.index < WM_GATES;
+    for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
+        rooms[room] = wm_gates_new(comm->rank, comm->size, room);
+        known = rooms[room] != NULL;
+        for (int rank = 0; rank < comm->size && known; ++rank)
+            wm_gates_set(rooms[room], rank, comm->peers[rank],
+                         &all[rank].gate);
+    }
+    comm->gates = rooms[0];
+    memcpy(comm->aside, rooms + 1, sizeof comm->aside);
+    if (!known)
+        drop_gates(comm);
+    return known;
+}
+
+static int
+refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
+               wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "WARPMPI_%s is set on rank %d and not on rank %d: set "
+                        "it on all ranks, or on none",
+                        name, mine ? comm->rank : rank,
+                        mine ? rank : comm->rank);
+}
+
+// What this rank tells all others.
+static void
+describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
+{
+    wm_error_t setting;
+    wm_engine_lock();
+    wm_node_describe(mine);
+    mine->made = made++;
+    mine->gate.index = -1;
+    if (!mine->failed && !inter && comm->size <= WM_GATE_RANKS)
+        mine->gate = wm_gate_acquire();
+    if (wm_hooks.configure(&setting) < 0) {
+        mine->failed = 1;
+        wm_error_cut(setting.text, sizeof mine->text, mine->text);
+    }
+    mine->by_mpi = wm_host_only_by_mpi();
+    wm_engine_unlock();
+}
+
+// Finds the peer that each endpoint tells of, if all fit together.
+static int
+find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
+           const wm_endpoint_t *all, wm_error_t *err)
+{
+    int code = 0;
+    wm_engine_lock();
+    for (int rank = 0; rank < comm->size && code == 0; ++rank) {
+        const wm_endpoint_t *endpoint = &all[rank];
+        if (endpoint->protocol != WM_PROTOCOL
+            || strncmp(endpoint->version, mine->version, sizeof mine->version)
+                   != 0)
+            code = wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "rank %d runs warpmpi %.15s and rank %d warpmpi %.15s: "
+                "install the same version for all ranks",
+                rank, endpoint->version, comm->rank, mine->version);
+        else if (endpoint->failed)
+            code = wm_error_set(err, WM_ERR_STATE, 0,
+                                "rank %d cannot take part: %.175s", rank,
+                                endpoint->text);
+        else if (endpoint->checks != mine->checks)
+            code = refuse_setting(comm, rank, "CHECK", mine->checks, err);
+        else if (endpoint->by_mpi != mine->by_mpi)
+            code = refuse_setting(comm, rank, "HOST_MESSAGES", mine->by_mpi,
+                                  err);
+        else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
+            code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    wm_engine_unlock();
+    return code;
+}
+
+// What this rank knows: whether it can go on, and if so of segments and gates.
+static facts_t
+look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
+{
+    facts_t facts = {.code = code, .settled = code == 0};
+    wm_engine_lock();
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        facts.settled &= comm->peers[rank]->settled;
+    facts.gates = facts.settled && !inter && find_gates(comm, all);
+    wm_engine_unlock();
+    return facts;
+}
+
+int
+wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size;
+    wm_endpoint_t mine;
+    wm_endpoint_t *all = calloc(size, sizeof *all);
+    wm_error_t lost; // where this rank's own error tells more
+    describe(comm, inter, &mine);
+    comm->peers = calloc(size, sizeof *comm->peers);
+    comm->sequences = calloc(size, sizeof *comm->sequences);
+    comm->orders = calloc(size, sizeof *comm->orders);
+    if (all == NULL || comm->peers == NULL || comm->sequences == NULL
+        || comm->orders == NULL) {
+        free(all); // and a gate is lost
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    int code = allgather(comm, inter, &mine, all, sizeof mine, err);
+    if (code == 0)
+        code = find_peers(comm, &mine, all, err);
+    comm->id = identity(&all[0]);
+    facts_t facts = look(comm, inter, all, code);
+    int agreed = agree(comm, inter, &facts, code < 0 ? &lost : err);
+    if (code == 0 && agreed == 0 && facts.code < 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "another rank could not attach to this "
+                            "communicator: its error tells why");
+    code = code < 0 ? code : agreed;
+    if (code == 0 && !facts.settled) {
+        drop_gates(comm);
+        code = settle_segments(comm, err);
+        facts = look(comm, inter, all, code);
+        if (code == 0)
+            code = agree(comm, inter, &facts, err);
+    }
+    if (code < 0 || !facts.gates)
+        drop_gates(comm);
+    free(all);
+    if (comm->gates == NULL && mine.gate.index >= 0) {
+        wm_engine_lock();
+        wm_gate_release(mine.gate.index);
+        wm_engine_unlock();
+    }
+    return code;
+}
