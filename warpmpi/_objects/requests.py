@@ -176,8 +176,8 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
     "testsome": _testsome,
 }
 _MESSAGES: dict[str, Callable[..., Any]] = {
-    "probe": _probing("probe", "Mprobe"),
-    "iprobe": _probing("iprobe", "Improbe"),
+    "probe": _probing("probe", "mprobe"),
+    "iprobe": _probing("iprobe", "improbe"),
     "Probe": _probing("Probe", "Mprobe"),
     "Iprobe": _probing("Iprobe", "Improbe"),
 }
