@@ -206,15 +206,20 @@ def _named(name: str) -> Any:
 
 
 def _known(comm: Any) -> Any:
-    """Give a handle's communicator as one of ours where it was one before.
+    """Give a handle's communicator as one of ours where it is one.
 
-    An intercommunicator stays mpi4py's, as its suite wants it.
+    In a job without GPUs each is: nothing is attached to it, and all calls
+    are MPI's. An intercommunicator stays mpi4py's, as its suite wants it.
     """
-    if isinstance(comm, MPI.Intercomm):
+    attached = _core._is_attached(comm)
+    if isinstance(comm, MPI.Intercomm) or comm == MPI.COMM_NULL:
         return comm
-    ours = _kind_of(comm) if _core._is_attached(comm) else None
-    if ours is None or isinstance(comm, ours):
+    if not attached and type(MPI.COMM_WORLD) not in _OF_GPUS:
         return comm
+    ours = _kind_of(comm)
+    if isinstance(comm, ours):
+        return comm
+    ours = ours if attached else _OF_HOSTS[ours]
     return ours.__new__(ours, comm)
 
 
