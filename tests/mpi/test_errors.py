@@ -306,7 +306,7 @@ def test_gpu_memory_that_cannot_be_understood_is_not_handed_on(comm):
     class Odd:
         __cuda_array_interface__ = {"shape": "?"}
 
-    with pytest.raises(ValueError, match="typestr"):
+    with pytest.raises(KeyError, match="typestr"):
         comm.Allgather(Odd(), np.zeros(8))
 
 

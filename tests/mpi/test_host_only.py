@@ -120,6 +120,42 @@ assert (into.astype("f8") == source + 1).all(), into
     run(EXOTIC.format(dtype="bfloat16", body=text.lstrip()))
 
 
+@pytest.mark.parametrize("gpus", [False, True])
+def test_what_nobody_can_read_is_mpi4pys(gpus):
+    text = """
+        import numpy as np
+        import pytest
+        from mpi4py import MPI
+        plain = MPI.Intracomm(MPI.COMM_SELF)
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_SELF)
+
+        class Shown:
+            def __init__(self, **other):
+                self.array = np.zeros(3)
+                fields = {**self.array.__array_interface__, **other}
+                self.__cuda_array_interface__ = {
+                    key: value for key, value in fields.items() if value != 0
+                }
+
+        for other in (
+            {"typestr": 0}, {"typestr": "<fX"}, {"data": 0}, {"data": ()},
+            {"shape": 0}, {"shape": (-3,)}, {"mask": True},
+        ):
+            array = Shown(**other)
+            for name in ("Bcast", "Isend", "Recv_init", "Allgather", "Iscan"):
+                words = (array, 0) if name == "Isend" else (array,)
+                if name[-1] in "rn" and name != "Isend":
+                    words = (np.zeros(3), array)
+                with pytest.raises(Exception) as theirs:
+                    getattr(plain, name)(*words)
+                with pytest.raises(theirs.type):
+                    getattr(comm, name)(*words)
+    """
+    as_here = {name: os.environ.get(name, "") for name in NO_GPU}
+    run(text, **(as_here if gpus else {}))
+
+
 def test_a_receive_into_gaps_is_cancelled():
     run("""
         import numpy as np

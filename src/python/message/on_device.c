@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whether a message is memory of a GPU, asked before anything is made of it.
+#include "cuda/device.h"
 #include "python/message/raw.h"
 #include "python/message/specification.h"
 #include "python/view/dlpack.h"
@@ -25,7 +26,7 @@ claims_device(PyObject *object)
 }
 
 // Of an array whose elements have no dtype of ours. What cannot be read at all
-// is taken for what it claims to be.
+// is taken for what it claims to be, where there are GPUs.
 static bool
 raw_on_device(PyObject *array)
 {
@@ -35,8 +36,9 @@ raw_on_device(PyObject *array)
     wm_pointer_t memory;
     if (wm_py_raw_read(array, Py_None, false, &raw, &unused) < 0) {
         PyErr_Clear();
-        return PyObject_HasAttrString(array, "__cuda_array_interface__")
-               || claims_device(array);
+        return wm_device_count() > 0
+               && (PyObject_HasAttrString(array, "__cuda_array_interface__")
+                   || claims_device(array));
     }
     bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
                   || wm_memory_on_device(&memory);

@@ -3,6 +3,7 @@
 
 #include "python/core/mpi4py.h"
 #include "python/view/dlpack.h"
+#include "python/view/view.h"
 
 // The MPI type of a type code; NULL without an exception where there is none.
 static PyObject *
@@ -103,9 +104,11 @@ void
 wm_py_raw_judge(PyObject *array, bool writable)
 {
     PyObject *type, *value, *traceback;
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)
-        && !PyErr_ExceptionMatches(PyExc_ValueError)
-        && !PyErr_ExceptionMatches(PyExc_BufferError))
+    // mpi4py takes peculiar arrays for something else, if at all.
+    if (PyErr_ExceptionMatches(PyExc_TypeError)
+            ? wm_py_view_is_peculiar(array)
+            : !PyErr_ExceptionMatches(PyExc_ValueError)
+                  && !PyErr_ExceptionMatches(PyExc_BufferError))
         return;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);

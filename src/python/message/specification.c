@@ -506,10 +506,7 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
                  flat || taken > WM_GAPS_OF_GPUS, argument, message)
                == 0)
         return 0;
-    // mpi4py takes these for something else, if at all.
-    if (!nothing
-        && (!PyErr_ExceptionMatches(PyExc_TypeError)
-            || !wm_py_view_is_peculiar(parts.array)))
+    if (!nothing)
         wm_py_raw_judge(parts.array, writable);
     wm_py_message_release(message);
     return -1;

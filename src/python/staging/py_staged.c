@@ -11,6 +11,7 @@
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/message/datatype.h"
+#include "python/message/raw.h"
 #include "python/request/py_request.h"
 
 // How many of MPI's elements one of an array is: its bytes, where MPI does not
@@ -54,9 +55,12 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     wm_view_t view;
     wm_array_t twin;
     if (!PyArg_ParseTuple(args, "Opsp|p:_stage", &object, &writable, &name,
-                          &strided, &spoilt)
-        || wm_py_view_parse(object, writable, name, &view) < 0)
+                          &strided, &spoilt))
         return NULL;
+    if (wm_py_view_parse(object, writable, name, &view) < 0) {
+        wm_py_raw_judge(object, writable);
+        return NULL;
+    }
     int64_t each = each_of(&view.array);
     int64_t count = wm_array_count(&view.array) * each;
     wm_dtype_t dtype = each > 1 ? WM_UINT8 : view.array.dtype;
