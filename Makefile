@@ -122,7 +122,7 @@ test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
 	@WARPMPI_TEST_EVERY=5 MPICC= $(MPICH)/bin/python tests/run.py mpi \
-	    --ranks 2 $(ALL_ARGS)
+	    host-only --ranks 2 $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has

@@ -4,10 +4,11 @@
     python -m warpmpi mpi4py_main.py DIR LIMIT MAIN [arguments of MAIN]
 
 MAIN is test/main.py of mpi4py's source distribution, which is used as it is,
-but for CuPy's unsigned element types: the tests fill arrays with -1, which
-NumPy 2 refuses for them. A rank prints into DIR/rankN.log and writes what
-becomes of each test into DIR/rankN.tests. LIMIT: seconds for one module; later
-all stacks are printed and the job ends.
+but for element types: CuPy's unsigned ones are left out, as the tests fill
+arrays with -1, which NumPy 2 refuses for them; WARPMPI_TEST_EVERY=n has loops
+over the types of an array take one in n. A rank prints into DIR/rankN.log and
+writes what becomes of each test into DIR/rankN.tests. LIMIT: seconds for one
+module; later all stacks are printed and the job ends.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import unittest
 from pathlib import Path
 
 from pytest_main import rank
+from sampling import EVERY
 
 
 class Journal:
@@ -93,8 +95,19 @@ def telling(journal):
     return Result
 
 
-def without_unsigned():
-    """Leave CuPy's unsigned element types out, and nothing else."""
+class Some(dict):
+    """A map of element types of which loops over them see one in EVERY."""
+
+    def __init__(self, types, first):
+        super().__init__(types)
+        self.some = list(types)[first % EVERY :: EVERY] or list(types)
+
+    def __iter__(self):
+        return iter(self.some)
+
+
+def choose_types():
+    """Leave CuPy's unsigned element types out, and others as EVERY says."""
     create = unittest.TestProgram.createTests
 
     def create_tests(self, *arguments):
@@ -103,6 +116,8 @@ def without_unsigned():
         kind = getattr(arrayimpl, "GPUArrayCuPy", None)
         for code in arrayimpl.TypeMapUnsigned if kind else ():
             kind.TypeMap.pop(code, None)
+        for i, kind in enumerate(arrayimpl.ArrayBackends):
+            kind.TypeMap = Some(kind.TypeMap, i)
         create(self, *arguments)
 
     unittest.TestProgram.createTests = create_tests
@@ -119,7 +134,7 @@ def main():
     os.dup2(log, 2)
     journal = Journal(folder, float(limit))
     unittest.runner.TextTestRunner.resultclass = telling(journal)
-    without_unsigned()
+    choose_types()
     sys.argv[:] = [path, *arguments]
     sys.path[0] = os.path.dirname(path)
     # The outcomes tell; a status would make mpirun report every rank's.

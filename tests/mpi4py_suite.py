@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs mpi4py's own test suite on warpmpi's communicators.
 
-    python tests/mpi4py_suite.py [--ranks 1 2 4] [--backend host stand-in]
+    python tests/mpi4py_suite.py [--ranks 1 2 4] [--backend none host stand-in]
         [--modules p2p_buf cco_buf ...] [--source DIR] [--limit SECONDS]
 
 Each module of the suite runs under mpirun, `python -m warpmpi`, in a process
@@ -10,10 +10,11 @@ suite is that of the installed mpi4py: its source distribution is taken from
 --source, else fetched by pip into build/. A test counts once: failed where it
 failed on any rank, skipped where it was skipped on all.
 
-Backends: host (lists, array, NumPy, DLPack and pretended GPU arrays in host
-memory), stand-in (tests/cupy_stand_in on the simulated driver, beside them)
-and cupy (the installed CuPy on real GPUs, beside them). Needs nothing but
-what runs a program of mpi4py's.
+Backends: none (in a job without GPUs, whichever driver there is), host (lists,
+array, NumPy, DLPack and pretended GPU arrays in host memory), stand-in
+(tests/cupy_stand_in on the simulated driver, beside them) and cupy (the
+installed CuPy on real GPUs, beside them). Needs nothing but what runs a
+program of mpi4py's.
 
 --stock runs them without warpmpi, to tell whose a failure is.
 """
@@ -36,10 +37,16 @@ SIMCUDA = BUILD / "simcuda" / "libsimcuda.so"
 PROGRAM = str(ROOT / "tests" / "mpi4py_main.py")
 STAND_IN = str(ROOT / "tests" / "cupy_stand_in")
 GRACE = 30  # seconds beyond the limit, in which ranks end by themselves
-BACKENDS = ("host", "stand-in", "cupy")
-# What these assert is refused, a wm.Comm takes: arrays with strides.
-STRIDED = ["testNonContiguous", "testNotContiguous"]
-# What tests/run.py runs of it, on 2 ranks: only modules that pass.
+BACKENDS = ("none", "host", "stand-in", "cupy")
+# Tests of what a wm.Comm does otherwise, and why.
+DIFFERENT = {
+    "testNonContiguous": "it takes arrays with strides, which mpi4py refuses",
+    "testNotContiguous": "likewise",
+    "testCAPI": "mpi4py's interface for C makes objects of its own types",
+}
+# They make datatypes, which are mpi4py's own, and take long.
+TYPES_ALONE = {"datatype", "util_dtlib"}
+# What tests/run.py runs of it on 2 ranks, beside all of backend none.
 CHOSEN = {
     "host": """
         cco_buf cco_vec comm comm_inter comm_topo doc msgspec msgzero op
@@ -94,7 +101,15 @@ def modules_of(folder, wanted):
 
 def environment(backend):
     """What the ranks need to know beyond what is set already."""
-    added = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+    paths = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    added = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONSAFEPATH": "1",  # an installed warpmpi, not that of the tree
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    if backend == "none":
+        added |= {"WARPMPI_CUDA_DRIVER": "", "CUDA_VISIBLE_DEVICES": ""}
     if backend == "stand-in" or (backend == "host" and SIMCUDA.is_file()):
         if not SIMCUDA.is_file() and "WARPMPI_CUDA_DRIVER" not in os.environ:
             sys.exit("warpmpi: no simulated driver: build it: make simcuda")
@@ -123,7 +138,7 @@ class Job:
     def command(self):
         names = "|".join(self.modules)
         arguments = [f"-itest_({names})[.]py$"]
-        if self.backend != "host":
+        if self.backend in ("stand-in", "cupy"):
             arguments.append("--cupy")
         if self.backend == "stand-in":
             arguments.append(f"--path={STAND_IN}")
@@ -250,12 +265,33 @@ def chosen(out=None):
     total, bad = Counter(), []
     folder = source(None)
     for backend, modules in CHOSEN.items():
-        words = ["--backend", backend, "--ranks", "2", "--together"]
-        options = arguments([*words, "--limit", "120", "--modules", *modules])
+        options = arguments([*at_once(backend), "--modules", *modules])
         counts, wrong = suite(options, folder, out)
         total += counts
         bad += [f"mpi4py: {text}" for text in wrong]
     return total, bad
+
+
+def host_only(out=None):
+    """All of it in a job without GPUs: what passes there without warpmpi."""
+    folder = source(None)
+    options = arguments(at_once("none"))
+    options.modules = set(modules_of(folder, None)) - TYPES_ALONE
+    total, bad = suite(options, folder, out)
+    named = {text.split(": ")[1] for text in bad}
+    options.modules = named & set(modules_of(folder, None))
+    if options.modules:
+        options.stock = True
+        _, stock = suite(options, folder, out)
+        bad = [text for text in bad if text not in stock]
+        total["failed"] = len(bad)
+    return total, [f"mpi4py: {text}" for text in bad]
+
+
+def at_once(backend):
+    """The options of a run on 2 ranks, one process each for all modules."""
+    words = ["--backend", backend, "--ranks", "2", "--together"]
+    return [*words, "--limit", "120"]
 
 
 def arguments(words=None):
@@ -278,9 +314,8 @@ def arguments(words=None):
     parser.add_argument(
         "--exclude",
         nargs="+",
-        default=STRIDED,
-        help="names of tests to leave out (default: those that want arrays "
-        "with strides refused)",
+        default=list(DIFFERENT),
+        help="names of tests to leave out (default: DIFFERENT of this file)",
     )
     parser.add_argument("--failfast", action="store_true")
     parser.add_argument("--stock", action="store_true", help="not on warpmpi")

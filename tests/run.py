@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the suites, and prints one closing line over all of them.
 
-    python tests/run.py [unit] [mpi] [mpi4py] [lint] [--ranks 1 2 4]
-        [-- pytest's own]
+    python tests/run.py [unit] [mpi] [mpi4py] [host-only] [lint]
+        [--ranks 1 2 4] [-- pytest's own]
     python tests/run.py mpi --ranks 2 -- tests/mpi/test_probe.py -k dropped
 
 unit: everything outside tests/mpi, in one process; mpi: tests/mpi under
 mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
-(mpi4py_suite.py has the whole); lint: formatters and type checkers, each
-counted as one test. Without a name, all of them. The simulated driver
-serves unless --gpu. Exits with 1 if anything failed or hung.
+(mpi4py_suite.py has the whole); host-only: all of them, in a job without GPUs;
+lint: formatters and type checkers, each counted as one test. Without a name,
+all of them. The simulated driver serves unless --gpu. Exits with 1 if anything
+failed or hung.
 
 Three suites run at a time, the longest first; the words of one lane are
 printed as they come, of the others when all have ended. Tests that start
@@ -235,7 +236,7 @@ def main():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ("unit", "mpi", "mpi4py", "lint")
+    names = ("unit", "mpi", "mpi4py", "host-only", "lint")
     parser.add_argument("suites", nargs="*", metavar="suite", default=[])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gpu", action="store_true", help="real GPUs")
@@ -287,10 +288,13 @@ def main():
         chosen.append(
             (120, partial(pytest_suite, "unit", 0, words, limit, {}))
         )
-    if "mpi4py" in suites:
+    if "mpi4py" in suites or "host-only" in suites:
         import mpi4py_suite
 
-        chosen.append((50, mpi4py_suite.chosen))
+        if "mpi4py" in suites:
+            chosen.append((50, mpi4py_suite.chosen))
+        if "host-only" in suites:
+            chosen.append((90, mpi4py_suite.host_only))
     if "lint" in suites:
         chosen += [(5, partial(lint, *each)) for each in lints().items()]
     chosen.sort(key=lambda each: each[0], reverse=True)
