@@ -4,12 +4,14 @@
 import ctypes
 import os
 import random
+import resource
 import select
 import shutil
 import subprocess
 import tempfile
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -396,6 +398,29 @@ AFTER_A_SUBINTERPRETER = """
         wm.Request.Waitall(requests)
         assert (into.numpy() == 3).all()
 """
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("waits", ["Recv", "Waitany", "Allreduce"])
+def test_a_long_wait_leaves_its_core_to_others(comm, waits):
+    """To ranks of other containers, say, that nobody can count."""
+    x, y = (kinds.make("device", np.ones(4)) for _ in "xy")
+    comm.Barrier()
+    if comm.rank == 0 and waits != "Allreduce":
+        time.sleep(0.3)
+        comm.Send(x, 1)
+        return
+    if comm.rank == 0:
+        time.sleep(0.3)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    if waits == "Allreduce":
+        comm.Allreduce(x, y)
+    elif waits == "Waitany":
+        wm.Request.Waitany([comm.Irecv(y, 0), MPI.REQUEST_NULL])
+    else:
+        comm.Recv(y, 0)
+    after = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    assert comm.rank == 0 or after - before > 50
 
 
 @pytest.mark.programs

@@ -32,6 +32,11 @@
 // Rounds after which all are looked at, and as many as a quarter of them more.
 #define ROUNDS_FOR_ALL 16
 
+// A wait that has lasted so long sleeps between its looks. Ranks of another
+// container may share the cores, which nobody has counted, and beside a thread
+// that spins Linux lets those starve that yield as often as MPI's waits do.
+#define LONG_US 10000
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic pthread_t holder; // of the lock; 0: nobody
 static pthread_cond_t wake;      // of the monotonic clock
@@ -263,12 +268,16 @@ stay_if_alone(void)
 void
 wm_engine_turn(unsigned turn)
 {
+    static _Thread_local int64_t began;
     atomic_fetch_add(&inside, 1);
     wm_engine_poll();
     if (crowded || turn % 32 == 0)
         sched_yield();
-    if (crowded && turn > 50)
-        sleep_us(50);
+    if (turn == 32)
+        began = wm_engine_now();
+    if (crowded ? turn > 50
+                : turn % 32 == 0 && wm_engine_now() - began > LONG_US)
+        sleep_us(crowded ? 50 : 20);
     wm_engine_visit();
     atomic_fetch_sub(&inside, 1);
     stay_if_alone();
@@ -371,8 +380,8 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
             wm_hooks.serve(true);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
-        if (crowded && now - began > 500)
-            sleep_us(50); // let the others run
+        if (now - began > (crowded ? 500 : LONG_US))
+            sleep_us(crowded ? 50 : 20);
         if (interrupted != NULL && now - asked > 50000) {
             asked = now;
             // It waits for the GIL: the progress thread serves meanwhile.
