@@ -79,9 +79,9 @@ def test_some_are_on_the_host(comm):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("place", ["host", *PLACES[1:2]])
+@pytest.mark.parametrize("place", PLACES[1:2])
 def test_ranks_that_disagree(comm, place):
-    """All raise, and the next one is right."""
+    """All raise, and the next one is right. Of host arrays MPI may tell."""
     right = [2, 3] + [1] * (comm.size - 2)
     counts = [3, 2, *right[2:]] if comm.rank else right
     mine = kinds.make(place, np.ones(sum(counts)))
