@@ -62,7 +62,7 @@ def test_host(build):
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("plan", ["coll/plan"]), ("boxes", [])]
+    ("name", "parts"), [("plan", ["coll/plan"]), ("ll", [])]
 )
 def test_all_ranks_count_alike(build, name, parts):
     run(build(name, *parts))

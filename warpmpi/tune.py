@@ -126,7 +126,7 @@ class Machine:
         }[trial.point]
 
     def holds(self, trial: Trial, nbytes: int) -> bool:
-        """Whether boxes do; what is longer goes one way on both sides."""
+        """Whether LL serves; what is longer goes one way on both sides."""
         if trial.point == "lines":
             return nbytes * (self.world.size - 1) < 1 << 19
         most = self.built_in["wide_parts"]  # all of theirs

@@ -3,7 +3,7 @@
 #ifndef WM_KERNELS_GONE_H
 #define WM_KERNELS_GONE_H
 
-#include "kernels/boxes.h"
+#include "kernels/ll.h"
 #include "kernels/meet.h"
 
 // In vain, before a thread looks at the others' words; on the host one thread
@@ -16,11 +16,11 @@
 
 // A few ranks are among what a kernel is given, where they cost no load: so
 // each way has its own, and no address is chosen.
-WM_DEVICE wm_boxes_rank_t
-wm_rank_of(const wm_boxes_rank_t *few, const wm_boxes_rank_t *many,
-           uint32_t size, uint32_t rank)
+WM_DEVICE wm_ll_rank_t
+wm_rank_of(const wm_ll_rank_t *few, const wm_ll_rank_t *many, uint32_t size,
+           uint32_t rank)
 {
-    if (size > WM_BOXES_FEW)
+    if (size > WM_LL_FEW)
         return many[rank];
     return few[rank];
 }
@@ -37,7 +37,7 @@ wm_rank_around(uint32_t sum, uint32_t size)
 // end tells it without a fence, which would cost each call more than a
 // microsecond: so what it wrote may come behind the word, by as much.
 WM_DEVICE bool
-wm_has_gone(const wm_boxes_rank_t &its, uint32_t past, uint32_t looks)
+wm_has_gone(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
 {
     if (looks % WM_LOOKS != 0
         || (int32_t)(wm_load_system(its.word) - its.base - past) < 0)

@@ -14,7 +14,7 @@ template <typename element_t> struct wm_piped_bytes {
     unsigned char each[sizeof(element_t)];
 };
 
-WM_DEVICE wm_boxes_rank_t
+WM_DEVICE wm_ll_rank_t
 piped_rank(const wm_pipes_params_t &p, uint32_t rank)
 {
     return wm_rank_of(p.few, p.many, p.size, rank);
@@ -23,7 +23,7 @@ piped_rank(const wm_pipes_params_t &p, uint32_t rank)
 WM_DEVICE char *
 pipes_of(const wm_pipes_params_t &p, uint32_t rank)
 {
-    return piped_rank(p, rank).boxes - p.before;
+    return piped_rank(p, rank).ll - p.before;
 }
 
 WM_DEVICE wm_pipes_head_t *

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "kernels/boxes.h"
+#include "kernels/ll.h"
 
 #define WM_PIPES_CHANNELS 64
 #define WM_PIPES_ALIGN 512 // a chunk's bytes, so that no element is cut
@@ -23,7 +23,7 @@ typedef struct {
 } wm_pipes_end_t;
 
 typedef struct {
-    wm_pipes_end_t ends[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
+    wm_pipes_end_t ends[WM_PIPES_CHANNELS][WM_LL_RANKS];
 } wm_pipes_head_t;
 
 #define WM_PIPES_HEAD 32768 // bytes
@@ -39,7 +39,7 @@ typedef struct {
     // Steps of this kernel in which all has been read that is given.
     uint32_t read[WM_PIPES_CHANNELS];
     uint32_t reduced[WM_PIPES_CHANNELS]; // likewise, that can be given back
-    wm_pipes_count_t counts[WM_PIPES_CHANNELS][WM_BOXES_RANKS];
+    wm_pipes_count_t counts[WM_PIPES_CHANNELS][WM_LL_RANKS];
 } wm_pipes_own_t;
 
 #define WM_PIPES_NOBODY 0xffffffffu
@@ -53,12 +53,12 @@ typedef struct {
     wm_pipes_own_t *own;
     const char *src;
     char *dst;
-    const wm_boxes_rank_t *many; // where they are more than a few
-    uint64_t before;             // bytes from pipes to boxes
-    uint32_t *word;              // ours; NULL: none. It becomes
-    uint32_t begun;              // this at the beginning, and
-    uint32_t done;               // this at the end, or, where
-    uint32_t left;               // this rank gives no more, this
+    const wm_ll_rank_t *many; // where they are more than a few
+    uint64_t before;          // bytes from pipes to the LL head
+    uint32_t *word;           // ours; NULL: none. It becomes
+    uint32_t begun;           // this at the beginning, and
+    uint32_t done;            // this at the end, or, where
+    uint32_t left;            // this rank gives no more, this
     uint32_t past; // another's word when it has done, or will never come here
     uint32_t rank, size;
     // A rank passes on, chunk by chunk: what it takes from one rank is what it
@@ -69,8 +69,8 @@ typedef struct {
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
     uint32_t overlaid; // what is taken may lie over what is given
     uint32_t op;
-    wm_boxes_rank_t few[WM_BOXES_FEW];
-    wm_pipes_span_t gives[WM_BOXES_RANKS], takes[WM_BOXES_RANKS];
+    wm_ll_rank_t few[WM_LL_FEW];
+    wm_pipes_span_t gives[WM_LL_RANKS], takes[WM_LL_RANKS];
 } wm_pipes_params_t;
 
 #endif

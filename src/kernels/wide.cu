@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Boxes of wide lines: as boxes.cu, of 112 bytes in 128.
-#include "kernels/boxes_view.h"
+// LL buffers of wide lines: as ll.cu, with 112 bytes in 128.
+#include "kernels/ll_view.h"
 #include "kernels/rule.h"
 #include "kernels/wide_line.h"
 
@@ -33,7 +33,7 @@ struct wm_wide_block_t {
 };
 
 WM_DEVICE wm_wide_block_t
-wide_block(const wm_boxes_side_t &side, uint32_t rank)
+wide_block(const wm_ll_side_t &side, uint32_t rank)
 {
     return {block_at(side, rank), side.nbytes};
 }
@@ -47,7 +47,7 @@ wide_at(const wm_wide_block_t &block, uint32_t line, uint32_t lane)
 }
 
 WM_DEVICE wm_wide_t
-load_wide_part(const wm_boxes_view &view, const char *block, uint32_t at,
+load_wide_part(const wm_ll_view &view, const char *block, uint32_t at,
                uint32_t nbytes)
 {
     const uint32_t unit = view.p.unit;
@@ -74,7 +74,7 @@ load_wide_part(const wm_boxes_view &view, const char *block, uint32_t at,
 }
 
 WM_DEVICE void
-save_wide_part(const wm_boxes_view &view, char *block, uint32_t at,
+save_wide_part(const wm_ll_view &view, char *block, uint32_t at,
                uint32_t nbytes, const wm_wide_t &value)
 {
     const bool whole = at + WIDE_UNIT <= nbytes;
@@ -97,7 +97,7 @@ save_wide_part(const wm_boxes_view &view, char *block, uint32_t at,
 }
 
 WM_DEVICE uint64_t
-wide_flag(const wm_boxes_view &view)
+wide_flag(const wm_ll_view &view)
 {
     return (uint64_t)view.number << 32 | view.number;
 }
@@ -106,8 +106,8 @@ wide_flag(const wm_boxes_view &view)
 // are asked for before any is used. Of what this rank has:
 template <uint32_t AT_ONCE>
 WM_DEVICE void
-load_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
-          uint32_t base, uint32_t lane, wm_wide_t *values)
+load_wide(const wm_ll_view &view, const wm_wide_block_t &block, uint32_t base,
+          uint32_t lane, wm_wide_t *values)
 {
     const wm_wide_lines_t mine = wide_lines();
     WM_UNROLL
@@ -121,8 +121,8 @@ load_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
 // To where this rank wants them.
 template <uint32_t AT_ONCE>
 WM_DEVICE void
-save_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
-          uint32_t base, uint32_t lane, const wm_wide_t *values)
+save_wide(const wm_ll_view &view, const wm_wide_block_t &block, uint32_t base,
+          uint32_t lane, const wm_wide_t *values)
 {
     const wm_wide_lines_t mine = wide_lines();
     WM_UNROLL
@@ -133,15 +133,15 @@ save_wide(const wm_boxes_view &view, const wm_wide_block_t &block,
             block.nbytes, values[k]);
 }
 
-// To a rank's box; false where it takes no more.
+// Writes lines into a rank's LL buffer. Returns false if it takes no more.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-give_wide(const wm_boxes_view &view, uint32_t to, uint32_t nbytes,
-          uint32_t base, uint32_t lane, wm_wide_t *values)
+give_wide(const wm_ll_view &view, uint32_t to, uint32_t nbytes, uint32_t base,
+          uint32_t lane, wm_wide_t *values)
 {
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(nbytes);
-    char *box = box_of(view, view.p.rank, to);
+    char *buffer = buffer_of(view, view.p.rank, to);
     if (base == mine.first && base < lines
         && !wm_warp_all(await_room(view, to)))
         return false;
@@ -152,20 +152,22 @@ give_wide(const wm_boxes_view &view, uint32_t to, uint32_t nbytes,
         if (lane == WIDE_UNITS)
             values[k].part[0] = values[k].part[1] = wide_flag(view);
         if (line < lines)
-            wm_store_wide(box + (size_t)line * WM_WIDE_BYTES, lane, values[k]);
+            wm_store_wide(buffer + (size_t)line * WM_WIDE_BYTES, lane,
+                          values[k]);
     }
     return true;
 }
 
-// Out of the box that a rank fills; false where they will not come.
+// Reads lines from the LL buffer that a rank fills. Returns false if they will
+// never come.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-await_wide(const wm_boxes_view &view, uint32_t from, uint32_t nbytes,
+await_wide(const wm_ll_view &view, uint32_t from, uint32_t nbytes,
            uint32_t base, uint32_t lane, wm_wide_t *values)
 {
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(nbytes);
-    const char *box = box_of(view, from, view.p.rank);
+    const char *buffer = buffer_of(view, from, view.p.rank);
     bool come = false;
     for (uint32_t looks = 1; !come; looks++) {
         const bool gone = !wm_warp_all(!has_gone(view, from, looks));
@@ -175,7 +177,7 @@ await_wide(const wm_boxes_view &view, uint32_t from, uint32_t nbytes,
             const uint32_t line = base + k * mine.step + wm_wide_line();
             flags[k] = wide_flag(view);
             if (line < lines)
-                flags[k] = wm_load_wide_flag(box
+                flags[k] = wm_load_wide_flag(buffer
                                              + (size_t)line * WM_WIDE_BYTES);
         }
         come = true;
@@ -192,15 +194,16 @@ await_wide(const wm_boxes_view &view, uint32_t from, uint32_t nbytes,
     for (uint32_t k = 0; k < AT_ONCE; k++) {
         const uint32_t line = base + k * mine.step + wm_wide_line();
         if (line < lines)
-            values[k] = wm_load_wide(box + (size_t)line * WM_WIDE_BYTES, lane);
+            values[k] = wm_load_wide(buffer + (size_t)line * WM_WIDE_BYTES,
+                                     lane);
     }
     return true;
 }
 
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-take_wide(const wm_boxes_view &view, uint32_t from,
-          const wm_wide_block_t &block, uint32_t base, uint32_t lane)
+take_wide(const wm_ll_view &view, uint32_t from, const wm_wide_block_t &block,
+          uint32_t base, uint32_t lane)
 {
     wm_wide_t values[AT_ONCE] = {};
     if (!await_wide<AT_ONCE>(view, from, block.nbytes, base, lane, values))
@@ -213,11 +216,11 @@ take_wide(const wm_boxes_view &view, uint32_t from,
 // where some will not come.
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
-reduce_wide(rule_t rule, const wm_boxes_view &view, const wm_wide_block_t &own,
+reduce_wide(rule_t rule, const wm_ll_view &view, const wm_wide_block_t &own,
             uint32_t base, uint32_t lane, wm_wide_t *reduced)
 {
     constexpr int EACH = WIDE_UNIT / sizeof(typename rule_t::element_t);
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     typename rule_t::acc_t acc[AT_ONCE][EACH] = {}, values[EACH];
     wm_wide_t kept[AT_ONCE] = {}, read[AT_ONCE] = {};
     if (is_of(p.takes, p.rank))
@@ -249,9 +252,9 @@ reduce_wide(rule_t rule, const wm_boxes_view &view, const wm_wide_block_t &own,
 
 // All that goes to others; what is one block is loaded once.
 WM_DEVICE void
-give_all_wide(const wm_boxes_view &view, uint32_t lane)
+give_all_wide(const wm_ll_view &view, uint32_t lane)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const wm_wide_lines_t mine = wide_lines();
     const uint32_t lines = wide_lines_of(p.gives.nbytes);
     const bool any = p.gives.count > is_of(p.gives, p.rank);
@@ -272,9 +275,9 @@ give_all_wide(const wm_boxes_view &view, uint32_t lane)
 }
 
 WM_DEVICE void
-take_all_wide(const wm_boxes_view &view, uint32_t from, uint32_t lane)
+take_all_wide(const wm_ll_view &view, uint32_t from, uint32_t lane)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const wm_wide_lines_t mine = wide_lines();
     const wm_wide_block_t own = {block_at(p.gives, from), p.takes.nbytes};
     const wm_wide_block_t block = wide_block(p.takes, from);
@@ -299,10 +302,10 @@ constexpr uint32_t
 
 template <typename rule_t>
 WM_DEVICE void
-reduce_all_wide(rule_t rule, const wm_boxes_view &view, uint32_t lane)
+reduce_all_wide(rule_t rule, const wm_ll_view &view, uint32_t lane)
 {
     constexpr uint32_t AT_ONCE = wide_at_once<rule_t>;
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const wm_wide_lines_t mine = wide_lines();
     const wm_wide_block_t own = {block_at(p.gives, p.rank), p.takes.nbytes};
     const wm_wide_block_t block = wide_block(p.takes, p.rank);
@@ -319,19 +322,19 @@ reduce_all_wide(rule_t rule, const wm_boxes_view &view, uint32_t lane)
 
 // Where several pass on, another block may have given up before this one
 // begins, and one who waits for what it gives must see it.
-WM_DEVICE wm_boxes_view
-wide_begin(const wm_boxes_params_t &p)
+WM_DEVICE wm_ll_view
+wide_begin(const wm_ll_params_t &p)
 {
     if (wm_meeting_tells() && p.word != nullptr && p.in_parts && p.size > 2)
         wm_raise_word(p.word, p.begun);
     else if (wm_meeting_tells() && p.word != nullptr)
         wm_store_system(p.word, p.begun);
-    return boxes_begin(p);
+    return ll_begin(p);
 }
 
-WM_KERNEL(wm_wide_move, wm_boxes_params_t)
+WM_KERNEL(wm_wide_move, wm_ll_params_t)
 {
-    const wm_boxes_view view = wide_begin(p);
+    const wm_ll_view view = wide_begin(p);
     if (wm_meeting_works()) {
         WM_EACH_WIDE_LANE(lane)
         give_all_wide(view, lane);
@@ -340,20 +343,20 @@ WM_KERNEL(wm_wide_move, wm_boxes_params_t)
             take_all_wide(view, wm_rank_around(p.rank + p.size - k, p.size),
                           lane);
     }
-    boxes_end(view);
+    ll_end(view);
 }
 
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_wide_##name, wm_boxes_params_t)                              \
+    WM_KERNEL(wm_wide_##name, wm_ll_params_t)                                 \
     {                                                                         \
-        const wm_boxes_view view = wide_begin(p);                             \
+        const wm_ll_view view = wide_begin(p);                                \
         if (wm_meeting_works()) {                                             \
             WM_EACH_WIDE_LANE(lane)                                           \
             give_all_wide(view, lane);                                        \
             WM_EACH_WIDE_LANE(lane)                                           \
             reduce_all_wide(wm_rule_##name(), view, lane);                    \
         }                                                                     \
-        boxes_end(view);                                                      \
+        ll_end(view);                                                         \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
@@ -365,8 +368,7 @@ WM_REDUCE_KERNEL_ROWS(X)
 // for what it gives.
 
 WM_DEVICE wm_wide_block_t
-wide_part(const wm_boxes_params_t &p, const wm_boxes_side_t &side,
-          uint32_t rank)
+wide_part(const wm_ll_params_t &p, const wm_ll_side_t &side, uint32_t rank)
 {
     const uint64_t at = (uint64_t)(rank - (rank > p.without)) * side.nbytes;
     const uint64_t left = at < p.whole && rank != p.without ? p.whole - at : 0;
@@ -375,16 +377,16 @@ wide_part(const wm_boxes_params_t &p, const wm_boxes_side_t &side,
 
 // Whether a rank has all in the end.
 WM_DEVICE bool
-has_all(const wm_boxes_params_t &p, uint32_t rank)
+has_all(const wm_ll_params_t &p, uint32_t rank)
 {
-    return p.onto == WM_BOXES_NOBODY ? rank != p.without : rank == p.onto;
+    return p.onto == WM_LL_NOBODY ? rank != p.without : rank == p.onto;
 }
 
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
+give_parts(const wm_ll_view &view, uint32_t base, uint32_t lane)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     for (uint32_t k = 1; k < p.size && p.gives.count > 0; k++) {
         const uint32_t to = wm_rank_around(p.rank + k, p.size);
         const wm_wide_block_t part = wide_part(p, p.gives, to);
@@ -399,10 +401,10 @@ give_parts(const wm_boxes_view &view, uint32_t base, uint32_t lane)
 
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
-pass_part(rule_t rule, const wm_boxes_view &view, const wm_boxes_view &next,
+pass_part(rule_t rule, const wm_ll_view &view, const wm_ll_view &next,
           uint32_t base, uint32_t lane)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const wm_wide_block_t own = wide_part(p, p.gives, p.rank);
     wm_wide_t reduced[AT_ONCE];
     if (own.nbytes == 0)
@@ -423,9 +425,9 @@ pass_part(rule_t rule, const wm_boxes_view &view, const wm_boxes_view &next,
 
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
-take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
+take_parts(const wm_ll_view &next, uint32_t base, uint32_t lane)
 {
-    const wm_boxes_params_t &p = next.p;
+    const wm_ll_params_t &p = next.p;
     for (uint32_t k = 1; k < p.size && has_all(p, p.rank); k++) {
         const uint32_t from = wm_rank_around(p.rank + p.size - k, p.size);
         const wm_wide_block_t part = wide_part(p, p.takes, from);
@@ -438,13 +440,12 @@ take_parts(const wm_boxes_view &next, uint32_t base, uint32_t lane)
 
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
-go_through_parts(rule_t rule, const wm_boxes_view &view,
-                 const wm_boxes_view &next)
+go_through_parts(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
 {
     const uint32_t first = wide_lines().first;
     const uint32_t step = AT_ONCE * wide_lines().step;
     const uint32_t lines = wide_lines_of(view.p.takes.nbytes);
-    const bool late = view.p.onto != WM_BOXES_NOBODY;
+    const bool late = view.p.onto != WM_LL_NOBODY;
     bool goes_on = true;
     for (uint32_t base = first; base < lines && goes_on; base += step) {
         WM_EACH_WIDE_LANE(lane)
@@ -474,11 +475,10 @@ go_through_parts(rule_t rule, const wm_boxes_view &view,
 // have in the end a line at a time is as fast as more.
 template <typename rule_t>
 WM_DEVICE void
-pass_all_wide(rule_t rule, const wm_boxes_view &view,
-              const wm_boxes_view &next)
+pass_all_wide(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
 {
-    const wm_boxes_params_t &p = view.p;
-    const bool goes_on = p.onto == WM_BOXES_NOBODY
+    const wm_ll_params_t &p = view.p;
+    const bool goes_on = p.onto == WM_LL_NOBODY
                              ? go_through_parts<1>(rule, view, next)
                              : go_through_parts<wide_at_once<rule_t>>(
                                  rule, view, next);
@@ -487,13 +487,13 @@ pass_all_wide(rule_t rule, const wm_boxes_view &view,
 }
 
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_wide_parts_##name, wm_boxes_params_t)                        \
+    WM_KERNEL(wm_wide_parts_##name, wm_ll_params_t)                           \
     {                                                                         \
-        const wm_boxes_view view = wide_begin(p);                             \
-        const wm_boxes_view next = {p, WM_BOXES_NEXT(view.number)};           \
+        const wm_ll_view view = wide_begin(p);                                \
+        const wm_ll_view next = {p, WM_LL_NEXT(view.number)};                 \
         if (wm_meeting_works())                                               \
             pass_all_wide(wm_rule_##name(), view, next);                      \
-        boxes_end(next);                                                      \
+        ll_end(next);                                                         \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A wide line (kernels/boxes.h) is eight lanes' business, each of which has 16
+// A wide line (kernels/ll.h) is eight lanes' business, each of which has 16
 // bytes of it, the last one the flag. On the host one thread is each lane in
 // turn, the last one last.
 #ifndef WM_KERNELS_WIDE_LINE_H

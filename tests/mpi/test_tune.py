@@ -74,9 +74,9 @@ def kernels(call):
 @pytest.mark.parametrize(
     ("points", "kernel"),
     [
-        ({}, "wm_boxes_move"),
+        ({}, "wm_ll_move"),
         ({"lines": 3999}, "wm_wide_move"),
-        ({"lines": 4000}, "wm_boxes_move"),
+        ({"lines": 4000}, "wm_ll_move"),
         ({"lines": 0, "wide": 4000}, "wm_wide_move"),
         ({"lines": 0, "wide": 3999}, "wm_pipes_move"),
         ({"lines": 0, "wide": 4000}, "wm_wide_float32"),

@@ -8,13 +8,13 @@
 
 // Bytes, one behind the other; what is left comes first, and is for pipes.
 #define WIDE ((size_t)55 << 19)
-#define BOXES ((size_t)2 << 20)
+#define LL_BYTES ((size_t)2 << 20)
 #define BLOCK_ALIGN 16 // of parts of wide lines
 
 static size_t
 pipes_of(const wm_shared_t *shared)
 {
-    return shared->nbytes - BOXES - (shared->on_host ? 0 : WIDE);
+    return shared->nbytes - LL_BYTES - (shared->on_host ? 0 : WIDE);
 }
 
 int
@@ -25,21 +25,21 @@ wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
         memset(memory, 0, shared->nbytes);
         return 0;
     }
-    int code = wm_boxes_clear(shared->device, memory, WM_PIPES_HEAD, err);
+    int code = wm_ll_clear(shared->device, memory, WM_PIPES_HEAD, err);
     return code < 0 ? code
-                    : wm_boxes_clear(shared->device, memory + pipes,
-                                     shared->nbytes - pipes, err);
+                    : wm_ll_clear(shared->device, memory + pipes,
+                                  shared->nbytes - pipes, err);
 }
 
 int
 wm_by_kernels_prepare(int device, wm_error_t *err)
 {
-    int code = wm_boxes_prepare(device, err);
+    int code = wm_ll_prepare(device, err);
     return code < 0 ? code : wm_pipes_prepare(device, err);
 }
 
 static int
-open_own(wm_by_kernels_t *exchange, int device, const wm_boxes_rank_t *ranks,
+open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
          int size, wm_error_t *err)
 {
     size_t nbytes = sizeof *exchange->own;
@@ -48,30 +48,30 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_boxes_rank_t *ranks,
         return code;
     char *own = wm_block_pointer(exchange->block);
     exchange->own = (wm_by_kernels_own_t *)(void *)own;
-    code = wm_boxes_clear(device, own, nbytes, err);
-    return code < 0 ? code
-                    : wm_boxes_introduce(device, &exchange->own->boxes, ranks,
-                                         size, err);
+    code = wm_ll_clear(device, own, nbytes, err);
+    return code < 0
+               ? code
+               : wm_ll_introduce(device, &exchange->own->ll, ranks, size, err);
 }
 
 int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   const wm_points_t *points, wm_boxes_rank_t *ranks, int rank,
+                   const wm_points_t *points, wm_ll_rank_t *ranks, int rank,
                    wm_error_t *err)
 {
-    int size = shared->size, few = size < WM_BOXES_FEW ? size : WM_BOXES_FEW;
-    size_t before = shared->nbytes - BOXES;
+    int size = shared->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
+    size_t before = shared->nbytes - LL_BYTES;
     for (int i = 0; i < size; ++i)
-        ranks[i].boxes = shared->ranks[i].memory + before;
+        ranks[i].ll = shared->ranks[i].memory + before;
     exchange->points = *points;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
-    exchange->boxes = (wm_boxes_t){
-        .first = WM_BOXES_HEAD,
-        .nbytes = BOXES - WM_BOXES_HEAD,
+    exchange->ll = (wm_ll_t){
+        .first = WM_LL_HEAD,
+        .nbytes = LL_BYTES - WM_LL_HEAD,
         .blocks = (uint32_t)shared->blocks,
     };
-    exchange->wide = (wm_boxes_t){
+    exchange->wide = (wm_ll_t){
         .first = -(int64_t)WIDE,
         .nbytes = shared->linked ? WIDE : 0,
         .wide = true,
@@ -91,8 +91,9 @@ wm_by_kernels_close(wm_by_kernels_t *exchange)
         wm_block_free(exchange->block, 0, NULL, NULL);
 }
 
-// Bytes of each part in which wide boxes can have it reduced, or passed on; 0:
-// none. Of two ranks and a root there is one part alone.
+// Returns the bytes of a part, where ranks can reduce the parts of a call, or
+// pass them on, through wide lines; 0 where they cannot. With two ranks and a
+// root there is only one part.
 static size_t
 part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 {
@@ -106,7 +107,7 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
     return others * part <= exchange->points.wide_parts
-                   && part <= wm_boxes_room(&exchange->wide, (int)others + 1)
+                   && part <= wm_ll_room(&exchange->wide, (int)others + 1)
                ? part
                : 0;
 }
@@ -124,13 +125,14 @@ saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     return (once - twice) / hops > exchange->points.meeting;
 }
 
-// The boxes that it goes through; NULL: none. `part` 0: it goes whole. Of what
-// varies, not all know whether it is short.
-static const wm_boxes_t *
+// Returns the LL buffers that a call uses, or NULL for none. `part` is 0 if
+// the payload is not divided. Counts that vary never use LL, as ranks would
+// not agree on the size.
+static const wm_ll_t *
 choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
 {
     const wm_points_t *points = &exchange->points;
-    const wm_boxes_t *boxes = &exchange->boxes, *wide = &exchange->wide;
+    const wm_ll_t *ll = &exchange->ll, *wide = &exchange->wide;
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
     *part = 0;
@@ -138,19 +140,18 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
         return NULL;
     size_t can = part_bytes(exchange, laid);
     bool early = can > 0 && saves(exchange, laid);
-    if (!early && longest <= points->lines
-        && longest <= wm_boxes_room(boxes, size))
-        return boxes;
+    if (!early && longest <= points->lines && longest <= wm_ll_room(ll, size))
+        return ll;
     if (!early && longest * (size_t)(size - 1) <= points->wide
-        && longest <= wm_boxes_room(wide, size))
+        && longest <= wm_ll_room(wide, size))
         return wide;
     *part = can;
     return can > 0 ? wide : NULL;
 }
 
 void
-wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
-                    wm_boxes_side_t *takes)
+wm_by_kernels_ranks(const wm_laid_t *laid, wm_ll_side_t *gives,
+                    wm_ll_side_t *takes)
 {
     const wm_coll_t *call = laid->call;
     uint32_t size = (uint32_t)laid->comm->size;
@@ -163,7 +164,7 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
         takes->count = rank + self;
     }
     else if (laid->shape->rooted) {
-        wm_boxes_side_t *one = laid->shape->outward ? takes : gives;
+        wm_ll_side_t *one = laid->shape->outward ? takes : gives;
         one->first = (uint32_t)call->root;
         one->count = 1;
     }
@@ -174,15 +175,15 @@ wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
 }
 
 bool
-wm_by_kernels_reduces(const wm_laid_t *laid, const wm_boxes_side_t *takes)
+wm_by_kernels_reduces(const wm_laid_t *laid, const wm_ll_side_t *takes)
 {
     return laid->shape->reduces && takes->count > 1;
 }
 
-static wm_boxes_side_t
+static wm_ll_side_t
 side(const wm_span_t *blocks, bool many)
 {
-    return (wm_boxes_side_t){
+    return (wm_ll_side_t){
         .at = blocks[0].at,
         .step = many ? (uint32_t)blocks[0].nbytes : 0,
         .nbytes = (uint32_t)blocks[0].nbytes,
@@ -190,14 +191,13 @@ side(const wm_span_t *blocks, bool many)
 }
 
 static void
-divide(const wm_laid_t *laid, size_t part, wm_boxes_params_t *params)
+divide(const wm_laid_t *laid, size_t part, wm_ll_params_t *params)
 {
     const wm_shape_t *shape = laid->shape;
-    uint32_t root = shape->rooted ? (uint32_t)laid->call->root
-                                  : WM_BOXES_NOBODY;
+    uint32_t root = shape->rooted ? (uint32_t)laid->call->root : WM_LL_NOBODY;
     params->in_parts = true;
-    params->without = shape->reduces ? WM_BOXES_NOBODY : root;
-    params->onto = shape->reduces ? root : WM_BOXES_NOBODY;
+    params->without = shape->reduces ? WM_LL_NOBODY : root;
+    params->onto = shape->reduces ? root : WM_LL_NOBODY;
     params->whole = wm_laid_longest(laid);
     params->reduces = shape->reduces;
     params->gives.nbytes = params->takes.nbytes = (uint32_t)part;
@@ -212,15 +212,15 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
 {
     const wm_shape_t *shape = laid->shape;
     size_t part;
-    const wm_boxes_t *boxes = choose(exchange, laid, &part);
-    if (boxes == NULL)
+    const wm_ll_t *ll = choose(exchange, laid, &part);
+    if (ll == NULL)
         return wm_piped_enqueue(exchange, laid, words, err);
-    uint32_t number = WM_BOXES_NEXT(exchange->number);
+    uint32_t number = WM_LL_NEXT(exchange->number);
     if (!exchange->counted)
-        exchange->number = part > 0 ? WM_BOXES_NEXT(number) : number;
-    uint32_t way = boxes->wide ? WM_BY_WIDE_BOXES : WM_BY_BOXES;
-    wm_boxes_params_t params = {
-        .own = &exchange->own->boxes,
+        exchange->number = part > 0 ? WM_LL_NEXT(number) : number;
+    uint32_t way = ll->wide ? WM_BY_WIDE_LL : WM_BY_LL;
+    wm_ll_params_t params = {
+        .own = &exchange->own->ll,
         .src = laid->source,
         .dst = laid->target,
         .gives = side(laid->out, shape->scatters),
@@ -241,6 +241,6 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
                     && params.gives.count > 0;
     if (part > 0)
         divide(laid, part, &params);
-    return wm_boxes_launch(laid->device, boxes, laid->type, laid->op, &params,
-                           overlaid, laid->stream, err);
+    return wm_ll_launch(laid->device, ll, laid->type, laid->op, &params,
+                        overlaid, laid->stream, err);
 }

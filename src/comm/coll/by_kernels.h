@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives as one kernel on each GPU, which writes into the others' memory
-// and waits for what they write: short ones through boxes (array/boxes.h), the
-// others through pipes (comm/coll/piped.h).
+// and waits for what they write: short ones by LL (array/ll.h), the others
+// through pipes (comm/coll/piped.h).
 #ifndef WM_COMM_COLL_BY_KERNELS_H
 #define WM_COMM_COLL_BY_KERNELS_H
 
-#include "array/boxes.h"
+#include "array/ll.h"
 #include "array/pipes.h"
 #include "comm/coll/laid.h"
 #include "comm/coll/points.h"
@@ -13,30 +13,30 @@
 
 // What this rank's kernels keep.
 typedef struct {
-    wm_boxes_own_t boxes;
+    wm_ll_own_t ll;
     wm_pipes_own_t pipes;
 } wm_by_kernels_own_t;
 
-// All ranks' boxes, of lines and of wide ones, which share their head and
-// their numbers, and their pipes.
+// The LL buffers of all ranks, of lines and of wide lines, which share their
+// head and their numbers, and the pipes of all ranks.
 typedef struct {
     uint32_t rank, size;
     bool counted;      // on the GPU, as in graphs
-    uint32_t number;   // of the last exchange through boxes
+    uint32_t number;   // of the last exchange by LL
     wm_block_t *block; // of the GPU, which is
     wm_by_kernels_own_t *own;
-    wm_boxes_rank_t few[WM_BOXES_FEW];
-    wm_boxes_t boxes, wide; // wide.nbytes 0: none
-    wm_points_t points;     // alike on all ranks
-    uint64_t before;        // bytes from pipes to the head of boxes
+    wm_ll_rank_t few[WM_LL_FEW];
+    wm_ll_t ll, wide;   // wide.nbytes 0: none
+    wm_points_t points; // alike on all ranks
+    uint64_t before;    // bytes from pipes to the LL head
     wm_pipes_t pipes;
 } wm_by_kernels_t;
 
 // Which kernel a rank is in, of a call. Its word tells all but the first, so
 // that those who are in another do not wait for it.
 typedef enum {
-    WM_BY_BOXES = 0,
-    WM_BY_WIDE_BOXES = 1,
+    WM_BY_LL = 0,
+    WM_BY_WIDE_LL = 1,
     WM_BY_PIPES = 2,
 } wm_by_kernels_way_t;
 
@@ -50,8 +50,8 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for them: pipes, wide boxes where there may be a link, boxes
-// from their head on.
+// A rank's memory for these kernels: pipes, LL buffers of wide lines if there
+// may be a link, and then the LL head with the LL buffers of lines.
 #define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
 #define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
 
@@ -63,10 +63,11 @@ wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err);
 WM_MUST_CHECK int
 wm_by_kernels_prepare(int device, wm_error_t *err);
 
-// Each rank has its word in `ranks`, whose boxes are filled in here.
+// The caller fills the word of each rank in `ranks`; the address of the rank's
+// LL memory is filled in here.
 WM_MUST_CHECK int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   const wm_points_t *points, wm_boxes_rank_t *ranks, int rank,
+                   const wm_points_t *points, wm_ll_rank_t *ranks, int rank,
                    wm_error_t *err);
 
 // Also of one that was not opened.
@@ -76,12 +77,12 @@ wm_by_kernels_close(wm_by_kernels_t *exchange);
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.
 void
-wm_by_kernels_ranks(const wm_laid_t *laid, wm_boxes_side_t *gives,
-                    wm_boxes_side_t *takes);
+wm_by_kernels_ranks(const wm_laid_t *laid, wm_ll_side_t *gives,
+                    wm_ll_side_t *takes);
 
 // Returns whether what is taken is reduced: of one block nothing is.
 bool
-wm_by_kernels_reduces(const wm_laid_t *laid, const wm_boxes_side_t *takes);
+wm_by_kernels_reduces(const wm_laid_t *laid, const wm_ll_side_t *takes);
 
 // Gives it to the stream. Not a barrier.
 WM_MUST_CHECK int

@@ -20,7 +20,7 @@ begin(const run_t *run, const char *src, char *dst)
         .own = &exchange->own->pipes,
         .src = src,
         .dst = dst,
-        .many = exchange->own->boxes.ranks,
+        .many = exchange->own->ll.ranks,
         .before = exchange->before,
         .word = words->own,
         .begun = words->begun + WM_BY_PIPES,
@@ -46,7 +46,7 @@ launch(const run_t *run, wm_pipes_params_t *params, wm_pipes_work_t work,
 }
 
 static void
-fill(wm_pipes_span_t *spans, const wm_boxes_side_t *ranks,
+fill(wm_pipes_span_t *spans, const wm_ll_side_t *ranks,
      const wm_span_t *blocks, bool many)
 {
     for (uint32_t i = 0; i < ranks->count; ++i) {
@@ -61,7 +61,7 @@ static int
 whole(const run_t *run, wm_error_t *err)
 {
     const wm_laid_t *laid = run->laid;
-    wm_boxes_side_t gives = {.count = 0}, takes = gives;
+    wm_ll_side_t gives = {.count = 0}, takes = gives;
     wm_by_kernels_ranks(laid, &gives, &takes);
     bool reduces = wm_by_kernels_reduces(laid, &takes);
     wm_pipes_params_t params = begin(run, laid->source, laid->target);

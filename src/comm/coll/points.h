@@ -13,9 +13,9 @@
 
 // X(name, built in with NVLink for two ranks, for several, and without); up to
 // each the first way.
-//   lines: on a stream, blocks go through boxes of lines
-//   wide: longer ones through boxes of wide lines, where there are such: a
-//     block times the other ranks
+//   lines: on a stream, blocks go by LL
+//   wide: longer ones in wide lines, where there are such: a block times the
+//     other ranks
 //   wide_parts: a longer Allreduce, Bcast or Reduce through these as well, in
 //     parts that ranks reduce or pass on: a part times the other ranks. What
 //     is longer still goes through pipes

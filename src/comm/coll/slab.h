@@ -91,7 +91,7 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
 
-// The call, but no barrier, goes through boxes or pipes.
+// Gives the stream a call, but no barrier, by LL or pipes.
 WM_MUST_CHECK int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
 

@@ -76,12 +76,12 @@ find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 static int
 open_kernels(wm_slabs_t *slabs, wm_error_t *err)
 {
-    wm_boxes_rank_t ranks[WM_BOXES_RANKS];
+    wm_ll_rank_t ranks[WM_LL_RANKS];
     for (int rank = 0; rank < slabs->size; ++rank) {
         wm_word_op_t word = slabs->captured
                                 ? wm_gates_gone_word(slabs->gates)
                                 : wm_gates_stream_word(slabs->gates, rank, 0);
-        ranks[rank] = (wm_boxes_rank_t){
+        ranks[rank] = (wm_ll_rank_t){
             .word = (const uint32_t *)word.word,
             .base = word.value,
         };

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "kernels/boxes_view.h"
+#include "kernels/ll_view.h"
 #include "kernels/rule.h"
 
-#define BOXES_AT_ONCE 8u // loads that a thread has under way
+#define LL_AT_ONCE 8u // loads that a thread has under way
 
 WM_DEVICE uint32_t
-lines_of_side(const wm_boxes_side_t &side)
+lines_of_side(const wm_ll_side_t &side)
 {
     return (side.nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
 }
 
 WM_DEVICE uint64_t
-load_line(const wm_boxes_view &view, const char *from, uint32_t left)
+load_line(const wm_ll_view &view, const char *from, uint32_t left)
 {
     const uint32_t unit = view.p.unit;
     uint64_t value = 0;
@@ -27,7 +27,7 @@ load_line(const wm_boxes_view &view, const char *from, uint32_t left)
 }
 
 WM_DEVICE void
-save_line(const wm_boxes_view &view, char *into, uint32_t left, uint64_t value)
+save_line(const wm_ll_view &view, char *into, uint32_t left, uint64_t value)
 {
     const uint32_t unit = view.p.unit;
     if (unit == 8)
@@ -47,9 +47,9 @@ save_line(const wm_boxes_view &view, char *into, uint32_t left, uint64_t value)
 // False where a rank takes no more, which is asked with a thread's first line
 // for it.
 WM_DEVICE bool
-give_line(const wm_boxes_view &view, uint32_t to, uint32_t line, bool first)
+give_line(const wm_ll_view &view, uint32_t to, uint32_t line, bool first)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const uint32_t at = line * WM_LINE_PAYLOAD;
     if (!is_of(p.gives, to) || at >= p.gives.nbytes)
         return true;
@@ -57,7 +57,7 @@ give_line(const wm_boxes_view &view, uint32_t to, uint32_t line, bool first)
                                      p.gives.nbytes - at);
     if (first && !await_room(view, to))
         return false;
-    wm_store_line(box_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
+    wm_store_line(buffer_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
                   value, view.number);
     return true;
 }
@@ -66,16 +66,16 @@ give_line(const wm_boxes_view &view, uint32_t to, uint32_t line, bool first)
 // used; false where one will not come.
 template <uint32_t AT_ONCE, uint32_t EACH>
 WM_DEVICE bool
-read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
-           uint32_t line, uint64_t (*values)[EACH])
+ll_read(const wm_ll_view &view, uint32_t first, uint32_t count, uint32_t line,
+        uint64_t (*values)[EACH])
 {
-    const wm_boxes_params_t &p = view.p;
-    const char *boxes[AT_ONCE];
+    const wm_ll_params_t &p = view.p;
+    const char *buffers[AT_ONCE];
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++)
-        boxes[k] = box_of(view, first + k < p.size ? first + k : p.rank,
-                          p.rank)
-                   + (size_t)line * WM_LINE_BYTES;
+        buffers[k] = buffer_of(view, first + k < p.size ? first + k : p.rank,
+                               p.rank)
+                     + (size_t)line * WM_LINE_BYTES;
     uint32_t gone = 0, missing = 0;
     for (uint32_t looks = 1;; looks++) {
         wm_line_t read[AT_ONCE][EACH] = {};
@@ -88,7 +88,7 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
             WM_UNROLL
             for (uint32_t i = 0; i < EACH; i++)
                 if (k < count && first + k != p.rank)
-                    read[k][i] = wm_load_line(boxes[k] + i * WM_LINE_BYTES);
+                    read[k][i] = wm_load_line(buffers[k] + i * WM_LINE_BYTES);
         }
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -112,9 +112,9 @@ read_boxes(const wm_boxes_view &view, uint32_t first, uint32_t count,
 // Each thread takes the lines that it gave: so memory may be given and taken
 // where these have one place.
 WM_DEVICE void
-move_boxes(const wm_boxes_view &view)
+ll_move(const wm_ll_view &view)
 {
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = lines_of_side(p.takes);
     const uint32_t lines = out > in ? out : in;
@@ -135,7 +135,7 @@ move_boxes(const wm_boxes_view &view)
             value[0][0] = load_line(view, p.src + block_at(p.gives, from) + at,
                                     p.takes.nbytes - at);
         else if (come)
-            come = read_boxes<1, 1>(view, from, 1, line, value);
+            come = ll_read<1, 1>(view, from, 1, line, value);
         if (come)
             save_line(view, p.dst + block_at(p.takes, from) + at,
                       p.takes.nbytes - at, value[0][0]);
@@ -145,21 +145,21 @@ move_boxes(const wm_boxes_view &view)
 // So many lines hold one element or more, and are one thread's business.
 template <typename rule_t>
 constexpr uint32_t
-    boxes_each = sizeof(typename rule_t::element_t) > WM_LINE_PAYLOAD ? 2 : 1;
+    ll_each = sizeof(typename rule_t::element_t) > WM_LINE_PAYLOAD ? 2 : 1;
 
-template <uint32_t EACH> struct wm_boxes_unit {
+template <uint32_t EACH> struct wm_ll_unit {
     uint64_t lines[EACH];
 };
 
 // Of so many ranks at once.
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE void
-reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
+ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
 {
-    constexpr uint32_t EACH = boxes_each<rule_t>;
+    constexpr uint32_t EACH = ll_each<rule_t>;
     constexpr int COUNT = EACH * WM_LINE_PAYLOAD
                           / sizeof(typename rule_t::element_t);
-    const wm_boxes_params_t &p = view.p;
+    const wm_ll_params_t &p = view.p;
     const char *own = p.src + block_at(p.gives, p.rank);
     const uint32_t at = line * WM_LINE_PAYLOAD;
     typename rule_t::acc_t acc[COUNT] = {}, values[COUNT];
@@ -175,12 +175,12 @@ reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
         const uint32_t left = p.takes.count - first;
         const uint32_t count = left < AT_ONCE ? left : AT_ONCE;
         uint64_t read[AT_ONCE][EACH] = {};
-        if (!read_boxes<AT_ONCE, EACH>(view, first, count, line, read))
+        if (!ll_read<AT_ONCE, EACH>(view, first, count, line, read))
             return;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
             const bool is_own = first + k == p.rank; // by values: no address
-            wm_boxes_unit<EACH> unit;
+            wm_ll_unit<EACH> unit;
             if (k >= count)
                 continue;
             WM_UNROLL
@@ -194,7 +194,7 @@ reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
                 acc[i] = values[i];
         }
     }
-    const wm_boxes_unit<EACH> unit = wm_narrow<wm_boxes_unit<EACH>>(rule, acc);
+    const wm_ll_unit<EACH> unit = wm_narrow<wm_ll_unit<EACH>>(rule, acc);
     WM_UNROLL
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t to = at + i * WM_LINE_PAYLOAD;
@@ -206,10 +206,10 @@ reduce_boxes(rule_t rule, const wm_boxes_view &view, uint32_t line)
 // Likewise, all of an element's lines.
 template <typename rule_t>
 WM_DEVICE void
-fold_boxes(rule_t rule, const wm_boxes_view &view)
+ll_fold(rule_t rule, const wm_ll_view &view)
 {
-    constexpr uint32_t EACH = boxes_each<rule_t>;
-    const wm_boxes_params_t &p = view.p;
+    constexpr uint32_t EACH = ll_each<rule_t>;
+    const wm_ll_params_t &p = view.p;
     const uint32_t first = wm_meeting_thread() * EACH;
     const uint32_t step = wm_meeting_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
@@ -221,24 +221,24 @@ fold_boxes(rule_t rule, const wm_boxes_view &view)
                 room = give_line(view, wm_rank_around(p.rank + k, p.size),
                                  at + i, at == first);
     for (uint32_t at = first; at < in && p.takes.count <= 2; at += step)
-        reduce_boxes<1>(rule, view, at);
+        ll_reduce<1>(rule, view, at);
     for (uint32_t at = first; at < in && p.takes.count > 2; at += step)
-        reduce_boxes<BOXES_AT_ONCE>(rule, view, at);
+        ll_reduce<LL_AT_ONCE>(rule, view, at);
 }
 
-WM_KERNEL(wm_boxes_move, wm_boxes_params_t)
+WM_KERNEL(wm_ll_move, wm_ll_params_t)
 {
-    const wm_boxes_view view = boxes_begin(p);
-    move_boxes(view);
-    boxes_end(view);
+    const wm_ll_view view = ll_begin(p);
+    ll_move(view);
+    ll_end(view);
 }
 
 #define X(name, ...)                                                          \
-    WM_KERNEL(wm_boxes_##name, wm_boxes_params_t)                             \
+    WM_KERNEL(wm_ll_##name, wm_ll_params_t)                                   \
     {                                                                         \
-        const wm_boxes_view view = boxes_begin(p);                            \
-        fold_boxes(wm_rule_##name(), view);                                   \
-        boxes_end(view);                                                      \
+        const wm_ll_view view = ll_begin(p);                                  \
+        ll_fold(wm_rule_##name(), view);                                      \
+        ll_end(view);                                                         \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

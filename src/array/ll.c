@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "array/boxes.h"
+#include "array/ll.h"
 
 #include <stdatomic.h>
 
@@ -31,10 +31,10 @@ enum {
 };
 
 static const char *const names[KERNELS] = {
-#define X(name, ...) "wm_boxes_" #name,
+#define X(name, ...) "wm_ll_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
-        "wm_boxes_move",
+        "wm_ll_move",
 #define X(name, ...) "wm_wide_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
@@ -46,32 +46,32 @@ static const char *const names[KERNELS] = {
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 
-_Static_assert(sizeof(wm_boxes_params_t) <= 4096, "what a kernel is given");
-_Static_assert(sizeof(wm_boxes_head_t) <= WM_BOXES_HEAD, "before the boxes");
+_Static_assert(sizeof(wm_ll_params_t) <= 4096, "what a kernel is given");
+_Static_assert(sizeof(wm_ll_head_t) <= WM_LL_HEAD, "before the LL buffers");
 
 static size_t
-box_bytes(size_t nbytes, int size)
+buffer_bytes(size_t nbytes, int size)
 {
     size_t others = size > 1 ? (size_t)size - 1 : 1;
     return nbytes / (2 * others) / WM_WIDE_BYTES * WM_WIDE_BYTES;
 }
 
 size_t
-wm_boxes_room(const wm_boxes_t *boxes, int size)
+wm_ll_room(const wm_ll_t *ll, int size)
 {
-    size_t each = box_bytes(boxes->nbytes, size);
-    return boxes->wide ? each / WM_WIDE_BYTES * WM_WIDE_PAYLOAD
-                       : each / WM_LINE_BYTES * WM_LINE_PAYLOAD;
+    size_t each = buffer_bytes(ll->nbytes, size);
+    return ll->wide ? each / WM_WIDE_BYTES * WM_WIDE_PAYLOAD
+                    : each / WM_LINE_BYTES * WM_LINE_PAYLOAD;
 }
 
 int
-wm_boxes_prepare(int device, wm_error_t *err)
+wm_ll_prepare(int device, wm_error_t *err)
 {
     return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
 }
 
 int
-wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
+wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
 {
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
@@ -85,8 +85,8 @@ wm_boxes_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
 }
 
 int
-wm_boxes_introduce(int device, wm_boxes_own_t *own,
-                   const wm_boxes_rank_t *ranks, int size, wm_error_t *err)
+wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
+                int size, wm_error_t *err)
 {
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
@@ -101,7 +101,7 @@ wm_boxes_introduce(int device, wm_boxes_own_t *own,
 }
 
 static uint64_t
-lines_of(const wm_boxes_side_t *side, bool wide)
+lines_of(const wm_ll_side_t *side, bool wide)
 {
     uint64_t each = wide ? WM_WIDE_PAYLOAD : WM_LINE_PAYLOAD;
     return (side->nbytes + each - 1) / each;
@@ -110,7 +110,7 @@ lines_of(const wm_boxes_side_t *side, bool wide)
 // Of what is given or taken; a rank that takes its own has both. What is left
 // over of a wide line is stepped through.
 static uint32_t
-unit_of(const wm_boxes_params_t *params, bool wide)
+unit_of(const wm_ll_params_t *params, bool wide)
 {
     uint64_t all = wide ? 16 : 8;
     if (params->src != NULL)
@@ -129,13 +129,13 @@ at_most(uint64_t a, uint64_t b)
 }
 
 int
-wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
-                wm_reduce_op_t op, wm_boxes_params_t *params, bool overlaid,
-                CUstream stream, wm_error_t *err)
+wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
+             wm_reduce_op_t op, wm_ll_params_t *params, bool overlaid,
+             CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    bool wide = boxes->wide;
-    int code = wm_boxes_prepare(device, err);
+    bool wide = ll->wide;
+    int code = wm_ll_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
@@ -145,8 +145,9 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     uint64_t in = lines_of(&params->takes, wide);
     uint64_t jobs = (out > in ? out : in) * (wide ? WIDE_LANES : 1);
     params->unit = unit_of(params, wide);
-    params->first = boxes->first;
-    params->box_bytes = (uint32_t)box_bytes(boxes->nbytes, (int)params->size);
+    params->first = ll->first;
+    params->buffer_bytes = (uint32_t)buffer_bytes(ll->nbytes,
+                                                  (int)params->size);
     if (params->reduces)
         kernel = wm_reduce_row(type, op, &params->op);
     else if (params->in_parts) // of one: nothing is added
@@ -156,7 +157,7 @@ wm_boxes_launch(int device, const wm_boxes_t *boxes, wm_reduce_type_t type,
     uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,
                               wide ? WIDE_BLOCKS : BLOCKS);
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
-    blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, boxes->blocks);
+    blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, ll->blocks);
     threads = threads < WARP ? WARP : threads;
     kernel += params->in_parts ? PARTS_FIRST : wide ? WIDE_FIRST : 0;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The launcher of collectives by the LL protocol, as in NCCL: one kernel on
+// each GPU (kernels/ll.h). A kernel waits for the kernels of the other ranks,
+// so all of them must be able to run at once. Any thread; no GIL.
+#ifndef WM_ARRAY_LL_H
+#define WM_ARRAY_LL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "array/reduce.h"
+#include "kernels/ll.h"
+
+// A rank's LL buffers: where they begin, counted from the head, bytes of all
+// of them, the kind of line, and how many blocks of a kernel may wait at once.
+typedef struct {
+    int64_t first;
+    size_t nbytes;
+    bool wide;
+    uint32_t blocks;
+} wm_ll_t;
+
+// Returns the longest payload, in bytes, that an LL buffer holds where there
+// are `size` ranks.
+size_t
+wm_ll_room(const wm_ll_t *ll, int size);
+
+// Loads the kernels, which may wait for the device. Idempotent.
+WM_MUST_CHECK int
+wm_ll_prepare(int device, wm_error_t *err);
+
+// Zeroes LL buffers, or the state that belongs to them, before anybody writes
+// there, and waits until that is done.
+WM_MUST_CHECK int
+wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err);
+
+// Gives the table of all ranks to this rank's kernels, before the first of
+// them, and waits until that is done.
+WM_MUST_CHECK int
+wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
+                int size, wm_error_t *err);
+
+// Enqueues a kernel. The caller fills `params`, but for first, buffer_bytes,
+// unit and op. `type` and `op` say how the kernel reduces, if it does, and
+// wm_reduce_takes() them. `overlaid`: the kernel may write over memory that it
+// also sends from, at another place.
+WM_MUST_CHECK int
+wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
+             wm_reduce_op_t op, wm_ll_params_t *params, bool overlaid,
+             CUstream stream, wm_error_t *err);
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// LL protocol: 16-byte lines of 8 bytes of data and an 8-byte flag
+// (kernels/mail.h), as NCCL's LL: a receiver sees a line as soon as it is
+// written. A short collective is one kernel on each rank, which writes lines
+// into the LL buffers of the other ranks and reads its own. A rank's LL
+// memory, which all GPUs reach, is a head and, for each other rank, two LL
+// buffers that are used alternately. Exchanges have the same numbers on all
+// ranks. Shared by C and CUDA.
+#ifndef WM_KERNELS_LL_H
+#define WM_KERNELS_LL_H
+
+#include <stdint.h>
+
+#include "kernels/mail.h"
+
+#define WM_LL_RANKS 64
+#define WM_LL_FEW 8 // that a kernel is given; more are in memory
+
+// The number of the next exchange, and of the one two before. The parity of
+// the number chooses the LL buffer. 0 is the flag of a line that nobody has
+// written, so that 0, and the number before it, are skipped.
+#define WM_LL_NEXT(number) ((number) + ((number) >= UINT32_MAX - 1 ? 3u : 1u))
+#define WM_LL_LAST_BUT_ONE(number) ((number) - ((number) <= 2 ? 4u : 2u))
+
+typedef struct {
+    char *ll; // its LL memory
+    // Its word (comm/node/gate.h), and the value that this began with.
+    const uint32_t *word;
+    uint32_t base;
+} wm_ll_rank_t;
+
+// The head, which the other ranks write.
+typedef struct {
+    uint32_t done[WM_LL_RANKS]; // exchanges, by each rank
+} wm_ll_head_t;
+
+#define WM_LL_HEAD 2048 // bytes
+
+// State of a rank's kernels, in memory of their own GPU.
+typedef struct {
+    uint32_t count;  // exchanges that are numbered here, as in graphs
+    uint32_t blocks; // of a kernel that have ended
+    wm_ll_rank_t ranks[WM_LL_RANKS]; // where they are many
+} wm_ll_own_t;
+
+// Longer parts go in wide lines, which cost fewer bytes, where a link keeps
+// their bytes together.
+#define WM_WIDE_BYTES 128
+#define WM_WIDE_PAYLOAD 112
+
+#define WM_LL_NOBODY 0xffffffffu
+
+// What this rank gives to some ranks, or takes from them: blocks of one length
+// at equal distances.
+typedef struct {
+    uint64_t at; // of rank 0
+    uint32_t step, nbytes;
+    uint32_t first, count; // ranks; count 0: none
+} wm_ll_side_t;
+
+typedef struct {
+    wm_ll_own_t *own;
+    const char *src;
+    char *dst;
+    wm_ll_side_t gives, takes;
+    uint32_t *word; // ours; NULL: none. It becomes
+    uint32_t begun; // this at the beginning, where lines are wide, and
+    uint32_t done;  // this at the end
+    uint32_t past;  // another's word when it has done, or will never come here
+    uint32_t rank, size;
+    uint32_t number;       // of this exchange; 0: it is counted in own
+    uint32_t buffer_bytes; // as lines
+    int64_t first;         // from the head to the first LL buffer
+    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 of wide lines.
+    uint32_t unit;
+    uint32_t op;
+    uint32_t reduces; // else moves
+    // Of wide lines: whether all that is reduced or passed on, of `whole`
+    // bytes, goes in parts, one for each rank but the one without. A part is
+    // of as many bytes as are given and taken, a multiple of 16, the last one
+    // shorter, or empty. A rank takes its part from all in `takes`, reduces
+    // it, and gives it in the next exchange, which is this call's, too, to
+    // one rank, or to all who have a part.
+    uint32_t in_parts;
+    uint32_t without, onto; // WM_LL_NOBODY: all have one; all are given it
+    uint64_t whole;
+    wm_ll_rank_t few[WM_LL_FEW];
+} wm_ll_params_t;
+
+#endif
