@@ -10,24 +10,24 @@
 #define WARP 32
 #define BLOCK 512
 #define BLOCKS 16 // a line for each thread, before they have more
-#define WIDE_BLOCKS 128
-#define WIDE_LANES 8
+#define LL128_BLOCKS 128
+#define LL128_LANES 8
 
 enum {
 #define X(name, ...) KERNEL_##name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         KERNEL_move,
-#define X(name, ...) WIDE_##name,
+#define X(name, ...) LL128_##name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
-        WIDE_move,
+        LL128_move,
 #define X(name, ...) PARTS_##name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         KERNELS,
-    WIDE_FIRST = KERNEL_move + 1,
-    PARTS_FIRST = WIDE_move + 1,
+    LL128_FIRST = KERNEL_move + 1,
+    PARTS_FIRST = LL128_move + 1,
 };
 
 static const char *const names[KERNELS] = {
@@ -35,11 +35,11 @@ static const char *const names[KERNELS] = {
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
         "wm_ll_move",
-#define X(name, ...) "wm_wide_" #name,
+#define X(name, ...) "wm_ll128_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
-        "wm_wide_move",
-#define X(name, ...) "wm_wide_parts_" #name,
+        "wm_ll128_move",
+#define X(name, ...) "wm_ll128_parts_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 };
@@ -53,15 +53,15 @@ static size_t
 buffer_bytes(size_t nbytes, int size)
 {
     size_t others = size > 1 ? (size_t)size - 1 : 1;
-    return nbytes / (2 * others) / WM_WIDE_BYTES * WM_WIDE_BYTES;
+    return nbytes / (2 * others) / WM_LL128_BYTES * WM_LL128_BYTES;
 }
 
 size_t
 wm_ll_room(const wm_ll_t *ll, int size)
 {
     size_t each = buffer_bytes(ll->nbytes, size);
-    return ll->wide ? each / WM_WIDE_BYTES * WM_WIDE_PAYLOAD
-                    : each / WM_LINE_BYTES * WM_LINE_PAYLOAD;
+    return ll->ll128 ? each / WM_LL128_BYTES * WM_LL128_PAYLOAD
+                     : each / WM_LINE_BYTES * WM_LINE_PAYLOAD;
 }
 
 int
@@ -101,24 +101,25 @@ wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
 }
 
 static uint64_t
-lines_of(const wm_ll_side_t *side, bool wide)
+lines_of(const wm_ll_side_t *side, bool ll128)
 {
-    uint64_t each = wide ? WM_WIDE_PAYLOAD : WM_LINE_PAYLOAD;
+    uint64_t each = ll128 ? WM_LL128_PAYLOAD : WM_LINE_PAYLOAD;
     return (side->nbytes + each - 1) / each;
 }
 
-// Of what is given or taken; a rank that takes its own has both. What is left
-// over of a wide line is stepped through.
+// Returns the unit of a kernel's loads and stores: the greatest power of two
+// that divides the addresses and sizes of what is given and taken; a rank that
+// takes its own block has both. A rest of an LL128 line goes byte by byte.
 static uint32_t
-unit_of(const wm_ll_params_t *params, bool wide)
+unit_of(const wm_ll_params_t *params, bool ll128)
 {
-    uint64_t all = wide ? 16 : 8;
+    uint64_t all = ll128 ? 16 : 8;
     if (params->src != NULL)
         all |= ((uintptr_t)params->src + params->gives.at) | params->gives.step
-               | (wide ? 0 : params->gives.nbytes);
+               | (ll128 ? 0 : params->gives.nbytes);
     if (params->dst != NULL)
         all |= ((uintptr_t)params->dst + params->takes.at) | params->takes.step
-               | (wide ? 0 : params->takes.nbytes);
+               | (ll128 ? 0 : params->takes.nbytes);
     return (uint32_t)(all & -all);
 }
 
@@ -134,17 +135,17 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
              CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    bool wide = ll->wide;
+    bool ll128 = ll->ll128;
     int code = wm_ll_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     int kernel = KERNEL_move;
-    uint64_t out = lines_of(&params->gives, wide);
-    uint64_t in = lines_of(&params->takes, wide);
-    uint64_t jobs = (out > in ? out : in) * (wide ? WIDE_LANES : 1);
-    params->unit = unit_of(params, wide);
+    uint64_t out = lines_of(&params->gives, ll128);
+    uint64_t in = lines_of(&params->takes, ll128);
+    uint64_t jobs = (out > in ? out : in) * (ll128 ? LL128_LANES : 1);
+    params->unit = unit_of(params, ll128);
     params->first = ll->first;
     params->buffer_bytes = (uint32_t)buffer_bytes(ll->nbytes,
                                                   (int)params->size);
@@ -152,14 +153,14 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
         kernel = wm_reduce_row(type, op, &params->op);
     else if (params->in_parts) // of one: nothing is added
         kernel = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
-    else if (!wide)
+    else if (!ll128)
         jobs *= params->size;
     uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,
-                              wide ? WIDE_BLOCKS : BLOCKS);
+                              ll128 ? LL128_BLOCKS : BLOCKS);
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
     blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, ll->blocks);
     threads = threads < WARP ? WARP : threads;
-    kernel += params->in_parts ? PARTS_FIRST : wide ? WIDE_FIRST : 0;
+    kernel += params->in_parts ? PARTS_FIRST : ll128 ? LL128_FIRST : 0;
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
                  stream, (void *[]){params}, NULL);

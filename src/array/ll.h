@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launcher of collectives by the LL protocol, as in NCCL: one kernel on
-// each GPU (kernels/ll.h). A kernel waits for the kernels of the other ranks,
-// so all of them must be able to run at once. Any thread; no GIL.
+// The launcher of collectives by the LL and LL128 protocols, as in NCCL: one
+// kernel on each GPU (kernels/ll.h). A kernel waits for the kernels of the
+// other ranks, so all of them must be able to run at once. Any thread; no GIL.
 #ifndef WM_ARRAY_LL_H
 #define WM_ARRAY_LL_H
 
@@ -16,7 +16,7 @@
 typedef struct {
     int64_t first;
     size_t nbytes;
-    bool wide;
+    bool ll128; // else LL
     uint32_t blocks;
 } wm_ll_t;
 

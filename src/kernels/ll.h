@@ -43,10 +43,11 @@ typedef struct {
     wm_ll_rank_t ranks[WM_LL_RANKS]; // where they are many
 } wm_ll_own_t;
 
-// Longer parts go in wide lines, which cost fewer bytes, where a link keeps
-// their bytes together.
-#define WM_WIDE_BYTES 128
-#define WM_WIDE_PAYLOAD 112
+// LL128 protocol, as NCCL's: lines of 112 bytes of data and a 16-byte flag (in
+// NCCL 120 and 8). They cost fewer bytes than LL's, and need a link that keeps
+// the bytes of a line together, as NVLink does (kernels/ll128_line.h).
+#define WM_LL128_BYTES 128
+#define WM_LL128_PAYLOAD 112
 
 #define WM_LL_NOBODY 0xffffffffu
 
@@ -64,23 +65,23 @@ typedef struct {
     char *dst;
     wm_ll_side_t gives, takes;
     uint32_t *word; // ours; NULL: none. It becomes
-    uint32_t begun; // this at the beginning, where lines are wide, and
+    uint32_t begun; // this at the beginning, by LL128 only, and
     uint32_t done;  // this at the end
     uint32_t past;  // another's word when it has done, or will never come here
     uint32_t rank, size;
     uint32_t number;       // of this exchange; 0: it is counted in own
     uint32_t buffer_bytes; // as lines
     int64_t first;         // from the head to the first LL buffer
-    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 of wide lines.
+    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 by LL128.
     uint32_t unit;
     uint32_t op;
     uint32_t reduces; // else moves
-    // Of wide lines: whether all that is reduced or passed on, of `whole`
-    // bytes, goes in parts, one for each rank but the one without. A part is
-    // of as many bytes as are given and taken, a multiple of 16, the last one
-    // shorter, or empty. A rank takes its part from all in `takes`, reduces
-    // it, and gives it in the next exchange, which is this call's, too, to
-    // one rank, or to all who have a part.
+    // By LL128: the payload, of `whole` bytes, is divided into parts, one for
+    // each rank but `without`. A part has as many bytes as `gives` and `takes`
+    // say, a multiple of 16; the last part is shorter, or empty. A rank takes
+    // its part from all ranks in `takes`, reduces it, and gives the result, in
+    // the next exchange, which also belongs to this call, to the rank `onto`,
+    // or to all that have a part.
     uint32_t in_parts;
     uint32_t without, onto; // WM_LL_NOBODY: all have one; all are given it
     uint64_t whole;

@@ -55,9 +55,9 @@ def test_random_kernels(world):
 # Switch points, where short blocks go the ways of long ones.
 WAYS = {
     "as built in": "",
-    "in wide lines": "--points 0 4194304 0 0 0 0",
+    "by LL128": "--points 0 4194304 0 0 0 0",
     "in pipes": "--points 0 0 0 0 0 0",
-    "in wide parts": "--points 0 0 12582912 0 0 0",
+    "by LL128 in parts": "--points 0 0 12582912 0 0 0",
 }
 
 

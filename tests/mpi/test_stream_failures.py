@@ -144,7 +144,7 @@ AGAIN = """
     from mpi4py import MPI
     import warpmpi as wm
 
-    # LL, wide lines, these in parts, pipes; of float64.
+    # LL, LL128, this in parts, pipes; of float64.
     points = dict(lines=1024, wide=10_000, wide_parts=10**5, parts=10**5,
                   phase=3 << 20, meeting=2 << 20)
     wm._core._set_points([(0, True, 0, *points.values())])

@@ -75,13 +75,16 @@ def kernels(call):
     ("points", "kernel"),
     [
         ({}, "wm_ll_move"),
-        ({"lines": 3999}, "wm_wide_move"),
+        ({"lines": 3999}, "wm_ll128_move"),
         ({"lines": 4000}, "wm_ll_move"),
-        ({"lines": 0, "wide": 4000}, "wm_wide_move"),
+        ({"lines": 0, "wide": 4000}, "wm_ll128_move"),
         ({"lines": 0, "wide": 3999}, "wm_pipes_move"),
-        ({"lines": 0, "wide": 4000}, "wm_wide_float32"),
-        ({"lines": 0, "wide": 3999}, "wm_wide_parts_float32"),
-        ({"lines": 0, "wide": 0, "wide_parts": 2000}, "wm_wide_parts_float32"),
+        ({"lines": 0, "wide": 4000}, "wm_ll128_float32"),
+        ({"lines": 0, "wide": 3999}, "wm_ll128_parts_float32"),
+        (
+            {"lines": 0, "wide": 0, "wide_parts": 2000},
+            "wm_ll128_parts_float32",
+        ),
         ({"lines": 0, "wide": 0, "wide_parts": 1999}, "wm_pipes_float32"),
     ],
 )

@@ -7,14 +7,14 @@
 #include "comm/coll/piped.h"
 
 // Bytes, one behind the other; what is left comes first, and is for pipes.
-#define WIDE ((size_t)55 << 19)
+#define LL128_BYTES ((size_t)55 << 19)
 #define LL_BYTES ((size_t)2 << 20)
-#define BLOCK_ALIGN 16 // of parts of wide lines
+#define BLOCK_ALIGN 16 // of parts that go by LL128
 
 static size_t
 pipes_of(const wm_shared_t *shared)
 {
-    return shared->nbytes - LL_BYTES - (shared->on_host ? 0 : WIDE);
+    return shared->nbytes - LL_BYTES - (shared->on_host ? 0 : LL128_BYTES);
 }
 
 int
@@ -71,10 +71,10 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
         .nbytes = LL_BYTES - WM_LL_HEAD,
         .blocks = (uint32_t)shared->blocks,
     };
-    exchange->wide = (wm_ll_t){
-        .first = -(int64_t)WIDE,
-        .nbytes = shared->linked ? WIDE : 0,
-        .wide = true,
+    exchange->ll128 = (wm_ll_t){
+        .first = -(int64_t)LL128_BYTES,
+        .nbytes = shared->linked ? LL128_BYTES : 0,
+        .ll128 = true,
         .blocks = (uint32_t)shared->blocks,
     };
     exchange->before = before;
@@ -92,7 +92,7 @@ wm_by_kernels_close(wm_by_kernels_t *exchange)
 }
 
 // Returns the bytes of a part, where ranks can reduce the parts of a call, or
-// pass them on, through wide lines; 0 where they cannot. With two ranks and a
+// pass them on, by LL128; 0 where they cannot. With two ranks and a
 // root there is only one part.
 static size_t
 part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
@@ -107,7 +107,7 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
     return others * part <= exchange->points.wide_parts
-                   && part <= wm_ll_room(&exchange->wide, (int)others + 1)
+                   && part <= wm_ll_room(&exchange->ll128, (int)others + 1)
                ? part
                : 0;
 }
@@ -132,7 +132,7 @@ static const wm_ll_t *
 choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
 {
     const wm_points_t *points = &exchange->points;
-    const wm_ll_t *ll = &exchange->ll, *wide = &exchange->wide;
+    const wm_ll_t *ll = &exchange->ll, *ll128 = &exchange->ll128;
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
     *part = 0;
@@ -143,10 +143,10 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
     if (!early && longest <= points->lines && longest <= wm_ll_room(ll, size))
         return ll;
     if (!early && longest * (size_t)(size - 1) <= points->wide
-        && longest <= wm_ll_room(wide, size))
-        return wide;
+        && longest <= wm_ll_room(ll128, size))
+        return ll128;
     *part = can;
-    return can > 0 ? wide : NULL;
+    return can > 0 ? ll128 : NULL;
 }
 
 void
@@ -218,7 +218,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     uint32_t number = WM_LL_NEXT(exchange->number);
     if (!exchange->counted)
         exchange->number = part > 0 ? WM_LL_NEXT(number) : number;
-    uint32_t way = ll->wide ? WM_BY_WIDE_LL : WM_BY_LL;
+    uint32_t way = ll->ll128 ? WM_BY_LL128 : WM_BY_LL;
     wm_ll_params_t params = {
         .own = &exchange->own->ll,
         .src = laid->source,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives as one kernel on each GPU, which writes into the others' memory
-// and waits for what they write: short ones by LL (array/ll.h), the others
-// through pipes (comm/coll/piped.h).
+// and waits for what they write: short ones by LL and LL128 (array/ll.h), the
+// others through pipes (comm/coll/piped.h).
 #ifndef WM_COMM_COLL_BY_KERNELS_H
 #define WM_COMM_COLL_BY_KERNELS_H
 
@@ -17,16 +17,16 @@ typedef struct {
     wm_pipes_own_t pipes;
 } wm_by_kernels_own_t;
 
-// The LL buffers of all ranks, of lines and of wide lines, which share their
-// head and their numbers, and the pipes of all ranks.
+// The LL and LL128 buffers of all ranks, which share their head and their
+// numbers, and the pipes of all ranks.
 typedef struct {
     uint32_t rank, size;
     bool counted;      // on the GPU, as in graphs
-    uint32_t number;   // of the last exchange by LL
+    uint32_t number;   // of the last exchange by LL or LL128
     wm_block_t *block; // of the GPU, which is
     wm_by_kernels_own_t *own;
     wm_ll_rank_t few[WM_LL_FEW];
-    wm_ll_t ll, wide;   // wide.nbytes 0: none
+    wm_ll_t ll, ll128;  // ll128.nbytes 0: none
     wm_points_t points; // alike on all ranks
     uint64_t before;    // bytes from pipes to the LL head
     wm_pipes_t pipes;
@@ -36,7 +36,7 @@ typedef struct {
 // that those who are in another do not wait for it.
 typedef enum {
     WM_BY_LL = 0,
-    WM_BY_WIDE_LL = 1,
+    WM_BY_LL128 = 1,
     WM_BY_PIPES = 2,
 } wm_by_kernels_way_t;
 
@@ -50,8 +50,8 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for these kernels: pipes, LL buffers of wide lines if there
-// may be a link, and then the LL head with the LL buffers of lines.
+// A rank's memory for these kernels: pipes, LL128 buffers if there may be a
+// link, and then the LL head with the LL buffers.
 #define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
 #define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
 

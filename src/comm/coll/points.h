@@ -14,9 +14,8 @@
 // X(name, built in with NVLink for two ranks, for several, and without); up to
 // each the first way.
 //   lines: on a stream, blocks go by LL
-//   wide: longer ones in wide lines, where there are such: a block times the
-//     other ranks
-//   wide_parts: a longer Allreduce, Bcast or Reduce through these as well, in
+//   wide: longer ones by LL128, over NVLink: a block times the other ranks
+//   wide_parts: a longer Allreduce, Bcast or Reduce goes by LL128 as well, in
 //     parts that ranks reduce or pass on: a part times the other ranks. What
 //     is longer still goes through pipes
 //   parts: the root of a long Bcast through pipes sends all of it to each,
@@ -26,10 +25,9 @@
 //   phase: bytes over the links that a second phase must save before it pays,
 //     of a Bcast its length: it is one more launch, and all wait for all once
 //     more, some 10 us
-//   meeting: what must be saved where all only wait for all once more, after
-//     which ranks write into each other's memory; of what can go in wide
-//     parts, for each time that all wait for all: then it goes so from there
-//     on
+//   meeting: bytes that an algorithm with one more barrier must save, after
+//     which ranks write into each other's memory. A call that can go by LL128
+//     in parts must save as much for each barrier; longer ones then go so
 // What `warpmpi.tune` measures each by is in its TRIALS; other calls have what
 // these find.
 #define WM_POINTS(X)                                                          \

@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A wide line (kernels/ll.h) is eight lanes' business, each of which has 16
-// bytes of it, the last one the flag. On the host one thread is each lane in
-// turn, the last one last.
-#ifndef WM_KERNELS_WIDE_LINE_H
-#define WM_KERNELS_WIDE_LINE_H
+// LL128 protocol: 128-byte lines of 112 bytes of data and one flag, as NCCL's
+// LL128 (kernels/ll.h). Eight lanes load or store a line, 16 bytes each; the
+// last lane has the flag. On the host one thread does the work of all lanes in
+// turn, that of the last one last.
+#ifndef WM_KERNELS_LL128_LINE_H
+#define WM_KERNELS_LL128_LINE_H
 
 #include "kernels/meet.h"
 
-struct alignas(16) wm_wide_t {
+struct alignas(16) wm_ll128_t {
     uint64_t part[2];
 };
 
 #ifdef __CUDACC__
 
 WM_DEVICE uint32_t
-wm_first_wide_lane()
+wm_ll128_first_lane()
 {
     return threadIdx.x % 8;
 }
 
 WM_DEVICE uint32_t
-wm_next_wide_lane(uint32_t)
+wm_ll128_next_lane(uint32_t)
 {
     return 8; // none
 }
 
 // Lines that a warp has at once, and which of them this thread is of.
 WM_DEVICE uint32_t
-wm_wide_lines()
+wm_ll128_lines()
 {
     return 4;
 }
 
 WM_DEVICE uint32_t
-wm_wide_line()
+wm_ll128_line()
 {
     return threadIdx.x % 32 / 8;
 }
@@ -42,7 +43,7 @@ wm_wide_line()
 // and in the GPU's own memory it arrives in the order of its bytes, the flag
 // last.
 WM_DEVICE void
-wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
+wm_ll128_store(char *line, uint32_t lane, const wm_ll128_t &value)
 {
     asm volatile(
         "st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(line + lane * 16),
@@ -52,7 +53,7 @@ wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
 
 // The line's flag, which all its lanes read at once.
 WM_DEVICE uint64_t
-wm_load_wide_flag(const char *line)
+wm_ll128_load_flag(const char *line)
 {
     uint64_t flag;
     asm volatile("ld.volatile.global.u64 %0, [%1];"
@@ -63,10 +64,10 @@ wm_load_wide_flag(const char *line)
 }
 
 // After its flag was seen: what is read at the same time may be older.
-WM_DEVICE wm_wide_t
-wm_load_wide(const char *line, uint32_t lane)
+WM_DEVICE wm_ll128_t
+wm_ll128_load(const char *line, uint32_t lane)
 {
-    wm_wide_t value;
+    wm_ll128_t value;
     asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
                  : "=l"(value.part[0]), "=l"(value.part[1])
                  : "l"(line + lane * 16)
@@ -89,48 +90,48 @@ wm_warp_all(bool mine)
 #else
 
 WM_DEVICE uint32_t
-wm_first_wide_lane()
+wm_ll128_first_lane()
 {
     return 0;
 }
 
 WM_DEVICE uint32_t
-wm_next_wide_lane(uint32_t lane)
+wm_ll128_next_lane(uint32_t lane)
 {
     return lane + 1;
 }
 
 WM_DEVICE uint32_t
-wm_wide_lines()
+wm_ll128_lines()
 {
     return 1;
 }
 
 WM_DEVICE uint32_t
-wm_wide_line()
+wm_ll128_line()
 {
     return 0;
 }
 
 WM_DEVICE void
-wm_store_wide(char *line, uint32_t lane, const wm_wide_t &value)
+wm_ll128_store(char *line, uint32_t lane, const wm_ll128_t &value)
 {
-    wm_wide_t *at = (wm_wide_t *)line + lane;
+    wm_ll128_t *at = (wm_ll128_t *)line + lane;
     at->part[1] = value.part[1];
     __atomic_store_n(&at->part[0], value.part[0], __ATOMIC_RELEASE);
 }
 
 WM_DEVICE uint64_t
-wm_load_wide_flag(const char *line)
+wm_ll128_load_flag(const char *line)
 {
-    const wm_wide_t *at = (const wm_wide_t *)line + 7;
+    const wm_ll128_t *at = (const wm_ll128_t *)line + 7;
     return __atomic_load_n(&at->part[0], __ATOMIC_ACQUIRE);
 }
 
-WM_DEVICE wm_wide_t
-wm_load_wide(const char *line, uint32_t lane)
+WM_DEVICE wm_ll128_t
+wm_ll128_load(const char *line, uint32_t lane)
 {
-    return ((const wm_wide_t *)line)[lane];
+    return ((const wm_ll128_t *)line)[lane];
 }
 
 WM_DEVICE void
@@ -146,8 +147,8 @@ wm_warp_all(bool mine)
 
 #endif
 
-#define WM_EACH_WIDE_LANE(lane)                                               \
-    for (uint32_t lane = wm_first_wide_lane(); lane < 8;                      \
-         lane = wm_next_wide_lane(lane))
+#define WM_EACH_LL128_LANE(lane)                                              \
+    for (uint32_t lane = wm_ll128_first_lane(); lane < 8;                     \
+         lane = wm_ll128_next_lane(lane))
 
 #endif
