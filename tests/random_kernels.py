@@ -5,7 +5,7 @@
         --collectives 100000 --seconds 60 --verbose
 
 Such kernels serve where each rank has a GPU to itself: there short blocks go
-by LL, longer ones by LL128 and through pipes, and lengths are drawn
+by LL, longer ones by LL128 and Simple, and lengths are drawn
 around all that one switches at; --points has them switch elsewhere, so that
 short blocks go the ways of long ones. A batch of calls is made blocking, on
 streams or in a graph which is replayed, on one of several communicators, and

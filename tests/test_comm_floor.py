@@ -69,9 +69,9 @@ def test_all_ranks_count_alike(build, name, parts):
 
 
 def test_a_channel_without_a_chunk_goes_on(tmp_path):
-    program = str(tmp_path / "pipes")
+    program = str(tmp_path / "simple")
     words = ["g++", "-std=c++17", "-pthread", f"-I{ROOT / 'src'}"]
-    words += [str(ROOT / "tests/c/pipes.cpp"), "-o", program]
+    words += [str(ROOT / "tests/c/simple.cpp"), "-o", program]
     if shutil.which(words[0]) is None:
         pytest.skip("no C++ compiler")
     subprocess.run(words, check=True)

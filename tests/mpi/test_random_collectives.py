@@ -56,7 +56,7 @@ def test_random_kernels(world):
 WAYS = {
     "as built in": "",
     "by LL128": "--points 0 4194304 0 0 0 0",
-    "in pipes": "--points 0 0 0 0 0 0",
+    "by Simple": "--points 0 0 0 0 0 0",
     "by LL128 in parts": "--points 0 0 12582912 0 0 0",
 }
 

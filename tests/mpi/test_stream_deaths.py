@@ -46,7 +46,7 @@ PROGRAM = """
         words = (a, b) if name == "allreduce" else (a, world.size - 1)
         return name, words
 
-    # LL, LL128, this in parts, pipes.
+    # LL, LL128, this in parts, Simple.
     points = dict(lines=16384, wide=10**5, wide_parts=10**6, parts=10**6,
                   phase=3 << 20, meeting=2 << 20)
     wm._core._set_points([(0, True, 0, *points.values())])

@@ -91,7 +91,7 @@ def test_who_has_a_part_for_others_is_let_go(fresh, stream, name):
         assert (b.numpy() == fresh.size).all()
 
 
-# All through pipes. The last rank's first call differs from the others', who
+# All by Simple. The last rank's first call differs from the others', who
 # have another one behind it in which nobody waits for that rank.
 SLOTS = """
     from mpi4py import MPI
@@ -144,7 +144,7 @@ AGAIN = """
     from mpi4py import MPI
     import warpmpi as wm
 
-    # LL, LL128, this in parts, pipes; of float64.
+    # LL, LL128, this in parts, Simple; of float64.
     points = dict(lines=1024, wide=10_000, wide_parts=10**5, parts=10**5,
                   phase=3 << 20, meeting=2 << 20)
     wm._core._set_points([(0, True, 0, *points.values())])

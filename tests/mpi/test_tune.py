@@ -78,14 +78,14 @@ def kernels(call):
         ({"lines": 3999}, "wm_ll128_move"),
         ({"lines": 4000}, "wm_ll_move"),
         ({"lines": 0, "wide": 4000}, "wm_ll128_move"),
-        ({"lines": 0, "wide": 3999}, "wm_pipes_move"),
+        ({"lines": 0, "wide": 3999}, "wm_simple_move"),
         ({"lines": 0, "wide": 4000}, "wm_ll128_float32"),
         ({"lines": 0, "wide": 3999}, "wm_ll128_parts_float32"),
         (
             {"lines": 0, "wide": 0, "wide_parts": 2000},
             "wm_ll128_parts_float32",
         ),
-        ({"lines": 0, "wide": 0, "wide_parts": 1999}, "wm_pipes_float32"),
+        ({"lines": 0, "wide": 0, "wide_parts": 1999}, "wm_simple_float32"),
     ],
 )
 def test_rank_0s_say_how_a_stream_goes(make, points, kernel):
@@ -113,7 +113,7 @@ PARTS = """
 
     # Who folds: the root alone, or all but it, each a part.
     root = MPI.COMM_WORLD.rank == 0
-    folds = "wm_pipes_move", "wm_pipes_float32"
+    folds = "wm_simple_move", "wm_simple_float32"
     for parts, number in (4000, root), (3999, not root):
         test_tune.force(lines=0, wide=0, wide_parts=0, parts=parts)
         stream = wm.Stream(wm.get_device())

@@ -4,15 +4,15 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "comm/coll/piped.h"
+#include "comm/coll/simple_coll.h"
 
-// Bytes, one behind the other; what is left comes first, and is for pipes.
+// Bytes at the end of a rank's memory; the rest, before them, is for Simple.
 #define LL128_BYTES ((size_t)55 << 19)
 #define LL_BYTES ((size_t)2 << 20)
 #define BLOCK_ALIGN 16 // of parts that go by LL128
 
 static size_t
-pipes_of(const wm_shared_t *shared)
+simple_bytes(const wm_shared_t *shared)
 {
     return shared->nbytes - LL_BYTES - (shared->on_host ? 0 : LL128_BYTES);
 }
@@ -20,22 +20,22 @@ pipes_of(const wm_shared_t *shared)
 int
 wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
 {
-    size_t pipes = pipes_of(shared);
+    size_t simple = simple_bytes(shared);
     if (shared->on_host) { // and where its GPU's host memory is
         memset(memory, 0, shared->nbytes);
         return 0;
     }
-    int code = wm_ll_clear(shared->device, memory, WM_PIPES_HEAD, err);
+    int code = wm_ll_clear(shared->device, memory, WM_SIMPLE_HEAD, err);
     return code < 0 ? code
-                    : wm_ll_clear(shared->device, memory + pipes,
-                                  shared->nbytes - pipes, err);
+                    : wm_ll_clear(shared->device, memory + simple,
+                                  shared->nbytes - simple, err);
 }
 
 int
 wm_by_kernels_prepare(int device, wm_error_t *err)
 {
     int code = wm_ll_prepare(device, err);
-    return code < 0 ? code : wm_pipes_prepare(device, err);
+    return code < 0 ? code : wm_simple_prepare(device, err);
 }
 
 static int
@@ -78,8 +78,8 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
         .blocks = (uint32_t)shared->blocks,
     };
     exchange->before = before;
-    exchange->pipes = wm_pipes_fit(pipes_of(shared), size, shared->blocks,
-                                   shared->on_host);
+    exchange->simple = wm_simple_fit(simple_bytes(shared), size,
+                                     shared->blocks, shared->on_host);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
     return open_own(exchange, shared->device, ranks, size, err);
 }
@@ -214,7 +214,7 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
     size_t part;
     const wm_ll_t *ll = choose(exchange, laid, &part);
     if (ll == NULL)
-        return wm_piped_enqueue(exchange, laid, words, err);
+        return wm_simple_coll_enqueue(exchange, laid, words, err);
     uint32_t number = WM_LL_NEXT(exchange->number);
     if (!exchange->counted)
         exchange->number = part > 0 ? WM_LL_NEXT(number) : number;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives as one kernel on each GPU, which writes into the others' memory
 // and waits for what they write: short ones by LL and LL128 (array/ll.h), the
-// others through pipes (comm/coll/piped.h).
+// others by Simple (comm/coll/simple_coll.h), which are NCCL's protocols.
 #ifndef WM_COMM_COLL_BY_KERNELS_H
 #define WM_COMM_COLL_BY_KERNELS_H
 
 #include "array/ll.h"
-#include "array/pipes.h"
+#include "array/simple.h"
 #include "comm/coll/laid.h"
 #include "comm/coll/points.h"
 #include "comm/coll/shared.h"
@@ -14,11 +14,11 @@
 // What this rank's kernels keep.
 typedef struct {
     wm_ll_own_t ll;
-    wm_pipes_own_t pipes;
+    wm_simple_own_t simple;
 } wm_by_kernels_own_t;
 
 // The LL and LL128 buffers of all ranks, which share their head and their
-// numbers, and the pipes of all ranks.
+// numbers, and the FIFOs of Simple.
 typedef struct {
     uint32_t rank, size;
     bool counted;      // on the GPU, as in graphs
@@ -28,8 +28,8 @@ typedef struct {
     wm_ll_rank_t few[WM_LL_FEW];
     wm_ll_t ll, ll128;  // ll128.nbytes 0: none
     wm_points_t points; // alike on all ranks
-    uint64_t before;    // bytes from pipes to the LL head
-    wm_pipes_t pipes;
+    uint64_t before;    // bytes from the Simple head to the LL head
+    wm_simple_t simple;
 } wm_by_kernels_t;
 
 // Which kernel a rank is in, of a call. Its word tells all but the first, so
@@ -37,7 +37,7 @@ typedef struct {
 typedef enum {
     WM_BY_LL = 0,
     WM_BY_LL128 = 1,
-    WM_BY_PIPES = 2,
+    WM_BY_SIMPLE = 2,
 } wm_by_kernels_way_t;
 
 // The words of a call: ours is `begun` and the way, and then `done`; another's
@@ -50,8 +50,8 @@ typedef struct {
     uint32_t call;
 } wm_by_kernels_words_t;
 
-// A rank's memory for these kernels: pipes, LL128 buffers if there may be a
-// link, and then the LL head with the LL buffers.
+// A rank's memory for these kernels: the head and the FIFOs of Simple, LL128
+// buffers if there may be a link, and then the LL head with the LL buffers.
 #define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
 #define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
 

@@ -17,11 +17,10 @@
 //   wide: longer ones by LL128, over NVLink: a block times the other ranks
 //   wide_parts: a longer Allreduce, Bcast or Reduce goes by LL128 as well, in
 //     parts that ranks reduce or pass on: a part times the other ranks. What
-//     is longer still goes through pipes
-//   parts: the root of a long Bcast through pipes sends all of it to each,
-//     else to each of several a part, which they pass on; of a long Reduce
-//     each sends all of it to the root, else each reduces a part, and passes
-//     it on
+//     is longer still goes by Simple
+//   parts: of a Bcast by Simple the root sends all to each rank, and of a
+//     Reduce each rank sends all to the root. Of a longer one each of several
+//     ranks has a part, which it passes on, or reduces and passes on
 //   phase: bytes over the links that a second phase must save before it pays,
 //     of a Bcast its length: it is one more launch, and all wait for all once
 //     more, some 10 us

@@ -91,7 +91,8 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
 WM_MUST_CHECK int
 wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
 
-// Gives the stream a call, but no barrier, by LL or pipes.
+// Gives the stream a call, but no barrier, as a kernel by LL,
+// LL128 or Simple.
 WM_MUST_CHECK int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/piped.h"
+#include "comm/coll/simple_coll.h"
 
 #include <string.h>
 
@@ -11,48 +11,48 @@ typedef struct {
     const wm_by_kernels_words_t *words;
 } run_t;
 
-static wm_pipes_params_t
+static wm_simple_params_t
 begin(const run_t *run, const char *src, char *dst)
 {
     const wm_by_kernels_t *exchange = run->exchange;
     const wm_by_kernels_words_t *words = run->words;
-    wm_pipes_params_t params = {
-        .own = &exchange->own->pipes,
+    wm_simple_params_t params = {
+        .own = &exchange->own->simple,
         .src = src,
         .dst = dst,
         .many = exchange->own->ll.ranks,
         .before = exchange->before,
         .word = words->own,
-        .begun = words->begun + WM_BY_PIPES,
+        .begun = words->begun + WM_BY_SIMPLE,
         .done = words->done,
         .left = words->done - 1,
-        .past = words->call + WM_BY_PIPES + 1,
+        .past = words->call + WM_BY_SIMPLE + 1,
         .rank = exchange->rank,
         .size = exchange->size,
-        .from = WM_PIPES_NOBODY,
-        .onto = WM_PIPES_NOBODY,
+        .from = WM_SIMPLE_NOBODY,
+        .onto = WM_SIMPLE_NOBODY,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
     return params;
 }
 
 static int
-launch(const run_t *run, wm_pipes_params_t *params, wm_pipes_work_t work,
+launch(const run_t *run, wm_simple_params_t *params, wm_simple_work_t work,
        wm_error_t *err)
 {
     const wm_laid_t *laid = run->laid;
-    return wm_pipes_launch(laid->device, &run->exchange->pipes, work,
-                           laid->type, laid->op, params, laid->stream, err);
+    return wm_simple_launch(laid->device, &run->exchange->simple, work,
+                            laid->type, laid->op, params, laid->stream, err);
 }
 
 static void
-fill(wm_pipes_span_t *spans, const wm_ll_side_t *ranks,
+fill(wm_simple_span_t *spans, const wm_ll_side_t *ranks,
      const wm_span_t *blocks, bool many)
 {
     for (uint32_t i = 0; i < ranks->count; ++i) {
         uint32_t rank = ranks->first + i;
         const wm_span_t *block = &blocks[many ? rank : 0];
-        spans[rank] = (wm_pipes_span_t){block->at, block->nbytes};
+        spans[rank] = (wm_simple_span_t){block->at, block->nbytes};
     }
 }
 
@@ -64,19 +64,19 @@ whole(const run_t *run, wm_error_t *err)
     wm_ll_side_t gives = {.count = 0}, takes = gives;
     wm_by_kernels_ranks(laid, &gives, &takes);
     bool reduces = wm_by_kernels_reduces(laid, &takes);
-    wm_pipes_params_t params = begin(run, laid->source, laid->target);
+    wm_simple_params_t params = begin(run, laid->source, laid->target);
     fill(params.gives, &gives, laid->out, laid->shape->scatters);
     fill(params.takes, &takes, laid->into, laid->shape->gathers);
-    return launch(run, &params, reduces ? WM_PIPES_REDUCE : WM_PIPES_MOVE,
+    return launch(run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE,
                   err);
 }
 
-static wm_pipes_span_t
+static wm_simple_span_t
 part_of(const wm_span_t *all, size_t element, int parts, int index)
 {
     size_t at = wm_plan_part(all->nbytes, element, parts, index);
     size_t end = wm_plan_part(all->nbytes, element, parts, index + 1);
-    return (wm_pipes_span_t){all->at + at, end - at};
+    return (wm_simple_span_t){all->at + at, end - at};
 }
 
 // Each rank reduces its part of all, and then all take what the others have.
@@ -87,14 +87,14 @@ reduce_parts(const run_t *run, wm_error_t *err)
     const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
     size_t element = laid->call->size;
     int rank = laid->comm->rank, size = laid->comm->size;
-    wm_pipes_params_t params = begin(run, laid->source + out->at,
-                                     laid->target + into->at);
+    wm_simple_params_t params = begin(run, laid->source + out->at,
+                                      laid->target + into->at);
     wm_span_t all = {.nbytes = out->nbytes};
     for (int other = 0; other < size; ++other) {
         params.gives[other] = part_of(&all, element, size, other);
         params.takes[other] = part_of(&all, element, size, rank);
     }
-    return launch(run, &params, WM_PIPES_ALL, err);
+    return launch(run, &params, WM_SIMPLE_ALL, err);
 }
 
 // Each rank but the root has a part of what is reduced: it takes that of all,
@@ -107,7 +107,7 @@ reduce_to_root(const run_t *run, wm_error_t *err)
     size_t element = laid->call->size;
     int rank = laid->comm->rank, size = laid->comm->size;
     int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target);
+    wm_simple_params_t params = begin(run, laid->source, laid->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         params.gives[other] = part_of(out, element, size - 1, i);
@@ -118,8 +118,8 @@ reduce_to_root(const run_t *run, wm_error_t *err)
         params.takes[other] = part_of(out, element, size - 1, own);
     if (rank != root)
         params.onto = (uint32_t)root;
-    return launch(run, &params, rank == root ? WM_PIPES_MOVE : WM_PIPES_REDUCE,
-                  err);
+    return launch(run, &params,
+                  rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
 }
 
 // The root gives each of the others a part, who passes it on to all but it.
@@ -130,7 +130,7 @@ scatter_parts(const run_t *run, wm_error_t *err)
     const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
     int rank = laid->comm->rank, size = laid->comm->size;
     int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_pipes_params_t params = begin(run, laid->source, laid->target);
+    wm_simple_params_t params = begin(run, laid->source, laid->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         if (rank == root)
@@ -144,12 +144,12 @@ scatter_parts(const run_t *run, wm_error_t *err)
     }
     if (rank != root)
         params.from = (uint32_t)root;
-    return launch(run, &params, WM_PIPES_MOVE, err);
+    return launch(run, &params, WM_SIMPLE_MOVE, err);
 }
 
 int
-wm_piped_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
-                 const wm_by_kernels_words_t *words, wm_error_t *err)
+wm_simple_coll_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
+                       const wm_by_kernels_words_t *words, wm_error_t *err)
 {
     run_t run = {exchange, laid, words};
     bool several = laid->comm->size > 2;

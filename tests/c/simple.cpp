@@ -4,7 +4,7 @@
 // asked alone: where its channel has nothing in a step it goes on.
 #include <cassert>
 
-#include "kernels/pipes.cu"
+#include "kernels/simple.cu"
 
 wm_host_kernel *wm_host_kernels;
 thread_local size_t wm_host_thread, wm_host_threads, wm_host_block_threads;
@@ -13,18 +13,18 @@ thread_local bool wm_host_any;
 int
 main()
 {
-    static wm_pipes_own_t own;
-    static wm_pipes_params_t p;
+    static wm_simple_own_t own;
+    static wm_simple_params_t p;
     p.own = &own;
     p.rank = 1;
     p.size = 3;
-    p.from = WM_PIPES_NOBODY;
+    p.from = WM_SIMPLE_NOBODY;
     p.onto = 0;
     p.channels = 4;
     p.slots = 2;
-    p.slot_bytes = p.unit = WM_PIPES_ALIGN;
+    p.slot_bytes = p.unit = WM_SIMPLE_ALIGN;
     for (uint32_t from = 0; from < p.size; from++)
-        p.takes[from].nbytes = WM_PIPES_ALIGN;
-    assert(wm_piped_fold<wm_rule_float32>().take(p, 1, 0));
+        p.takes[from].nbytes = WM_SIMPLE_ALIGN;
+    assert(wm_simple_folder<wm_rule_float32>().take(p, 1, 0));
     return 0;
 }

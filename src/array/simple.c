@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "array/pipes.h"
+#include "array/simple.h"
 
 #include <stdatomic.h>
 
@@ -27,19 +27,19 @@ enum {
 };
 
 static const char *const names[KERNELS] = {
-#define X(name, ...) "wm_pipes_" #name,
+#define X(name, ...) "wm_simple_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
-        "wm_pipes_move",
-#define X(name, ...) "wm_pipes_all_" #name,
+        "wm_simple_move",
+#define X(name, ...) "wm_simple_all_" #name,
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 };
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 
-_Static_assert(sizeof(wm_pipes_params_t) <= 4096, "what a kernel is given");
-_Static_assert(sizeof(wm_pipes_head_t) <= WM_PIPES_HEAD, "before the slots");
+_Static_assert(sizeof(wm_simple_params_t) <= 4096, "what a kernel is given");
+_Static_assert(sizeof(wm_simple_head_t) <= WM_SIMPLE_HEAD, "before the slots");
 
 static uint32_t
 least(size_t a, size_t b)
@@ -47,31 +47,31 @@ least(size_t a, size_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-wm_pipes_t
-wm_pipes_fit(size_t nbytes, int size, int blocks, bool on_host)
+wm_simple_t
+wm_simple_fit(size_t nbytes, int size, int blocks, bool on_host)
 {
     size_t others = size > 1 ? (size_t)size - 1 : 1;
-    uint32_t most = on_host ? HOST_CHANNELS : WM_PIPES_CHANNELS;
+    uint32_t most = on_host ? HOST_CHANNELS : WM_SIMPLE_CHANNELS;
     uint32_t channels = least(most, MOST_PAIRS / others);
     channels = least(channels, blocks > 1 ? (size_t)blocks / 2 : 1);
-    size_t each = (nbytes - WM_PIPES_HEAD) / (channels * others * SLOTS);
-    return (wm_pipes_t){
+    size_t each = (nbytes - WM_SIMPLE_HEAD) / (channels * others * SLOTS);
+    return (wm_simple_t){
         .channels = channels,
         .slots = SLOTS,
         .slot_bytes = least(on_host ? LONGEST_HOST_SLOT : LONGEST_SLOT,
-                            each / WM_PIPES_ALIGN * WM_PIPES_ALIGN),
+                            each / WM_SIMPLE_ALIGN * WM_SIMPLE_ALIGN),
     };
 }
 
 int
-wm_pipes_prepare(int device, wm_error_t *err)
+wm_simple_prepare(int device, wm_error_t *err)
 {
     return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
 }
 
 // Chunks of one that go through a channel.
 static uint32_t
-steps_of(const wm_pipes_params_t *params, uint64_t nbytes)
+steps_of(const wm_simple_params_t *params, uint64_t nbytes)
 {
     uint64_t chunks = (nbytes + params->slot_bytes - 1) / params->slot_bytes;
     return (uint32_t)((chunks + params->channels - 1) / params->channels);
@@ -82,7 +82,7 @@ typedef struct {
 } range_t;
 
 static void
-reach(range_t *range, uintptr_t base, const wm_pipes_span_t *span)
+reach(range_t *range, uintptr_t base, const wm_simple_span_t *span)
 {
     uintptr_t at = base + span->at;
     range->low = at < range->low ? at : range->low;
@@ -93,15 +93,15 @@ reach(range_t *range, uintptr_t base, const wm_pipes_span_t *span)
 // Goes over all that is given and taken. What comes back is written where all
 // that was given there has been read, or nobody could have reduced it.
 static void
-measure(wm_pipes_params_t *params, bool gives_back)
+measure(wm_simple_params_t *params, bool gives_back)
 {
-    const wm_pipes_span_t *sides[] = {params->gives, params->takes};
+    const wm_simple_span_t *sides[] = {params->gives, params->takes};
     uintptr_t bases[] = {(uintptr_t)params->src, (uintptr_t)params->dst};
     range_t ranges[] = {{UINTPTR_MAX, 0}, {UINTPTR_MAX, 0}};
     uint64_t all = 16 | (gives_back ? bases[1] : 0); // all of it is written
     params->steps = 0;
     for (uint32_t i = 0; i < 2 * params->size; ++i) {
-        const wm_pipes_span_t *span = &sides[i % 2][i / 2];
+        const wm_simple_span_t *span = &sides[i % 2][i / 2];
         uint32_t steps = steps_of(params, span->nbytes);
         if (span->nbytes == 0)
             continue;
@@ -116,25 +116,25 @@ measure(wm_pipes_params_t *params, bool gives_back)
 }
 
 int
-wm_pipes_launch(int device, const wm_pipes_t *pipes, wm_pipes_work_t work,
-                wm_reduce_type_t type, wm_reduce_op_t op,
-                wm_pipes_params_t *params, CUstream stream, wm_error_t *err)
+wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
+                 wm_reduce_type_t type, wm_reduce_op_t op,
+                 wm_simple_params_t *params, CUstream stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    int code = wm_pipes_prepare(device, err);
+    int code = wm_simple_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     int kernel = KERNEL_move;
-    if (work != WM_PIPES_MOVE)
+    if (work != WM_SIMPLE_MOVE)
         kernel = wm_reduce_row(type, op, &params->op);
-    if (work == WM_PIPES_ALL)
+    if (work == WM_SIMPLE_ALL)
         kernel += ALL_FIRST;
-    params->channels = pipes->channels;
-    params->slots = pipes->slots;
-    params->slot_bytes = pipes->slot_bytes;
-    measure(params, work == WM_PIPES_ALL);
+    params->channels = simple->channels;
+    params->slots = simple->slots;
+    params->slot_bytes = simple->slot_bytes;
+    measure(params, work == WM_SIMPLE_ALL);
     code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
                  2 * params->channels, 1, 1, BLOCK, 1, 1, 0, stream,
                  (void *[]){params}, NULL);

@@ -1,66 +1,67 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "kernels/pipes.h"
+#include "kernels/simple.h"
 #include "kernels/gone.h"
 #include "kernels/rule.h"
 
-#define PIPED_AT_ONCE 6  // loads that a thread has under way
+#define SIMPLE_AT_ONCE 6 // loads that a thread has under way
 #define NEVER (1u << 30) // in place of steps: no more will be
 
-struct alignas(16) wm_piped16 {
+struct alignas(16) wm_simple16 {
     uint64_t part[2];
 };
 
-template <typename element_t> struct wm_piped_bytes {
+template <typename element_t> struct wm_simple_bytes {
     unsigned char each[sizeof(element_t)];
 };
 
 WM_DEVICE wm_ll_rank_t
-piped_rank(const wm_pipes_params_t &p, uint32_t rank)
+simple_rank(const wm_simple_params_t &p, uint32_t rank)
 {
     return wm_rank_of(p.few, p.many, p.size, rank);
 }
 
 WM_DEVICE char *
-pipes_of(const wm_pipes_params_t &p, uint32_t rank)
+simple_memory(const wm_simple_params_t &p, uint32_t rank)
 {
-    return piped_rank(p, rank).ll - p.before;
+    return simple_rank(p, rank).ll - p.before;
 }
 
-WM_DEVICE wm_pipes_head_t *
-piped_head(const wm_pipes_params_t &p, uint32_t rank)
+WM_DEVICE wm_simple_head_t *
+simple_head(const wm_simple_params_t &p, uint32_t rank)
 {
-    return (wm_pipes_head_t *)pipes_of(p, rank);
+    return (wm_simple_head_t *)simple_memory(p, rank);
 }
 
 // Where in the memory of `to` the chunk of that number lies, of `from`.
 WM_DEVICE char *
-slot_of(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+slot_of(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
         uint32_t to, uint32_t number)
 {
     const uint32_t other = wm_rank_around(from + p.size - to - 1, p.size);
     const uint32_t index = (channel * (p.size - 1) + other) * p.slots
                            + number % p.slots;
-    return pipes_of(p, to) + WM_PIPES_HEAD + (size_t)index * p.slot_bytes;
+    return simple_memory(p, to) + WM_SIMPLE_HEAD
+           + (size_t)index * p.slot_bytes;
 }
 
 // Of so many bytes: alike at both ends.
 WM_DEVICE uint32_t
-chunk_of(const wm_pipes_params_t &p, uint64_t nbytes)
+chunk_of(const wm_simple_params_t &p, uint64_t nbytes)
 {
     if (nbytes >= (uint64_t)p.slot_bytes * p.channels)
         return p.slot_bytes;
     const uint32_t each = ((uint32_t)nbytes + p.channels - 1) / p.channels;
-    return (each + WM_PIPES_ALIGN - 1) / WM_PIPES_ALIGN * WM_PIPES_ALIGN;
+    return (each + WM_SIMPLE_ALIGN - 1) / WM_SIMPLE_ALIGN * WM_SIMPLE_ALIGN;
 }
 
 // The part of a span that goes through a channel in a step.
-struct wm_piped_part {
+struct wm_simple_part {
     uint64_t at;
     uint32_t nbytes; // 0: none
 };
 
-WM_DEVICE wm_piped_part
-part_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel,
+WM_DEVICE wm_simple_part
+part_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel,
         uint32_t step)
 {
     const uint32_t chunk = chunk_of(p, nbytes);
@@ -73,12 +74,12 @@ part_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel,
 // All of a block wait for one of its threads to see a word reach a value;
 // false where it will not, as that rank has gone.
 WM_DEVICE bool
-await_word(const wm_pipes_params_t &p, const uint32_t *word, uint32_t wanted,
+await_word(const wm_simple_params_t &p, const uint32_t *word, uint32_t wanted,
            uint32_t rank)
 {
     bool gone = false, come = !wm_block_leads();
     for (uint32_t looks = 1; !come && !gone; looks++) {
-        gone = wm_has_gone(piped_rank(p, rank), p.past, looks);
+        gone = wm_has_gone(simple_rank(p, rank), p.past, looks);
         come = (int32_t)(wm_load_acquire(word) - wanted) >= 0;
         if (!come)
             wm_pause();
@@ -109,11 +110,11 @@ copy_units(char *dst, const char *src, uint32_t nbytes)
 {
     const uint32_t step = wm_lanes() * sizeof(unit_t);
     for (uint32_t at = wm_lane() * sizeof(unit_t); at < nbytes;
-         at += PIPED_AT_ONCE * step) {
-        unit_t values[PIPED_AT_ONCE];
-        load_units<PIPED_AT_ONCE, far>(values, src, at, step, nbytes);
+         at += SIMPLE_AT_ONCE * step) {
+        unit_t values[SIMPLE_AT_ONCE];
+        load_units<SIMPLE_AT_ONCE, far>(values, src, at, step, nbytes);
         WM_UNROLL
-        for (uint32_t k = 0; k < PIPED_AT_ONCE; k++)
+        for (uint32_t k = 0; k < SIMPLE_AT_ONCE; k++)
             if (at + k * step < nbytes)
                 *(unit_t *)(dst + at + k * step) = values[k];
     }
@@ -121,14 +122,14 @@ copy_units(char *dst, const char *src, uint32_t nbytes)
 
 template <bool far>
 WM_DEVICE void
-copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
+copy_chunk(const wm_simple_params_t &p, char *dst, const char *src,
            uint32_t nbytes)
 {
     const uint32_t whole = p.unit == 16  ? nbytes / 16 * 16
                            : p.unit >= 4 ? nbytes / 4 * 4
                                          : 0;
     if (p.unit == 16 && whole > 0)
-        copy_units<wm_piped16, far>(dst, src, whole);
+        copy_units<wm_simple16, far>(dst, src, whole);
     else if (whole > 0)
         copy_units<uint32_t, far>(dst, src, whole);
     if (whole < nbytes)
@@ -138,15 +139,15 @@ copy_chunk(const wm_pipes_params_t &p, char *dst, const char *src,
 // What a rank gives another, and takes from it. Of an Allreduce each gives the
 // others' parts and takes its own; then it gives that back, and takes theirs.
 template <bool back>
-WM_DEVICE const wm_pipes_span_t &
-given_to(const wm_pipes_params_t &p, uint32_t to)
+WM_DEVICE const wm_simple_span_t &
+given_to(const wm_simple_params_t &p, uint32_t to)
 {
     return back ? p.takes[to] : p.gives[to];
 }
 
 template <bool back>
-WM_DEVICE const wm_pipes_span_t &
-taken_from(const wm_pipes_params_t &p, uint32_t from)
+WM_DEVICE const wm_simple_span_t &
+taken_from(const wm_simple_params_t &p, uint32_t from)
 {
     return back ? p.gives[from] : p.takes[from];
 }
@@ -154,7 +155,7 @@ taken_from(const wm_pipes_params_t &p, uint32_t from)
 // Whom a rank gives to in turn. Channels begin with different ones, so that no
 // link has what all give at once.
 WM_DEVICE uint32_t
-taker(const wm_pipes_params_t &p, uint32_t channel, uint32_t i)
+taker(const wm_simple_params_t &p, uint32_t channel, uint32_t i)
 {
     const uint32_t turn = (channel + i) % (p.size - 1);
     return wm_rank_around(p.rank + 1 + turn, p.size);
@@ -162,13 +163,13 @@ taker(const wm_pipes_params_t &p, uint32_t channel, uint32_t i)
 
 // Chunks that went to a rank before this kernel, or this half of it.
 WM_DEVICE uint32_t
-sent_to(const wm_pipes_params_t &p, uint32_t channel, uint32_t to)
+sent_to(const wm_simple_params_t &p, uint32_t channel, uint32_t to)
 {
     return p.own->counts[channel][to].sent;
 }
 
 WM_DEVICE uint32_t
-got_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from)
+got_from(const wm_simple_params_t &p, uint32_t channel, uint32_t from)
 {
     return p.own->counts[channel][from].got;
 }
@@ -176,10 +177,10 @@ got_from(const wm_pipes_params_t &p, uint32_t channel, uint32_t from)
 // The slot of a step in which a rank takes what we give; nullptr where it will
 // never be free.
 WM_DEVICE char *
-await_slot(const wm_pipes_params_t &p, uint32_t channel, uint32_t to,
+await_slot(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
            uint32_t step)
 {
-    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][to];
+    const wm_simple_end_t *end = &simple_head(p, p.rank)->ends[channel][to];
     const uint32_t number = sent_to(p, channel, to) + step;
     if (!await_word(p, &end->taken, number + 1 - p.slots, to))
         return nullptr;
@@ -188,20 +189,20 @@ await_slot(const wm_pipes_params_t &p, uint32_t channel, uint32_t to,
 
 // By one thread, behind a fence: what is in that slot can be taken.
 WM_DEVICE void
-tell_arrived(const wm_pipes_params_t &p, uint32_t channel, uint32_t to,
+tell_arrived(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
              uint32_t step)
 {
-    wm_store_system(&piped_head(p, to)->ends[channel][p.rank].arrived,
+    wm_store_system(&simple_head(p, to)->ends[channel][p.rank].arrived,
                     sent_to(p, channel, to) + step + 1);
 }
 
 // What arrived in a step, and may be written where it is wanted; nullptr where
 // it never will.
 WM_DEVICE const char *
-await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+await_chunk(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
             uint32_t step)
 {
-    const wm_pipes_end_t *end = &piped_head(p, p.rank)->ends[channel][from];
+    const wm_simple_end_t *end = &simple_head(p, p.rank)->ends[channel][from];
     const uint32_t number = got_from(p, channel, from) + step;
     if (!await_word(p, &end->arrived, number + 1, from))
         return nullptr;
@@ -210,16 +211,16 @@ await_chunk(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
 
 // By one thread: the slot may be written again.
 WM_DEVICE void
-tell_taken(const wm_pipes_params_t &p, uint32_t channel, uint32_t from,
+tell_taken(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
            uint32_t step)
 {
-    wm_store_system(&piped_head(p, from)->ends[channel][p.rank].taken,
+    wm_store_system(&simple_head(p, from)->ends[channel][p.rank].taken,
                     got_from(p, channel, from) + step + 1);
 }
 
 template <bool back>
 WM_DEVICE bool
-give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+give_chunks(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
 {
     const char *passed = nullptr;
     bool any = false;
@@ -228,9 +229,9 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
         && (!await_word(p, reduced, step + 1, p.rank)
             || !wm_block_all(wm_load_system(reduced) != NEVER)))
         return false; // nor has who waits for it
-    if (!back && p.from != WM_PIPES_NOBODY) {
-        const wm_piped_part part = part_of(p, p.takes[p.from].nbytes, channel,
-                                           step);
+    if (!back && p.from != WM_SIMPLE_NOBODY) {
+        const wm_simple_part part = part_of(p, p.takes[p.from].nbytes, channel,
+                                            step);
         if (part.nbytes == 0)
             return true;
         passed = await_chunk(p, channel, p.from, step);
@@ -241,8 +242,8 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
     }
     for (uint32_t i = 0; i + 1 < p.size; i++) {
         const uint32_t to = taker(p, channel, i);
-        const wm_piped_part part = part_of(p, given_to<back>(p, to).nbytes,
-                                           channel, step);
+        const wm_simple_part part = part_of(p, given_to<back>(p, to).nbytes,
+                                            channel, step);
         if (part.nbytes == 0)
             continue;
         char *slot = await_slot(p, channel, to, step);
@@ -279,7 +280,7 @@ give_chunks(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 // All that was taken has been read.
 template <bool back>
 WM_DEVICE void
-leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+leave_slots(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
 {
     wm_block_meets();
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
@@ -295,19 +296,19 @@ leave_slots(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
 // By one thread, after all of its block: so much of a channel may be given
 // back.
 WM_DEVICE void
-tell_reduced(const wm_pipes_params_t &p, uint32_t channel, uint32_t steps)
+tell_reduced(const wm_simple_params_t &p, uint32_t channel, uint32_t steps)
 {
     wm_fence_device();
     wm_store_system(&p.own->reduced[channel], steps);
 }
 
-template <bool back> struct wm_piped_move {
+template <bool back> struct wm_simple_mover {
     WM_DEVICE bool
-    take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+    take(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     {
         for (uint32_t i = 0; i < p.size; i++) {
             const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
-            const wm_piped_part part = part_of(
+            const wm_simple_part part = part_of(
                 p, taken_from<back>(p, from).nbytes, channel, step);
             char *dst = p.dst + taken_from<back>(p, from).at + part.at;
             const char *own = (back ? p.dst : p.src)
@@ -333,7 +334,7 @@ template <bool back> struct wm_piped_move {
 // Units of several ranks' chunks, in their order, all of one place.
 template <typename unit_t, typename rule_t>
 WM_DEVICE void
-fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
+fold_units(rule_t rule, const wm_simple_params_t &p, uint32_t channel,
            uint32_t step, uint64_t part, char *into, uint32_t begin,
            uint32_t end)
 {
@@ -377,13 +378,13 @@ fold_units(rule_t rule, const wm_pipes_params_t &p, uint32_t channel,
     }
 }
 
-template <typename rule_t> struct wm_piped_fold {
+template <typename rule_t> struct wm_simple_folder {
     WM_DEVICE bool
-    take(const wm_pipes_params_t &p, uint32_t channel, uint32_t step)
+    take(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     {
         typedef typename rule_t::element_t element_t;
         const rule_t rule = rule_t();
-        wm_piped_part part = {0, 0};
+        wm_simple_part part = {0, 0};
         for (uint32_t from = 0; from < p.size; from++) {
             if (p.takes[from].nbytes == 0)
                 continue;
@@ -394,20 +395,20 @@ template <typename rule_t> struct wm_piped_fold {
         }
         if (part.nbytes == 0) // and where it passes on there is no `dst`
             return true;
-        const bool passes = p.onto != WM_PIPES_NOBODY;
+        const bool passes = p.onto != WM_SIMPLE_NOBODY;
         char *into = passes ? await_slot(p, channel, p.onto, step)
                             : p.dst + p.takes[0].at + part.at;
         if (into == nullptr)
             return false;
         const uint32_t whole = p.unit == 16 ? part.nbytes / 16 * 16 : 0;
         if (whole > 0)
-            fold_units<wm_piped16>(rule, p, channel, step, part.at, into, 0,
-                                   whole);
+            fold_units<wm_simple16>(rule, p, channel, step, part.at, into, 0,
+                                    whole);
         if (whole < part.nbytes && p.unit % alignof(element_t) == 0)
             fold_units<element_t>(rule, p, channel, step, part.at, into, whole,
                                   part.nbytes);
         else if (whole < part.nbytes)
-            fold_units<wm_piped_bytes<element_t>>(
+            fold_units<wm_simple_bytes<element_t>>(
                 rule, p, channel, step, part.at, into, whole, part.nbytes);
         leave_slots<false>(p, channel, step);
         if (passes && wm_block_tells()) {
@@ -420,7 +421,7 @@ template <typename rule_t> struct wm_piped_fold {
 
 // The chunks of a span that went through a channel.
 WM_DEVICE uint32_t
-chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
+chunks_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel)
 {
     uint32_t count = 0;
     if (nbytes == 0)
@@ -438,11 +439,11 @@ chunks_of(const wm_pipes_params_t &p, uint64_t nbytes, uint32_t channel)
 // wait.
 template <bool back>
 WM_DEVICE void
-count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
+count_chunks(const wm_simple_params_t &p, const wm_crew_t &crew,
              uint32_t channel, bool took_all)
 {
     for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
-        wm_pipes_count_t *count = &p.own->counts[channel][rank];
+        wm_simple_count_t *count = &p.own->counts[channel][rank];
         const bool onto = rank == p.onto;
         if (rank == p.rank)
             continue;
@@ -455,7 +456,7 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
             continue;
         count->got += chunks_of(p, taken_from<back>(p, rank).nbytes, channel);
         if (!took_all)
-            wm_store_system(&piped_head(p, rank)->ends[channel][p.rank].taken,
+            wm_store_system(&simple_head(p, rank)->ends[channel][p.rank].taken,
                             count->got);
     }
 }
@@ -464,10 +465,10 @@ count_chunks(const wm_pipes_params_t &p, const wm_crew_t &crew,
 // counted in any case.
 template <bool gathers, bool back, typename taker_t>
 WM_DEVICE bool
-go_through(taker_t taker, const wm_pipes_params_t &p, const wm_crew_t &crew,
+go_through(taker_t taker, const wm_simple_params_t &p, const wm_crew_t &crew,
            bool goes_on)
 {
-    wm_pipes_own_t *own = p.own;
+    wm_simple_own_t *own = p.own;
     for (uint32_t step = 0; step < p.steps && goes_on; step++)
         for (uint32_t channel = crew.first; channel < p.channels && goes_on;
              channel += crew.step) {
@@ -491,7 +492,7 @@ go_through(taker_t taker, const wm_pipes_params_t &p, const wm_crew_t &crew,
 
 // Of several ranks another block may have given up before.
 WM_DEVICE void
-tell_begun(const wm_pipes_params_t &p)
+tell_begun(const wm_simple_params_t &p)
 {
     if (p.size > 2)
         wm_raise_word(p.word, p.begun);
@@ -501,16 +502,16 @@ tell_begun(const wm_pipes_params_t &p)
 
 template <bool gathers, typename taker_t>
 WM_DEVICE void
-pipe(taker_t taker, const wm_pipes_params_t &p)
+simple_run(taker_t taker, const wm_simple_params_t &p)
 {
-    wm_pipes_own_t *own = p.own;
+    wm_simple_own_t *own = p.own;
     const wm_crew_t crew = wm_crew(p.channels);
     if (wm_meeting_tells() && p.word != nullptr)
         tell_begun(p);
     bool goes_on = go_through<gathers, false>(taker, p, crew, true);
     if (gathers) {
         wm_block_meets(); // its chunks are counted
-        goes_on = go_through<false, true>(wm_piped_move<true>(), p, crew,
+        goes_on = go_through<false, true>(wm_simple_mover<true>(), p, crew,
                                           goes_on);
     }
     if (!goes_on && wm_block_leads())
@@ -527,19 +528,19 @@ pipe(taker_t taker, const wm_pipes_params_t &p)
         wm_store_system(p.word, p.done);
 }
 
-WM_KERNEL_OF_HALF(wm_pipes_move, wm_pipes_params_t)
+WM_KERNEL_OF_HALF(wm_simple_move, wm_simple_params_t)
 {
-    pipe<false>(wm_piped_move<false>(), p);
+    simple_run<false>(wm_simple_mover<false>(), p);
 }
 
 #define X(name, ...)                                                          \
-    WM_KERNEL_OF_HALF(wm_pipes_##name, wm_pipes_params_t)                     \
+    WM_KERNEL_OF_HALF(wm_simple_##name, wm_simple_params_t)                   \
     {                                                                         \
-        pipe<false>(wm_piped_fold<wm_rule_##name>(), p);                      \
+        simple_run<false>(wm_simple_folder<wm_rule_##name>(), p);             \
     }                                                                         \
-    WM_KERNEL_OF_HALF(wm_pipes_all_##name, wm_pipes_params_t)                 \
+    WM_KERNEL_OF_HALF(wm_simple_all_##name, wm_simple_params_t)               \
     {                                                                         \
-        pipe<true>(wm_piped_fold<wm_rule_##name>(), p);                       \
+        simple_run<true>(wm_simple_folder<wm_rule_##name>(), p);              \
     }
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives by the Simple protocol (array/simple.h): one kernel on each GPU,
+// for payloads of any length.
+#ifndef WM_COMM_COLL_SIMPLE_COLL_H
+#define WM_COMM_COLL_SIMPLE_COLL_H
+
+#include "comm/coll/by_kernels.h"
+
+// Enqueues the call on its stream.
+WM_MUST_CHECK int
+wm_simple_coll_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
+                       const wm_by_kernels_words_t *words, wm_error_t *err);
+
+#endif
