@@ -379,6 +379,7 @@ def test_functions_that_the_design_names_are_there():
 # and files in which they are the names of something else.
 GIVEN_UP = {
     "boxes": {"mail.c", "mail.h", "mailbox.c"},  # mailboxes
+    "crew": set(),
     "piped": set(),
     "pipes": set(),
 }

@@ -114,15 +114,16 @@ wm_block_all(bool mine)
     return __syncthreads_and(mine) != 0;
 }
 
-// Which of the channels are this block's business: half of the blocks give, a
-// channel each, and half take. On the host one thread does all in turn.
-struct wm_crew_t {
+// The role of a block: the channels that it serves, and whether it gives or
+// takes. Half of the blocks give, a channel each, and half take. On the host
+// one thread does all in turn.
+struct wm_block_role_t {
     uint32_t first, step;
     bool gives, takes;
 };
 
-WM_DEVICE wm_crew_t
-wm_crew(uint32_t channels)
+WM_DEVICE wm_block_role_t
+wm_block_role(uint32_t channels)
 {
     const bool gives = blockIdx.x < channels;
     return {blockIdx.x % channels, channels, gives, !gives};

@@ -94,13 +94,13 @@ wm_block_all(bool mine)
     return mine;
 }
 
-struct wm_crew_t {
+struct wm_block_role_t {
     uint32_t first, step;
     bool gives, takes;
 };
 
-WM_DEVICE wm_crew_t
-wm_crew(uint32_t channels)
+WM_DEVICE wm_block_role_t
+wm_block_role(uint32_t channels)
 {
     if (wm_host_thread > 0)
         return {channels, 1, false, false};

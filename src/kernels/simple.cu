@@ -439,7 +439,7 @@ chunks_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel)
 // wait.
 template <bool back>
 WM_DEVICE void
-count_chunks(const wm_simple_params_t &p, const wm_crew_t &crew,
+count_chunks(const wm_simple_params_t &p, const wm_block_role_t &role,
              uint32_t channel, bool took_all)
 {
     for (uint32_t rank = 0; rank < p.size && wm_block_leads(); rank++) {
@@ -447,12 +447,12 @@ count_chunks(const wm_simple_params_t &p, const wm_crew_t &crew,
         const bool onto = rank == p.onto;
         if (rank == p.rank)
             continue;
-        if (onto ? crew.takes : crew.gives)
+        if (onto ? role.takes : role.gives)
             count->sent += chunks_of(p,
                                      onto ? p.takes[p.rank].nbytes
                                           : given_to<back>(p, rank).nbytes,
                                      channel);
-        if (!(rank == p.from ? crew.gives : crew.takes))
+        if (!(rank == p.from ? role.gives : role.takes))
             continue;
         count->got += chunks_of(p, taken_from<back>(p, rank).nbytes, channel);
         if (!took_all)
@@ -465,28 +465,28 @@ count_chunks(const wm_simple_params_t &p, const wm_crew_t &crew,
 // counted in any case.
 template <bool gathers, bool back, typename taker_t>
 WM_DEVICE bool
-go_through(taker_t taker, const wm_simple_params_t &p, const wm_crew_t &crew,
-           bool goes_on)
+go_through(taker_t taker, const wm_simple_params_t &p,
+           const wm_block_role_t &role, bool goes_on)
 {
     wm_simple_own_t *own = p.own;
     for (uint32_t step = 0; step < p.steps && goes_on; step++)
-        for (uint32_t channel = crew.first; channel < p.channels && goes_on;
-             channel += crew.step) {
-            if (crew.gives)
+        for (uint32_t channel = role.first; channel < p.channels && goes_on;
+             channel += role.step) {
+            if (role.gives)
                 goes_on = give_chunks<back>(p, channel, step);
             if (!goes_on && p.overlaid && wm_block_leads()) // nobody waits
                 wm_store_system(&own->read[channel], NEVER);
-            if (crew.takes && goes_on && p.overlaid)
+            if (role.takes && goes_on && p.overlaid)
                 goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
-            if (crew.takes && goes_on)
+            if (role.takes && goes_on)
                 goes_on = taker.take(p, channel, step);
-            if (gathers && crew.takes && wm_block_tells())
+            if (gathers && role.takes && wm_block_tells())
                 tell_reduced(p, channel, goes_on ? step + 1 : NEVER);
         }
     wm_block_meets(); // all that is told has been
-    for (uint32_t channel = crew.first; channel < p.channels;
-         channel += crew.step)
-        count_chunks<back>(p, crew, channel, goes_on);
+    for (uint32_t channel = role.first; channel < p.channels;
+         channel += role.step)
+        count_chunks<back>(p, role, channel, goes_on);
     return goes_on;
 }
 
@@ -505,13 +505,13 @@ WM_DEVICE void
 simple_run(taker_t taker, const wm_simple_params_t &p)
 {
     wm_simple_own_t *own = p.own;
-    const wm_crew_t crew = wm_crew(p.channels);
+    const wm_block_role_t role = wm_block_role(p.channels);
     if (wm_meeting_tells() && p.word != nullptr)
         tell_begun(p);
-    bool goes_on = go_through<gathers, false>(taker, p, crew, true);
+    bool goes_on = go_through<gathers, false>(taker, p, role, true);
     if (gathers) {
         wm_block_meets(); // its chunks are counted
-        goes_on = go_through<false, true>(wm_simple_mover<true>(), p, crew,
+        goes_on = go_through<false, true>(wm_simple_mover<true>(), p, role,
                                           goes_on);
     }
     if (!goes_on && wm_block_leads())
