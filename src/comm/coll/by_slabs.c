@@ -5,7 +5,7 @@
 #include "comm/coll/agreement.h"
 #include "comm/coll/await.h"
 #include "comm/coll/deaths.h"
-#include "comm/coll/lockstep.h"
+#include "comm/coll/stream_coll.h"
 #include "comm/coll/part.h"
 #include "comm/coll/reducible.h"
 #include "comm/coll/slab.h"
@@ -79,8 +79,9 @@ do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     int code = wm_access_open(&access, err);
     if (code < 0) // the others come to their ends
         later = *err;
-    int begun = wm_lockstep_call(comm, code < 0 ? NULL : call, access.device,
-                                 access.stream, code < 0 ? &later : err);
+    int begun = wm_stream_coll_call(comm, code < 0 ? NULL : call,
+                                    access.device, access.stream,
+                                    code < 0 ? &later : err);
     code = code < 0 ? code : begun;
     if (access.opened) {
         int ended = wm_coll_await(comm, look, &access, WM_LOOKS_AT_STREAM,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives of GPU memory that the others' GPUs do not reach, or that cannot
-// be exported: they go as those on a stream do (comm/coll/lockstep.h), on one
-// of ours, and are waited for. GIL released by the caller, engine lock not
+// be exported: they go as those on a stream do (comm/coll/stream_coll.h), on
+// one of ours, and are waited for. GIL released by the caller, engine lock not
 // held.
 #ifndef WM_COMM_COLL_BY_SLABS_H
 #define WM_COMM_COLL_BY_SLABS_H

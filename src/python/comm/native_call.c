@@ -2,7 +2,7 @@
 #include "python/comm/native_call.h"
 
 #include "comm/coll/later.h"
-#include "comm/coll/lockstep.h"
+#include "comm/coll/stream_coll.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/request.h"
 #include "comm/engine/spares.h"
@@ -113,9 +113,9 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
     if (wm_py_message_of_none(object, &kept) < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(&kept);
-    WM_PY_UNLOCKED(code = wm_lockstep_begin(channel->comm, call,
-                                            channel->device, channel->stream,
-                                            &buffer, &op, &err));
+    WM_PY_UNLOCKED(
+        code = wm_stream_coll_begin(channel->comm, call, channel->device,
+                                    channel->stream, &buffer, &op, &err));
     if (code != 0)
         wm_buffer_release(&buffer);
     return request_of(&kept, code, op, MPI_REQUEST_NULL, &err);
@@ -293,7 +293,7 @@ tell_others(const wm_channel_t *channel)
     PyObject *type, *value, *trace;
     wm_error_t err = {.code = WM_ERR_TYPE};
     PyErr_Fetch(&type, &value, &trace);
-    WM_PY_UNLOCKED((void)!wm_lockstep_call(
+    WM_PY_UNLOCKED((void)!wm_stream_coll_call(
         channel->comm, NULL, channel->device, channel->stream, &err));
     PyErr_Restore(type, value, trace);
 }
@@ -342,9 +342,9 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     else if (begins)
         result = begin_on_stream(&channel, &asked.call, kept);
     else {
-        WM_PY_UNLOCKED(code = wm_lockstep_call(channel.comm, &asked.call,
-                                               channel.device, channel.stream,
-                                               &err));
+        WM_PY_UNLOCKED(code = wm_stream_coll_call(channel.comm, &asked.call,
+                                                  channel.device,
+                                                  channel.stream, &err));
         result = wm_py_none(code, &err);
     }
     wm_py_asked_release(&asked);

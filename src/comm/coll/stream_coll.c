@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/lockstep.h"
+#include "comm/coll/stream_coll.h"
 
 #include <stdio.h>
 
@@ -430,8 +430,8 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
 }
 
 int
-wm_lockstep_call(wm_comm_t *comm, const wm_coll_t *call, int device,
-                 CUstream stream, wm_error_t *err)
+wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
+                    CUstream stream, wm_error_t *err)
 {
     wm_device_stay();
     int code = call_on(comm, call, device, stream, err);
@@ -488,9 +488,9 @@ static const wm_op_kind_t kind = {
 };
 
 int
-wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
-                  CUstream stream, wm_buffer_t *kept, wm_op_t **op,
-                  wm_error_t *err)
+wm_stream_coll_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
+                     CUstream stream, wm_buffer_t *kept, wm_op_t **op,
+                     wm_error_t *err)
 {
     uint64_t captured = 0;
     int code = wm_stream_capture(device, stream, &captured, err);
@@ -511,8 +511,8 @@ wm_lockstep_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
         given->device = device;
         code = wm_event_acquire(device, &given->event, err);
     }
-    int begun = wm_lockstep_call(comm, code < 0 ? NULL : call, device, stream,
-                                 err);
+    int begun = wm_stream_coll_call(comm, code < 0 ? NULL : call, device,
+                                    stream, err);
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
