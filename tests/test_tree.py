@@ -383,6 +383,7 @@ GIVEN_UP = {
     "lockstep": set(),
     "piped": set(),
     "pipes": set(),
+    "poke": set(),
 }
 
 

@@ -13,7 +13,7 @@
 #include "comm/engine/child.h"
 #include "comm/engine/handle.h"
 #include "comm/engine/hooks.h"
-#include "comm/engine/poke.h"
+#include "comm/engine/progress_mpi.h"
 #include "cuda/lock.h"
 
 // Out of our code for so long, the program computes.
@@ -189,7 +189,7 @@ step_lock_held(const wm_op_t *wanted, bool all)
     without_mpi = asked ? 0 : without_mpi + 1;
     if (without_mpi == ROUNDS_WITHOUT_MPI) {
         without_mpi = 0;
-        wm_poke_mpi();
+        wm_progress_mpi();
     }
     return finished;
 }
@@ -307,7 +307,7 @@ wm_engine_begun_lock_held(void)
 {
     static unsigned begun;
     if (++begun % BEGUN_WITHOUT_MPI == 0)
-        wm_poke_mpi();
+        wm_progress_mpi();
 }
 
 void
@@ -498,7 +498,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_hooks.end();
     wm_engine_lock();
     wm_handle_end_all_lock_held();
-    wm_poke_end();
+    wm_progress_mpi_end();
     atomic_store(&finalized, true); // nobody steps anything any more
     wm_engine_unlock();
     wm_take_back(held);
@@ -591,7 +591,7 @@ wm_engine_start(wm_error_t *err)
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &finalize_key,
                                NULL);
         MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
-        wm_poke_begin();
+        wm_progress_mpi_begin();
         wm_hooks.begin();
         start_thread();
         atomic_store(&started, true);

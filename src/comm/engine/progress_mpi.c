@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/engine/poke.h"
+#include "comm/engine/progress_mpi.h"
 
 #include "comm/engine/posted.h"
 
-// A receive that nobody sends for. To test it is to let MPI see to whatever is
-// under way, the program's own messages, too; probing is not, where something
-// is found.
+// A receive that nobody sends for. MPI_Test of it lets MPI advance everything
+// that is under way. A probe would not, if it finds a message.
 static MPI_Comm alone = MPI_COMM_NULL;
 static MPI_Request never = MPI_REQUEST_NULL;
 
 void
-wm_poke_begin(void)
+wm_progress_mpi_begin(void)
 {
     wm_error_t err;
     if (wm_mpi_duplicate(MPI_COMM_SELF, &alone, &err) < 0
@@ -19,7 +18,7 @@ wm_poke_begin(void)
 }
 
 void
-wm_poke_end(void)
+wm_progress_mpi_end(void)
 {
     if (never != MPI_REQUEST_NULL) {
         MPI_Cancel(&never);
@@ -30,7 +29,7 @@ wm_poke_end(void)
 }
 
 void
-wm_poke_mpi(void)
+wm_progress_mpi(void)
 {
     int flag;
     if (never != MPI_REQUEST_NULL)
