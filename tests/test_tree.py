@@ -384,6 +384,7 @@ GIVEN_UP = {
     "piped": set(),
     "pipes": set(),
     "poke": set(),
+    "spares": set(),
 }
 
 

@@ -5,9 +5,9 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/spares.h"
+#include "comm/engine/pool.h"
 
-static wm_spares_t spares = {
+static wm_pool_t call_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .bytes = sizeof(wm_later_call_t),
 };
@@ -210,7 +210,7 @@ wm_later_call_free(wm_later_call_t *call)
     if (call->run.native != NULL)
         wm_native_unmap(&call->run);
     wm_native_end(&call->part.native);
-    wm_spares_give(&spares, call);
+    wm_pool_give(&call_pool, call);
 }
 
 static void
@@ -260,7 +260,7 @@ static const wm_op_kind_t kind = {
 wm_later_call_t *
 wm_later_call_new(wm_later_t *later)
 {
-    wm_later_call_t *call = wm_spares_take(&spares);
+    wm_later_call_t *call = wm_pool_take(&call_pool);
     if (call == NULL)
         return NULL;
     call->later = later;

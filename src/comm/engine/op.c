@@ -7,9 +7,9 @@
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/handle.h"
-#include "comm/engine/spares.h"
+#include "comm/engine/pool.h"
 
-static wm_spares_t spares = {
+static wm_pool_t op_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .bytes = WM_OP_BYTES,
 };
@@ -17,7 +17,7 @@ static wm_spares_t spares = {
 void *
 wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
 {
-    wm_op_t *op = wm_spares_take(&spares);
+    wm_op_t *op = wm_pool_take(&op_pool);
     if (op == NULL)
         return NULL;
     // All but the text of the error, whose code says that there is none.
@@ -78,7 +78,7 @@ wm_op_release(wm_op_t *op)
     for (int i = 0; i < 2; ++i)
         if (op->parts_of[i] != NULL)
             wm_op_release(op->parts_of[i]);
-    wm_spares_give(&spares, op);
+    wm_pool_give(&op_pool, op);
 }
 
 static void

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/message/packet.h"
 
-#include "comm/engine/spares.h"
+#include "comm/engine/pool.h"
 
 #define BYTES (WM_PACKET_BYTES + WM_STATUS_BYTES)
 
-static wm_spares_t spares = {
+static wm_pool_t packet_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .bytes = BYTES,
 };
@@ -13,13 +13,13 @@ static wm_spares_t spares = {
 char *
 wm_packet_take(void)
 {
-    return wm_spares_take(&spares);
+    return wm_pool_take(&packet_pool);
 }
 
 void
 wm_packet_give(char *packet)
 {
-    wm_spares_give(&spares, packet);
+    wm_pool_give(&packet_pool, packet);
 }
 
 int

@@ -5,7 +5,7 @@
 #include "comm/coll/stream_coll.h"
 #include "comm/coll/slab.h"
 #include "comm/engine/request.h"
-#include "comm/engine/spares.h"
+#include "comm/engine/pool.h"
 #include "comm/watch/hang.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
@@ -123,7 +123,7 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
 
 static const char asked_name[] = "warpmpi.asked";
 
-static wm_spares_t spares = {
+static wm_pool_t asked_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .bytes = sizeof(wm_py_asked_t),
 };
@@ -141,14 +141,14 @@ free_asked(PyObject *capsule)
     wm_py_asked_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
-    wm_spares_give(&spares, asked);
+    wm_pool_give(&asked_pool, asked);
 }
 
 PyObject *
 wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
-    wm_py_asked_t *asked = wm_spares_take(&spares);
+    wm_py_asked_t *asked = wm_pool_take(&asked_pool);
     if (asked == NULL)
         return PyErr_NoMemory();
     wm_py_asked_forget(kind, true, asked);
@@ -159,7 +159,7 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
                               : NULL;
     if (capsule == NULL) {
         wm_py_asked_release(asked);
-        wm_spares_give(&spares, asked);
+        wm_pool_give(&asked_pool, asked);
         return NULL;
     }
     for (int i = 0; i < 2; ++i)
