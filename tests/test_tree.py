@@ -385,6 +385,7 @@ GIVEN_UP = {
     "pipes": set(),
     "poke": set(),
     "spares": set(),
+    "trail": set(),
 }
 
 

@@ -18,7 +18,7 @@
 typedef struct wm_stashed wm_stashed_t;
 typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
-typedef struct wm_trail wm_trail_t;
+typedef struct wm_pending_sends wm_pending_sends_t;
 typedef struct wm_slabs wm_slabs_t;
 typedef struct wm_later wm_later_t;
 
@@ -52,7 +52,8 @@ typedef struct wm_comm {
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_stashed_t *stash;      // matched, then put back
     wm_room_t *room;          // attached for buffered sends
-    wm_trail_t *trail;        // packets that MPI still reads; engine lock
+    // Packets that MPI still reads; engine lock.
+    wm_pending_sends_t *pending_sends;
     wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then

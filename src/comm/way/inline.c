@@ -13,7 +13,7 @@
 #include "comm/message/packet.h"
 #include "comm/message/way.h"
 #include "comm/way/rows.h"
-#include "comm/way/trail.h"
+#include "comm/way/pending_sends.h"
 #include "comm/way/transport.h"
 
 // A packet that MPI still reads, and nobody else.
@@ -111,7 +111,7 @@ follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
     wm_engine_lock();
     // MPI may have yet to send it.
     if (wm_engine_is_threaded()
-        && wm_trail_add(comm, envelope, nbytes, request, packet)) {
+        && wm_pending_sends_add(comm, envelope, nbytes, request, packet)) {
         if (comm->peers[envelope->rank]->dead)
             code = wm_failure_look(comm, envelope->rank, err);
         if (code == 0)

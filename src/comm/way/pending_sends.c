@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/way/trail.h"
+#include "comm/way/pending_sends.h"
 
 #include <stdlib.h>
 
@@ -17,18 +17,19 @@ typedef struct {
     size_t nbytes;
 } left_t;
 
-struct wm_trail {
+struct wm_pending_sends {
     unsigned first, end; // grow for ever
     left_t left[PLACES];
 };
 
 static left_t *
-at(wm_trail_t *trail, unsigned number)
+at(wm_pending_sends_t *sends, unsigned number)
 {
-    return &trail->left[number % PLACES];
+    return &sends->left[number % PLACES];
 }
 
-// What cannot be delivered to a dead rank the next send to it tells.
+// Keeps an error for the next send to that rank, unless the rank is dead: then
+// that send fails by itself.
 static void
 note_error(wm_comm_t *comm, const left_t *left, const wm_error_t *err)
 {
@@ -36,14 +37,14 @@ note_error(wm_comm_t *comm, const left_t *left, const wm_error_t *err)
         wm_comm_keep_error(comm, false, left->rank, left->tag, err);
 }
 
-// Lets go of what MPI has read; true when nothing is left.
+// Releases the packets that MPI has read. Returns true when none is left.
 static bool
-sweep(wm_comm_t *comm, wm_trail_t *trail)
+sweep(wm_comm_t *comm, wm_pending_sends_t *sends)
 {
-    for (; trail->first != trail->end; ++trail->first) {
+    for (; sends->first != sends->end; ++sends->first) {
         wm_error_t err;
         int flag = 1;
-        left_t *left = at(trail, trail->first);
+        left_t *left = at(sends, sends->first);
         if (wm_mpi_check(MPI_Test(&left->request, &flag, MPI_STATUS_IGNORE),
                          "MPI_Test", &err)
             < 0)
@@ -55,26 +56,26 @@ sweep(wm_comm_t *comm, wm_trail_t *trail)
     return true;
 }
 
-// It stands for the first of them.
+// The operation. In reports it stands for the first pending send.
 typedef struct {
     wm_op_t op;
-    wm_trail_t *trail;
+    wm_pending_sends_t *sends;
 } follower_t;
 
 static bool
 step(wm_op_t *op)
 {
-    if (!sweep(op->comm, ((follower_t *)op)->trail))
+    if (!sweep(op->comm, ((follower_t *)op)->sends))
         return false;
-    op->comm->trail = NULL;
+    op->comm->pending_sends = NULL;
     return true;
 }
 
 static void
 about(const wm_op_t *op, wm_about_t *about)
 {
-    wm_trail_t *trail = ((const follower_t *)op)->trail;
-    const left_t *left = at(trail, trail->first);
+    wm_pending_sends_t *sends = ((const follower_t *)op)->sends;
+    const left_t *left = at(sends, sends->first);
     *about = (wm_about_t){
         .is_message = true,
         .rank = left->rank,
@@ -82,53 +83,53 @@ about(const wm_op_t *op, wm_about_t *about)
         .sized = true,
         .nbytes = left->nbytes,
         .peer = op->comm->peers[left->rank],
-        .mark = trail->first,
+        .mark = sends->first,
     };
 }
 
 static void
-free_trail(wm_op_t *op)
+free_sends(wm_op_t *op)
 {
-    free(((follower_t *)op)->trail);
+    free(((follower_t *)op)->sends);
 }
 
 static const wm_op_kind_t kind = {
     .step = step,
     .asks = wm_posted_asks,
     .about = about,
-    .free = free_trail,
+    .free = free_sends,
 };
 
-static wm_trail_t *
+static wm_pending_sends_t *
 begin(wm_comm_t *comm)
 {
-    wm_trail_t *trail = malloc(sizeof *trail);
-    follower_t *follower = trail != NULL
+    wm_pending_sends_t *sends = malloc(sizeof *sends);
+    follower_t *follower = sends != NULL
                                ? wm_op_new(&kind, sizeof *follower, comm)
                                : NULL;
     if (follower == NULL) {
-        free(trail);
+        free(sends);
         return NULL;
     }
-    trail->first = trail->end = 0;
-    follower->trail = trail;
+    sends->first = sends->end = 0;
+    follower->sends = sends;
     wm_engine_add_lock_held(&follower->op);
     wm_op_release(&follower->op); // it ends by itself
-    return comm->trail = trail;
+    return comm->pending_sends = sends;
 }
 
 bool
-wm_trail_add(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
-             MPI_Request request, char *packet)
+wm_pending_sends_add(wm_comm_t *comm, const wm_envelope_t *envelope,
+                     size_t nbytes, MPI_Request request, char *packet)
 {
-    wm_trail_t *trail = comm->trail;
-    if (trail != NULL && trail->end % SWEPT_EVERY == 0)
-        (void)sweep(comm, trail);
-    if (trail == NULL && (trail = begin(comm)) == NULL)
+    wm_pending_sends_t *sends = comm->pending_sends;
+    if (sends != NULL && sends->end % SWEPT_EVERY == 0)
+        (void)sweep(comm, sends);
+    if (sends == NULL && (sends = begin(comm)) == NULL)
         return false;
-    if (trail->end - trail->first == PLACES)
+    if (sends->end - sends->first == PLACES)
         return false;
-    *at(trail, trail->end++) = (left_t){
+    *at(sends, sends->end++) = (left_t){
         .request = request,
         .packet = packet,
         .rank = envelope->rank,
