@@ -199,6 +199,49 @@ def test_all_hear_of_it_while_the_others_live(tmp_path, call):
     assert printed.count("told True") == 3, printed
 
 
+# A rank dies when MPI has made what is behind a communicator, and before it
+# has told the others who it is.
+UNTOLD = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    wm.Comm(MPI.COMM_WORLD).Barrier()
+    user = MPI.COMM_WORLD.Dup()
+    if user.rank == 3:
+        group = user.Get_group()
+        match = user.Create(group)
+        match.Create(group)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        wm.Comm(user)
+    except MPI.Exception:
+        open(os.path.join(sys.argv[1], f"told-{user.rank}"), "x").close()
+    for _ in range(200):  # as nobody's end may tell the others
+        told = [name for name in os.listdir(sys.argv[1]) if "told-" in name]
+        if len(told) == 7:
+            break
+        time.sleep(0.1)
+    print(len(told), "were told", flush=True)
+    os._exit(0)
+"""
+
+
+def test_all_hear_of_who_dies_while_a_communicator_is_made(tmp_path):
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    printed = ranks.run_text(
+        tmp_path,
+        UNTOLD,
+        tmp_path,
+        ranks=8,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert printed.count("7 were told") == 7, printed
+
+
 # Rank 1 dies at the given moment of what it sends; every error that rank 0
 # meets is MPI's.
 KILLED = """

@@ -230,6 +230,22 @@ def run(tmp_path, body, *words, wanted=(), seconds=SECONDS, count=2, **more):
     return printed + told.read_text()
 
 
+def test_a_limit_that_becomes_shorter(tmp_path):
+    """The thread that watches may sleep for the former limit then."""
+    body = """
+        os.environ["WARPMPI_HANG_SECONDS"] = "0.5"
+        with open(os.environ["TOLD"]) as file:
+            assert file.read() == ""
+        other_one = plain.Dup()
+        if plain.rank == 1:
+            until_told()
+        wm.Comm(other_one)
+    """
+    wanted = ("rank 0 of ", "wm.Comm has waited 0.5 s")
+    printed = run(tmp_path, body, "shorter", wanted=wanted, seconds="60")
+    assert all(part in printed for part in wanted), printed
+
+
 @pytest.mark.parametrize("name", HANGS)
 def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     body, told = HANGS[name]

@@ -4,14 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm/failure.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
 
-#define TAG 0 // of messages before any others on the communicator
+// Before any other messages on the communicator.
+#define TAG_OF_ENDPOINTS 0
+#define TAG_OF_FACTS 1
 
-static uint64_t made; // communicators, or tried to; engine lock
+static uint64_t made; // how many communicators, failed ones too; engine lock
 
 // The same number on all ranks, who all know rank 0.
 static uint64_t
@@ -23,38 +26,40 @@ identity(const wm_endpoint_t *first)
     return id;
 }
 
-// Gathers `nbytes` bytes of each rank into `all`, by rank. In log2(size) steps
-// (Bruck's) of messages, as the first collective on a communicator of several
-// hosts makes Open MPI create others behind it.
+// Gathers `nbytes` bytes of each rank into `all`, by rank; `all` has room for
+// twice as many. Within a group log2(size) steps of messages do it (Bruck's
+// algorithm), since the first collective on a communicator of several hosts
+// makes Open MPI create others behind it. Where a rank has died only its
+// partners are told so: they revoke the communicator, which tells the others.
 static int
-allgather(const wm_comm_t *comm, bool inter, const void *mine, void *all,
-          size_t nbytes, wm_error_t *err)
+allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
+          size_t nbytes, void *all, wm_error_t *err)
 {
     int size = comm->size, rank = comm->rank, code = 0, length = (int)nbytes;
     if (inter)
         return wm_mpi_check(MPI_Allgather(mine, length, MPI_BYTE, all, length,
                                           MPI_BYTE, comm->match),
                             "MPI_Allgather", err);
-    // Block i is of rank + i.
-    char *blocks = malloc((size_t)size * nbytes);
-    if (blocks == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    char *blocks = (char *)all + (size_t)size * nbytes; // i: of rank + i
     memcpy(blocks, mine, nbytes);
     for (int have = 1; have < size && code == 0; have *= 2) {
         int count = have < size - have ? have : size - have;
         code = wm_mpi_check(
             MPI_Sendrecv(
                 blocks, count * length, MPI_BYTE, (rank - have + size) % size,
-                TAG, blocks + (size_t)have * nbytes, count * length, MPI_BYTE,
-                (rank + have) % size, TAG, comm->match, MPI_STATUS_IGNORE),
+                tag, blocks + (size_t)have * nbytes, count * length, MPI_BYTE,
+                (rank + have) % size, tag, comm->match, MPI_STATUS_IGNORE),
             "MPI_Sendrecv", err);
     }
-    size_t before = (size_t)rank * nbytes,
-           rest = (size_t)size * nbytes - before;
+    if (code < 0) {
+        (void)!wm_failure_revoke(comm, NULL);
+        return code;
+    }
+    size_t before = (size_t)rank * nbytes;
+    size_t rest = (size_t)size * nbytes - before;
     memcpy((char *)all + before, blocks, rest);
     memcpy(all, blocks + rest, before);
-    free(blocks);
-    return code;
+    return 0;
 }
 
 // Offers are answered in the sender's segment: two ranks share memory only
@@ -86,31 +91,31 @@ settle_segments(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
-// What all ranks must know alike of one another.
+// All ranks must know these alike.
 typedef struct {
     int code;    // below 0: a rank cannot go on
-    int settled; // 1: the segments of all
+    int settled; // 1: all have settled whose segments can be opened
     int gates;   // 1: each has one, and can read all others'
 } facts_t;
 
-// Of both groups of an intercommunicator: the first time tells of the other
-// group, the second of this one.
+// Joins the facts of all ranks, in `scratch`, which has room for two of each.
+// Of an intercommunicator the first time tells of the other group, the second
+// of this one.
 static int
-agree(const wm_comm_t *comm, bool inter, facts_t *facts, wm_error_t *err)
+agree(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
+      wm_error_t *err)
 {
-    facts_t *all = malloc((size_t)comm->size * sizeof *all);
-    if (all == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int code = 0;
     for (int time = 0; time < (inter ? 2 : 1) && code == 0; ++time) {
-        code = allgather(comm, inter, facts, all, sizeof *all, err);
+        code = allgather(comm, inter, TAG_OF_FACTS, facts, sizeof *facts,
+                         scratch, err);
         for (int rank = 0; rank < comm->size && code == 0; ++rank) {
-            facts->code = all[rank].code < 0 ? all[rank].code : facts->code;
-            facts->settled &= all[rank].settled;
-            facts->gates &= all[rank].gates;
+            const facts_t *others = &scratch[rank];
+            facts->code = others->code < 0 ? others->code : facts->code;
+            facts->settled &= others->settled;
+            facts->gates &= others->gates;
         }
     }
-    free(all);
     return code;
 }
 
@@ -125,7 +130,7 @@ drop_gates(wm_comm_t *comm)
     }
 }
 
-// False: this rank cannot read those of all.
+// Returns false if this rank cannot read the gates of all.
 static bool
 find_gates(wm_comm_t *comm, const wm_endpoint_t *all)
 {
@@ -159,7 +164,7 @@ refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
                         mine ? rank : comm->rank);
 }
 
-// What this rank tells all others.
+// Fills what this rank tells all others.
 static void
 describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
 {
@@ -211,7 +216,7 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
     return code;
 }
 
-// What this rank knows: whether it can go on, and if so of segments and gates.
+// Returns what this rank knows, after the code with which it has come so far.
 static facts_t
 look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
 {
@@ -229,7 +234,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
 {
     size_t size = (size_t)comm->size;
     wm_endpoint_t mine;
-    wm_endpoint_t *all = calloc(size, sizeof *all);
+    wm_endpoint_t *all = calloc(2 * size, sizeof *all);
     wm_error_t lost; // where this rank's own error tells more
     describe(comm, inter, &mine);
     comm->peers = calloc(size, sizeof *comm->peers);
@@ -240,12 +245,14 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
         free(all); // and a gate is lost
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
-    int code = allgather(comm, inter, &mine, all, sizeof mine, err);
+    int code = allgather(comm, inter, TAG_OF_ENDPOINTS, &mine, sizeof mine,
+                         all, err);
+    facts_t *scratch = (facts_t *)(all + size);
     if (code == 0)
         code = find_peers(comm, &mine, all, err);
     comm->id = identity(&all[0]);
     facts_t facts = look(comm, inter, all, code);
-    int agreed = agree(comm, inter, &facts, code < 0 ? &lost : err);
+    int agreed = agree(comm, inter, &facts, scratch, code < 0 ? &lost : err);
     if (code == 0 && agreed == 0 && facts.code < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
@@ -256,7 +263,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
         code = settle_segments(comm, err);
         facts = look(comm, inter, all, code);
         if (code == 0)
-            code = agree(comm, inter, &facts, err);
+            code = agree(comm, inter, &facts, scratch, err);
     }
     if (code < 0 || !facts.gates)
         drop_gates(comm);

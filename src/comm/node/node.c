@@ -248,6 +248,8 @@ wm_node_may_receive(const wm_peer_t *peer)
 void
 wm_node_refuse(wm_peer_t *peer, const char *reason)
 {
+    if (peer->segment == NULL)
+        return;
     munmap(peer->segment, WM_SEGMENT_BYTES);
     peer->segment = NULL;
     snprintf(peer->reason, sizeof peer->reason, "%s", reason);

@@ -18,13 +18,14 @@
 
 struct wm_watch {
     struct wm_watch *next;
-    int64_t began, due;
-    char who[160]; // asked of MPI before, as the thread may not
+    int64_t began, due; // when it is told of
+    char who[160];      // asked of MPI before, as the thread may not
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_watch_t *watched;
-static bool running; // the thread, which ends when it finds none to watch
+static bool running; // a thread, which ends when it finds none to watch
+static int64_t wakes_at;
 
 static void
 tell(const wm_watch_t *watch)
@@ -43,7 +44,7 @@ watch_over(void *unused)
 {
     wm_lock(&lock);
     while (watched != NULL) {
-        int64_t now = wm_engine_now(), due = now + wm_hang_limit();
+        int64_t now = wm_engine_now(), due = INT64_MAX;
         for (wm_watch_t *watch = watched; watch != NULL; watch = watch->next) {
             if (watch->due <= now) {
                 tell(watch);
@@ -51,6 +52,7 @@ watch_over(void *unused)
             }
             due = watch->due < due ? watch->due : due;
         }
+        wakes_at = due;
         pthread_mutex_unlock(&lock);
         struct timespec until = {due / 1000000, due % 1000000 * 1000};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)
@@ -63,7 +65,8 @@ watch_over(void *unused)
     return unused;
 }
 
-// A thread for each would cost more than what MPI does. Lock held.
+// A thread for each would cost more than what MPI does, so one stays until it
+// wakes next. Lock held.
 static bool
 start(void)
 {
@@ -103,7 +106,10 @@ wm_watch_begin(MPI_Comm user)
     wm_lock(&lock);
     watch->next = watched;
     watched = watch;
-    running = running || start();
+    if (!running || watch->due < wakes_at) { // the limit is shorter now
+        running = start() || running;
+        wakes_at = watch->due;
+    }
     pthread_mutex_unlock(&lock);
     wm_hang_set_place(place);
     return watch;

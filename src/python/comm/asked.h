@@ -39,8 +39,7 @@ wm_py_asked_forget(wm_call_kind_t kind, bool begins, wm_py_asked_t *asked);
 
 // Fills it; of intercommunicators `comm` is the `whole`. -1, maybe with an
 // exception, where MPI is to read the arguments; with MPI.Exception where MPI
-// would refuse the root or the op: this rank has not come to the call then.
-// Released in any case.
+// would refuse the root or the op. Released in any case.
 int
 wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
                  Py_ssize_t given, PyObject *keywords, wm_py_asked_t *asked);

@@ -44,7 +44,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
             || !asked.call.on_device)) {
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
             wm_py_asked_release(&asked);
-            return -1;
+            return -1; // this rank has not come to the call
         }
         PyErr_Clear(); // MPI, or mpi4py, will say what is wrong
         asks = false;
