@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels of the LL128 protocol: lines of 128 bytes, of which 112 are data, not
-// 120 as in NCCL (kernels/ll128_line.h). All else is as in ll.cu.
+// Kernels of the LL128 protocol: lines of 128 bytes, of which 112 are data,
+// not 120 as in NCCL (kernels/ll128_line.h). All else is as in ll.cu.
 #include "kernels/ll_view.h"
 #include "kernels/rule.h"
 #include "kernels/ll128_line.h"

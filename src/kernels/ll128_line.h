@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // LL128 protocol: 128-byte lines of 112 bytes of data and one flag of 16; in
-// NCCL's LL128 they are 120 and 8 (kernels/ll.h). Eight lanes load or store a line, 16 bytes each; the
-// last lane has the flag. On the host one thread does the work of all lanes in
-// turn, that of the last one last.
+// NCCL's LL128 they are 120 and 8 (kernels/ll.h). Eight lanes load or store a
+// line, 16 bytes each; the last lane has the flag. On the host one thread does
+// the work of all lanes in turn, that of the last one last.
 #ifndef WM_KERNELS_LL128_LINE_H
 #define WM_KERNELS_LL128_LINE_H
 
