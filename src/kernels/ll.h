@@ -51,8 +51,8 @@ typedef struct {
 
 #define WM_LL_NOBODY 0xffffffffu
 
-// What this rank gives to some ranks, or takes from them: blocks of one length
-// at equal distances.
+// The blocks that this rank gives to some ranks, or takes from them: they have
+// one length, and equal distances.
 typedef struct {
     uint64_t at; // of rank 0
     uint32_t step, nbytes;

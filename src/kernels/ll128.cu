@@ -27,7 +27,7 @@ ll128_lines_of(uint32_t nbytes)
     return (nbytes + WM_LL128_PAYLOAD - 1) / WM_LL128_PAYLOAD;
 }
 
-// What goes to a rank, or comes from one.
+// A block that goes to a rank, or comes from one.
 struct wm_ll128_block_t {
     uint64_t at;
     uint32_t nbytes;
@@ -39,7 +39,8 @@ ll128_block(const wm_ll_side_t &side, uint32_t rank)
     return {block_at(side, rank), side.nbytes};
 }
 
-// Where a lane's bytes of a line are in the block; past its end for the flag.
+// Returns the place in the block of a lane's bytes of a line. The flag's lane
+// gets a place past the end.
 WM_DEVICE uint32_t
 ll128_at(const wm_ll128_block_t &block, uint32_t line, uint32_t lane)
 {
@@ -296,7 +297,8 @@ ll128_take_all(const wm_ll_view &view, uint32_t from, uint32_t lane)
             goes_on = ll128_take<LL128_AT_ONCE>(view, from, block, base, lane);
 }
 
-// Of small elements fewer lines, as each is computed with by itself.
+// A thread has fewer lines under way of small elements, as it computes with
+// each element by itself.
 template <typename rule_t>
 constexpr uint32_t
     ll128_at_once = sizeof(typename rule_t::element_t) == 1 ? 2
@@ -322,8 +324,8 @@ ll128_reduce_all(rule_t rule, const wm_ll_view &view, uint32_t lane)
     }
 }
 
-// Where several pass on, another block may have given up before this one
-// begins, and one who waits for what it gives must see it.
+// Another block may have given up before this one begins, where several pass
+// on. A rank that waits for this block must see that, too.
 WM_DEVICE wm_ll_view
 ll128_begin(const wm_ll_params_t &p)
 {
@@ -363,11 +365,11 @@ WM_KERNEL(wm_ll128_move, wm_ll_params_t)
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
-// What goes in parts: each rank but the one without has one, which it reduces,
-// and passes on in the next exchange. Turn by turn a warp gives some lines of
-// each other part, passes on those of its own, and takes those of the others;
-// but if one rank alone has all in the end it takes last, as the others wait
-// for what it gives.
+// A vector goes in parts: each rank but the one without has a part, reduces
+// it, and passes it on in the next exchange. Turn by turn a warp gives some
+// lines of each other part, passes on those of its own, and takes those of the
+// others; but if one rank alone has all in the end it takes last, as the
+// others wait for what it gives.
 
 WM_DEVICE wm_ll128_block_t
 ll128_part(const wm_ll_params_t &p, const wm_ll_side_t &side, uint32_t rank)

@@ -62,8 +62,9 @@ allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
     return 0;
 }
 
-// Offers are answered in the sender's segment: two ranks share memory only
-// where each has opened the other's. Two processes settle that once.
+// Tells all ranks whether this one could open their segments. Offers are
+// answered in the sender's segment, so two ranks share memory only if each has
+// opened the other's. Two processes settle that once.
 static int
 settle_segments(wm_comm_t *comm, wm_error_t *err)
 {
@@ -99,8 +100,8 @@ typedef struct {
 } facts_t;
 
 // Joins the facts of all ranks, in `scratch`, which has room for two of each.
-// Of an intercommunicator the first time tells of the other group, the second
-// of this one.
+// An intercommunicator takes two rounds: the first tells of the other group,
+// the second of this one.
 static int
 agree(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
       wm_error_t *err)
