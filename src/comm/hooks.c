@@ -107,13 +107,13 @@ drop(wm_comm_t *comm)
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
     bool slabs = comm->slabs != NULL || comm->graph_slabs != NULL;
-    bool lost = slabs && wm_gates_dead(comm->gates) >= 0;
+    bool lost = slabs && wm_barrier_dead(comm->barrier) >= 0;
     if (comm->graph_slabs != NULL)
         (void)!wm_slabs_free(comm->graph_slabs);
     if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))
         lost = true;
     if (lost) // others may write to it yet
-        comm->gates = NULL;
+        comm->barrier = NULL;
     if (comm->parts != NULL)
         wm_stash_free(comm->parts);
 }

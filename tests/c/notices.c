@@ -7,7 +7,7 @@
 
 #include "array/access.h"
 #include "comm/engine/engine.h"
-#include "comm/node/gate.h"
+#include "comm/node/barrier.h"
 #include "comm/node/mapping.h"
 
 static wm_peer_t peer;
@@ -54,7 +54,7 @@ wm_engine_unlock(void)
 }
 
 bool
-wm_gates_any_stream_waits(void)
+wm_barrier_any_stream_waits(void)
 {
     return false;
 }

@@ -187,9 +187,9 @@ wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 }
 
 const void *
-wm_agree_said(const wm_gates_t *gates, int rank)
+wm_agree_said(const wm_barrier_t *barrier, int rank)
 {
-    (void)gates;
+    (void)barrier;
     return rank == 0 ? &own : &other;
 }
 

@@ -247,13 +247,13 @@ SAID = r"""
     meetings(const char *memory)
     {
         const wm_segment_t *segment = (const wm_segment_t *)memory;
-        return atomic_load(&segment->reached[0]) / WM_GATE_STEPS;
+        return atomic_load(&segment->reached[0]) / WM_BARRIER_STEPS;
     }
 
     void
     damage(char *memory, unsigned before, int member, long long value)
     {
-        wm_gate_hall_t *hall = (wm_gate_hall_t *)(memory + WM_HALLS_AT);
+        wm_barrier_hall_t *hall = (wm_barrier_hall_t *)(memory + WM_HALLS_AT);
         while (meetings(memory) == before)
             sched_yield();
         char *last = hall->said[0][(before + 1) % 2];

@@ -440,7 +440,7 @@ def test_nothing_is_in_place(groups):
 
 
 def test_many_come_and_go(world, groups):
-    """Each has a gate, which is given back."""
+    """Each has a slot of barriers, which is given back."""
     for turn in range(100):
         inter = groups.inter.Dup()
         into = full(1, EMPTY)

@@ -152,7 +152,7 @@ def test_ranks_that_change_their_minds(comm, seed):
         elif name == "B":
             comm.Bcast(x, root)
             assert (kinds.values_of(x) == root).all(), turn
-        elif name == "D":  # its gate is the next one's
+        elif name == "D":  # its slot is the next one's
             comm.Dup().Free()
         elif name == "I" and can_repeat:
             comm.Allreduce_init(x, into).Free()

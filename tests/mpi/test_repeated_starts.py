@@ -349,7 +349,7 @@ def test_dropped_while_under_way(comm, again):
 
 @pytest.mark.ranks(2)
 def test_who_differed_is_gone_already(comm):
-    """A root of MPI's does not wait, and its gate is closed when others look.
+    """A root of MPI's does not wait, and its barrier is closed when others look.
 
     They must not take that for the word that it went the same way.
     """
@@ -456,7 +456,7 @@ def test_mappings_that_were_closed_are_opened_anew(comm):
 
 @pytest.mark.ranks(2)
 @simulated
-def test_a_gate_is_used_again(comm, fail):
+def test_a_barrier_slot_is_used_again(comm, fail):
     """What failed there is nothing to those who come after."""
     for turn in range(4):
         case, request = summing(comm)

@@ -7,18 +7,18 @@
 #include "comm/engine/stats.h"
 
 // Of a meeting in room 0: this start does not go the way of the last one.
-#define DIFFERS (WM_GATE_STEPS - 1)
+#define DIFFERS (WM_BARRIER_STEPS - 1)
 
 _Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
 
 static void
-tell(wm_gates_t *gates, bool alike)
+tell(wm_barrier_t *barrier, bool alike)
 {
-    (void)wm_gates_begin(gates);
-    wm_said_t *mine = wm_agree_mine(gates);
+    (void)wm_barrier_begin(barrier);
+    wm_said_t *mine = wm_agree_mine(barrier);
     if (mine->failed != 0) // else it stays where others have it at hand
         mine->failed = 0;
-    wm_gates_reach(gates, alike ? 0 : DIFFERS);
+    wm_barrier_reach(barrier, alike ? 0 : DIFFERS);
 }
 
 bool
@@ -34,7 +34,7 @@ wm_again_come(wm_later_op_t *op, bool *waits)
         call->agreed.code = ready;
         (void)wm_later_op_fail(op, &err); // told with its end
     }
-    tell(op->op.comm->gates, ready > 0);
+    tell(op->op.comm->barrier, ready > 0);
     call->state = WM_LATER_ALIKE;
     return false;
 }
@@ -44,20 +44,20 @@ wm_again_meet(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_native_t *native = &call->part.native;
-    wm_gates_t *gates = op->op.comm->gates;
+    wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
-    *waits = !wm_gates_have_reached(gates, 0);
+    *waits = !wm_barrier_have_reached(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
     // Further than that is who differed, had MPI do it, and has closed since.
-    if (wm_gates_any_has_reached(gates, DIFFERS)) { // as the first time
+    if (wm_barrier_any_has_reached(barrier, DIFFERS)) { // as the first time
         wm_native_unmap(&call->run);
         wm_turn_take(&call->later->turns, &call->turn);
-        native->gates = wm_turns_room(op->op.comm, call->turn.number);
+        native->barrier = wm_turns_room(op->op.comm, call->turn.number);
         call->state = WM_LATER_AHEAD;
         return false;
     }
-    native->gates = gates;
+    native->barrier = barrier;
     wm_native_restart(&call->run);
     wm_stat_add(WM_STAT_repeated_collectives, 1);
     call->state = WM_LATER_FOLLOWING;
@@ -71,7 +71,7 @@ wm_again_differ(wm_comm_t *comm)
     if (!again->went)
         return;
     wm_engine_lock();
-    tell(comm->gates, false);
+    tell(comm->barrier, false);
     again->went = false;
     wm_engine_unlock();
     wm_again_drop(again);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// At the gates of one host each rank reads what all others say. Else by
+// At the barrier of one host each rank reads what all others say. Else by
 // dissemination: in each round a rank sends what it knows to the one that is
 // `distance` after it, and hears from the one as far before it; the distance
 // doubles. The greatest of a number may be told twice, so that any number of
@@ -22,13 +22,13 @@ typedef struct {
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 
-// At a gate.
+// At a barrier.
 typedef struct {
     wm_agree_t agreed;
     _Alignas(16) char said[WM_AGREE_BYTES];
 } told_t;
 
-_Static_assert(sizeof(told_t) <= WM_GATE_BYTES, "a gate holds it");
+_Static_assert(sizeof(told_t) <= WM_BARRIER_BYTES, "a slot holds it");
 
 #define LOOKS 50 // before it is waited for in our progress loop
 
@@ -138,21 +138,21 @@ agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
 }
 
 void
-wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
+wm_agree_say(wm_barrier_t *barrier, const wm_agree_t *agreed, const void *said,
              size_t nbytes)
 {
-    told_t *mine = wm_gates_begin(gates);
+    told_t *mine = wm_barrier_begin(barrier);
     mine->agreed = *agreed;
     if (nbytes > 0)
         memcpy(mine->said, said, nbytes);
-    wm_gates_reach(gates, 0);
+    wm_barrier_reach(barrier, 0);
 }
 
 void
-wm_agree_hear(const wm_gates_t *gates, wm_agree_t *agreed)
+wm_agree_hear(const wm_barrier_t *barrier, wm_agree_t *agreed)
 {
-    for (int rank = 0; rank < wm_gates_size(gates); ++rank) {
-        const told_t *told = wm_gates_said(gates, rank);
+    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
+        const told_t *told = wm_barrier_said(barrier, rank);
         merge(agreed, &told->agreed);
     }
 }
@@ -164,27 +164,27 @@ static int
 look_for_all(void *context, wm_error_t *err)
 {
     (void)err;
-    wm_gates_t *gates = context;
-    int have_come = wm_gates_have_come(gates);
-    return have_come < 0 || (have_come > 0 && wm_gates_have_reached(gates, 0));
+    wm_barrier_t *barrier = context;
+    int have_come = wm_barrier_have_come(barrier);
+    return have_come < 0 || (have_come > 0 && wm_barrier_have_reached(barrier, 0));
 }
 
 int
 wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err)
 {
-    wm_gates_t *gates = comm->gates;
-    wm_gates_come(gates, true);
-    wm_agree_say(gates, agreed, said, nbytes);
-    int code = wm_coll_await(comm, look_for_all, gates, WM_LOOKS_AT_WORDS,
+    wm_barrier_t *barrier = comm->barrier;
+    wm_barrier_come(barrier, true);
+    wm_agree_say(barrier, agreed, said, nbytes);
+    int code = wm_coll_await(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
                              err);
     if (code < 0)
         return code;
-    if (wm_gates_have_come(gates) < 0) {
-        wm_gates_abandon(gates);
+    if (wm_barrier_have_come(barrier) < 0) {
+        wm_barrier_abandon(barrier);
         return 1;
     }
-    wm_agree_hear(gates, agreed);
+    wm_agree_hear(barrier, agreed);
     return 0;
 }
 
@@ -192,7 +192,7 @@ int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err)
 {
-    if (comm->gates == NULL)
+    if (comm->barrier == NULL)
         return agree_by_messages(comm, agreed, err);
     int code = wm_agree_asking(comm, agreed, said, nbytes, err);
     return code <= 0
@@ -204,14 +204,14 @@ wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 }
 
 const void *
-wm_agree_said(const wm_gates_t *gates, int rank)
+wm_agree_said(const wm_barrier_t *barrier, int rank)
 {
-    const told_t *told = wm_gates_said(gates, rank);
+    const told_t *told = wm_barrier_said(barrier, rank);
     return told->said;
 }
 
 void *
-wm_agree_mine(const wm_gates_t *gates)
+wm_agree_mine(const wm_barrier_t *barrier)
 {
-    return (void *)wm_agree_said(gates, wm_gates_rank(gates));
+    return (void *)wm_agree_said(barrier, wm_barrier_rank(barrier));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Numbers that all ranks of an intracommunicator tell each other before a
 // collective; each rank gets the greatest that any gave. The ranks meet at the
-// gates of a host (comm/node/gate.h), or send messages, in as many rounds as
-// the logarithm of their number: it ends when all have come. GIL released by
+// barrier of a host (comm/node/barrier.h), or send messages, in as many rounds
+// as the logarithm of their number: it ends when all have come. GIL released by
 // the caller, engine lock not held.
 #ifndef WM_COMM_COLL_AGREE_H
 #define WM_COMM_COLL_AGREE_H
@@ -10,20 +10,20 @@
 #include "comm/comm/comm.h"
 
 #define WM_AGREE_VALUES 7
-#define WM_AGREE_BYTES 2000 // that a rank says at gates, at most
+#define WM_AGREE_BYTES 2000 // that a rank says at a barrier, at most
 
 typedef struct {
     int64_t values[WM_AGREE_VALUES];
 } wm_agree_t;
 
 // All ranks call it in the same order as their collectives. MPI's errors. At
-// gates a rank may say so many bytes beside, which each of the others reads,
+// a barrier a rank may say so many bytes beside, which each of the others reads,
 // until the next time.
 WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
-// At gates: 1 where a rank has declined (wm_gates_come), and nothing was told.
+// At a barrier: 1 where a rank has declined (wm_barrier_come), and nothing was told.
 WM_MUST_CHECK int
 wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
@@ -31,17 +31,17 @@ wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 // The two halves of it, which do not wait: all must have reached step 0 of the
 // meeting between them.
 void
-wm_agree_say(wm_gates_t *gates, const wm_agree_t *agreed, const void *said,
+wm_agree_say(wm_barrier_t *barrier, const wm_agree_t *agreed, const void *said,
              size_t nbytes);
 
 void
-wm_agree_hear(const wm_gates_t *gates, wm_agree_t *agreed);
+wm_agree_hear(const wm_barrier_t *barrier, wm_agree_t *agreed);
 
 const void *
-wm_agree_said(const wm_gates_t *gates, int rank);
+wm_agree_said(const wm_barrier_t *barrier, int rank);
 
 // What we have said, to be changed before we reach a step.
 void *
-wm_agree_mine(const wm_gates_t *gates);
+wm_agree_mine(const wm_barrier_t *barrier);
 
 #endif

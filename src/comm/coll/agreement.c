@@ -87,23 +87,23 @@ conclude(const wm_comm_t *comm, wm_agreement_t *agreement, const int64_t *most,
 }
 
 void
-wm_agreement_say(const wm_comm_t *comm, wm_gates_t *gates,
+wm_agreement_say(const wm_comm_t *comm, wm_barrier_t *barrier,
                  const wm_agreement_t *agreement)
 {
     wm_agree_t agreed;
     size_t nbytes;
     const void *said = said_of(agreement, &nbytes);
     fill(comm, agreement, agreed.values);
-    wm_agree_say(gates, &agreed, said, nbytes);
+    wm_agree_say(barrier, &agreed, said, nbytes);
 }
 
 int
-wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+wm_agreement_hear(const wm_comm_t *comm, const wm_barrier_t *barrier,
                   wm_agreement_t *agreement, wm_error_t *err)
 {
     wm_agree_t agreed;
     fill(comm, agreement, agreed.values);
-    wm_agree_hear(gates, &agreed);
+    wm_agree_hear(barrier, &agreed);
     return conclude(comm, agreement, agreed.values, 0, err);
 }
 

@@ -60,16 +60,16 @@ typedef struct {
     bool slabs; // whether it can go by slabs; afterwards: of all ranks
 } wm_agreement_t;
 
-// At gates, before all have reached step 0 of the meeting, and after.
+// At a barrier, before all have reached step 0 of the meeting, and after.
 void
-wm_agreement_say(const wm_comm_t *comm, wm_gates_t *gates,
+wm_agreement_say(const wm_comm_t *comm, wm_barrier_t *barrier,
                  const wm_agreement_t *agreement);
 
 WM_MUST_CHECK int
-wm_agreement_hear(const wm_comm_t *comm, const wm_gates_t *gates,
+wm_agreement_hear(const wm_comm_t *comm, const wm_barrier_t *barrier,
                   wm_agreement_t *agreement, wm_error_t *err);
 
-// At gates: 1 where a rank declines, and nothing is agreed on.
+// At a barrier: 1 where a rank declines, and nothing is agreed on.
 WM_MUST_CHECK int
 wm_agreement_ask(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);
 

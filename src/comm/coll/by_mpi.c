@@ -144,8 +144,8 @@ root_of(const wm_by_mpi_t *by)
 static const MPI_Datatype *
 bytes(void)
 {
-    static MPI_Datatype types[WM_GATE_RANKS];
-    for (int i = 0; i < WM_GATE_RANKS; ++i)
+    static MPI_Datatype types[WM_BARRIER_RANKS];
+    for (int i = 0; i < WM_BARRIER_RANKS; ++i)
         types[i] = MPI_BYTE;
     return types;
 }

@@ -8,9 +8,9 @@
 
 typedef struct {
     wm_near_t near;
-    int counts[WM_GATE_RANKS], at[WM_GATE_RANKS];
-    MPI_Aint bytes_at[WM_GATE_RANKS];
-    MPI_Datatype types[WM_GATE_RANKS];
+    int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
+    MPI_Aint bytes_at[WM_BARRIER_RANKS];
+    MPI_Datatype types[WM_BARRIER_RANKS];
     int all, each; // elements, of a block where all are alike
 } side_t;
 

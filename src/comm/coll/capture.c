@@ -42,7 +42,7 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
         told = wm_agree_saying(comm, &agree, &mine, sizeof mine, err);
     for (int rank = 0; rank < comm->size && told == 0; ++rank) {
         const wm_captured_t other = *(const wm_captured_t *)wm_agree_said(
-            comm->gates, rank);
+            comm->barrier, rank);
         if (other.pieces > captured->pieces)
             captured->pieces = other.pieces;
         told = other.pieces > WM_SLAB_STEPS

@@ -43,7 +43,7 @@ wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
 void
 wm_coll_decline(wm_comm_t *comm)
 {
-    wm_gates_come(comm->gates, false);
+    wm_barrier_come(comm->barrier, false);
 }
 
 int
@@ -56,7 +56,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         .call = call->kind,
         .native = &part.native,
     };
-    agreed.code = wm_part_open(&part, comm, comm->gates, call, err);
+    agreed.code = wm_part_open(&part, comm, comm->barrier, call, err);
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
     agreed.nbytes = wm_part_nbytes(&part);

@@ -57,7 +57,7 @@ wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive);
 static inline bool
 wm_coll_is_asked(const wm_comm_t *comm)
 {
-    return comm->gates != NULL;
+    return comm->barrier != NULL;
 }
 
 // By all ranks of such a communicator, between groups their `whole`: does it

@@ -22,16 +22,16 @@ static bool
 may_wait(const wm_comm_t *comm)
 {
     return comm->graph_slabs != NULL
-           || (comm->slabs != NULL && !wm_gates_have_kept(comm->gates));
+           || (comm->slabs != NULL && !wm_barrier_have_kept(comm->barrier));
 }
 
 static bool
 bury_all(wm_comm_t *comm)
 {
-    bool moved = comm->revoked && wm_gates_bury(comm->gates, comm->size);
+    bool moved = comm->revoked && wm_barrier_bury(comm->barrier, comm->size);
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->dead)
-            moved |= wm_gates_bury(comm->gates, rank);
+            moved |= wm_barrier_bury(comm->barrier, rank);
     if (comm->slabs != NULL)
         wm_slabs_give_up(comm->slabs);
     return moved;

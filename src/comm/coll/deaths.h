@@ -3,7 +3,7 @@
 // nobody waits on the host, so MPI is asked now and then of each communicator
 // that has slabs and whose streams may be waiting, by the progress thread, and
 // by whoever waits for such a stream in our code. Once one has died nothing
-// here waits for it any more (wm_gates_bury), and calls raise. The same
+// here waits for it any more (wm_barrier_bury), and calls raise. The same
 // looks let go streams that wait for each other in a call in which ranks
 // differ (wm_slabs_give_up). Engine lock held, but for what the progress
 // thread asks.

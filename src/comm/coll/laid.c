@@ -39,7 +39,7 @@ find_runs(const wm_buffer_t *buffer, int size, wm_span_t *spans,
 {
     bool runs = true;
     wm_strided_t part;
-    wm_span_t found[WM_GATE_RANKS];
+    wm_span_t found[WM_BARRIER_RANKS];
     *packed = 0;
     for (int rank = 0; rank < size && runs; ++rank) {
         found[rank] = (wm_span_t){0, spans[rank].nbytes};

@@ -18,8 +18,8 @@ typedef struct {
     bool sends, receives;
     bool refused; // as are all who ask for the same: no GPU computes the op
     char *source, *target;         // NULL: none
-    wm_span_t out[WM_GATE_RANKS];  // where its blocks lie: one, or for each
-    wm_span_t into[WM_GATE_RANKS]; // likewise
+    wm_span_t out[WM_BARRIER_RANKS];  // where its blocks lie: one, or for each
+    wm_span_t into[WM_BARRIER_RANKS]; // likewise
     // Of memory whose gaps the way does not step over: a copy without is to
     // have them there (comm/coll/packed.h), of so many bytes. NULL: none
     const wm_pattern_t *packs, *unpacks;

@@ -46,7 +46,7 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
     for (; turn != NULL && code == 0; turn = turn->next) {
         wm_later_call_t *call = (wm_later_call_t *)turn;
         if (call->state == WM_LATER_ASKED)
-            wm_gates_withdraw(comm->aside[0], turn->number);
+            wm_barrier_withdraw(comm->aside[0], turn->number);
         if (call->state != WM_LATER_AHEAD)
             continue;
         code = wm_owed_tell(&comm->later->owed, comm, turn->number, err);
@@ -91,7 +91,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     wm_error_t wrong;
-    wm_gates_t *room = wm_turns_room(comm, later->turns.asked + 1);
+    wm_barrier_t *room = wm_turns_room(comm, later->turns.asked + 1);
     int code = wm_part_open(&call->part, comm, room, asked, &wrong);
     bool capable = call->part.native.capable;
     if (!capable && !asked->on_host) {

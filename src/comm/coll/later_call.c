@@ -32,7 +32,7 @@ bool
 wm_later_come_up(wm_later_op_t *op, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_gates_ask(op->op.comm->aside[0], op->call->turn.number, true);
+    *waits = !wm_barrier_ask(op->op.comm->aside[0], op->call->turn.number, true);
     op->call->state = *waits ? WM_LATER_AHEAD : WM_LATER_ASKED;
     return *waits && wm_later_op_is_dead(op, &err)
            && wm_later_op_fail(op, &err);
@@ -43,7 +43,7 @@ ask(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    wm_book_t who = wm_gates_who(op->op.comm->aside[0], call->turn.number);
+    wm_book_t who = wm_barrier_who(op->op.comm->aside[0], call->turn.number);
     *waits = who == WM_BOOK_OPEN;
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
@@ -69,7 +69,7 @@ say(wm_later_op_t *op, bool *waits)
         call->agreed.code = ready;
         (void)wm_later_op_fail(op, &err); // told with its end
     }
-    wm_agreement_say(op->op.comm, call->part.native.gates, &call->agreed);
+    wm_agreement_say(op->op.comm, call->part.native.barrier, &call->agreed);
     call->state = WM_LATER_MEETING;
     return false;
 }
@@ -81,11 +81,11 @@ meet(wm_later_op_t *op, bool *waits)
     wm_comm_t *comm = op->op.comm;
     wm_part_t *part = &call->part;
     wm_error_t err, wrong;
-    wm_gates_t *gates = part->native.gates;
-    *waits = !wm_gates_have_reached(gates, 0);
+    wm_barrier_t *barrier = part->native.barrier;
+    *waits = !wm_barrier_have_reached(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
-    int code = wm_agreement_hear(comm, gates, &call->agreed, &err);
+    int code = wm_agreement_hear(comm, barrier, &call->agreed, &err);
     if (code == 0)
         code = wm_part_compare(part, &err);
     if (code < 0)

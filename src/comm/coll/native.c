@@ -18,7 +18,7 @@ bool
 wm_native_is_reached(const wm_comm_t *comm)
 {
     const wm_transport_t *forced = wm_transport_forced();
-    if (comm->gates == NULL || (forced != NULL && forced != &wm_transport_ipc))
+    if (comm->barrier == NULL || (forced != NULL && forced != &wm_transport_ipc))
         return false;
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->ipc_refused)
@@ -237,22 +237,22 @@ open_sides(wm_native_t *native, const wm_given_t *given, bool again,
 }
 
 void
-wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates)
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier)
 {
     memset(native, 0, offsetof(wm_native_t, said) + WM_SAID_BYTES);
     native->comm = comm;
-    native->gates = gates;
+    native->barrier = barrier;
     native->device = -1;
 }
 
 int
-wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
+wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
                const wm_given_t *given, wm_error_t *err)
 {
     const wm_buffer_t *receive = given->receive;
     bool in_place = given->in_place;
     const wm_buffer_t *source = in_place ? receive : given->send;
-    wm_native_init(native, comm, gates);
+    wm_native_init(native, comm, barrier);
     native->capable = wm_native_is_reached(comm)
                       && is_taken(source, &native->device)
                       && is_taken(receive, &native->device)
@@ -315,10 +315,10 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->readable = facts->writable = true;
     // Between groups rank 0 may have no part in what another is the root of.
     const wm_said_t *one = wm_agree_said(
-        native->gates, comm->split > 0 && facts->root >= 0 ? facts->root : 0);
+        native->barrier, comm->split > 0 && facts->root >= 0 ? facts->root : 0);
     facts->points = one->points;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        const wm_said_t *said = wm_agree_said(native->barrier, rank);
         facts->aliased |= said->aliased;
         facts->readable &= said->readable;
         facts->writable &= said->writable;

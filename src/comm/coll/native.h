@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
-// who meet at gates (comm/node/gate.h) and map each other's memory. A rank
+// that have a barrier (comm/node/barrier.h) and map each other's memory. A rank
 // says where its memory is with what the ranks agree on, then follows its
 // plan (native_run.h). GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_NATIVE_H
@@ -42,7 +42,7 @@ typedef struct {
     wm_spread_t all;
     union {
         // What it has for each rank, where that is not alike.
-        wm_span_t spans[WM_GATE_RANKS];
+        wm_span_t spans[WM_BARRIER_RANKS];
         wm_spread_t each[WM_SAID_EACH];
     };
 } wm_said_t;
@@ -65,7 +65,7 @@ typedef struct {
 // One rank's side of a call.
 typedef struct {
     wm_comm_t *comm;
-    wm_gates_t *gates; // of the communicator, where they meet
+    wm_barrier_t *barrier; // of the communicator, where they meet
     bool capable;      // our memory can take part
     int device;
     wm_access_t from, into;
@@ -80,18 +80,19 @@ typedef struct {
     wm_said_t said;           // last, as seldom all of it is used
 } wm_native_t;
 
-// Whether all ranks are at gates, and memory is not known to be out of reach.
+// Returns true if the ranks have a barrier, and no memory is known to be out
+// of reach.
 bool
 wm_native_is_reached(const wm_comm_t *comm);
 
 // Nothing is begun, nor anything said.
 void
-wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates);
+wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier);
 
 // Begins what makes ready what is sent, behind its producer, and fills `said`.
 // Where this rank cannot take part `capable` is false, which is no error.
 WM_MUST_CHECK int
-wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_gates_t *gates,
+wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
                const wm_given_t *given, wm_error_t *err);
 
 // Lets go of the streams: whether it can be opened again, as it has no memory

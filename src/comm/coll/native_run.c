@@ -22,7 +22,7 @@ _Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
 static const wm_place_t *
 run_place(const wm_native_run_t *run, bool result, int rank)
 {
-    const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+    const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
     return result ? &said->receives : &said->sends;
 }
 
@@ -32,7 +32,7 @@ run_has_told(const wm_native_run_t *run, bool result, int rank, size_t at,
              size_t nbytes)
 {
     const wm_comm_t *comm = run->native->comm;
-    const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+    const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
     const wm_place_t *place = run_place(run, result, rank);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     const wm_spread_t *gaps = run->gapped ? wm_said_gaps(said, index) : NULL;
@@ -123,8 +123,8 @@ step_of(const wm_native_run_t *run)
 static void
 tell(wm_native_run_t *run)
 {
-    wm_gates_t *gates = run->native->gates;
-    wm_said_t *mine = wm_agree_mine(gates);
+    wm_barrier_t *barrier = run->native->barrier;
+    wm_said_t *mine = wm_agree_mine(barrier);
     if (run->why.code < 0 && mine->failed == 0) {
         mine->unmapped = run->unmapped;
         mine->code = run->why.code;
@@ -132,7 +132,7 @@ tell(wm_native_run_t *run)
         wm_error_cut(run->why.text, sizeof mine->text, mine->text);
         mine->failed = (uint8_t)step_of(run);
     }
-    wm_gates_reach(gates, step_of(run));
+    wm_barrier_reach(barrier, step_of(run));
 }
 
 static void
@@ -195,7 +195,7 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->waits = plan->phases > 1 || plan->spreads;
     run->gapped = false;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        const wm_said_t *said = wm_agree_said(native->barrier, rank);
         run->waits |= said->overwrites;
         run->gapped |= said->gaps != WM_SAID_DENSE;
     }
@@ -213,7 +213,7 @@ wm_native_look(wm_native_run_t *run)
 {
     wm_error_t why;
     if (!run->moves)
-        return wm_gates_have_reached(run->native->gates, step_of(run));
+        return wm_barrier_have_reached(run->native->barrier, step_of(run));
     if (run->tells && wm_signal_is_set(&run->signal)) {
         run->native->into.idle = true; // or as good as that
         return true;
@@ -235,7 +235,7 @@ wm_native_go_on(wm_native_run_t *run)
         return false;
     }
     for (int rank = 0; rank < run->native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(run->native->gates, rank);
+        const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
         if (said->failed != 0 && said->failed <= step_of(run))
             run->result = 1; // by now, and on all ranks alike
     }
@@ -252,13 +252,13 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     int failed = -1;
     const wm_native_t *native = run->native;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->gates, rank);
+        const wm_said_t *said = wm_agree_said(native->barrier, rank);
         if (said->failed != 0 && !said->unmapped)
             failed = rank;
     }
     if (failed < 0)
         return 1;
-    const wm_said_t *said = wm_agree_said(native->gates, failed);
+    const wm_said_t *said = wm_agree_said(native->barrier, failed);
     bool known = said->code < 0 && said->code > WM_ERR_PYTHON;
     if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(

@@ -33,8 +33,8 @@ typedef struct {
     int phase;  // this one; -1: before the first
     int result;
     // Of as many ranks as there are.
-    wm_mapping_t *mappings[2][WM_GATE_RANKS]; // of what is sent, received
-    char *places[2][WM_GATE_RANKS];           // as this rank sees it
+    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // of what is sent, received
+    char *places[2][WM_BARRIER_RANKS];           // as this rank sees it
 } wm_native_run_t;
 
 // `wrong` tells what this rank alone finds wrong, code 0: nothing. `fuses`: in
@@ -55,7 +55,7 @@ wm_native_rest(wm_native_run_t *run);
 WM_MUST_CHECK bool
 wm_native_resume(wm_native_run_t *run);
 
-// Then: once more, at `native->gates`, where all have begun another meeting.
+// Then: once more, at `native->barrier`, where all have begun another meeting.
 void
 wm_native_restart(wm_native_run_t *run);
 

@@ -21,7 +21,7 @@ pay(wm_op_t *op)
     wm_error_t err;
     size_t paid = 0;
     while (paid < owed->count
-           && wm_gates_ask(op->comm->aside[0], owed->calls[paid], false))
+           && wm_barrier_ask(op->comm->aside[0], owed->calls[paid], false))
         ++paid;
     owed->count -= paid;
     memmove(owed->calls, owed->calls + paid,
@@ -37,7 +37,7 @@ static const wm_op_kind_t kind = {.step = pay};
 int
 wm_owed_tell(wm_owed_t *owed, wm_comm_t *comm, uint32_t call, wm_error_t *err)
 {
-    if (owed->count == 0 && wm_gates_ask(comm->aside[0], call, false))
+    if (owed->count == 0 && wm_barrier_ask(comm->aside[0], call, false))
         return 0;
     if (owed->count == owed->room) {
         size_t room = 2 * owed->room + 64;

@@ -155,7 +155,7 @@ static wm_span_t
 has(const void *context, int from, int to)
 {
     const wm_part_t *part = context;
-    const wm_said_t *said = wm_agree_said(part->native.gates, from);
+    const wm_said_t *said = wm_agree_said(part->native.barrier, from);
     wm_call_kind_t kind = part->call->kind;
     int which = to - wm_comm_group(part->comm, to).first;
     const wm_spread_t *gaps = said->gaps == WM_SAID_GAPS_EACH
@@ -260,7 +260,7 @@ blocks_until(const wm_part_t *part, int first, int end)
 {
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
         if (__builtin_add_overflow(nbytes, said->block, &nbytes))
             return SIZE_MAX;
     }
@@ -272,9 +272,9 @@ static int
 compare_blocks(const wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_said_t *first = wm_agree_said(part->native.gates, 0);
+    const wm_said_t *first = wm_agree_said(part->native.barrier, 0);
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
         wm_ranks_t group = wm_comm_group(comm, rank);
         size_t total = blocks_until(part, group.first,
                                     group.first + group.count);
@@ -295,10 +295,10 @@ static int
 compare_roots(wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_said_t *first = wm_agree_said(part->native.gates, 0);
+    const wm_said_t *first = wm_agree_said(part->native.barrier, 0);
     part->root = first->root;
     for (int rank = 1; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
         if (comm->split == 0 && said->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
                                 "rank 0 gives the root %d, rank %d the root "
@@ -310,7 +310,7 @@ compare_roots(wm_part_t *part, wm_error_t *err)
     bool known = (part->root >= 0 || !shapes[part->call->kind].rooted)
                  && part->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
         bool gives = rank == part->root
                      || wm_comm_group(comm, rank).first != own;
         known = said->root == (gives ? part->root : -1);
@@ -347,7 +347,7 @@ static size_t
 bytes_of(const wm_part_t *part, int rank)
 {
     const wm_shape_t *shape = &shapes[part->call->kind];
-    const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+    const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
     bool all = shape->scatters && !is_of_each(part);
     return said->block
            * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
@@ -358,8 +358,8 @@ bytes_of(const wm_part_t *part, int rank)
 static int
 tell_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
 {
-    const wm_said_t *first = wm_agree_said(part->native.gates, model);
-    const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+    const wm_said_t *first = wm_agree_said(part->native.barrier, model);
+    const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
     wm_rank_name_t name = wm_comm_name(part->comm, rank);
     wm_rank_name_t other = wm_comm_name(part->comm, model);
     if (said->op != first->op)
@@ -391,8 +391,8 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
         return code;
     for (int rank = 0; rank < comm->size; ++rank) {
         int model = model_of(part, rank);
-        const wm_said_t *first = wm_agree_said(part->native.gates, model);
-        const wm_said_t *said = wm_agree_said(part->native.gates, rank);
+        const wm_said_t *first = wm_agree_said(part->native.barrier, model);
+        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
         if (shapes[call->kind].rooted && said->root < 0)
             continue; // it has no part in it
         if (said->op != first->op || said->kind != first->kind
@@ -502,7 +502,7 @@ wm_part_reopen(wm_part_t *part, wm_error_t *err)
 }
 
 int
-wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
+wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_barrier_t *barrier,
              const wm_coll_t *call, wm_error_t *err)
 {
     wm_call_kind_t kind = call->kind;
@@ -512,14 +512,14 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
     part->op = 0;
     part->root = 0;
     part->block = part->want = 0;
-    wm_native_init(&part->native, comm, gates);
+    wm_native_init(&part->native, comm, barrier);
     if (!call->on_device
         || (shapes[kind].reduces && takes_part(part)
             && !wm_reducible(call->type, call->size, call->op, &part->type,
                              &part->op)))
         return 0;
     wm_given_t given = given_of(part);
-    int code = wm_native_open(&part->native, comm, gates, &given, err);
+    int code = wm_native_open(&part->native, comm, barrier, &given, err);
     if (part->native.capable)
         wm_part_say(part);
     return code;

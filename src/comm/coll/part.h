@@ -22,7 +22,7 @@ typedef struct {
 // Begins what makes ready what is sent, and finds out whether this rank is
 // capable; wm_native_is_ready() tells when it may be told.
 WM_MUST_CHECK int
-wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_gates_t *gates,
+wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_barrier_t *barrier,
              const wm_coll_t *call, wm_error_t *err);
 
 // Once more, after wm_native_close(), with the same memory.

@@ -11,7 +11,7 @@ move_of(const wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
     const wm_comm_t *comm = native->comm;
-    const wm_said_t *said = wm_agree_said(native->gates, move->first);
+    const wm_said_t *said = wm_agree_said(native->barrier, move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
         .gaps = run->gapped ? wm_said_gaps(said, index) : NULL,
@@ -40,7 +40,7 @@ typedef struct {
     wm_pull_params_t pulls; // that share a kernel
     int others;             // how many are not among them
     bool kernel;            // the last of these is one
-    const wm_move_t *alone[WM_GATE_RANKS];
+    const wm_move_t *alone[WM_BARRIER_RANKS];
 } phase_t;
 
 static bool

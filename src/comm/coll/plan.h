@@ -13,7 +13,7 @@
 #include "comm/coll/points.h"
 #include "comm/comm/comm.h"
 
-#define WM_PLAN_MOVES (2 * WM_GATE_RANKS)
+#define WM_PLAN_MOVES (2 * WM_BARRIER_RANKS)
 #define WM_PLAN_PHASES 4
 
 // dst <- src of the first rank, op that of the next, and so on.

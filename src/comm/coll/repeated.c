@@ -8,8 +8,8 @@
 #include "comm/engine/engine.h"
 #include "comm/watch/drain.h"
 
-// Gates that are left to communicators of the program's.
-#define GATES_LEFT (WM_GATES / 4)
+// Slots that are left to communicators of the program's.
+#define SLOTS_LEFT (WM_BARRIER_SLOTS / 4)
 
 // Closed while its last call was under way.
 typedef struct closing {
@@ -63,7 +63,7 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     wm_engine_lock();
-    bool left = wm_gate_left() > GATES_LEFT;
+    bool left = wm_barrier_slots_left() > SLOTS_LEFT;
     wm_engine_unlock();
     return left && call != NULL && call->on_device
            && wm_native_is_reached(comm->whole)
@@ -103,9 +103,9 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
     code = wm_comm_attach(made, own, err);
     if (code == 0)
         (*own)->near = comm->near;
-    if (code == 0 && (*own)->whole->gates != NULL)
+    if (code == 0 && (*own)->whole->barrier != NULL)
         code = wm_later_repeat((*own)->whole, err);
-    if (code == 0 && (always || (*own)->whole->gates != NULL)) {
+    if (code == 0 && (always || (*own)->whole->barrier != NULL)) {
         *handle = made;
         return 0;
     }

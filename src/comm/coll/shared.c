@@ -112,10 +112,10 @@ blocks_at_once(const wm_comm_t *comm)
 {
     int least = INT_MAX;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
+        const said_t *said = wm_agree_said(comm->barrier, rank);
         int sharers = 0;
         for (int i = 0; i < comm->size; ++i) {
-            const said_t *other = wm_agree_said(comm->gates, i);
+            const said_t *other = wm_agree_said(comm->barrier, i);
             sharers += memcmp(&said->device, &other->device,
                               sizeof said->device)
                        == 0;
@@ -134,7 +134,7 @@ are_linked(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
     int code = 0;
     bool linked = !shared->on_host;
     for (int rank = 0; rank < comm->size && code == 0 && linked; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
+        const said_t *said = wm_agree_said(comm->barrier, rank);
         code = wm_device_is_linked(shared->device, &said->device, &linked,
                                    err);
     }
@@ -169,7 +169,7 @@ static int
 map_one(wm_shared_t *shared, const wm_comm_t *comm, int rank, bool *damaged,
         wm_error_t *err)
 {
-    const said_t said = *(const said_t *)wm_agree_said(comm->gates, rank);
+    const said_t said = *(const said_t *)wm_agree_said(comm->barrier, rank);
     wm_peer_t *peer = comm->peers[rank];
     *damaged = shared->on_host ? said.bay < 0 || said.bay >= WM_BAYS
                                : !wm_place_holds(&said.place, shared->nbytes);

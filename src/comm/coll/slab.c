@@ -26,7 +26,7 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
     int code = 0;
     for (int rank = 0; rank < slabs->size && code == 0; ++rank)
         if (rank != slabs->rank)
-            code = wm_gates_enqueue_await(slabs->gates, rank, slabs->device,
+            code = wm_barrier_enqueue_await(slabs->barrier, rank, slabs->device,
                                           slabs->stream, (call << 16) + step,
                                           err);
     return code;
@@ -44,7 +44,7 @@ await_late(const wm_slabs_t *slabs, wm_error_t *err)
 static int
 reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
-    return wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
+    return wm_barrier_enqueue_reach(slabs->barrier, slabs->device, slabs->stream,
                                   (slabs->told.calls << 16) + step, err);
 }
 
@@ -53,7 +53,7 @@ static int
 await_last(const wm_slabs_t *slabs, uint32_t number, wm_error_t *err)
 {
     return number == 0 ? 0
-                       : wm_gates_enqueue_await(slabs->gates, slabs->rank,
+                       : wm_barrier_enqueue_await(slabs->barrier, slabs->rank,
                                                 slabs->device, slabs->stream,
                                                 (number << 16) + ENDED, err);
 }
@@ -88,12 +88,12 @@ static void
 leave(wm_slabs_t *slabs, uint32_t number)
 {
     uint32_t value = (slabs->told.calls << 16) + FAR;
-    wm_gates_promise(slabs->gates, value);
+    wm_barrier_promise(slabs->barrier, value);
     if (await_last(slabs, number, NULL) < 0
-        || wm_gates_enqueue_reach(slabs->gates, slabs->device, slabs->stream,
+        || wm_barrier_enqueue_reach(slabs->barrier, slabs->device, slabs->stream,
                                   value, NULL)
                < 0)
-        wm_gates_leave(slabs->gates, value);
+        wm_barrier_leave(slabs->barrier, value);
 }
 
 // The same on a stream of ours, or at once if no call is under way.
@@ -101,10 +101,10 @@ static void
 leave_by_own(wm_slabs_t *slabs, uint32_t number)
 {
     CUstream stream;
-    if (wm_gates_have_kept(slabs->gates)) {
+    if (wm_barrier_have_kept(slabs->barrier)) {
         uint32_t value = (slabs->told.calls << 16) + FAR;
-        wm_gates_promise(slabs->gates, value);
-        wm_gates_leave(slabs->gates, value);
+        wm_barrier_promise(slabs->barrier, value);
+        wm_barrier_leave(slabs->barrier, value);
         return;
     }
     bool ours = wm_stream_acquire(slabs->device, &stream, NULL) == 0;
@@ -130,10 +130,10 @@ set_lost(wm_slabs_t *slabs)
 int
 wm_slabs_find_dead(const wm_slabs_t *slabs, wm_error_t *err)
 {
-    int dead = wm_gates_dead(slabs->gates);
+    int dead = wm_barrier_dead(slabs->barrier);
     if (dead < 0)
         return 0;
-    (void)wm_gates_bury(slabs->gates, dead); // another may have found it
+    (void)wm_barrier_bury(slabs->barrier, dead); // another may have found it
     return wm_failure_set(slabs->comm, dead, err);
 }
 
@@ -152,7 +152,7 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
     }
     if (code == 0 && slabs->lost.code < 0) {
         // It counts, as it does on all others.
-        (void)!wm_told_begin(&slabs->told, slabs->gates, laid, NULL);
+        (void)!wm_told_begin(&slabs->told, slabs->barrier, laid, NULL);
         code = slabs->lost.code;
         if (err != NULL)
             *err = slabs->lost;
@@ -161,10 +161,10 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
         pthread_mutex_unlock(&slabs->lock);
         return code;
     }
-    wm_gates_promise(slabs->gates, ((slabs->told.calls + 1) << 16) + ENDED);
-    code = wm_told_begin(&slabs->told, slabs->gates, laid, err);
+    wm_barrier_promise(slabs->barrier, ((slabs->told.calls + 1) << 16) + ENDED);
+    code = wm_told_begin(&slabs->told, slabs->barrier, laid, err);
     if (code == 0 && laid != NULL
-        && wm_told_compare(&slabs->told, slabs->gates, &slabs->lost_at,
+        && wm_told_compare(&slabs->told, slabs->barrier, &slabs->lost_at,
                            &slabs->lost)
                < 0) {
         slabs->stream = stream;
@@ -224,7 +224,7 @@ take_turn_captured(wm_slabs_t *slabs, wm_error_t *err)
     if (!first)
         return 0;
     slabs->meets = 0;
-    return wm_gates_enqueue_round(slabs->gates, slabs->device, slabs->stream,
+    return wm_barrier_enqueue_round(slabs->barrier, slabs->device, slabs->stream,
                                   err);
 }
 
@@ -255,7 +255,7 @@ int
 wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
     if (slabs->captured)
-        return wm_gates_enqueue_meet(slabs->gates, slabs->device,
+        return wm_barrier_enqueue_meet(slabs->barrier, slabs->device,
                                      slabs->stream, ++slabs->meets, err);
     int code = reach(slabs, step + 1, err);
     return code < 0 ? code : await(slabs, slabs->told.calls, step + 1, err);
@@ -313,7 +313,7 @@ int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
 {
     uint32_t call = slabs->told.calls << 16;
-    wm_word_op_t own = wm_gates_stream_word(slabs->gates, slabs->rank,
+    wm_word_op_t own = wm_barrier_stream_word(slabs->barrier, slabs->rank,
                                             call + ENDED);
     wm_by_kernels_words_t words = {
         .own = slabs->captured ? NULL : (uint32_t *)own.word,
@@ -335,7 +335,7 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
     if (code < 0 && !slabs->captured) {
         uint32_t call = slabs->told.calls;
         set_lost(slabs);
-        wm_told_fail(slabs->gates, call, WM_TOLD_REFUSED);
+        wm_told_fail(slabs->barrier, call, WM_TOLD_REFUSED);
         leave(slabs, call - 1);
     }
     pthread_mutex_unlock(&slabs->lock);
@@ -347,7 +347,7 @@ static int
 hear(wm_slabs_t *slabs, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_told_hear(&slabs->told, slabs->gates, &first, err);
+    int code = wm_told_hear(&slabs->told, slabs->barrier, &first, err);
     if (code == 0)
         return 0;
     slabs->lost = *err;
@@ -362,7 +362,7 @@ static int
 look_at(wm_slabs_t *slabs, uint32_t call, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_told_hear(&slabs->told, slabs->gates, &first, err);
+    int code = wm_told_hear(&slabs->told, slabs->barrier, &first, err);
     if (slabs->lost.code < 0 && slabs->lost_at <= call) {
         *err = slabs->lost;
         return slabs->lost.code;
@@ -394,7 +394,7 @@ wm_slabs_look(wm_slabs_t *slabs, wm_slabs_place_t of, wm_error_t *err)
 int
 wm_slabs_hear(wm_slabs_t *slabs, wm_error_t *err)
 {
-    if (slabs == NULL || !wm_told_is_news(&slabs->told, slabs->gates))
+    if (slabs == NULL || !wm_told_is_news(&slabs->told, slabs->barrier))
         return 0;
     wm_lock(&slabs->lock);
     int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
@@ -407,7 +407,7 @@ wm_slabs_fail(wm_slabs_t *slabs)
 {
     wm_lock(&slabs->lock);
     set_lost(slabs);
-    wm_told_fail(slabs->gates, slabs->told.calls, WM_TOLD_REFUSED);
+    wm_told_fail(slabs->barrier, slabs->told.calls, WM_TOLD_REFUSED);
     leave_by_own(slabs, slabs->told.calls);
     pthread_mutex_unlock(&slabs->lock);
 }
@@ -435,7 +435,7 @@ look_for_captures(void *context, wm_error_t *err)
 {
     captures_t *captures = context;
     const wm_slabs_t *slabs = captures->slabs;
-    return wm_told_all_capture(&slabs->told, slabs->gates, captures->name,
+    return wm_told_all_capture(&slabs->told, slabs->barrier, captures->name,
                                &captures->mixed, err);
 }
 
@@ -445,11 +445,11 @@ static void
 refuse_capture(wm_slabs_t *slabs, bool mixed)
 {
     wm_lock(&slabs->lock);
-    wm_told_refuse_capture(&slabs->told, slabs->gates, mixed);
+    wm_told_refuse_capture(&slabs->told, slabs->barrier, mixed);
     if (mixed) {
         uint32_t last = slabs->told.calls;
-        wm_told_fail(slabs->gates, last + 1, WM_TOLD_CAPTURES);
-        (void)!wm_told_begin(&slabs->told, slabs->gates, NULL, NULL);
+        wm_told_fail(slabs->barrier, last + 1, WM_TOLD_CAPTURES);
+        (void)!wm_told_begin(&slabs->told, slabs->barrier, NULL, NULL);
         if (slabs->lost.code == 0)
             leave_by_own(slabs, last);
         set_lost(slabs);
@@ -462,7 +462,7 @@ wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err)
 {
     captures_t captures = {slabs, name, false};
     wm_lock(&slabs->lock);
-    wm_told_capture(&slabs->told, slabs->gates);
+    wm_told_capture(&slabs->told, slabs->barrier);
     int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
     if (code == 0)
@@ -478,19 +478,19 @@ wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err)
 static void
 leave_amiss(const wm_slabs_t *slabs)
 {
-    uint32_t at = wm_gates_streams_at(slabs->gates), last = slabs->told.calls;
+    uint32_t at = wm_barrier_streams_at(slabs->barrier), last = slabs->told.calls;
     bool between = at == 0 || (at & 0xffff) == ENDED; // of that call the next
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
-    if (call <= last && wm_told_is_amiss(&slabs->told, slabs->gates, call))
-        wm_gates_leave_from(slabs->gates, at, (call << 16) + ENDED - 1);
+    if (call <= last && wm_told_is_amiss(&slabs->told, slabs->barrier, call))
+        wm_barrier_leave_from(slabs->barrier, at, (call << 16) + ENDED - 1);
 }
 
 bool
 wm_slabs_leave(wm_slabs_t *slabs)
 {
-    bool ended = wm_gates_have_kept(slabs->gates);
+    bool ended = wm_barrier_have_kept(slabs->barrier);
     if (ended)
-        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
+        wm_barrier_leave(slabs->barrier, (slabs->told.calls << 16) + FAR);
     return ended;
 }
 
@@ -499,19 +499,19 @@ wm_slabs_give_up(wm_slabs_t *slabs)
 {
     wm_error_t unused;
     uint32_t first;
-    bool ended = wm_gates_have_kept(slabs->gates);
-    if ((ended && wm_gates_dead(slabs->gates) < 0)
+    bool ended = wm_barrier_have_kept(slabs->barrier);
+    if ((ended && wm_barrier_dead(slabs->barrier) < 0)
         || pthread_mutex_trylock(&slabs->lock) != 0)
         return;
     if (ended)
-        wm_gates_leave(slabs->gates, (slabs->told.calls << 16) + FAR);
+        wm_barrier_leave(slabs->barrier, (slabs->told.calls << 16) + FAR);
     else {
         if (slabs->by_kernels)
             leave_amiss(slabs);
         // The others hear of what can be known here, and this rank when it
         // looks itself.
-        if (wm_told_is_news(&slabs->told, slabs->gates))
-            (void)!wm_told_hear(&slabs->told, slabs->gates, &first, &unused);
+        if (wm_told_is_news(&slabs->told, slabs->barrier))
+            (void)!wm_told_hear(&slabs->told, slabs->barrier, &first, &unused);
     }
     pthread_mutex_unlock(&slabs->lock);
 }

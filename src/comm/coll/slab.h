@@ -167,7 +167,7 @@ wm_slabs_give_up(wm_slabs_t *slabs);
 
 // When nobody uses the communicator any more. False where streams may yet come
 // to them, as they wait for one that has gone: all is left as it is, and so
-// must be the gates.
+// must be the barrier.
 bool
 wm_slabs_free(wm_slabs_t *slabs);
 

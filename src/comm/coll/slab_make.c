@@ -48,10 +48,10 @@ prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
     if (code < 0)
         return code;
     if (slabs->captured)
-        wm_gates_begin_rounds(slabs->gates);
+        wm_barrier_begin_rounds(slabs->barrier);
     else {
-        said->streams = wm_gates_streams_now(slabs->gates);
-        wm_told_open(&slabs->told, slabs->gates);
+        said->streams = wm_barrier_streams_now(slabs->barrier);
+        wm_told_open(&slabs->told, slabs->barrier);
     }
     return 0;
 }
@@ -60,13 +60,13 @@ static int
 find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
-    const said_t *first = wm_agree_said(comm->gates, 0);
+    const said_t *first = wm_agree_said(comm->barrier, 0);
     slabs->points = first->points;
     wm_engine_lock();
     for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm->gates, rank);
+        const said_t *said = wm_agree_said(comm->barrier, rank);
         if (!slabs->captured)
-            wm_gates_set_streams(slabs->gates, rank, said->streams);
+            wm_barrier_set_streams(slabs->barrier, rank, said->streams);
         code = wm_node_register(comm->peers[rank], false, slabs->device, err);
     }
     wm_engine_unlock();
@@ -79,8 +79,8 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
     wm_ll_rank_t ranks[WM_LL_RANKS];
     for (int rank = 0; rank < slabs->size; ++rank) {
         wm_word_op_t word = slabs->captured
-                                ? wm_gates_gone_word(slabs->gates)
-                                : wm_gates_stream_word(slabs->gates, rank, 0);
+                                ? wm_barrier_gone_word(slabs->barrier)
+                                : wm_barrier_stream_word(slabs->barrier, rank, 0);
         ranks[rank] = (wm_ll_rank_t){
             .word = (const uint32_t *)word.word,
             .base = word.value,
@@ -119,7 +119,7 @@ new_slabs(wm_comm_t *comm, int device, bool captured)
     slabs->rank = comm->rank;
     slabs->size = comm->size;
     slabs->comm = comm;
-    slabs->gates = comm->gates;
+    slabs->barrier = comm->barrier;
     return slabs;
 }
 
@@ -235,7 +235,7 @@ static int
 look_for_recovery(void *context, wm_error_t *err)
 {
     const wm_slabs_t *slabs = context;
-    return wm_told_all_recover(&slabs->told, slabs->gates, err);
+    return wm_told_all_recover(&slabs->told, slabs->barrier, err);
 }
 
 // Our streams have come to the end of what they were given, and nobody is
@@ -245,7 +245,7 @@ look_for_end(void *context, wm_error_t *err)
 {
     wm_slabs_t *slabs = context;
     (void)err;
-    if (wm_gates_have_kept(slabs->gates))
+    if (wm_barrier_have_kept(slabs->barrier))
         return 1;
     wm_slabs_give_up(slabs);
     return 0;
@@ -262,9 +262,9 @@ clear(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
     slabs->turn = slabs->turns = 0;
     slabs->pieces = 0;
     slabs->last = 0;
-    wm_told_open(&slabs->told, slabs->gates);
+    wm_told_open(&slabs->told, slabs->barrier);
     said->points = slabs->points;
-    said->streams = wm_gates_streams_now(slabs->gates);
+    said->streams = wm_barrier_streams_now(slabs->barrier);
     return code;
 }
 
@@ -287,7 +287,7 @@ begin_anew(wm_slabs_t *slabs, wm_error_t *err)
         return code;
     wm_lock(&slabs->lock);
     code = find_all(slabs, slabs->comm, err);
-    wm_gates_promise(slabs->gates, 0);
+    wm_barrier_promise(slabs->barrier, 0);
     if (code == 0)
         code = open_kernels(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
@@ -302,7 +302,7 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
     int code = wm_slabs_find_dead(slabs, err);
     bool lost = slabs->lost.code < 0;
     if (lost)
-        wm_told_recover(&slabs->told, slabs->gates);
+        wm_told_recover(&slabs->told, slabs->barrier);
     pthread_mutex_unlock(&slabs->lock);
     if (code < 0 || !lost)
         return code;
@@ -313,7 +313,7 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
     uint32_t first; // all have told of their failures, and tell no more
     wm_error_t unused;
     wm_lock(&slabs->lock);
-    if (wm_told_hear(&slabs->told, slabs->gates, &first, &unused) < 0
+    if (wm_told_hear(&slabs->told, slabs->barrier, &first, &unused) < 0
         && first < slabs->lost_at)
         slabs->lost_at = first;
     pthread_mutex_unlock(&slabs->lock);
@@ -336,10 +336,10 @@ static bool
 have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
-        if (!wm_gates_streams_reached(
-                slabs->gates, rank, (slabs->told.calls << 16) + WM_SLAB_ENDED))
+        if (!wm_barrier_streams_reached(
+                slabs->barrier, rank, (slabs->told.calls << 16) + WM_SLAB_ENDED))
             return false;
-    return wm_gates_have_kept(slabs->gates);
+    return wm_barrier_have_kept(slabs->barrier);
 }
 
 bool

@@ -15,7 +15,7 @@ struct wm_slabs {
     wm_slabs_t *next; // of those of calls that are not captured
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    wm_gates_t *gates; // where streams count calls << 16 | steps, or meets
+    wm_barrier_t *barrier; // where streams count calls << 16 | steps, or meets
     bool captured;     // the calls are
     int device, rank, size;
     wm_shared_t *shared;

@@ -381,14 +381,14 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
-    if (comm->gates == NULL)
+    if (comm->barrier == NULL)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "a collective on a stream needs all ranks on one "
                             "host, %d at most, which can reach each other's "
                             "memory there, and less than %d communicators in "
                             "use; use the communicator itself, without "
                             "on(stream)",
-                            WM_GATE_RANKS, WM_GATES);
+                            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
     int code = call == NULL ? err->code : 0;
     int asked = wm_stream_capture(device, stream, &run.capture,
                                   code == 0 ? err : &other);

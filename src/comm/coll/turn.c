@@ -19,7 +19,7 @@ bool
 wm_turn_has_room(const wm_turn_t *turn)
 {
     return turn->number - atomic_load(&turn->turns->first)->number
-           < WM_GATE_ASIDE;
+           < WM_BARRIER_ASIDE;
 }
 
 // The engine sees to those that have a room alone: of many it would look at

@@ -35,10 +35,10 @@ wm_turns_any(wm_turns_t *turns)
 }
 
 // Where the ranks meet in a call, once the one before is through there.
-static inline wm_gates_t *
+static inline wm_barrier_t *
 wm_turns_room(const wm_comm_t *comm, uint32_t number)
 {
-    return comm->aside[number % WM_GATE_ASIDE];
+    return comm->aside[number % WM_BARRIER_ASIDE];
 }
 
 // The next number is that of a call that waits for none of ours.

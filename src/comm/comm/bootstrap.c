@@ -96,7 +96,7 @@ settle_segments(wm_comm_t *comm, wm_error_t *err)
 typedef struct {
     int code;    // below 0: a rank cannot go on
     int settled; // 1: all have settled whose segments can be opened
-    int gates;   // 1: each has one, and can read all others'
+    int barrier; // 1: each rank has a slot, and can read all others' slots
 } facts_t;
 
 // Joins the facts of all ranks, in `scratch`, which has room for two of each.
@@ -114,43 +114,43 @@ agree(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
             const facts_t *others = &scratch[rank];
             facts->code = others->code < 0 ? others->code : facts->code;
             facts->settled &= others->settled;
-            facts->gates &= others->gates;
+            facts->barrier &= others->barrier;
         }
     }
     return code;
 }
 
 static void
-drop_gates(wm_comm_t *comm)
+drop_barrier(wm_comm_t *comm)
 {
-    free(comm->gates);
-    comm->gates = NULL;
-    for (int room = 0; room < WM_GATE_ASIDE; ++room) {
+    free(comm->barrier);
+    comm->barrier = NULL;
+    for (int room = 0; room < WM_BARRIER_ASIDE; ++room) {
         free(comm->aside[room]);
         comm->aside[room] = NULL;
     }
 }
 
-// Returns false if this rank cannot read the gates of all.
+// Returns false if this rank cannot read the slots of all.
 static bool
-find_gates(wm_comm_t *comm, const wm_endpoint_t *all)
+find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
 {
-    wm_gates_t *rooms[WM_GATE_ROOMS] = {NULL};
-    bool known = comm->size <= WM_GATE_RANKS;
+    wm_barrier_t *rooms[WM_BARRIER_ROOMS] = {NULL};
+    bool known = comm->size <= WM_BARRIER_RANKS;
     for (int rank = 0; rank < comm->size && known; ++rank)
-        known = comm->peers[rank]->segment != NULL && all[rank].gate.index >= 0
-                && all[rank].gate.index < WM_GATES;
-    for (int room = 0; room < WM_GATE_ROOMS && known; ++room) {
-        rooms[room] = wm_gates_new(comm->rank, comm->size, room);
+        known = comm->peers[rank]->segment != NULL && all[rank].barrier_slot.index >= 0
+                && all[rank].barrier_slot.index < WM_BARRIER_SLOTS;
+    for (int room = 0; room < WM_BARRIER_ROOMS && known; ++room) {
+        rooms[room] = wm_barrier_new(comm->rank, comm->size, room);
         known = rooms[room] != NULL;
         for (int rank = 0; rank < comm->size && known; ++rank)
-            wm_gates_set(rooms[room], rank, comm->peers[rank],
-                         &all[rank].gate);
+            wm_barrier_set(rooms[room], rank, comm->peers[rank],
+                         &all[rank].barrier_slot);
     }
-    comm->gates = rooms[0];
+    comm->barrier = rooms[0];
     memcpy(comm->aside, rooms + 1, sizeof comm->aside);
     if (!known)
-        drop_gates(comm);
+        drop_barrier(comm);
     return known;
 }
 
@@ -173,9 +173,9 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
     wm_engine_lock();
     wm_node_describe(mine);
     mine->made = made++;
-    mine->gate.index = -1;
-    if (!mine->failed && !inter && comm->size <= WM_GATE_RANKS)
-        mine->gate = wm_gate_acquire();
+    mine->barrier_slot.index = -1;
+    if (!mine->failed && !inter && comm->size <= WM_BARRIER_RANKS)
+        mine->barrier_slot = wm_barrier_slot_acquire();
     if (wm_hooks.configure(&setting) < 0) {
         mine->failed = 1;
         wm_error_cut(setting.text, sizeof mine->text, mine->text);
@@ -225,7 +225,7 @@ look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         facts.settled &= comm->peers[rank]->settled;
-    facts.gates = facts.settled && !inter && find_gates(comm, all);
+    facts.barrier = facts.settled && !inter && find_barrier(comm, all);
     wm_engine_unlock();
     return facts;
 }
@@ -243,7 +243,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     comm->orders = calloc(size, sizeof *comm->orders);
     if (all == NULL || comm->peers == NULL || comm->sequences == NULL
         || comm->orders == NULL) {
-        free(all); // and a gate is lost
+        free(all); // and a slot is lost
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     int code = allgather(comm, inter, TAG_OF_ENDPOINTS, &mine, sizeof mine,
@@ -260,18 +260,18 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
                             "communicator: its error tells why");
     code = code < 0 ? code : agreed;
     if (code == 0 && !facts.settled) {
-        drop_gates(comm);
+        drop_barrier(comm);
         code = settle_segments(comm, err);
         facts = look(comm, inter, all, code);
         if (code == 0)
             code = agree(comm, inter, &facts, scratch, err);
     }
-    if (code < 0 || !facts.gates)
-        drop_gates(comm);
+    if (code < 0 || !facts.barrier)
+        drop_barrier(comm);
     free(all);
-    if (comm->gates == NULL && mine.gate.index >= 0) {
+    if (comm->barrier == NULL && mine.barrier_slot.index >= 0) {
         wm_engine_lock();
-        wm_gate_release(mine.gate.index);
+        wm_barrier_slot_release(mine.barrier_slot.index);
         wm_engine_unlock();
     }
     return code;

@@ -5,7 +5,8 @@
 
 #include "comm/comm/comm.h"
 
-// Finds the peers of all ranks, and the gates where each can read all others'.
+// Finds the peers of all ranks, and makes the barrier if each rank can read
+// the slots of all others.
 // Collective over comm->match (`inter`: of an intercommunicator), before
 // anything else is sent there. Where one rank fails, all do: the others' error
 // refers to that rank's. GIL released, engine lock not held.

@@ -23,12 +23,12 @@ free_comm(wm_comm_t *comm)
         if (*handle != MPI_COMM_NULL)
             MPI_Comm_free(handle);
     }
-    if (comm->gates != NULL) {
+    if (comm->barrier != NULL) {
         wm_engine_lock();
-        wm_gates_close(comm->gates);
+        wm_barrier_close(comm->barrier);
         wm_engine_unlock();
     }
-    for (int i = 0; i < WM_GATE_ASIDE; ++i)
+    for (int i = 0; i < WM_BARRIER_ASIDE; ++i)
         free(comm->aside[i]);
     if (comm->whole != NULL && comm->whole != comm)
         free_comm(comm->whole);

@@ -40,11 +40,11 @@ typedef struct wm_comm {
               // others
     int tag_limit;
     wm_peer_t **peers; // by rank
-    wm_gates_t *gates; // NULL: they meet by messages
+    wm_barrier_t *barrier; // NULL: they meet by messages
     bool host_only;    // for its neighbours' collectives alone; all other
                        // calls are MPI's own (host_only.h)
     // Where there are: those of nonblocking calls, each the next one's.
-    wm_gates_t *aside[WM_GATE_ASIDE];
+    wm_barrier_t *aside[WM_BARRIER_ASIDE];
     wm_later_t *later;        // NULL: no nonblocking collective yet
     wm_slabs_t *slabs;        // NULL: no collective on a stream yet
     wm_slabs_t *graph_slabs;  // NULL: none in a graph yet

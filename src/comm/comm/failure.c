@@ -120,7 +120,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     comm->looked = 0;
     // Collectives on streams raise from now on, and wait for nobody.
     if (comm->slabs != NULL || comm->graph_slabs != NULL)
-        (void)wm_gates_bury(comm->gates, comm->size);
+        (void)wm_barrier_bury(comm->barrier, comm->size);
     return code < 0 ? code : other;
 }
 

@@ -6,14 +6,14 @@
 
 #include "comm/engine/posted.h"
 
-// Each: false where MPI fails, or there are more than WM_GATE_RANKS.
+// Each: false where MPI fails, or there are more than WM_BARRIER_RANKS.
 
 static bool
 find_cartesian(MPI_Comm user, wm_near_t *near)
 {
     int ndims = 0;
     if (MPI_Cartdim_get(user, &ndims) != MPI_SUCCESS
-        || ndims > WM_GATE_RANKS / 2)
+        || ndims > WM_BARRIER_RANKS / 2)
         return false;
     near->count = 2 * ndims;
     for (int i = 0; i < ndims; ++i)
@@ -28,7 +28,7 @@ static bool
 find_in_graph(MPI_Comm user, int rank, wm_near_t *near)
 {
     return MPI_Graph_neighbors_count(user, rank, &near->count) == MPI_SUCCESS
-           && near->count <= WM_GATE_RANKS
+           && near->count <= WM_BARRIER_RANKS
            && MPI_Graph_neighbors(user, rank, near->count, near->ranks)
                   == MPI_SUCCESS;
 }
@@ -36,12 +36,12 @@ find_in_graph(MPI_Comm user, int rank, wm_near_t *near)
 static bool
 find_in_distributed(MPI_Comm user, wm_near_t *sources, wm_near_t *destinations)
 {
-    int weighted, from[WM_GATE_RANKS], to[WM_GATE_RANKS];
+    int weighted, from[WM_BARRIER_RANKS], to[WM_BARRIER_RANKS];
     return MPI_Dist_graph_neighbors_count(user, &sources->count,
                                           &destinations->count, &weighted)
                == MPI_SUCCESS
-           && sources->count <= WM_GATE_RANKS
-           && destinations->count <= WM_GATE_RANKS
+           && sources->count <= WM_BARRIER_RANKS
+           && destinations->count <= WM_BARRIER_RANKS
            && MPI_Dist_graph_neighbors(user, sources->count, sources->ranks,
                                        from, destinations->count,
                                        destinations->ranks, to)
@@ -78,7 +78,7 @@ wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
              wm_near_t *destinations)
 {
     int kind = MPI_UNDEFINED, rank = 0;
-    if (size > WM_GATE_RANKS || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
+    if (size > WM_BARRIER_RANKS || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
         || MPI_Comm_rank(topology, &rank) != MPI_SUCCESS)
         return false;
     bool found = kind == MPI_DIST_GRAPH

@@ -6,18 +6,18 @@
 
 #include <mpi.h>
 
-#include "comm/node/gate.h"
+#include "comm/node/barrier.h"
 #include "cuda/error.h"
 
 // Ranks in the order of a neighbourhood collective's blocks; -1: of nobody.
 typedef struct {
     int count;
-    int ranks[WM_GATE_RANKS];
+    int ranks[WM_BARRIER_RANKS];
     bool crossed; // of two blocks of a dimension the second comes first
 } wm_near_t;
 
 // Of the topology of a communicator with `size` ranks. False where there is
-// none, or there are more than WM_GATE_RANKS ranks or neighbours.
+// none, or there are more than WM_BARRIER_RANKS ranks or neighbours.
 bool
 wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
              wm_near_t *destinations);
@@ -26,7 +26,7 @@ typedef struct {
     int rank, block; // -1: it has none
 } wm_near_part_t;
 
-#define WM_NEAR_PARTS (2 * WM_GATE_RANKS)
+#define WM_NEAR_PARTS (2 * WM_BARRIER_RANKS)
 
 // The blocks of rank 0, of rank 1 and so on, among those of one rank as the
 // other side has them: in their order, as the standard says, but that in a

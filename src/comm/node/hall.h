@@ -1,62 +1,63 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A gate's hall (gate.h): what its rank says in meetings, which calls the GPUs
-// do, and what it tells of the calls that its streams were given.
+// The hall of a barrier's slot (barrier.h): what its rank says in meetings,
+// which calls the GPUs do, and what it tells of the calls that its streams
+// were given.
 #ifndef WM_COMM_NODE_HALL_H
 #define WM_COMM_NODE_HALL_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define WM_GATES 256     // a process
-#define WM_GATE_RANKS 64 // that meet at most
-#define WM_GATE_BYTES 2560
-#define WM_GATE_STEPS 8   // of one meeting, at most
-#define WM_GATE_BOOK 1024 // nonblocking calls: it is told who does them
-#define WM_GATE_ASIDE 16  // rooms of those, beside that of calls that block
-#define WM_GATE_ROOMS (1 + WM_GATE_ASIDE)
+#define WM_BARRIER_SLOTS 256     // a process
+#define WM_BARRIER_RANKS 64 // that meet at most
+#define WM_BARRIER_BYTES 2560
+#define WM_BARRIER_STEPS 8   // of one meeting, at most
+#define WM_BARRIER_BOOK 1024 // nonblocking calls: it is told who does them
+#define WM_BARRIER_ASIDE 16  // rooms of those, beside that of calls that block
+#define WM_BARRIER_ROOMS (1 + WM_BARRIER_ASIDE)
 
-#define WM_GATE_CALLS 1024 // on streams: what was asked for
-#define WM_GATE_PAIRS 32   // likewise, of those in which counts vary
+#define WM_BARRIER_CALLS 1024 // on streams: what was asked for
+#define WM_BARRIER_PAIRS 32   // likewise, of those in which counts vary
 
 // The record of one call on a stream: a number that stands for all arguments
 // that ranks must give alike, and these arguments themselves.
 typedef struct {
     _Atomic uint64_t mark, block, asked;
-} wm_gate_call_t;
+} wm_barrier_call_t;
 
 // The exchange of two ranks: a number that stands for all exchanges so far,
 // and the bytes of this call.
 typedef struct {
     _Atomic uint64_t mark, nbytes;
-} wm_gate_pair_t;
+} wm_barrier_pair_t;
 
 // The last calls that streams were given, the one that a stream is in, the
 // first that has failed, and how many were captured (comm/coll/told.h).
 typedef struct {
-    wm_gate_call_t calls[WM_GATE_CALLS];
-    wm_gate_pair_t pairs[WM_GATE_PAIRS][2][WM_GATE_RANKS];
+    wm_barrier_call_t calls[WM_BARRIER_CALLS];
+    wm_barrier_pair_t pairs[WM_BARRIER_PAIRS][2][WM_BARRIER_RANKS];
     _Atomic uint32_t last; // call in which counts vary
-    _Atomic uint64_t current, current_pairs[2][WM_GATE_RANKS];
+    _Atomic uint64_t current, current_pairs[2][WM_BARRIER_RANKS];
     _Alignas(64) _Atomic uint64_t failure; // 0: none
     _Atomic uint32_t captures;
-} wm_gate_told_t;
+} wm_barrier_told_t;
 
 // The blocking calls that a rank has come to: how many, and the last two for
 // which it has asked its GPU, the later one first.
 typedef struct {
     _Alignas(64) _Atomic uint32_t count;
     _Atomic uint32_t asked[2];
-} wm_gate_blocking_t;
+} wm_barrier_blocking_t;
 
 // Where ranks meet; streams read nothing of it.
 typedef struct {
-    wm_gate_blocking_t blocking;
+    wm_barrier_blocking_t blocking;
     // Steps of all meetings, in each room aside; the segment has room 0's.
-    _Alignas(64) _Atomic uint32_t aside[WM_GATE_ASIDE];
-    _Alignas(64) char said[WM_GATE_ROOMS][2][WM_GATE_BYTES]; // the last two
+    _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
+    _Alignas(64) char said[WM_BARRIER_ROOMS][2][WM_BARRIER_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
-    _Alignas(64) _Atomic uint64_t book[WM_GATE_BOOK];
-    _Alignas(64) wm_gate_told_t told;
-} wm_gate_hall_t;
+    _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
+    _Alignas(64) wm_barrier_told_t told;
+} wm_barrier_hall_t;
 
 #endif

@@ -9,7 +9,7 @@
 #include "array/array.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/node/gate.h"
+#include "comm/node/barrier.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // of the peer's, most recently used first
@@ -53,7 +53,7 @@ mark_stale(wm_mapping_t *mapping)
 bool
 wm_mapping_would_wait(void)
 {
-    return wm_access_any_named() || wm_gates_any_stream_waits();
+    return wm_access_any_named() || wm_barrier_any_stream_waits();
 }
 
 // Not on the progress thread: a stream may wait for what the program is about

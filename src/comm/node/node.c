@@ -318,20 +318,20 @@ make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
                                     nbytes >> 20, strerror(code));
 }
 
-wm_gate_hall_t *
+wm_barrier_hall_t *
 wm_hall_pointer(const wm_peer_t *peer, int index)
 {
     char *halls = (char *)peer->segment + WM_HALLS_AT;
-    return (wm_gate_hall_t *)halls + index;
+    return (wm_barrier_hall_t *)halls + index;
 }
 
 bool
 wm_hall_open(int index)
 {
-    static bool opened[WM_GATES];
+    static bool opened[WM_BARRIER_SLOTS];
     char *hall = (char *)wm_hall_pointer(self, index);
     if (!opened[index])
-        opened[index] = make_room(self, hall, sizeof(wm_gate_hall_t), NULL)
+        opened[index] = make_room(self, hall, sizeof(wm_barrier_hall_t), NULL)
                         == 0;
     return opened[index];
 }

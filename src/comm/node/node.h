@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "comm/node/account.h"
-#include "comm/node/gate.h"
+#include "comm/node/barrier.h"
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
@@ -39,17 +39,17 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t notice_count;
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
-    wm_gate_t gates[WM_GATES];
-    // How far this rank is in room 0 of each of its gates (gate.h): side by
-    // side, as who reads one reads several.
-    _Alignas(64) _Atomic uint32_t reached[WM_GATES];
+    wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
+    // How far this rank is in room 0 of each of its slots (barrier.h): side by
+    // side, as a rank that reads one reads several.
+    _Alignas(64) _Atomic uint32_t reached[WM_BARRIER_SLOTS];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
 #define WM_HALLS_AT                                                           \
     (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
-#define WM_SEGMENT_BYTES (WM_HALLS_AT + WM_GATES * sizeof(wm_gate_hall_t))
+#define WM_SEGMENT_BYTES (WM_HALLS_AT + WM_BARRIER_SLOTS * sizeof(wm_barrier_hall_t))
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
@@ -61,7 +61,7 @@ typedef struct {
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
-    wm_gate_place_t gate; // of this communicator
+    wm_barrier_slot_info_t barrier_slot; // of this communicator
     uint64_t made;        // communicators, before this one
     char version[16];
     char text[176];
@@ -126,9 +126,9 @@ wm_slot_acquire(void);
 void
 wm_slot_release(int slot);
 
-// Where the gates of that index meet; ours has memory once it was opened,
+// The hall of the slot of that index; ours has memory once it was opened,
 // which fails where there is none.
-wm_gate_hall_t *
+wm_barrier_hall_t *
 wm_hall_pointer(const wm_peer_t *peer, int index);
 
 WM_MUST_CHECK bool

@@ -206,7 +206,7 @@ find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
                      "the communicator has no topology, or more than %d "
                      "neighbours: give one of Create_cart, Create_graph or "
                      "Create_dist_graph",
-                     WM_GATE_RANKS);
+                     WM_BARRIER_RANKS);
         wm_py_raise(&err);
     }
     return found ? 0 : -1;

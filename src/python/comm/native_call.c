@@ -319,7 +319,7 @@ wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     };
     bool known =
         kind == WM_CALL_BARRIER
-        || channel.comm->gates == NULL // which is said first
+        || channel.comm->barrier == NULL // which is said first
         || (wm_py_asked_read(channel.comm, args, given, keywords, &asked) == 0
             && (!wm_coll_shape(kind)->uneven || asked.call.receives != NULL));
     if (known && begins)

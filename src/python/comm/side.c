@@ -174,7 +174,7 @@ static int
 assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
 {
     wm_near_part_t parts[WM_NEAR_PARTS];
-    wm_span_t blocks[WM_GATE_RANKS];
+    wm_span_t blocks[WM_BARRIER_RANKS];
     char *data = side->message.buffer.data;
     size_t nbytes = side->message.buffer.nbytes;
     size_t each = form == WM_EQUAL && near->count > 0
@@ -278,7 +278,7 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
                 int size, const wm_near_t *near, wm_side_t *side)
 {
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
-    if (size > WM_GATE_RANKS)
+    if (size > WM_BARRIER_RANKS)
         return -1;
     PyObject *given = apart ? measured(value, form,
                                        near != NULL ? near->count : size)

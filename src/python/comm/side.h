@@ -17,7 +17,7 @@ typedef struct {
     bool given;      // else there is no message
     wm_message_t message;
     bool varies; // where the blocks lie is told by
-    wm_span_t spans[WM_GATE_RANKS];
+    wm_span_t spans[WM_BARRIER_RANKS];
 } wm_side_t;
 
 // Of `size` ranks; `reduces`: it is computed with; `near`, unless NULL: whose

@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/node/barrier.h"
+
+#include <stdlib.h>
+
+#include "comm/node/node.h"
+#include "cuda/word.h"
+
+static int idle[WM_BARRIER_SLOTS]; // that nobody uses
+static int idle_count = -1;
+static wm_barrier_t *closed; // by us, not by all
+// Where the streams of each of ours will be when they have run.
+static _Atomic uint32_t promised[WM_BARRIER_SLOTS];
+
+struct wm_barrier {
+    struct wm_barrier *next; // of the closed ones
+    int rank, size;
+    int room;
+    uint32_t steps;  // before this meeting
+    uint32_t before; // what this rank had reached then
+    uint32_t calls;  // that block, so far
+    int come;        // ranks before this one have reached `step`
+    int step;
+    struct {
+        wm_barrier_slot_t *slot;
+        wm_barrier_hall_t *hall;
+        _Atomic uint32_t *reached; // steps, of all meetings
+        uint32_t base;    // what it had reached before the first meeting
+        uint32_t calls;   // likewise, to how many that block it had come
+        uint32_t streams; // likewise, of streams
+    } of[];
+};
+
+// An entry of the book: the call, and how many ranks have asked, and have been
+// told what comes of it.
+#define CALL(entry) ((uint32_t)((entry) >> 32))
+#define ASKED ((uint64_t)1)
+#define TOLD ((uint64_t)1 << 8)
+#define MPIS ((uint64_t)1 << 16)
+#define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
+
+static _Atomic uint32_t *
+reached_of(const wm_peer_t *peer, int index, int room)
+{
+    return room == 0 ? &peer->segment->reached[index]
+                     : &wm_hall_pointer(peer, index)->aside[room - 1];
+}
+
+// Of ours.
+static int
+index_of(const wm_barrier_t *barrier)
+{
+    return (int)(barrier->of[barrier->rank].slot - wm_node_self()->segment->barrier_slots);
+}
+
+// Those that all have closed are idle.
+static void
+look_at_closed(void)
+{
+    if (idle_count < 0)
+        for (idle_count = 0; idle_count < WM_BARRIER_SLOTS; ++idle_count)
+            idle[idle_count] = WM_BARRIER_SLOTS - 1 - idle_count;
+    for (wm_barrier_t **link = &closed, *barrier; (barrier = *link) != NULL;) {
+        if (wm_barrier_have_come(barrier) == 0
+            || !wm_barrier_have_reached(barrier, 0)) {
+            link = &barrier->next;
+            continue;
+        }
+        *link = barrier->next;
+        wm_barrier_slot_release(index_of(barrier));
+        free(barrier);
+    }
+}
+
+wm_barrier_slot_info_t
+wm_barrier_slot_acquire(void)
+{
+    wm_barrier_slot_info_t place = {.index = -1};
+    look_at_closed();
+    // Those that have been used have memory, and are taken first.
+    if (idle_count == 0 || !wm_hall_open(idle[idle_count - 1]))
+        return place;
+    place.index = idle[--idle_count];
+    const wm_peer_t *self = wm_node_self();
+    wm_barrier_hall_t *hall = wm_hall_pointer(self, place.index);
+    for (int i = 0; i < WM_BARRIER_BOOK; ++i)
+        atomic_store(&hall->book[i], 0);
+    atomic_store(&self->segment->barrier_slots[place.index].gone, 0);
+    place.calls = atomic_load(&hall->blocking.count);
+    for (int room = 0; room < WM_BARRIER_ROOMS; ++room)
+        place.reached[room] = atomic_load(reached_of(self, place.index, room));
+    return place;
+}
+
+void
+wm_barrier_slot_release(int index)
+{
+    idle[idle_count++] = index;
+}
+
+int
+wm_barrier_slots_left(void)
+{
+    look_at_closed();
+    return idle_count;
+}
+
+void
+wm_barrier_close(wm_barrier_t *barrier)
+{
+    wm_barrier_come(barrier, false); // it waits for nobody
+    (void)wm_barrier_begin(barrier);
+    wm_barrier_reach(barrier, 0);
+    barrier->next = closed;
+    closed = barrier;
+}
+
+wm_barrier_t *
+wm_barrier_new(int rank, int size, int room)
+{
+    wm_barrier_t *barrier = calloc(1, sizeof *barrier
+                                      + (size_t)size * sizeof barrier->of[0]);
+    if (barrier != NULL) {
+        barrier->rank = rank;
+        barrier->size = size;
+        barrier->room = room;
+    }
+    return barrier;
+}
+
+void
+wm_barrier_set(wm_barrier_t *barrier, int rank, const wm_peer_t *peer,
+             const wm_barrier_slot_info_t *place)
+{
+    barrier->of[rank].slot = &peer->segment->barrier_slots[place->index];
+    barrier->of[rank].hall = wm_hall_pointer(peer, place->index);
+    barrier->of[rank].reached = reached_of(peer, place->index, barrier->room);
+    barrier->of[rank].base = place->reached[barrier->room];
+    barrier->of[rank].calls = place->calls;
+}
+
+int
+wm_barrier_size(const wm_barrier_t *barrier)
+{
+    return barrier->size;
+}
+
+int
+wm_barrier_rank(const wm_barrier_t *barrier)
+{
+    return barrier->rank;
+}
+
+static size_t
+turn(const wm_barrier_t *barrier)
+{
+    return barrier->steps / WM_BARRIER_STEPS % 2;
+}
+
+void *
+wm_barrier_begin(wm_barrier_t *barrier)
+{
+    barrier->before = atomic_load(barrier->of[barrier->rank].reached);
+    barrier->steps += WM_BARRIER_STEPS;
+    barrier->come = barrier->step = 0;
+    return (void *)wm_barrier_said(barrier, barrier->rank);
+}
+
+void
+wm_barrier_abandon(wm_barrier_t *barrier)
+{
+    atomic_store(barrier->of[barrier->rank].reached, barrier->before);
+    barrier->steps -= WM_BARRIER_STEPS;
+}
+
+void
+wm_barrier_reach(wm_barrier_t *barrier, int step)
+{
+    atomic_store_explicit(barrier->of[barrier->rank].reached,
+                          barrier->of[barrier->rank].base + barrier->steps
+                              + (uint32_t)step,
+                          memory_order_release);
+}
+
+// How far a rank is from the beginning of this meeting.
+static int32_t
+steps_of(const wm_barrier_t *barrier, int rank)
+{
+    uint32_t reached = atomic_load_explicit(barrier->of[rank].reached,
+                                            memory_order_acquire);
+    return (int32_t)(reached - barrier->of[rank].base - barrier->steps);
+}
+
+bool
+wm_barrier_have_reached(wm_barrier_t *barrier, int step)
+{
+    if (step != barrier->step) {
+        barrier->step = step;
+        barrier->come = 0;
+    }
+    while (barrier->come < barrier->size && steps_of(barrier, barrier->come) >= step)
+        ++barrier->come;
+    return barrier->come == barrier->size;
+}
+
+bool
+wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step)
+{
+    int rank = 0;
+    while (rank < barrier->size && steps_of(barrier, rank) < step)
+        ++rank;
+    return rank < barrier->size;
+}
+
+const void *
+wm_barrier_said(const wm_barrier_t *barrier, int rank)
+{
+    return barrier->of[rank].hall->said[barrier->room][turn(barrier)];
+}
+
+void
+wm_barrier_come(wm_barrier_t *barrier, bool capable)
+{
+    wm_barrier_blocking_t *own = &barrier->of[barrier->rank].hall->blocking;
+    uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
+    if (capable) {
+        atomic_store_explicit(&own->asked[1], atomic_load(&own->asked[0]),
+                              memory_order_release);
+        atomic_store_explicit(&own->asked[0], call, memory_order_release);
+    }
+    atomic_store_explicit(&own->count, call, memory_order_release);
+}
+
+// A rank that has asked for a call does not leave the call before this rank
+// has come to it. So it has asked for one later call at most while this rank
+// is in this one, and of the last two that it has asked for one is this.
+static bool
+has_asked(const wm_barrier_blocking_t *of, uint32_t call)
+{
+    return atomic_load_explicit(&of->asked[0], memory_order_acquire) == call
+           || atomic_load_explicit(&of->asked[1], memory_order_acquire)
+                  == call;
+}
+
+int
+wm_barrier_have_come(const wm_barrier_t *barrier)
+{
+    int all_ask = 1;
+    for (int rank = 0; rank < barrier->size; ++rank) {
+        const wm_barrier_blocking_t *of = &barrier->of[rank].hall->blocking;
+        uint32_t call = barrier->of[rank].calls + barrier->calls;
+        uint32_t count = atomic_load_explicit(&of->count,
+                                              memory_order_acquire);
+        if ((int32_t)(count - call) < 0)
+            return 0;
+        if (!has_asked(of, call))
+            all_ask = -1;
+    }
+    return all_ask;
+}
+
+static _Atomic uint64_t *
+entry_of(const wm_barrier_t *barrier, uint32_t call)
+{
+    return &barrier->of[0].hall->book[call % WM_BARRIER_BOOK];
+}
+
+bool
+wm_barrier_ask(const wm_barrier_t *barrier, uint32_t call, bool capable)
+{
+    _Atomic uint64_t *entry = entry_of(barrier, call);
+    uint64_t now = atomic_load(entry), next;
+    do {
+        // Not of any other that has been told: the one whose turn it is may
+        // not have come yet.
+        if (CALL(now) != call
+            && (now == 0 ? call > WM_BARRIER_BOOK
+                         : CALL(now) != call - WM_BARRIER_BOOK
+                               || COUNT(now, TOLD) < barrier->size))
+            return false;
+        next = CALL(now) == call ? now : (uint64_t)call << 32;
+        next += capable ? ASKED : ASKED + TOLD;
+        next |= capable ? 0 : MPIS;
+    } while (!atomic_compare_exchange_weak(entry, &now, next));
+    return true;
+}
+
+wm_book_t
+wm_barrier_who(const wm_barrier_t *barrier, uint32_t call)
+{
+    _Atomic uint64_t *entry = entry_of(barrier, call);
+    uint64_t now = atomic_load(entry);
+    if ((now & MPIS) == 0 && COUNT(now, ASKED) < barrier->size)
+        return WM_BOOK_OPEN;
+    atomic_fetch_add(entry, TOLD);
+    return (now & MPIS) != 0 ? WM_BOOK_MPI : WM_BOOK_GPUS;
+}
+
+void
+wm_barrier_withdraw(const wm_barrier_t *barrier, uint32_t call)
+{
+    _Atomic uint64_t *entry = entry_of(barrier, call);
+    uint64_t now = atomic_load(entry);
+    while (CALL(now) == call && (now & MPIS) == 0
+           && COUNT(now, ASKED) < barrier->size
+           && !atomic_compare_exchange_weak(entry, &now, now | MPIS))
+        ;
+}
+
+uint32_t
+wm_barrier_streams_now(const wm_barrier_t *barrier)
+{
+    return atomic_load(&barrier->of[barrier->rank].slot->streams);
+}
+
+uint32_t
+wm_barrier_streams_at(const wm_barrier_t *barrier)
+{
+    return wm_barrier_streams_now(barrier) - barrier->of[barrier->rank].streams;
+}
+
+void
+wm_barrier_set_streams(wm_barrier_t *barrier, int rank, uint32_t now)
+{
+    barrier->of[rank].streams = now;
+}
+
+void
+wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value)
+{
+    atomic_store(&promised[index_of(barrier)],
+                 barrier->of[barrier->rank].streams + value);
+}
+
+// Of our slot of that index.
+static bool
+has_kept(int index)
+{
+    return wm_word_reached(&wm_node_self()->segment->barrier_slots[index].streams,
+                           atomic_load(&promised[index]));
+}
+
+bool
+wm_barrier_have_kept(const wm_barrier_t *barrier)
+{
+    return has_kept(index_of(barrier));
+}
+
+bool
+wm_barrier_any_stream_waits(void)
+{
+    int index = wm_node_self() == NULL ? WM_BARRIER_SLOTS : 0;
+    while (index < WM_BARRIER_SLOTS && has_kept(index))
+        ++index;
+    return index < WM_BARRIER_SLOTS;
+}
+
+void
+wm_barrier_leave(const wm_barrier_t *barrier, uint32_t value)
+{
+    atomic_store(&barrier->of[barrier->rank].slot->streams,
+                 barrier->of[barrier->rank].streams + value);
+}
+
+void
+wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from, uint32_t value)
+{
+    uint32_t base = barrier->of[barrier->rank].streams, is = base + from;
+    (void)atomic_compare_exchange_strong(&barrier->of[barrier->rank].slot->streams,
+                                         &is, base + value);
+}
+
+int
+wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device, CUstream stream,
+                       uint32_t value, wm_error_t *err)
+{
+    return wm_word_write(device, stream, &barrier->of[barrier->rank].slot->streams,
+                         barrier->of[barrier->rank].streams + value, err);
+}
+
+int
+wm_barrier_enqueue_await(const wm_barrier_t *barrier, int rank, int device,
+                       CUstream stream, uint32_t value, wm_error_t *err)
+{
+    return wm_word_wait(device, stream, &barrier->of[rank].slot->streams,
+                        barrier->of[rank].streams + value, err);
+}
+
+wm_word_op_t
+wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value)
+{
+    return (wm_word_op_t){
+        .waits = rank != barrier->rank,
+        .word = &barrier->of[rank].slot->streams,
+        .value = barrier->of[rank].streams + value,
+    };
+}
+
+bool
+wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank, uint32_t value)
+{
+    return wm_word_reached(&barrier->of[rank].slot->streams,
+                           barrier->of[rank].streams + value);
+}
+
+// Three places in a round, of which each is reached (modulo 2^32) from itself
+// and from the next, and not from the one before it. A rank that waits for
+// another to come to a place finds it there or, as nobody passes a place
+// before all have come to it, at the next, or still at the one before: so
+// three are enough, and after the third it begins anew.
+#define PLACES 3
+#define PLACE(number) ((uint32_t)(number)*0x55555555u)
+
+_Static_assert(PLACES *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
+
+// All come to a value of a word.
+static int
+add_meet(const wm_barrier_t *barrier, size_t word, uint32_t value,
+         wm_word_op_t *ops)
+{
+    int count = 1;
+    for (int rank = 0; rank < barrier->size; ++rank) {
+        bool waits = rank != barrier->rank;
+        ops[waits ? count++ : 0] = (wm_word_op_t){
+            .waits = waits,
+            .word = (_Atomic uint32_t *)((char *)barrier->of[rank].slot + word),
+            .value = value,
+        };
+    }
+    return count;
+}
+
+void
+wm_barrier_begin_rounds(const wm_barrier_t *barrier)
+{
+    wm_barrier_slot_t *slot = barrier->of[barrier->rank].slot;
+    atomic_store(&slot->round, PLACE(PLACES - 1));
+    atomic_store(&slot->meets, 0);
+}
+
+int
+wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device, CUstream stream,
+                       wm_error_t *err)
+{
+    wm_word_op_t ops[WM_WORD_OPS];
+    int count = 0;
+    for (int place = 0; place < PLACES; ++place) {
+        count += add_meet(barrier, offsetof(wm_barrier_slot_t, round), PLACE(place),
+                          ops + count);
+        // All have come, so nobody waits for it, and nobody will before all
+        // have come to the next place.
+        if (place == 0)
+            ops[count++] = (wm_word_op_t){
+                .word = &barrier->of[barrier->rank].slot->meets,
+                .value = 0,
+            };
+    }
+    return wm_word_batch(device, stream, ops, count, err);
+}
+
+int
+wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device, CUstream stream,
+                      uint32_t number, wm_error_t *err)
+{
+    wm_word_op_t ops[WM_BARRIER_RANKS];
+    int count = add_meet(barrier, offsetof(wm_barrier_slot_t, meets), number, ops);
+    return wm_word_batch(device, stream, ops, count, err);
+}
+
+// Further than any stream comes, and than one whose rank has left.
+#define DEAD (1u << 29)
+#define GONE (1u << 16) // and who has died
+
+// Others write our word of rounds as we write theirs, so nobody knows where
+// its stream is: each value in turn, of which it waits for two.
+bool
+wm_barrier_bury(const wm_barrier_t *barrier, int rank)
+{
+    static _Atomic unsigned turn;
+    uint32_t place = PLACE(atomic_fetch_add(&turn, 1) % PLACES);
+    wm_barrier_slot_t *own = barrier->of[barrier->rank].slot;
+    atomic_store(&own->gone, GONE | (uint32_t)rank);
+    if (rank < barrier->size)
+        atomic_store(&barrier->of[rank].slot->streams,
+                     atomic_load(&promised[index_of(barrier)])
+                         - barrier->of[barrier->rank].streams
+                         + barrier->of[rank].streams + DEAD);
+    for (int i = 0; i < barrier->size; ++i) {
+        if (i == barrier->rank)
+            continue;
+        atomic_store(&barrier->of[i].slot->meets, DEAD);
+        atomic_store(&barrier->of[i].slot->round, place);
+    }
+    return atomic_exchange(&own->meets, DEAD) != DEAD;
+}
+
+int
+wm_barrier_dead(const wm_barrier_t *barrier)
+{
+    for (int i = 0; i < barrier->size; ++i) {
+        uint32_t gone = atomic_load(&barrier->of[i].slot->gone);
+        if (gone != 0)
+            return (int)(gone & (GONE - 1));
+    }
+    return -1;
+}
+
+wm_word_op_t
+wm_barrier_gone_word(const wm_barrier_t *barrier)
+{
+    return (wm_word_op_t){
+        .waits = true,
+        .word = &barrier->of[barrier->rank].slot->gone,
+    };
+}
+
+wm_barrier_told_t *
+wm_barrier_told(const wm_barrier_t *barrier, int rank)
+{
+    return &barrier->of[rank].hall->told;
+}
