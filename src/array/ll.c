@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "array/kernels.h"
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "cuda/stream.h"
 
 #define WARP 32
@@ -77,7 +77,7 @@ wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
     int code = wm_stream_acquire(device, &stream, err);
     if (code < 0)
         return code;
-    code = wm_mail_clear(device, memory, nbytes, stream, err);
+    code = wm_eager_ll_clear(device, memory, nbytes, stream, err);
     if (code == 0)
         code = wm_stream_synchronize(device, stream, err);
     wm_stream_release(device, stream);

@@ -18,7 +18,7 @@
 #include "comm/watch/watch.h"
 #include "comm/way/batch.h"
 #include "comm/way/eager.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/transport.h"
 
 // The progress thread keeps memory in doubt as well, where memory is not
@@ -53,7 +53,7 @@ end(void)
     wm_engine_unlock();
     wm_deaths_leave();
     if (wm_drain_all())
-        wm_mailbox_free_all();
+        wm_device_eager_free_all();
     wm_leftovers_tell();
 }
 

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What is read of a mailbox's line.
+// An LL line, as it is read.
 struct wm_line_t {
     uint32_t low, high;
     uint32_t flags[2];
@@ -75,7 +75,7 @@ wm_now_ns()
     return now;
 }
 
-// A line of a mailbox (kernels/mail.h), written or read at once.
+// An LL line (kernels/eager_ll.h), written or read at once.
 WM_DEVICE void
 wm_store_line(char *line, uint64_t value, uint32_t flag)
 {

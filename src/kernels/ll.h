@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // LL protocol: 16-byte lines of 8 bytes of data and an 8-byte flag
-// (kernels/mail.h), as NCCL's LL: a receiver sees a line as soon as it is
+// (kernels/eager_ll.h), as NCCL's LL: a receiver sees a line as soon as it is
 // written. A short collective is one kernel on each rank, which writes lines
 // into the LL buffers of the other ranks and reads its own. A rank's LL
 // memory, which all GPUs reach, is a head and, for each other rank, two LL
@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "kernels/mail.h"
+#include "kernels/eager_ll.h"
 
 #define WM_LL_RANKS 64
 #define WM_LL_FEW 8 // that a kernel is given; more are in memory

@@ -42,7 +42,7 @@ PAIRS = {
     "test_interrupts",
     "test_large_memory",
     "test_long_kernels",
-    "test_mailboxes",
+    "test_device_eager",
     "test_matched",
     "test_objects",
     "test_partitioned",

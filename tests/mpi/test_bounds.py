@@ -101,7 +101,7 @@ CASES = (
     ("pieces", "device", 100_000, 56, "I", 1000, True),
     ("no ring", "device", 100_000, 60, "I", 0, True),
     ("bytes a piece", "device", 100_000, 48, "Q", 1, True),
-    ("bytes of a mailbox", "device", 100_000, 68, "I", 1, True),
+    ("bytes of an eager LL buffer", "device", 100_000, 68, "I", 1, True),
     ("before its memory", "device", 100_000, 72, "Q", 0, None),
     ("behind its memory", "device", 100_000, 88, "Q", 99_999, None),
 )

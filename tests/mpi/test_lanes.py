@@ -101,7 +101,7 @@ def test_others_are_sent_to(tmp_path, level):
     run(tmp_path, level, program)
 
 
-def test_what_was_posted_to_a_mailbox(tmp_path):
+def test_what_was_posted_by_device_eager(tmp_path):
     """It is the receiver whose memory lets it come through the host."""
     program = """
     stream = wm.Stream(device="cuda:0")

@@ -23,7 +23,7 @@ COUNT = int(
         "WARPMPI_TEST_PRODUCERS", "1000" if kinds.is_real() else "8"
     )
 )
-SIZES = (1000, 300_000)  # of float32: through a mailbox, and not
+SIZES = (1000, 300_000)  # of float32: device eager, and not
 AT_ONCE = 8  # turns before anybody looks
 CYCLES = 4_000_000  # 2 ms of a GPU at 2 GHz
 TURNS = 50_000  # of a sine that waits for the last one: longer than 1 ms

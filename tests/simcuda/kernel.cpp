@@ -6,7 +6,7 @@
 #include "sim.h"
 
 #include "kernels/kernel.h"
-#include "kernels/mail.h"
+#include "kernels/eager_ll.h"
 
 #include <csetjmp>
 #include <csignal>
@@ -43,8 +43,8 @@ static thread_local Running *running; // the kernel on this thread
 static struct sigaction old_actions[2];
 // Of kernels whose blocks have tasks of their own.
 constexpr size_t BLOCKS_AT_LEAST = 16;
-static_assert(BLOCKS_AT_LEAST >= WM_MAILS);
-static_assert(BLOCKS_AT_LEAST >= 2 * WM_MAIL_WIDTH);
+static_assert(BLOCKS_AT_LEAST >= WM_EAGER_LL_MESSAGES);
+static_assert(BLOCKS_AT_LEAST >= 2 * WM_EAGER_LL_WIDTH);
 static const int fault_signals[2] = {SIGSEGV, SIGBUS};
 
 long

@@ -10,10 +10,10 @@
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
 
-typedef struct wm_sending wm_sending_t;     // way.h
-typedef struct wm_receiving wm_receiving_t; // way.h
-typedef struct wm_transport wm_transport_t; // way/transport.h
-typedef struct wm_mailbox wm_mailbox_t;     // way/mailbox.h
+typedef struct wm_sending wm_sending_t;           // way.h
+typedef struct wm_receiving wm_receiving_t;       // way.h
+typedef struct wm_transport wm_transport_t;       // way/transport.h
+typedef struct wm_eager_buffer wm_eager_buffer_t; // way/device_eager.h
 
 // Moving pieces between a source or a ring and a buffer: what both ends of
 // every transport do.
@@ -65,7 +65,7 @@ typedef struct {
     int code;                  // what that gave; in `error` where negative
 } wm_pulling_t;
 
-// A kernel that takes the data out of a mailbox (way/mailbox.c).
+// A kernel that reads the data from an eager LL buffer (way/device_eager.c).
 typedef struct {
     bool under_way;
     bool late; // one did not find them there
@@ -123,11 +123,11 @@ typedef struct {
     wm_copy_t copy;
     wm_pulling_t pull;
     wm_fetch_t fetch;
-    wm_mailbox_t *box;    // the sender's, or NULL
-    wm_block_t *handoff;  // exportable copy, or ring
-    int lane;             // -1: none
-    int64_t left_since;   // to a thread of the program's
-    int64_t pushed_since; // its sender could have begun
+    wm_eager_buffer_t *eager_buffer; // the sender's, or NULL
+    wm_block_t *handoff;             // exportable copy, or ring
+    int lane;                        // -1: none
+    int64_t left_since;              // to a thread of the program's
+    int64_t pushed_since;            // its sender could have begun
 } wm_end_t;
 
 _Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "

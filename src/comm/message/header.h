@@ -59,7 +59,7 @@ typedef struct {
             uint64_t piece;
             uint32_t pieces, ring;
             uint32_t stage_only; // a wm_stage_t
-            uint32_t flag;       // in a mailbox, under this flag; 0: plain
+            uint32_t flag;       // of its eager LL lines; 0: plain
             wm_place_t place;
             uint8_t uuid[16]; // of the sender's device
             uint8_t pushes;   // the sender can copy it itself

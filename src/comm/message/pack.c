@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "array/copy.h"
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "comm/engine/stats.h"
 
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
@@ -107,12 +107,12 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 }
 
 const wm_strided_t *
-wm_pack_by_mail(const wm_end_t *end)
+wm_pack_by_eager_ll(const wm_end_t *end)
 {
-    bool mailed = by_kernel(end) && end->gaps.block == NULL
-                  && end->buffer.pattern->count == 1
-                  && wm_mail_takes(&end->buffer.pattern->parts[0]);
-    return mailed ? &end->buffer.pattern->parts[0] : NULL;
+    bool by_eager_ll = by_kernel(end) && end->gaps.block == NULL
+                       && end->buffer.pattern->count == 1
+                       && wm_eager_ll_takes(&end->buffer.pattern->parts[0]);
+    return by_eager_ll ? &end->buffer.pattern->parts[0] : NULL;
 }
 
 int

@@ -13,10 +13,10 @@
 WM_MUST_CHECK int
 wm_pack_prepare(wm_end_t *end, wm_error_t *err);
 
-// Where a buffer with gaps lies that mailboxes' kernels find their way in, as
-// nothing stands in for it; else NULL.
+// The layout of a buffer with gaps that the kernels of device eager messages
+// read or write in place; else NULL.
 const wm_strided_t *
-wm_pack_by_mail(const wm_end_t *end);
+wm_pack_by_eager_ll(const wm_end_t *end);
 
 // Sender: the block, with nothing in it yet.
 WM_MUST_CHECK int

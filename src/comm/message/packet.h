@@ -6,8 +6,8 @@
 
 #include "comm/message/header.h"
 
-// Header, eager payload and, of a receive into a device, the word that tells
-// how fetching from a mailbox ended.
+// Header, eager payload and, of a receive into a device, the status word of
+// the kernel that fetches a device eager message.
 #define WM_PACKET_BYTES (sizeof(wm_header_t) + WM_EAGER_BYTES)
 #define WM_STATUS_BYTES 64
 

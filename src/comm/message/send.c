@@ -71,7 +71,7 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
     wm_op_fail(&end->op, err);
     wm_ways_flush(); // its kernel may not be launched yet
     // What our stream was given must not touch ring or words any more. The
-    // user may have destroyed his by now: then slot and mailbox are given up.
+    // user may have destroyed his by now: then slot and eager LL buffer leak.
     if (access->opened
         && !(wm_access_is_named(access) && atomic_load(&end->op.done)))
         (void)!wm_stream_synchronize(access->device, access->stream, NULL);

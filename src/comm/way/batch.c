@@ -18,8 +18,8 @@ typedef struct {
 
 typedef struct {
     int count;
-    wm_mail_t mails[WM_MAILS];
-    member_t members[WM_MAILS];
+    wm_eager_ll_t messages[WM_EAGER_LL_MESSAGES];
+    member_t members[WM_EAGER_LL_MESSAGES];
 } waiting_t;
 
 // The engine lock's. Both kinds go out as one kernel.
@@ -43,19 +43,19 @@ static struct {
 
 // Telling an operation of a failure may come back here: nothing waits then.
 static void
-flush_mails(void)
+flush_eager_ll(void)
 {
     wm_error_t err;
-    member_t members[WM_MAILS];
+    member_t members[WM_EAGER_LL_MESSAGES];
     int count = posts.count + fetches.count;
     if (count == 0)
         return;
     for (int i = 0; i < count; ++i)
         members[i] = i < posts.count ? posts.members[i]
                                      : fetches.members[i - posts.count];
-    int code = wm_mail_launch(common.device, posts.mails, posts.count,
-                              fetches.mails, fetches.count, common.patience_us,
-                              common.stream, &err);
+    int code = wm_eager_ll_launch(common.device, posts.messages, posts.count,
+                                  fetches.messages, fetches.count,
+                                  common.patience_us, common.stream, &err);
     posts.count = fetches.count = 0;
     held_until = 0;
     for (int i = 0; i < count; ++i)
@@ -65,18 +65,19 @@ flush_mails(void)
 static bool
 fits(const wm_batch_t *batch)
 {
-    return posts.count + fetches.count < WM_MAILS
+    return posts.count + fetches.count < WM_EAGER_LL_MESSAGES
            && common.device == batch->device && common.stream == batch->stream
            && (fetches.count == 0 || batch->posts
                || common.patience_us == batch->patience_us);
 }
 
 void
-wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_end_t *end,
+wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
+             wm_end_t *end,
              void (*launched)(wm_end_t *end, const wm_error_t *failure))
 {
     if (!fits(batch))
-        flush_mails();
+        flush_eager_ll();
     waiting_t *waiting = batch->posts ? &posts : &fetches;
     common.device = batch->device;
     common.stream = batch->stream;
@@ -84,7 +85,7 @@ wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_end_t *end,
         common.patience_us = batch->patience_us;
         held_until = 0; // what was held for it goes with it
     }
-    waiting->mails[waiting->count] = *mail;
+    waiting->messages[waiting->count] = *message;
     waiting->members[waiting->count++] = (member_t){end, launched};
 }
 
@@ -225,7 +226,7 @@ void
 wm_batch_flush(void)
 {
     announce(announcements.count, INT64_MAX);
-    flush_mails();
+    flush_eager_ll();
     flush_pulls();
 }
 
@@ -235,6 +236,6 @@ wm_batch_flush_due(void)
     if (announcements.count > 0)
         announce(announcements.count, wm_engine_now() - SOON_US);
     if (held_until == 0 || wm_engine_now() >= held_until)
-        flush_mails();
+        flush_eager_ll();
     flush_pulls();
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages whose kernels go out as one launch: those to mailboxes that are
-// begun together, those out of mailboxes that are ready together, both kinds
+// Messages whose kernels go out as one launch: device eager sends that are
+// begun together and device eager receives that are ready together, both kinds
 // in one kernel; short copies that are ready together; and sends begun
-// together, about whose streams the driver is asked once. What is added is
-// launched when the next does not fit in, and at the latest when the engine
-// has stepped all operations. Engine lock held.
+// together, about whose streams the driver is asked once. A batch is launched
+// when the next message does not fit in, and at the latest when the engine has
+// stepped all operations. Engine lock held.
 #ifndef WM_COMM_WAY_BATCH_H
 #define WM_COMM_WAY_BATCH_H
 
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "array/pull.h"
 #include "comm/message/end.h"
 
@@ -16,15 +16,16 @@
 typedef struct {
     int device;
     CUstream stream;
-    bool posts;           // into mailboxes, else out of them
-    uint32_t patience_us; // of those out of mailboxes
+    bool posts;           // a send writes lines; else a receive reads them
+    uint32_t patience_us; // of receives
 } wm_batch_t;
 
-// Adds a message; the mail is copied. launched() is told when its kernel is
-// enqueued, or why that failed (else NULL): before the operation is stepped
-// again, so that it stays on the engine's list until then.
+// Adds a message; *message is copied. launched() is called when the kernel is
+// enqueued, with the error if that failed (else NULL): before the operation is
+// stepped again, so that it stays on the engine's list until then.
 void
-wm_batch_add(const wm_batch_t *batch, const wm_mail_t *mail, wm_end_t *end,
+wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
+             wm_end_t *end,
              void (*launched)(wm_end_t *end, const wm_error_t *failure));
 
 // Likewise a short copy on end->access.device that is ready: those whose
@@ -43,8 +44,8 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
 void
 wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end));
 
-// What waits now goes into a mailbox, and a receive of the same call may soon
-// want one emptied on the same stream: it is held some microseconds for that.
+// Holds a send that waits here for some microseconds: a receive of the same
+// call may soon share its kernel on the same stream.
 void
 wm_batch_hold(void);
 

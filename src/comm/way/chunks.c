@@ -11,7 +11,7 @@
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
 
@@ -165,9 +165,9 @@ static int
 copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
     char *into = chunk_stage(end, at);
-    if (end->box != NULL) { // of one chunk
-        int code = wm_mailbox_copy_out(end, into, end->pieces.ready_base + 1,
-                                       err);
+    if (end->eager_buffer != NULL) { // of one chunk
+        int code = wm_device_eager_copy_out(end, into,
+                                            end->pieces.ready_base + 1, err);
         end->pieces.next = code == 0;
         return code;
     }

@@ -5,7 +5,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/way/chunks.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
 #include "comm/way/pieces.h"
 #include "comm/way/ring.h"
@@ -81,7 +81,7 @@ wm_lanes_begin(wm_end_t *end, wm_error_t *err)
         return 0;
     bool by_mpi = lane == LANES_STUCK;
     end->lane = by_mpi ? -1 : lane;
-    wm_mailbox_give_way(end);
+    wm_device_eager_release_unused(end);
     wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
     end->pieces = (wm_pieces_t){
         .ready_base = atomic_load(&slot->ready),

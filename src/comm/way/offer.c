@@ -11,7 +11,7 @@
 #include "comm/way/batch.h"
 #include "comm/way/eager.h"
 #include "comm/way/lanes.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/pieces.h"
 #include "comm/way/push.h"
 #include "comm/way/ring.h"
@@ -43,12 +43,12 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
 {
     wm_pointer_t memory;
     char *into = NULL;
-    int code = wm_mailbox_offer(end, &into, &memory, err);
+    int code = wm_device_eager_offer(end, &into, &memory, err);
     if (code == 0 && into == NULL)
         code = wm_pack_reserve(end, err);
     if (code == 0
         && end->gaps.block != NULL) // what the kernels could not pack
-        code = wm_mailbox_offer(end, &into, &memory, err);
+        code = wm_device_eager_offer(end, &into, &memory, err);
     if (code == 0 && into == NULL && end->buffer.memory.exportable)
         return wm_place_export(end->buffer.data, &end->buffer.memory,
                                &end->header.place, err);
@@ -61,7 +61,7 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
         code = wm_place_export(into, &memory, &end->header.place, err);
     if (code < 0) {
         wm_ring_drop(end);
-        wm_mailbox_take_back_offer(end);
+        wm_device_eager_take_back_offer(end);
         wm_send_become(end, &wm_sending_direct);
         return code;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The sender's end of an offer: a slot of its segment, whose words the two
 // ends write to each other, and what is offered under it: its own memory
-// (direct), or an exportable copy in a mailbox or a ring. Engine lock held.
+// (direct), or an exportable copy in an eager LL buffer or a ring. Engine lock
+// held.
 #ifndef WM_COMM_WAY_OFFER_H
 #define WM_COMM_WAY_OFFER_H
 

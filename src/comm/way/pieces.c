@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/way/pieces.h"
 
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "cuda/word.h"
 
 #define LOOKS 256 // at words, before the driver is asked for errors
@@ -82,7 +82,7 @@ wm_pieces_launched(wm_end_t *end, const wm_error_t *failure)
     if (failure == NULL)
         return;
     wm_op_fail(&end->op, failure);
-    atomic_store(wm_pieces_status(end), WM_MAIL_FAILED);
+    atomic_store(wm_pieces_status(end), WM_EAGER_LL_FAILED);
 }
 
 int

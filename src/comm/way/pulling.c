@@ -126,7 +126,7 @@ static bool
 may_share(const wm_end_t *end)
 {
     return !end->blocking && !end->pull.alone && end->access.user_device < 0
-           && end->pieces.next == 0 && end->header.nbytes <= WM_MAIL_BYTES
+           && end->pieces.next == 0 && end->header.nbytes <= WM_EAGER_LL_BYTES
            && is_within_reach(end)
            && (wm_access_is_noted(&end->access)
                || end->access.producer.kind == WM_PRODUCER_NONE);
@@ -189,7 +189,8 @@ pull(wm_end_t *end, wm_error_t *err)
     wm_pieces_t *pieces = &end->pieces;
     int code;
     bool ended;
-    if (end->batched && atomic_load(wm_pieces_status(end)) == WM_MAIL_FAILED) {
+    if (end->batched
+        && atomic_load(wm_pieces_status(end)) == WM_EAGER_LL_FAILED) {
         *err = end->op.error;
         return err->code;
     }

@@ -2,7 +2,7 @@
 #include "comm/way/ring.h"
 
 #include "comm/way/eager.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
 #include "comm/way/pieces.h"
 #include "comm/way/rows.h"
@@ -40,8 +40,8 @@ feed_piece(wm_end_t *end, uint32_t at, wm_error_t *err)
     wm_pieces_t *pieces = &end->pieces;
     char *into = pieces->remote + at % pieces->ring * pieces->piece;
     uint32_t ready = pieces->ready_base + at + 1;
-    if (end->box != NULL)
-        return wm_mailbox_copy_out(end, into, ready, err);
+    if (end->eager_buffer != NULL)
+        return wm_device_eager_copy_out(end, into, ready, err);
     int code = wm_memory_copy(end->access.device, into,
                               end->buffer.data + wm_piece_start(pieces, at),
                               wm_piece_length(end, at), end->access.stream,

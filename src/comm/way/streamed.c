@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A receive whose user's stream takes the message itself: it waits for
-// `ready`, copies, or fetches out of a mailbox, and writes `taken`. The call
-// has ended once the stream has been given that.
-#include "array/mail.h"
+// A receive that the user's stream does itself: the stream waits for `ready`,
+// copies, or fetches a device eager message, and writes `taken`. The call has
+// ended once this work is enqueued.
+#include "array/eager_ll.h"
 #include "comm/message/pack.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/pieces.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
@@ -85,8 +85,8 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
         code = wm_producer_before(&end->access.producer, true, device,
                                   end->access.user_stream, err);
     if (code == 0)
-        code = wm_mailbox_is_used(end)
-                   ? wm_mailbox_fetch_on_stream(end, fetch_launched, err)
+        code = wm_device_eager_is_used(end)
+                   ? wm_device_eager_fetch_on_stream(end, fetch_launched, err)
                    : copy_on_stream(end, err);
     return code;
 }
@@ -94,7 +94,7 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
 static int
 has_ended(wm_end_t *end, wm_error_t *err)
 {
-    if (atomic_load(wm_pieces_status(end)) == WM_MAIL_FAILED) {
+    if (atomic_load(wm_pieces_status(end)) == WM_EAGER_LL_FAILED) {
         *err = end->op.error;
         return err->code;
     }

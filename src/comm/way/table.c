@@ -7,7 +7,7 @@
 #include "comm/way/chunks.h"
 #include "comm/way/eager.h"
 #include "comm/way/lanes.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
 #include "comm/way/pieces.h"
 #include "comm/way/ring.h"
@@ -62,9 +62,9 @@ wm_ways_drop(wm_end_t *end)
     wm_ring_drop(end);
     wm_chunks_drop(end);
     wm_lane_drop(end);
-    // A slot or mailbox that a stream of ours may still write is given up.
+    // A slot or eager LL buffer that a stream of ours may still write leaks.
     bool quiet = end->slot != NULL && wm_pieces_are_ready(end);
-    wm_mailbox_drop(end, quiet);
+    wm_device_eager_drop(end, quiet);
     if (end->slot_index >= 0 && quiet)
         wm_slot_release(end->slot_index);
     end->slot_index = -1;

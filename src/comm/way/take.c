@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pack.h"
 #include "comm/node/mapping.h"
 #include "comm/way/eager.h"
-#include "comm/way/mailbox.h"
+#include "comm/way/device_eager.h"
 #include "comm/way/pieces.h"
 #include "comm/way/push.h"
 #include "comm/way/rows.h"
@@ -34,7 +34,7 @@ static bool
 is_sound_offer(const wm_header_t *header)
 {
     uint64_t nbytes = header->nbytes, piece = header->piece;
-    if (nbytes == 0 || (header->flag != 0 && nbytes > WM_MAIL_BYTES))
+    if (nbytes == 0 || (header->flag != 0 && nbytes > WM_EAGER_LL_BYTES))
         return false;
     if (header->pieces == 1)
         return header->ring == 1 && piece == nbytes && !header->ramped;
@@ -129,15 +129,15 @@ is_left_to_program(wm_end_t *end)
 static const wm_receiving_t *
 way_of_taking(const wm_end_t *end)
 {
-    bool boxed = wm_mailbox_is_used(end);
+    bool by_kernel = wm_device_eager_is_used(end);
     if (end->pieces.on_host)
         return &wm_receiving_by_host;
     // A kernel reaches what its own device has mapped, a copy whatever is.
     if (end->access.user_device >= 0 && end->pieces.pieces == 1
         && end->transport->direct && wm_unpack_on_stream(end)
-        && (!boxed || end->access.user_device == end->access.device))
+        && (!by_kernel || end->access.user_device == end->access.device))
         return &wm_receiving_stream;
-    return boxed ? &wm_receiving_mailbox : &wm_receiving_pull;
+    return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
 }
 
 // A kernel may unpack from the offered memory as it is.
@@ -147,8 +147,9 @@ accept_gaps(wm_end_t *end, wm_error_t *err)
     bool near = end->transport->direct
                 && (!end->peer->self
                     || end->header.device == end->access.device);
-    bool direct = wm_mailbox_is_used(end) ? wm_pack_by_mail(end) != NULL
-                                          : near && end->pieces.pieces == 1;
+    bool direct = wm_device_eager_is_used(end)
+                      ? wm_pack_by_eager_ll(end) != NULL
+                      : near && end->pieces.pieces == 1;
     return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
 }
 

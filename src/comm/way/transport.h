@@ -12,8 +12,8 @@
 
 struct wm_transport {
     const char *name;
-    // The receiver maps the sender's own memory: a stream of the user's and
-    // kernels can read it, and it may be pushed to, or go by a mailbox.
+    // The receiver maps the sender's own memory: the user's stream and kernels
+    // can read the memory, and messages may be pushed, or go by device eager.
     bool direct;
     // Whether `peer`'s memory offered to a buffer can come this way; the
     // reason, either way, is one sentence that lives as long as the peer.

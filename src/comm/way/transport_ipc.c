@@ -2,7 +2,7 @@
 // GPU to GPU on one host: the receiver copies from the sender's memory, which
 // CUDA IPC maps into its process (or the sender into the receiver's: push.c).
 // A rank to itself needs no mapping.
-#include "array/mail.h"
+#include "array/eager_ll.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "comm/way/pieces.h"
@@ -73,7 +73,7 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
 {
     int device = end->buffer.memory.device;
     const wm_header_t *header = &end->header;
-    uint64_t nbytes = header->flag != 0 ? WM_MAIL_BOX_BYTES
+    uint64_t nbytes = header->flag != 0 ? WM_EAGER_LL_BUFFER_BYTES
                                         : header->piece * header->ring;
     if (!wm_place_holds(&header->place, nbytes))
         return wm_error_set(err, WM_ERR_STATE, 0,

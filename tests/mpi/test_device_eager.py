@@ -59,7 +59,7 @@ SHAPE = (8, 7, 5, 6)
 def test_gaps_are_left_by_the_kernels_themselves(comm, name, dtype, kind):
     """Also where less comes than the array holds."""
     view, sent = VIEWS[name], np.arange(np.prod(SHAPE)).astype(dtype)
-    mailed = name != "every other, from the second"  # four dimensions
+    by_eager_ll = name != "every other, from the second"  # four dimensions
     numbers = sent.reshape(SHAPE)[view].reshape(-1)
     for lacking in (0, 3):
         count = numbers.size - lacking
@@ -70,7 +70,7 @@ def test_gaps_are_left_by_the_kernels_themselves(comm, name, dtype, kind):
                 array = kinds.make("pool", numbers[:count])
             comm.Send(array, 1)
             handed = wm.stats()["handed_off_bytes"] - before
-            posted = mailed or lacking
+            posted = by_eager_ll or lacking
             assert handed == (count * sent.itemsize if posted else 0)
         elif comm.rank == 1:
             array = kinds.make(kind, np.zeros(sent.size, dtype))
@@ -99,7 +99,7 @@ def test_a_send_of_gaps_on_a_stream_waits_for_nobody(comm, name):
     np.testing.assert_array_equal(into.numpy(), expected)
 
 
-def test_more_messages_than_mailboxes(comm):
+def test_more_messages_than_eager_buffers(comm):
     """The others go another way, and each finds its receiver."""
     count, size = 100, 5000
     if comm.rank == 0:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "array/mail.h"
+#include "array/eager_ll.h"
 
 #include <stdbool.h>
 
@@ -18,10 +18,10 @@ static struct {
     _Atomic(CUfunction) wide; // NULL where blocks make no groups
 } functions[WM_MAX_DEVICES];
 
-_Static_assert(sizeof(wm_mail_params_t) <= 4096, "what a kernel is given");
-_Static_assert(WM_MAIL_BOX_BYTES *WM_LINE_PAYLOAD
-                   == WM_MAIL_BYTES * WM_LINE_BYTES,
-               "a mailbox holds the longest message");
+_Static_assert(sizeof(wm_eager_ll_params_t) <= 4096, "what a kernel is given");
+_Static_assert(WM_EAGER_LL_BUFFER_BYTES *WM_LINE_PAYLOAD
+                   == WM_EAGER_LL_BYTES * WM_LINE_BYTES,
+               "an eager LL buffer holds the longest message");
 
 // NULL where it was not compiled for the device.
 static int
@@ -39,7 +39,7 @@ find_wide(int device, CUfunction *wide, wm_error_t *err)
 }
 
 int
-wm_mail_prepare(int device, wm_error_t *err)
+wm_eager_ll_prepare(int device, wm_error_t *err)
 {
     CUfunction many, pair, wide;
     if (atomic_load(&functions[device].many) != NULL)
@@ -58,23 +58,24 @@ wm_mail_prepare(int device, wm_error_t *err)
 }
 
 bool
-wm_mail_takes(const wm_strided_t *strided)
+wm_eager_ll_takes(const wm_strided_t *strided)
 {
-    bool takes = strided->ndim <= WM_MAIL_NDIM && strided->run <= UINT32_MAX;
+    bool takes = strided->ndim <= WM_EAGER_LL_NDIM
+                 && strided->run <= UINT32_MAX;
     for (int i = 0; takes && i < strided->ndim; ++i)
         takes = strided->shape[i] <= UINT32_MAX;
     return takes;
 }
 
-static wm_mail_memory_t
-memory_of(const wm_mail_t *mail)
+static wm_eager_ll_memory_t
+memory_of(const wm_eager_ll_t *message)
 {
-    const wm_strided_t *strided = mail->strided;
-    wm_mail_memory_t memory = {
-        .data = strided != NULL ? strided->data : mail->user,
+    const wm_strided_t *strided = message->strided;
+    wm_eager_ll_memory_t memory = {
+        .data = strided != NULL ? strided->data : message->user,
         .ndim = strided != NULL ? (uint32_t)strided->ndim : 0,
     };
-    uint64_t all = (uintptr_t)memory.data | mail->nbytes;
+    uint64_t all = (uintptr_t)memory.data | message->nbytes;
     if (memory.ndim > 0)
         all |= (uint64_t)strided->run;
     for (uint32_t i = 0; i < memory.ndim; ++i) {
@@ -83,67 +84,67 @@ memory_of(const wm_mail_t *mail)
         memory.strides[i] = strided->strides[i];
     }
     memory.unit = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
-    memory.count = (uint32_t)mail->nbytes / memory.unit;
+    memory.count = (uint32_t)message->nbytes / memory.unit;
     memory.run = memory.ndim > 0 ? (uint32_t)strided->run / memory.unit
                                  : memory.count;
     return memory;
 }
 
 int
-wm_mail_clear(int device, void *boxes, size_t size, CUstream stream,
-              wm_error_t *err)
+wm_eager_ll_clear(int device, void *buffers, size_t size, CUstream stream,
+                  wm_error_t *err)
 {
     wm_scope_t scope;
     int code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    code = WM_CU(err, MemsetD8Async, (CUdeviceptr)boxes, 0, size, stream);
+    code = WM_CU(err, MemsetD8Async, (CUdeviceptr)buffers, 0, size, stream);
     wm_device_leave(&scope);
     return code;
 }
 
-static wm_mail_post_t
-post_of(const wm_mail_t *mail)
+static wm_eager_ll_post_t
+post_of(const wm_eager_ll_t *message)
 {
-    return (wm_mail_post_t){
-        .box = mail->box,
-        .src = memory_of(mail),
-        .ready = (uint32_t *)mail->word,
-        .ready_value = mail->value,
-        .flag = mail->flag,
+    return (wm_eager_ll_post_t){
+        .lines = message->lines,
+        .src = memory_of(message),
+        .ready = (uint32_t *)message->word,
+        .ready_value = message->value,
+        .flag = message->flag,
     };
 }
 
-static wm_mail_fetch_t
-fetch_of(const wm_mail_t *mail)
+static wm_eager_ll_fetch_t
+fetch_of(const wm_eager_ll_t *message)
 {
-    return (wm_mail_fetch_t){
-        .dst = memory_of(mail),
-        .box = mail->box,
-        .taken = (uint32_t *)mail->word,
-        .status = (uint32_t *)mail->status,
-        .stop = (const uint32_t *)mail->stop,
-        .taken_value = mail->value,
-        .flag = mail->flag,
+    return (wm_eager_ll_fetch_t){
+        .dst = memory_of(message),
+        .lines = message->lines,
+        .taken = (uint32_t *)message->word,
+        .status = (uint32_t *)message->status,
+        .stop = (const uint32_t *)message->stop,
+        .taken_value = message->value,
+        .flag = message->flag,
     };
 }
 
 static bool
-any_long(const wm_mail_t *mails, int count)
+any_long(const wm_eager_ll_t *messages, int count)
 {
     bool any = false;
     for (int i = 0; i < count; ++i) {
-        const wm_strided_t *strided = mails[i].strided;
-        any |= mails[i].nbytes > SMALL_BYTES
+        const wm_strided_t *strided = messages[i].strided;
+        any |= messages[i].nbytes > SMALL_BYTES
                || (strided != NULL
-                   && mails[i].nbytes > FEW_RUNS * (size_t)strided->run);
+                   && messages[i].nbytes > FEW_RUNS * (size_t)strided->run);
     }
     return any;
 }
 
 static int
-launch(_Atomic(CUfunction) *function, unsigned int grid, bool large,
-       void *params, CUstream stream, wm_error_t *err)
+eager_ll_launch(_Atomic(CUfunction) *function, unsigned int grid, bool large,
+                void *params, CUstream stream, wm_error_t *err)
 {
     return WM_CU(err, LaunchKernel, atomic_load(function), grid, 1, 1,
                  large ? LARGE_BLOCK : SMALL_BLOCK, 1, 1, 0, stream, &params,
@@ -151,37 +152,39 @@ launch(_Atomic(CUfunction) *function, unsigned int grid, bool large,
 }
 
 static int
-launch_pair(int device, wm_mail_pair_params_t *pair, bool large,
+launch_pair(int device, wm_eager_ll_pair_params_t *pair, bool large,
             unsigned int count, CUstream stream, wm_error_t *err)
 {
     _Atomic(CUfunction) *wide = &functions[device].wide;
     bool groups = large && atomic_load(wide) != NULL;
     if (groups
-        && launch(wide, count * WM_MAIL_WIDTH, false, pair, stream, NULL) == 0)
+        && eager_ll_launch(wide, count * WM_EAGER_LL_WIDTH, false, pair,
+                           stream, NULL)
+               == 0)
         return 0;
-    int code = launch(&functions[device].pair, count, large, pair, stream,
-                      err);
+    int code = eager_ll_launch(&functions[device].pair, count, large, pair,
+                               stream, err);
     if (code == 0 && groups)
         atomic_store(wide, NULL); // a part of a device has no room for it
     return code;
 }
 
 int
-wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
-               const wm_mail_t *fetches, int fetch_count, uint32_t patience_us,
-               CUstream stream, wm_error_t *err)
+wm_eager_ll_launch(int device, const wm_eager_ll_t *posts, int post_count,
+                   const wm_eager_ll_t *fetches, int fetch_count,
+                   uint32_t patience_us, CUstream stream, wm_error_t *err)
 {
-    wm_mail_params_t many;
-    wm_mail_pair_params_t pair;
+    wm_eager_ll_params_t many;
+    wm_eager_ll_pair_params_t pair;
     wm_scope_t scope;
-    int code = wm_mail_prepare(device, err);
+    int code = wm_eager_ll_prepare(device, err);
     if (code == 0)
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     bool few = post_count <= 1 && fetch_count <= 1;
-    wm_mail_post_t *post = few ? pair.post : many.post;
-    wm_mail_fetch_t *fetch = few ? pair.fetch : many.fetch;
+    wm_eager_ll_post_t *post = few ? pair.post : many.post;
+    wm_eager_ll_fetch_t *fetch = few ? pair.fetch : many.fetch;
     for (int i = 0; i < post_count; ++i)
         post[i] = post_of(&posts[i]);
     for (int i = 0; i < fetch_count; ++i)
@@ -191,8 +194,8 @@ wm_mail_launch(int device, const wm_mail_t *posts, int post_count,
     bool large = any_long(posts, post_count) || any_long(fetches, fetch_count);
     unsigned int count = (unsigned int)(post_count + fetch_count);
     code = few ? launch_pair(device, &pair, large, count, stream, err)
-               : launch(&functions[device].many, count, large, &many, stream,
-                        err);
+               : eager_ll_launch(&functions[device].many, count, large, &many,
+                                 stream, err);
     wm_device_leave(&scope);
     return code;
 }

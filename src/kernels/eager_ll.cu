@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "kernels/mail.h"
+#include "kernels/eager_ll.h"
 #include "kernels/kernel.h"
 
 // Lines a thread has under way, so that one turn is enough as a rule: in a
@@ -26,7 +26,7 @@ clamped(size_t line, size_t lines)
 
 // Where unit `at` lies.
 WM_DEVICE int64_t
-place(const wm_mail_memory_t &memory, uint32_t at)
+place(const wm_eager_ll_memory_t &memory, uint32_t at)
 {
     if (memory.ndim == 0)
         return (int64_t)at * memory.unit;
@@ -42,7 +42,7 @@ place(const wm_mail_memory_t &memory, uint32_t at)
 
 template <typename unit_t>
 WM_DEVICE uint64_t
-load_payload(const wm_mail_memory_t &memory, size_t line)
+load_payload(const wm_eager_ll_memory_t &memory, size_t line)
 {
     const uint32_t each = WM_LINE_PAYLOAD / sizeof(unit_t);
     const uint32_t first = (uint32_t)line * each;
@@ -56,7 +56,7 @@ load_payload(const wm_mail_memory_t &memory, size_t line)
 
 template <typename unit_t>
 WM_DEVICE void
-store_payload(const wm_mail_memory_t &memory, size_t line, uint64_t value)
+store_payload(const wm_eager_ll_memory_t &memory, size_t line, uint64_t value)
 {
     const uint32_t each = WM_LINE_PAYLOAD / sizeof(unit_t);
     const uint32_t first = (uint32_t)line * each;
@@ -66,7 +66,7 @@ store_payload(const wm_mail_memory_t &memory, size_t line, uint64_t value)
 }
 
 WM_DEVICE size_t
-lines_of(const wm_mail_memory_t &memory)
+lines_of(const wm_eager_ll_memory_t &memory)
 {
     const size_t nbytes = (size_t)memory.count * memory.unit;
     return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
@@ -74,62 +74,62 @@ lines_of(const wm_mail_memory_t &memory)
 
 template <unsigned int blocks, typename unit_t, size_t LINES>
 WM_DEVICE void
-write_lines(const wm_mail_post_t &mail, size_t lines)
+write_lines(const wm_eager_ll_post_t &message, size_t lines)
 {
     const size_t step = wm_group_threads<blocks>();
     for (size_t i = wm_group_thread<blocks>(); i < lines; i += LINES * step) {
         uint64_t values[LINES];
         WM_UNROLL
         for (size_t k = 0; k < LINES; k++)
-            values[k] = load_payload<unit_t>(mail.src,
+            values[k] = load_payload<unit_t>(message.src,
                                              clamped(i + k * step, lines));
         WM_UNROLL
         for (size_t k = 0; k < LINES; k++)
             if (i + k * step < lines)
-                wm_store_line(mail.box + (i + k * step) * WM_LINE_BYTES,
-                              values[k], mail.flag);
+                wm_store_line(message.lines + (i + k * step) * WM_LINE_BYTES,
+                              values[k], message.flag);
     }
 }
 
 template <unsigned int blocks, typename unit_t>
 WM_DEVICE void
-write(const wm_mail_post_t &mail)
+write(const wm_eager_ll_post_t &message)
 {
-    const size_t lines = lines_of(mail.src);
+    const size_t lines = lines_of(message.src);
     if (few_suffice<blocks>(lines))
-        write_lines<blocks, unit_t, FEW_LINES>(mail, lines);
+        write_lines<blocks, unit_t, FEW_LINES>(message, lines);
     else
-        write_lines<blocks, unit_t, many_lines<blocks>>(mail, lines);
+        write_lines<blocks, unit_t, many_lines<blocks>>(message, lines);
 }
 
 template <unsigned int blocks>
 WM_DEVICE void
-post(const wm_mail_post_t &mail)
+post(const wm_eager_ll_post_t &message)
 {
     bool any;
     (void)wm_group_begin<blocks>();
-    switch (mail.src.unit) {
+    switch (message.src.unit) {
     case 8:
-        write<blocks, uint64_t>(mail);
+        write<blocks, uint64_t>(message);
         break;
     case 4:
-        write<blocks, uint32_t>(mail);
+        write<blocks, uint32_t>(message);
         break;
     case 2:
-        write<blocks, uint16_t>(mail);
+        write<blocks, uint16_t>(message);
         break;
     default:
-        write<blocks, uint8_t>(mail);
+        write<blocks, uint8_t>(message);
     }
     if (wm_group_ended<blocks>(false, &any))
-        wm_store_system(mail.ready, mail.ready_value);
+        wm_store_system(message.ready, message.ready_value);
 }
 
 WM_DEVICE bool
-gives_up(const wm_mail_fetch_t &mail, uint64_t deadline, uint32_t looks)
+gives_up(const wm_eager_ll_fetch_t &message, uint64_t deadline, uint32_t looks)
 {
-    if (mail.stop != nullptr && looks % LOOKS == 0
-        && wm_load_system(mail.stop) != 0)
+    if (message.stop != nullptr && looks % LOOKS == 0
+        && wm_load_system(message.stop) != 0)
         return true;
     return deadline != 0 && wm_now_ns() >= deadline;
 }
@@ -138,38 +138,38 @@ gives_up(const wm_mail_fetch_t &mail, uint64_t deadline, uint32_t looks)
 // long. No line is looked at before all are asked for.
 template <size_t LINES>
 WM_DEVICE bool
-read_lines(const wm_mail_fetch_t &mail, size_t i, size_t step, size_t lines,
-           uint64_t deadline, wm_line_t *read)
+read_lines(const wm_eager_ll_fetch_t &message, size_t i, size_t step,
+           size_t lines, uint64_t deadline, wm_line_t *read)
 {
     for (uint32_t looks = 1;; ++looks) {
         WM_UNROLL
         for (size_t k = 0; k < LINES; k++)
             read[k] = wm_load_line(
-                mail.box + clamped(i + k * step, lines) * WM_LINE_BYTES);
+                message.lines + clamped(i + k * step, lines) * WM_LINE_BYTES);
         bool come = true;
         WM_UNROLL
         for (size_t k = 0; k < LINES; k++)
-            come = come && read[k].flags[0] == mail.flag
-                   && read[k].flags[1] == mail.flag;
-        if (come || gives_up(mail, deadline, looks))
+            come = come && read[k].flags[0] == message.flag
+                   && read[k].flags[1] == message.flag;
+        if (come || gives_up(message, deadline, looks))
             return come;
     }
 }
 
 template <unsigned int blocks, typename unit_t, size_t LINES>
 WM_DEVICE bool
-take_lines(const wm_mail_fetch_t &mail, size_t lines, uint64_t deadline)
+take_lines(const wm_eager_ll_fetch_t &message, size_t lines, uint64_t deadline)
 {
     const size_t step = wm_group_threads<blocks>();
     bool come = true;
     for (size_t i = wm_group_thread<blocks>(); i < lines && come;
          i += LINES * step) {
         wm_line_t read[LINES];
-        come = read_lines<LINES>(mail, i, step, lines, deadline, read);
+        come = read_lines<LINES>(message, i, step, lines, deadline, read);
         WM_UNROLL
         for (size_t k = 0; k < LINES; k++)
             if (come && i + k * step < lines)
-                store_payload<unit_t>(mail.dst, i + k * step,
+                store_payload<unit_t>(message.dst, i + k * step,
                                       (uint64_t)read[k].high << 32
                                           | read[k].low);
     }
@@ -179,47 +179,49 @@ take_lines(const wm_mail_fetch_t &mail, size_t lines, uint64_t deadline)
 // False when this thread's have not come in time.
 template <unsigned int blocks, typename unit_t>
 WM_DEVICE bool
-take_in_time(const wm_mail_fetch_t &mail, uint32_t patience_us)
+take_in_time(const wm_eager_ll_fetch_t &message, uint32_t patience_us)
 {
-    const size_t lines = lines_of(mail.dst);
-    const uint64_t deadline = patience_us == WM_MAIL_FOR_EVER
+    const size_t lines = lines_of(message.dst);
+    const uint64_t deadline = patience_us == WM_EAGER_LL_FOR_EVER
                                   ? 0
                                   : wm_now_ns() + patience_us * (uint64_t)1000;
     if (wm_group_begin<blocks>())
         return false;
     return few_suffice<blocks>(lines)
-               ? take_lines<blocks, unit_t, FEW_LINES>(mail, lines, deadline)
-               : take_lines<blocks, unit_t, many_lines<blocks>>(mail, lines,
+               ? take_lines<blocks, unit_t, FEW_LINES>(message, lines,
+                                                       deadline)
+               : take_lines<blocks, unit_t, many_lines<blocks>>(message, lines,
                                                                 deadline);
 }
 
 template <unsigned int blocks>
 WM_DEVICE bool
-take(const wm_mail_fetch_t &mail, uint32_t patience_us)
+take(const wm_eager_ll_fetch_t &message, uint32_t patience_us)
 {
-    switch (mail.dst.unit) {
+    switch (message.dst.unit) {
     case 8:
-        return take_in_time<blocks, uint64_t>(mail, patience_us);
+        return take_in_time<blocks, uint64_t>(message, patience_us);
     case 4:
-        return take_in_time<blocks, uint32_t>(mail, patience_us);
+        return take_in_time<blocks, uint32_t>(message, patience_us);
     case 2:
-        return take_in_time<blocks, uint16_t>(mail, patience_us);
+        return take_in_time<blocks, uint16_t>(message, patience_us);
     default:
-        return take_in_time<blocks, uint8_t>(mail, patience_us);
+        return take_in_time<blocks, uint8_t>(message, patience_us);
     }
 }
 
 template <unsigned int blocks>
 WM_DEVICE void
-fetch(const wm_mail_fetch_t &mail, uint32_t patience_us)
+fetch(const wm_eager_ll_fetch_t &message, uint32_t patience_us)
 {
-    bool late = !take<blocks>(mail, patience_us);
+    bool late = !take<blocks>(message, patience_us);
     if (!wm_group_ended<blocks>(late, &late))
         return;
-    if (mail.status != nullptr)
-        wm_store_system(mail.status, late ? WM_MAIL_LATE : WM_MAIL_TAKEN);
+    if (message.status != nullptr)
+        wm_store_system(message.status,
+                        late ? WM_EAGER_LL_LATE : WM_EAGER_LL_TAKEN);
     if (!late)
-        wm_store_system(mail.taken, mail.taken_value);
+        wm_store_system(message.taken, message.taken_value);
 }
 
 template <unsigned int blocks, typename params_t>
@@ -233,19 +235,19 @@ run(const params_t &p)
         fetch<blocks>(p.fetch[at - p.posts], p.patience_us);
 }
 
-WM_KERNEL(wm_mail, wm_mail_params_t)
+WM_KERNEL(wm_mail, wm_eager_ll_params_t)
 {
     run<1>(p);
 }
 
-WM_KERNEL(wm_mail_pair, wm_mail_pair_params_t)
+WM_KERNEL(wm_mail_pair, wm_eager_ll_pair_params_t)
 {
     run<1>(p);
 }
 
 #ifdef WM_HAS_GROUPS
-WM_KERNEL_OF_GROUPS(wm_mail_wide, wm_mail_pair_params_t, WM_MAIL_WIDTH)
+WM_KERNEL_OF_GROUPS(wm_mail_wide, wm_eager_ll_pair_params_t, WM_EAGER_LL_WIDTH)
 {
-    run<WM_MAIL_WIDTH>(p);
+    run<WM_EAGER_LL_WIDTH>(p);
 }
 #endif
