@@ -385,6 +385,8 @@ GIVEN_UP = {
     "crew": set(),
     "gate": PARTITIONED,
     "gates": set(),
+    "hall": set(),
+    "halls": set(),
     "lockstep": set(),
     "mail": {"eager_ll.c", "eager_ll.cu"},  # kernels that golden traces name
     "mailbox": set(),

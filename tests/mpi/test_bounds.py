@@ -253,10 +253,11 @@ SAID = r"""
     void
     damage(char *memory, unsigned before, int member, long long value)
     {
-        wm_barrier_hall_t *hall = (wm_barrier_hall_t *)(memory + WM_HALLS_AT);
+        char *areas = memory + WM_EXCHANGE_AREAS_AT;
+        wm_exchange_area_t *area = (wm_exchange_area_t *)areas;
         while (meetings(memory) == before)
             sched_yield();
-        char *last = hall->said[0][(before + 1) % 2];
+        char *last = area->said[0][(before + 1) % 2];
         wm_agree_t *agreed = (wm_agree_t *)last;
         size_t behind = (sizeof *agreed + 15) / 16 * 16;
         wm_said_t *said = (wm_said_t *)(last + behind);

@@ -349,7 +349,7 @@ def test_dropped_while_under_way(comm, again):
 
 @pytest.mark.ranks(2)
 def test_who_differed_is_gone_already(comm):
-    """A root of MPI's does not wait, and its barrier is closed when others look.
+    """A root of MPI's does not wait, and others look when its slot is closed.
 
     They must not take that for the word that it went the same way.
     """

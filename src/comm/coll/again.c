@@ -6,7 +6,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-// Of a meeting in room 0: this start does not go the way of the last one.
+// Of a meeting in bank 0: this start does not go the way of the last one.
 #define DIFFERS (WM_BARRIER_STEPS - 1)
 
 _Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
@@ -53,7 +53,7 @@ wm_again_meet(wm_later_op_t *op, bool *waits)
     if (wm_barrier_any_has_reached(barrier, DIFFERS)) { // as the first time
         wm_native_unmap(&call->run);
         wm_turn_take(&call->later->turns, &call->turn);
-        native->barrier = wm_turns_room(op->op.comm, call->turn.number);
+        native->barrier = wm_turns_bank(op->op.comm, call->turn.number);
         call->state = WM_LATER_AHEAD;
         return false;
     }

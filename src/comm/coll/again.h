@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The starts of one persistent collective. Where one went from GPU to GPU each
 // rank keeps its call, and of the next start the ranks tell by one word, in
-// room 0 of the barrier, whether each goes the same way again: then they know
+// bank 0 of the barrier, whether each goes the same way again: then they know
 // all the rest. Where one does not, all ask anew (later.h). Engine lock held,
 // except where told.
 #ifndef WM_COMM_COLL_AGAIN_H

@@ -7,7 +7,7 @@
 #include "comm/coll/later_call.h"
 #include "comm/engine/engine.h"
 
-// Calls begun one after the other, before those with a room are seen to: more
+// Calls begun one after the other, before those with a bank are seen to: more
 // where many are under way, as each of them is looked at.
 #define BEGUN_WITHOUT_STEPS 8
 #define ACTIVE_A_BEGUN 4
@@ -91,8 +91,8 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     wm_error_t wrong;
-    wm_barrier_t *room = wm_turns_room(comm, later->turns.asked + 1);
-    int code = wm_part_open(&call->part, comm, room, asked, &wrong);
+    wm_barrier_t *bank = wm_turns_bank(comm, later->turns.asked + 1);
+    int code = wm_part_open(&call->part, comm, bank, asked, &wrong);
     bool capable = call->part.native.capable;
     if (!capable && !asked->on_host) {
         wm_later_call_free(call);

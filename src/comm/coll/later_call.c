@@ -56,7 +56,7 @@ say(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    *waits = !wm_turn_has_room(&call->turn);
+    *waits = !wm_turn_has_bank(&call->turn);
     if (*waits)
         return false;
     int ready = call->agreed.code < 0

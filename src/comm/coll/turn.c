@@ -16,19 +16,19 @@ wm_turn_is_first(const wm_turn_t *turn)
 }
 
 bool
-wm_turn_has_room(const wm_turn_t *turn)
+wm_turn_has_bank(const wm_turn_t *turn)
 {
     return turn->number - atomic_load(&turn->turns->first)->number
            < WM_BARRIER_ASIDE;
 }
 
-// The engine sees to those that have a room alone: of many it would look at
+// The engine sees to those that have a bank alone: of many it would look at
 // each, in vain, again and again.
 static void
 let_in(wm_turns_t *turns)
 {
     wm_turn_t *turn;
-    while ((turn = turns->outside) != NULL && wm_turn_has_room(turn)) {
+    while ((turn = turns->outside) != NULL && wm_turn_has_bank(turn)) {
         turns->outside = turn->next;
         wm_engine_add_lock_held(turn->op);
         wm_op_release(turn->op); // which the engine has now

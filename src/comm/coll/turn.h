@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The order of a communicator's nonblocking collectives, which is that of all
-// ranks: each has a number, by which it meets the others in a room of its own,
+// ranks: each has a number, by which it meets the others in a bank of its own,
 // and what MPI does is begun in that order. Engine lock held, but for
 // wm_turns_any.
 #ifndef WM_COMM_COLL_TURN_H
@@ -24,7 +24,7 @@ struct wm_turns {
     uint32_t asked; // so far
     _Atomic(wm_turn_t *) first;
     wm_turn_t *last;
-    wm_turn_t *outside; // the first that has no room yet, so that none steps
+    wm_turn_t *outside; // the first that has no bank yet, so that none steps
 };
 
 // Whether any has its turn to come. Any thread.
@@ -36,7 +36,7 @@ wm_turns_any(wm_turns_t *turns)
 
 // Where the ranks meet in a call, once the one before is through there.
 static inline wm_barrier_t *
-wm_turns_room(const wm_comm_t *comm, uint32_t number)
+wm_turns_bank(const wm_comm_t *comm, uint32_t number)
 {
     return comm->aside[number % WM_BARRIER_ASIDE];
 }
@@ -50,7 +50,7 @@ wm_turns_skip(wm_turns_t *turns);
 void
 wm_turn_take(wm_turns_t *turns, wm_turn_t *turn);
 
-// Likewise, and the engine steps its operation once it has a room.
+// Likewise, and the engine steps its operation once it has a bank.
 void
 wm_turn_enlist(wm_turns_t *turns, wm_turn_t *turn);
 
@@ -58,7 +58,7 @@ bool
 wm_turn_is_first(const wm_turn_t *turn);
 
 bool
-wm_turn_has_room(const wm_turn_t *turn);
+wm_turn_has_bank(const wm_turn_t *turn);
 
 // It has been begun by MPI, or has ended: others may. No-op the second time.
 void

@@ -125,9 +125,9 @@ drop_barrier(wm_comm_t *comm)
 {
     free(comm->barrier);
     comm->barrier = NULL;
-    for (int room = 0; room < WM_BARRIER_ASIDE; ++room) {
-        free(comm->aside[room]);
-        comm->aside[room] = NULL;
+    for (int bank = 0; bank < WM_BARRIER_ASIDE; ++bank) {
+        free(comm->aside[bank]);
+        comm->aside[bank] = NULL;
     }
 }
 
@@ -135,20 +135,20 @@ drop_barrier(wm_comm_t *comm)
 static bool
 find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
 {
-    wm_barrier_t *rooms[WM_BARRIER_ROOMS] = {NULL};
+    wm_barrier_t *banks[WM_BARRIER_BANKS] = {NULL};
     bool known = comm->size <= WM_BARRIER_RANKS;
     for (int rank = 0; rank < comm->size && known; ++rank)
         known = comm->peers[rank]->segment != NULL && all[rank].barrier_slot.index >= 0
                 && all[rank].barrier_slot.index < WM_BARRIER_SLOTS;
-    for (int room = 0; room < WM_BARRIER_ROOMS && known; ++room) {
-        rooms[room] = wm_barrier_new(comm->rank, comm->size, room);
-        known = rooms[room] != NULL;
+    for (int bank = 0; bank < WM_BARRIER_BANKS && known; ++bank) {
+        banks[bank] = wm_barrier_new(comm->rank, comm->size, bank);
+        known = banks[bank] != NULL;
         for (int rank = 0; rank < comm->size && known; ++rank)
-            wm_barrier_set(rooms[room], rank, comm->peers[rank],
+            wm_barrier_set(banks[bank], rank, comm->peers[rank],
                          &all[rank].barrier_slot);
     }
-    comm->barrier = rooms[0];
-    memcpy(comm->aside, rooms + 1, sizeof comm->aside);
+    comm->barrier = banks[0];
+    memcpy(comm->aside, banks + 1, sizeof comm->aside);
     if (!known)
         drop_barrier(comm);
     return known;

@@ -15,7 +15,7 @@ static _Atomic uint32_t promised[WM_BARRIER_SLOTS];
 struct wm_barrier {
     struct wm_barrier *next; // of the closed ones
     int rank, size;
-    int room;
+    int bank;
     uint32_t steps;  // before this meeting
     uint32_t before; // what this rank had reached then
     uint32_t calls;  // that block, so far
@@ -23,7 +23,7 @@ struct wm_barrier {
     int step;
     struct {
         wm_barrier_slot_t *slot;
-        wm_barrier_hall_t *hall;
+        wm_exchange_area_t *area;
         _Atomic uint32_t *reached; // steps, of all meetings
         uint32_t base;    // what it had reached before the first meeting
         uint32_t calls;   // likewise, to how many that block it had come
@@ -40,10 +40,10 @@ struct wm_barrier {
 #define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
 
 static _Atomic uint32_t *
-reached_of(const wm_peer_t *peer, int index, int room)
+reached_of(const wm_peer_t *peer, int index, int bank)
 {
-    return room == 0 ? &peer->segment->reached[index]
-                     : &wm_hall_pointer(peer, index)->aside[room - 1];
+    return bank == 0 ? &peer->segment->reached[index]
+                     : &wm_exchange_area_pointer(peer, index)->aside[bank - 1];
 }
 
 // Of ours.
@@ -78,17 +78,17 @@ wm_barrier_slot_acquire(void)
     wm_barrier_slot_info_t place = {.index = -1};
     look_at_closed();
     // Those that have been used have memory, and are taken first.
-    if (idle_count == 0 || !wm_hall_open(idle[idle_count - 1]))
+    if (idle_count == 0 || !wm_exchange_area_open(idle[idle_count - 1]))
         return place;
     place.index = idle[--idle_count];
     const wm_peer_t *self = wm_node_self();
-    wm_barrier_hall_t *hall = wm_hall_pointer(self, place.index);
+    wm_exchange_area_t *area = wm_exchange_area_pointer(self, place.index);
     for (int i = 0; i < WM_BARRIER_BOOK; ++i)
-        atomic_store(&hall->book[i], 0);
+        atomic_store(&area->book[i], 0);
     atomic_store(&self->segment->barrier_slots[place.index].gone, 0);
-    place.calls = atomic_load(&hall->blocking.count);
-    for (int room = 0; room < WM_BARRIER_ROOMS; ++room)
-        place.reached[room] = atomic_load(reached_of(self, place.index, room));
+    place.calls = atomic_load(&area->blocking.count);
+    for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
+        place.reached[bank] = atomic_load(reached_of(self, place.index, bank));
     return place;
 }
 
@@ -116,14 +116,14 @@ wm_barrier_close(wm_barrier_t *barrier)
 }
 
 wm_barrier_t *
-wm_barrier_new(int rank, int size, int room)
+wm_barrier_new(int rank, int size, int bank)
 {
     wm_barrier_t *barrier = calloc(1, sizeof *barrier
                                       + (size_t)size * sizeof barrier->of[0]);
     if (barrier != NULL) {
         barrier->rank = rank;
         barrier->size = size;
-        barrier->room = room;
+        barrier->bank = bank;
     }
     return barrier;
 }
@@ -133,9 +133,9 @@ wm_barrier_set(wm_barrier_t *barrier, int rank, const wm_peer_t *peer,
              const wm_barrier_slot_info_t *place)
 {
     barrier->of[rank].slot = &peer->segment->barrier_slots[place->index];
-    barrier->of[rank].hall = wm_hall_pointer(peer, place->index);
-    barrier->of[rank].reached = reached_of(peer, place->index, barrier->room);
-    barrier->of[rank].base = place->reached[barrier->room];
+    barrier->of[rank].area = wm_exchange_area_pointer(peer, place->index);
+    barrier->of[rank].reached = reached_of(peer, place->index, barrier->bank);
+    barrier->of[rank].base = place->reached[barrier->bank];
     barrier->of[rank].calls = place->calls;
 }
 
@@ -215,13 +215,13 @@ wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step)
 const void *
 wm_barrier_said(const wm_barrier_t *barrier, int rank)
 {
-    return barrier->of[rank].hall->said[barrier->room][turn(barrier)];
+    return barrier->of[rank].area->said[barrier->bank][turn(barrier)];
 }
 
 void
 wm_barrier_come(wm_barrier_t *barrier, bool capable)
 {
-    wm_barrier_blocking_t *own = &barrier->of[barrier->rank].hall->blocking;
+    wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
     if (capable) {
         atomic_store_explicit(&own->asked[1], atomic_load(&own->asked[0]),
@@ -247,7 +247,7 @@ wm_barrier_have_come(const wm_barrier_t *barrier)
 {
     int all_ask = 1;
     for (int rank = 0; rank < barrier->size; ++rank) {
-        const wm_barrier_blocking_t *of = &barrier->of[rank].hall->blocking;
+        const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
         uint32_t call = barrier->of[rank].calls + barrier->calls;
         uint32_t count = atomic_load_explicit(&of->count,
                                               memory_order_acquire);
@@ -262,7 +262,7 @@ wm_barrier_have_come(const wm_barrier_t *barrier)
 static _Atomic uint64_t *
 entry_of(const wm_barrier_t *barrier, uint32_t call)
 {
-    return &barrier->of[0].hall->book[call % WM_BARRIER_BOOK];
+    return &barrier->of[0].area->book[call % WM_BARRIER_BOOK];
 }
 
 bool
@@ -517,5 +517,5 @@ wm_barrier_gone_word(const wm_barrier_t *barrier)
 wm_barrier_told_t *
 wm_barrier_told(const wm_barrier_t *barrier, int rank)
 {
-    return &barrier->of[rank].hall->told;
+    return &barrier->of[rank].area->told;
 }

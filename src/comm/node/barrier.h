@@ -2,8 +2,8 @@
 // The barrier of a communicator's ranks on one host. Each rank has a slot in
 // its own segment, in which it publishes data and how far it is, and reads the
 // slots of the others. Meetings are numbered; the data of one can be read
-// until all have begun the next. A slot has rooms to meet in, one for calls
-// that block and others for nonblocking calls, which run concurrently. A rank
+// until all have begun the next. A slot has several banks: one for calls
+// that block, others for nonblocking calls, which run concurrently. A rank
 // writes its own slot only, except for the book of rank 0 and in
 // wm_barrier_bury. Engine lock held for wm_barrier_slot…; the others are of
 // one thread at a time.
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/node/hall.h"
+#include "comm/node/exchange_area.h"
 #include "cuda/word.h"
 
 // Of collectives on streams: how far the streams are (comm/coll/slab.c).
@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     int32_t index;                   // in its segment; -1: none
     uint32_t calls;                  // that block, to which it has come
-    uint32_t reached[WM_BARRIER_ROOMS]; // so far
+    uint32_t reached[WM_BARRIER_BANKS]; // so far
 } wm_barrier_slot_info_t;
 
 typedef struct wm_barrier wm_barrier_t; // of a communicator: all ranks' slots
@@ -46,12 +46,12 @@ wm_barrier_slot_release(int index);
 int
 wm_barrier_slots_left(void);
 
-// A room of a barrier of so many ranks, `rank` being ours; NULL where memory
-// is exhausted. Room 0 ends by wm_barrier_close, others by free(): our slot is
+// The barrier of so many ranks in a bank, `rank` being ours; NULL where memory
+// is exhausted. Bank 0 ends by wm_barrier_close, others by free(): our slot is
 // used again when all ranks have closed the barrier, as a slow one may yet
 // read it.
 wm_barrier_t *
-wm_barrier_new(int rank, int size, int room);
+wm_barrier_new(int rank, int size, int bank);
 void
 wm_barrier_close(wm_barrier_t *barrier);
 
@@ -85,7 +85,7 @@ wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step);
 const void *
 wm_barrier_said(const wm_barrier_t *barrier, int rank);
 
-// By each rank once for each blocking call, and before each meeting in room 0,
+// By each rank once for each blocking call, and before each meeting in bank 0,
 // in their order: whether GPUs can do it for this rank. Who has host memory
 // alone says no, and does not wait.
 void

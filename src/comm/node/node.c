@@ -104,7 +104,7 @@ make_segment(char *text, size_t room)
         snprintf(text, room,
                  "no room for the shared segment of this process (%zu KiB "
                  "now, %zu MiB when messages are staged): %s",
-                 (size_t)WM_CONTROL_BYTES >> 10, (size_t)WM_HALLS_AT >> 20,
+                 (size_t)WM_CONTROL_BYTES >> 10, (size_t)WM_EXCHANGE_AREAS_AT >> 20,
                  strerror(code == 0 ? ENOMEM : code));
         if (memory != MAP_FAILED)
             munmap(memory, WM_SEGMENT_BYTES);
@@ -318,20 +318,20 @@ make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
                                     nbytes >> 20, strerror(code));
 }
 
-wm_barrier_hall_t *
-wm_hall_pointer(const wm_peer_t *peer, int index)
+wm_exchange_area_t *
+wm_exchange_area_pointer(const wm_peer_t *peer, int index)
 {
-    char *halls = (char *)peer->segment + WM_HALLS_AT;
-    return (wm_barrier_hall_t *)halls + index;
+    char *areas = (char *)peer->segment + WM_EXCHANGE_AREAS_AT;
+    return (wm_exchange_area_t *)areas + index;
 }
 
 bool
-wm_hall_open(int index)
+wm_exchange_area_open(int index)
 {
     static bool opened[WM_BARRIER_SLOTS];
-    char *hall = (char *)wm_hall_pointer(self, index);
+    char *area = (char *)wm_exchange_area_pointer(self, index);
     if (!opened[index])
-        opened[index] = make_room(self, hall, sizeof(wm_barrier_hall_t), NULL)
+        opened[index] = make_room(self, area, sizeof(wm_exchange_area_t), NULL)
                         == 0;
     return opened[index];
 }

@@ -40,16 +40,16 @@ typedef struct {
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
     wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
-    // How far this rank is in room 0 of each of its slots (barrier.h): side by
+    // How far this rank is in bank 0 of each of its slots (barrier.h): side by
     // side, as a rank that reads one reads several.
     _Alignas(64) _Atomic uint32_t reached[WM_BARRIER_SLOTS];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
-#define WM_HALLS_AT                                                           \
+#define WM_EXCHANGE_AREAS_AT                                                           \
     (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
-#define WM_SEGMENT_BYTES (WM_HALLS_AT + WM_BARRIER_SLOTS * sizeof(wm_barrier_hall_t))
+#define WM_SEGMENT_BYTES (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
@@ -126,13 +126,13 @@ wm_slot_acquire(void);
 void
 wm_slot_release(int slot);
 
-// The hall of the slot of that index; ours has memory once it was opened,
-// which fails where there is none.
-wm_barrier_hall_t *
-wm_hall_pointer(const wm_peer_t *peer, int index);
+// The exchange area of the slot of that index; ours has memory once it was
+// opened, which fails where there is none.
+wm_exchange_area_t *
+wm_exchange_area_pointer(const wm_peer_t *peer, int index);
 
 WM_MUST_CHECK bool
-wm_hall_open(int index);
+wm_exchange_area_open(int index);
 
 char *
 wm_lane_pointer(const wm_peer_t *peer, int lane);

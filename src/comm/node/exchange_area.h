@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hall of a barrier's slot (barrier.h): what its rank says in meetings,
-// which calls the GPUs do, and what it tells of the calls that its streams
-// were given.
-#ifndef WM_COMM_NODE_HALL_H
-#define WM_COMM_NODE_HALL_H
+// The exchange area of a barrier's slot (barrier.h): the data that its rank
+// publishes in meetings, which calls the GPUs do, and records of the calls
+// that its streams were given.
+#ifndef WM_COMM_NODE_EXCHANGE_AREA_H
+#define WM_COMM_NODE_EXCHANGE_AREA_H
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -13,8 +13,8 @@
 #define WM_BARRIER_BYTES 2560
 #define WM_BARRIER_STEPS 8   // of one meeting, at most
 #define WM_BARRIER_BOOK 1024 // nonblocking calls: it is told who does them
-#define WM_BARRIER_ASIDE 16  // rooms of those, beside that of calls that block
-#define WM_BARRIER_ROOMS (1 + WM_BARRIER_ASIDE)
+#define WM_BARRIER_ASIDE 16  // banks of those, beside the one of blocking calls
+#define WM_BARRIER_BANKS (1 + WM_BARRIER_ASIDE)
 
 #define WM_BARRIER_CALLS 1024 // on streams: what was asked for
 #define WM_BARRIER_PAIRS 32   // likewise, of those in which counts vary
@@ -49,15 +49,15 @@ typedef struct {
     _Atomic uint32_t asked[2];
 } wm_barrier_blocking_t;
 
-// Where ranks meet; streams read nothing of it.
+// Read and written by hosts only, not by streams.
 typedef struct {
     wm_barrier_blocking_t blocking;
-    // Steps of all meetings, in each room aside; the segment has room 0's.
+    // Steps of all meetings, by bank; the segment has those of bank 0.
     _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
-    _Alignas(64) char said[WM_BARRIER_ROOMS][2][WM_BARRIER_BYTES]; // the last two
+    _Alignas(64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
     _Alignas(64) wm_barrier_told_t told;
-} wm_barrier_hall_t;
+} wm_exchange_area_t;
 
 #endif
