@@ -118,7 +118,7 @@ OWN = {
     "lane": {"lanes.c"},
     "left_since": {"take.c"},
     "pushed_since": {"push.c"},
-    "stashed|withdrawn": {"receive.c", "stash.c"},
+    "was_unexpected|withdrawn": {"receive.c", "unexpected.c"},
     "held|discards|asked": {"receive.c"},
     "gaps.(?!block)": {"pack.c"},
 }
@@ -394,6 +394,8 @@ GIVEN_UP = {
     "pipes": set(),
     "poke": set(),
     "spares": set(),
+    "stash": set(),
+    "stashed": set(),
     "trail": set(),
 }
 

@@ -10,7 +10,7 @@
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"
 #include "comm/message/partitioned.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 #include "comm/node/mapping.h"
 #include "comm/watch/drain.h"
 #include "comm/watch/hang.h"
@@ -102,7 +102,7 @@ flush(void)
 static void
 drop(wm_comm_t *comm)
 {
-    wm_stash_free(comm);
+    wm_unexpected_free(comm);
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
@@ -115,7 +115,7 @@ drop(wm_comm_t *comm)
     if (lost) // others may write to it yet
         comm->barrier = NULL;
     if (comm->parts != NULL)
-        wm_stash_free(comm->parts);
+        wm_unexpected_free(comm->parts);
 }
 
 const wm_hooks_t wm_hooks = {

@@ -15,7 +15,7 @@
 #include "comm/engine/posted.h"
 #include "comm/node/node.h"
 
-typedef struct wm_stashed wm_stashed_t;
+typedef struct wm_unexpected wm_unexpected_t;
 typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_pending_sends wm_pending_sends_t;
@@ -39,10 +39,10 @@ typedef struct wm_comm {
     int size; // of the ranks that messages go to: an intercommunicator's
               // others
     int tag_limit;
-    wm_peer_t **peers; // by rank
+    wm_peer_t **peers;     // by rank
     wm_barrier_t *barrier; // NULL: they meet by messages
-    bool host_only;    // for its neighbours' collectives alone; all other
-                       // calls are MPI's own (host_only.h)
+    bool host_only;        // for its neighbours' collectives alone; all other
+                           // calls are MPI's own (host_only.h)
     // Where there are: those of nonblocking calls, each the next one's.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];
     wm_later_t *later;        // NULL: no nonblocking collective yet
@@ -50,8 +50,8 @@ typedef struct wm_comm {
     wm_slabs_t *graph_slabs;  // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
-    wm_stashed_t *stash;      // matched, then put back
-    wm_room_t *room;          // attached for buffered sends
+    wm_unexpected_t *unexpected; // queue: taken from MPI without a receive
+    wm_room_t *room;             // attached for buffered sends
     // Packets that MPI still reads; engine lock.
     wm_pending_sends_t *pending_sends;
     wm_counted_t *partitioned; // requests; partitioned.c's lock

@@ -90,7 +90,7 @@ typedef struct {
     wm_access_t access;
 
     // Of a receive, until it has matched.
-    bool stashed;         // the message was in the stash
+    bool was_unexpected;  // the message was in the unexpected queue
     bool held;            // nobody looks for its header now
     bool withdrawn;       // a message that comes now is put back
     bool discards;        // it failed, and takes what still comes

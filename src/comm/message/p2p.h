@@ -19,10 +19,10 @@ typedef struct {
                       // does not come soon
     bool requested;   // an MPI request is made in the same go, if it can be
     bool buffered;    // Bsend: of a copy that fits the user's buffer
-    wm_stashed_t *matched; // to receive this message: taken over once the
-                           // receive has begun
-    CUstream stream;       // comm.on(stream)
-    int stream_device;     // -1: none
+    wm_unexpected_t *matched; // to receive this message: taken over once the
+                              // receive has begun
+    CUstream stream;          // comm.on(stream)
+    int stream_device;        // -1: none
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op carries
@@ -63,12 +63,12 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched, wm_op_t **op,
                wm_error_t *err);
 
 // Takes the message a matching probe has found; NULL where there is none.
-wm_stashed_t *
+wm_unexpected_t *
 wm_probe_take(wm_op_t *op);
 
 // Gives a matched message that nobody received back to the communicator.
 void
-wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched);
+wm_matched_return(wm_comm_t *comm, wm_unexpected_t *matched);
 
 // One operation that ends when both have: a receive, whose result it tells,
 // and a send; the receive's error comes first. Takes over their references.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/engine.h"
 #include "comm/message/p2p.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 
 typedef struct {
     wm_op_t op;
@@ -9,27 +9,27 @@ typedef struct {
     bool takes_out; // a matching probe
     bool held;      // it looks for nothing now
     bool withdrawn; // it never will
-    wm_stashed_t *matched;
+    wm_unexpected_t *matched;
 } probe_t;
 
 static bool
 step(wm_op_t *op)
 {
     wm_error_t err;
-    wm_stashed_t *found = NULL;
+    wm_unexpected_t *found = NULL;
     probe_t *probe = (probe_t *)op;
     if (probe->held)
         return false;
     op->result.cancelled = probe->withdrawn;
     if (!probe->withdrawn
-        && wm_stash_probe(op->comm, probe->rank, probe->tag, &found,
-                          &op->result, &err)
+        && wm_unexpected_probe(op->comm, probe->rank, probe->tag, &found,
+                               &op->result, &err)
                < 0)
         wm_op_fail(op, &err);
     if (found == NULL && !probe->withdrawn && op->error.code == 0)
         return false;
     if (found != NULL && probe->takes_out) {
-        wm_stash_remove(op->comm, found);
+        wm_unexpected_remove(op->comm, found);
         probe->matched = found;
     }
     return true;
@@ -102,12 +102,12 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched,
     return 0;
 }
 
-wm_stashed_t *
+wm_unexpected_t *
 wm_probe_take(wm_op_t *op)
 {
     probe_t *probe = (probe_t *)op;
     wm_engine_lock();
-    wm_stashed_t *matched = probe->matched;
+    wm_unexpected_t *matched = probe->matched;
     probe->matched = NULL;
     wm_engine_unlock();
     return matched;

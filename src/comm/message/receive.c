@@ -14,7 +14,7 @@
 #include "comm/message/element.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pack.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 #include "comm/message/way.h"
 
 enum {
@@ -98,24 +98,24 @@ came_after_all(wm_end_t *end, MPI_Status *status)
     return !cancelled;
 }
 
-// Its header is the stash's, but not all there.
+// The message is in the unexpected queue, but not yet complete.
 static bool
 is_coming(const wm_end_t *end)
 {
-    return end->receives && end->state == RECEIVE_HEADER && !end->stashed
-           && end->matching == MPI_REQUEST_NULL;
+    return end->receives && end->state == RECEIVE_HEADER
+           && !end->was_unexpected && end->matching == MPI_REQUEST_NULL;
 }
 
 static int
-post_lock_held(wm_end_t *end, wm_stashed_t *matched, wm_error_t *err)
+post_lock_held(wm_end_t *end, wm_unexpected_t *matched, wm_error_t *err)
 {
-    int code = WM_STASH_TAKEN;
+    int code = WM_UNEXPECTED_TAKEN;
     if (matched != NULL)
-        wm_stash_open(end, matched);
-    else if ((code = wm_stash_take(end, err)) < 0)
+        wm_unexpected_open(end, matched);
+    else if ((code = wm_unexpected_take(end, err)) < 0)
         return code;
-    end->stashed = code == WM_STASH_TAKEN;
-    if (code != WM_STASH_NONE)
+    end->was_unexpected = code == WM_UNEXPECTED_TAKEN;
+    if (code != WM_UNEXPECTED_NONE)
         return 0;
     return wm_mpi_check(MPI_Irecv(end->packet, (int)WM_PACKET_BYTES, MPI_BYTE,
                                   end->rank, end->tag, end->op.comm->match,
@@ -132,16 +132,16 @@ look_for_header(wm_end_t *end, wm_error_t *err)
     if (end->held)
         return 0;
     if (is_coming(end) && end->withdrawn) {
-        wm_stash_let_go(end);
+        wm_unexpected_let_go(end);
         end->op.result.cancelled = true;
         return 1;
     }
     if (is_coming(end)) {
         code = post_lock_held(end, NULL, err); // MPI, where nothing comes
-        if (code < 0 || !end->stashed)
+        if (code < 0 || !end->was_unexpected)
             return code;
     }
-    if (!end->stashed) {
+    if (!end->was_unexpected) {
         code = wm_mpi_check(MPI_Test(&end->matching, &flag, &status),
                             "MPI_Test", err);
         if (code < 0 && !came_after_all(end, &status)) {
@@ -156,7 +156,7 @@ look_for_header(wm_end_t *end, wm_error_t *err)
         end->op.result.tag = status.MPI_TAG;
     }
     if (end->withdrawn && !end->op.result.cancelled)
-        end->op.result.cancelled = wm_stash_put(end);
+        end->op.result.cancelled = wm_unexpected_put(end);
     return 1;
 }
 
@@ -395,8 +395,8 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
         }
         if (code == 0) {
             wm_engine_add_lock_held(&end->op);
-            if (device && comm->stash != NULL)
-                wm_stash_look_again(end);
+            if (device && comm->unexpected != NULL)
+                wm_unexpected_look_again(end);
             if (envelope->requested) // else it is tried, and told, again
                 (void)!wm_request_start_lock_held(&end->op, NULL);
         }

@@ -6,7 +6,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 #include "comm/watch/report.h"
 
 #define LISTED 4  // messages
@@ -216,7 +216,7 @@ add_unmatched(wm_words_t *words, const wm_op_t *message, int rank)
 {
     wm_result_t list[LISTED];
     bool tags = false;
-    int count = wm_stash_list(message->comm, list, LISTED);
+    int count = wm_unexpected_list(message->comm, list, LISTED);
     if (count == 0)
         return false;
     wm_words_add(

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "comm/engine/engine.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 #include "comm/watch/cause.h"
 #include "comm/watch/report.h"
 
@@ -217,7 +217,7 @@ report_pending(void)
         wm_words_add(&words, " and %d more", more);
     for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
         wm_result_t list[LISTED];
-        int come = wm_stash_list(comm, list, LISTED);
+        int come = wm_unexpected_list(comm, list, LISTED);
         if (come == 0)
             continue;
         wm_words_add(&words, "; have come on ");

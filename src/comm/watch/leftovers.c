@@ -8,7 +8,7 @@
 
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 #include "comm/watch/report.h"
 #include "cuda/lock.h"
 
@@ -121,7 +121,7 @@ static wm_result_t list[LISTED];
 static int
 look_for_messages(wm_comm_t *comm)
 {
-    return wm_stash_list(comm, list, LISTED);
+    return wm_unexpected_list(comm, list, LISTED);
 }
 
 static void

@@ -11,13 +11,13 @@ typedef struct {
     PyMPIMessageObject base; // null, also while `matched` is not
     PyObject *comm;          // NULL once it has been received
     wm_channel_t channel;    // whose communicator is retained until then
-    wm_stashed_t *matched;
+    wm_unexpected_t *matched;
     int source, tag;
 } message_t;
 
 // The message goes back to its communicator, while MPI runs.
 static void
-give_back(wm_comm_t *comm, wm_stashed_t *matched)
+give_back(wm_comm_t *comm, wm_unexpected_t *matched)
 {
     if (wm_engine_check(NULL) < 0) {
         free(matched);
@@ -30,7 +30,7 @@ PyObject *
 wm_py_matched_new(PyObject *comm, wm_op_t *op)
 {
     message_t *self = (message_t *)wm_py_mpi_new(wm_py_state->matched_type);
-    wm_stashed_t *matched;
+    wm_unexpected_t *matched;
     WM_PY_UNLOCKED(matched = wm_probe_take(op));
     wm_channel_t channel;
     if (self == NULL || wm_py_channel_get(comm, &channel) < 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/message/stash.h"
+#include "comm/message/unexpected.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,23 +7,23 @@
 #include "comm/engine/engine.h"
 #include "comm/message/p2p.h"
 
-struct wm_stashed {
-    wm_stashed_t *next;
+struct wm_unexpected {
+    wm_unexpected_t *next;
     int source, tag;
     uint64_t number;       // grows in the order in which they came
-    MPI_Request request;   // null: it is all here
+    MPI_Request request;   // null: complete
     MPI_Count length;      // of header and payload
     const wm_end_t *taker; // a receive that waits for it
     char packet[WM_PACKET_BYTES];
 };
 
 static uint64_t numbers;
-static wm_stashed_t *spare; // looking takes one, and finds nothing as a rule
+static wm_unexpected_t *spare; // a look at MPI needs one, and mostly fails
 
-static wm_stashed_t *
-make(void)
+static wm_unexpected_t *
+unexpected_make(void)
 {
-    wm_stashed_t *entry = spare != NULL ? spare : malloc(sizeof *entry);
+    wm_unexpected_t *entry = spare != NULL ? spare : malloc(sizeof *entry);
     spare = NULL;
     if (entry == NULL)
         return NULL;
@@ -33,25 +33,25 @@ make(void)
 }
 
 static void
-put_at(wm_stashed_t **link, wm_stashed_t *entry)
+unexpected_put_at(wm_unexpected_t **link, wm_unexpected_t *entry)
 {
     entry->next = *link;
     *link = entry;
 }
 
 static bool
-matches(const wm_stashed_t *entry, int rank, int tag)
+matches(const wm_unexpected_t *entry, int rank, int tag)
 {
     return (rank == MPI_ANY_SOURCE || rank == entry->source)
            && (tag == MPI_ANY_TAG || tag == entry->tag);
 }
 
-// The place of the first that matches and is no other receive's; it holds NULL
-// where there is none.
-static wm_stashed_t **
-find(wm_comm_t *comm, int rank, int tag, const wm_end_t *taker)
+// Returns the link to the first message that matches and is not reserved for
+// another receive; the link holds NULL if there is none.
+static wm_unexpected_t **
+unexpected_find(wm_comm_t *comm, int rank, int tag, const wm_end_t *taker)
 {
-    wm_stashed_t **link = &comm->stash, *entry;
+    wm_unexpected_t **link = &comm->unexpected, *entry;
     for (; (entry = *link) != NULL; link = &entry->next)
         if (matches(entry, rank, tag)
             && (entry->taker == NULL || entry->taker == taker))
@@ -59,12 +59,12 @@ find(wm_comm_t *comm, int rank, int tag, const wm_end_t *taker)
     return link;
 }
 
-// Whether it is here: 1, 0 when it is still coming, or MPI's error, and then
-// it never will.
+// Returns 1 when the message is complete, 0 while it is still coming, or MPI's
+// error, after which it never comes.
 static int
-look(wm_stashed_t **link, wm_error_t *err)
+unexpected_look(wm_unexpected_t **link, wm_error_t *err)
 {
-    wm_stashed_t *entry = *link;
+    wm_unexpected_t *entry = *link;
     int flag = 1;
     if (entry->request == MPI_REQUEST_NULL)
         return 1;
@@ -77,15 +77,15 @@ look(wm_stashed_t **link, wm_error_t *err)
     return code;
 }
 
-// Asks MPI for the first message of `rank` (or of anybody), whatever its tag,
-// and appends it. 1 where there was one.
+// Takes the first message of `rank` (or of any) from MPI, whatever its tag,
+// and appends it. Returns 1 if there was one.
 static int
-pull(wm_comm_t *comm, int rank, wm_error_t *err)
+unexpected_pull(wm_comm_t *comm, int rank, wm_error_t *err)
 {
     MPI_Message message;
     MPI_Status status;
     int flag = 0;
-    wm_stashed_t *entry = make(), **last = &comm->stash;
+    wm_unexpected_t *entry = unexpected_make(), **last = &comm->unexpected;
     if (entry == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int code = wm_mpi_check(
@@ -107,7 +107,7 @@ pull(wm_comm_t *comm, int rank, wm_error_t *err)
     MPI_Get_elements_x(&status, MPI_BYTE, &entry->length);
     while (*last != NULL)
         last = &(*last)->next;
-    put_at(last, entry);
+    unexpected_put_at(last, entry);
     return 1;
 }
 
@@ -119,14 +119,14 @@ order_of(const char *packet)
     return header.order;
 }
 
-// By its sender's count.
+// Inserts the entry by its sender's count.
 static void
-put_in_turn(wm_comm_t *comm, wm_stashed_t *entry)
+put_in_turn(wm_comm_t *comm, wm_unexpected_t *entry)
 {
-    wm_stashed_t **link = &comm->stash;
+    wm_unexpected_t **link = &comm->unexpected;
     uint32_t order = order_of(entry->packet);
     for (; *link != NULL; link = &(*link)->next) {
-        wm_stashed_t *other = *link;
+        wm_unexpected_t *other = *link;
         if (other->source != entry->source)
             continue;
         (void)!wm_mpi_check(MPI_Wait(&other->request, MPI_STATUS_IGNORE),
@@ -135,11 +135,11 @@ put_in_turn(wm_comm_t *comm, wm_stashed_t *entry)
             break;
     }
     entry->number = *link != NULL ? (*link)->number : ++numbers;
-    put_at(link, entry);
+    unexpected_put_at(link, entry);
 }
 
-// Whether a receive that waits in MPI no longer does: it waits for the stash,
-// or has what came before it could be taken back.
+// Takes a receive back from MPI. Returns true if it now waits for this queue,
+// or has received the message that came before it could be taken back.
 static bool
 take_back(wm_end_t *end)
 {
@@ -155,24 +155,24 @@ take_back(wm_end_t *end)
     }
     MPI_Test_cancelled(&status, &cancelled);
     end->withdrawn |= asked && cancelled;
-    end->stashed = !cancelled;
-    if (end->stashed) {
+    end->was_unexpected = !cancelled;
+    if (end->was_unexpected) {
         end->op.result.source = status.MPI_SOURCE;
         end->op.result.tag = status.MPI_TAG;
     }
     return !end->withdrawn;
 }
 
-// The receive has what was sent after the entry, and gets that instead.
+// The receive has a message that was sent after the entry: exchanges the two.
 static bool
-swap(wm_end_t *end, wm_stashed_t *entry)
+unexpected_swap(wm_end_t *end, wm_unexpected_t *entry)
 {
     char packet[WM_PACKET_BYTES];
     if (end->op.result.source != entry->source
         || entry->request != MPI_REQUEST_NULL
         || (int32_t)(order_of(end->packet) - order_of(entry->packet)) < 0)
         return false;
-    wm_stash_remove(end->op.comm, entry);
+    wm_unexpected_remove(end->op.comm, entry);
     memcpy(packet, end->packet, sizeof packet);
     memcpy(end->packet, entry->packet, sizeof packet);
     memcpy(entry->packet, packet, sizeof packet);
@@ -183,45 +183,45 @@ swap(wm_end_t *end, wm_stashed_t *entry)
     return true;
 }
 
-// Whether one receive's message is in the stash before another.
+// Returns true if `one` is in the queue before `other`.
 static bool
-comes_before(const wm_comm_t *comm, const wm_stashed_t *one,
-             const wm_stashed_t *other)
+comes_before(const wm_comm_t *comm, const wm_unexpected_t *one,
+             const wm_unexpected_t *other)
 {
-    const wm_stashed_t *entry = comm->stash;
+    const wm_unexpected_t *entry = comm->unexpected;
     while (entry != one && entry != other)
         entry = entry->next;
     return entry == one;
 }
 
-static wm_stashed_t *
+static wm_unexpected_t *
 taken_by(wm_comm_t *comm, const wm_end_t *end)
 {
-    wm_stashed_t *entry = comm->stash;
+    wm_unexpected_t *entry = comm->unexpected;
     while (entry != NULL && entry->taker != end)
         entry = entry->next;
     return entry;
 }
 
-// What is nobody's any more is the first receive's that waits for it, and MPI
-// would never give it that: the receive, and what it leaves to others, come
-// back from there.
+// Reserves a message for the first posted receive that matches. MPI would
+// never give the receive this message, so the receive is taken back from MPI.
+// The message that it leaves goes to the next receive.
 static void
-offer(wm_comm_t *comm, wm_stashed_t *entry)
+unexpected_offer(wm_comm_t *comm, wm_unexpected_t *entry)
 {
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         wm_end_t *end = (wm_end_t *)op;
         if (op->comm != comm || !wm_end_is_receive(op)
-            || end->header.magic != 0 || end->stashed || end->withdrawn
+            || end->header.magic != 0 || end->was_unexpected || end->withdrawn
             || !matches(entry, end->rank, end->tag))
             continue;
         if (end->matching != MPI_REQUEST_NULL && !take_back(end))
             continue;
-        if (end->stashed) {
-            (void)swap(end, entry);
+        if (end->was_unexpected) {
+            (void)unexpected_swap(end, entry);
             continue;
         }
-        wm_stashed_t *other = taken_by(comm, end);
+        wm_unexpected_t *other = taken_by(comm, end);
         if (other != NULL && comes_before(comm, other, entry))
             continue;
         entry->taker = end;
@@ -233,69 +233,71 @@ offer(wm_comm_t *comm, wm_stashed_t *entry)
 }
 
 bool
-wm_stash_put(wm_end_t *end)
+wm_unexpected_put(wm_end_t *end)
 {
-    wm_stashed_t *entry = make();
+    wm_unexpected_t *entry = unexpected_make();
     if (entry == NULL)
         return false;
     entry->source = end->op.result.source;
     entry->tag = end->op.result.tag;
     memcpy(entry->packet, end->packet, sizeof entry->packet);
-    // MPI may still hold earlier ones with other tags.
-    while (pull(end->op.comm, entry->source, NULL) > 0)
+    // MPI may still hold earlier messages with other tags.
+    while (unexpected_pull(end->op.comm, entry->source, NULL) > 0)
         ;
     put_in_turn(end->op.comm, entry);
-    offer(end->op.comm, entry);
+    unexpected_offer(end->op.comm, entry);
     return true;
 }
 
 void
-wm_stash_look_again(wm_end_t *end)
+wm_unexpected_look_again(wm_end_t *end)
 {
-    wm_stashed_t *entry = *find(end->op.comm, end->rank, end->tag, NULL);
+    wm_unexpected_t *entry = *unexpected_find(end->op.comm, end->rank,
+                                              end->tag, NULL);
     if (entry != NULL)
-        offer(end->op.comm, entry);
+        unexpected_offer(end->op.comm, entry);
 }
 
 int
-wm_stash_take(wm_end_t *end, wm_error_t *err)
+wm_unexpected_take(wm_end_t *end, wm_error_t *err)
 {
-    wm_stashed_t **link = find(end->op.comm, end->rank, end->tag, end);
-    wm_stashed_t *entry = *link;
+    wm_unexpected_t **link = unexpected_find(end->op.comm, end->rank, end->tag,
+                                             end);
+    wm_unexpected_t *entry = *link;
     if (entry == NULL)
-        return WM_STASH_NONE;
-    int code = look(link, err);
+        return WM_UNEXPECTED_NONE;
+    int code = unexpected_look(link, err);
     if (code < 0)
         return code;
     entry->taker = end;
     if (code == 0)
-        return WM_STASH_COMES;
+        return WM_UNEXPECTED_ARRIVING;
     *link = entry->next;
-    wm_stash_open(end, entry);
-    return WM_STASH_TAKEN;
+    wm_unexpected_open(end, entry);
+    return WM_UNEXPECTED_TAKEN;
 }
 
 void
-wm_stash_let_go(const wm_end_t *end)
+wm_unexpected_let_go(const wm_end_t *end)
 {
-    wm_stashed_t *entry = taken_by(end->op.comm, end);
+    wm_unexpected_t *entry = taken_by(end->op.comm, end);
     if (entry == NULL)
         return;
     entry->taker = NULL;
-    offer(end->op.comm, entry);
+    unexpected_offer(end->op.comm, entry);
 }
 
 void
-wm_stash_remove(wm_comm_t *comm, wm_stashed_t *entry)
+wm_unexpected_remove(wm_comm_t *comm, wm_unexpected_t *entry)
 {
-    wm_stashed_t **link = &comm->stash;
+    wm_unexpected_t **link = &comm->unexpected;
     while (*link != entry)
         link = &(*link)->next;
     *link = entry->next;
 }
 
 void
-wm_stash_open(wm_end_t *end, wm_stashed_t *entry)
+wm_unexpected_open(wm_end_t *end, wm_unexpected_t *entry)
 {
     end->op.result.source = entry->source;
     end->op.result.tag = entry->tag;
@@ -303,9 +305,9 @@ wm_stash_open(wm_end_t *end, wm_stashed_t *entry)
     free(entry);
 }
 
-// Bytes of the payload: of what is still coming it can be no offer's.
+// Bytes of the payload. A message that is still coming is no offer.
 static uint64_t
-nbytes_of(const wm_stashed_t *entry)
+nbytes_of(const wm_unexpected_t *entry)
 {
     wm_header_t header;
     if (entry->request != MPI_REQUEST_NULL)
@@ -315,7 +317,7 @@ nbytes_of(const wm_stashed_t *entry)
 }
 
 static wm_result_t
-result_of(const wm_stashed_t *entry)
+result_of(const wm_unexpected_t *entry)
 {
     return (wm_result_t){
         .received = true,
@@ -326,17 +328,19 @@ result_of(const wm_stashed_t *entry)
 }
 
 int
-wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
-               wm_result_t *result, wm_error_t *err)
+wm_unexpected_probe(wm_comm_t *comm, int rank, int tag,
+                    wm_unexpected_t **found, wm_result_t *result,
+                    wm_error_t *err)
 {
-    wm_stashed_t **link;
+    wm_unexpected_t **link;
     int code = 1;
     *found = NULL;
-    // All that came before it comes here, too, and so do the next receives.
-    while (*(link = find(comm, rank, tag, NULL)) == NULL && code > 0)
-        code = pull(comm, rank, err);
+    // All messages that came before it are taken, too, as are the next.
+    while (*(link = unexpected_find(comm, rank, tag, NULL)) == NULL
+           && code > 0)
+        code = unexpected_pull(comm, rank, err);
     if (*link != NULL)
-        code = look(link, err);
+        code = unexpected_look(link, err);
     if (code <= 0)
         return code;
     *found = *link;
@@ -345,13 +349,14 @@ wm_stash_probe(wm_comm_t *comm, int rank, int tag, wm_stashed_t **found,
 }
 
 int
-wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
+wm_unexpected_list(wm_comm_t *comm, wm_result_t *list, int most)
 {
     int count = 0;
-    wm_stashed_t **link = &comm->stash;
-    while (*link != NULL
-           || (count < most && pull(comm, MPI_ANY_SOURCE, NULL) > 0)) {
-        if ((*link)->taker == NULL && look(link, NULL) < 0)
+    wm_unexpected_t **link = &comm->unexpected;
+    while (
+        *link != NULL
+        || (count < most && unexpected_pull(comm, MPI_ANY_SOURCE, NULL) > 0)) {
+        if ((*link)->taker == NULL && unexpected_look(link, NULL) < 0)
             continue; // it has gone
         if (count < most)
             list[count] = result_of(*link);
@@ -362,24 +367,24 @@ wm_stash_list(wm_comm_t *comm, wm_result_t *list, int most)
 }
 
 void
-wm_stash_free(wm_comm_t *comm)
+wm_unexpected_free(wm_comm_t *comm)
 {
-    while (comm->stash != NULL) {
-        wm_stashed_t *entry = comm->stash;
-        comm->stash = entry->next;
-        if (look(&entry, NULL) > 0) // else MPI may still write it
+    while (comm->unexpected != NULL) {
+        wm_unexpected_t *entry = comm->unexpected;
+        comm->unexpected = entry->next;
+        if (unexpected_look(&entry, NULL) > 0) // else MPI may still write it
             free(entry);
     }
 }
 
 void
-wm_matched_return(wm_comm_t *comm, wm_stashed_t *matched)
+wm_matched_return(wm_comm_t *comm, wm_unexpected_t *matched)
 {
     wm_engine_lock();
-    wm_stashed_t **link = &comm->stash;
+    wm_unexpected_t **link = &comm->unexpected;
     while (*link != NULL && (*link)->number < matched->number)
         link = &(*link)->next;
-    put_at(link, matched);
-    offer(comm, matched);
+    unexpected_put_at(link, matched);
+    unexpected_offer(comm, matched);
     wm_engine_unlock();
 }
