@@ -166,7 +166,8 @@ look_for_all(void *context, wm_error_t *err)
     (void)err;
     wm_barrier_t *barrier = context;
     int have_come = wm_barrier_have_come(barrier);
-    return have_come < 0 || (have_come > 0 && wm_barrier_have_reached(barrier, 0));
+    return have_come < 0
+           || (have_come > 0 && wm_barrier_have_reached(barrier, 0));
 }
 
 int

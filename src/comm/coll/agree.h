@@ -2,8 +2,8 @@
 // Numbers that all ranks of an intracommunicator tell each other before a
 // collective; each rank gets the greatest that any gave. The ranks meet at the
 // barrier of a host (comm/node/barrier.h), or send messages, in as many rounds
-// as the logarithm of their number: it ends when all have come. GIL released by
-// the caller, engine lock not held.
+// as the logarithm of their number: it ends when all have come. GIL released
+// by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_AGREE_H
 #define WM_COMM_COLL_AGREE_H
 
@@ -17,13 +17,14 @@ typedef struct {
 } wm_agree_t;
 
 // All ranks call it in the same order as their collectives. MPI's errors. At
-// a barrier a rank may say so many bytes beside, which each of the others reads,
-// until the next time.
+// a barrier a rank may say so many bytes beside, which each of the others
+// reads, until the next time.
 WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
-// At a barrier: 1 where a rank has declined (wm_barrier_come), and nothing was told.
+// At a barrier: 1 where a rank has declined (wm_barrier_come), and nothing was
+// told.
 WM_MUST_CHECK int
 wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);

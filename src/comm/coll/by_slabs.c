@@ -35,7 +35,7 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     int device = comm->barrier != NULL && comm->split == 0 ? device_of(call)
-                                                         : -1;
+                                                           : -1;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     if (device < 0 || (shape->uneven && call->receives == NULL)
         || (shape->reduces

@@ -17,7 +17,7 @@ typedef struct {
     wm_reduce_op_t op;
     bool sends, receives;
     bool refused; // as are all who ask for the same: no GPU computes the op
-    char *source, *target;         // NULL: none
+    char *source, *target;            // NULL: none
     wm_span_t out[WM_BARRIER_RANKS];  // where its blocks lie: one, or for each
     wm_span_t into[WM_BARRIER_RANKS]; // likewise
     // Of memory whose gaps the way does not step over: a copy without is to

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nonblocking collectives of ranks that have a barrier. Each rank asks the book
-// (comm/node/barrier.h) at once, and goes on: where all have asked for GPUs,
-// these do it, one call after the other, beside the program; else MPI does, on
-// the communicator's `data`, on which all ranks begin its nonblocking calls in
-// their order. Engine lock not held; GIL released by the caller.
+// Nonblocking collectives of ranks that have a barrier. Each rank asks the
+// book (comm/node/barrier.h) at once, and goes on: where all have asked for
+// GPUs, these do it, one call after the other, beside the program; else MPI
+// does, on the communicator's `data`, on which all ranks begin its nonblocking
+// calls in their order. Engine lock not held; GIL released by the caller.
 #ifndef WM_COMM_COLL_LATER_H
 #define WM_COMM_COLL_LATER_H
 

@@ -32,7 +32,8 @@ bool
 wm_later_come_up(wm_later_op_t *op, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_barrier_ask(op->op.comm->aside[0], op->call->turn.number, true);
+    *waits = !wm_barrier_ask(op->op.comm->aside[0], op->call->turn.number,
+                             true);
     op->call->state = *waits ? WM_LATER_AHEAD : WM_LATER_ASKED;
     return *waits && wm_later_op_is_dead(op, &err)
            && wm_later_op_fail(op, &err);

@@ -18,7 +18,8 @@ bool
 wm_native_is_reached(const wm_comm_t *comm)
 {
     const wm_transport_t *forced = wm_transport_forced();
-    if (comm->barrier == NULL || (forced != NULL && forced != &wm_transport_ipc))
+    if (comm->barrier == NULL
+        || (forced != NULL && forced != &wm_transport_ipc))
         return false;
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->ipc_refused)
@@ -315,7 +316,8 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->readable = facts->writable = true;
     // Between groups rank 0 may have no part in what another is the root of.
     const wm_said_t *one = wm_agree_said(
-        native->barrier, comm->split > 0 && facts->root >= 0 ? facts->root : 0);
+        native->barrier,
+        comm->split > 0 && facts->root >= 0 ? facts->root : 0);
     facts->points = one->points;
     for (int rank = 0; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->barrier, rank);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
-// that have a barrier (comm/node/barrier.h) and map each other's memory. A rank
-// says where its memory is with what the ranks agree on, then follows its
+// that have a barrier (comm/node/barrier.h) and map each other's memory. A
+// rank says where its memory is with what the ranks agree on, then follows its
 // plan (native_run.h). GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_NATIVE_H
 #define WM_COMM_COLL_NATIVE_H
@@ -66,7 +66,7 @@ typedef struct {
 typedef struct {
     wm_comm_t *comm;
     wm_barrier_t *barrier; // of the communicator, where they meet
-    bool capable;      // our memory can take part
+    bool capable;          // our memory can take part
     int device;
     wm_access_t from, into;
     char *source, *target; // what we send, what we receive into, or NULL

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Nonblocking calls that MPI does for this rank, of which the others are still
-// to be told in the book (comm/node/barrier.h): who is far ahead of them finds no
-// entry there, and goes on. Engine lock held.
+// to be told in the book (comm/node/barrier.h): who is far ahead of them finds
+// no entry there, and goes on. Engine lock held.
 #ifndef WM_COMM_COLL_OWED_H
 #define WM_COMM_COLL_OWED_H
 

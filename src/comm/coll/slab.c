@@ -26,9 +26,9 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
     int code = 0;
     for (int rank = 0; rank < slabs->size && code == 0; ++rank)
         if (rank != slabs->rank)
-            code = wm_barrier_enqueue_await(slabs->barrier, rank, slabs->device,
-                                          slabs->stream, (call << 16) + step,
-                                          err);
+            code = wm_barrier_enqueue_await(slabs->barrier, rank,
+                                            slabs->device, slabs->stream,
+                                            (call << 16) + step, err);
     return code;
 }
 
@@ -44,8 +44,9 @@ await_late(const wm_slabs_t *slabs, wm_error_t *err)
 static int
 reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
-    return wm_barrier_enqueue_reach(slabs->barrier, slabs->device, slabs->stream,
-                                  (slabs->told.calls << 16) + step, err);
+    return wm_barrier_enqueue_reach(slabs->barrier, slabs->device,
+                                    slabs->stream,
+                                    (slabs->told.calls << 16) + step, err);
 }
 
 // Behind the last call, of that number: our word tells that it has ended.
@@ -54,8 +55,8 @@ await_last(const wm_slabs_t *slabs, uint32_t number, wm_error_t *err)
 {
     return number == 0 ? 0
                        : wm_barrier_enqueue_await(slabs->barrier, slabs->rank,
-                                                slabs->device, slabs->stream,
-                                                (number << 16) + ENDED, err);
+                                                  slabs->device, slabs->stream,
+                                                  (number << 16) + ENDED, err);
 }
 
 // Likewise, or on its stream.
@@ -90,8 +91,8 @@ leave(wm_slabs_t *slabs, uint32_t number)
     uint32_t value = (slabs->told.calls << 16) + FAR;
     wm_barrier_promise(slabs->barrier, value);
     if (await_last(slabs, number, NULL) < 0
-        || wm_barrier_enqueue_reach(slabs->barrier, slabs->device, slabs->stream,
-                                  value, NULL)
+        || wm_barrier_enqueue_reach(slabs->barrier, slabs->device,
+                                    slabs->stream, value, NULL)
                < 0)
         wm_barrier_leave(slabs->barrier, value);
 }
@@ -161,7 +162,8 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
         pthread_mutex_unlock(&slabs->lock);
         return code;
     }
-    wm_barrier_promise(slabs->barrier, ((slabs->told.calls + 1) << 16) + ENDED);
+    wm_barrier_promise(slabs->barrier,
+                       ((slabs->told.calls + 1) << 16) + ENDED);
     code = wm_told_begin(&slabs->told, slabs->barrier, laid, err);
     if (code == 0 && laid != NULL
         && wm_told_compare(&slabs->told, slabs->barrier, &slabs->lost_at,
@@ -224,8 +226,8 @@ take_turn_captured(wm_slabs_t *slabs, wm_error_t *err)
     if (!first)
         return 0;
     slabs->meets = 0;
-    return wm_barrier_enqueue_round(slabs->barrier, slabs->device, slabs->stream,
-                                  err);
+    return wm_barrier_enqueue_round(slabs->barrier, slabs->device,
+                                    slabs->stream, err);
 }
 
 int
@@ -256,7 +258,7 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
     if (slabs->captured)
         return wm_barrier_enqueue_meet(slabs->barrier, slabs->device,
-                                     slabs->stream, ++slabs->meets, err);
+                                       slabs->stream, ++slabs->meets, err);
     int code = reach(slabs, step + 1, err);
     return code < 0 ? code : await(slabs, slabs->told.calls, step + 1, err);
 }
@@ -314,7 +316,7 @@ wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
 {
     uint32_t call = slabs->told.calls << 16;
     wm_word_op_t own = wm_barrier_stream_word(slabs->barrier, slabs->rank,
-                                            call + ENDED);
+                                              call + ENDED);
     wm_by_kernels_words_t words = {
         .own = slabs->captured ? NULL : (uint32_t *)own.word,
         .begun = own.value - ENDED,
@@ -478,7 +480,8 @@ wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err)
 static void
 leave_amiss(const wm_slabs_t *slabs)
 {
-    uint32_t at = wm_barrier_streams_at(slabs->barrier), last = slabs->told.calls;
+    uint32_t at = wm_barrier_streams_at(slabs->barrier),
+             last = slabs->told.calls;
     bool between = at == 0 || (at & 0xffff) == ENDED; // of that call the next
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
     if (call <= last && wm_told_is_amiss(&slabs->told, slabs->barrier, call))

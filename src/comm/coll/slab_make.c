@@ -80,7 +80,8 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
     for (int rank = 0; rank < slabs->size; ++rank) {
         wm_word_op_t word = slabs->captured
                                 ? wm_barrier_gone_word(slabs->barrier)
-                                : wm_barrier_stream_word(slabs->barrier, rank, 0);
+                                : wm_barrier_stream_word(slabs->barrier, rank,
+                                                         0);
         ranks[rank] = (wm_ll_rank_t){
             .word = (const uint32_t *)word.word,
             .base = word.value,
@@ -336,8 +337,9 @@ static bool
 have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
-        if (!wm_barrier_streams_reached(
-                slabs->barrier, rank, (slabs->told.calls << 16) + WM_SLAB_ENDED))
+        if (!wm_barrier_streams_reached(slabs->barrier, rank,
+                                        (slabs->told.calls << 16)
+                                            + WM_SLAB_ENDED))
             return false;
     return wm_barrier_have_kept(slabs->barrier);
 }

@@ -16,7 +16,7 @@ struct wm_slabs {
     pthread_mutex_t lock;
     wm_comm_t *comm;
     wm_barrier_t *barrier; // where streams count calls << 16 | steps, or meets
-    bool captured;     // the calls are
+    bool captured;         // the calls are
     int device, rank, size;
     wm_shared_t *shared;
     wm_points_t points;       // rank 0's

@@ -82,7 +82,8 @@ row_of(const wm_barrier_t *barrier, int rank, uint32_t call)
 }
 
 static wm_barrier_pair_t *
-pair_of(const wm_barrier_t *barrier, int rank, uint32_t call, int side, int other)
+pair_of(const wm_barrier_t *barrier, int rank, uint32_t call, int side,
+        int other)
 {
     return &wm_barrier_told(barrier, rank)
                 ->pairs[call % WM_BARRIER_PAIRS][side][other];
@@ -105,12 +106,13 @@ wm_told_open(wm_told_t *told, const wm_barrier_t *barrier)
     memset(told, 0, sizeof *told);
     for (int i = 0; i < WM_BARRIER_CALLS; ++i)
         atomic_store(&own->calls[i].mark, 0);
-    for (int i = 0; i < WM_BARRIER_PAIRS * SIDES * wm_barrier_size(barrier); ++i) {
+    for (int i = 0; i < WM_BARRIER_PAIRS * SIDES * wm_barrier_size(barrier);
+         ++i) {
         int row = i / SIDES;
-        atomic_store(
-            &own->pairs[row % WM_BARRIER_PAIRS][i % SIDES][row / WM_BARRIER_PAIRS]
-                 .mark,
-            0);
+        atomic_store(&own->pairs[row % WM_BARRIER_PAIRS][i % SIDES]
+                                [row / WM_BARRIER_PAIRS]
+                                    .mark,
+                     0);
     }
     atomic_store(&own->last, 0);
     atomic_store(&own->current, 0);
@@ -137,7 +139,7 @@ add_pairs(const wm_told_t *told, const wm_barrier_t *barrier,
         for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
             uint64_t *pair = pairs_of(told, barrier, told->calls, side) + rank;
             wm_barrier_pair_t *own = pair_of(barrier, wm_barrier_rank(barrier),
-                                          told->calls, side, rank);
+                                             told->calls, side, rank);
             *pair = wm_hash(*pair, given[side][rank] + 1);
             atomic_store_explicit(&own->nbytes, given[side][rank],
                                   memory_order_relaxed);
@@ -182,7 +184,8 @@ publish(wm_told_t *told, const wm_barrier_t *barrier, int kind,
 {
     uint64_t before = told_here(barrier, told->calls - 1);
     uint64_t asked = laid != NULL ? wm_laid_number(laid) : 0;
-    wm_barrier_call_t *row = row_of(barrier, wm_barrier_rank(barrier), told->calls);
+    wm_barrier_call_t *row = row_of(barrier, wm_barrier_rank(barrier),
+                                    told->calls);
     if (laid != NULL)
         add_words(row, laid);
     atomic_store(&row->mark,
@@ -191,22 +194,24 @@ publish(wm_told_t *told, const wm_barrier_t *barrier, int kind,
 }
 
 int
-wm_told_begin(wm_told_t *told, const wm_barrier_t *barrier, const wm_laid_t *laid,
-              wm_error_t *err)
+wm_told_begin(wm_told_t *told, const wm_barrier_t *barrier,
+              const wm_laid_t *laid, wm_error_t *err)
 {
     size_t each = SIDES * (size_t)wm_barrier_size(barrier);
     bool varies = laid != NULL && laid->shape->varies;
     uint32_t call = ++told->calls;
     if (told->pairs != NULL)
         memcpy(pairs_of(told, barrier, call, 0),
-               pairs_of(told, barrier, call - 1, 0), each * sizeof *told->pairs);
+               pairs_of(told, barrier, call - 1, 0),
+               each * sizeof *told->pairs);
     else if (varies)
         told->pairs = calloc(WM_BARRIER_CALLS * each, sizeof *told->pairs);
     if (varies && told->pairs != NULL)
         add_pairs(told, barrier, laid);
     if (laid == NULL)
         wm_told_fail(barrier, call, WM_TOLD_REFUSED);
-    publish(told, barrier, laid != NULL ? (int)laid->call->kind : FAILED, laid);
+    publish(told, barrier, laid != NULL ? (int)laid->call->kind : FAILED,
+            laid);
     if (varies && told->pairs == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     return 0;
@@ -279,8 +284,8 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
 // By what all have told of a call, or of those that have its place now; the
 // one in which they differ.
 static int
-compare_calls(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t call,
-              uint32_t *differs, wm_error_t *err)
+compare_calls(const wm_told_t *told, const wm_barrier_t *barrier,
+              uint32_t call, uint32_t *differs, wm_error_t *err)
 {
     uint32_t which;
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
@@ -341,8 +346,8 @@ compare_pair(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t call,
 }
 
 static int
-compare_pairs(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t call,
-              uint32_t *differs, wm_error_t *err)
+compare_pairs(const wm_told_t *told, const wm_barrier_t *barrier,
+              uint32_t call, uint32_t *differs, wm_error_t *err)
 {
     int code = 0, count = told->pairs != NULL ? wm_barrier_size(barrier) : 0;
     for (int i = 0; i < SIDES * count && code == 0; ++i)
@@ -391,8 +396,8 @@ tell_failed(const wm_told_t *told, const wm_barrier_t *barrier, int rank,
 // The first that has. Of ranks that differ nothing tells in which call they
 // began to.
 static int
-find_failed(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t *first,
-            wm_error_t *err)
+find_failed(const wm_told_t *told, const wm_barrier_t *barrier,
+            uint32_t *first, wm_error_t *err)
 {
     int which = -1, code = 0;
     bool differ = false;
@@ -433,8 +438,8 @@ wm_told_compare(const wm_told_t *told, const wm_barrier_t *barrier,
 }
 
 int
-wm_told_hear(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t *first,
-             wm_error_t *err)
+wm_told_hear(const wm_told_t *told, const wm_barrier_t *barrier,
+             uint32_t *first, wm_error_t *err)
 {
     int code = find_failed(told, barrier, first, err);
     if (code < 0)
@@ -481,7 +486,8 @@ differs(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t call,
 }
 
 bool
-wm_told_is_amiss(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t call)
+wm_told_is_amiss(const wm_told_t *told, const wm_barrier_t *barrier,
+                 uint32_t call)
 {
     if (told->calls - call >= WM_BARRIER_CALLS)
         return false;
@@ -546,7 +552,8 @@ wm_told_capture(wm_told_t *told, const wm_barrier_t *barrier)
 }
 
 void
-wm_told_refuse_capture(wm_told_t *told, const wm_barrier_t *barrier, bool mixed)
+wm_told_refuse_capture(wm_told_t *told, const wm_barrier_t *barrier,
+                       bool mixed)
 {
     told->captures -= mixed;
     atomic_store(&mine(barrier)->captures,

@@ -15,9 +15,9 @@
 typedef struct {
     uint32_t calls;    // begun
     uint32_t captures; // of calls into graphs, so far
-    // Of the last WM_BARRIER_CALLS calls, for each rank: what it is given, what
-    // it gives, as a number that stands for those before as well. NULL: counts
-    // have never varied.
+    // Of the last WM_BARRIER_CALLS calls, for each rank: what it is given,
+    // what it gives, as a number that stands for those before as well. NULL:
+    // counts have never varied.
     uint64_t *pairs;
 } wm_told_t;
 
@@ -38,8 +38,8 @@ wm_told_close(wm_told_t *told);
 // A call begins; `laid` NULL: it fails. Out of memory it is begun likewise,
 // and told in part.
 WM_MUST_CHECK int
-wm_told_begin(wm_told_t *told, const wm_barrier_t *barrier, const wm_laid_t *laid,
-              wm_error_t *err);
+wm_told_begin(wm_told_t *told, const wm_barrier_t *barrier,
+              const wm_laid_t *laid, wm_error_t *err);
 
 // A call has failed, which the others hear; only of the first.
 void
@@ -56,8 +56,8 @@ wm_told_compare(const wm_told_t *told, const wm_barrier_t *barrier,
 // Raises where a rank has failed in a call that was begun here, or one that is
 // further behind than calls are told was asked for other counts.
 WM_MUST_CHECK int
-wm_told_hear(const wm_told_t *told, const wm_barrier_t *barrier, uint32_t *first,
-             wm_error_t *err);
+wm_told_hear(const wm_told_t *told, const wm_barrier_t *barrier,
+             uint32_t *first, wm_error_t *err);
 
 // Whether that may be.
 bool
@@ -93,6 +93,7 @@ wm_told_all_capture(const wm_told_t *told, const wm_barrier_t *barrier,
 // This rank was refused it, as the others hear; where they mix it with calls
 // without a capture (`mixed`) each sees that, and it is none.
 void
-wm_told_refuse_capture(wm_told_t *told, const wm_barrier_t *barrier, bool mixed);
+wm_told_refuse_capture(wm_told_t *told, const wm_barrier_t *barrier,
+                       bool mixed);
 
 #endif

@@ -138,14 +138,15 @@ find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
     wm_barrier_t *banks[WM_BARRIER_BANKS] = {NULL};
     bool known = comm->size <= WM_BARRIER_RANKS;
     for (int rank = 0; rank < comm->size && known; ++rank)
-        known = comm->peers[rank]->segment != NULL && all[rank].barrier_slot.index >= 0
+        known = comm->peers[rank]->segment != NULL
+                && all[rank].barrier_slot.index >= 0
                 && all[rank].barrier_slot.index < WM_BARRIER_SLOTS;
     for (int bank = 0; bank < WM_BARRIER_BANKS && known; ++bank) {
         banks[bank] = wm_barrier_new(comm->rank, comm->size, bank);
         known = banks[bank] != NULL;
         for (int rank = 0; rank < comm->size && known; ++rank)
             wm_barrier_set(banks[bank], rank, comm->peers[rank],
-                         &all[rank].barrier_slot);
+                           &all[rank].barrier_slot);
     }
     comm->barrier = banks[0];
     memcpy(comm->aside, banks + 1, sizeof comm->aside);

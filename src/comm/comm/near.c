@@ -78,7 +78,8 @@ wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
              wm_near_t *destinations)
 {
     int kind = MPI_UNDEFINED, rank = 0;
-    if (size > WM_BARRIER_RANKS || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
+    if (size > WM_BARRIER_RANKS
+        || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
         || MPI_Comm_rank(topology, &rank) != MPI_SUCCESS)
         return false;
     bool found = kind == MPI_DIST_GRAPH

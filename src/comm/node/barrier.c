@@ -50,7 +50,8 @@ reached_of(const wm_peer_t *peer, int index, int bank)
 static int
 index_of(const wm_barrier_t *barrier)
 {
-    return (int)(barrier->of[barrier->rank].slot - wm_node_self()->segment->barrier_slots);
+    return (int)(barrier->of[barrier->rank].slot
+                 - wm_node_self()->segment->barrier_slots);
 }
 
 // Those that all have closed are idle.
@@ -118,8 +119,8 @@ wm_barrier_close(wm_barrier_t *barrier)
 wm_barrier_t *
 wm_barrier_new(int rank, int size, int bank)
 {
-    wm_barrier_t *barrier = calloc(1, sizeof *barrier
-                                      + (size_t)size * sizeof barrier->of[0]);
+    wm_barrier_t *barrier = calloc(
+        1, sizeof *barrier + (size_t)size * sizeof barrier->of[0]);
     if (barrier != NULL) {
         barrier->rank = rank;
         barrier->size = size;
@@ -130,7 +131,7 @@ wm_barrier_new(int rank, int size, int bank)
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const wm_peer_t *peer,
-             const wm_barrier_slot_info_t *place)
+               const wm_barrier_slot_info_t *place)
 {
     barrier->of[rank].slot = &peer->segment->barrier_slots[place->index];
     barrier->of[rank].area = wm_exchange_area_pointer(peer, place->index);
@@ -198,7 +199,8 @@ wm_barrier_have_reached(wm_barrier_t *barrier, int step)
         barrier->step = step;
         barrier->come = 0;
     }
-    while (barrier->come < barrier->size && steps_of(barrier, barrier->come) >= step)
+    while (barrier->come < barrier->size
+           && steps_of(barrier, barrier->come) >= step)
         ++barrier->come;
     return barrier->come == barrier->size;
 }
@@ -316,7 +318,8 @@ wm_barrier_streams_now(const wm_barrier_t *barrier)
 uint32_t
 wm_barrier_streams_at(const wm_barrier_t *barrier)
 {
-    return wm_barrier_streams_now(barrier) - barrier->of[barrier->rank].streams;
+    return wm_barrier_streams_now(barrier)
+           - barrier->of[barrier->rank].streams;
 }
 
 void
@@ -336,8 +339,9 @@ wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value)
 static bool
 has_kept(int index)
 {
-    return wm_word_reached(&wm_node_self()->segment->barrier_slots[index].streams,
-                           atomic_load(&promised[index]));
+    return wm_word_reached(
+        &wm_node_self()->segment->barrier_slots[index].streams,
+        atomic_load(&promised[index]));
 }
 
 bool
@@ -363,24 +367,26 @@ wm_barrier_leave(const wm_barrier_t *barrier, uint32_t value)
 }
 
 void
-wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from, uint32_t value)
+wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
+                      uint32_t value)
 {
     uint32_t base = barrier->of[barrier->rank].streams, is = base + from;
-    (void)atomic_compare_exchange_strong(&barrier->of[barrier->rank].slot->streams,
-                                         &is, base + value);
+    (void)atomic_compare_exchange_strong(
+        &barrier->of[barrier->rank].slot->streams, &is, base + value);
 }
 
 int
-wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device, CUstream stream,
-                       uint32_t value, wm_error_t *err)
+wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device,
+                         CUstream stream, uint32_t value, wm_error_t *err)
 {
-    return wm_word_write(device, stream, &barrier->of[barrier->rank].slot->streams,
+    return wm_word_write(device, stream,
+                         &barrier->of[barrier->rank].slot->streams,
                          barrier->of[barrier->rank].streams + value, err);
 }
 
 int
 wm_barrier_enqueue_await(const wm_barrier_t *barrier, int rank, int device,
-                       CUstream stream, uint32_t value, wm_error_t *err)
+                         CUstream stream, uint32_t value, wm_error_t *err)
 {
     return wm_word_wait(device, stream, &barrier->of[rank].slot->streams,
                         barrier->of[rank].streams + value, err);
@@ -397,7 +403,8 @@ wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value)
 }
 
 bool
-wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank, uint32_t value)
+wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank,
+                           uint32_t value)
 {
     return wm_word_reached(&barrier->of[rank].slot->streams,
                            barrier->of[rank].streams + value);
@@ -423,7 +430,8 @@ add_meet(const wm_barrier_t *barrier, size_t word, uint32_t value,
         bool waits = rank != barrier->rank;
         ops[waits ? count++ : 0] = (wm_word_op_t){
             .waits = waits,
-            .word = (_Atomic uint32_t *)((char *)barrier->of[rank].slot + word),
+            .word = (_Atomic uint32_t *)((char *)barrier->of[rank].slot
+                                         + word),
             .value = value,
         };
     }
@@ -439,14 +447,14 @@ wm_barrier_begin_rounds(const wm_barrier_t *barrier)
 }
 
 int
-wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device, CUstream stream,
-                       wm_error_t *err)
+wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
+                         CUstream stream, wm_error_t *err)
 {
     wm_word_op_t ops[WM_WORD_OPS];
     int count = 0;
     for (int place = 0; place < PLACES; ++place) {
-        count += add_meet(barrier, offsetof(wm_barrier_slot_t, round), PLACE(place),
-                          ops + count);
+        count += add_meet(barrier, offsetof(wm_barrier_slot_t, round),
+                          PLACE(place), ops + count);
         // All have come, so nobody waits for it, and nobody will before all
         // have come to the next place.
         if (place == 0)
@@ -459,11 +467,12 @@ wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device, CUstream strea
 }
 
 int
-wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device, CUstream stream,
-                      uint32_t number, wm_error_t *err)
+wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device,
+                        CUstream stream, uint32_t number, wm_error_t *err)
 {
     wm_word_op_t ops[WM_BARRIER_RANKS];
-    int count = add_meet(barrier, offsetof(wm_barrier_slot_t, meets), number, ops);
+    int count = add_meet(barrier, offsetof(wm_barrier_slot_t, meets), number,
+                         ops);
     return wm_word_batch(device, stream, ops, count, err);
 }
 

@@ -28,13 +28,13 @@ typedef struct {
 
 // The slot that a rank has for a communicator, as it tells the others.
 typedef struct {
-    int32_t index;                   // in its segment; -1: none
-    uint32_t calls;                  // that block, to which it has come
+    int32_t index;                      // in its segment; -1: none
+    uint32_t calls;                     // that block, to which it has come
     uint32_t reached[WM_BARRIER_BANKS]; // so far
 } wm_barrier_slot_info_t;
 
 typedef struct wm_barrier wm_barrier_t; // of a communicator: all ranks' slots
-struct wm_peer;                     // comm/node/node.h
+struct wm_peer;                         // comm/node/node.h
 
 // Takes a slot of ours that nobody uses. It is released where the others'
 // slots were not found.
@@ -57,7 +57,7 @@ wm_barrier_close(wm_barrier_t *barrier);
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const struct wm_peer *peer,
-             const wm_barrier_slot_info_t *place);
+               const wm_barrier_slot_info_t *place);
 
 // Our rank, and of how many.
 int
@@ -136,7 +136,8 @@ wm_barrier_any_stream_waits(void);
 void
 wm_barrier_leave(const wm_barrier_t *barrier, uint32_t value);
 void
-wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from, uint32_t value);
+wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
+                      uint32_t value);
 
 // A rank has died (the size: all is revoked): what it would have written is
 // written, so that nothing here waits for it, nor, in graphs, for any other.
@@ -156,18 +157,19 @@ wm_barrier_gone_word(const wm_barrier_t *barrier);
 // The stream of ours will have come so far; it waits until a rank's has;
 // whether one's has (modulo 2^32).
 WM_MUST_CHECK int
-wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device, CUstream stream,
-                       uint32_t value, wm_error_t *err);
+wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device,
+                         CUstream stream, uint32_t value, wm_error_t *err);
 WM_MUST_CHECK int
 wm_barrier_enqueue_await(const wm_barrier_t *barrier, int rank, int device,
-                       CUstream stream, uint32_t value, wm_error_t *err);
+                         CUstream stream, uint32_t value, wm_error_t *err);
 
 // The word that they write, or wait for, and the value: for a kernel that
 // does.
 wm_word_op_t
 wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value);
 bool
-wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank, uint32_t value);
+wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank,
+                           uint32_t value);
 
 // Of graphs, whose nodes write the same values in each replay. Where ours
 // begins, before any stream comes to it; known to all before they go on.
@@ -178,11 +180,11 @@ wm_barrier_begin_rounds(const wm_barrier_t *barrier);
 // meets from 0 on; they meet, and each has met before (`number`, from 1 on).
 // Of one rank the streams must do so in the same order as those of all others.
 WM_MUST_CHECK int
-wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device, CUstream stream,
-                       wm_error_t *err);
+wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
+                         CUstream stream, wm_error_t *err);
 WM_MUST_CHECK int
-wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device, CUstream stream,
-                      uint32_t number, wm_error_t *err);
+wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device,
+                        CUstream stream, uint32_t number, wm_error_t *err);
 
 // The record of a rank about the calls that its streams were given.
 wm_barrier_told_t *

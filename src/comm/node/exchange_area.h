@@ -8,12 +8,12 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define WM_BARRIER_SLOTS 256     // a process
-#define WM_BARRIER_RANKS 64 // that meet at most
+#define WM_BARRIER_SLOTS 256 // a process
+#define WM_BARRIER_RANKS 64  // that meet at most
 #define WM_BARRIER_BYTES 2560
 #define WM_BARRIER_STEPS 8   // of one meeting, at most
 #define WM_BARRIER_BOOK 1024 // nonblocking calls: it is told who does them
-#define WM_BARRIER_ASIDE 16  // banks of those, beside the one of blocking calls
+#define WM_BARRIER_ASIDE 16 // banks of those, beside the one of blocking calls
 #define WM_BARRIER_BANKS (1 + WM_BARRIER_ASIDE)
 
 #define WM_BARRIER_CALLS 1024 // on streams: what was asked for
@@ -54,7 +54,8 @@ typedef struct {
     wm_barrier_blocking_t blocking;
     // Steps of all meetings, by bank; the segment has those of bank 0.
     _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
-    _Alignas(64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two
+    _Alignas(
+        64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
     _Alignas(64) wm_barrier_told_t told;

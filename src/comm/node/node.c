@@ -104,7 +104,8 @@ make_segment(char *text, size_t room)
         snprintf(text, room,
                  "no room for the shared segment of this process (%zu KiB "
                  "now, %zu MiB when messages are staged): %s",
-                 (size_t)WM_CONTROL_BYTES >> 10, (size_t)WM_EXCHANGE_AREAS_AT >> 20,
+                 (size_t)WM_CONTROL_BYTES >> 10,
+                 (size_t)WM_EXCHANGE_AREAS_AT >> 20,
                  strerror(code == 0 ? ENOMEM : code));
         if (memory != MAP_FAILED)
             munmap(memory, WM_SEGMENT_BYTES);

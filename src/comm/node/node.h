@@ -47,9 +47,10 @@ typedef struct {
 
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
-#define WM_EXCHANGE_AREAS_AT                                                           \
+#define WM_EXCHANGE_AREAS_AT                                                  \
     (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
-#define WM_SEGMENT_BYTES (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
+#define WM_SEGMENT_BYTES                                                      \
+    (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
@@ -62,7 +63,7 @@ typedef struct {
     uint8_t host[WM_HOST_BYTES]; // WARPMPI_HOST, boot id or host name, hashed
     int32_t pid, fd;
     wm_barrier_slot_info_t barrier_slot; // of this communicator
-    uint64_t made;        // communicators, before this one
+    uint64_t made;                       // communicators, before this one
     char version[16];
     char text[176];
 } wm_endpoint_t;
