@@ -204,7 +204,7 @@ STAGED = """
 @pytest.mark.parametrize(
     "damage",
     [(4, 4), (4, 2**31), (6, 0), (6, 2**31)],
-    ids=["lane", "large_lane", "no_piece", "large_piece"],
+    ids=["ring", "large_ring", "no_piece", "large_piece"],
 )
 def test_a_damaged_ring_is_refused(tmp_path, damage):
     printed = ranks.run_text(

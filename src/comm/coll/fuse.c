@@ -6,30 +6,30 @@
 #include "comm/engine/stats.h"
 #include "cuda/stream.h"
 
-// Of each device, kept until the process ends.
+// The stream of each device's fused kernels, kept until the process ends.
 static struct {
     CUstream stream; // NULL: not yet
     wm_signal_t signal;
-} lanes[WM_MAX_DEVICES];
+} fuse_streams[WM_MAX_DEVICES];
 
 static int device; // of what waits
 static wm_fused_t fused;
 static wm_native_run_t *runs[WM_FUSED_PARTS];
 
 static bool
-open_lane(int on)
+fuse_open_stream(int on)
 {
     CUstream stream;
-    if (lanes[on].stream != NULL)
+    if (fuse_streams[on].stream != NULL)
         return true;
     if (wm_fused_prepare(on, NULL) < 0 // as a rule done
         || wm_stream_acquire(on, &stream, NULL) < 0)
         return false;
-    if (!wm_signal_acquire(&lanes[on].signal)) {
+    if (!wm_signal_acquire(&fuse_streams[on].signal)) {
         wm_stream_release(on, stream);
         return false;
     }
-    lanes[on].stream = stream;
+    fuse_streams[on].stream = stream;
     return true;
 }
 
@@ -40,7 +40,7 @@ wm_fuse_prepare(int on)
     if (wm_fused_prepare(on, NULL) < 0)
         return;
     wm_engine_lock();
-    (void)open_lane(on); // else nothing is shared
+    (void)fuse_open_stream(on); // else nothing is shared
     wm_engine_unlock();
 }
 
@@ -48,7 +48,7 @@ bool
 wm_fuse_add(wm_native_run_t *run, const wm_reduction_t *reduction)
 {
     wm_native_t *native = run->native;
-    if (!open_lane(native->device))
+    if (!fuse_open_stream(native->device))
         return false;
     if (device != native->device)
         wm_fuse_flush();
@@ -59,10 +59,10 @@ wm_fuse_add(wm_native_run_t *run, const wm_reduction_t *reduction)
     }
     device = native->device;
     if (fused.params.count == 1)
-        wm_signal_renew(&lanes[device].signal);
+        wm_signal_renew(&fuse_streams[device].signal);
     runs[fused.params.count - 1] = run;
-    run->signal = lanes[device].signal;
-    wm_access_use(&native->into, lanes[device].stream);
+    run->signal = fuse_streams[device].signal;
+    wm_access_use(&native->into, fuse_streams[device].stream);
     return true;
 }
 
@@ -73,8 +73,8 @@ wm_fuse_flush(void)
     uint32_t count = fused.params.count;
     if (count == 0)
         return;
-    int code = wm_fused_launch(device, &fused, &lanes[device].signal,
-                               lanes[device].stream, &err);
+    int code = wm_fused_launch(device, &fused, &fuse_streams[device].signal,
+                               fuse_streams[device].stream, &err);
     if (code == 0 && count > 1)
         wm_stat_add(WM_STAT_fused_collectives, count);
     for (uint32_t i = 0; i < count && code < 0; ++i) {

@@ -41,7 +41,7 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
     if (envelope->stream_device >= 0 && envelope->rank != MPI_PROC_NULL)
         wm_access_name_stream(&end->access, envelope->stream_device,
                               envelope->stream);
-    end->slot_index = end->lane = -1;
+    end->slot_index = end->staging_ring = -1;
     end->matching = end->chunks.flying[0] = end->chunks.flying[1] =
         MPI_REQUEST_NULL;
     end->op.result.received = receives;

@@ -125,7 +125,7 @@ typedef struct {
     wm_fetch_t fetch;
     wm_eager_buffer_t *eager_buffer; // the sender's, or NULL
     wm_block_t *handoff;             // exportable copy, or ring
-    int lane;                        // -1: none
+    int staging_ring;                // -1: none
     int64_t left_since;              // to a thread of the program's
     int64_t pushed_since;            // its sender could have begun
 } wm_end_t;

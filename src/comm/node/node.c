@@ -299,10 +299,10 @@ wm_slot_release(int slot)
 }
 
 char *
-wm_lane_pointer(const wm_peer_t *peer, int lane)
+wm_staging_ring_pointer(const wm_peer_t *peer, int ring)
 {
     return (char *)peer->segment + WM_CONTROL_BYTES
-           + (size_t)lane * WM_LANE_BYTES;
+           + (size_t)ring * WM_STAGING_RING_BYTES;
 }
 
 // Of our own segment, whose pages are there when they are written first.
@@ -347,14 +347,15 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     }
     if (!staging || peer->staging_registered)
         return 0;
-    int code = staging_allocated ? 0
-                                 : make_room(peer, wm_lane_pointer(peer, 0),
-                                             WM_LANES * WM_LANE_BYTES, err);
+    int code = staging_allocated
+                   ? 0
+                   : make_room(peer, wm_staging_ring_pointer(peer, 0),
+                               WM_STAGING_RINGS * WM_STAGING_RING_BYTES, err);
     if (code < 0)
         return code;
     staging_allocated |= peer->self;
-    if (wm_host_register(device, wm_lane_pointer(peer, 0),
-                         WM_LANES * WM_LANE_BYTES, err)
+    if (wm_host_register(device, wm_staging_ring_pointer(peer, 0),
+                         WM_STAGING_RINGS * WM_STAGING_RING_BYTES, err)
         < 0)
         return wm_error_context(err, "page-locking staging memory");
     peer->staging_registered = true;
@@ -392,7 +393,8 @@ wm_bay_release(int bay)
 char *
 wm_bay_pointer(const wm_peer_t *peer, int bay)
 {
-    return wm_lane_pointer(peer, WM_LANES) + (size_t)bay * WM_BAY_BYTES;
+    return wm_staging_ring_pointer(peer, WM_STAGING_RINGS)
+           + (size_t)bay * WM_BAY_BYTES;
 }
 
 int

@@ -20,10 +20,10 @@
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
-#define WM_LANES 4                // staging rings a segment
-#define WM_LANE_PIECES 4          // pieces a staging ring
+#define WM_STAGING_RINGS 4        // staging rings a segment
+#define WM_STAGING_RING_PIECES 4  // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
-#define WM_LANE_BYTES ((size_t)WM_LANE_PIECES * WM_PIECE_BYTES)
+#define WM_STAGING_RING_BYTES ((size_t)WM_STAGING_RING_PIECES * WM_PIECE_BYTES)
 #define WM_BAYS 8 // page-locked slabs, behind them
 #define WM_BAY_BYTES ((size_t)16u << 20)
 
@@ -48,7 +48,8 @@ typedef struct {
 #define WM_CONTROL_BYTES                                                      \
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
 #define WM_EXCHANGE_AREAS_AT                                                  \
-    (WM_CONTROL_BYTES + WM_LANES * WM_LANE_BYTES + WM_BAYS * WM_BAY_BYTES)
+    (WM_CONTROL_BYTES + WM_STAGING_RINGS * WM_STAGING_RING_BYTES              \
+     + WM_BAYS * WM_BAY_BYTES)
 #define WM_SEGMENT_BYTES                                                      \
     (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
 
@@ -136,7 +137,7 @@ WM_MUST_CHECK bool
 wm_exchange_area_open(int index);
 
 char *
-wm_lane_pointer(const wm_peer_t *peer, int lane);
+wm_staging_ring_pointer(const wm_peer_t *peer, int ring);
 
 // Page-locks the words (and the staging rings) of a peer's segment, so that
 // streams can read and write them: under the context of `device`, for all

@@ -10,7 +10,8 @@
 
 #include "comm/node/place.h"
 
-#define WM_LANE_OF_MPI UINT32_MAX // no ring: chunks on the data communicator
+#define WM_STAGING_BY_MPI                                                     \
+    UINT32_MAX // no ring: chunks on the data communicator
 
 // What the receiver answers to an offer.
 enum {
@@ -39,7 +40,7 @@ enum {
 
 // How an offer is staged.
 typedef struct {
-    uint32_t lane;                   // of the sender's, or WM_LANE_OF_MPI
+    uint32_t ring;                   // of the sender's, or WM_STAGING_BY_MPI
     uint32_t seq;                    // of MPI's: tag of the chunks
     uint32_t piece;                  // bytes a piece, or a chunk
     uint32_t ready_base, taken_base; // of the pieces

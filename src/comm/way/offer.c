@@ -10,7 +10,7 @@
 #include "comm/message/way.h"
 #include "comm/way/batch.h"
 #include "comm/way/eager.h"
-#include "comm/way/lanes.h"
+#include "comm/way/staging_ring.h"
 #include "comm/way/device_eager.h"
 #include "comm/way/pieces.h"
 #include "comm/way/push.h"
@@ -289,7 +289,7 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
     if ((code = wm_push_serve(end, err)) < 0)
         return code;
     if (end->sending == way && answer == WM_ANSWER_HOST
-        && (code = wm_lanes_begin(end, err)) < 0)
+        && (code = wm_staging_ring_begin(end, err)) < 0)
         return code;
     if (end->sending != way)
         return end->sending->step(end, err);

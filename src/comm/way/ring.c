@@ -33,7 +33,7 @@ wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
     return 0;
 }
 
-// A piece into the ring or the lane, then `ready`.
+// Copies a piece into the ring or the staging ring, then sets `ready`.
 static int
 feed_piece(wm_end_t *end, uint32_t at, wm_error_t *err)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory that CUDA IPC does not export goes through an exportable copy,
-// which a long message takes the form of a ring: the sender fills it piece by
-// piece while the receiver empties it. A lane is filled likewise. Engine lock
-// held.
+// Device memory that CUDA IPC does not export goes through an exportable copy.
+// For a long message the copy is a ring, which the sender fills piece by piece
+// while the receiver empties it. Staging rings are filled here, too. Engine
+// lock held.
 #ifndef WM_COMM_WAY_RING_H
 #define WM_COMM_WAY_RING_H
 
@@ -13,7 +13,7 @@ WM_MUST_CHECK int
 wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
               wm_error_t *err);
 
-// One step of filling a ring or a lane.
+// One step of filling a ring or a staging ring.
 WM_MUST_CHECK int
 wm_ring_feed(wm_end_t *end, wm_error_t *err);
 

@@ -6,7 +6,7 @@
 #include "comm/way/batch.h"
 #include "comm/way/chunks.h"
 #include "comm/way/eager.h"
-#include "comm/way/lanes.h"
+#include "comm/way/staging_ring.h"
 #include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
 #include "comm/way/pieces.h"
@@ -61,7 +61,7 @@ wm_ways_drop(wm_end_t *end)
     wm_eager_drop(end);
     wm_ring_drop(end);
     wm_chunks_drop(end);
-    wm_lane_drop(end);
+    wm_staging_ring_drop(end);
     // A slot or eager LL buffer that a stream of ours may still write leaks.
     bool quiet = end->slot != NULL && wm_pieces_are_ready(end);
     wm_device_eager_drop(end, quiet);

@@ -4,7 +4,7 @@
 // without one (other hosts) the sender never offers, and the payload goes
 // through MPI (chunks.c).
 #include "comm/engine/stats.h"
-#include "comm/way/lanes.h"
+#include "comm/way/staging_ring.h"
 #include "comm/way/transport.h"
 
 static bool
@@ -28,6 +28,6 @@ host_count(const wm_end_t *end)
 const wm_transport_t wm_transport_host = {
     .name = "host",
     .reach = host_reach,
-    .accept = wm_lanes_accept,
+    .accept = wm_staging_ring_accept,
     .count = host_count,
 };

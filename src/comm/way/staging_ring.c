@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/way/lanes.h"
+#include "comm/way/staging_ring.h"
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -11,22 +11,22 @@
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
 
-// For how long nothing is taken out of any lane before others go round them.
+// After so long without progress in any staging ring, payloads go by MPI.
 #define STUCK_US 10000
 #define LOOKS 16 // at words, before the clock, or the peer, is looked at
 
-enum { NO_LANE = -1, LANES_STUCK = -2 };
+enum { NO_RING = -1, RINGS_STUCK = -2 };
 
-static const wm_slot_t *users[WM_LANES]; // NULL: a free lane
+static const wm_slot_t *users[WM_STAGING_RINGS]; // NULL: the ring is free
 
 static int
-acquire_lane(const wm_slot_t *slot)
+staging_ring_acquire(const wm_slot_t *slot)
 {
-    static uint32_t seen; // taken out of the lanes, at `since`
-    static int64_t since; // 0: a lane was free
+    static uint32_t seen; // pieces taken from the rings, at `since`
+    static int64_t since; // 0: a ring was free
     static unsigned looks;
     uint32_t taken = 0;
-    for (int i = 0; i < WM_LANES; ++i) {
+    for (int i = 0; i < WM_STAGING_RINGS; ++i) {
         if (users[i] == NULL) {
             users[i] = slot;
             since = 0;
@@ -35,34 +35,35 @@ acquire_lane(const wm_slot_t *slot)
         taken += atomic_load(&users[i]->taken);
     }
     if (++looks % LOOKS != 0)
-        return NO_LANE;
+        return NO_RING;
     int64_t now = wm_engine_now();
     if (since == 0 || taken != seen) {
         seen = taken;
         since = now;
     }
-    return now - since < STUCK_US ? NO_LANE : LANES_STUCK;
+    return now - since < STUCK_US ? NO_RING : RINGS_STUCK;
 }
 
 void
-wm_lane_drop(wm_end_t *end)
+wm_staging_ring_drop(wm_end_t *end)
 {
-    if (end->lane >= 0)
-        users[end->lane] = NULL;
-    end->lane = -1;
+    if (end->staging_ring >= 0)
+        users[end->staging_ring] = NULL;
+    end->staging_ring = -1;
 }
 
 // Some eighth of the message a piece, so that both copies overlap.
 static int
-fill_lane(wm_end_t *end, wm_error_t *err)
+staging_ring_fill(wm_end_t *end, wm_error_t *err)
 {
     uint64_t piece = end->header.nbytes / 8;
     piece = piece < 131072 ? 131072 : piece;
     piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
-    end->pieces.remote = wm_lane_pointer(wm_node_self(), end->lane);
+    end->pieces.remote = wm_staging_ring_pointer(wm_node_self(),
+                                                 end->staging_ring);
     end->pieces.piece = piece;
     end->pieces.pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece);
-    end->pieces.ring = WM_LANE_PIECES;
+    end->pieces.ring = WM_STAGING_RING_PIECES;
     int code = wm_node_register(wm_node_self(), true, end->access.device, err);
     if (code == 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)end->header.nbytes);
@@ -70,17 +71,17 @@ fill_lane(wm_end_t *end, wm_error_t *err)
 }
 
 int
-wm_lanes_begin(wm_end_t *end, wm_error_t *err)
+wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     // What was promised so far must be there, or its late word would mislead.
     if (!wm_pieces_are_ready(end))
         return 0;
-    int lane = acquire_lane(slot), code = 0;
-    if (lane == NO_LANE)
+    int ring = staging_ring_acquire(slot), code = 0;
+    if (ring == NO_RING)
         return 0;
-    bool by_mpi = lane == LANES_STUCK;
-    end->lane = by_mpi ? -1 : lane;
+    bool by_mpi = ring == RINGS_STUCK;
+    end->staging_ring = by_mpi ? -1 : ring;
     wm_device_eager_release_unused(end);
     wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
     end->pieces = (wm_pieces_t){
@@ -92,23 +93,24 @@ wm_lanes_begin(wm_end_t *end, wm_error_t *err)
         end->pieces.pieces = 1;
     }
     else
-        code = fill_lane(end, err);
+        code = staging_ring_fill(end, err);
     if (code < 0)
         return code;
     wm_slot_staging_t staging = {
-        .lane = by_mpi ? WM_LANE_OF_MPI : (uint32_t)end->lane,
+        .ring = by_mpi ? WM_STAGING_BY_MPI : (uint32_t)end->staging_ring,
         .seq = by_mpi ? end->header.seq : 0,
         .piece = by_mpi ? end->header.chunk : (uint32_t)end->pieces.piece,
         .ready_base = end->pieces.ready_base,
         .taken_base = end->pieces.taken_base,
     };
     wm_slot_stage(slot, &staging);
-    wm_send_become(end, by_mpi ? &wm_sending_by_mpi : &wm_sending_lane);
+    wm_send_become(end,
+                   by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring);
     return 0;
 }
 
 static int
-step_lane(wm_end_t *end, wm_error_t *err)
+staging_ring_step(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_offer_look(end, err);
     if (code == 0)
@@ -116,9 +118,9 @@ step_lane(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : wm_offer_ended(end, false, err);
 }
 
-const wm_sending_t wm_sending_lane = {
-    .name = "lane",
-    .step = step_lane,
+const wm_sending_t wm_sending_staging_ring = {
+    .name = "staging ring",
+    .step = staging_ring_step,
     .fail = wm_offer_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
@@ -126,7 +128,7 @@ const wm_sending_t wm_sending_lane = {
 
 // Sends chunks; 1 when all have gone and the receiver needs the slot no more.
 static int
-step_by_mpi(wm_end_t *end, wm_error_t *err)
+staging_by_mpi_step(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_chunks_send(end, err);
     if (code <= 0 || wm_pieces_are_taken(end))
@@ -138,7 +140,7 @@ step_by_mpi(wm_end_t *end, wm_error_t *err)
 }
 
 static bool
-by_mpi_heard(wm_end_t *end)
+staging_by_mpi_heard(wm_end_t *end)
 {
     if (wm_offer_is_given_up(end))
         return true;
@@ -149,9 +151,9 @@ by_mpi_heard(wm_end_t *end)
 
 const wm_sending_t wm_sending_by_mpi = {
     .name = "by MPI",
-    .step = step_by_mpi,
+    .step = staging_by_mpi_step,
     .fail = wm_chunks_fail,
-    .heard = by_mpi_heard,
+    .heard = staging_by_mpi_heard,
     .peer_died = wm_offer_peer_died,
 };
 
@@ -179,17 +181,17 @@ follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
 
 // Asks the sender to stage. Until it has, there are no pieces.
 int
-wm_lanes_accept(wm_end_t *end, wm_error_t *err)
+wm_staging_ring_accept(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     wm_slot_answer_host(slot);
     if (!atomic_load(&slot->staged))
         return 1; // not yet
     wm_slot_staging_t staging = slot->staging;
-    uint32_t lane = staging.lane, piece = staging.piece;
-    if (lane == WM_LANE_OF_MPI)
+    uint32_t ring = staging.ring, piece = staging.piece;
+    if (ring == WM_STAGING_BY_MPI)
         return follow_to_mpi(end, &staging, err);
-    if (lane >= WM_LANES || piece == 0 || piece > WM_PIECE_BYTES
+    if (ring >= WM_STAGING_RINGS || piece == 0 || piece > WM_PIECE_BYTES
         || (end->header.nbytes - 1) / piece >= INT32_MAX)
         return damaged(end, err);
     bool device = wm_buffer_on_device(&end->buffer);
@@ -199,10 +201,10 @@ wm_lanes_accept(wm_end_t *end, wm_error_t *err)
             return code;
     }
     end->pieces = (wm_pieces_t){
-        .remote = wm_lane_pointer(end->peer, (int)lane),
+        .remote = wm_staging_ring_pointer(end->peer, (int)ring),
         .piece = piece,
         .pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece),
-        .ring = WM_LANE_PIECES,
+        .ring = WM_STAGING_RING_PIECES,
         .ready_base = staging.ready_base,
         .taken_base = staging.taken_base,
         .on_host = !device,

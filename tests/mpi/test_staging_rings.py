@@ -129,7 +129,7 @@ def test_a_sender_that_fails(tmp_path):
     program = """
     if comm.rank == 0:
         library = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
-        comm.Send(full(1 << 20, 9), 2)  # now the lanes are full
+        comm.Send(full(1 << 20, 9), 2)  # now the rings are full
         request = comm.Isend(full(1 << 20, 9), 2)
         library.simcuda_fail(b"MemcpyAsync", ctypes.c_long(1), 999)
         try:
