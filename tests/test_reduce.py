@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions, kernels and their twins on the host, against NumPy.
+"""Reductions, kernels and their host bodies, against NumPy.
 
 The launcher and what is below it are a library of their own here, called by
 ctypes; memory and streams are warpmpi's.

@@ -405,6 +405,8 @@ GIVEN_UP = {
     "stash": set(),
     "stashed": set(),
     "trail": set(),
+    "twin": set(),
+    "twins": set(),
 }
 
 

@@ -724,7 +724,7 @@ def _stage(
 ) -> Array: ...
 def _stage_copy(
     array: Any,
-    twin: Array,
+    staging: Array,
     runs: Sequence[tuple[int, int, int, int]],
     to_host: bool,
     name: str,
@@ -733,7 +733,7 @@ def _stage_copy(
 def _staged(
     request: MPI.Request,
     array: Any,
-    twin: Array | None,
+    staging: Array | None,
     runs: Sequence[tuple[int, int, int, int]],
     keep: object,
     into: Prequest | None,

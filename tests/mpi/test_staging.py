@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""MPI's own collectives on GPU memory, through twins in host memory."""
+"""MPI's own collectives on GPU memory, through copies in host memory."""
 
 import contextlib
 import weakref

@@ -208,7 +208,7 @@ def test_put_and_get_between_fences(world, window):
     into = kinds.make("pool", np.full(6, -1.0))
     window.Fence()
     window.Put(values, right, 4 * world.rank)
-    values.fill_(9.0)  # its twin goes, not the array
+    values.fill_(9.0)  # its staging copy goes, not the array
     window.Fence()
     window.Get([into, (4, 1), MPI.DOUBLE], right, 4 * world.rank)
     assert (kinds.values_of(into) == -1).all()

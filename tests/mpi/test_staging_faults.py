@@ -121,7 +121,9 @@ def test_pinned_memory_cannot_be_had(comm, fail):
             comm.Scan(mine, into)
     else:
         comm.Scan(mine, into)
-        got = kinds.values_of(into)  # right where only `into` had no twin
+        got = kinds.values_of(
+            into
+        )  # right where only `into` had no staging copy
         assert np.isnan(got).all() or (got == comm.rank + 1).all()
     comm.Scan(mine, into)
     assert (kinds.values_of(into) == comm.rank + 1).all()

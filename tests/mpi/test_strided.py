@@ -67,12 +67,12 @@ class Memory:
         self.shape = values.shape
         kind = "device" if way == "dlpack" else way
         self.base = kinds.make(kind, values.reshape(-1))
-        twin = values[index]
-        offset = twin.ctypes.data - values.ctypes.data if twin.size else 0
+        part = values[index]
+        offset = part.ctypes.data - values.ctypes.data if part.size else 0
         if way == "host":
             self.view = self.base.reshape(self.shape)[index]
         elif way in ("foreign", "pool", "managed"):
-            self.view = Cai(self.base, offset, twin.shape, twin.strides)
+            self.view = Cai(self.base, offset, part.shape, part.strides)
         else:
             self.view = self.base.reshape(self.shape)[index]
         if way == "dlpack":

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""MPI's own calls on GPU memory, through twins in page-locked host memory.
+"""MPI's own calls on GPU memory, through copies in page-locked host memory.
 
 Every uppercase call of mpi4py's that is no point-to-point one is in table.py,
 with what it does to its buffers. Where one of these is in GPU memory, MPI is
-given its twin (twins.py): layout.py tells which bytes are copied, call.py how
-a call goes, halves.py what MPI is given for elements that it does not compute
-with, and the modules named after MPI's classes what is special there.
+given its staging copy (staging_copies.py): layout.py tells which bytes are
+copied, call.py how a call goes, halves.py what MPI is given for elements that
+it does not compute with, and the modules named after MPI's classes what is
+special there.
 """
 
 from __future__ import annotations

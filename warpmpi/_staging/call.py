@@ -13,8 +13,13 @@ from .. import _core
 from . import halves, notes, table
 from .layout import recounted
 from .neighbours import Pairs
+from .staging_copies import (
+    StagingCopy,
+    concerns_us,
+    has_staging_copy,
+    on_device_reduced,
+)
 from .table import Buffer, Row
-from .twins import Twin, concerns_us, has_twin, on_device_reduced
 
 
 def rank_of(value: Any) -> Any:
@@ -41,15 +46,15 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.error: Exception | None = None
-        self.twins: list[Twin] = []
+        self.copies: list[StagingCopy] = []
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
             packs = family.collective or family.of_messages
-            if has_twin(value, buffer, packs, family.of_messages):
-                self.twins.append(
-                    Twin(value, buffer, role, blocks, datatype, packs)
+            if has_staging_copy(value, buffer, packs, family.of_messages):
+                self.copies.append(
+                    StagingCopy(value, buffer, role, blocks, datatype, packs)
                 )
 
     def argument(self, name: str, default: Any = None) -> Any:
@@ -85,38 +90,38 @@ class Call:
             self.kwargs = {**self.kwargs, buffer.name: value}
 
     def fetch(self) -> None:
-        """Copy what the call reads to the twins; notes what went wrong."""
-        if any(twin.on_device for twin in self.twins):
+        """Copy what the call reads to its copies; notes what went wrong."""
+        if any(copy.on_device for copy in self.copies):
             _core._count_staged(self.family.collective)
         self.error = None
-        for twin in self.twins:
+        for copy in self.copies:
             try:
-                if twin.error is not None:
-                    raise twin.error
-                if twin.role != ">":
-                    twin.copy(to_host=True)
+                if copy.error is not None:
+                    raise copy.error
+                if copy.role != ">":
+                    copy.transfer(to_host=True)
             except (_core.CudaError, MemoryError) as error:
                 self.error = self.error or error
         if self.error is not None:
             self.family.failed(self)
 
     def run(self, method: Callable[..., Any] | None = None) -> Any:
-        """Call mpi4py with the twins in place of the arrays."""
+        """Call mpi4py with staging copies in place of the arrays."""
         args, kwargs = list(self.args), dict(self.kwargs)
-        for twin in self.twins:
-            if twin.buffer.position < len(args):
-                args[twin.buffer.position] = twin.given
+        for copy in self.copies:
+            if copy.buffer.position < len(args):
+                args[copy.buffer.position] = copy.given
             else:
-                kwargs[twin.buffer.name] = twin.given
+                kwargs[copy.buffer.name] = copy.given
         return (method or self.method)(self.owner, *args, **kwargs)
 
     def store(self) -> None:
         """Copy back what the call may have written, or raise its error."""
         if self.error is not None:
             raise self.error
-        for twin in self.twins:
-            if twin.role != "<":
-                twin.copy(to_host=False)
+        for copy in self.copies:
+            if copy.role != "<":
+                copy.transfer(to_host=False)
 
     def wrap(
         self,
@@ -133,10 +138,10 @@ class Call:
             inner.Wait()  # who has no request may close the file
             raise self.error
         name, array, host, runs = "buf", None, None, []
-        for twin in self.twins:  # one at most is written
-            if twin.role != "<" and self.error is None:
-                name, array = twin.buffer.name, twin.array
-                host, runs = twin.host, twin.runs
+        for copy in self.copies:  # one at most is written
+            if copy.role != "<" and self.error is None:
+                name, array = copy.buffer.name, copy.array
+                host, runs = copy.host, copy.runs
         request = _core._staged(
             inner,
             array,
@@ -173,9 +178,9 @@ class StagedPrequest(_core.Prequest):
     __slots__ = ()  # the core moves what it is, and finds it in _kept
 
     def __new__(cls, call: Call) -> StagedPrequest:
-        for twin in call.twins:
-            if twin.error is not None:
-                raise twin.error
+        for copy in call.copies:
+            if copy.error is not None:
+                raise copy.error
         self = super().__new__(cls)
         self._kept = call, call.run()
         return self
@@ -266,7 +271,7 @@ def staged_call(
             if not found:
                 return method(self, *args, **kwargs)
             staged = Call(family, method, row, self, args, kwargs)
-            if not staged.twins:  # none of them matters on this rank
+            if not staged.copies:  # none of them matters on this rank
                 return method(self, *staged.args, **staged.kwargs)
             return end(staged)
         except MPI.Exception as error:
@@ -283,7 +288,7 @@ def staged_call(
         if request is None:
             return
         staged = Call(family, nonblocking, row, self, args, kwargs)
-        if staged.twins:
+        if staged.copies:
             staged.fetch()
         staged.wrap(staged.run(), request)
 
@@ -303,7 +308,7 @@ def staged_call(
             return request
 
         staged = Call(family, begin, row, pairs, args, kwargs)
-        if staged.twins:
+        if staged.copies:
             staged.fetch()
         return staged.wrap(staged.run(), into, types, comm)
 

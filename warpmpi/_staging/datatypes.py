@@ -18,10 +18,10 @@ from .table import Buffer, rows_of
 def _packing(call: Call) -> int:
     call.fetch()
     end: int = call.run()
-    for twin in call.twins:
-        if twin.role != "<":
+    for copy in call.copies:
+        if copy.role != "<":
             begin = call.argument("position")
-            twin.runs = [(begin, end - begin, 1, 0)]
+            copy.runs = [(begin, end - begin, 1, 0)]
     call.store()
     return end
 

@@ -182,7 +182,7 @@ def _ending(method: Any) -> Any:
         call = _open_of_file.pop(handle, None)
         moved = _moved_of_file.pop(handle, None)
         if moved is None:
-            method(self, buf if call is None else call.twins[0].given, status)
+            method(self, buf if call is None else call.copies[0].given, status)
         elif status is not None:
             _fill(status, moved)
         if call is not None:
@@ -196,8 +196,8 @@ class _OfFile(Family):
         name = call.row.name
         if "_all" not in name and "_ordered" not in name:
             super().failed(call)
-        for twin in call.twins:
-            twin.given = [bytearray(), 0, MPI.BYTE]
+        for copy in call.copies:
+            copy.given = [bytearray(), 0, MPI.BYTE]
 
 
 def file_calls() -> Iterator[tuple[str, Any]]:

@@ -16,21 +16,21 @@ nbytes_of(const wm_buffer_t *buffer)
 }
 
 static int
-take_twin(const wm_buffer_t *buffer, char **twin, wm_error_t *err)
+by_mpi_allocate(const wm_buffer_t *buffer, char **staging, wm_error_t *err)
 {
     return nbytes_of(buffer) == 0
                ? 0
-               : wm_pinned_alloc(buffer->nbytes, (void **)twin, err);
+               : wm_pinned_alloc(buffer->nbytes, (void **)staging, err);
 }
 
 static int
-copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *twin,
+copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
      bool to_host, wm_error_t *err)
 {
-    if (twin == NULL)
+    if (staging == NULL)
         return 0;
     wm_stat_add(WM_STAT_staged_bytes, (int64_t)buffer->nbytes);
-    return wm_pattern_copy(buffer, 0, buffer->nbytes, twin, to_host,
+    return wm_pattern_copy(buffer, 0, buffer->nbytes, staging, to_host,
                            by->access->device, by->access->stream, err);
 }
 
@@ -54,9 +54,9 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
         return 0;
     int code = wm_access_open(by->access, err);
     if (code == 0)
-        code = take_twin(call->send, &by->send, err);
+        code = by_mpi_allocate(call->send, &by->send, err);
     if (code == 0)
-        code = take_twin(call->receive, &by->receive, err);
+        code = by_mpi_allocate(call->receive, &by->receive, err);
     by->access->idle = false;
     if (code == 0)
         code = copy(by, call->send, by->send, true, err);
@@ -303,7 +303,7 @@ wm_by_mpi_end(wm_by_mpi_t *by)
     }
     if (by->access == NULL)
         return;
-    // After an error: a twin stays taken that may be in use.
+    // After an error: a staging copy that may be in use is not freed.
     if (!by->access->idle)
         by->access->idle = wm_access_synchronize(by->access, NULL) == 0;
     if (!by->access->idle)

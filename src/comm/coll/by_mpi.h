@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A nonblocking collective that MPI does, on the communicator's `data`: on
-// host memory, or on page-locked twins of a GPU's. None of it waits; engine
-// lock held.
+// host memory, or on page-locked staging copies of GPU memory. No function
+// waits; engine lock held.
 #ifndef WM_COMM_COLL_BY_MPI_H
 #define WM_COMM_COLL_BY_MPI_H
 
@@ -18,7 +18,7 @@ typedef struct {
     MPI_Request request;
 } wm_by_mpi_t;
 
-// Copies to the twins, once what is sent is ready.
+// Fills the staging copies, once what is sent is ready.
 WM_MUST_CHECK int
 wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err);
 
@@ -37,7 +37,7 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err);
 WM_MUST_CHECK int
 wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err);
 
-// Copies back from the twin.
+// Copies back from the staging copy.
 WM_MUST_CHECK int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err);
 

@@ -21,7 +21,7 @@ typedef enum {
     WM_LATER_MEETING,   // for all to have said what they give
     WM_LATER_FOLLOWING, // its plan
     WM_LATER_MPIS,      // MPI does: it waits for its turn
-    WM_LATER_FETCHING,  // copies to the twins
+    WM_LATER_FETCHING,  // fills the staging copies
     WM_LATER_POSTED,    // with MPI
     WM_LATER_STORING,   // copies back
 } wm_later_state_t;

@@ -43,7 +43,7 @@ describe(wm_array_t *array, char *base, const wm_run_t *run)
 // Of an array with gaps runs are of its bytes without. A device of -1: of the
 // host's, at once.
 static int
-copy_run(const wm_buffer_t *buffer, char *twin, const wm_run_t *run,
+copy_run(const wm_buffer_t *buffer, char *staging, const wm_run_t *run,
          bool to_host, int device, CUstream stream, wm_error_t *err)
 {
     wm_array_t memory, host;
@@ -51,26 +51,27 @@ copy_run(const wm_buffer_t *buffer, char *twin, const wm_run_t *run,
     for (size_t i = 0; buffer->pattern != NULL && i < run->rows && code == 0;
          ++i) {
         size_t at = run->offset + i * run->stride;
-        code = wm_pattern_copy(buffer, at, run->length, twin + at, to_host,
+        code = wm_pattern_copy(buffer, at, run->length, staging + at, to_host,
                                device, stream, err);
     }
     if (buffer->pattern != NULL)
         return code;
     describe(&memory, buffer->data, run);
-    describe(&host, twin, run);
+    describe(&host, staging, run);
     return wm_copy_enqueue(to_host ? &host : &memory,
                            to_host ? &memory : &host, device, stream, err);
 }
 
 static int
-enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
+enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
         size_t count, bool to_host, int device, CUstream stream,
         wm_error_t *err)
 {
     int code = 0;
     size_t nbytes = 0;
     for (size_t i = 0; i < count && code == 0; ++i) {
-        code = copy_run(buffer, twin, &runs[i], to_host, device, stream, err);
+        code = copy_run(buffer, staging, &runs[i], to_host, device, stream,
+                        err);
         nbytes += runs[i].rows * runs[i].length;
     }
     if (code == 0 && device >= 0)
@@ -80,10 +81,10 @@ enqueue(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
 
 // Copies host memory whose producer has settled.
 static int
-copy_on_host(const wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
+copy_on_host(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
              size_t count, bool to_host, wm_error_t *err)
 {
-    return enqueue(buffer, twin, runs, count, to_host, -1, NULL, err);
+    return enqueue(buffer, staging, runs, count, to_host, -1, NULL, err);
 }
 
 static int
@@ -101,7 +102,7 @@ settle(const wm_buffer_t *buffer, wm_producer_t *producer, bool to_write,
 }
 
 int
-wm_staged_copy(wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
+wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
                size_t count, bool to_host, wm_error_t *err)
 {
     wm_access_t access;
@@ -109,12 +110,12 @@ wm_staged_copy(wm_buffer_t *buffer, char *twin, const wm_run_t *runs,
     if (!wm_buffer_on_device(buffer))
         return code < 0
                    ? code
-                   : copy_on_host(buffer, twin, runs, count, to_host, err);
+                   : copy_on_host(buffer, staging, runs, count, to_host, err);
     wm_access_begin(&access, &buffer->producer, !to_host, device_of(buffer));
     if (code == 0)
         code = wm_access_open(&access, err);
     if (code == 0)
-        code = enqueue(buffer, twin, runs, count, to_host, access.device,
+        code = enqueue(buffer, staging, runs, count, to_host, access.device,
                        access.stream, err);
     // Also after an error: nothing stays in flight.
     int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
@@ -139,13 +140,13 @@ begin_copy(call_t *call, wm_error_t *err)
     wm_access_t *access = &call->access;
     if (!wm_buffer_on_device(&call->buffer)) {
         access->idle = true;
-        return copy_on_host(&call->buffer, staged->twin, staged->runs,
+        return copy_on_host(&call->buffer, staged->staging, staged->runs,
                             staged->count, false, err);
     }
     int code = wm_access_open(access, err);
     access->idle = false;
     return code < 0 ? code
-                    : enqueue(&call->buffer, staged->twin, staged->runs,
+                    : enqueue(&call->buffer, staged->staging, staged->runs,
                               staged->count, false, access->device,
                               access->stream, err);
 }

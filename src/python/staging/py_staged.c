@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_staging/ stands on: the twin in host memory that MPI is given
-// instead of an array in GPU memory, the copies between the two, and requests
-// that end when the twin of what they received was copied back.
+// The core of warpmpi/_staging/: the staging copy in host memory that MPI is
+// given instead of an array in GPU memory, the copies between the two, and
+// requests that end when the staging copy of what they received was copied
+// back.
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,11 +28,11 @@ each_of(const wm_array_t *array)
 PyDoc_STRVAR(
     stage_doc,
     "_stage(array, writable, name, strided, spoilt=False, /)\n--\n\n"
-    "The twin of an array: a new flat array in host memory, page-locked for\n"
-    "that of a GPU, of its element type, or of bytes where MPI has no "
-    "such.\n\n"
+    "The staging copy of an array: a new flat array in host memory,\n"
+    "page-locked for that of a GPU, of its element type, or of bytes where\n"
+    "MPI has no such.\n\n"
     "writable: whether the array is to be written. strided: whether it need\n"
-    "not be contiguous: the twin then has its elements one after the other.\n"
+    "not be contiguous: the copy then has its elements one after the other.\n"
     "spoilt: not page-locked, filled with bytes of 255.\n"
     "Raises what a message of the array would, naming `name`, and\n"
     "wm.OutOfMemoryError.");
@@ -53,7 +54,7 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     const char *name;
     int writable, strided, spoilt = 0;
     wm_view_t view;
-    wm_array_t twin;
+    wm_array_t staging;
     if (!PyArg_ParseTuple(args, "Opsp|p:_stage", &object, &writable, &name,
                           &strided, &spoilt))
         return NULL;
@@ -74,13 +75,13 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     }
     bool pinned = !spoilt && wm_memory_on_device(&view.memory);
     if (code == 0)
-        code = wm_py_array_new_nogil(-1, pinned, dtype, 1, &count, &twin);
+        code = wm_py_array_new_nogil(-1, pinned, dtype, 1, &count, &staging);
     wm_py_view_release(&view);
     if (code < 0)
         return NULL;
     if (spoilt)
-        memset(twin.data, 255, wm_array_nbytes(&twin));
-    return wm_py_array_object(&twin);
+        memset(staging.data, 255, wm_array_nbytes(&staging));
+    return wm_py_array_object(&staging);
 }
 
 // The runs of a list of (offset, length, rows, stride), within `nbytes`.
@@ -119,18 +120,18 @@ parse_runs(PyObject *list, size_t nbytes)
 // The array as memory and what is to be copied of it; the message is the
 // caller's to release on success.
 static int
-look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
+look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
      const char *name, wm_message_t *message, wm_staged_t **staged)
 {
-    if (!PyObject_TypeCheck(twin, wm_py_state->array_type)) {
-        PyErr_SetString(PyExc_TypeError, "twin: a wm.Array is expected");
+    if (!PyObject_TypeCheck(staging, wm_py_state->array_type)) {
+        PyErr_SetString(PyExc_TypeError, "staging: a wm.Array is expected");
         return -1;
     }
     if (wm_py_message_parse_gaps(object, writable, name, WM_GAPS_OF_ANY_ARRAYS,
                                  message)
         < 0)
         return -1;
-    const wm_array_t *host = wm_py_array_of(twin);
+    const wm_array_t *host = wm_py_array_of(staging);
     if (message->buffer.nbytes != wm_array_nbytes(host))
         PyErr_Format(PyExc_ValueError,
                      "%s: the array has %zu bytes now and had %zu when the "
@@ -142,14 +143,15 @@ look(PyObject *object, PyObject *twin, PyObject *runs, bool writable,
         wm_py_message_release(message);
         return -1;
     }
-    (*staged)->twin = host->data;
+    (*staged)->staging = host->data;
     return 0;
 }
 
 PyDoc_STRVAR(
     stage_copy_doc,
-    "_stage_copy(array, twin, runs, to_host, name, /)\n--\n\n"
-    "Copy runs of bytes between an array and its twin; complete when it\n"
+    "_stage_copy(array, staging, runs, to_host, name, /)\n--\n\n"
+    "Copy runs of bytes between an array and its staging copy; complete when "
+    "it\n"
     "returns.\n\n"
     "runs: (offset, length, rows, stride) in bytes. Where CUDA fails on\n"
     "the way to the host, raises wm.CudaError and leaves bytes of 255\n"
@@ -158,21 +160,21 @@ PyDoc_STRVAR(
 static PyObject *
 stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *object, *twin, *runs;
+    PyObject *object, *staging, *runs;
     const char *name;
     int to_host, code;
     wm_message_t message;
     wm_staged_t *staged;
     wm_error_t err;
-    if (!PyArg_ParseTuple(args, "OOOps:_stage_copy", &object, &twin, &runs,
+    if (!PyArg_ParseTuple(args, "OOOps:_stage_copy", &object, &staging, &runs,
                           &to_host, &name)
-        || look(object, twin, runs, !to_host, name, &message, &staged) < 0)
+        || look(object, staging, runs, !to_host, name, &message, &staged) < 0)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    code = wm_staged_copy(&message.buffer, staged->twin, staged->runs,
+    code = wm_staged_copy(&message.buffer, staged->staging, staged->runs,
                           staged->count, to_host, &err);
     if (code < 0 && to_host)
-        memset(staged->twin, 255, message.buffer.nbytes);
+        memset(staged->staging, 255, message.buffer.nbytes);
     Py_END_ALLOW_THREADS;
     free(staged);
     wm_py_message_release(&message);
@@ -208,10 +210,11 @@ begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
 
 PyDoc_STRVAR(
     staged_doc,
-    "_staged(request, array, twin, runs, keep, into, name, comm, cancels, /)\n"
+    "_staged(request, array, staging, runs, keep, into, name, comm, cancels, "
+    "/)\n"
     "--\n\n"
     "A wm.Request that ends when `request`, which is taken over, has\n"
-    "ended and runs of the twin are in the array, a twin of None: none\n"
+    "ended and the runs of `staging` are in the array; staging None: none\n"
     "are.\n\n"
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
     "become the request. A persistent `request` is not taken over. comm:\n"
@@ -221,15 +224,15 @@ PyDoc_STRVAR(
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *inner, *object, *twin, *runs, *keep, *into, *comm;
+    PyObject *inner, *object, *staging, *runs, *keep, *into, *comm;
     const char *name;
     int cancels;
     wm_message_t message;
     wm_staged_t *staged = NULL;
     wm_channel_t channel = {.comm = NULL};
     if (!PyArg_ParseTuple(args, "O!OOOOOsOp:_staged", wm_py_mpi_request_type(),
-                          &inner, &object, &twin, &runs, &keep, &into, &name,
-                          &comm, &cancels))
+                          &inner, &object, &staging, &runs, &keep, &into,
+                          &name, &comm, &cancels))
         return NULL;
     if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
@@ -239,19 +242,19 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    if (twin != Py_None
-        && look(object, twin, runs, true, name, &message, &staged) < 0) {
+    if (staging != Py_None
+        && look(object, staging, runs, true, name, &message, &staged) < 0) {
         // MPI's part is under way all the same: it ends by itself.
         PyErr_Fetch(&kind, &value, &trace);
-        twin = Py_None;
+        staging = Py_None;
     }
-    if (twin == Py_None
+    if (staging == Py_None
         && ((staged = calloc(1, sizeof *staged)) == NULL
             || wm_py_message_of_none(keep, &message) < 0)) {
         free(staged);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    if (twin != Py_None)
+    if (staging != Py_None)
         wm_py_message_keep(&message, keep);
     staged->cancels = cancels;
     PyObject *result = begin(channel.comm, &message, staged,

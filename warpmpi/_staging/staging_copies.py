@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Twins: what stands in host memory for an array on a GPU, or with gaps.
+"""Staging copies: host memory for MPI, of an array on a GPU, or with gaps.
 
-The twin of GPU memory is page-locked; no twin has gaps. A call's twins get
+The copy of GPU memory is page-locked; no copy has gaps. A call's copies get
 what the call reads first, and what it may have written is copied back when it
 has ended, and not a byte more.
 """
@@ -36,9 +36,11 @@ def on_device(value: Any, buffer: Buffer) -> bool:
     )
 
 
-def has_twin(value: Any, buffer: Buffer, packs: bool, messages: bool) -> bool:
-    """Tell whether MPI is given a twin: of GPU memory, or, where it packs,
-    of host memory with gaps as well. Messages have no other way to give
+def has_staging_copy(
+    value: Any, buffer: Buffer, packs: bool, messages: bool
+) -> bool:
+    """Tell whether MPI is given a staging copy: of GPU memory, or, where it
+    packs, of host memory with gaps as well. Messages have no other way to give
     elements that mpi4py does not know.
     """
     if on_device(value, buffer):
@@ -72,7 +74,7 @@ def _has_gaps(item: Any) -> bool:
     return isinstance(item, (list, tuple)) and any(map(_has_gaps, item))
 
 
-class Twin:
+class StagingCopy:
     """An array, of a GPU or with gaps, and what MPI is given for it."""
 
     def __init__(
@@ -123,7 +125,7 @@ class Twin:
         self.runs: list[Run] = runs
         self.on_device = _core.is_on_device(self.array)
 
-    def copy(self, to_host: bool) -> None:
+    def transfer(self, to_host: bool) -> None:
         _core._stage_copy(
             self.array, self.host, self.runs, to_host, self.buffer.name
         )
