@@ -333,8 +333,8 @@ divide_down(int64_t value, int64_t by)
 // Returns true if `distance` plus some of these strides can lie above `low`
 // and below `high`.
 static bool
-can_meet(const between_t *all, int count, int64_t distance, int64_t low,
-         int64_t high, int *left)
+can_collide(const between_t *all, int count, int64_t distance, int64_t low,
+            int64_t high, int *left)
 {
     if (count == 0)
         return low < distance && distance < high;
@@ -349,8 +349,8 @@ can_meet(const between_t *all, int count, int64_t distance, int64_t low,
     last = last < all->most ? last : all->most;
     for (int64_t times = first; times <= last; ++times)
         if (--*left < 0
-            || can_meet(all + 1, count - 1, distance + times * all->stride,
-                        low, high, left))
+            || can_collide(all + 1, count - 1, distance + times * all->stride,
+                           low, high, left))
             return true;
     return false;
 }
@@ -366,5 +366,5 @@ wm_strided_share(const wm_strided_t *one, const wm_strided_t *other)
     count = add_between(other, 1, all, count);
     int64_t distance = (int64_t)((uintptr_t)other->data
                                  - (uintptr_t)one->data);
-    return can_meet(all, count, distance, -other->run, one->run, &left);
+    return can_collide(all, count, distance, -other->run, one->run, &left);
 }

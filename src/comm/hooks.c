@@ -78,7 +78,7 @@ serve(bool waited)
 }
 
 static void *
-meet(MPI_Comm user)
+wait_begin(MPI_Comm user)
 {
     wm_engine_lock();
     (void)!wm_hang_configure(NULL); // what is wrong with it is told to all
@@ -87,7 +87,7 @@ meet(MPI_Comm user)
 }
 
 static void
-met(void *watch)
+wait_end(void *watch)
 {
     wm_watch_end(watch);
 }
@@ -128,8 +128,8 @@ const wm_hooks_t wm_hooks = {
     .requested = wm_leftovers_note,
     .let_go = wm_leftovers_strike,
     .configure = configure,
-    .meet = meet,
-    .met = met,
+    .wait_begin = wait_begin,
+    .wait_end = wait_end,
     .freed = wm_drain_sends,
     .is_used = wm_drain_is_used,
     .drop = drop,

@@ -4,7 +4,7 @@
 #define WM_KERNELS_GONE_H
 
 #include "kernels/ll.h"
-#include "kernels/meet.h"
+#include "kernels/peer_sync.h"
 
 // In vain, before a thread looks at the others' words; on the host one thread
 // waits in the place of all.

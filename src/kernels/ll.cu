@@ -118,14 +118,14 @@ ll_move(const wm_ll_view &view)
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = lines_of_side(p.takes);
     const uint32_t lines = out > in ? out : in;
-    const uint32_t first = wm_meeting_thread(), step = wm_meeting_threads();
+    const uint32_t first = wm_sync_thread(), step = wm_sync_threads();
     bool room = true;
     for (uint32_t i = first; i < p.size * lines && room; i += step) {
         const uint32_t to = wm_rank_around(p.rank + i / lines, p.size);
         if (to != p.rank)
             room = give_line(view, to, i % lines, i % lines < step);
     }
-    wm_block_meets();
+    wm_block_sync();
     for (uint32_t i = first; i < p.size * lines; i += step) {
         const uint32_t from = wm_rank_around(p.rank + i / lines, p.size);
         const uint32_t line = i % lines, at = line * WM_LINE_PAYLOAD;
@@ -210,8 +210,8 @@ ll_fold(rule_t rule, const wm_ll_view &view)
 {
     constexpr uint32_t EACH = ll_each<rule_t>;
     const wm_ll_params_t &p = view.p;
-    const uint32_t first = wm_meeting_thread() * EACH;
-    const uint32_t step = wm_meeting_threads() * EACH;
+    const uint32_t first = wm_sync_thread() * EACH;
+    const uint32_t step = wm_sync_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = p.takes.count > 0 ? lines_of_side(p.takes) : 0;
     bool room = true;

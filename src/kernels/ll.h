@@ -24,7 +24,7 @@
 
 typedef struct {
     char *ll; // its LL memory
-    // Its word (comm/node/gate.h), and the value that this began with.
+    // Its stream word (comm/node/barrier.h), and the word's first value.
     const uint32_t *word;
     uint32_t base;
 } wm_ll_rank_t;

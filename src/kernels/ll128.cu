@@ -18,7 +18,7 @@ WM_DEVICE wm_ll128_lines_t
 ll128_lines()
 {
     const uint32_t each = wm_ll128_lines();
-    return {wm_meeting_warp() * each, wm_meeting_warps() * each};
+    return {wm_sync_warp() * each, wm_sync_warps() * each};
 }
 
 WM_DEVICE uint32_t
@@ -147,7 +147,7 @@ ll128_give(const wm_ll_view &view, uint32_t to, uint32_t nbytes, uint32_t base,
     if (base == mine.first && base < lines
         && !wm_warp_all(await_room(view, to)))
         return false;
-    wm_warp_meets();
+    wm_warp_sync();
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++) {
         const uint32_t line = base + k * mine.step + wm_ll128_line();
@@ -329,9 +329,9 @@ ll128_reduce_all(rule_t rule, const wm_ll_view &view, uint32_t lane)
 WM_DEVICE wm_ll_view
 ll128_begin(const wm_ll_params_t &p)
 {
-    if (wm_meeting_tells() && p.word != nullptr && p.in_parts && p.size > 2)
+    if (wm_sync_publishes() && p.word != nullptr && p.in_parts && p.size > 2)
         wm_raise_word(p.word, p.begun);
-    else if (wm_meeting_tells() && p.word != nullptr)
+    else if (wm_sync_publishes() && p.word != nullptr)
         wm_store_system(p.word, p.begun);
     return ll_begin(p);
 }
@@ -339,7 +339,7 @@ ll128_begin(const wm_ll_params_t &p)
 WM_KERNEL(wm_ll128_move, wm_ll_params_t)
 {
     const wm_ll_view view = ll128_begin(p);
-    if (wm_meeting_works()) {
+    if (wm_sync_works()) {
         WM_EACH_LL128_LANE(lane)
         ll128_give_all(view, lane);
         WM_EACH_LL128_LANE(lane)
@@ -354,7 +354,7 @@ WM_KERNEL(wm_ll128_move, wm_ll_params_t)
     WM_KERNEL(wm_ll128_##name, wm_ll_params_t)                                \
     {                                                                         \
         const wm_ll_view view = ll128_begin(p);                               \
-        if (wm_meeting_works()) {                                             \
+        if (wm_sync_works()) {                                                \
             WM_EACH_LL128_LANE(lane)                                          \
             ll128_give_all(view, lane);                                       \
             WM_EACH_LL128_LANE(lane)                                          \
@@ -495,7 +495,7 @@ ll128_pass_all(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
     {                                                                         \
         const wm_ll_view view = ll128_begin(p);                               \
         const wm_ll_view next = {p, WM_LL_NEXT(view.number)};                 \
-        if (wm_meeting_works())                                               \
+        if (wm_sync_works())                                                  \
             ll128_pass_all(wm_rule_##name(), view, next);                     \
         ll_end(next);                                                         \
     }

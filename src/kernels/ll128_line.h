@@ -6,7 +6,7 @@
 #ifndef WM_KERNELS_LL128_LINE_H
 #define WM_KERNELS_LL128_LINE_H
 
-#include "kernels/meet.h"
+#include "kernels/peer_sync.h"
 
 struct alignas(16) wm_ll128_t {
     uint64_t part[2];
@@ -76,7 +76,7 @@ wm_ll128_load(const char *line, uint32_t lane)
 }
 
 WM_DEVICE void
-wm_warp_meets()
+wm_warp_sync()
 {
     __syncwarp();
 }
@@ -135,7 +135,7 @@ wm_ll128_load(const char *line, uint32_t lane)
 }
 
 WM_DEVICE void
-wm_warp_meets()
+wm_warp_sync()
 {
 }
 

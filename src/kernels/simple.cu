@@ -189,8 +189,8 @@ await_slot(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
 
 // By one thread, behind a fence: what is in that slot can be taken.
 WM_DEVICE void
-tell_arrived(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
-             uint32_t step)
+publish_arrived(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
+                uint32_t step)
 {
     wm_store_system(&simple_head(p, to)->ends[channel][p.rank].arrived,
                     sent_to(p, channel, to) + step + 1);
@@ -211,8 +211,8 @@ await_chunk(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
 
 // By one thread: the slot may be written again.
 WM_DEVICE void
-tell_taken(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
-           uint32_t step)
+publish_taken(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
+              uint32_t step)
 {
     wm_store_system(&simple_head(p, from)->ends[channel][p.rank].taken,
                     got_from(p, channel, from) + step + 1);
@@ -260,17 +260,17 @@ give_chunks(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     }
     if (!any && !p.overlaid)
         return true;
-    wm_block_meets();
-    if (!wm_block_tells()) // the others look for the next slot
+    wm_block_sync();
+    if (!wm_block_publishes()) // the others look for the next slot
         return true;
     if (passed != nullptr)
-        tell_taken(p, channel, p.from, step);
+        publish_taken(p, channel, p.from, step);
     if (any)
         wm_fence_system();
     for (uint32_t i = 1; i < p.size && any; i++) {
         const uint32_t to = wm_rank_around(p.rank + i, p.size);
         if (part_of(p, given_to<back>(p, to).nbytes, channel, step).nbytes > 0)
-            tell_arrived(p, channel, to, step);
+            publish_arrived(p, channel, to, step);
     }
     if (p.overlaid) // else nobody clears it
         wm_store_system(&p.own->read[channel], step + 1);
@@ -282,21 +282,21 @@ template <bool back>
 WM_DEVICE void
 leave_slots(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
 {
-    wm_block_meets();
+    wm_block_sync();
     for (uint32_t i = 1; i < p.size && wm_block_leads(); i++) {
         const uint32_t from = wm_rank_around(p.rank + p.size - i, p.size);
         if (from != p.from
             && part_of(p, taken_from<back>(p, from).nbytes, channel, step)
                        .nbytes
                    > 0)
-            tell_taken(p, channel, from, step);
+            publish_taken(p, channel, from, step);
     }
 }
 
 // By one thread, after all of its block: so much of a channel may be given
 // back.
 WM_DEVICE void
-tell_reduced(const wm_simple_params_t &p, uint32_t channel, uint32_t steps)
+publish_reduced(const wm_simple_params_t &p, uint32_t channel, uint32_t steps)
 {
     wm_fence_device();
     wm_store_system(&p.own->reduced[channel], steps);
@@ -411,9 +411,9 @@ template <typename rule_t> struct wm_simple_folder {
             fold_units<wm_simple_bytes<element_t>>(
                 rule, p, channel, step, part.at, into, whole, part.nbytes);
         leave_slots<false>(p, channel, step);
-        if (passes && wm_block_tells()) {
+        if (passes && wm_block_publishes()) {
             wm_fence_system();
-            tell_arrived(p, channel, p.onto, step);
+            publish_arrived(p, channel, p.onto, step);
         }
         return true;
     }
@@ -480,19 +480,19 @@ go_through(taker_t taker, const wm_simple_params_t &p,
                 goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
             if (role.takes && goes_on)
                 goes_on = taker.take(p, channel, step);
-            if (gathers && role.takes && wm_block_tells())
-                tell_reduced(p, channel, goes_on ? step + 1 : NEVER);
+            if (gathers && role.takes && wm_block_publishes())
+                publish_reduced(p, channel, goes_on ? step + 1 : NEVER);
         }
-    wm_block_meets(); // all that is told has been
+    wm_block_sync(); // all is published
     for (uint32_t channel = role.first; channel < p.channels;
          channel += role.step)
         count_chunks<back>(p, role, channel, goes_on);
     return goes_on;
 }
 
-// Of several ranks another block may have given up before.
+// With several ranks another block may have given up before.
 WM_DEVICE void
-tell_begun(const wm_simple_params_t &p)
+publish_begun(const wm_simple_params_t &p)
 {
     if (p.size > 2)
         wm_raise_word(p.word, p.begun);
@@ -506,11 +506,11 @@ simple_run(taker_t taker, const wm_simple_params_t &p)
 {
     wm_simple_own_t *own = p.own;
     const wm_block_role_t role = wm_block_role(p.channels);
-    if (wm_meeting_tells() && p.word != nullptr)
-        tell_begun(p);
+    if (wm_sync_publishes() && p.word != nullptr)
+        publish_begun(p);
     bool goes_on = go_through<gathers, false>(taker, p, role, true);
     if (gathers) {
-        wm_block_meets(); // its chunks are counted
+        wm_block_sync(); // its chunks are counted
         goes_on = go_through<false, true>(wm_simple_mover<true>(), p, role,
                                           goes_on);
     }

@@ -244,10 +244,10 @@ SAID = r"""
     #include "comm/node/node.h"
 
     unsigned
-    meetings(const char *memory)
+    epochs(const char *memory)
     {
         const wm_segment_t *segment = (const wm_segment_t *)memory;
-        return atomic_load(&segment->reached[0]) / WM_BARRIER_STEPS;
+        return atomic_load(&segment->arrived[0]) / WM_BARRIER_STEPS;
     }
 
     void
@@ -255,7 +255,7 @@ SAID = r"""
     {
         char *areas = memory + WM_EXCHANGE_AREAS_AT;
         wm_exchange_area_t *area = (wm_exchange_area_t *)areas;
-        while (meetings(memory) == before)
+        while (epochs(memory) == before)
             sched_yield();
         char *last = area->said[0][(before + 1) % 2];
         wm_agree_t *agreed = (wm_agree_t *)last;
@@ -324,7 +324,7 @@ SPEAKER = """
         comm.Barrier()
         world.Barrier()
         if comm.rank == 0:
-            before = library.meetings(memory)
+            before = library.epochs(memory)
             speaker = threading.Thread(
                 target=speak, args=(before, member, value))
             speaker.start()

@@ -6,7 +6,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-// Of a meeting in bank 0: this start does not go the way of the last one.
+// A step in bank 0: this start does not go the way of the last one.
 #define DIFFERS (WM_BARRIER_STEPS - 1)
 
 _Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
@@ -14,11 +14,11 @@ _Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
 static void
 tell(wm_barrier_t *barrier, bool alike)
 {
-    (void)wm_barrier_begin(barrier);
+    (void)wm_barrier_epoch_begin(barrier);
     wm_said_t *mine = wm_agree_mine(barrier);
     if (mine->failed != 0) // else it stays where others have it at hand
         mine->failed = 0;
-    wm_barrier_reach(barrier, alike ? 0 : DIFFERS);
+    wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
 }
 
 bool
@@ -40,17 +40,17 @@ wm_again_come(wm_later_op_t *op, bool *waits)
 }
 
 bool
-wm_again_meet(wm_later_op_t *op, bool *waits)
+wm_again_arrive(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_native_t *native = &call->part.native;
     wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
-    *waits = !wm_barrier_have_reached(barrier, 0);
+    *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
     // Further than that is who differed, had MPI do it, and has closed since.
-    if (wm_barrier_any_has_reached(barrier, DIFFERS)) { // as the first time
+    if (wm_barrier_any_arrived(barrier, DIFFERS)) { // as the first time
         wm_native_unmap(&call->run);
         wm_turn_take(&call->later->turns, &call->turn);
         native->barrier = wm_turns_bank(op->op.comm, call->turn.number);

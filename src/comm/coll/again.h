@@ -36,7 +36,7 @@ wm_again_differ(wm_comm_t *comm);
 bool
 wm_again_come(struct wm_later_op *op, bool *waits);
 bool
-wm_again_meet(struct wm_later_op *op, bool *waits);
+wm_again_arrive(struct wm_later_op *op, bool *waits);
 
 // A call ends, after its plan has been followed on all ranks.
 void

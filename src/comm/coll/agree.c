@@ -141,11 +141,11 @@ void
 wm_agree_say(wm_barrier_t *barrier, const wm_agree_t *agreed, const void *said,
              size_t nbytes)
 {
-    told_t *mine = wm_barrier_begin(barrier);
+    told_t *mine = wm_barrier_epoch_begin(barrier);
     mine->agreed = *agreed;
     if (nbytes > 0)
         memcpy(mine->said, said, nbytes);
-    wm_barrier_reach(barrier, 0);
+    wm_barrier_arrive(barrier, 0);
 }
 
 void
@@ -159,15 +159,15 @@ wm_agree_hear(const wm_barrier_t *barrier, wm_agree_t *agreed)
 
 // Returns 1 when every rank has told its numbers, or one has declined. The
 // counts of calls are read first: a rank in a later call is in another
-// meeting.
+// epoch.
 static int
 look_for_all(void *context, wm_error_t *err)
 {
     (void)err;
     wm_barrier_t *barrier = context;
-    int have_come = wm_barrier_have_come(barrier);
-    return have_come < 0
-           || (have_come > 0 && wm_barrier_have_reached(barrier, 0));
+    int have_entered = wm_barrier_all_entered(barrier);
+    return have_entered < 0
+           || (have_entered > 0 && wm_barrier_all_arrived(barrier, 0));
 }
 
 int
@@ -175,14 +175,14 @@ wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
-    wm_barrier_come(barrier, true);
+    wm_barrier_enter(barrier, true);
     wm_agree_say(barrier, agreed, said, nbytes);
     int code = wm_coll_await(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
                              err);
     if (code < 0)
         return code;
-    if (wm_barrier_have_come(barrier) < 0) {
-        wm_barrier_abandon(barrier);
+    if (wm_barrier_all_entered(barrier) < 0) {
+        wm_barrier_epoch_abandon(barrier);
         return 1;
     }
     wm_agree_hear(barrier, agreed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Numbers that all ranks of an intracommunicator tell each other before a
-// collective; each rank gets the greatest that any gave. The ranks meet at the
+// collective; each rank gets the greatest that any gave. The ranks use the
 // barrier of a host (comm/node/barrier.h), or send messages, in as many rounds
 // as the logarithm of their number: it ends when all have come. GIL released
 // by the caller, engine lock not held.
@@ -23,14 +23,14 @@ WM_MUST_CHECK int
 wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
-// At a barrier: 1 where a rank has declined (wm_barrier_come), and nothing was
-// told.
+// At a barrier: 1 where a rank has declined (wm_barrier_enter), and nothing
+// was told.
 WM_MUST_CHECK int
 wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
                 size_t nbytes, wm_error_t *err);
 
-// The two halves of it, which do not wait: all must have reached step 0 of the
-// meeting between them.
+// The two halves of it, which do not wait: all must have arrived at step 0 of
+// the epoch between them.
 void
 wm_agree_say(wm_barrier_t *barrier, const wm_agree_t *agreed, const void *said,
              size_t nbytes);
@@ -41,7 +41,7 @@ wm_agree_hear(const wm_barrier_t *barrier, wm_agree_t *agreed);
 const void *
 wm_agree_said(const wm_barrier_t *barrier, int rank);
 
-// What we have said, to be changed before we reach a step.
+// What we have said, to be changed before we arrive at a step.
 void *
 wm_agree_mine(const wm_barrier_t *barrier);
 

@@ -60,7 +60,7 @@ typedef struct {
     bool slabs; // whether it can go by slabs; afterwards: of all ranks
 } wm_agreement_t;
 
-// At a barrier, before all have reached step 0 of the meeting, and after.
+// At a barrier, before all have arrived at step 0 of the epoch, and after.
 void
 wm_agreement_say(const wm_comm_t *comm, wm_barrier_t *barrier,
                  const wm_agreement_t *agreement);

@@ -43,7 +43,7 @@ wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
 void
 wm_coll_decline(wm_comm_t *comm)
 {
-    wm_barrier_come(comm->barrier, false);
+    wm_barrier_enter(comm->barrier, false);
 }
 
 int

@@ -10,7 +10,7 @@
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
-#define LOOKS_LEFT 20 // of these, where no graph's stream has met
+#define LOOKS_LEFT 20 // of these, where no graph passed an epoch
 #define NAP_NS 100000
 #define NAPS 50000 // at the end, for ranks that have come to it, too
 

@@ -71,19 +71,19 @@ say(wm_later_op_t *op, bool *waits)
         (void)wm_later_op_fail(op, &err); // told with its end
     }
     wm_agreement_say(op->op.comm, call->part.native.barrier, &call->agreed);
-    call->state = WM_LATER_MEETING;
+    call->state = WM_LATER_ARRIVING;
     return false;
 }
 
 static bool
-meet(wm_later_op_t *op, bool *waits)
+arrive(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_comm_t *comm = op->op.comm;
     wm_part_t *part = &call->part;
     wm_error_t err, wrong;
     wm_barrier_t *barrier = part->native.barrier;
-    *waits = !wm_barrier_have_reached(barrier, 0);
+    *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
     int code = wm_agreement_hear(comm, barrier, &call->agreed, &err);
@@ -193,11 +193,11 @@ store(wm_later_op_t *op, bool *waits)
 
 static bool (*const steps[])(wm_later_op_t *op, bool *waits) = {
     [WM_LATER_AGAIN] = wm_again_come,
-    [WM_LATER_ALIKE] = wm_again_meet,
+    [WM_LATER_ALIKE] = wm_again_arrive,
     [WM_LATER_AHEAD] = wm_later_come_up,
     [WM_LATER_ASKED] = ask,
     [WM_LATER_GPUS] = say,
-    [WM_LATER_MEETING] = meet,
+    [WM_LATER_ARRIVING] = arrive,
     [WM_LATER_FOLLOWING] = follow,
     [WM_LATER_MPIS] = fetch,
     [WM_LATER_FETCHING] = post,

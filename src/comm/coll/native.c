@@ -120,7 +120,7 @@ come_behind_source(wm_native_t *native, const wm_buffer_t *source,
     return code == 0 && !idle ? wm_access_open(from, err) : code;
 }
 
-// What others read is there when we meet them.
+// What others read is there when we arrive at the barrier.
 static int
 settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
        wm_error_t *err)

@@ -65,7 +65,7 @@ typedef struct {
 // One rank's side of a call.
 typedef struct {
     wm_comm_t *comm;
-    wm_barrier_t *barrier; // of the communicator, where they meet
+    wm_barrier_t *barrier; // of the communicator, at which the ranks arrive
     bool capable;          // our memory can take part
     int device;
     wm_access_t from, into;

@@ -132,7 +132,7 @@ tell(wm_native_run_t *run)
         wm_error_cut(run->why.text, sizeof mine->text, mine->text);
         mine->failed = (uint8_t)step_of(run);
     }
-    wm_barrier_reach(barrier, step_of(run));
+    wm_barrier_arrive(barrier, step_of(run));
 }
 
 static void
@@ -213,7 +213,7 @@ wm_native_look(wm_native_run_t *run)
 {
     wm_error_t why;
     if (!run->moves)
-        return wm_barrier_have_reached(run->native->barrier, step_of(run));
+        return wm_barrier_all_arrived(run->native->barrier, step_of(run));
     if (run->tells && wm_signal_is_set(&run->signal)) {
         run->native->into.idle = true; // or as good as that
         return true;

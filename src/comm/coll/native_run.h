@@ -10,7 +10,7 @@
 #include "comm/coll/native.h"
 #include "comm/node/mapping.h"
 
-// Of a meeting, as many at most: a word, its answer, and each phase.
+// Of an epoch, as many at most: a word, its answer, and each phase.
 #define WM_NATIVE_STEPS (2 + WM_PLAN_PHASES)
 
 // A plan that is followed.
@@ -55,7 +55,7 @@ wm_native_rest(wm_native_run_t *run);
 WM_MUST_CHECK bool
 wm_native_resume(wm_native_run_t *run);
 
-// Then: once more, at `native->barrier`, where all have begun another meeting.
+// Then: once more, at `native->barrier`, where all have begun another epoch.
 void
 wm_native_restart(wm_native_run_t *run);
 

@@ -26,9 +26,9 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
     int code = 0;
     for (int rank = 0; rank < slabs->size && code == 0; ++rank)
         if (rank != slabs->rank)
-            code = wm_barrier_enqueue_await(slabs->barrier, rank,
-                                            slabs->device, slabs->stream,
-                                            (call << 16) + step, err);
+            code = wm_barrier_enqueue_wait(slabs->barrier, rank, slabs->device,
+                                           slabs->stream, (call << 16) + step,
+                                           err);
     return code;
 }
 
@@ -42,11 +42,11 @@ await_late(const wm_slabs_t *slabs, wm_error_t *err)
 }
 
 static int
-reach(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
+arrive(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
-    return wm_barrier_enqueue_reach(slabs->barrier, slabs->device,
-                                    slabs->stream,
-                                    (slabs->told.calls << 16) + step, err);
+    return wm_barrier_enqueue_arrive(slabs->barrier, slabs->device,
+                                     slabs->stream,
+                                     (slabs->told.calls << 16) + step, err);
 }
 
 // Behind the last call, of that number: our word tells that it has ended.
@@ -54,9 +54,9 @@ static int
 await_last(const wm_slabs_t *slabs, uint32_t number, wm_error_t *err)
 {
     return number == 0 ? 0
-                       : wm_barrier_enqueue_await(slabs->barrier, slabs->rank,
-                                                  slabs->device, slabs->stream,
-                                                  (number << 16) + ENDED, err);
+                       : wm_barrier_enqueue_wait(slabs->barrier, slabs->rank,
+                                                 slabs->device, slabs->stream,
+                                                 (number << 16) + ENDED, err);
 }
 
 // Likewise, or on its stream.
@@ -91,8 +91,8 @@ leave(wm_slabs_t *slabs, uint32_t number)
     uint32_t value = (slabs->told.calls << 16) + FAR;
     wm_barrier_promise(slabs->barrier, value);
     if (await_last(slabs, number, NULL) < 0
-        || wm_barrier_enqueue_reach(slabs->barrier, slabs->device,
-                                    slabs->stream, value, NULL)
+        || wm_barrier_enqueue_arrive(slabs->barrier, slabs->device,
+                                     slabs->stream, value, NULL)
                < 0)
         wm_barrier_leave(slabs->barrier, value);
 }
@@ -225,7 +225,7 @@ take_turn_captured(wm_slabs_t *slabs, wm_error_t *err)
     slabs->turn = first ? 0 : slabs->turn + (uint32_t)slabs->pieces;
     if (!first)
         return 0;
-    slabs->meets = 0;
+    slabs->epochs = 0;
     return wm_barrier_enqueue_round(slabs->barrier, slabs->device,
                                     slabs->stream, err);
 }
@@ -257,16 +257,16 @@ int
 wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
     if (slabs->captured)
-        return wm_barrier_enqueue_meet(slabs->barrier, slabs->device,
-                                       slabs->stream, ++slabs->meets, err);
-    int code = reach(slabs, step + 1, err);
+        return wm_barrier_enqueue_epoch(slabs->barrier, slabs->device,
+                                        slabs->stream, ++slabs->epochs, err);
+    int code = arrive(slabs, step + 1, err);
     return code < 0 ? code : await(slabs, slabs->told.calls, step + 1, err);
 }
 
 int
 wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err)
 {
-    return slabs->captured ? 0 : reach(slabs, ENDED, err);
+    return slabs->captured ? 0 : arrive(slabs, ENDED, err);
 }
 
 int
@@ -460,7 +460,7 @@ refuse_capture(wm_slabs_t *slabs, bool mixed)
 }
 
 int
-wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err)
+wm_slabs_arrive_captured(wm_slabs_t *slabs, const char *name, wm_error_t *err)
 {
     captures_t captures = {slabs, name, false};
     wm_lock(&slabs->lock);

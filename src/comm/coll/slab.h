@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Slabs: memory of each rank of a communicator that all of its ranks have
 // mapped, of its GPU, or page-locked host memory where one does not reach the
-// others', through which collectives on streams go, and words by which
-// their streams meet. Calls are numbered, alike on all ranks, and so are a
-// call's steps. A call's pieces take turns in the halves of a slab, beginning
-// with the one of its number: a half is written again once all have met after
-// they read it. Calls that are captured into graphs have slabs and words of
-// their own, so that graphs and other calls need not wait for each other; a
-// graph may be replayed any number of times, on each rank in the same order
-// as all others. GIL released by the caller, engine lock not held.
+// others', through which collectives on streams go, and words by which their
+// streams wait for each other. Calls are numbered, alike on all ranks, and so
+// are a call's steps. A call's pieces take turns in the halves of a slab,
+// beginning with the one of its number: a half is written again once all have
+// arrived after they read it. Calls that are captured into graphs have slabs
+// and words of their own, so that graphs and other calls need not wait for
+// each other; a graph may be replayed any number of times, on each rank in the
+// same order as all others. GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_SLAB_H
 #define WM_COMM_COLL_SLAB_H
 
@@ -111,11 +111,11 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
 bool
 wm_slabs_are_lost(const wm_slabs_t *slabs);
 
-// After a failure that this rank knows of the next call meets the others, who
-// do the same, on the host, and makes all as it was in the beginning, once
-// their streams have come to an end. Else at once. Raises on all ranks where
-// one has begun that call in another way, as it knew of no failure, or has
-// died.
+// After a failure that this rank knows of, the next call waits for the others,
+// which do the same, on the host, and makes all as it was in the beginning,
+// once their streams have come to an end. Else at once. Raises on all ranks
+// where one has begun that call in another way, as it knew of no failure, or
+// has died.
 WM_MUST_CHECK int
 wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err);
 
@@ -150,7 +150,7 @@ wm_slabs_hear_all(wm_error_t *err);
 // Before a call is captured, beside slabs whose calls are not: waits until all
 // ranks capture one. Raises on all where one makes the call without a capture.
 WM_MUST_CHECK int
-wm_slabs_meet_captures(wm_slabs_t *slabs, const char *name, wm_error_t *err);
+wm_slabs_arrive_captured(wm_slabs_t *slabs, const char *name, wm_error_t *err);
 
 // This rank makes no more calls: once its streams have come to the end of what
 // they were given, nobody waits for them. Returns whether they have.

@@ -337,9 +337,9 @@ static bool
 have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
-        if (!wm_barrier_streams_reached(slabs->barrier, rank,
-                                        (slabs->told.calls << 16)
-                                            + WM_SLAB_ENDED))
+        if (!wm_barrier_stream_arrived(slabs->barrier, rank,
+                                       (slabs->told.calls << 16)
+                                           + WM_SLAB_ENDED))
             return false;
     return wm_barrier_have_kept(slabs->barrier);
 }

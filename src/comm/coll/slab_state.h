@@ -15,8 +15,9 @@ struct wm_slabs {
     wm_slabs_t *next; // of those of calls that are not captured
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    wm_barrier_t *barrier; // where streams count calls << 16 | steps, or meets
-    bool captured;         // the calls are
+    wm_barrier_t
+        *barrier;  // where streams count calls << 16 | steps, or epochs
+    bool captured; // the calls are
     int device, rank, size;
     wm_shared_t *shared;
     wm_points_t points;       // rank 0's
@@ -29,7 +30,7 @@ struct wm_slabs {
     uint32_t turn;            // of the halves: the next one that is used
     uint64_t capture;         // of the last call
     uint32_t turns;           // taken so far, in its graph or in all
-    uint32_t meets;           // in its graph, so far
+    uint32_t epochs;          // in its graph, so far
     size_t pieces;            // of the last one that took a turn
     wm_block_t **copies;      // that graphs read
     size_t copied;

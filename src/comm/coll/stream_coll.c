@@ -400,10 +400,10 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
     if (run.capture != 0)
         name_wait(call, "captured into a graph");
     if (run.capture != 0 && comm->slabs != NULL) {
-        int met = wm_slabs_meet_captures(comm->slabs, name_of(call),
-                                         code == 0 ? err : &other);
-        if (met < 0)
-            return code < 0 ? code : met;
+        int alike = wm_slabs_arrive_captured(comm->slabs, name_of(call),
+                                             code == 0 ? err : &other);
+        if (alike < 0)
+            return code < 0 ? code : alike;
     }
     if (*slabs == NULL) {
         int made = wm_slabs_make(comm, device, run.capture != 0, code, err);

@@ -15,7 +15,7 @@
 #define KIND_BITS 8
 #define TOLD_BITS (ASKED_BITS + KIND_BITS)
 #define FAILED 255   // kind
-#define RECOVERS 254 // likewise: it meets the others
+#define RECOVERS 254 // likewise: it waits for the others
 #define SIDES 2      // given, taken
 
 // One word holds the arguments of a call: the root, from 0 on, and 16, 16 and

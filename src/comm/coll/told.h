@@ -70,7 +70,7 @@ bool
 wm_told_is_amiss(const wm_told_t *told, const wm_barrier_t *barrier,
                  uint32_t call);
 
-// This rank, which knows of a failure, begins a call in which it meets the
+// This rank, which knows of a failure, begins a call in which it waits for the
 // others: 1 where all are there, 0 where one has not come. Raises where a rank
 // has begun that call in any other way, as each rank then finds.
 void

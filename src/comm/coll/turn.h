@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The order of a communicator's nonblocking collectives, which is that of all
-// ranks: each has a number, by which it meets the others in a bank of its own,
+// ranks: each has a number, by which the ranks use a bank of its own,
 // and what MPI does is begun in that order. Engine lock held, but for
 // wm_turns_any.
 #ifndef WM_COMM_COLL_TURN_H
@@ -34,7 +34,7 @@ wm_turns_any(wm_turns_t *turns)
     return atomic_load(&turns->first) != NULL;
 }
 
-// Where the ranks meet in a call, once the one before is through there.
+// The barrier of a call, once the call before is through there.
 static inline wm_barrier_t *
 wm_turns_bank(const wm_comm_t *comm, uint32_t number)
 {

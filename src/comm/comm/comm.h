@@ -40,7 +40,7 @@ typedef struct wm_comm {
               // others
     int tag_limit;
     wm_peer_t **peers;     // by rank
-    wm_barrier_t *barrier; // NULL: they meet by messages
+    wm_barrier_t *barrier; // NULL: ranks exchange messages instead
     bool host_only;        // for its neighbours' collectives alone; all other
                            // calls are MPI's own (host_only.h)
     // Where there are: those of nonblocking calls, each the next one's.

@@ -26,8 +26,8 @@ typedef struct {
     // A communicator is made: settings are read (lock held), and before and
     // after all ranks wait for each other.
     int (*configure)(wm_error_t *err);
-    void *(*meet)(MPI_Comm user);
-    void (*met)(void *watch);
+    void *(*wait_begin)(MPI_Comm user);
+    void (*wait_end)(void *watch);
     // Its user has freed it; whether anything refers to it still (lock held);
     // nothing does: what rooms have hung on it is freed.
     void (*freed)(wm_comm_t *comm);

@@ -71,7 +71,7 @@ typedef struct {
     // and must not be interrupted.
     bool (*hold)(wm_op_t *op, bool held);
     // On the caller's thread, without the lock: `news`, and it is not done.
-    void (*meet)(wm_op_t *op);
+    void (*synchronize)(wm_op_t *op);
     // MPI's part of its status, of calls of MPI's own.
     void (*status)(const wm_op_t *op, MPI_Status *status);
     void (*peer_died)(wm_op_t *op, const wm_peer_t *peer);
@@ -84,7 +84,7 @@ struct wm_op {
     wm_op_t *next, *previous; // on the engine's list
     wm_op_t *finished;        // on the list of those to be let go
     _Atomic int done;         // wm_done_t, 0: not yet
-    _Atomic int news;         // wakes the waiting caller: done, or kind->meet
+    _Atomic int news; // wakes the waiting caller: done, or kind->synchronize
     _Atomic int references;
     bool has_request;
     MPI_Request request;   // the generalized one

@@ -205,7 +205,7 @@ wm_end_buffer(wm_op_t *op)
 
 // Waits in the driver for the copy that the engine has submitted.
 void
-wm_end_meet(wm_op_t *op)
+wm_end_synchronize(wm_op_t *op)
 {
     wm_end_t *end = (wm_end_t *)op;
     wm_error_t err;

@@ -58,11 +58,12 @@ typedef struct {
 
 // Copies on our own streams (way/pulling.c).
 typedef struct {
-    CUstream side;             // of the pool: every other piece's; NULL: none
-    bool alone;                // it shall share no kernel
-    bool signals;              // its stream writes `taken`
-    _Atomic bool synchronized; // the caller has waited himself (kind->meet)
-    int code;                  // what that gave; in `error` where negative
+    CUstream side; // of the pool: every other piece's; NULL: none
+    bool alone;    // it shall share no kernel
+    bool signals;  // its stream writes `taken`
+    _Atomic bool
+        synchronized; // the caller has waited himself (kind->synchronize)
+    int code;         // what that gave; in `error` where negative
 } wm_pulling_t;
 
 // A kernel that reads the data from an eager LL buffer (way/device_eager.c).
@@ -186,7 +187,7 @@ wm_end_about(const wm_op_t *op, wm_about_t *about);
 wm_buffer_t *
 wm_end_buffer(wm_op_t *op);
 void
-wm_end_meet(wm_op_t *op);
+wm_end_synchronize(wm_op_t *op);
 void
 wm_end_free(wm_op_t *op);
 

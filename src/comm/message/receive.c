@@ -333,7 +333,7 @@ static const wm_op_kind_t kind = {
     .cancel = cancel,
     .interrupt = interrupt,
     .hold = hold,
-    .meet = wm_end_meet,
+    .synchronize = wm_end_synchronize,
     .peer_died = peer_died,
     .free = wm_end_free,
 };

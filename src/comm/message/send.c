@@ -175,7 +175,7 @@ static const wm_op_kind_t kind = {
     .asks = wm_end_asks,
     .about = wm_end_about,
     .buffer = wm_end_buffer,
-    .meet = wm_end_meet,
+    .synchronize = wm_end_synchronize,
     .peer_died = peer_died,
     .free = wm_end_free,
 };

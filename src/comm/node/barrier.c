@@ -16,18 +16,18 @@ struct wm_barrier {
     struct wm_barrier *next; // of the closed ones
     int rank, size;
     int bank;
-    uint32_t steps;  // before this meeting
-    uint32_t before; // what this rank had reached then
+    uint32_t steps;  // before this epoch
+    uint32_t before; // our word then
     uint32_t calls;  // that block, so far
-    int come;        // ranks before this one have reached `step`
+    int arrived;     // ranks before this one have arrived at `step`
     int step;
     struct {
         wm_barrier_slot_t *slot;
         wm_exchange_area_t *area;
-        _Atomic uint32_t *reached; // steps, of all meetings
-        uint32_t base;    // what it had reached before the first meeting
-        uint32_t calls;   // likewise, to how many that block it had come
-        uint32_t streams; // likewise, of streams
+        _Atomic uint32_t *arrived; // steps, of all epochs
+        uint32_t base;             // its word before the first epoch
+        uint32_t calls;   // likewise, the number of its blocking calls
+        uint32_t streams; // likewise, its word of streams
     } of[];
 };
 
@@ -40,9 +40,9 @@ struct wm_barrier {
 #define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
 
 static _Atomic uint32_t *
-reached_of(const wm_peer_t *peer, int index, int bank)
+arrival_word(const wm_peer_t *peer, int index, int bank)
 {
-    return bank == 0 ? &peer->segment->reached[index]
+    return bank == 0 ? &peer->segment->arrived[index]
                      : &wm_exchange_area_pointer(peer, index)->aside[bank - 1];
 }
 
@@ -62,8 +62,8 @@ look_at_closed(void)
         for (idle_count = 0; idle_count < WM_BARRIER_SLOTS; ++idle_count)
             idle[idle_count] = WM_BARRIER_SLOTS - 1 - idle_count;
     for (wm_barrier_t **link = &closed, *barrier; (barrier = *link) != NULL;) {
-        if (wm_barrier_have_come(barrier) == 0
-            || !wm_barrier_have_reached(barrier, 0)) {
+        if (wm_barrier_all_entered(barrier) == 0
+            || !wm_barrier_all_arrived(barrier, 0)) {
             link = &barrier->next;
             continue;
         }
@@ -76,21 +76,21 @@ look_at_closed(void)
 wm_barrier_slot_info_t
 wm_barrier_slot_acquire(void)
 {
-    wm_barrier_slot_info_t place = {.index = -1};
+    wm_barrier_slot_info_t info = {.index = -1};
     look_at_closed();
     // Those that have been used have memory, and are taken first.
     if (idle_count == 0 || !wm_exchange_area_open(idle[idle_count - 1]))
-        return place;
-    place.index = idle[--idle_count];
+        return info;
+    info.index = idle[--idle_count];
     const wm_peer_t *self = wm_node_self();
-    wm_exchange_area_t *area = wm_exchange_area_pointer(self, place.index);
+    wm_exchange_area_t *area = wm_exchange_area_pointer(self, info.index);
     for (int i = 0; i < WM_BARRIER_BOOK; ++i)
         atomic_store(&area->book[i], 0);
-    atomic_store(&self->segment->barrier_slots[place.index].gone, 0);
-    place.calls = atomic_load(&area->blocking.count);
+    atomic_store(&self->segment->barrier_slots[info.index].gone, 0);
+    info.calls = atomic_load(&area->blocking.count);
     for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
-        place.reached[bank] = atomic_load(reached_of(self, place.index, bank));
-    return place;
+        info.arrived[bank] = atomic_load(arrival_word(self, info.index, bank));
+    return info;
 }
 
 void
@@ -109,9 +109,9 @@ wm_barrier_slots_left(void)
 void
 wm_barrier_close(wm_barrier_t *barrier)
 {
-    wm_barrier_come(barrier, false); // it waits for nobody
-    (void)wm_barrier_begin(barrier);
-    wm_barrier_reach(barrier, 0);
+    wm_barrier_enter(barrier, false); // it waits for nobody
+    (void)wm_barrier_epoch_begin(barrier);
+    wm_barrier_arrive(barrier, 0);
     barrier->next = closed;
     closed = barrier;
 }
@@ -131,13 +131,13 @@ wm_barrier_new(int rank, int size, int bank)
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const wm_peer_t *peer,
-               const wm_barrier_slot_info_t *place)
+               const wm_barrier_slot_info_t *info)
 {
-    barrier->of[rank].slot = &peer->segment->barrier_slots[place->index];
-    barrier->of[rank].area = wm_exchange_area_pointer(peer, place->index);
-    barrier->of[rank].reached = reached_of(peer, place->index, barrier->bank);
-    barrier->of[rank].base = place->reached[barrier->bank];
-    barrier->of[rank].calls = place->calls;
+    barrier->of[rank].slot = &peer->segment->barrier_slots[info->index];
+    barrier->of[rank].area = wm_exchange_area_pointer(peer, info->index);
+    barrier->of[rank].arrived = arrival_word(peer, info->index, barrier->bank);
+    barrier->of[rank].base = info->arrived[barrier->bank];
+    barrier->of[rank].calls = info->calls;
 }
 
 int
@@ -153,60 +153,60 @@ wm_barrier_rank(const wm_barrier_t *barrier)
 }
 
 static size_t
-turn(const wm_barrier_t *barrier)
+epoch_parity(const wm_barrier_t *barrier)
 {
     return barrier->steps / WM_BARRIER_STEPS % 2;
 }
 
 void *
-wm_barrier_begin(wm_barrier_t *barrier)
+wm_barrier_epoch_begin(wm_barrier_t *barrier)
 {
-    barrier->before = atomic_load(barrier->of[barrier->rank].reached);
+    barrier->before = atomic_load(barrier->of[barrier->rank].arrived);
     barrier->steps += WM_BARRIER_STEPS;
-    barrier->come = barrier->step = 0;
+    barrier->arrived = barrier->step = 0;
     return (void *)wm_barrier_said(barrier, barrier->rank);
 }
 
 void
-wm_barrier_abandon(wm_barrier_t *barrier)
+wm_barrier_epoch_abandon(wm_barrier_t *barrier)
 {
-    atomic_store(barrier->of[barrier->rank].reached, barrier->before);
+    atomic_store(barrier->of[barrier->rank].arrived, barrier->before);
     barrier->steps -= WM_BARRIER_STEPS;
 }
 
 void
-wm_barrier_reach(wm_barrier_t *barrier, int step)
+wm_barrier_arrive(wm_barrier_t *barrier, int step)
 {
-    atomic_store_explicit(barrier->of[barrier->rank].reached,
+    atomic_store_explicit(barrier->of[barrier->rank].arrived,
                           barrier->of[barrier->rank].base + barrier->steps
                               + (uint32_t)step,
                           memory_order_release);
 }
 
-// How far a rank is from the beginning of this meeting.
+// Returns the steps that a rank is ahead of the beginning of this epoch.
 static int32_t
 steps_of(const wm_barrier_t *barrier, int rank)
 {
-    uint32_t reached = atomic_load_explicit(barrier->of[rank].reached,
+    uint32_t arrived = atomic_load_explicit(barrier->of[rank].arrived,
                                             memory_order_acquire);
-    return (int32_t)(reached - barrier->of[rank].base - barrier->steps);
+    return (int32_t)(arrived - barrier->of[rank].base - barrier->steps);
 }
 
 bool
-wm_barrier_have_reached(wm_barrier_t *barrier, int step)
+wm_barrier_all_arrived(wm_barrier_t *barrier, int step)
 {
     if (step != barrier->step) {
         barrier->step = step;
-        barrier->come = 0;
+        barrier->arrived = 0;
     }
-    while (barrier->come < barrier->size
-           && steps_of(barrier, barrier->come) >= step)
-        ++barrier->come;
-    return barrier->come == barrier->size;
+    while (barrier->arrived < barrier->size
+           && steps_of(barrier, barrier->arrived) >= step)
+        ++barrier->arrived;
+    return barrier->arrived == barrier->size;
 }
 
 bool
-wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step)
+wm_barrier_any_arrived(const wm_barrier_t *barrier, int step)
 {
     int rank = 0;
     while (rank < barrier->size && steps_of(barrier, rank) < step)
@@ -217,11 +217,11 @@ wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step)
 const void *
 wm_barrier_said(const wm_barrier_t *barrier, int rank)
 {
-    return barrier->of[rank].area->said[barrier->bank][turn(barrier)];
+    return barrier->of[rank].area->said[barrier->bank][epoch_parity(barrier)];
 }
 
 void
-wm_barrier_come(wm_barrier_t *barrier, bool capable)
+wm_barrier_enter(wm_barrier_t *barrier, bool capable)
 {
     wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
@@ -234,7 +234,7 @@ wm_barrier_come(wm_barrier_t *barrier, bool capable)
 }
 
 // A rank that has asked for a call does not leave the call before this rank
-// has come to it. So it has asked for one later call at most while this rank
+// has entered it. So it has asked for one later call at most while this rank
 // is in this one, and of the last two that it has asked for one is this.
 static bool
 has_asked(const wm_barrier_blocking_t *of, uint32_t call)
@@ -245,7 +245,7 @@ has_asked(const wm_barrier_blocking_t *of, uint32_t call)
 }
 
 int
-wm_barrier_have_come(const wm_barrier_t *barrier)
+wm_barrier_all_entered(const wm_barrier_t *barrier)
 {
     int all_ask = 1;
     for (int rank = 0; rank < barrier->size; ++rank) {
@@ -376,8 +376,8 @@ wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
 }
 
 int
-wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device,
-                         CUstream stream, uint32_t value, wm_error_t *err)
+wm_barrier_enqueue_arrive(const wm_barrier_t *barrier, int device,
+                          CUstream stream, uint32_t value, wm_error_t *err)
 {
     return wm_word_write(device, stream,
                          &barrier->of[barrier->rank].slot->streams,
@@ -385,8 +385,8 @@ wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device,
 }
 
 int
-wm_barrier_enqueue_await(const wm_barrier_t *barrier, int rank, int device,
-                         CUstream stream, uint32_t value, wm_error_t *err)
+wm_barrier_enqueue_wait(const wm_barrier_t *barrier, int rank, int device,
+                        CUstream stream, uint32_t value, wm_error_t *err)
 {
     return wm_word_wait(device, stream, &barrier->of[rank].slot->streams,
                         barrier->of[rank].streams + value, err);
@@ -403,27 +403,27 @@ wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value)
 }
 
 bool
-wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank,
-                           uint32_t value)
+wm_barrier_stream_arrived(const wm_barrier_t *barrier, int rank,
+                          uint32_t value)
 {
     return wm_word_reached(&barrier->of[rank].slot->streams,
                            barrier->of[rank].streams + value);
 }
 
-// Three places in a round, of which each is reached (modulo 2^32) from itself
-// and from the next, and not from the one before it. A rank that waits for
-// another to come to a place finds it there or, as nobody passes a place
-// before all have come to it, at the next, or still at the one before: so
-// three are enough, and after the third it begins anew.
-#define PLACES 3
-#define PLACE(number) ((uint32_t)(number)*0x55555555u)
+// A round has three epochs. A word that holds an epoch, or the next one,
+// passes a wait for that epoch (modulo 2^32); a word of the epoch before does
+// not. A rank waiting for an epoch finds another rank at this epoch, at the
+// next one, or still at the one before, as no rank leaves an epoch before all
+// have arrived. So three epochs are enough, and the next round begins anew.
+#define ROUND_EPOCHS 3
+#define ROUND_EPOCH(number) ((uint32_t)(number)*0x55555555u)
 
-_Static_assert(PLACES *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
+_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
 
-// All come to a value of a word.
+// All streams arrive at a value of a word.
 static int
-add_meet(const wm_barrier_t *barrier, size_t word, uint32_t value,
-         wm_word_op_t *ops)
+add_epoch(const wm_barrier_t *barrier, size_t word, uint32_t value,
+          wm_word_op_t *ops)
 {
     int count = 1;
     for (int rank = 0; rank < barrier->size; ++rank) {
@@ -442,8 +442,8 @@ void
 wm_barrier_begin_rounds(const wm_barrier_t *barrier)
 {
     wm_barrier_slot_t *slot = barrier->of[barrier->rank].slot;
-    atomic_store(&slot->round, PLACE(PLACES - 1));
-    atomic_store(&slot->meets, 0);
+    atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
+    atomic_store(&slot->epochs, 0);
 }
 
 int
@@ -452,14 +452,14 @@ wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
 {
     wm_word_op_t ops[WM_WORD_OPS];
     int count = 0;
-    for (int place = 0; place < PLACES; ++place) {
-        count += add_meet(barrier, offsetof(wm_barrier_slot_t, round),
-                          PLACE(place), ops + count);
-        // All have come, so nobody waits for it, and nobody will before all
-        // have come to the next place.
-        if (place == 0)
+    for (int epoch = 0; epoch < ROUND_EPOCHS; ++epoch) {
+        count += add_epoch(barrier, offsetof(wm_barrier_slot_t, round),
+                           ROUND_EPOCH(epoch), ops + count);
+        // All have arrived, so no rank waits for `epochs`, and none will
+        // before all have arrived at the next epoch.
+        if (epoch == 0)
             ops[count++] = (wm_word_op_t){
-                .word = &barrier->of[barrier->rank].slot->meets,
+                .word = &barrier->of[barrier->rank].slot->epochs,
                 .value = 0,
             };
     }
@@ -467,12 +467,12 @@ wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
 }
 
 int
-wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device,
-                        CUstream stream, uint32_t number, wm_error_t *err)
+wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
+                         CUstream stream, uint32_t number, wm_error_t *err)
 {
     wm_word_op_t ops[WM_BARRIER_RANKS];
-    int count = add_meet(barrier, offsetof(wm_barrier_slot_t, meets), number,
-                         ops);
+    int count = add_epoch(barrier, offsetof(wm_barrier_slot_t, epochs), number,
+                          ops);
     return wm_word_batch(device, stream, ops, count, err);
 }
 
@@ -480,13 +480,13 @@ wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device,
 #define DEAD (1u << 29)
 #define GONE (1u << 16) // and who has died
 
-// Others write our word of rounds as we write theirs, so nobody knows where
-// its stream is: each value in turn, of which it waits for two.
+// Others write our word of rounds as we write theirs, so no rank knows where
+// its stream is: we write each epoch in turn, of which a stream waits for two.
 bool
 wm_barrier_bury(const wm_barrier_t *barrier, int rank)
 {
     static _Atomic unsigned turn;
-    uint32_t place = PLACE(atomic_fetch_add(&turn, 1) % PLACES);
+    uint32_t epoch = ROUND_EPOCH(atomic_fetch_add(&turn, 1) % ROUND_EPOCHS);
     wm_barrier_slot_t *own = barrier->of[barrier->rank].slot;
     atomic_store(&own->gone, GONE | (uint32_t)rank);
     if (rank < barrier->size)
@@ -497,10 +497,10 @@ wm_barrier_bury(const wm_barrier_t *barrier, int rank)
     for (int i = 0; i < barrier->size; ++i) {
         if (i == barrier->rank)
             continue;
-        atomic_store(&barrier->of[i].slot->meets, DEAD);
-        atomic_store(&barrier->of[i].slot->round, place);
+        atomic_store(&barrier->of[i].slot->epochs, DEAD);
+        atomic_store(&barrier->of[i].slot->round, epoch);
     }
-    return atomic_exchange(&own->meets, DEAD) != DEAD;
+    return atomic_exchange(&own->epochs, DEAD) != DEAD;
 }
 
 int

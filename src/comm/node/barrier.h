@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The barrier of a communicator's ranks on one host. Each rank has a slot in
 // its own segment, in which it publishes data and how far it is, and reads the
-// slots of the others. Meetings are numbered; the data of one can be read
-// until all have begun the next. A slot has several banks: one for calls
-// that block, others for nonblocking calls, which run concurrently. A rank
-// writes its own slot only, except for the book of rank 0 and in
-// wm_barrier_bury. Engine lock held for wm_barrier_slot…; the others are of
-// one thread at a time.
+// slots of the others. Epochs are numbered, and have steps; the data of an
+// epoch can be read until all ranks have begun the next. A slot has several
+// banks: one for calls that block, others for nonblocking calls, which run
+// concurrently. A rank writes its own slot only, except for the book of rank 0
+// and in wm_barrier_bury. Engine lock held for wm_barrier_slot…; the others
+// are of one thread at a time.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
 
@@ -19,18 +19,18 @@
 // Of collectives on streams: how far the streams are (comm/coll/slab.c).
 typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
-    // Of those in graphs, which are replayed: where in a round of three the
-    // stream is, in which all come together before a graph's first call, and
-    // in how many meets it has been since.
-    _Atomic uint32_t round, meets;
+    // In graphs, which are replayed: the stream's epoch of a round of three,
+    // in which all streams arrive before a graph's first call, and the epochs
+    // since.
+    _Atomic uint32_t round, epochs;
     _Atomic uint32_t gone; // not 0: it has buried another
 } wm_barrier_slot_t;
 
 // The slot that a rank has for a communicator, as it tells the others.
 typedef struct {
     int32_t index;                      // in its segment; -1: none
-    uint32_t calls;                     // that block, to which it has come
-    uint32_t reached[WM_BARRIER_BANKS]; // so far
+    uint32_t calls;                     // blocking ones, which it has entered
+    uint32_t arrived[WM_BARRIER_BANKS]; // so far
 } wm_barrier_slot_info_t;
 
 typedef struct wm_barrier wm_barrier_t; // of a communicator: all ranks' slots
@@ -57,7 +57,7 @@ wm_barrier_close(wm_barrier_t *barrier);
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const struct wm_peer *peer,
-               const wm_barrier_slot_info_t *place);
+               const wm_barrier_slot_info_t *info);
 
 // Our rank, and of how many.
 int
@@ -65,36 +65,37 @@ wm_barrier_rank(const wm_barrier_t *barrier);
 int
 wm_barrier_size(const wm_barrier_t *barrier);
 
-// Begins the next meeting: where to say what is to be said. We are so far: 0,
-// what we have said can be read.
+// Begins the next epoch; returns the memory for the data that we publish.
 void *
-wm_barrier_begin(wm_barrier_t *barrier);
-// Ends a meeting to which not all come: the next begins in its place.
+wm_barrier_epoch_begin(wm_barrier_t *barrier);
+// Takes back an epoch that not all ranks enter: the next one replaces it.
 void
-wm_barrier_abandon(wm_barrier_t *barrier);
+wm_barrier_epoch_abandon(wm_barrier_t *barrier);
+// We arrive at a step. From step 0 on the others may read our data.
 void
-wm_barrier_reach(wm_barrier_t *barrier, int step);
+wm_barrier_arrive(wm_barrier_t *barrier, int step);
 
-// Whether all are; whether any is, or has begun another meeting.
+// Returns true if all ranks have arrived at the step, or beyond; if any rank
+// has, or has begun another epoch.
 bool
-wm_barrier_have_reached(wm_barrier_t *barrier, int step);
+wm_barrier_all_arrived(wm_barrier_t *barrier, int step);
 bool
-wm_barrier_any_has_reached(const wm_barrier_t *barrier, int step);
+wm_barrier_any_arrived(const wm_barrier_t *barrier, int step);
 
 // What a rank has said.
 const void *
 wm_barrier_said(const wm_barrier_t *barrier, int rank);
 
-// By each rank once for each blocking call, and before each meeting in bank 0,
-// in their order: whether GPUs can do it for this rank. Who has host memory
-// alone says no, and does not wait.
+// Called by each rank once for each blocking call, before the epoch in bank 0,
+// in the order of the calls. `capable`: GPUs can do it for this rank. A rank
+// with host memory alone passes false, and does not wait.
 void
-wm_barrier_come(wm_barrier_t *barrier, bool capable);
+wm_barrier_enter(wm_barrier_t *barrier, bool capable);
 
-// Returns 0 until all ranks have come to the call that this rank has last come
-// to; then 1 if all have asked for GPUs, -1 if a rank has not.
+// Returns 0 until all ranks have entered the call that this rank has last
+// entered; then 1 if all have asked for GPUs, -1 if a rank has not.
 int
-wm_barrier_have_come(const wm_barrier_t *barrier);
+wm_barrier_all_entered(const wm_barrier_t *barrier);
 
 // Who does a nonblocking call: GPUs where all ranks have asked.
 typedef enum { WM_BOOK_OPEN, WM_BOOK_GPUS, WM_BOOK_MPI } wm_book_t;
@@ -114,17 +115,18 @@ wm_barrier_who(const wm_barrier_t *barrier, uint32_t call);
 // MPI is to do it, unless all have asked for GPUs by now.
 void
 wm_barrier_withdraw(const wm_barrier_t *barrier, uint32_t call);
-// Of what streams do. Where ours is by now, at which all begin to count, and
-// how far from there.
+
+// The words that streams write: the value of ours, from which all ranks count,
+// and the difference to where we began to count.
 uint32_t
 wm_barrier_streams_now(const wm_barrier_t *barrier);
 uint32_t
 wm_barrier_streams_at(const wm_barrier_t *barrier);
 void
 wm_barrier_set_streams(wm_barrier_t *barrier, int rank, uint32_t now);
-// Streams are about to be given what ends with ours being so far; whether it
-// is; whether one of this process, of any communicator, is not: it may wait
-// for what the program is about to do.
+// Work that will end by setting our word to the value is about to be enqueued.
+// Returns true if our word has come there; if that of any communicator of this
+// process has not: its stream may wait for what the program is about to do.
 void
 wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value);
 bool
@@ -132,7 +134,7 @@ wm_barrier_have_kept(const wm_barrier_t *barrier);
 bool
 wm_barrier_any_stream_waits(void);
 
-// Ours is so far now, as no stream will come there; or if it is where it was.
+// Sets our word, as no stream will; the second if the word is still `from`.
 void
 wm_barrier_leave(const wm_barrier_t *barrier, uint32_t value);
 void
@@ -141,8 +143,8 @@ wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
 
 // A rank has died (the size: all is revoked): what it would have written is
 // written, so that nothing here waits for it, nor, in graphs, for any other.
-// Again and again, as others may still write; true where a graph has met
-// since.
+// Again and again, as others may still write; true where a graph has
+// passed an epoch since.
 bool
 wm_barrier_bury(const wm_barrier_t *barrier, int rank);
 
@@ -154,37 +156,37 @@ wm_barrier_dead(const wm_barrier_t *barrier);
 wm_word_op_t
 wm_barrier_gone_word(const wm_barrier_t *barrier);
 
-// The stream of ours will have come so far; it waits until a rank's has;
-// whether one's has (modulo 2^32).
+// The stream sets our word; the stream waits for a rank's word to come to the
+// value, modulo 2^32.
 WM_MUST_CHECK int
-wm_barrier_enqueue_reach(const wm_barrier_t *barrier, int device,
-                         CUstream stream, uint32_t value, wm_error_t *err);
+wm_barrier_enqueue_arrive(const wm_barrier_t *barrier, int device,
+                          CUstream stream, uint32_t value, wm_error_t *err);
 WM_MUST_CHECK int
-wm_barrier_enqueue_await(const wm_barrier_t *barrier, int rank, int device,
-                         CUstream stream, uint32_t value, wm_error_t *err);
+wm_barrier_enqueue_wait(const wm_barrier_t *barrier, int rank, int device,
+                        CUstream stream, uint32_t value, wm_error_t *err);
 
-// The word that they write, or wait for, and the value: for a kernel that
-// does.
+// The word that these two write, or wait for, and the value: for a kernel that
+// does the same. Returns true if a rank's word has come to the value.
 wm_word_op_t
 wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value);
 bool
-wm_barrier_streams_reached(const wm_barrier_t *barrier, int rank,
-                           uint32_t value);
+wm_barrier_stream_arrived(const wm_barrier_t *barrier, int rank,
+                          uint32_t value);
 
-// Of graphs, whose nodes write the same values in each replay. Where ours
-// begins, before any stream comes to it; known to all before they go on.
+// For graphs, whose nodes write the same values in each replay. Sets our words
+// before any stream writes them; all ranks must know before they go on.
 void
 wm_barrier_begin_rounds(const wm_barrier_t *barrier);
 
-// The streams of all come together, as often as they like, and count their
-// meets from 0 on; they meet, and each has met before (`number`, from 1 on).
-// Of one rank the streams must do so in the same order as those of all others.
+// The streams of all ranks pass a round, and count epochs from 0 on; the
+// streams arrive at epoch `number`, from 1 on, and wait for all others.
+// The streams of each rank must do so in the same order.
 WM_MUST_CHECK int
 wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
                          CUstream stream, wm_error_t *err);
 WM_MUST_CHECK int
-wm_barrier_enqueue_meet(const wm_barrier_t *barrier, int device,
-                        CUstream stream, uint32_t number, wm_error_t *err);
+wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
+                         CUstream stream, uint32_t number, wm_error_t *err);
 
 // The record of a rank about the calls that its streams were given.
 wm_barrier_told_t *

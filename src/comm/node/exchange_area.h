@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The exchange area of a barrier's slot (barrier.h): the data that its rank
-// publishes in meetings, which calls the GPUs do, and records of the calls
+// publishes in epochs, which calls the GPUs do, and records of the calls
 // that its streams were given.
 #ifndef WM_COMM_NODE_EXCHANGE_AREA_H
 #define WM_COMM_NODE_EXCHANGE_AREA_H
@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #define WM_BARRIER_SLOTS 256 // a process
-#define WM_BARRIER_RANKS 64  // that meet at most
+#define WM_BARRIER_RANKS 64  // of a barrier at most
 #define WM_BARRIER_BYTES 2560
-#define WM_BARRIER_STEPS 8   // of one meeting, at most
+#define WM_BARRIER_STEPS 8   // of one epoch, at most
 #define WM_BARRIER_BOOK 1024 // nonblocking calls: it is told who does them
 #define WM_BARRIER_ASIDE 16 // banks of those, beside the one of blocking calls
 #define WM_BARRIER_BANKS (1 + WM_BARRIER_ASIDE)
@@ -42,7 +42,7 @@ typedef struct {
     _Atomic uint32_t captures;
 } wm_barrier_told_t;
 
-// The blocking calls that a rank has come to: how many, and the last two for
+// The blocking calls that a rank has entered: how many, and the last two for
 // which it has asked its GPU, the later one first.
 typedef struct {
     _Alignas(64) _Atomic uint32_t count;
@@ -52,7 +52,7 @@ typedef struct {
 // Read and written by hosts only, not by streams.
 typedef struct {
     wm_barrier_blocking_t blocking;
-    // Steps of all meetings, by bank; the segment has those of bank 0.
+    // Steps of all epochs, by bank; the segment has those of bank 0.
     _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
     _Alignas(
         64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two

@@ -42,7 +42,7 @@ typedef struct {
     wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
     // How far this rank is in bank 0 of each of its slots (barrier.h): side by
     // side, as a rank that reads one reads several.
-    _Alignas(64) _Atomic uint32_t reached[WM_BARRIER_SLOTS];
+    _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_SLOTS];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \

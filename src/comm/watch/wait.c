@@ -17,7 +17,7 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
         wm_mapping_close_stale();
         told = wm_engine_wait(&op->news, op, &hang.watcher, interrupted);
         if (told && !atomic_load(&op->done))
-            op->kind->meet(op);
+            op->kind->synchronize(op);
     }
     if (!told && wm_engine_check(err) < 0)
         return WM_ERR_STATE;

@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The host bodies of meet.h's primitives: threads run one after the other, and
-// the first has all to do.
-#ifndef WM_KERNELS_MEET_HOST_H
-#define WM_KERNELS_MEET_HOST_H
+// The host bodies of peer_sync.h's primitives: threads run one after the
+// other, and the first does all the work.
+#ifndef WM_KERNELS_PEER_SYNC_HOST_H
+#define WM_KERNELS_PEER_SYNC_HOST_H
 
 #include <sched.h>
 
 WM_DEVICE uint32_t
-wm_meeting_thread()
+wm_sync_thread()
 {
     return wm_host_thread == 0 ? 0 : UINT32_MAX / 2;
 }
 
 WM_DEVICE uint32_t
-wm_meeting_threads()
+wm_sync_threads()
 {
     return 1;
 }
 
 WM_DEVICE bool
-wm_meeting_works()
+wm_sync_works()
 {
     return wm_host_thread == 0;
 }
 
 WM_DEVICE uint32_t
-wm_meeting_warp()
+wm_sync_warp()
 {
     return 0;
 }
 
 WM_DEVICE uint32_t
-wm_meeting_warps()
+wm_sync_warps()
 {
     return 1;
 }
 
 WM_DEVICE bool
-wm_meeting_tells()
+wm_sync_publishes()
 {
     return wm_host_thread == 0;
 }
@@ -60,7 +60,7 @@ wm_fence_device()
 }
 
 WM_DEVICE void
-wm_block_meets()
+wm_block_sync()
 {
 }
 
@@ -83,7 +83,7 @@ wm_block_leads()
 }
 
 WM_DEVICE bool
-wm_block_tells()
+wm_block_publishes()
 {
     return true;
 }

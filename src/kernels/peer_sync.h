@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The primitives of kernels that wait for those of other processes, with a
-// device body, here, and a host body, in meet_host.h.
-#ifndef WM_KERNELS_MEET_H
-#define WM_KERNELS_MEET_H
+// The primitives of kernels that wait for kernels of other processes, with a
+// device body, here, and a host body, in peer_sync_host.h.
+#ifndef WM_KERNELS_PEER_SYNC_H
+#define WM_KERNELS_PEER_SYNC_H
 
 #include "kernels/kernel.h"
 
 #ifdef __CUDACC__
 
-// As wm_thread() and wm_threads(), of a kernel whose threads wait for those of
-// other processes' kernels: on the host, where threads run in turn, the first
-// has all to do.
+// As wm_thread() and wm_threads(), of a kernel whose threads wait for kernels
+// of other processes: on the host, where threads run in turn, the first does
+// all the work.
 WM_DEVICE uint32_t
-wm_meeting_thread()
+wm_sync_thread()
 {
     return (uint32_t)wm_thread();
 }
 
 WM_DEVICE uint32_t
-wm_meeting_threads()
+wm_sync_threads()
 {
     return (uint32_t)wm_threads();
 }
 
-// Whether this thread has anything to do; likewise of warps.
+// Returns true if this thread has work; the next two are of warps.
 WM_DEVICE bool
-wm_meeting_works()
+wm_sync_works()
 {
     return true;
 }
 
 WM_DEVICE uint32_t
-wm_meeting_warp()
+wm_sync_warp()
 {
     return (uint32_t)wm_thread() / 32;
 }
 
 WM_DEVICE uint32_t
-wm_meeting_warps()
+wm_sync_warps()
 {
     return (uint32_t)wm_threads() / 32;
 }
 
-// Whether this thread tells that the kernel has begun: one that fences nothing
-// soon, as what it writes to is the host's.
+// Returns true for the thread that publishes that the kernel has begun: one
+// without a fence soon after, as the word is in host memory.
 WM_DEVICE bool
-wm_meeting_tells()
+wm_sync_publishes()
 {
     return wm_thread() + 1 == wm_threads();
 }
 
-// Such a thread looks once more.
+// Called between two polls of a word.
 WM_DEVICE void
 wm_pause()
 {
@@ -74,7 +74,7 @@ wm_fence_device()
 
 // All threads of a block come here.
 WM_DEVICE void
-wm_block_meets()
+wm_block_sync()
 {
     __syncthreads();
 }
@@ -100,10 +100,10 @@ wm_block_leads()
     return threadIdx.x == 0;
 }
 
-// One of another warp than the first: what it waits for is awaited while the
-// first waits for what comes next.
+// Returns true for a thread of another warp than the first, which waits
+// meanwhile for the next chunk.
 WM_DEVICE bool
-wm_block_tells()
+wm_block_publishes()
 {
     return threadIdx.x + 1 == blockDim.x;
 }
@@ -174,6 +174,6 @@ wm_load_far(const unit_t *from)
 }
 
 #else
-#include "kernels/meet_host.h"
+#include "kernels/peer_sync_host.h"
 #endif
 #endif
