@@ -17,7 +17,7 @@ typedef struct {
     CUuuid device;
     int multiprocessors;
     bool mps;
-    int bay;
+    int pinned_symm;
 } said_t;
 
 static wm_device_t device;
@@ -124,29 +124,30 @@ wm_mapping_release(wm_mapping_t *mapping)
 }
 
 int
-wm_bay_acquire(void)
+wm_pinned_symm_acquire(void)
 {
     return 0;
 }
 
 void
-wm_bay_release(int bay)
+wm_pinned_symm_release(int index)
 {
-    (void)bay;
+    (void)index;
 }
 
 char *
-wm_bay_pointer(const wm_peer_t *peer, int bay)
+wm_pinned_symm_pointer(const wm_peer_t *peer, int index)
 {
-    assert(bay >= 0 && bay < WM_BAYS);
+    assert(index >= 0 && index < WM_PINNED_SYMM_COUNT);
     return (char *)peer;
 }
 
 int
-wm_node_register_bay(wm_peer_t *peer, int bay, int number, wm_error_t *err)
+wm_node_register_pinned_symm(wm_peer_t *peer, int index, int number,
+                             wm_error_t *err)
 {
     (void)number, (void)err;
-    assert(bay >= 0 && bay < WM_BAYS);
+    assert(index >= 0 && index < WM_PINNED_SYMM_COUNT);
     reached += peer == &peers[1];
     return 0;
 }
@@ -222,16 +223,16 @@ is_refused(bool on_host)
 int
 main(void)
 {
-    static const int bays[] = {-1, WM_BAYS, 1 << 30};
+    static const int indices[] = {-1, WM_PINNED_SYMM_COUNT, 1 << 30};
     const wm_place_t place = {
         .address = 2 * NBYTES,
         .base = NBYTES,
         .size = 2 * NBYTES,
     };
-    other.bay = WM_BAYS - 1;
+    other.pinned_symm = WM_PINNED_SYMM_COUNT - 1;
     assert(!is_refused(true));
-    for (size_t i = 0; i < sizeof bays / sizeof *bays; ++i) {
-        other.bay = bays[i];
+    for (size_t i = 0; i < sizeof indices / sizeof *indices; ++i) {
+        other.pinned_symm = indices[i];
         assert(is_refused(true));
     }
     other.place = place;

@@ -53,7 +53,7 @@ typedef struct {
 // A rank's memory for these kernels: the head and the FIFOs of Simple, LL128
 // buffers if there may be a link, and then the LL head with the LL buffers.
 #define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
-#define WM_BY_KERNELS_BYTES_ON_HOST WM_BAY_BYTES
+#define WM_BY_KERNELS_BYTES_ON_HOST WM_PINNED_SYMM_BYTES
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int

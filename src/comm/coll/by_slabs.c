@@ -44,7 +44,7 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
     if (comm->slabs != NULL)
         return wm_slabs_serve(comm->slabs, device);
     wm_engine_lock();
-    bool left = wm_bay_is_left();
+    bool left = wm_pinned_symm_is_left();
     wm_engine_unlock();
     return left;
 }

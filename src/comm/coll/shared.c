@@ -14,7 +14,7 @@ typedef struct {
     CUuuid device;
     int multiprocessors;
     bool mps;
-    int bay;
+    int pinned_symm;
 } said_t;
 
 int
@@ -41,17 +41,18 @@ allocate_on_host(wm_shared_t *shared, const wm_comm_t *comm, said_t *said,
     wm_peer_t *self = comm->peers[comm->rank];
     int code = 0;
     wm_engine_lock();
-    said->bay = shared->bay = wm_bay_acquire();
-    if (shared->bay < 0)
+    said->pinned_symm = shared->pinned_symm = wm_pinned_symm_acquire();
+    if (shared->pinned_symm < 0)
         code = wm_error_set(err, WM_ERR_MEMORY, 0,
                             "%d communicators of this process have slabs in "
                             "host memory, which is all there is room for; "
                             "free one",
-                            WM_BAYS);
+                            WM_PINNED_SYMM_COUNT);
     else
-        code = wm_node_register_bay(self, shared->bay, shared->device, err);
+        code = wm_node_register_pinned_symm(self, shared->pinned_symm,
+                                            shared->device, err);
     if (code == 0)
-        *own = wm_bay_pointer(self, shared->bay);
+        *own = wm_pinned_symm_pointer(self, shared->pinned_symm);
     wm_engine_unlock();
     return code;
 }
@@ -143,12 +144,12 @@ are_linked(wm_shared_t *shared, const wm_comm_t *comm, wm_error_t *err)
 }
 
 static int
-shared_map_bay(wm_shared_t *shared, wm_peer_t *peer, int rank, int bay,
-               wm_error_t *err)
+shared_map_pinned_symm(wm_shared_t *shared, wm_peer_t *peer, int rank,
+                       int index, wm_error_t *err)
 {
-    int code = wm_node_register_bay(peer, bay, shared->device, err);
+    int code = wm_node_register_pinned_symm(peer, index, shared->device, err);
     if (code == 0)
-        shared->ranks[rank].memory = wm_bay_pointer(peer, bay);
+        shared->ranks[rank].memory = wm_pinned_symm_pointer(peer, index);
     return code;
 }
 
@@ -171,11 +172,14 @@ map_one(wm_shared_t *shared, const wm_comm_t *comm, int rank, bool *damaged,
 {
     const said_t said = *(const said_t *)wm_agree_said(comm->barrier, rank);
     wm_peer_t *peer = comm->peers[rank];
-    *damaged = shared->on_host ? said.bay < 0 || said.bay >= WM_BAYS
-                               : !wm_place_holds(&said.place, shared->nbytes);
+    *damaged = shared->on_host
+                   ? said.pinned_symm < 0
+                         || said.pinned_symm >= WM_PINNED_SYMM_COUNT
+                   : !wm_place_holds(&said.place, shared->nbytes);
     return *damaged ? wm_comm_damaged(comm, rank, err)
            : shared->on_host
-               ? shared_map_bay(shared, peer, rank, said.bay, err)
+               ? shared_map_pinned_symm(shared, peer, rank, said.pinned_symm,
+                                        err)
                : shared_map_place(shared, peer, rank, &said.place, err);
 }
 
@@ -200,8 +204,8 @@ wm_shared_free(wm_shared_t *shared)
     for (int rank = 0; rank < shared->size; ++rank)
         if (shared->ranks[rank].mapping != NULL)
             wm_mapping_release(shared->ranks[rank].mapping);
-    if (shared->bay >= 0)
-        wm_bay_release(shared->bay);
+    if (shared->pinned_symm >= 0)
+        wm_pinned_symm_release(shared->pinned_symm);
     wm_engine_unlock();
     if (shared->block != NULL)
         wm_block_free(shared->block, 0, NULL, NULL);
@@ -212,7 +216,7 @@ static int
 make(wm_comm_t *comm, wm_shared_t *shared, wm_shared_clear_t clear,
      bool *unreached, wm_error_t *err)
 {
-    said_t said = {.bay = -1};
+    said_t said = {.pinned_symm = -1};
     wm_agree_t agree = {{0}};
     bool damaged = false;
     int code = shared == NULL
@@ -248,7 +252,7 @@ wm_shared_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
         shared->size = comm->size;
         shared->nbytes = nbytes;
         shared->on_host = on_host;
-        shared->bay = -1;
+        shared->pinned_symm = -1;
     }
     *unreached = false;
     int code = make(comm, shared, clear, unreached, err);

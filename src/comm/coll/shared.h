@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory of each rank that the GPUs of all ranks of a communicator reach: of
-// its GPU, or, where these do not reach each other, page-locked memory of the
-// host (a bay of its segment); and what is known of these GPUs. Made by all
-// ranks in one call; GIL released by the caller, engine lock not held.
+// Memory of each rank that the GPUs of all ranks of a communicator reach: GPU
+// memory, or, if the GPUs do not reach each other, pinned symmetric memory of
+// the rank's segment; and what is known of these GPUs. Made by all ranks in
+// one call; GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_SHARED_H
 #define WM_COMM_COLL_SHARED_H
 
@@ -18,8 +18,8 @@ typedef struct {
     // would wait out its turn.
     int blocks;
     bool linked;       // wm_device_is_linked, all of them to all
-    wm_block_t *block; // NULL: a bay
-    int bay;           // -1: none
+    wm_block_t *block; // NULL: pinned symmetric memory
+    int pinned_symm;   // its index; -1: none
     struct {
         wm_mapping_t *mapping; // NULL: ours
         char *memory;          // as this rank sees it
@@ -30,9 +30,9 @@ typedef struct {
 typedef int (*wm_shared_clear_t)(const wm_shared_t *shared, char *memory,
                                  wm_error_t *err);
 
-// For streams of `device` here, so many bytes of each, on the host up to
-// WM_BAY_BYTES. `unreached`: a rank does not reach another's, as all hear, and
-// nothing is made; where one fails all raise.
+// For streams of `device` here, `nbytes` of each rank, on the host up to
+// WM_PINNED_SYMM_BYTES. `unreached`: a rank does not reach another's memory,
+// as all hear, and nothing is made; if one rank fails all raise.
 WM_MUST_CHECK int
 wm_shared_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
                wm_shared_clear_t clear, wm_shared_t **made, bool *unreached,

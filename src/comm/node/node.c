@@ -362,50 +362,52 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     return 0;
 }
 
-static bool bay_taken[WM_BAYS];
+static bool pinned_symm_taken[WM_PINNED_SYMM_COUNT];
 
 int
-wm_bay_acquire(void)
+wm_pinned_symm_acquire(void)
 {
-    for (int bay = 0; bay < WM_BAYS; ++bay)
-        if (!bay_taken[bay]) {
-            bay_taken[bay] = true;
-            return bay;
+    for (int index = 0; index < WM_PINNED_SYMM_COUNT; ++index)
+        if (!pinned_symm_taken[index]) {
+            pinned_symm_taken[index] = true;
+            return index;
         }
     return -1;
 }
 
 bool
-wm_bay_is_left(void)
+wm_pinned_symm_is_left(void)
 {
-    int bay = wm_bay_acquire();
-    if (bay >= 0)
-        wm_bay_release(bay);
-    return bay >= 0;
+    int index = wm_pinned_symm_acquire();
+    if (index >= 0)
+        wm_pinned_symm_release(index);
+    return index >= 0;
 }
 
 void
-wm_bay_release(int bay)
+wm_pinned_symm_release(int index)
 {
-    bay_taken[bay] = false;
+    pinned_symm_taken[index] = false;
 }
 
 char *
-wm_bay_pointer(const wm_peer_t *peer, int bay)
+wm_pinned_symm_pointer(const wm_peer_t *peer, int index)
 {
     return wm_staging_ring_pointer(peer, WM_STAGING_RINGS)
-           + (size_t)bay * WM_BAY_BYTES;
+           + (size_t)index * WM_PINNED_SYMM_BYTES;
 }
 
 int
-wm_node_register_bay(wm_peer_t *peer, int bay, int device, wm_error_t *err)
+wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
+                             wm_error_t *err)
 {
-    if (peer->bay_registered[bay])
+    if (peer->pinned_symm_registered[index])
         return 0;
-    char *memory = wm_bay_pointer(peer, bay);
-    int code = make_room(peer, memory, WM_BAY_BYTES, err);
-    if (code == 0 && wm_host_register(device, memory, WM_BAY_BYTES, err) < 0)
+    char *memory = wm_pinned_symm_pointer(peer, index);
+    int code = make_room(peer, memory, WM_PINNED_SYMM_BYTES, err);
+    if (code == 0
+        && wm_host_register(device, memory, WM_PINNED_SYMM_BYTES, err) < 0)
         code = wm_error_context(err, "page-locking staging memory");
-    peer->bay_registered[bay] = code == 0;
+    peer->pinned_symm_registered[index] = code == 0;
     return code;
 }

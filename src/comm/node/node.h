@@ -24,8 +24,8 @@
 #define WM_STAGING_RING_PIECES 4  // pieces a staging ring
 #define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
 #define WM_STAGING_RING_BYTES ((size_t)WM_STAGING_RING_PIECES * WM_PIECE_BYTES)
-#define WM_BAYS 8 // page-locked slabs, behind them
-#define WM_BAY_BYTES ((size_t)16u << 20)
+#define WM_PINNED_SYMM_COUNT 8 // behind the staging rings
+#define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
 
 typedef struct {
     uint64_t magic;
@@ -49,7 +49,7 @@ typedef struct {
     ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
 #define WM_EXCHANGE_AREAS_AT                                                  \
     (WM_CONTROL_BYTES + WM_STAGING_RINGS * WM_STAGING_RING_BYTES              \
-     + WM_BAYS * WM_BAY_BYTES)
+     + WM_PINNED_SYMM_COUNT * WM_PINNED_SYMM_BYTES)
 #define WM_SEGMENT_BYTES                                                      \
     (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
 
@@ -84,7 +84,7 @@ typedef struct wm_peer {
     char reason[320];
     bool control_registered; // page-locked in this process
     bool staging_registered;
-    bool bay_registered[WM_BAYS];
+    bool pinned_symm_registered[WM_PINNED_SYMM_COUNT];
     uint64_t notices_seen;
     wm_mapping_t *mappings;
     bool ipc_refused;  // its memory could not be mapped: `host` serves
@@ -145,23 +145,25 @@ wm_staging_ring_pointer(const wm_peer_t *peer, int ring);
 WM_MUST_CHECK int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
 
-// Takes a bay of our segment that nobody uses, each as long as a slab of a
-// communicator whose GPUs do not reach each other; -1 when all are in use.
+// Takes a free piece of our segment's pinned symmetric memory, each as long as
+// a slab of a communicator whose GPUs do not reach each other. Returns its
+// index; -1 when all are in use.
 int
-wm_bay_acquire(void);
+wm_pinned_symm_acquire(void);
 
 void
-wm_bay_release(int bay);
+wm_pinned_symm_release(int index);
 
 bool
-wm_bay_is_left(void);
+wm_pinned_symm_is_left(void);
 
 char *
-wm_bay_pointer(const wm_peer_t *peer, int bay);
+wm_pinned_symm_pointer(const wm_peer_t *peer, int index);
 
-// Page-locks a peer's bay likewise.
+// Page-locks a peer's pinned symmetric memory of this index likewise.
 WM_MUST_CHECK int
-wm_node_register_bay(wm_peer_t *peer, int bay, int device, wm_error_t *err);
+wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
+                             wm_error_t *err);
 
 // Number of processes known on this host, this one included.
 int
