@@ -381,7 +381,7 @@ PARTITIONED = {"partitioned.c", "partitioned.h", "py_partitioned.c"}
 # Threads of a warp, and elements of DLPack's vectors.
 LANES = set(
     "dtype.c dtype.h ll.c array_dlpack.c dlpack.h raw.c view_dlpack.c "
-    "ll128.cu ll128_line.h meet.h meet_host.h simple.cu".split()
+    "ll128.cu ll128_line.h peer_sync.h peer_sync_host.h simple.cu".split()
 )
 
 # Words of our own that were given up for the field's (docs/design.md, Words),
