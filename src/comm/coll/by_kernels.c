@@ -56,14 +56,14 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
 
 int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   const wm_points_t *points, wm_ll_rank_t *ranks, int rank,
-                   wm_error_t *err)
+                   const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
+                   int rank, wm_error_t *err)
 {
     int size = shared->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
     size_t before = shared->nbytes - LL_BYTES;
     for (int i = 0; i < size; ++i)
         ranks[i].ll = shared->ranks[i].memory + before;
-    exchange->points = *points;
+    exchange->thresholds = *thresholds;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
     exchange->ll = (wm_ll_t){
@@ -106,7 +106,7 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
         return 0;
     size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
-    return others * part <= exchange->points.wide_parts
+    return others * part <= exchange->thresholds.wide_parts
                    && part <= wm_ll_room(&exchange->ll128, (int)others + 1)
                ? part
                : 0;
@@ -122,7 +122,7 @@ saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
     bool passes = laid->call->kind == WM_CALL_BCAST;
     size_t twice = passes ? nbytes : 2 * once / size;
     size_t hops = laid->shape->rooted ? 3 : 2; // as measured on four GPUs
-    return (once - twice) / hops > exchange->points.meeting;
+    return (once - twice) / hops > exchange->thresholds.barrier_cost;
 }
 
 // Returns the LL buffers that a call uses, or NULL for none. `part` is 0 if
@@ -131,7 +131,7 @@ saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 static const wm_ll_t *
 choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
 {
-    const wm_points_t *points = &exchange->points;
+    const wm_thresholds_t *thresholds = &exchange->thresholds;
     const wm_ll_t *ll = &exchange->ll, *ll128 = &exchange->ll128;
     int size = laid->comm->size;
     size_t longest = wm_laid_longest(laid);
@@ -140,9 +140,10 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
         return NULL;
     size_t can = part_bytes(exchange, laid);
     bool early = can > 0 && saves(exchange, laid);
-    if (!early && longest <= points->lines && longest <= wm_ll_room(ll, size))
+    if (!early && longest <= thresholds->lines
+        && longest <= wm_ll_room(ll, size))
         return ll;
-    if (!early && longest * (size_t)(size - 1) <= points->wide
+    if (!early && longest * (size_t)(size - 1) <= thresholds->wide
         && longest <= wm_ll_room(ll128, size))
         return ll128;
     *part = can;

@@ -8,7 +8,7 @@
 #include "array/ll.h"
 #include "array/simple.h"
 #include "comm/coll/laid.h"
-#include "comm/coll/points.h"
+#include "comm/coll/thresholds.h"
 #include "comm/coll/shared.h"
 
 // What this rank's kernels keep.
@@ -26,9 +26,9 @@ typedef struct {
     wm_block_t *block; // of the GPU, which is
     wm_by_kernels_own_t *own;
     wm_ll_rank_t few[WM_LL_FEW];
-    wm_ll_t ll, ll128;  // ll128.nbytes 0: none
-    wm_points_t points; // alike on all ranks
-    uint64_t before;    // bytes from the Simple head to the LL head
+    wm_ll_t ll, ll128;          // ll128.nbytes 0: none
+    wm_thresholds_t thresholds; // alike on all ranks
+    uint64_t before;            // bytes from the Simple head to the LL head
     wm_simple_t simple;
 } wm_by_kernels_t;
 
@@ -67,8 +67,8 @@ wm_by_kernels_prepare(int device, wm_error_t *err);
 // LL memory is filled in here.
 WM_MUST_CHECK int
 wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
-                   const wm_points_t *points, wm_ll_rank_t *ranks, int rank,
-                   wm_error_t *err);
+                   const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
+                   int rank, wm_error_t *err);
 
 // Also of one that was not opened.
 void

@@ -263,7 +263,8 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
         return 0;
     wm_said_t *said = &native->said;
     if (native->device >= 0 && (comm->rank == 0 || comm->split > 0))
-        wm_points_find_alone(native->device, comm->size, &said->points);
+        wm_thresholds_find_alone(native->device, comm->size,
+                                 &said->thresholds);
     if (given->moved && !given->copied && source != NULL
         && source->pattern != NULL && source->memory.exportable
         && source->nbytes > 0)
@@ -318,7 +319,7 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     const wm_said_t *one = wm_agree_said(
         native->barrier,
         comm->split > 0 && facts->root >= 0 ? facts->root : 0);
-    facts->points = one->points;
+    facts->thresholds = one->thresholds;
     for (int rank = 0; rank < comm->size; ++rank) {
         const wm_said_t *said = wm_agree_said(native->barrier, rank);
         facts->aliased |= said->aliased;

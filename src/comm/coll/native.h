@@ -25,12 +25,12 @@ typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
 // What a rank says beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
-    wm_points_t points; // of which those of one rank are used
-    bool aliased;       // it receives where others read what it sends
-    bool overwrites;    // or it writes over what it sends: others read a copy
-    bool readable;      // `receives` can be mapped, or nothing is received
-    bool writable;      // and all of it be written by others
-    bool unmapped;      // it failed to map a peer's memory
+    wm_thresholds_t thresholds; // of which those of one rank are used
+    bool aliased;               // it receives where others read what it sends
+    bool overwrites;  // or it writes over what it sends: others read a copy
+    bool readable;    // `receives` can be mapped, or nothing is received
+    bool writable;    // and all of it be written by others
+    bool unmapped;    // it failed to map a peer's memory
     uint8_t failed;   // by this step; 0: it has not. Written before it is told
     bool in_place;    // as it was asked
     uint8_t kind, op; // of what is reduced

@@ -104,13 +104,13 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     // Of two ranks as much comes, but half of it is written, not read, and a
     // link does both at once.
     bool spreads = writable
-                   && (once > twice + facts->points.meeting
-                       || facts->nbytes > facts->points.meeting);
+                   && (once > twice + facts->thresholds.barrier_cost
+                       || facts->nbytes > facts->thresholds.barrier_cost);
     if (least > 2 && facts->readable && facts->nbytes >= APART_BYTES)
         reduce_parts(facts, plan);
     else if (!facts->aliased && !spreads
              && (writable || !facts->readable
-                 || once <= twice + facts->points.phase))
+                 || once <= twice + facts->thresholds.phase))
         wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
     else if (writable)
         reduce_and_spread(facts, plan);
@@ -167,7 +167,7 @@ wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
     bool gets = facts->rank == facts->root;
     size_t once = (size_t)parts * facts->nbytes;
     plan->spreads = facts->writable && parts > 1
-                    && once > facts->nbytes + facts->points.meeting;
+                    && once > facts->nbytes + facts->thresholds.barrier_cost;
     if (!plan->spreads) {
         wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
                        facts->nbytes, plan);
@@ -220,9 +220,9 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
     int takers = count_takers(facts), own;
     bool spreads = takers > 1 && facts->writable
                    && (size_t)(takers - 1) * facts->nbytes
-                          > facts->points.meeting;
+                          > facts->thresholds.barrier_cost;
     bool parts = takers > 1 && !spreads && facts->readable
-                 && facts->nbytes > facts->points.phase;
+                 && facts->nbytes > facts->thresholds.phase;
     bool gets = takes(facts, &own);
     begin(plan);
     plan->spreads = spreads;

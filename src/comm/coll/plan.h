@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/coll/points.h"
+#include "comm/coll/thresholds.h"
 #include "comm/comm/comm.h"
 
 #define WM_PLAN_MOVES (2 * WM_BARRIER_RANKS)
@@ -44,7 +44,7 @@ typedef struct {
     bool aliased;       // a rank receives where others read what it sends
     bool readable;      // what each rank has received can be read by all
     bool writable;      // and be written where it is to be in the end
-    wm_points_t points;
+    wm_thresholds_t thresholds;
 } wm_facts_t;
 
 // Part of a rank's memory.

@@ -155,7 +155,7 @@ wm_simple_coll_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
     bool several = laid->comm->size > 2;
     if (several && laid->call->kind == WM_CALL_ALLREDUCE)
         return reduce_parts(&run, err);
-    bool long_one = wm_laid_longest(laid) > exchange->points.parts;
+    bool long_one = wm_laid_longest(laid) > exchange->thresholds.parts;
     if (several && long_one && laid->call->kind == WM_CALL_REDUCE)
         return reduce_to_root(&run, err);
     if (several && long_one && laid->call->kind == WM_CALL_BCAST)

@@ -543,10 +543,10 @@ wm_slabs_are_on_host(const wm_slabs_t *slabs)
     return slabs->shared->on_host;
 }
 
-const wm_points_t *
-wm_slabs_points(const wm_slabs_t *slabs)
+const wm_thresholds_t *
+wm_slabs_thresholds(const wm_slabs_t *slabs)
 {
-    return &slabs->points;
+    return &slabs->thresholds;
 }
 
 bool

@@ -39,8 +39,8 @@ bool
 wm_slabs_have_kernels(const wm_slabs_t *slabs);
 
 // Where calls through them change their way, on all ranks.
-const wm_points_t *
-wm_slabs_points(const wm_slabs_t *slabs);
+const wm_thresholds_t *
+wm_slabs_thresholds(const wm_slabs_t *slabs);
 
 // Whether they serve memory of that device, as far as this rank knows.
 bool

@@ -27,7 +27,7 @@ static _Atomic(wm_slabs_t *) list; // list_lock, but to see whether any is
 // What a rank says of itself.
 typedef struct {
     uint32_t streams; // what they have counted to
-    wm_points_t points;
+    wm_thresholds_t thresholds;
 } said_t;
 
 // What is this rank's alone.
@@ -61,7 +61,7 @@ find_all(wm_slabs_t *slabs, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
     const said_t *first = wm_agree_said(comm->barrier, 0);
-    slabs->points = first->points;
+    slabs->thresholds = first->thresholds;
     wm_engine_lock();
     for (int rank = 0; rank < slabs->size && code == 0; ++rank) {
         const said_t *said = wm_agree_said(comm->barrier, rank);
@@ -89,8 +89,8 @@ open_kernels(wm_slabs_t *slabs, wm_error_t *err)
     }
     slabs->by_kernels = slabs->shared->blocks > 0;
     slabs->exchange.counted = slabs->captured;
-    return wm_by_kernels_open(&slabs->exchange, slabs->shared, &slabs->points,
-                              ranks, slabs->rank, err);
+    return wm_by_kernels_open(&slabs->exchange, slabs->shared,
+                              &slabs->thresholds, ranks, slabs->rank, err);
 }
 
 static void
@@ -165,8 +165,8 @@ make(wm_comm_t *comm, wm_slabs_t *slabs, bool on_host, bool *unreached,
                               err);
     if (code < 0 || *unreached)
         return code;
-    wm_points_find(slabs->device, slabs->shared->linked, slabs->size,
-                   &said.points);
+    wm_thresholds_find(slabs->device, slabs->shared->linked, slabs->size,
+                       &said.thresholds);
     code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
     if (code < 0)
         return code;
@@ -264,7 +264,7 @@ clear(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
     slabs->pieces = 0;
     slabs->last = 0;
     wm_told_open(&slabs->told, slabs->barrier);
-    said->points = slabs->points;
+    said->thresholds = slabs->thresholds;
     said->streams = wm_barrier_streams_now(slabs->barrier);
     return code;
 }

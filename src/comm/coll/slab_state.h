@@ -20,19 +20,19 @@ struct wm_slabs {
     bool captured; // the calls are
     int device, rank, size;
     wm_shared_t *shared;
-    wm_points_t points;       // rank 0's
-    CUstream stream;          // of this call, or the last
-    uint64_t last;            // its id, but in graphs; 0: not known
-    CUevent ended;            // in graphs: recorded behind the last
-    bool by_kernels;          // what is shared is theirs, else halves
-    wm_told_t told;           // of the calls that were begun
-    wm_by_kernels_t exchange; // likewise
-    uint32_t turn;            // of the halves: the next one that is used
-    uint64_t capture;         // of the last call
-    uint32_t turns;           // taken so far, in its graph or in all
-    uint32_t epochs;          // in its graph, so far
-    size_t pieces;            // of the last one that took a turn
-    wm_block_t **copies;      // that graphs read
+    wm_thresholds_t thresholds; // rank 0's
+    CUstream stream;            // of this call, or the last
+    uint64_t last;              // its id, but in graphs; 0: not known
+    CUevent ended;              // in graphs: recorded behind the last
+    bool by_kernels;            // what is shared is theirs, else halves
+    wm_told_t told;             // of the calls that were begun
+    wm_by_kernels_t exchange;   // likewise
+    uint32_t turn;              // of the halves: the next one that is used
+    uint64_t capture;           // of the last call
+    uint32_t turns;             // taken so far, in its graph or in all
+    uint32_t epochs;            // in its graph, so far
+    size_t pieces;              // of the last one that took a turn
+    wm_block_t **copies;        // that graphs read
     size_t copied;
     // The failure, in the words that the caller was told; code 0: none so far.
     wm_error_t lost;

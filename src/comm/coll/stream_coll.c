@@ -128,7 +128,7 @@ make_plan(const run_t *run, wm_plan_t *plan)
         .nbytes = cut(run, out ? run->laid.out[0] : run->laid.into[0]).nbytes,
         .element = run->laid.shape->reduces ? run->laid.call->size : 1,
         .readable = true,
-        .points = *wm_slabs_points(run->slabs),
+        .thresholds = *wm_slabs_thresholds(run->slabs),
     };
     (void)wm_part_choose(run->laid.call, &facts, (size_t)rank * run->room, has,
                          wants, run, plan); // which such facts allow

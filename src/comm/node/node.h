@@ -15,7 +15,7 @@
 #include "cuda/device.h"
 
 // Counted with each change of what processes tell each other: headers, what
-// they say of their memory, the switch points.
+// they say of their memory, the thresholds.
 #define WM_PROTOCOL 23u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024

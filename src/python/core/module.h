@@ -47,7 +47,7 @@
     X(checked)                                                                \
     X(reduced)                                                                \
     X(local)                                                                  \
-    X(points)                                                                 \
+    X(thresholds)                                                             \
     X(buffered)                                                               \
     X(stock)                                                                  \
     X(objects)                                                                \

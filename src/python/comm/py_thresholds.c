@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The points at which collectives change their way, for warpmpi/_points.py,
-// which reads them, and warpmpi/tune.py, which measures them.
-#include "comm/coll/points.h"
+// The thresholds between algorithms of collectives, which users know as switch
+// points: for warpmpi/_points.py, which reads measured ones, and
+// warpmpi/tune.py, which measures them.
+#include "comm/coll/thresholds.h"
 #include "python/core/module.h"
 #include "python/device/py_device.h"
 
 PyDoc_STRVAR(
-    points_doc,
+    thresholds_doc,
     "_points(device, linked, ranks, /)\n--\n\n"
     "What so many ranks use, of GPUs like that, which NVLink joins or\n"
     "not: {name: bytes}.");
 
 static PyObject *
-points(PyObject *Py_UNUSED(module), PyObject *args)
+thresholds(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *object, *found;
-    wm_points_t points;
+    wm_thresholds_t values;
     int device, linked, ranks;
     if (!PyArg_ParseTuple(args, "Opi:_points", &object, &linked, &ranks)
         || wm_py_cuda_device(object, "device", &device) < 0)
         return NULL;
-    wm_points_find(device, linked, ranks, &points);
+    wm_thresholds_find(device, linked, ranks, &values);
     found = PyDict_New();
-#define X(name, ...)                                                          \
+#define X(field, name, ...)                                                   \
     if (found != NULL) {                                                      \
-        PyObject *value = PyLong_FromSize_t(points.name);                     \
-        if (value == NULL || PyDict_SetItemString(found, #name, value) < 0)   \
+        PyObject *value = PyLong_FromSize_t(values.field);                    \
+        if (value == NULL || PyDict_SetItemString(found, name, value) < 0)    \
             Py_CLEAR(found);                                                  \
         Py_XDECREF(value);                                                    \
     }
-    WM_POINTS(X)
+    WM_THRESHOLDS(X)
 #undef X
     return found;
 }
 
-PyDoc_STRVAR(set_points_doc,
+PyDoc_STRVAR(set_thresholds_doc,
              "_set_points(rows, /)\n--\n\n"
              "Measured ones, instead of those before, each row a tuple: the\n"
              "compute capability's major, 0 for any; whether NVLink joins\n"
@@ -43,30 +44,31 @@ PyDoc_STRVAR(set_points_doc,
              "row that fits is taken, by what is begun from now on.");
 
 static PyObject *
-set_points(PyObject *Py_UNUSED(module), PyObject *list)
+set_thresholds(PyObject *Py_UNUSED(module), PyObject *list)
 {
-    wm_points_row_t rows[WM_POINTS_MEASURED];
+    wm_thresholds_row_t rows[WM_THRESHOLDS_MEASURED];
     wm_error_t err;
     Py_ssize_t count = PyList_Check(list) ? PyList_GET_SIZE(list) : -1;
     if (count < 0)
         return PyErr_Format(PyExc_TypeError, "rows must be a list");
-    for (Py_ssize_t i = 0; i < count && i < WM_POINTS_MEASURED; ++i) {
-        wm_points_row_t *row = &rows[i];
+    for (Py_ssize_t i = 0; i < count && i < WM_THRESHOLDS_MEASURED; ++i) {
+        wm_thresholds_row_t *row = &rows[i];
         int linked;
-#define X(name, ...) "n"
-#define AT(name, ...) , (Py_ssize_t *)&row->points.name
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "ipi" WM_POINTS(X),
-                              &row->major, &linked, &row->ranks WM_POINTS(AT)))
+#define X(...) "n"
+#define AT(field, ...) , (Py_ssize_t *)&row->thresholds.field
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "ipi" WM_THRESHOLDS(X),
+                              &row->major, &linked,
+                              &row->ranks WM_THRESHOLDS(AT)))
             return NULL;
 #undef AT
 #undef X
         row->linked = linked;
     }
-    return wm_py_none(wm_points_set(rows, (size_t)count, &err), &err);
+    return wm_py_none(wm_thresholds_set(rows, (size_t)count, &err), &err);
 }
 
-PyMethodDef wm_py_points_functions[] = {
-    {"_points", points, METH_VARARGS, points_doc},
-    {"_set_points", set_points, METH_O, set_points_doc},
+PyMethodDef wm_py_thresholds_functions[] = {
+    {"_points", thresholds, METH_VARARGS, thresholds_doc},
+    {"_set_points", set_thresholds, METH_O, set_thresholds_doc},
     {0},
 };

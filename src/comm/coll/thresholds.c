@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/points.h"
+#include "comm/coll/thresholds.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -10,56 +10,60 @@
 #define BUILT_IN 3
 
 // The measured ones lie before those that are built in.
-static wm_points_row_t table[WM_POINTS_MEASURED + BUILT_IN] = {
-#define X(name, two, several, other) .name = (two),
-    [WM_POINTS_MEASURED] = {.linked = true,
-                            .ranks = 2,
-                            .points = {WM_POINTS(X)}},
+static wm_thresholds_row_t table[WM_THRESHOLDS_MEASURED + BUILT_IN] = {
+#define X(field, name, two, several, other) .field = (two),
+    [WM_THRESHOLDS_MEASURED] = {.linked = true,
+                                .ranks = 2,
+                                .thresholds = {WM_THRESHOLDS(X)}},
 #undef X
-#define X(name, two, several, other) .name = (several),
-    [WM_POINTS_MEASURED + 1] = {.linked = true, .points = {WM_POINTS(X)}},
+#define X(field, name, two, several, other) .field = (several),
+    [WM_THRESHOLDS_MEASURED + 1] = {.linked = true,
+                                    .thresholds = {WM_THRESHOLDS(X)}},
 #undef X
-#define X(name, two, several, other) .name = (other),
-    [WM_POINTS_MEASURED + 2] = {.points = {WM_POINTS(X)}},
+#define X(field, name, two, several, other) .field = (other),
+    [WM_THRESHOLDS_MEASURED + 2] = {.thresholds = {WM_THRESHOLDS(X)}},
 #undef X
 };
 static size_t measured;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 int
-wm_points_set(const wm_points_row_t *rows, size_t count, wm_error_t *err)
+wm_thresholds_set(const wm_thresholds_row_t *rows, size_t count,
+                  wm_error_t *err)
 {
-    if (count > WM_POINTS_MEASURED)
+    if (count > WM_THRESHOLDS_MEASURED)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu rows of switch points are more than %d",
-                            count, WM_POINTS_MEASURED);
+                            count, WM_THRESHOLDS_MEASURED);
     wm_lock(&lock);
     measured = count;
     if (count > 0)
-        memcpy(table + WM_POINTS_MEASURED - count, rows, count * sizeof *rows);
+        memcpy(table + WM_THRESHOLDS_MEASURED - count, rows,
+               count * sizeof *rows);
     pthread_mutex_unlock(&lock);
     return 0;
 }
 
 static bool
-fits(const wm_points_row_t *row, int major, bool linked, int ranks)
+fits(const wm_thresholds_row_t *row, int major, bool linked, int ranks)
 {
-    int of = ranks <= 2 ? 2 : ranks <= 4 ? 4 : WM_POINTS_MANY;
+    int of = ranks <= 2 ? 2 : ranks <= 4 ? 4 : WM_THRESHOLDS_MANY;
     return (row->major == 0 || row->major == major) && row->linked == linked
            && (row->ranks == 0 || row->ranks == of);
 }
 
 void
-wm_points_find(int device, bool linked, int ranks, wm_points_t *points)
+wm_thresholds_find(int device, bool linked, int ranks,
+                   wm_thresholds_t *thresholds)
 {
     const wm_device_t *facts;
     int major = wm_device_describe(device, &facts, NULL) == 0 ? facts->major
                                                               : 0;
     wm_lock(&lock);
-    const wm_points_row_t *row = table + WM_POINTS_MEASURED - measured;
+    const wm_thresholds_row_t *row = table + WM_THRESHOLDS_MEASURED - measured;
     while (!fits(row, major, linked, ranks))
         ++row; // one that is built in does
-    *points = row->points;
+    *thresholds = row->thresholds;
     pthread_mutex_unlock(&lock);
 }
 
@@ -81,7 +85,7 @@ is_linked_to_all(int device)
 }
 
 void
-wm_points_find_alone(int device, int ranks, wm_points_t *points)
+wm_thresholds_find_alone(int device, int ranks, wm_thresholds_t *thresholds)
 {
-    wm_points_find(device, is_linked_to_all(device), ranks, points);
+    wm_thresholds_find(device, is_linked_to_all(device), ranks, thresholds);
 }
