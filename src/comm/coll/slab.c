@@ -35,7 +35,7 @@ await(const wm_slabs_t *slabs, uint32_t call, uint32_t step, wm_error_t *err)
 static int
 await_late(const wm_slabs_t *slabs, wm_error_t *err)
 {
-    uint32_t calls = slabs->told.calls;
+    uint32_t calls = slabs->signatures.calls;
     return calls > MOST_AHEAD && calls % MOST_AHEAD == 0
                ? await(slabs, calls - MOST_AHEAD, ENDED, err)
                : 0;
@@ -44,9 +44,9 @@ await_late(const wm_slabs_t *slabs, wm_error_t *err)
 static int
 arrive(const wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
 {
-    return wm_barrier_enqueue_arrive(slabs->barrier, slabs->device,
-                                     slabs->stream,
-                                     (slabs->told.calls << 16) + step, err);
+    return wm_barrier_enqueue_arrive(
+        slabs->barrier, slabs->device, slabs->stream,
+        (slabs->signatures.calls << 16) + step, err);
 }
 
 // Behind the last call, of that number: our word tells that it has ended.
@@ -88,7 +88,7 @@ follow_captured(wm_slabs_t *slabs, bool first, CUstream stream,
 static void
 leave(wm_slabs_t *slabs, uint32_t number)
 {
-    uint32_t value = (slabs->told.calls << 16) + FAR;
+    uint32_t value = (slabs->signatures.calls << 16) + FAR;
     wm_barrier_promise(slabs->barrier, value);
     if (await_last(slabs, number, NULL) < 0
         || wm_barrier_enqueue_arrive(slabs->barrier, slabs->device,
@@ -103,7 +103,7 @@ leave_by_own(wm_slabs_t *slabs, uint32_t number)
 {
     CUstream stream;
     if (wm_barrier_have_kept(slabs->barrier)) {
-        uint32_t value = (slabs->told.calls << 16) + FAR;
+        uint32_t value = (slabs->signatures.calls << 16) + FAR;
         wm_barrier_promise(slabs->barrier, value);
         wm_barrier_leave(slabs->barrier, value);
         return;
@@ -121,7 +121,7 @@ static void
 set_lost(wm_slabs_t *slabs)
 {
     if (slabs->lost.code == 0)
-        slabs->lost_at = slabs->told.calls;
+        slabs->lost_at = slabs->signatures.calls;
     wm_error_set(&slabs->lost, WM_ERR_STATE, 0,
                  "an earlier collective on a stream failed on this rank, as "
                  "its error told: what came with it or behind it was not "
@@ -149,11 +149,12 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
         slabs->lost = err != NULL ? *err : unused;
         slabs->lost_at = 0;
         slabs->stream = stream;
-        leave(slabs, slabs->told.calls);
+        leave(slabs, slabs->signatures.calls);
     }
     if (code == 0 && slabs->lost.code < 0) {
         // It counts, as it does on all others.
-        (void)!wm_told_begin(&slabs->told, slabs->barrier, laid, NULL);
+        (void)!wm_signatures_begin(&slabs->signatures, slabs->barrier, laid,
+                                   NULL);
         code = slabs->lost.code;
         if (err != NULL)
             *err = slabs->lost;
@@ -163,21 +164,21 @@ wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
         return code;
     }
     wm_barrier_promise(slabs->barrier,
-                       ((slabs->told.calls + 1) << 16) + ENDED);
-    code = wm_told_begin(&slabs->told, slabs->barrier, laid, err);
+                       ((slabs->signatures.calls + 1) << 16) + ENDED);
+    code = wm_signatures_begin(&slabs->signatures, slabs->barrier, laid, err);
     if (code == 0 && laid != NULL
-        && wm_told_compare(&slabs->told, slabs->barrier, &slabs->lost_at,
-                           &slabs->lost)
+        && wm_signatures_compare(&slabs->signatures, slabs->barrier,
+                                 &slabs->lost_at, &slabs->lost)
                < 0) {
         slabs->stream = stream;
-        leave(slabs, slabs->told.calls - 1);
+        leave(slabs, slabs->signatures.calls - 1);
         code = slabs->lost.code;
         if (err != NULL)
             *err = slabs->lost;
         pthread_mutex_unlock(&slabs->lock);
         return code;
     }
-    int follows = follow(slabs, slabs->told.calls - 1, stream,
+    int follows = follow(slabs, slabs->signatures.calls - 1, stream,
                          code == 0 ? err : NULL);
     code = code < 0 ? code : follows;
     if (code == 0)
@@ -239,7 +240,7 @@ wm_slabs_take_turn(wm_slabs_t *slabs, wm_error_t *err)
     else {
         slabs->turn = ++slabs->turns;
         if (slabs->pieces > 1) // it used a half twice
-            code = await(slabs, slabs->told.calls - 1, ENDED, err);
+            code = await(slabs, slabs->signatures.calls - 1, ENDED, err);
     }
     slabs->pieces = 0;
     return code;
@@ -260,7 +261,8 @@ wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err)
         return wm_barrier_enqueue_epoch(slabs->barrier, slabs->device,
                                         slabs->stream, ++slabs->epochs, err);
     int code = arrive(slabs, step + 1, err);
-    return code < 0 ? code : await(slabs, slabs->told.calls, step + 1, err);
+    return code < 0 ? code
+                    : await(slabs, slabs->signatures.calls, step + 1, err);
 }
 
 int
@@ -314,7 +316,7 @@ enqueue_copied(wm_slabs_t *slabs, const wm_laid_t *laid,
 int
 wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err)
 {
-    uint32_t call = slabs->told.calls << 16;
+    uint32_t call = slabs->signatures.calls << 16;
     wm_word_op_t own = wm_barrier_stream_word(slabs->barrier, slabs->rank,
                                               call + ENDED);
     wm_by_kernels_words_t words = {
@@ -335,9 +337,9 @@ wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err)
         code = wm_event_record(slabs->device, slabs->ended, slabs->stream,
                                err);
     if (code < 0 && !slabs->captured) {
-        uint32_t call = slabs->told.calls;
+        uint32_t call = slabs->signatures.calls;
         set_lost(slabs);
-        wm_told_fail(slabs->barrier, call, WM_TOLD_REFUSED);
+        wm_signatures_fail(slabs->barrier, call, WM_SIGNATURES_REFUSED);
         leave(slabs, call - 1);
     }
     pthread_mutex_unlock(&slabs->lock);
@@ -349,12 +351,13 @@ static int
 hear(wm_slabs_t *slabs, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_told_hear(&slabs->told, slabs->barrier, &first, err);
+    int code = wm_signatures_find_failure(&slabs->signatures, slabs->barrier,
+                                          &first, err);
     if (code == 0)
         return 0;
     slabs->lost = *err;
     slabs->lost_at = first;
-    leave_by_own(slabs, slabs->told.calls);
+    leave_by_own(slabs, slabs->signatures.calls);
     return code;
 }
 
@@ -364,7 +367,8 @@ static int
 look_at(wm_slabs_t *slabs, uint32_t call, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_told_hear(&slabs->told, slabs->barrier, &first, err);
+    int code = wm_signatures_find_failure(&slabs->signatures, slabs->barrier,
+                                          &first, err);
     if (slabs->lost.code < 0 && slabs->lost_at <= call) {
         *err = slabs->lost;
         return slabs->lost.code;
@@ -396,7 +400,8 @@ wm_slabs_look(wm_slabs_t *slabs, wm_slabs_place_t of, wm_error_t *err)
 int
 wm_slabs_hear(wm_slabs_t *slabs, wm_error_t *err)
 {
-    if (slabs == NULL || !wm_told_is_news(&slabs->told, slabs->barrier))
+    if (slabs == NULL
+        || !wm_signatures_may_fail(&slabs->signatures, slabs->barrier))
         return 0;
     wm_lock(&slabs->lock);
     int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
@@ -409,15 +414,16 @@ wm_slabs_fail(wm_slabs_t *slabs)
 {
     wm_lock(&slabs->lock);
     set_lost(slabs);
-    wm_told_fail(slabs->barrier, slabs->told.calls, WM_TOLD_REFUSED);
-    leave_by_own(slabs, slabs->told.calls);
+    wm_signatures_fail(slabs->barrier, slabs->signatures.calls,
+                       WM_SIGNATURES_REFUSED);
+    leave_by_own(slabs, slabs->signatures.calls);
     pthread_mutex_unlock(&slabs->lock);
 }
 
 wm_slabs_place_t
 wm_slabs_place(const wm_slabs_t *slabs)
 {
-    return (wm_slabs_place_t){slabs->epoch, slabs->told.calls};
+    return (wm_slabs_place_t){slabs->epoch, slabs->signatures.calls};
 }
 
 bool
@@ -437,8 +443,8 @@ look_for_captures(void *context, wm_error_t *err)
 {
     captures_t *captures = context;
     const wm_slabs_t *slabs = captures->slabs;
-    return wm_told_all_capture(&slabs->told, slabs->barrier, captures->name,
-                               &captures->mixed, err);
+    return wm_signatures_all_capture(&slabs->signatures, slabs->barrier,
+                                     captures->name, &captures->mixed, err);
 }
 
 // It is refused. Whoever has made it without a capture is let go, and hears
@@ -447,11 +453,12 @@ static void
 refuse_capture(wm_slabs_t *slabs, bool mixed)
 {
     wm_lock(&slabs->lock);
-    wm_told_refuse_capture(&slabs->told, slabs->barrier, mixed);
+    wm_signatures_refuse_capture(&slabs->signatures, slabs->barrier, mixed);
     if (mixed) {
-        uint32_t last = slabs->told.calls;
-        wm_told_fail(slabs->barrier, last + 1, WM_TOLD_CAPTURES);
-        (void)!wm_told_begin(&slabs->told, slabs->barrier, NULL, NULL);
+        uint32_t last = slabs->signatures.calls;
+        wm_signatures_fail(slabs->barrier, last + 1, WM_SIGNATURES_CAPTURES);
+        (void)!wm_signatures_begin(&slabs->signatures, slabs->barrier, NULL,
+                                   NULL);
         if (slabs->lost.code == 0)
             leave_by_own(slabs, last);
         set_lost(slabs);
@@ -464,7 +471,7 @@ wm_slabs_arrive_captured(wm_slabs_t *slabs, const char *name, wm_error_t *err)
 {
     captures_t captures = {slabs, name, false};
     wm_lock(&slabs->lock);
-    wm_told_capture(&slabs->told, slabs->barrier);
+    wm_signatures_capture(&slabs->signatures, slabs->barrier);
     int code = slabs->lost.code < 0 ? 0 : hear(slabs, err);
     pthread_mutex_unlock(&slabs->lock);
     if (code == 0)
@@ -481,10 +488,11 @@ static void
 leave_amiss(const wm_slabs_t *slabs)
 {
     uint32_t at = wm_barrier_streams_at(slabs->barrier),
-             last = slabs->told.calls;
+             last = slabs->signatures.calls;
     bool between = at == 0 || (at & 0xffff) == ENDED; // of that call the next
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
-    if (call <= last && wm_told_is_amiss(&slabs->told, slabs->barrier, call))
+    if (call <= last
+        && wm_signatures_differ(&slabs->signatures, slabs->barrier, call))
         wm_barrier_leave_from(slabs->barrier, at, (call << 16) + ENDED - 1);
 }
 
@@ -493,7 +501,8 @@ wm_slabs_leave(wm_slabs_t *slabs)
 {
     bool ended = wm_barrier_have_kept(slabs->barrier);
     if (ended)
-        wm_barrier_leave(slabs->barrier, (slabs->told.calls << 16) + FAR);
+        wm_barrier_leave(slabs->barrier,
+                         (slabs->signatures.calls << 16) + FAR);
     return ended;
 }
 
@@ -507,14 +516,16 @@ wm_slabs_give_up(wm_slabs_t *slabs)
         || pthread_mutex_trylock(&slabs->lock) != 0)
         return;
     if (ended)
-        wm_barrier_leave(slabs->barrier, (slabs->told.calls << 16) + FAR);
+        wm_barrier_leave(slabs->barrier,
+                         (slabs->signatures.calls << 16) + FAR);
     else {
         if (slabs->by_kernels)
             leave_amiss(slabs);
         // The others hear of what can be known here, and this rank when it
         // looks itself.
-        if (wm_told_is_news(&slabs->told, slabs->barrier))
-            (void)!wm_told_hear(&slabs->told, slabs->barrier, &first, &unused);
+        if (wm_signatures_may_fail(&slabs->signatures, slabs->barrier))
+            (void)!wm_signatures_find_failure(&slabs->signatures,
+                                              slabs->barrier, &first, &unused);
     }
     pthread_mutex_unlock(&slabs->lock);
 }

@@ -51,7 +51,7 @@ prepare(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
         wm_barrier_begin_rounds(slabs->barrier);
     else {
         said->streams = wm_barrier_streams_now(slabs->barrier);
-        wm_told_open(&slabs->told, slabs->barrier);
+        wm_signatures_open(&slabs->signatures, slabs->barrier);
     }
     return 0;
 }
@@ -97,7 +97,7 @@ static void
 discard(wm_slabs_t *slabs)
 {
     wm_by_kernels_close(&slabs->exchange);
-    wm_told_close(&slabs->told);
+    wm_signatures_close(&slabs->signatures);
     wm_shared_free(slabs->shared);
     for (size_t i = 0; i < slabs->copied; ++i)
         wm_block_free(slabs->copies[i], 0, NULL, NULL);
@@ -236,7 +236,7 @@ static int
 look_for_recovery(void *context, wm_error_t *err)
 {
     const wm_slabs_t *slabs = context;
-    return wm_told_all_recover(&slabs->told, slabs->barrier, err);
+    return wm_signatures_all_recover(&slabs->signatures, slabs->barrier, err);
 }
 
 // Our streams have come to the end of what they were given, and nobody is
@@ -263,7 +263,7 @@ clear(wm_slabs_t *slabs, said_t *said, wm_error_t *err)
     slabs->turn = slabs->turns = 0;
     slabs->pieces = 0;
     slabs->last = 0;
-    wm_told_open(&slabs->told, slabs->barrier);
+    wm_signatures_open(&slabs->signatures, slabs->barrier);
     said->thresholds = slabs->thresholds;
     said->streams = wm_barrier_streams_now(slabs->barrier);
     return code;
@@ -303,7 +303,7 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
     int code = wm_slabs_find_dead(slabs, err);
     bool lost = slabs->lost.code < 0;
     if (lost)
-        wm_told_recover(&slabs->told, slabs->barrier);
+        wm_signatures_recover(&slabs->signatures, slabs->barrier);
     pthread_mutex_unlock(&slabs->lock);
     if (code < 0 || !lost)
         return code;
@@ -314,7 +314,9 @@ wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err)
     uint32_t first; // all have told of their failures, and tell no more
     wm_error_t unused;
     wm_lock(&slabs->lock);
-    if (wm_told_hear(&slabs->told, slabs->barrier, &first, &unused) < 0
+    if (wm_signatures_find_failure(&slabs->signatures, slabs->barrier, &first,
+                                   &unused)
+            < 0
         && first < slabs->lost_at)
         slabs->lost_at = first;
     pthread_mutex_unlock(&slabs->lock);
@@ -338,7 +340,7 @@ have_all_ended(const wm_slabs_t *slabs)
 {
     for (int rank = 0; rank < slabs->size; ++rank)
         if (!wm_barrier_stream_arrived(slabs->barrier, rank,
-                                       (slabs->told.calls << 16)
+                                       (slabs->signatures.calls << 16)
                                            + WM_SLAB_ENDED))
             return false;
     return wm_barrier_have_kept(slabs->barrier);
@@ -350,7 +352,7 @@ wm_slabs_free(wm_slabs_t *slabs)
     const struct timespec nap = {.tv_nsec = NAP_NS};
     delist(slabs);
     // Of graphs nobody here knows whether they are running.
-    for (int naps = 0; slabs->told.calls > 0 && !have_all_ended(slabs);
+    for (int naps = 0; slabs->signatures.calls > 0 && !have_all_ended(slabs);
          ++naps) {
         if (naps == NAPS)
             return false;

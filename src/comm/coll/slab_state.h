@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "comm/coll/slab.h"
-#include "comm/coll/told.h"
+#include "comm/coll/signature.h"
 
 #define WM_SLAB_ENDED 0xffff // a step: the last
 
@@ -25,7 +25,7 @@ struct wm_slabs {
     uint64_t last;              // its id, but in graphs; 0: not known
     CUevent ended;              // in graphs: recorded behind the last
     bool by_kernels;            // what is shared is theirs, else halves
-    wm_told_t told;             // of the calls that were begun
+    wm_signatures_t signatures; // of the calls that were begun
     wm_by_kernels_t exchange;   // likewise
     uint32_t turn;              // of the halves: the next one that is used
     uint64_t capture;           // of the last call
@@ -34,7 +34,8 @@ struct wm_slabs {
     size_t pieces;              // of the last one that took a turn
     wm_block_t **copies;        // that graphs read
     size_t copied;
-    // The failure, in the words that the caller was told; code 0: none so far.
+    // The failure, in the words that the caller was signatures; code 0: none
+    // so far.
     wm_error_t lost;
     wm_error_t former; // likewise, before the last recovery
     // The calls before are right, of both; 0: that is not known.

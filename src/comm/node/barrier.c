@@ -523,8 +523,8 @@ wm_barrier_gone_word(const wm_barrier_t *barrier)
     };
 }
 
-wm_barrier_told_t *
-wm_barrier_told(const wm_barrier_t *barrier, int rank)
+wm_signature_area_t *
+wm_barrier_signatures(const wm_barrier_t *barrier, int rank)
 {
-    return &barrier->of[rank].area->told;
+    return &barrier->of[rank].area->signatures;
 }

@@ -189,7 +189,7 @@ wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
                          CUstream stream, uint32_t number, wm_error_t *err);
 
 // The record of a rank about the calls that its streams were given.
-wm_barrier_told_t *
-wm_barrier_told(const wm_barrier_t *barrier, int rank);
+wm_signature_area_t *
+wm_barrier_signatures(const wm_barrier_t *barrier, int rank);
 
 #endif

@@ -16,31 +16,31 @@
 #define WM_BARRIER_ASIDE 16 // banks of those, beside the one of blocking calls
 #define WM_BARRIER_BANKS (1 + WM_BARRIER_ASIDE)
 
-#define WM_BARRIER_CALLS 1024 // on streams: what was asked for
-#define WM_BARRIER_PAIRS 32   // likewise, of those in which counts vary
+#define WM_SIGNATURE_CALLS 1024 // on streams, whose signatures are kept
+#define WM_SIGNATURE_PAIRS 32   // likewise, of those in which counts vary
 
-// The record of one call on a stream: a number that stands for all arguments
-// that ranks must give alike, and these arguments themselves.
+// One call on a stream: the hash of all arguments that ranks must give alike,
+// and these arguments themselves.
 typedef struct {
     _Atomic uint64_t mark, block, asked;
-} wm_barrier_call_t;
+} wm_signature_row_t;
 
-// The exchange of two ranks: a number that stands for all exchanges so far,
-// and the bytes of this call.
+// The exchange of two ranks: the hash of all exchanges so far, and the bytes
+// of this call.
 typedef struct {
     _Atomic uint64_t mark, nbytes;
-} wm_barrier_pair_t;
+} wm_signature_pair_t;
 
 // The last calls that streams were given, the one that a stream is in, the
-// first that has failed, and how many were captured (comm/coll/told.h).
+// first that has failed, and how many were captured (comm/coll/signature.h).
 typedef struct {
-    wm_barrier_call_t calls[WM_BARRIER_CALLS];
-    wm_barrier_pair_t pairs[WM_BARRIER_PAIRS][2][WM_BARRIER_RANKS];
+    wm_signature_row_t calls[WM_SIGNATURE_CALLS];
+    wm_signature_pair_t pairs[WM_SIGNATURE_PAIRS][2][WM_BARRIER_RANKS];
     _Atomic uint32_t last; // call in which counts vary
     _Atomic uint64_t current, current_pairs[2][WM_BARRIER_RANKS];
     _Alignas(64) _Atomic uint64_t failure; // 0: none
     _Atomic uint32_t captures;
-} wm_barrier_told_t;
+} wm_signature_area_t;
 
 // The blocking calls that a rank has entered: how many, and the last two for
 // which it has asked its GPU, the later one first.
@@ -58,7 +58,7 @@ typedef struct {
         64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
-    _Alignas(64) wm_barrier_told_t told;
+    _Alignas(64) wm_signature_area_t signatures;
 } wm_exchange_area_t;
 
 #endif
