@@ -49,7 +49,7 @@ def test_notices(build, case):
 
 
 def test_what_another_rank_tells_of_shared_memory_is_checked(build):
-    run(build("shared", "coll/shared"))
+    run(build("symm_memory", "coll/symm_memory"))
 
 
 def test_strided_memory_that_shares_a_byte(build):

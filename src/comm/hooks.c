@@ -5,7 +5,7 @@
 #include "comm/coll/deaths.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"
@@ -106,11 +106,11 @@ drop(wm_comm_t *comm)
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_later_free(comm->later);
-    bool slabs = comm->slabs != NULL || comm->graph_slabs != NULL;
-    bool lost = slabs && wm_barrier_dead(comm->barrier) >= 0;
-    if (comm->graph_slabs != NULL)
-        (void)!wm_slabs_free(comm->graph_slabs);
-    if (comm->slabs != NULL && !wm_slabs_free(comm->slabs))
+    bool symm = comm->symm != NULL || comm->graph_symm != NULL;
+    bool lost = symm && wm_barrier_dead(comm->barrier) >= 0;
+    if (comm->graph_symm != NULL)
+        (void)!wm_symm_free(comm->graph_symm);
+    if (comm->symm != NULL && !wm_symm_free(comm->symm))
         lost = true;
     if (lost) // others may write to it yet
         comm->barrier = NULL;

@@ -568,7 +568,7 @@ def in_use():
 
 
 def test_nothing_is_left(comm):
-    """Slabs of graphs go with their communicator."""
+    """Symmetric memory of graphs goes with its communicator."""
     for _ in range(3):
         gc.collect()
         plain = MPI.COMM_WORLD.Dup()

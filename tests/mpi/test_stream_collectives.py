@@ -111,7 +111,7 @@ def test_a_request_ends_when_the_others_have_come(comm, stream):
 
 
 def test_many_in_any_order(comm):
-    """Short and long ones in turn, as the halves of the slabs are."""
+    """Short and long ones in turn, as the halves are."""
     generator = np.random.default_rng(7)  # alike on all ranks
     own = np.random.default_rng([8, comm.rank])  # a rank's own choices
     streams = [wm.Stream(wm.get_device()) for _ in range(2)]
@@ -287,7 +287,7 @@ def in_use():
 
 
 def test_nothing_is_left(comm):
-    """Slabs go with their communicator."""
+    """Symmetric memory goes with its communicator."""
     for _ in range(3):
         gc.collect()
         plain = MPI.COMM_WORLD.Dup()

@@ -143,7 +143,7 @@ def test_elements_of_any_size(comm, way, dtype):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_large_ones(comm, way):
-    """More than a chunk, a slab or a borrowed stream takes."""
+    """More than a chunk, symmetric memory or a borrowed stream takes."""
     right, left = around(comm)
     shape, index = (1500, 2001), np.s_[:, ::2]
     sent = Memory(way, numbers(comm.rank, "f4", shape), index)

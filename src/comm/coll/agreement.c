@@ -16,10 +16,10 @@ enum {
     MINUS_CALL,
     NOTICES,   // to be heeded
     INCAPABLE, // of staying on the GPUs
-    SLABS_NOT, // it cannot go by slabs
+    SYMM_NOT,  // it cannot go by symmetric memory
 };
 
-_Static_assert(SLABS_NOT + 1 == WM_AGREE_VALUES, "there is room for each");
+_Static_assert(SYMM_NOT + 1 == WM_AGREE_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
 
 const char *
@@ -54,7 +54,7 @@ fill(const wm_comm_t *comm, const wm_agreement_t *agreement, int64_t *most)
     most[MINUS_CALL] = -most[CALL];
     most[NOTICES] = agreement->notices;
     most[INCAPABLE] = native == NULL || !native->capable;
-    most[SLABS_NOT] = !agreement->slabs;
+    most[SYMM_NOT] = !agreement->symm;
 }
 
 // What is said is borrowed.
@@ -62,7 +62,7 @@ static const void *
 said_of(const wm_agreement_t *agreement, size_t *nbytes)
 {
     const wm_native_t *native = agreement->native;
-    bool says = native != NULL && (native->capable || agreement->slabs);
+    bool says = native != NULL && (native->capable || agreement->symm);
     *nbytes = says ? agreement->nbytes : 0;
     return says ? &native->said : NULL;
 }
@@ -75,7 +75,7 @@ conclude(const wm_comm_t *comm, wm_agreement_t *agreement, const int64_t *most,
     agreement->stages = most[STAGES] != 0;
     agreement->notices = most[NOTICES] != 0;
     agreement->stays = most[INCAPABLE] == 0;
-    agreement->slabs = most[SLABS_NOT] == 0;
+    agreement->symm = most[SYMM_NOT] == 0;
     if (code < 0 || told < 0)
         return code < 0 ? code : told;
     if (most[FAILED] != 0)

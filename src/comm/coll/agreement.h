@@ -57,7 +57,7 @@ typedef struct {
     const wm_native_t *native;
     size_t nbytes;
     bool stays; // afterwards: all are capable
-    bool slabs; // whether it can go by slabs; afterwards: of all ranks
+    bool symm;  // whether it can go by symm_coll; afterwards: of all ranks
 } wm_agreement_t;
 
 // At a barrier, before all have arrived at step 0 of the epoch, and after.

@@ -12,23 +12,24 @@
 #define BLOCK_ALIGN 16 // of parts that go by LL128
 
 static size_t
-simple_bytes(const wm_shared_t *shared)
+simple_bytes(const wm_symm_memory_t *symm)
 {
-    return shared->nbytes - LL_BYTES - (shared->on_host ? 0 : LL128_BYTES);
+    return symm->nbytes - LL_BYTES - (symm->on_host ? 0 : LL128_BYTES);
 }
 
 int
-wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
+wm_by_kernels_clear(const wm_symm_memory_t *symm, char *memory,
+                    wm_error_t *err)
 {
-    size_t simple = simple_bytes(shared);
-    if (shared->on_host) { // and where its GPU's host memory is
-        memset(memory, 0, shared->nbytes);
+    size_t simple = simple_bytes(symm);
+    if (symm->on_host) { // and where its GPU's host memory is
+        memset(memory, 0, symm->nbytes);
         return 0;
     }
-    int code = wm_ll_clear(shared->device, memory, WM_SIMPLE_HEAD, err);
+    int code = wm_ll_clear(symm->device, memory, WM_SIMPLE_HEAD, err);
     return code < 0 ? code
-                    : wm_ll_clear(shared->device, memory + simple,
-                                  shared->nbytes - simple, err);
+                    : wm_ll_clear(symm->device, memory + simple,
+                                  symm->nbytes - simple, err);
 }
 
 int
@@ -55,33 +56,33 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
 }
 
 int
-wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
+wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_symm_memory_t *symm,
                    const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                    int rank, wm_error_t *err)
 {
-    int size = shared->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
-    size_t before = shared->nbytes - LL_BYTES;
+    int size = symm->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
+    size_t before = symm->nbytes - LL_BYTES;
     for (int i = 0; i < size; ++i)
-        ranks[i].ll = shared->ranks[i].memory + before;
+        ranks[i].ll = symm->ranks[i].memory + before;
     exchange->thresholds = *thresholds;
     exchange->rank = (uint32_t)rank;
     exchange->size = (uint32_t)size;
     exchange->ll = (wm_ll_t){
         .first = WM_LL_HEAD,
         .nbytes = LL_BYTES - WM_LL_HEAD,
-        .blocks = (uint32_t)shared->blocks,
+        .blocks = (uint32_t)symm->blocks,
     };
     exchange->ll128 = (wm_ll_t){
         .first = -(int64_t)LL128_BYTES,
-        .nbytes = shared->linked ? LL128_BYTES : 0,
+        .nbytes = symm->linked ? LL128_BYTES : 0,
         .ll128 = true,
-        .blocks = (uint32_t)shared->blocks,
+        .blocks = (uint32_t)symm->blocks,
     };
     exchange->before = before;
-    exchange->simple = wm_simple_fit(simple_bytes(shared), size,
-                                     shared->blocks, shared->on_host);
+    exchange->simple = wm_simple_fit(simple_bytes(symm), size, symm->blocks,
+                                     symm->on_host);
     memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
-    return open_own(exchange, shared->device, ranks, size, err);
+    return open_own(exchange, symm->device, ranks, size, err);
 }
 
 void

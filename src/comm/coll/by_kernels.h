@@ -9,7 +9,7 @@
 #include "array/simple.h"
 #include "comm/coll/laid.h"
 #include "comm/coll/thresholds.h"
-#include "comm/coll/shared.h"
+#include "comm/coll/symm_memory.h"
 
 // What this rank's kernels keep.
 typedef struct {
@@ -57,7 +57,8 @@ typedef struct {
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int
-wm_by_kernels_clear(const wm_shared_t *shared, char *memory, wm_error_t *err);
+wm_by_kernels_clear(const wm_symm_memory_t *symm, char *memory,
+                    wm_error_t *err);
 
 // Loads the kernels, which may wait for the device.
 WM_MUST_CHECK int
@@ -66,7 +67,7 @@ wm_by_kernels_prepare(int device, wm_error_t *err);
 // The caller fills the word of each rank in `ranks`; the address of the rank's
 // LL memory is filled in here.
 WM_MUST_CHECK int
-wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_shared_t *shared,
+wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_symm_memory_t *symm,
                    const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                    int rank, wm_error_t *err);
 

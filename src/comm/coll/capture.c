@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/capture.h"
 
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 
 static int
 compare(const wm_captured_t *mine, const wm_captured_t *other, int rank,
@@ -45,7 +45,7 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
             comm->barrier, rank);
         if (other.pieces > captured->pieces)
             captured->pieces = other.pieces;
-        told = other.pieces > WM_SLAB_STEPS
+        told = other.pieces > WM_SYMM_STEPS
                    ? wm_comm_damaged(comm, rank, err)
                    : compare(&mine, &other, rank, err);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/coll.h"
 
-#include "comm/coll/by_slabs.h"
+#include "comm/coll/symm_coll.h"
 #include "comm/coll/native_run.h"
 #include "comm/coll/part.h"
 #include "comm/engine/engine.h"
@@ -60,19 +60,19 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     if (agreed.code == 0)
         agreed.code = wm_native_await(&part.native, err);
     agreed.nbytes = wm_part_nbytes(&part);
-    agreed.slabs = wm_by_slabs_serves(comm, call);
-    if (agreed.slabs && !part.native.capable)
+    agreed.symm = wm_symm_coll_serves(comm, call);
+    if (agreed.symm && !part.native.capable)
         wm_part_say(&part);
     int code = wm_agreement_ask(comm, &agreed, err);
-    bool by_slabs = !agreed.stays && agreed.slabs;
-    if (code == 0 && !agreed.stays && !by_slabs)
+    bool by_symm = !agreed.stays && agreed.symm;
+    if (code == 0 && !agreed.stays && !by_symm)
         code = 1;
     if (code == 0)
         code = wm_part_compare(&part, err);
     if (code == 0)
         code = !wm_part_plan(&part, &plan, &wrong);
-    if (code == 0 && by_slabs)
-        code = wm_by_slabs_call(comm, call, &wrong, err);
+    if (code == 0 && by_symm)
+        code = wm_symm_coll_call(comm, call, &wrong, err);
     else if (code == 0)
         code = wm_native_run(&part.native, &plan, part.type, part.op, &wrong,
                              err);

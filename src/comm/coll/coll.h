@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Barriers, and blocking collectives of GPU memory: by the GPUs, or by slabs,
-// where all ranks have such memory, else by MPI. A rank that has host memory
-// declines, and does not wait. What has begun cannot be taken back, so nothing
-// here can be interrupted; where one rank fails, or is in another collective,
-// all raise. GIL released by the caller, engine lock not held. The buffers
-// stay the caller's, who releases them.
+// Barriers, and blocking collectives of GPU memory: by the GPUs, or through
+// symmetric memory, if all ranks have GPU memory, else by MPI. A rank that has
+// host memory declines, and does not wait. What has begun cannot be taken
+// back, so nothing here can be interrupted; where one rank fails, or is in
+// another collective, all raise. GIL released by the caller, engine lock not
+// held. The buffers stay the caller's, who releases them.
 #ifndef WM_COMM_COLL_COLL_H
 #define WM_COMM_COLL_COLL_H
 

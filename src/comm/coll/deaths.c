@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 
@@ -14,15 +14,15 @@
 #define NAP_NS 100000
 #define NAPS 50000 // at the end, for ranks that have come to it, too
 
-static _Atomic int64_t rest; // until the next look; 0: there are no slabs
+static _Atomic int64_t rest; // until the next look; 0: no symmetric memory
 static int left;             // looks of those; engine lock
 
 // Of graphs nobody here knows whether they are running.
 static bool
 may_wait(const wm_comm_t *comm)
 {
-    return comm->graph_slabs != NULL
-           || (comm->slabs != NULL && !wm_barrier_have_kept(comm->barrier));
+    return comm->graph_symm != NULL
+           || (comm->symm != NULL && !wm_barrier_have_kept(comm->barrier));
 }
 
 static bool
@@ -32,8 +32,8 @@ bury_all(wm_comm_t *comm)
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->dead)
             moved |= wm_barrier_bury(comm->barrier, rank);
-    if (comm->slabs != NULL)
-        wm_slabs_give_up(comm->slabs);
+    if (comm->symm != NULL)
+        wm_symm_give_up(comm->symm);
     return moved;
 }
 
@@ -46,7 +46,7 @@ wm_deaths_watch(void)
 bool
 wm_deaths_look(wm_comm_t *comm)
 {
-    if (comm->slabs == NULL && comm->graph_slabs == NULL)
+    if (comm->symm == NULL && comm->graph_symm == NULL)
         return false;
     if (may_wait(comm) && wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);
@@ -56,7 +56,7 @@ wm_deaths_look(wm_comm_t *comm)
 static void
 look(wm_comm_t *comm)
 {
-    if (comm->slabs == NULL && comm->graph_slabs == NULL)
+    if (comm->symm == NULL && comm->graph_symm == NULL)
         return;
     if (wm_deaths_look(comm))
         left = LOOKS_LEFT;
@@ -88,7 +88,7 @@ static bool waiting, hopeful; // streams of ours, for who may come; engine lock
 static void
 leave(wm_comm_t *comm)
 {
-    if (comm->slabs == NULL || wm_slabs_leave(comm->slabs))
+    if (comm->symm == NULL || wm_symm_leave(comm->symm))
         return;
     (void)wm_deaths_look(comm);
     waiting = true;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ranks that die, or revoke a communicator, while streams here wait for them:
 // nobody waits on the host, so MPI is asked now and then of each communicator
-// that has slabs and whose streams may be waiting, by the progress thread, and
-// by whoever waits for such a stream in our code. Once one has died nothing
-// here waits for it any more (wm_barrier_bury), and calls raise. The same
-// looks let go streams that wait for each other in a call in which ranks
-// differ (wm_slabs_give_up). Engine lock held, but for what the progress
+// that has symmetric memory and whose streams may be waiting, by the progress
+// thread, and by whoever waits for such a stream in our code. Once one has
+// died nothing here waits for it any more (wm_barrier_bury), and calls raise.
+// The same looks let go streams that wait for each other in a call in which
+// ranks differ (wm_symm_give_up). Engine lock held, but for what the progress
 // thread asks.
 #ifndef WM_COMM_COLL_DEATHS_H
 #define WM_COMM_COLL_DEATHS_H
 
 #include "comm/comm/comm.h"
 
-// There are slabs: from now on somebody looks.
+// A communicator has symmetric memory: from now on the progress thread looks.
 void
 wm_deaths_watch(void);
 

@@ -7,7 +7,7 @@
 #include "comm/coll/deaths.h"
 #include "comm/coll/packed.h"
 #include "comm/coll/part.h"
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -15,14 +15,15 @@
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
-// A slab's half: what a rank sends, and then what it has reduced, or taken,
-// for others to read: two areas. Blocks for each rank share the first.
+// Half of a rank's symmetric memory has two areas: what the rank sends, and
+// what it has reduced, or taken, for others to read. Blocks for each rank
+// share the first.
 #define ALIGN 256
 #define PIECE_PHASES 2 // of what is as short as a piece
 
 typedef struct {
     wm_laid_t laid;
-    wm_slabs_t *slabs;
+    wm_symm_t *symm;
     uint64_t capture; // 0: it is in none
     size_t area;
     size_t room;   // bytes of a piece of a block
@@ -34,11 +35,11 @@ static int
 count_pieces(run_t *run, wm_error_t *err)
 {
     size_t most = wm_laid_longest(&run->laid);
-    run->area = wm_slabs_half(run->slabs) / 2;
+    run->area = wm_symm_half(run->symm) / 2;
     size_t size = run->laid.shape->scatters ? (size_t)run->laid.comm->size : 1;
     run->room = run->area / size / ALIGN * ALIGN;
     run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
-    if (run->pieces * PIECE_PHASES > WM_SLAB_STEPS)
+    if (run->pieces * PIECE_PHASES > WM_SYMM_STEPS)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu bytes for a rank are more than a collective "
                             "on a stream takes: make several calls",
@@ -72,10 +73,10 @@ put(const run_t *run, wm_error_t *err)
 {
     int code = 0,
         blocks = run->laid.shape->scatters ? run->laid.comm->size : 1;
-    char *slab = wm_slabs_at(run->slabs, run->laid.comm->rank, run->piece);
+    char *own = wm_symm_at(run->symm, run->laid.comm->rank, run->piece);
     for (int i = 0; i < blocks && code == 0 && run->laid.source != NULL; ++i) {
         wm_span_t part = cut(run, run->laid.out[i]);
-        code = copy(run, slab + (size_t)i * run->room,
+        code = copy(run, own + (size_t)i * run->room,
                     run->laid.source + part.at, part.nbytes, err);
     }
     return code;
@@ -90,7 +91,7 @@ count_staged(const wm_laid_t *laid)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)laid->out[i].nbytes);
 }
 
-// In its slab; how much, it does not say.
+// In its symmetric memory; how much, it does not say.
 static wm_span_t
 has(const void *context, int from, int to)
 {
@@ -128,7 +129,7 @@ make_plan(const run_t *run, wm_plan_t *plan)
         .nbytes = cut(run, out ? run->laid.out[0] : run->laid.into[0]).nbytes,
         .element = run->laid.shape->reduces ? run->laid.call->size : 1,
         .readable = true,
-        .thresholds = *wm_slabs_thresholds(run->slabs),
+        .thresholds = *wm_symm_thresholds(run->symm),
     };
     (void)wm_part_choose(run->laid.call, &facts, (size_t)rank * run->room, has,
                          wants, run, plan); // which such facts allow
@@ -139,7 +140,7 @@ static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_slabs_at(run->slabs, run->laid.comm->rank, run->piece)
+    char *own = wm_symm_at(run->symm, run->laid.comm->rank, run->piece)
                 + run->area;
     // Of an exchange it is absolute.
     bool absolute = !run->laid.shape->reduces
@@ -149,7 +150,7 @@ move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
                        : own)
                  + move->into;
     for (int k = 0; k < move->count; ++k)
-        sources[k] = wm_slabs_at(run->slabs, move->first + k, run->piece)
+        sources[k] = wm_symm_at(run->symm, move->first + k, run->piece)
                      + (move->result ? run->area : 0) + move->from;
     if (move->count == 1)
         return copy(run, into, sources[0], move->nbytes, err);
@@ -189,7 +190,7 @@ follow(const run_t *run, wm_error_t *err)
     int code = put(run, err);
     for (int phase = 0; phase < plan.phases && code == 0; ++phase) {
         bool last = phase == plan.phases - 1;
-        code = wm_slabs_step(run->slabs, steps + (uint32_t)phase, err);
+        code = wm_symm_step(run->symm, steps + (uint32_t)phase, err);
         if (code == 0 && last && phase > 0)
             code = take_own(run, &plan, err);
         for (int i = 0; i < plan.count && code == 0; ++i)
@@ -217,8 +218,8 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
                                         run->laid.stream, err);
     if (producer->kind == WM_PRODUCER_ORDER)
         return wm_order_before(producer->order, to_write, run->laid.device,
-                               run->laid.stream,
-                               wm_slabs_stream_id(run->slabs), err);
+                               run->laid.stream, wm_symm_stream_id(run->symm),
+                               err);
     return wm_producer_before(producer, to_write, run->laid.device,
                               run->laid.stream, err);
 }
@@ -238,16 +239,16 @@ after(const run_t *run, wm_error_t *err)
                ? 0
                : wm_order_after(order_of(call->send), order_of(call->receive),
                                 run->laid.device, run->laid.stream,
-                                wm_slabs_stream_id(run->slabs), err);
+                                wm_symm_stream_id(run->symm), err);
 }
 
 static int
 in_pieces(run_t *run, wm_error_t *err)
 {
-    int code = wm_slabs_take_turn(run->slabs, err);
+    int code = wm_symm_take_turn(run->symm, err);
     for (; run->piece < run->pieces && code == 0; ++run->piece)
         code = follow(run, err);
-    return code < 0 ? code : wm_slabs_leave_turn(run->slabs, err);
+    return code < 0 ? code : wm_symm_leave_turn(run->symm, err);
 }
 
 static int
@@ -256,15 +257,15 @@ exchange(run_t *run, wm_error_t *err)
     wm_block_t *copy;
     int code = wm_packed_open(&run->laid, &copy, err);
     if (code == 0)
-        code = wm_slabs_have_kernels(run->slabs)
+        code = wm_symm_has_kernels(run->symm)
                        && run->laid.call->kind != WM_CALL_BARRIER
-                   ? wm_slabs_exchange(run->slabs, &run->laid, err)
+                   ? wm_symm_exchange(run->symm, &run->laid, err)
                    : in_pieces(run, err);
     if (code == 0)
         code = wm_packed_unpack(&run->laid, err);
     int kept = copy == NULL
                    ? 0
-                   : wm_slabs_keep(run->slabs, copy, code == 0 ? err : NULL);
+                   : wm_symm_keep(run->symm, copy, code == 0 ? err : NULL);
     return code < 0 ? code : kept;
 }
 
@@ -287,17 +288,17 @@ enqueue(run_t *run, wm_error_t *err)
 // calls before it, it comes to its end. Where the others are refused it alike
 // (`laid`) it is a call as any, else one that has failed.
 static void
-refuse(wm_slabs_t *slabs, const wm_laid_t *laid, int code)
+refuse(wm_symm_t *symm, const wm_laid_t *laid, int code)
 {
     CUstream stream;
-    int device = wm_slabs_device(slabs);
+    int device = wm_symm_device(symm);
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
         stream = CU_STREAM_LEGACY; // which there always is
-    if (wm_slabs_begin(slabs, laid, stream, NULL) == 0) {
+    if (wm_symm_begin(symm, laid, stream, NULL) == 0) {
         if (laid != NULL)
-            code = wm_slabs_leave_turn(slabs, NULL);
-        (void)!wm_slabs_end(slabs, code, NULL);
+            code = wm_symm_leave_turn(symm, NULL);
+        (void)!wm_symm_end(symm, code, NULL);
     }
     if (ours)
         wm_stream_release(device, stream);
@@ -309,7 +310,7 @@ static int
 capture(run_t *run, int code, wm_error_t *err)
 {
     wm_captured_t captured = {
-        .first = !wm_slabs_continue(run->slabs, run->capture),
+        .first = !wm_symm_continue(run->symm, run->capture),
     };
     if (code == 0) {
         captured.kind = (int)run->laid.call->kind;
@@ -320,13 +321,13 @@ capture(run_t *run, int code, wm_error_t *err)
     if (code < 0)
         return code;
     run->pieces = captured.pieces;
-    code = wm_slabs_begin_captured(run->slabs, run->capture, run->laid.stream,
-                                   err);
+    code = wm_symm_begin_captured(run->symm, run->capture, run->laid.stream,
+                                  err);
     if (code == 0)
-        code = wm_slabs_end(run->slabs, enqueue(run, err), err);
+        code = wm_symm_end(run->symm, enqueue(run, err), err);
     code = wm_capture_end(run->laid.comm, code, err);
     if (code < 0)
-        wm_slabs_forget(run->slabs);
+        wm_symm_forget(run->symm);
     return code;
 }
 
@@ -353,17 +354,17 @@ static int
 give(run_t *run, int code, wm_error_t *err)
 {
     if (code < 0) {
-        refuse(run->slabs, run->laid.refused ? &run->laid : NULL, code);
+        refuse(run->symm, run->laid.refused ? &run->laid : NULL, code);
         return code;
     }
-    if (wm_slabs_are_lost(run->slabs)) {
+    if (wm_symm_is_lost(run->symm)) {
         name_wait(run->laid.call, "the first after one that failed");
-        code = wm_slabs_recover(run->slabs, err);
+        code = wm_symm_recover(run->symm, err);
         if (code < 0)
             return code;
     }
-    code = wm_slabs_begin(run->slabs, &run->laid, run->laid.stream, err);
-    return code < 0 ? code : wm_slabs_end(run->slabs, enqueue(run, err), err);
+    code = wm_symm_begin(run->symm, &run->laid, run->laid.stream, err);
+    return code < 0 ? code : wm_symm_end(run->symm, enqueue(run, err), err);
 }
 
 static int
@@ -394,33 +395,33 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                                   code == 0 ? err : &other);
     if (code == 0)
         code = asked;
-    wm_slabs_t **slabs = run.capture != 0 ? &comm->graph_slabs : &comm->slabs;
+    wm_symm_t **symm = run.capture != 0 ? &comm->graph_symm : &comm->symm;
     if (code == 0)
         code = wm_laid_out(&run.laid, err);
     if (run.capture != 0)
         name_wait(call, "captured into a graph");
-    if (run.capture != 0 && comm->slabs != NULL) {
-        int alike = wm_slabs_arrive_captured(comm->slabs, name_of(call),
-                                             code == 0 ? err : &other);
+    if (run.capture != 0 && comm->symm != NULL) {
+        int alike = wm_symm_arrive_captured(comm->symm, name_of(call),
+                                            code == 0 ? err : &other);
         if (alike < 0)
             return code < 0 ? code : alike;
     }
-    if (*slabs == NULL) {
-        int made = wm_slabs_make(comm, device, run.capture != 0, code, err);
+    if (*symm == NULL) {
+        int made = wm_symm_make(comm, device, run.capture != 0, code, err);
         if (made < 0)
             return made;
     }
-    run.slabs = *slabs;
-    if (code == 0 && device != wm_slabs_device(run.slabs))
+    run.symm = *symm;
+    if (code == 0 && device != wm_symm_device(run.symm))
         code = wm_error_set(err, WM_ERR_VALUE, 0,
                             "stream: it is one of cuda:%d, and the "
                             "collectives of this communicator are on streams "
                             "of cuda:%d; use another communicator (Dup)",
-                            device, wm_slabs_device(run.slabs));
+                            device, wm_symm_device(run.symm));
     if (code == 0)
         code = count_pieces(&run, err);
     code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
-    bool on_host = wm_slabs_are_on_host(run.slabs);
+    bool on_host = wm_symm_is_on_host(run.symm);
     if (code == 0)
         wm_stat_add(
             on_host ? WM_STAT_staged_collectives : WM_STAT_ipc_collectives, 1);
@@ -446,7 +447,7 @@ typedef struct {
     wm_comm_t *comm; // retained
     int device;
     CUevent event;
-    wm_slabs_place_t place;
+    wm_symm_place_t place;
     unsigned looks;
 } given_t;
 
@@ -460,7 +461,7 @@ step(wm_op_t *op)
         (void)wm_deaths_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known
-        code = wm_slabs_look(given->comm->slabs, given->place, &err);
+        code = wm_symm_look(given->comm->symm, given->place, &err);
     if (code < 0)
         wm_op_fail(op, &err);
     return code < 0 || (code == 0 && done);
@@ -516,9 +517,9 @@ wm_stream_coll_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);
-        given->place = wm_slabs_place(comm->slabs);
+        given->place = wm_symm_place(comm->symm);
         if (code < 0)
-            wm_slabs_fail(comm->slabs);
+            wm_symm_fail(comm->symm);
     }
     if (code < 0) {
         if (given != NULL)

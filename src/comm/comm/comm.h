@@ -19,7 +19,7 @@ typedef struct wm_unexpected wm_unexpected_t;
 typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_pending_sends wm_pending_sends_t;
-typedef struct wm_slabs wm_slabs_t;
+typedef struct wm_symm wm_symm_t;
 typedef struct wm_later wm_later_t;
 
 // One after the other.
@@ -46,8 +46,8 @@ typedef struct wm_comm {
     // Where there are: those of nonblocking calls, each the next one's.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];
     wm_later_t *later;        // NULL: no nonblocking collective yet
-    wm_slabs_t *slabs;        // NULL: no collective on a stream yet
-    wm_slabs_t *graph_slabs;  // NULL: none in a graph yet
+    wm_symm_t *symm;          // NULL: no collective on a stream yet
+    wm_symm_t *graph_symm;    // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // queue: taken from MPI without a receive

@@ -119,7 +119,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     int other = revoke(comm->data, code == 0 ? err : NULL);
     comm->looked = 0;
     // Collectives on streams raise from now on, and wait for nobody.
-    if (comm->slabs != NULL || comm->graph_slabs != NULL)
+    if (comm->symm != NULL || comm->graph_symm != NULL)
         (void)wm_barrier_bury(comm->barrier, comm->size);
     return code < 0 ? code : other;
 }

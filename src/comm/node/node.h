@@ -145,9 +145,9 @@ wm_staging_ring_pointer(const wm_peer_t *peer, int ring);
 WM_MUST_CHECK int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
 
-// Takes a free piece of our segment's pinned symmetric memory, each as long as
-// a slab of a communicator whose GPUs do not reach each other. Returns its
-// index; -1 when all are in use.
+// Takes a free piece of our segment's pinned symmetric memory, for a
+// communicator whose GPUs do not reach each other. Returns its index; -1 when
+// all are in use.
 int
 wm_pinned_symm_acquire(void);
 

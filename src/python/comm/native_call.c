@@ -3,7 +3,7 @@
 
 #include "comm/coll/later.h"
 #include "comm/coll/stream_coll.h"
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
 #include "comm/watch/hang.h"
@@ -63,7 +63,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     }
     wm_py_asked_release(&asked);
     if (code == 0)
-        code = wm_slabs_hear(comm->slabs, &err);
+        code = wm_symm_hear(comm->symm, &err);
     if (code < 0)
         wm_py_raise(&err);
     return code;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "array/array.h"
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 
 // The driver, and its start, are looked for without the GIL: that takes long.
 static int
@@ -148,7 +148,7 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
 int
 wm_py_after_wait(int code, wm_error_t *err)
 {
-    return wm_py_result(code < 0 ? code : wm_slabs_hear_all(err), err);
+    return wm_py_result(code < 0 ? code : wm_symm_hear_all(err), err);
 }
 
 int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Collectives of GPUs that do not reach each other: slabs in host memory."""
+"""Collectives of GPUs that do not reach each other, through host memory."""
 
 import textwrap
 
@@ -96,7 +96,7 @@ DIFFER = """
     print("right", flush=True)
 """
 
-# More communicators than there are slabs: MPI serves the rest.
+# More communicators than pinned symmetric memory: MPI serves the rest.
 MANY = """
     a, b = make(np.ones(50_000)), make(np.zeros(50_000))
     comms = [wm.Comm(MPI.Comm.Dup(comm)) for _ in range(10)]

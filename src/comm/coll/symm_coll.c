@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/by_slabs.h"
+#include "comm/coll/symm_coll.h"
 
 #include "array/access.h"
 #include "comm/coll/agreement.h"
@@ -8,7 +8,7 @@
 #include "comm/coll/stream_coll.h"
 #include "comm/coll/part.h"
 #include "comm/coll/reducible.h"
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/engine/engine.h"
 
 // The GPU whose memory a call is of; -1: none, or not of one.
@@ -30,7 +30,7 @@ device_of(const wm_coll_t *call)
 }
 
 bool
-wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
+wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
@@ -41,8 +41,8 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
         || (shape->reduces
             && !wm_reducible(call->type, call->size, call->op, &type, &op)))
         return false;
-    if (comm->slabs != NULL)
-        return wm_slabs_serve(comm->slabs, device);
+    if (comm->symm != NULL)
+        return wm_symm_serves(comm->symm, device);
     wm_engine_lock();
     bool left = wm_pinned_symm_is_left();
     wm_engine_unlock();
@@ -50,7 +50,7 @@ wm_by_slabs_serves(const wm_comm_t *comm, const wm_coll_t *call)
 }
 
 static int
-look(void *context, wm_error_t *err)
+symm_coll_look(void *context, wm_error_t *err)
 {
     return wm_access_look(context, WM_LOOK_TRIES, err);
 }
@@ -58,7 +58,7 @@ look(void *context, wm_error_t *err)
 // Nobody comes any more, and the stream, which has our buffers, comes to its
 // end as it is led on.
 static void
-lead_on(wm_comm_t *comm, wm_access_t *access)
+symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
 {
     for (unsigned turn = 1; wm_access_look(access, 1, NULL) == 0; ++turn) {
         wm_engine_lock();
@@ -70,7 +70,7 @@ lead_on(wm_comm_t *comm, wm_access_t *access)
 
 // Gives it to a stream of ours, and waits for that.
 static int
-do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_access_t access;
     wm_error_t later;
@@ -84,22 +84,22 @@ do_it(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                                     code < 0 ? &later : err);
     code = code < 0 ? code : begun;
     if (access.opened) {
-        int ended = wm_coll_await(comm, look, &access, WM_LOOKS_AT_STREAM,
-                                  code < 0 ? &later : err);
+        int ended = wm_coll_await(comm, symm_coll_look, &access,
+                                  WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
         if (ended < 0)
-            lead_on(comm, &access);
+            symm_coll_lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
     // It is told in this call.
-    int heard = wm_slabs_hear(comm->slabs, code < 0 ? &later : err);
+    int heard = wm_symm_hear(comm->symm, code < 0 ? &later : err);
     code = code < 0 ? code : heard;
     wm_access_close(&access);
     return code;
 }
 
 int
-wm_by_slabs_call(wm_comm_t *comm, const wm_coll_t *call,
-                 const wm_error_t *wrong, wm_error_t *err)
+wm_symm_coll_call(wm_comm_t *comm, const wm_coll_t *call,
+                  const wm_error_t *wrong, wm_error_t *err)
 {
     wm_agreement_t agreed = {.call = call->kind, .code = wrong->code};
     if (wrong->code < 0)
@@ -110,7 +110,7 @@ wm_by_slabs_call(wm_comm_t *comm, const wm_coll_t *call,
     int code = all_see_it ? 0 : wm_agreement_make(comm, &agreed, err);
     if (code < 0)
         return code;
-    code = do_it(comm, call, err);
+    code = symm_coll_run(comm, call, err);
     agreed = (wm_agreement_t){.call = call->kind, .code = code};
     return wm_agreement_make(comm, &agreed, err);
 }

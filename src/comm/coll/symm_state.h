@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The struct behind slabs, for slab_make.c, which makes them, and slab.c,
-// which makes calls on them. No other file includes this header.
-#ifndef WM_COMM_COLL_SLAB_STATE_H
-#define WM_COMM_COLL_SLAB_STATE_H
+// The struct behind wm_symm_t, for symm_make.c, which makes it, and symm.c,
+// which makes calls. No other file includes this header.
+#ifndef WM_COMM_COLL_SYMM_STATE_H
+#define WM_COMM_COLL_SYMM_STATE_H
 
 #include <pthread.h>
 
-#include "comm/coll/slab.h"
+#include "comm/coll/symm.h"
 #include "comm/coll/signature.h"
 
-#define WM_SLAB_ENDED 0xffff // a step: the last
+#define WM_SYMM_ENDED 0xffff // a step: the last
 
-struct wm_slabs {
-    wm_slabs_t *next; // of those of calls that are not captured
+struct wm_symm {
+    wm_symm_t *next; // of those of calls that are not captured
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    wm_barrier_t
-        *barrier;  // where streams count calls << 16 | steps, or epochs
-    bool captured; // the calls are
+    wm_barrier_t *barrier; // streams count calls << 16 | steps, or epochs
+    bool captured;         // the calls are
     int device, rank, size;
-    wm_shared_t *shared;
+    wm_symm_memory_t *memory;
     wm_thresholds_t thresholds; // rank 0's
     CUstream stream;            // of this call, or the last
     uint64_t last;              // its id, but in graphs; 0: not known
@@ -34,8 +33,7 @@ struct wm_slabs {
     size_t pieces;              // of the last one that took a turn
     wm_block_t **copies;        // that graphs read
     size_t copied;
-    // The failure, in the words that the caller was signatures; code 0: none
-    // so far.
+    // The failure, in the words that the caller got; code 0: none so far.
     wm_error_t lost;
     wm_error_t former; // likewise, before the last recovery
     // The calls before are right, of both; 0: that is not known.
@@ -45,6 +43,6 @@ struct wm_slabs {
 
 // Raises where a rank has died, MPI's error; for good. Lock held.
 WM_MUST_CHECK int
-wm_slabs_find_dead(const wm_slabs_t *slabs, wm_error_t *err);
+wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err);
 
 #endif

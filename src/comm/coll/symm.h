@@ -1,115 +1,115 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Slabs: memory of each rank of a communicator that all of its ranks have
-// mapped, of its GPU, or page-locked host memory where one does not reach the
-// others', through which collectives on streams go, and words by which their
-// streams wait for each other. Calls are numbered, alike on all ranks, and so
-// are a call's steps. A call's pieces take turns in the halves of a slab,
-// beginning with the one of its number: a half is written again once all have
-// arrived after they read it. Calls that are captured into graphs have slabs
-// and words of their own, so that graphs and other calls need not wait for
-// each other; a graph may be replayed any number of times, on each rank in the
-// same order as all others. GIL released by the caller, engine lock not held.
-#ifndef WM_COMM_COLL_SLAB_H
-#define WM_COMM_COLL_SLAB_H
+// Collectives on streams through symmetric memory: memory of each rank
+// (symm_memory.h) that all ranks of a communicator have mapped, and words by
+// which their streams wait for each other. Calls are numbered, alike on all
+// ranks, and so are a call's steps. A call's pieces take turns in the halves
+// of a rank's memory, beginning with the half of the call's number: a half is
+// written again once all ranks have arrived after they read it. Captured calls
+// have symmetric memory and words of their own, so that graphs and other calls
+// need not wait for each other; a graph may be replayed any number of times,
+// on each rank in the same order as all others. GIL released by the caller,
+// engine lock not held.
+#ifndef WM_COMM_COLL_SYMM_H
+#define WM_COMM_COLL_SYMM_H
 
 #include "comm/coll/by_kernels.h"
 #include "comm/comm/comm.h"
 
-#define WM_SLAB_STEPS 65000 // of a call, at most
+#define WM_SYMM_STEPS 65000 // of a call, at most
 
 // Makes those of a communicator, by all ranks: where one has failed (`code`),
 // all raise, and may try again. They are for streams of one device, and
 // captured or not.
 WM_MUST_CHECK int
-wm_slabs_make(wm_comm_t *comm, int device, bool captured, int code,
-              wm_error_t *err);
+wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
+             wm_error_t *err);
 
 int
-wm_slabs_device(const wm_slabs_t *slabs);
+wm_symm_device(const wm_symm_t *symm);
 
 // Bytes of half of one.
 size_t
-wm_slabs_half(const wm_slabs_t *slabs);
+wm_symm_half(const wm_symm_t *symm);
 
 bool
-wm_slabs_are_on_host(const wm_slabs_t *slabs);
+wm_symm_is_on_host(const wm_symm_t *symm);
 
 // Whether kernels use them, as those of all ranks can run at once.
 bool
-wm_slabs_have_kernels(const wm_slabs_t *slabs);
+wm_symm_has_kernels(const wm_symm_t *symm);
 
 // Where calls through them change their way, on all ranks.
 const wm_thresholds_t *
-wm_slabs_thresholds(const wm_slabs_t *slabs);
+wm_symm_thresholds(const wm_symm_t *symm);
 
 // Whether they serve memory of that device, as far as this rank knows.
 bool
-wm_slabs_serve(const wm_slabs_t *slabs, int device);
+wm_symm_serves(const wm_symm_t *symm, int device);
 
 // Begins a call on a stream, behind the one before it; `laid` NULL: it has
 // failed. What a rank asks for must be alike on all, and of what varies what
 // two have from each other on both. Raises where ranks are found to differ, or
 // one to have failed, after which nothing goes until all have recovered, or,
-// for good, where one has died (MPI's error, comm/coll/deaths.h); after 0 the
-// slabs are the thread's alone until wm_slabs_end, and the call takes its
-// turn, or exchanges, once.
+// for good, where one has died (MPI's error, comm/coll/deaths.h). After 0 the
+// thread holds a lock until wm_symm_end, and the call takes its turn, or
+// exchanges, once.
 WM_MUST_CHECK int
-wm_slabs_begin(wm_slabs_t *slabs, const wm_laid_t *laid, CUstream stream,
-               wm_error_t *err);
+wm_symm_begin(wm_symm_t *symm, const wm_laid_t *laid, CUstream stream,
+              wm_error_t *err);
 
 // Likewise of a call of a capture (wm_stream_capture), which all ranks have
 // found alike, down to the pieces.
 WM_MUST_CHECK int
-wm_slabs_begin_captured(wm_slabs_t *slabs, uint64_t capture, CUstream stream,
-                        wm_error_t *err);
+wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
+                       wm_error_t *err);
 
 // The id of the stream of the call that was begun; 0: not known, or captured.
 uint64_t
-wm_slabs_stream_id(const wm_slabs_t *slabs);
+wm_symm_stream_id(const wm_symm_t *symm);
 
 // Whether there was a call of this capture before; there was none.
 bool
-wm_slabs_continue(const wm_slabs_t *slabs, uint64_t capture);
+wm_symm_continue(const wm_symm_t *symm, uint64_t capture);
 
 void
-wm_slabs_forget(wm_slabs_t *slabs);
+wm_symm_forget(wm_symm_t *symm);
 
-// The call goes through slabs, in pieces.
+// The call goes through the halves, in pieces.
 WM_MUST_CHECK int
-wm_slabs_take_turn(wm_slabs_t *slabs, wm_error_t *err);
+wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err);
 
 // The half of `rank` that a piece of this call goes through.
 char *
-wm_slabs_at(wm_slabs_t *slabs, int rank, size_t piece);
+wm_symm_at(wm_symm_t *symm, int rank, size_t piece);
 
 // The stream tells that it has come to a step of the call, from 0 on, and
 // waits until all have, or have ended it.
 WM_MUST_CHECK int
-wm_slabs_step(wm_slabs_t *slabs, uint32_t step, wm_error_t *err);
+wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
 
 // The stream tells that it has come to the end of the pieces.
 WM_MUST_CHECK int
-wm_slabs_leave_turn(wm_slabs_t *slabs, wm_error_t *err);
+wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 
 // Gives the stream a call, but no barrier, as a kernel by LL,
 // LL128 or Simple.
 WM_MUST_CHECK int
-wm_slabs_exchange(wm_slabs_t *slabs, const wm_laid_t *laid, wm_error_t *err);
+wm_symm_exchange(wm_symm_t *symm, const wm_laid_t *laid, wm_error_t *err);
 
 // Frees memory of the call once the stream has passed what it was given, or,
-// of a graph, which may run at any time, with the slabs.
+// of a graph, which may run at any time, with `symm`.
 WM_MUST_CHECK int
-wm_slabs_keep(wm_slabs_t *slabs, wm_block_t *memory, wm_error_t *err);
+wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
 
 // The stream has been given all of the call; where that has failed (`code`)
 // the others will raise. Returns that, or a failure of its own.
 WM_MUST_CHECK int
-wm_slabs_end(wm_slabs_t *slabs, int code, wm_error_t *err);
+wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err);
 
 // Returns true if this rank knows of a failure, so that the next call
 // recovers.
 bool
-wm_slabs_are_lost(const wm_slabs_t *slabs);
+wm_symm_is_lost(const wm_symm_t *symm);
 
 // After a failure that this rank knows of, the next call waits for the others,
 // which do the same, on the host, and makes all as it was in the beginning,
@@ -117,45 +117,46 @@ wm_slabs_are_lost(const wm_slabs_t *slabs);
 // where one has begun that call in another way, as it knew of no failure, or
 // has died.
 WM_MUST_CHECK int
-wm_slabs_recover(wm_slabs_t *slabs, wm_error_t *err);
+wm_symm_recover(wm_symm_t *symm, wm_error_t *err);
 
 // The last call has failed after it was begun: the others are told.
 void
-wm_slabs_fail(wm_slabs_t *slabs);
+wm_symm_fail(wm_symm_t *symm);
 
 // A call: of how many recoveries it comes behind, and its number since then.
 typedef struct {
     uint32_t epoch, call;
-} wm_slabs_place_t;
+} wm_symm_place_t;
 
 // The last one that was begun here.
-wm_slabs_place_t
-wm_slabs_place(const wm_slabs_t *slabs);
+wm_symm_place_t
+wm_symm_place(const wm_symm_t *symm);
 
 // For the request of a call that the stream has passed: raises, as a call
 // would, where one has failed in it or in one before. 1: another thread is in
 // one, ask again.
 WM_MUST_CHECK int
-wm_slabs_look(wm_slabs_t *slabs, wm_slabs_place_t of, wm_error_t *err);
+wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err);
 
 // Raises, once, what another rank has told, or was found, of the calls that
-// were begun here, where nobody has heard it here: of these slabs (NULL: there
-// are none), of all. Cheap where there is nothing.
+// were begun here, where nobody has heard it here: of `symm` (NULL: nothing),
+// or of all. Cheap where there is nothing.
 WM_MUST_CHECK int
-wm_slabs_hear(wm_slabs_t *slabs, wm_error_t *err);
+wm_symm_hear(wm_symm_t *symm, wm_error_t *err);
 
 WM_MUST_CHECK int
-wm_slabs_hear_all(wm_error_t *err);
+wm_symm_hear_all(wm_error_t *err);
 
-// Before a call is captured, beside slabs whose calls are not: waits until all
-// ranks capture one. Raises on all where one makes the call without a capture.
+// Before a call is captured; `symm` is that of calls that are not. Waits until
+// all ranks capture one. Raises on all where one makes the call without a
+// capture.
 WM_MUST_CHECK int
-wm_slabs_arrive_captured(wm_slabs_t *slabs, const char *name, wm_error_t *err);
+wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
 
 // This rank makes no more calls: once its streams have come to the end of what
 // they were given, nobody waits for them. Returns whether they have.
 bool
-wm_slabs_leave(wm_slabs_t *slabs);
+wm_symm_leave(wm_symm_t *symm);
 
 // Where a rank has died, and nothing here waits for it any more: as soon as
 // our streams have come to the end of what they were given, nobody waits for
@@ -163,12 +164,12 @@ wm_slabs_leave(wm_slabs_t *slabs);
 // waits for more of it. Again and again, as either may be later. Waits for
 // nothing.
 void
-wm_slabs_give_up(wm_slabs_t *slabs);
+wm_symm_give_up(wm_symm_t *symm);
 
 // When nobody uses the communicator any more. False where streams may yet come
 // to them, as they wait for one that has gone: all is left as it is, and so
 // must be the barrier.
 bool
-wm_slabs_free(wm_slabs_t *slabs);
+wm_symm_free(wm_symm_t *symm);
 
 #endif

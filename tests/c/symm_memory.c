@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "comm/coll/agreement.h"
-#include "comm/coll/shared.h"
+#include "comm/coll/symm_memory.h"
 #include "comm/engine/engine.h"
 
 #define NBYTES ((size_t)4096)
@@ -195,9 +195,9 @@ wm_agree_said(const wm_barrier_t *barrier, int rank)
 }
 
 static int
-clear(const wm_shared_t *shared, char *memory, wm_error_t *err)
+clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
 {
-    (void)shared, (void)memory, (void)err;
+    (void)symm, (void)memory, (void)err;
     return 0;
 }
 
@@ -207,16 +207,16 @@ is_refused(bool on_host)
 {
     wm_peer_t *both[] = {&peers[0], &peers[1]};
     wm_comm_t comm = {.rank = 0, .size = 2, .peers = both};
-    wm_shared_t *shared = NULL;
+    wm_symm_memory_t *symm = NULL;
     wm_error_t err;
     bool unreached;
     reached = 0;
-    int code = wm_shared_make(&comm, 0, on_host, NBYTES, clear, &shared,
-                              &unreached, &err);
+    int code = wm_symm_memory_make(&comm, 0, on_host, NBYTES, clear, &symm,
+                                   &unreached, &err);
     assert(!unreached);
     assert(code < 0 ? reached == 0 : reached == 1);
     if (code == 0)
-        wm_shared_free(shared);
+        wm_symm_memory_free(symm);
     return code == WM_ERR_STATE;
 }
 
