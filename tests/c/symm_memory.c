@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Memory that all ranks of a communicator share: numbers that another rank
-// told of its own are not used where they cannot be right.
+// published are not used where they cannot be right.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +18,11 @@ typedef struct {
     int multiprocessors;
     bool mps;
     int pinned_symm;
-} said_t;
+} published_t;
 
 static wm_device_t device;
 static wm_peer_t peers[2];
-static said_t own, other;
+static published_t own, other;
 static int reached; // how often the other rank's memory was asked for
 
 // What shared.c needs of the rest.
@@ -178,17 +178,17 @@ wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
 }
 
 int
-wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
-                size_t nbytes, wm_error_t *err)
+wm_agree_exchange(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
+                  size_t nbytes, wm_error_t *err)
 {
     (void)comm, (void)agreed, (void)err;
     assert(nbytes == sizeof own);
-    memcpy(&own, said, sizeof own);
+    memcpy(&own, published, sizeof own);
     return 0;
 }
 
 const void *
-wm_agree_said(const wm_barrier_t *barrier, int rank)
+wm_agree_published(const wm_barrier_t *barrier, int rank)
 {
     (void)barrier;
     return rank == 0 ? &own : &other;
@@ -201,7 +201,7 @@ clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
     return 0;
 }
 
-// Whether an error told it, and nothing was reached.
+// Returns true if an error was set, and nothing was reached.
 static bool
 is_refused(bool on_host)
 {

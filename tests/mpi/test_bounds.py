@@ -234,8 +234,8 @@ def test_damaged_chunks_instead_of_a_ring_are_refused(tmp_path, damage):
     assert printed.split() == ["told"] * 2, printed
 
 
-# Writes into what this rank says to the others before a collective, once that
-# is said, and they are not there yet.
+# Writes into what this rank publishes before a collective, once that is
+# there, and the others are not there yet.
 SAID = r"""
     #include <sched.h>
 
@@ -257,20 +257,20 @@ SAID = r"""
         wm_exchange_area_t *area = (wm_exchange_area_t *)areas;
         while (epochs(memory) == before)
             sched_yield();
-        char *last = area->said[0][(before + 1) % 2];
+        char *last = area->published[0][(before + 1) % 2];
         wm_agree_t *agreed = (wm_agree_t *)last;
         size_t behind = (sizeof *agreed + 15) / 16 * 16;
-        wm_said_t *said = (wm_said_t *)(last + behind);
+        wm_published_t *published = (wm_published_t *)(last + behind);
         switch (member) {
         case 1: agreed->values[2] = value; break; // the call
-        case 2: said->sends.address = (uint64_t)value; break;
-        case 3: said->sends.size = (uint64_t)value; break;
-        case 4: said->gaps = (uint8_t)value; break;
-        case 5: said->spans[1].at = (size_t)value; break;
-        case 6: said->all.at = value; break;
-        case 7: said->all.shape[0] = value; break;
-        case 8: said->all.strides[0] = value; break;
-        case 9: said->sends.base = (uint64_t)value; break;
+        case 2: published->sends.address = (uint64_t)value; break;
+        case 3: published->sends.size = (uint64_t)value; break;
+        case 4: published->gaps = (uint8_t)value; break;
+        case 5: published->spans[1].at = (size_t)value; break;
+        case 6: published->all.at = value; break;
+        case 7: published->all.shape[0] = value; break;
+        case 8: published->all.strides[0] = value; break;
+        case 9: published->sends.base = (uint64_t)value; break;
         }
     }
 """

@@ -12,10 +12,10 @@
 _Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
 
 static void
-tell(wm_barrier_t *barrier, bool alike)
+again_publish(wm_barrier_t *barrier, bool alike)
 {
     (void)wm_barrier_epoch_begin(barrier);
-    wm_said_t *mine = wm_agree_mine(barrier);
+    wm_published_t *mine = wm_agree_mine(barrier);
     if (mine->failed != 0) // else it stays where others have it at hand
         mine->failed = 0;
     wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
@@ -32,9 +32,9 @@ wm_again_come(wm_later_op_t *op, bool *waits)
         return false;
     if (ready < 0) {
         call->agreed.code = ready;
-        (void)wm_later_op_fail(op, &err); // told with its end
+        (void)wm_later_op_fail(op, &err); // reported at its end
     }
-    tell(op->op.comm->barrier, ready > 0);
+    again_publish(op->op.comm->barrier, ready > 0);
     call->state = WM_LATER_ALIKE;
     return false;
 }
@@ -71,7 +71,7 @@ wm_again_differ(wm_comm_t *comm)
     if (!again->went)
         return;
     wm_engine_lock();
-    tell(comm->barrier, false);
+    again_publish(comm->barrier, false);
     again->went = false;
     wm_engine_unlock();
     wm_again_drop(again);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The starts of one persistent collective. Where one went from GPU to GPU each
-// rank keeps its call, and of the next start the ranks tell by one word, in
-// bank 0 of the barrier, whether each goes the same way again: then they know
-// all the rest. Where one does not, all ask anew (later.h). Engine lock held,
-// except where told.
+// rank keeps its call, and before the next start the ranks publish one word,
+// in bank 0 of the barrier, whether each goes the same way again: then they
+// know all the rest. Where one does not, all ask anew (later.h). Engine lock
+// held, except where noted.
 #ifndef WM_COMM_COLL_AGAIN_H
 #define WM_COMM_COLL_AGAIN_H
 
@@ -22,13 +22,13 @@ typedef struct {
 } wm_again_t;
 
 // Begins a start: whether it goes the way of the last one, as far as this rank
-// goes, and has begun. The others are told where it does not. Lock not held.
+// goes, and has begun. Publishes if it does not. Lock not held.
 bool
 wm_again_begin(wm_comm_t *comm, const wm_coll_t *asked,
                const wm_buffer_t *kept, wm_op_t **op);
 
 // The next start differs, as far as this rank goes, and the others wait to
-// hear it. Lock not held.
+// know. Lock not held.
 void
 wm_again_differ(wm_comm_t *comm);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// At the barrier of one host each rank reads what all others say. Else by
+// At the barrier of one host each rank reads what all others publish. Else by
 // dissemination: in each round a rank sends what it knows to the one that is
-// `distance` after it, and hears from the one as far before it; the distance
-// doubles. The greatest of a number may be told twice, so that any number of
-// ranks will do.
+// `distance` after it, and receives from the one as far before it; the
+// distance doubles. The greatest of a number may come twice, so that any
+// number of ranks will do.
 #include "comm/coll/agree.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@
 typedef struct {
     wm_agree_t known, heard;
     int distance;
-    MPI_Request requests[2]; // to hear, to tell
+    MPI_Request requests[2]; // receive, send
 } run_t;
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
@@ -25,14 +25,14 @@ _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 // At a barrier.
 typedef struct {
     wm_agree_t agreed;
-    _Alignas(16) char said[WM_AGREE_BYTES];
-} told_t;
+    _Alignas(16) char published[WM_AGREE_BYTES];
+} slot_t;
 
-_Static_assert(sizeof(told_t) <= WM_BARRIER_BYTES, "a slot holds it");
+_Static_assert(sizeof(slot_t) <= WM_BARRIER_BYTES, "a slot holds it");
 
 #define LOOKS 50 // before it is waited for in our progress loop
 
-// Returns the rank that this one hears in a round.
+// Returns the rank that this one receives from in a round.
 static int
 rank_before(const wm_comm_t *comm, const run_t *run)
 {
@@ -138,27 +138,27 @@ agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
 }
 
 void
-wm_agree_say(wm_barrier_t *barrier, const wm_agree_t *agreed, const void *said,
-             size_t nbytes)
+wm_agree_publish(wm_barrier_t *barrier, const wm_agree_t *agreed,
+                 const void *published, size_t nbytes)
 {
-    told_t *mine = wm_barrier_epoch_begin(barrier);
+    slot_t *mine = wm_barrier_epoch_begin(barrier);
     mine->agreed = *agreed;
     if (nbytes > 0)
-        memcpy(mine->said, said, nbytes);
+        memcpy(mine->published, published, nbytes);
     wm_barrier_arrive(barrier, 0);
 }
 
 void
-wm_agree_hear(const wm_barrier_t *barrier, wm_agree_t *agreed)
+wm_agree_merge(const wm_barrier_t *barrier, wm_agree_t *agreed)
 {
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-        const told_t *told = wm_barrier_said(barrier, rank);
-        merge(agreed, &told->agreed);
+        const slot_t *its = wm_barrier_published(barrier, rank);
+        merge(agreed, &its->agreed);
     }
 }
 
-// Returns 1 when every rank has told its numbers, or one has declined. The
-// counts of calls are read first: a rank in a later call is in another
+// Returns 1 when every rank has published its numbers, or one has declined.
+// The counts of calls are read first: a rank in a later call is in another
 // epoch.
 static int
 look_for_all(void *context, wm_error_t *err)
@@ -171,12 +171,12 @@ look_for_all(void *context, wm_error_t *err)
 }
 
 int
-wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
-                size_t nbytes, wm_error_t *err)
+wm_agree_ask(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
+             size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
     wm_barrier_enter(barrier, true);
-    wm_agree_say(barrier, agreed, said, nbytes);
+    wm_agree_publish(barrier, agreed, published, nbytes);
     int code = wm_coll_await(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
                              err);
     if (code < 0)
@@ -185,17 +185,17 @@ wm_agree_asking(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
         wm_barrier_epoch_abandon(barrier);
         return 1;
     }
-    wm_agree_hear(barrier, agreed);
+    wm_agree_merge(barrier, agreed);
     return 0;
 }
 
 int
-wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
-                size_t nbytes, wm_error_t *err)
+wm_agree_exchange(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
+                  size_t nbytes, wm_error_t *err)
 {
     if (comm->barrier == NULL)
         return agree_by_messages(comm, agreed, err);
-    int code = wm_agree_asking(comm, agreed, said, nbytes, err);
+    int code = wm_agree_ask(comm, agreed, published, nbytes, err);
     return code <= 0
                ? code
                : wm_error_set(err, WM_ERR_TYPE, 0,
@@ -205,14 +205,14 @@ wm_agree_saying(wm_comm_t *comm, wm_agree_t *agreed, const void *said,
 }
 
 const void *
-wm_agree_said(const wm_barrier_t *barrier, int rank)
+wm_agree_published(const wm_barrier_t *barrier, int rank)
 {
-    const told_t *told = wm_barrier_said(barrier, rank);
-    return told->said;
+    const slot_t *its = wm_barrier_published(barrier, rank);
+    return its->published;
 }
 
 void *
 wm_agree_mine(const wm_barrier_t *barrier)
 {
-    return (void *)wm_agree_said(barrier, wm_barrier_rank(barrier));
+    return (void *)wm_agree_published(barrier, wm_barrier_rank(barrier));
 }

@@ -7,7 +7,7 @@ static const char *const call_names[] = {"another",
 #undef X
 };
 
-// What the ranks tell each other before anything is begun, and at the end
+// What the ranks exchange before anything is begun, and at the end
 // where a rank stages, since one whose copy fails still takes part.
 enum {
     FAILED, // 1 + a rank that did
@@ -20,7 +20,7 @@ enum {
 };
 
 _Static_assert(SYMM_NOT + 1 == WM_AGREE_VALUES, "there is room for each");
-_Static_assert(sizeof(wm_said_t) <= WM_AGREE_BYTES, "likewise");
+_Static_assert(sizeof(wm_published_t) <= WM_AGREE_BYTES, "likewise");
 
 const char *
 wm_call_name(wm_call_kind_t kind)
@@ -57,27 +57,27 @@ fill(const wm_comm_t *comm, const wm_agreement_t *agreement, int64_t *most)
     most[SYMM_NOT] = !agreement->symm;
 }
 
-// What is said is borrowed.
+// Returns what is published; borrowed.
 static const void *
-said_of(const wm_agreement_t *agreement, size_t *nbytes)
+published_of(const wm_agreement_t *agreement, size_t *nbytes)
 {
     const wm_native_t *native = agreement->native;
-    bool says = native != NULL && (native->capable || agreement->symm);
-    *nbytes = says ? agreement->nbytes : 0;
-    return says ? &native->said : NULL;
+    bool publishes = native != NULL && (native->capable || agreement->symm);
+    *nbytes = publishes ? agreement->nbytes : 0;
+    return publishes ? &native->published : NULL;
 }
 
 static int
 conclude(const wm_comm_t *comm, wm_agreement_t *agreement, const int64_t *most,
-         int told, wm_error_t *err)
+         int exchanged, wm_error_t *err)
 {
     int code = agreement->code;
     agreement->stages = most[STAGES] != 0;
     agreement->notices = most[NOTICES] != 0;
     agreement->stays = most[INCAPABLE] == 0;
     agreement->symm = most[SYMM_NOT] == 0;
-    if (code < 0 || told < 0)
-        return code < 0 ? code : told;
+    if (code < 0 || exchanged < 0)
+        return code < 0 ? code : exchanged;
     if (most[FAILED] != 0)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "%s failed in this collective: its error tells "
@@ -87,29 +87,29 @@ conclude(const wm_comm_t *comm, wm_agreement_t *agreement, const int64_t *most,
 }
 
 void
-wm_agreement_say(const wm_comm_t *comm, wm_barrier_t *barrier,
-                 const wm_agreement_t *agreement)
+wm_agreement_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
+                     const wm_agreement_t *agreement)
 {
     wm_agree_t agreed;
     size_t nbytes;
-    const void *said = said_of(agreement, &nbytes);
+    const void *published = published_of(agreement, &nbytes);
     fill(comm, agreement, agreed.values);
-    wm_agree_say(barrier, &agreed, said, nbytes);
+    wm_agree_publish(barrier, &agreed, published, nbytes);
 }
 
 int
-wm_agreement_hear(const wm_comm_t *comm, const wm_barrier_t *barrier,
-                  wm_agreement_t *agreement, wm_error_t *err)
+wm_agreement_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
+                      wm_agreement_t *agreement, wm_error_t *err)
 {
     wm_agree_t agreed;
     fill(comm, agreement, agreed.values);
-    wm_agree_hear(barrier, &agreed);
+    wm_agree_merge(barrier, &agreed);
     return conclude(comm, agreement, agreed.values, 0, err);
 }
 
 typedef int
-agree_t(wm_comm_t *comm, wm_agree_t *agreed, const void *said, size_t nbytes,
-        wm_error_t *err);
+agree_t(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
+        size_t nbytes, wm_error_t *err);
 
 static int
 make(wm_comm_t *comm, wm_agreement_t *agreement, agree_t *agree,
@@ -118,21 +118,23 @@ make(wm_comm_t *comm, wm_agreement_t *agreement, agree_t *agree,
     wm_agree_t agreed;
     wm_error_t later;
     size_t nbytes;
-    const void *said = said_of(agreement, &nbytes);
+    const void *published = published_of(agreement, &nbytes);
     fill(comm, agreement, agreed.values);
-    int told = agree(comm, &agreed, said, nbytes,
-                     agreement->code < 0 ? &later : err);
-    return told > 0 ? 1 : conclude(comm, agreement, agreed.values, told, err);
+    int exchanged = agree(comm, &agreed, published, nbytes,
+                          agreement->code < 0 ? &later : err);
+    return exchanged > 0
+               ? 1
+               : conclude(comm, agreement, agreed.values, exchanged, err);
 }
 
 int
 wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
 {
-    return make(comm, agreement, wm_agree_saying, err);
+    return make(comm, agreement, wm_agree_exchange, err);
 }
 
 int
 wm_agreement_ask(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
 {
-    return make(comm, agreement, wm_agree_asking, err);
+    return make(comm, agreement, wm_agree_ask, err);
 }

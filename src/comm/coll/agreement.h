@@ -44,7 +44,7 @@ typedef enum {
 } wm_call_kind_t;
 
 // Returns the name that users know; borrowed, static. Any number that another
-// rank tells will do.
+// rank publishes will do.
 const char *
 wm_call_name(wm_call_kind_t kind);
 
@@ -53,7 +53,7 @@ typedef struct {
     wm_call_kind_t call; // what all must be in
     bool stages;  // whether this rank does; afterwards, whether any does
     bool notices; // likewise: whether any has posted some
-    // NULL, or what this rank says, so many bytes, if it is capable.
+    // NULL, or what this rank publishes, so many bytes, if it is capable.
     const wm_native_t *native;
     size_t nbytes;
     bool stays; // afterwards: all are capable
@@ -62,12 +62,12 @@ typedef struct {
 
 // At a barrier, before all have arrived at step 0 of the epoch, and after.
 void
-wm_agreement_say(const wm_comm_t *comm, wm_barrier_t *barrier,
-                 const wm_agreement_t *agreement);
+wm_agreement_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
+                     const wm_agreement_t *agreement);
 
 WM_MUST_CHECK int
-wm_agreement_hear(const wm_comm_t *comm, const wm_barrier_t *barrier,
-                  wm_agreement_t *agreement, wm_error_t *err);
+wm_agreement_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
+                      wm_agreement_t *agreement, wm_error_t *err);
 
 // At a barrier: 1 where a rank declines, and nothing is agreed on.
 WM_MUST_CHECK int

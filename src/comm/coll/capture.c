@@ -37,19 +37,19 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
 {
     const wm_captured_t mine = *captured;
     wm_agree_t agree = {{0}};
-    int told = wm_capture_end(comm, code, err);
-    if (told == 0)
-        told = wm_agree_saying(comm, &agree, &mine, sizeof mine, err);
-    for (int rank = 0; rank < comm->size && told == 0; ++rank) {
-        const wm_captured_t other = *(const wm_captured_t *)wm_agree_said(
+    int exchanged = wm_capture_end(comm, code, err);
+    if (exchanged == 0)
+        exchanged = wm_agree_exchange(comm, &agree, &mine, sizeof mine, err);
+    for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
+        const wm_captured_t other = *(const wm_captured_t *)wm_agree_published(
             comm->barrier, rank);
         if (other.pieces > captured->pieces)
             captured->pieces = other.pieces;
-        told = other.pieces > WM_SYMM_STEPS
-                   ? wm_comm_damaged(comm, rank, err)
-                   : compare(&mine, &other, rank, err);
+        exchanged = other.pieces > WM_SYMM_STEPS
+                        ? wm_comm_damaged(comm, rank, err)
+                        : compare(&mine, &other, rank, err);
     }
-    return told;
+    return exchanged;
 }
 
 int

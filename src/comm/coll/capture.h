@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the ranks tell each other, on the host, when a collective on a stream
+// What the ranks exchange, on the host, when a collective on a stream
 // is captured into a graph: a replay checks nothing, and where ranks replay
 // what differs their streams wait for ever. GIL released by the caller, engine
 // lock not held.

@@ -62,7 +62,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     agreed.nbytes = wm_part_nbytes(&part);
     agreed.symm = wm_symm_coll_serves(comm, call);
     if (agreed.symm && !part.native.capable)
-        wm_part_say(&part);
+        wm_part_publish(&part);
     int code = wm_agreement_ask(comm, &agreed, err);
     bool by_symm = !agreed.stays && agreed.symm;
     if (code == 0 && !agreed.stays && !by_symm)

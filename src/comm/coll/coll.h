@@ -53,7 +53,7 @@ wm_coll_shape(wm_call_kind_t kind);
 bool
 wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive);
 
-// Whether ranks tell each other of calls that MPI may do.
+// Returns true if ranks exchange data before calls that MPI may do.
 static inline bool
 wm_coll_is_asked(const wm_comm_t *comm)
 {

@@ -79,6 +79,6 @@ wm_fuse_flush(void)
         wm_stat_add(WM_STAT_fused_collectives, count);
     for (uint32_t i = 0; i < count && code < 0; ++i) {
         runs[i]->why = err;
-        runs[i]->tells = false; // its stream is looked at instead
+        runs[i]->signals = false; // its stream is looked at instead
     }
 }

@@ -26,7 +26,7 @@ wm_later_op_is_dead(wm_later_op_t *op, wm_error_t *err)
            && wm_failure_look_at_all(op->op.comm, err) < 0;
 }
 
-// Each of these: whether the call has ended; `state` tells how it goes on.
+// Each of these returns true if the call has ended; `state` is the next step.
 
 bool
 wm_later_come_up(wm_later_op_t *op, bool *waits)
@@ -53,7 +53,7 @@ ask(wm_later_op_t *op, bool *waits)
 }
 
 static bool
-say(wm_later_op_t *op, bool *waits)
+publish(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
@@ -68,9 +68,10 @@ say(wm_later_op_t *op, bool *waits)
         return false;
     if (ready < 0) {
         call->agreed.code = ready;
-        (void)wm_later_op_fail(op, &err); // told with its end
+        (void)wm_later_op_fail(op, &err); // reported at its end
     }
-    wm_agreement_say(op->op.comm, call->part.native.barrier, &call->agreed);
+    wm_agreement_publish(op->op.comm, call->part.native.barrier,
+                         &call->agreed);
     call->state = WM_LATER_ARRIVING;
     return false;
 }
@@ -86,7 +87,7 @@ arrive(wm_later_op_t *op, bool *waits)
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
-    int code = wm_agreement_hear(comm, barrier, &call->agreed, &err);
+    int code = wm_agreement_conclude(comm, barrier, &call->agreed, &err);
     if (code == 0)
         code = wm_part_compare(part, &err);
     if (code < 0)
@@ -138,7 +139,7 @@ fetch(wm_later_op_t *op, bool *waits)
         wm_by_mpi_end(&call->by);
     if (code < 0) {
         if (op->op.error.code == 0)
-            (void)wm_later_op_fail(op, &err); // told with its end
+            (void)wm_later_op_fail(op, &err); // reported at its end
         if (wm_by_mpi_spoil(&call->by, part, &err) < 0)
             return true;
     }
@@ -192,16 +193,11 @@ store(wm_later_op_t *op, bool *waits)
 }
 
 static bool (*const steps[])(wm_later_op_t *op, bool *waits) = {
-    [WM_LATER_AGAIN] = wm_again_come,
-    [WM_LATER_ALIKE] = wm_again_arrive,
-    [WM_LATER_AHEAD] = wm_later_come_up,
-    [WM_LATER_ASKED] = ask,
-    [WM_LATER_GPUS] = say,
-    [WM_LATER_ARRIVING] = arrive,
-    [WM_LATER_FOLLOWING] = follow,
-    [WM_LATER_MPIS] = fetch,
-    [WM_LATER_FETCHING] = post,
-    [WM_LATER_POSTED] = test,
+    [WM_LATER_AGAIN] = wm_again_come,    [WM_LATER_ALIKE] = wm_again_arrive,
+    [WM_LATER_AHEAD] = wm_later_come_up, [WM_LATER_ASKED] = ask,
+    [WM_LATER_GPUS] = publish,           [WM_LATER_ARRIVING] = arrive,
+    [WM_LATER_FOLLOWING] = follow,       [WM_LATER_MPIS] = fetch,
+    [WM_LATER_FETCHING] = post,          [WM_LATER_POSTED] = test,
     [WM_LATER_STORING] = store,
 };
 

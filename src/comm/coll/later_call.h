@@ -14,11 +14,11 @@
 
 typedef enum {
     WM_LATER_AGAIN,     // as the start before: what it sends is not ready
-    WM_LATER_ALIKE,     // for all to have told whether it does
+    WM_LATER_ALIKE,     // for all to have published whether it does
     WM_LATER_AHEAD,     // of others, so far that it cannot be asked
     WM_LATER_ASKED,     // it is not known who does it
     WM_LATER_GPUS,      // they do: it waits for its bank, and until it's ready
-    WM_LATER_ARRIVING,  // for all to have said what they give
+    WM_LATER_ARRIVING,  // for all to have published what they give
     WM_LATER_FOLLOWING, // its plan
     WM_LATER_MPIS,      // MPI does: it waits for its turn
     WM_LATER_FETCHING,  // fills the staging copies

@@ -43,29 +43,30 @@ is_taken(const wm_buffer_t *buffer, int *device)
 }
 
 const wm_spread_t *
-wm_said_gaps(const wm_said_t *said, int index)
+wm_published_gaps(const wm_published_t *published, int index)
 {
-    return said->gaps == WM_SAID_GAPS ? &said->all
-           : said->gaps == WM_SAID_GAPS_EACH && index < WM_SAID_EACH
-               ? &said->each[index]
+    return published->gaps == WM_PUBLISHED_GAPS ? &published->all
+           : published->gaps == WM_PUBLISHED_GAPS_EACH
+                   && index < WM_PUBLISHED_EACH
+               ? &published->each[index]
                : NULL;
 }
 
 // Says where what is sent lies, with its gaps; false where that is too much.
 static bool
-say_gaps(const wm_buffer_t *source, int ranks, wm_said_t *said)
+publish_gaps(const wm_buffer_t *source, int ranks, wm_published_t *published)
 {
     const wm_pattern_t *pattern = source->pattern;
     bool one = pattern->count == 1;
     if (!one
         && (!pattern->of_ranks || pattern->count != ranks
-            || ranks > WM_SAID_EACH))
+            || ranks > WM_PUBLISHED_EACH))
         return false;
     for (int i = 0; i < pattern->count; ++i)
-        if (!wm_spread_say(&pattern->parts[i], source->data,
-                           one ? &said->all : &said->each[i]))
+        if (!wm_spread_describe(&pattern->parts[i], source->data,
+                                one ? &published->all : &published->each[i]))
             return false;
-    said->gaps = one ? WM_SAID_GAPS : WM_SAID_GAPS_EACH;
+    published->gaps = one ? WM_PUBLISHED_GAPS : WM_PUBLISHED_GAPS_EACH;
     return true;
 }
 
@@ -74,7 +75,8 @@ static bool
 stands_in(const wm_native_t *native, const wm_buffer_t *source, bool copied)
 {
     return copied || !source->memory.exportable
-           || (source->pattern != NULL && native->said.gaps == WM_SAID_DENSE);
+           || (source->pattern != NULL
+               && native->published.gaps == WM_PUBLISHED_DENSE);
 }
 
 static bool
@@ -143,7 +145,7 @@ settle(wm_native_t *native, const wm_buffer_t *source, bool copied,
         return code;
     wm_engine_lock();
     native->capable = wm_place_export(native->source, &memory,
-                                      &native->said.sends, NULL)
+                                      &native->published.sends, NULL)
                       == 0; // else the host serves
     wm_engine_unlock();
     return 0;
@@ -194,15 +196,17 @@ open_target(wm_native_t *native, const wm_buffer_t *target, bool moved,
     if (code < 0 || !memory.exportable || moved)
         return code;
     wm_engine_lock();
-    native->said.readable = wm_place_export(native->target, &memory,
-                                            &native->said.receives, NULL)
-                            == 0;
-    native->said.writable = native->said.readable && native->landing == NULL;
+    native->published.readable = wm_place_export(native->target, &memory,
+                                                 &native->published.receives,
+                                                 NULL)
+                                 == 0;
+    native->published.writable = native->published.readable
+                                 && native->landing == NULL;
     wm_engine_unlock();
     return 0;
 }
 
-// `again`: of what has been said nothing is another.
+// `again`: what was published has not changed.
 static int
 open_sides(wm_native_t *native, const wm_given_t *given, bool again,
            wm_error_t *err)
@@ -240,7 +244,7 @@ open_sides(wm_native_t *native, const wm_given_t *given, bool again,
 void
 wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier)
 {
-    memset(native, 0, offsetof(wm_native_t, said) + WM_SAID_BYTES);
+    memset(native, 0, offsetof(wm_native_t, published) + WM_PUBLISHED_BYTES);
     native->comm = comm;
     native->barrier = barrier;
     native->device = -1;
@@ -261,18 +265,19 @@ wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
                           || !is_too_long(source, given->copied));
     if (!native->capable)
         return 0;
-    wm_said_t *said = &native->said;
+    wm_published_t *published = &native->published;
     if (native->device >= 0 && (comm->rank == 0 || comm->split > 0))
         wm_thresholds_find_alone(native->device, comm->size,
-                                 &said->thresholds);
+                                 &published->thresholds);
     if (given->moved && !given->copied && source != NULL
         && source->pattern != NULL && source->memory.exportable
         && source->nbytes > 0)
-        (void)say_gaps(source, wm_comm_others(comm, comm->rank).count, said);
-    said->aliased = in_place && !stands_in(native, source, given->copied);
-    said->overwrites = in_place || given->copied;
-    said->readable = receive == NULL || receive->nbytes == 0;
-    said->writable = said->readable;
+        (void)publish_gaps(source, wm_comm_others(comm, comm->rank).count,
+                           published);
+    published->aliased = in_place && !stands_in(native, source, given->copied);
+    published->overwrites = in_place || given->copied;
+    published->readable = receive == NULL || receive->nbytes == 0;
+    published->writable = published->readable;
     return open_sides(native, given, false, err);
 }
 
@@ -316,15 +321,16 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->aliased = false;
     facts->readable = facts->writable = true;
     // Between groups rank 0 may have no part in what another is the root of.
-    const wm_said_t *one = wm_agree_said(
+    const wm_published_t *one = wm_agree_published(
         native->barrier,
         comm->split > 0 && facts->root >= 0 ? facts->root : 0);
     facts->thresholds = one->thresholds;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->barrier, rank);
-        facts->aliased |= said->aliased;
-        facts->readable &= said->readable;
-        facts->writable &= said->writable;
+        const wm_published_t *published = wm_agree_published(native->barrier,
+                                                             rank);
+        facts->aliased |= published->aliased;
+        facts->readable &= published->readable;
+        facts->writable &= published->writable;
     }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
 // that have a barrier (comm/node/barrier.h) and map each other's memory. A
-// rank says where its memory is with what the ranks agree on, then follows its
-// plan (native_run.h). GIL released by the caller, engine lock not held.
+// rank publishes where its memory is with what the ranks agree on, then
+// follows its plan (native_run.h). GIL released by the caller, engine lock not
+// held.
 #ifndef WM_COMM_COLL_NATIVE_H
 #define WM_COMM_COLL_NATIVE_H
 
@@ -18,11 +19,15 @@
 
 // Whether others read what is sent with its gaps: the same for all of it, or
 // of what it has for each rank.
-typedef enum { WM_SAID_DENSE, WM_SAID_GAPS, WM_SAID_GAPS_EACH } wm_said_gaps_t;
+typedef enum {
+    WM_PUBLISHED_DENSE,
+    WM_PUBLISHED_GAPS,
+    WM_PUBLISHED_GAPS_EACH
+} wm_published_gaps_t;
 
-#define WM_SAID_EACH 16 // ranks of which it is told
+#define WM_PUBLISHED_EACH 16 // ranks for which that is published
 
-// What a rank says beside what they agree on.
+// What a rank publishes beside what they agree on.
 typedef struct {
     wm_place_t sends, receives;
     wm_thresholds_t thresholds; // of which those of one rank are used
@@ -31,11 +36,11 @@ typedef struct {
     bool readable;    // `receives` can be mapped, or nothing is received
     bool writable;    // and all of it be written by others
     bool unmapped;    // it failed to map a peer's memory
-    uint8_t failed;   // by this step; 0: it has not. Written before it is told
+    uint8_t failed;   // by this step; 0: it has not. Written before it arrives
     bool in_place;    // as it was asked
     uint8_t kind, op; // of what is reduced
     int32_t root;
-    uint8_t gaps;         // wm_said_gaps_t
+    uint8_t gaps;         // wm_published_gaps_t
     uint64_t block;       // bytes of a block, where all are alike
     int32_t code, detail; // of its error
     char text[160];
@@ -43,16 +48,16 @@ typedef struct {
     union {
         // What it has for each rank, where that is not alike.
         wm_span_t spans[WM_BARRIER_RANKS];
-        wm_spread_t each[WM_SAID_EACH];
+        wm_spread_t each[WM_PUBLISHED_EACH];
     };
-} wm_said_t;
+} wm_published_t;
 
-#define WM_SAID_BYTES offsetof(wm_said_t, spans) // where that is all
+#define WM_PUBLISHED_BYTES offsetof(wm_published_t, spans) // where that is all
 
 // Where a rank has what it sends, with its gaps, of several blocks this one;
 // NULL: without.
 const wm_spread_t *
-wm_said_gaps(const wm_said_t *said, int index);
+wm_published_gaps(const wm_published_t *published, int index);
 
 // What a rank gives to a call.
 typedef struct {
@@ -72,12 +77,12 @@ typedef struct {
     char *source, *target; // what we send, what we receive into, or NULL
     size_t nbytes;         // that are received
     bool written;          // some of what we receive
-    // Of a source that cannot be exported or has gaps that are not said, of a
-    // target with gaps that moves do not step over.
+    // Of a source that cannot be exported or has gaps that are not published,
+    // of a target with gaps that moves do not step over.
     wm_block_t *stand_in, *landing;
     const wm_pattern_t *gaps; // of the target, or NULL
     wm_signal_t signal;       // of its kernels; word NULL: there was none
-    wm_said_t said;           // last, as seldom all of it is used
+    wm_published_t published; // last, as seldom all of it is used
 } wm_native_t;
 
 // Returns true if the ranks have a barrier, and no memory is known to be out
@@ -85,12 +90,13 @@ typedef struct {
 bool
 wm_native_is_reached(const wm_comm_t *comm);
 
-// Nothing is begun, nor anything said.
+// Nothing is begun, nor anything published.
 void
 wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier);
 
-// Begins what makes ready what is sent, behind its producer, and fills `said`.
-// Where this rank cannot take part `capable` is false, which is no error.
+// Begins what makes ready what is sent, behind its producer, and fills
+// `published`. Where this rank cannot take part `capable` is false, which is
+// no error.
 WM_MUST_CHECK int
 wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
                const wm_given_t *given, wm_error_t *err);
@@ -116,8 +122,8 @@ wm_native_await(wm_native_t *native, wm_error_t *err);
 WM_MUST_CHECK int
 wm_native_take_landing(wm_native_t *native, wm_error_t *err);
 
-// After all have said that they are capable: what the plan is made of, beside
-// the root and what there is of it.
+// After all have published that they are capable: what the plan is made of,
+// beside the root and what there is of it.
 void
 wm_native_facts(const wm_native_t *native, wm_facts_t *facts);
 

@@ -9,8 +9,8 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-// A stream whose kernel tells its end is looked at but now and then: only
-// where that has failed it tells nothing.
+// A stream whose kernel signals its end is looked at only now and then: the
+// signal is missing only if the stream has failed.
 #define LOOKS_A_STREAM 128
 #define LOOKS_AT_ENDS 6400 // each of
 #define LOOKS_AT_ONCE 100  // by who has nothing else to do
@@ -22,25 +22,28 @@ _Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
 static const wm_place_t *
 run_place(const wm_native_run_t *run, bool result, int rank)
 {
-    const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
-    return result ? &said->receives : &said->sends;
+    const wm_published_t *published = wm_agree_published(run->native->barrier,
+                                                         rank);
+    return result ? &published->receives : &published->sends;
 }
 
-// Returns whether the memory that a rank tells of has these bytes.
+// Returns whether the memory that a rank has published has these bytes.
 static bool
-run_has_told(const wm_native_run_t *run, bool result, int rank, size_t at,
-             size_t nbytes)
+run_has_published(const wm_native_run_t *run, bool result, int rank, size_t at,
+                  size_t nbytes)
 {
     const wm_comm_t *comm = run->native->comm;
-    const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
+    const wm_published_t *published = wm_agree_published(run->native->barrier,
+                                                         rank);
     const wm_place_t *place = run_place(run, result, rank);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
-    const wm_spread_t *gaps = run->gapped ? wm_said_gaps(said, index) : NULL;
+    const wm_spread_t *gaps = run->gapped ? wm_published_gaps(published, index)
+                                          : NULL;
     size_t end, before = place->address - place->base;
     if (rank == comm->rank && gaps == NULL)
         return true; // it goes by what it knows itself
     if (__builtin_add_overflow(at, nbytes, &end)
-        || said->gaps > WM_SAID_GAPS_EACH
+        || published->gaps > WM_PUBLISHED_GAPS_EACH
         || !wm_place_holds(place, gaps != NULL ? 0 : end))
         return false;
     return gaps == NULL
@@ -51,18 +54,19 @@ run_has_told(const wm_native_run_t *run, bool result, int rank, size_t at,
 // Refuses numbers of the ranks by which a move would leave their memory.
 // Called before any memory is mapped.
 static int
-run_check_told(wm_native_run_t *run)
+run_check_published(wm_native_run_t *run)
 {
     int damaged = -1;
     for (int i = 0; i < run->plan->count; ++i) {
         const wm_move_t *move = &run->plan->moves[i];
         for (int k = 0; k < move->count; ++k)
-            if (!run_has_told(run, move->result, move->first + k, move->from,
-                              move->nbytes))
+            if (!run_has_published(run, move->result, move->first + k,
+                                   move->from, move->nbytes))
                 damaged = move->first + k;
         for (int rank = 0; rank < run->native->comm->size; ++rank)
             if (wm_move_reaches(move, rank)
-                && !run_has_told(run, true, rank, move->into, move->nbytes))
+                && !run_has_published(run, true, rank, move->into,
+                                      move->nbytes))
                 damaged = rank;
     }
     return damaged < 0
@@ -113,7 +117,7 @@ land(wm_native_run_t *run)
                : wm_native_take_landing(run->native, &run->why);
 }
 
-// Before the first phase, and at the end of each, all tell how it goes.
+// Before the first phase, and at the end of each, all publish how it goes.
 static int
 step_of(const wm_native_run_t *run)
 {
@@ -121,10 +125,10 @@ step_of(const wm_native_run_t *run)
 }
 
 static void
-tell(wm_native_run_t *run)
+run_publish(wm_native_run_t *run)
 {
     wm_barrier_t *barrier = run->native->barrier;
-    wm_said_t *mine = wm_agree_mine(barrier);
+    wm_published_t *mine = wm_agree_mine(barrier);
     if (run->why.code < 0 && mine->failed == 0) {
         mine->unmapped = run->unmapped;
         mine->code = run->why.code;
@@ -141,7 +145,7 @@ follow(wm_native_run_t *run)
     if (run->why.code == 0)
         (void)!wm_phase_enqueue(run, &run->why);
     if (!run->moves)
-        tell(run);
+        run_publish(run);
 }
 
 // Tells that all can go on for us, once nobody uses any more what others are
@@ -157,13 +161,13 @@ allow(wm_native_run_t *run)
                                 &run->why);
     run->moves = !idle && run->why.code == 0;
     if (!run->moves)
-        tell(run);
+        run_publish(run);
 }
 
 void
 wm_native_restart(wm_native_run_t *run)
 {
-    run->moves = run->tells = run->ended = false;
+    run->moves = run->signals = run->ended = false;
     run->looks = 0;
     run->phase = run->waits ? -1 : 0;
     run->result = 0;
@@ -195,11 +199,12 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->waits = plan->phases > 1 || plan->spreads;
     run->gapped = false;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->barrier, rank);
-        run->waits |= said->overwrites;
-        run->gapped |= said->gaps != WM_SAID_DENSE;
+        const wm_published_t *published = wm_agree_published(native->barrier,
+                                                             rank);
+        run->waits |= published->overwrites;
+        run->gapped |= published->gaps != WM_PUBLISHED_DENSE;
     }
-    bool sound = wrong->code == 0 && run_check_told(run) == 0;
+    bool sound = wrong->code == 0 && run_check_published(run) == 0;
     run->unmapped = sound && (map_all(run) < 0 || land(run) < 0);
     if (wrong->code < 0)
         run->why = *wrong;
@@ -214,11 +219,11 @@ wm_native_look(wm_native_run_t *run)
     wm_error_t why;
     if (!run->moves)
         return wm_barrier_all_arrived(run->native->barrier, step_of(run));
-    if (run->tells && wm_signal_is_set(&run->signal)) {
+    if (run->signals && wm_signal_is_set(&run->signal)) {
         run->native->into.idle = true; // or as good as that
         return true;
     }
-    if (run->tells && ++run->looks % LOOKS_A_STREAM != 0)
+    if (run->signals && ++run->looks % LOOKS_A_STREAM != 0)
         return false;
     int code = wm_access_look(&run->native->into, WM_LOOK_TRIES, &why);
     if (code < 0 && run->why.code == 0)
@@ -230,13 +235,14 @@ bool
 wm_native_go_on(wm_native_run_t *run)
 {
     if (run->moves) {
-        run->moves = run->tells = false;
-        tell(run);
+        run->moves = run->signals = false;
+        run_publish(run);
         return false;
     }
     for (int rank = 0; rank < run->native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(run->native->barrier, rank);
-        if (said->failed != 0 && said->failed <= step_of(run))
+        const wm_published_t *published = wm_agree_published(
+            run->native->barrier, rank);
+        if (published->failed != 0 && published->failed <= step_of(run))
             run->result = 1; // by now, and on all ranks alike
     }
     run->ended = run->result != 0 || ++run->phase == run->plan->phases;
@@ -252,19 +258,21 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     int failed = -1;
     const wm_native_t *native = run->native;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(native->barrier, rank);
-        if (said->failed != 0 && !said->unmapped)
+        const wm_published_t *published = wm_agree_published(native->barrier,
+                                                             rank);
+        if (published->failed != 0 && !published->unmapped)
             failed = rank;
     }
     if (failed < 0)
         return 1;
-    const wm_said_t *said = wm_agree_said(native->barrier, failed);
-    bool known = said->code < 0 && said->code > WM_ERR_PYTHON;
+    const wm_published_t *published = wm_agree_published(native->barrier,
+                                                         failed);
+    bool known = published->code < 0 && published->code > WM_ERR_PYTHON;
     if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(
-            err, known ? said->code : WM_ERR_STATE, said->detail,
+            err, known ? published->code : WM_ERR_STATE, published->detail,
             "%s failed in this collective: %.159s",
-            wm_comm_name(native->comm, failed).text, said->text);
+            wm_comm_name(native->comm, failed).text, published->text);
     if (err != NULL)
         *err = run->why;
     return run->why.code;
@@ -333,7 +341,7 @@ look(void *context, wm_error_t *err)
 {
     wm_native_run_t *run = context;
     (void)err;
-    for (int i = 0; run->tells && i < LOOKS_AT_ONCE; ++i)
+    for (int i = 0; run->signals && i < LOOKS_AT_ONCE; ++i)
         if (wm_signal_is_set(&run->signal))
             break;
     return wm_native_look(run);
@@ -343,7 +351,7 @@ look(void *context, wm_error_t *err)
 static int
 looks_of(const wm_native_run_t *run)
 {
-    return run->tells   ? LOOKS_AT_ENDS
+    return run->signals ? LOOKS_AT_ENDS
            : run->moves ? WM_LOOKS_AT_STREAM
                         : WM_LOOKS_AT_WORDS;
 }

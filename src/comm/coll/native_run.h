@@ -2,7 +2,7 @@
 // How a rank follows its plan of a collective from GPU to GPU (native.h):
 // it maps what it needs of the others' memory, and they wait for each other
 // between the phases; at the end all know whether one has failed. Locks as
-// told.
+// noted.
 #ifndef WM_COMM_COLL_NATIVE_RUN_H
 #define WM_COMM_COLL_NATIVE_RUN_H
 
@@ -22,7 +22,7 @@ typedef struct {
     wm_error_t why; // this rank cannot go on; code 0: it can
     bool unmapped;  // as another's memory could not be mapped
     bool moves;     // its stream is not through; else others are waited for
-    bool tells;     // the kernel does that is all it moves by,
+    bool signals;   // one kernel does all, and signals its end
     wm_signal_t signal; // by this
     bool fuses;         // it may share kernels with others
     bool waits;         // nothing is written before all can go on
@@ -37,7 +37,7 @@ typedef struct {
     char *places[2][WM_BARRIER_RANKS];           // as this rank sees it
 } wm_native_run_t;
 
-// `wrong` tells what this rank alone finds wrong, code 0: nothing. `fuses`: in
+// `wrong` is what this rank alone finds wrong, code 0: nothing. `fuses`: in
 // a round of the engine, and it may share kernels. Engine lock held.
 void
 wm_native_start(wm_native_run_t *run, wm_native_t *native,

@@ -150,27 +150,28 @@ is_in_place(const wm_part_t *part)
     return part->call->send == NULL && sends(part) && receives(part);
 }
 
-// What `from` has for `to`, as it said.
+// What `from` has for `to`, as published.
 static wm_span_t
 has(const void *context, int from, int to)
 {
     const wm_part_t *part = context;
-    const wm_said_t *said = wm_agree_said(part->native.barrier, from);
+    const wm_published_t *published = wm_agree_published(part->native.barrier,
+                                                         from);
     wm_call_kind_t kind = part->call->kind;
     int which = to - wm_comm_group(part->comm, to).first;
-    const wm_spread_t *gaps = said->gaps == WM_SAID_GAPS_EACH
-                                  ? wm_said_gaps(said, which)
+    const wm_spread_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
+                                  ? wm_published_gaps(published, which)
                                   : NULL;
     if (gaps != NULL)
         return (wm_span_t){0, wm_spread_nbytes(gaps)};
     if (shapes[kind].rooted && from != part->root && shapes[kind].scatters)
         return (wm_span_t){0, 0};
     if (shapes[kind].varies)
-        return said->spans[shapes[kind].scatters ? which : 0];
+        return published->spans[shapes[kind].scatters ? which : 0];
     size_t index = shapes[kind].scatters ? (size_t)which : 0;
-    if (kind == WM_CALL_ALLGATHER && said->in_place)
+    if (kind == WM_CALL_ALLGATHER && published->in_place)
         index = (size_t)from;
-    return (wm_span_t){index * said->block, said->block};
+    return (wm_span_t){index * published->block, published->block};
 }
 
 // Where this rank wants what `from` has for it.
@@ -199,69 +200,71 @@ takes_part(const wm_part_t *part)
 }
 
 static bool
-says_spans(const wm_part_t *part)
+publishes_spans(const wm_part_t *part)
 {
     return (shapes[part->call->kind].varies || shapes[part->call->kind].uneven)
-           && part->native.said.gaps != WM_SAID_GAPS_EACH;
+           && part->native.published.gaps != WM_PUBLISHED_GAPS_EACH;
 }
 
 size_t
 wm_part_nbytes(const wm_part_t *part)
 {
-    const wm_said_t *said = &part->native.said;
+    const wm_published_t *published = &part->native.published;
     size_t ranks = (size_t)others_of(part).count;
-    return WM_SAID_BYTES
-           + (said->gaps == WM_SAID_GAPS_EACH ? ranks * sizeof *said->each
-              : says_spans(part)              ? ranks * sizeof *said->spans
-                                              : 0);
+    return WM_PUBLISHED_BYTES
+           + (published->gaps == WM_PUBLISHED_GAPS_EACH
+                  ? ranks * sizeof *published->each
+              : publishes_spans(part) ? ranks * sizeof *published->spans
+                                      : 0);
 }
 
 void
-wm_part_say(wm_part_t *part)
+wm_part_publish(wm_part_t *part)
 {
     const wm_coll_t *call = part->call;
-    wm_said_t *said = &part->native.said;
-    said->kind = (uint8_t)part->type;
-    said->op = (uint8_t)part->op;
-    said->root = call->root;
+    wm_published_t *published = &part->native.published;
+    published->kind = (uint8_t)part->type;
+    published->op = (uint8_t)part->op;
+    published->root = call->root;
     if (!takes_part(part))
         return;
-    size_t spoken = (size_t)others_of(part).count * sizeof *said->spans;
-    said->block = part->block = block_of(part);
-    said->in_place = is_in_place(part);
+    size_t spoken = (size_t)others_of(part).count * sizeof *published->spans;
+    published->block = part->block = block_of(part);
+    published->in_place = is_in_place(part);
     part->want = part->block;
-    if (says_spans(part))
-        memset(said->spans, 0, spoken);
+    if (publishes_spans(part))
+        memset(published->spans, 0, spoken);
     if (shapes[call->kind].uneven) {
         const wm_buffer_t *all = call->send != NULL ? call->send
                                                     : call->receive;
-        said->spans[0] = (wm_span_t){0, all->nbytes};
+        published->spans[0] = (wm_span_t){0, all->nbytes};
     }
     else if (call->receive != NULL)
         part->want = call->receive->nbytes / blocks_of(part);
     if (!shapes[call->kind].varies || !sends(part)
-        || said->gaps == WM_SAID_GAPS_EACH)
+        || published->gaps == WM_PUBLISHED_GAPS_EACH)
         return;
     const wm_span_t *spans = call->sends;
     if (is_in_place(part) && shapes[call->kind].scatters)
         spans = call->receives;
     if (spans != NULL)
-        memcpy(said->spans, spans, spoken);
+        memcpy(published->spans, spans, spoken);
     else if (is_in_place(part)) // Allgatherv: where it receives its own
-        said->spans[0] = call->receives[part->comm->rank];
+        published->spans[0] = call->receives[part->comm->rank];
     else
-        said->spans[0] = (wm_span_t){0, call->send->nbytes};
+        published->spans[0] = (wm_span_t){0, call->send->nbytes};
 }
 
-// Returns the bytes of the blocks of some ranks, as they said, or SIZE_MAX
+// Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX
 // where no array has so many.
 static size_t
 blocks_until(const wm_part_t *part, int first, int end)
 {
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
-        if (__builtin_add_overflow(nbytes, said->block, &nbytes))
+        const wm_published_t *published = wm_agree_published(
+            part->native.barrier, rank);
+        if (__builtin_add_overflow(nbytes, published->block, &nbytes))
             return SIZE_MAX;
     }
     return nbytes;
@@ -272,19 +275,21 @@ static int
 compare_blocks(const wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_said_t *first = wm_agree_said(part->native.barrier, 0);
+    const wm_published_t *first = wm_agree_published(part->native.barrier, 0);
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
+        const wm_published_t *published = wm_agree_published(
+            part->native.barrier, rank);
         wm_ranks_t group = wm_comm_group(comm, rank);
         size_t total = blocks_until(part, group.first,
                                     group.first + group.count);
-        if (said->spans[0].nbytes != total || first->spans[0].nbytes != total)
+        if (published->spans[0].nbytes != total
+            || first->spans[0].nbytes != total)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                                 "%s gives %zu bytes, and the ranks receive "
                                 "%zu in all: give the same recvcounts, which "
                                 "add up to what is reduced",
                                 wm_comm_name(comm, rank).text,
-                                said->spans[0].nbytes, total);
+                                published->spans[0].nbytes, total);
     }
     return 0;
 }
@@ -295,25 +300,28 @@ static int
 compare_roots(wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_said_t *first = wm_agree_said(part->native.barrier, 0);
+    const wm_published_t *first = wm_agree_published(part->native.barrier, 0);
     part->root = first->root;
     for (int rank = 1; rank < comm->size; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
-        if (comm->split == 0 && said->root != first->root)
+        const wm_published_t *published = wm_agree_published(
+            part->native.barrier, rank);
+        if (comm->split == 0 && published->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
                                 "rank 0 gives the root %d, rank %d the root "
                                 "%d: all must give the same",
-                                first->root, rank, said->root);
-        part->root = said->root > part->root ? said->root : part->root;
+                                first->root, rank, published->root);
+        part->root = published->root > part->root ? published->root
+                                                  : part->root;
     }
     int own = wm_comm_group(comm, part->root).first;
     bool known = (part->root >= 0 || !shapes[part->call->kind].rooted)
                  && part->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
-        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
+        const wm_published_t *published = wm_agree_published(
+            part->native.barrier, rank);
         bool gives = rank == part->root
                      || wm_comm_group(comm, rank).first != own;
-        known = said->root == (gives ? part->root : -1);
+        known = published->root == (gives ? part->root : -1);
     }
     return known ? 0
                  : wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
@@ -347,27 +355,30 @@ static size_t
 bytes_of(const wm_part_t *part, int rank)
 {
     const wm_shape_t *shape = &shapes[part->call->kind];
-    const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
+    const wm_published_t *published = wm_agree_published(part->native.barrier,
+                                                         rank);
     bool all = shape->scatters && !is_of_each(part);
-    return said->block
+    return published->block
            * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
 }
 
 // Of two ranks that give what must be the same, and is not. To put names into
 // words takes longer than all the rest.
 static int
-tell_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
+raise_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
 {
-    const wm_said_t *first = wm_agree_said(part->native.barrier, model);
-    const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
+    const wm_published_t *first = wm_agree_published(part->native.barrier,
+                                                     model);
+    const wm_published_t *published = wm_agree_published(part->native.barrier,
+                                                         rank);
     wm_rank_name_t name = wm_comm_name(part->comm, rank);
     wm_rank_name_t other = wm_comm_name(part->comm, model);
-    if (said->op != first->op)
+    if (published->op != first->op)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
                             "%s gives another op than %s: all must give the "
                             "same",
                             name.text, other.text);
-    if (said->kind != first->kind)
+    if (published->kind != first->kind)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "%s gives another element type than %s: all must "
                             "give the same",
@@ -391,13 +402,15 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
         return code;
     for (int rank = 0; rank < comm->size; ++rank) {
         int model = model_of(part, rank);
-        const wm_said_t *first = wm_agree_said(part->native.barrier, model);
-        const wm_said_t *said = wm_agree_said(part->native.barrier, rank);
-        if (shapes[call->kind].rooted && said->root < 0)
+        const wm_published_t *first = wm_agree_published(part->native.barrier,
+                                                         model);
+        const wm_published_t *published = wm_agree_published(
+            part->native.barrier, rank);
+        if (shapes[call->kind].rooted && published->root < 0)
             continue; // it has no part in it
-        if (said->op != first->op || said->kind != first->kind
+        if (published->op != first->op || published->kind != first->kind
             || (alike && bytes_of(part, rank) != bytes_of(part, model)))
-            return tell_difference(part, rank, model, err);
+            return raise_difference(part, rank, model, err);
     }
     return shapes[call->kind].uneven ? compare_blocks(part, err) : 0;
 }
@@ -521,6 +534,6 @@ wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_barrier_t *barrier,
     wm_given_t given = given_of(part);
     int code = wm_native_open(&part->native, comm, barrier, &given, err);
     if (part->native.capable)
-        wm_part_say(part);
+        wm_part_publish(part);
     return code;
 }

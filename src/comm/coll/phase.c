@@ -11,10 +11,11 @@ move_of(const wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
     const wm_comm_t *comm = native->comm;
-    const wm_said_t *said = wm_agree_said(native->barrier, move->first);
+    const wm_published_t *published = wm_agree_published(native->barrier,
+                                                         move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
-        .gaps = run->gapped ? wm_said_gaps(said, index) : NULL,
+        .gaps = run->gapped ? wm_published_gaps(published, index) : NULL,
         .origin = run->places[move->result][move->first],
         .from = move->from,
         .pattern = native->landing == NULL ? native->gaps : NULL,
@@ -197,7 +198,7 @@ unpack(const wm_native_run_t *run, wm_error_t *err)
     return code;
 }
 
-// What the one kernel of a phase is given, to tell when it has ended; word
+// What the one kernel of a phase is given, to signal its end; word
 // NULL where there is none, or it is not all.
 static wm_signal_t
 telling(wm_native_t *native, const phase_t *phase, bool unpacks)
@@ -223,7 +224,7 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
     if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
         return 0;
     if (!unpacks && is_fused(run, &phase)) {
-        run->moves = run->tells = native->written = true;
+        run->moves = run->signals = native->written = true;
         native->into.idle = false;
         return 0;
     }
@@ -233,7 +234,7 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
     wm_signal_t signal = run->signal = telling(native, &phase, unpacks);
     // After an error as well: nothing of ours may be on its way.
     run->moves = native->written = true;
-    run->tells = signal.word != NULL;
+    run->signals = signal.word != NULL;
     native->into.idle = false;
     if (phase.pulls.count > 0) {
         phase.pulls.signal = signal;
@@ -242,6 +243,6 @@ wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
     }
     for (int i = 0; i < phase.others && code == 0; ++i)
         code = enqueue(run, phase.alone[i], &signal, err);
-    run->tells &= code == 0; // else there may be no kernel
+    run->signals &= code == 0; // else there may be no kernel
     return code == 0 && unpacks ? unpack(run, err) : code;
 }

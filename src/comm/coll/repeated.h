@@ -13,7 +13,7 @@
 // behind *handle, until that is closed. 1 where they cannot, or there are too
 // many already: MPI's own is to be made on `comm`. `failed` is 0, or what CUDA
 // failed with when this rank read its arguments, which is returned: then all
-// raise, unless `always`, with which it is told at each start.
+// raise, unless `always`, with which it is published at each start.
 WM_MUST_CHECK int
 wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
                  int failed, bool always, wm_comm_t **own, MPI_Comm *handle,

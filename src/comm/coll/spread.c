@@ -4,8 +4,8 @@
 #include "array/copy.h"
 
 bool
-wm_spread_say(const wm_strided_t *strided, const char *origin,
-              wm_spread_t *gaps)
+wm_spread_describe(const wm_strided_t *strided, const char *origin,
+                   wm_spread_t *gaps)
 {
     if (strided->ndim > WM_SPREAD_NDIM)
         return false;
@@ -19,7 +19,7 @@ wm_spread_say(const wm_strided_t *strided, const char *origin,
 }
 
 static void
-hear(const wm_spread_t *gaps, char *origin, wm_strided_t *strided)
+strided_of(const wm_spread_t *gaps, char *origin, wm_strided_t *strided)
 {
     wm_strided_init(strided, origin + gaps->at, gaps->run);
     while (strided->ndim < WM_SPREAD_NDIM && gaps->shape[strided->ndim] > 1) {
@@ -33,7 +33,7 @@ size_t
 wm_spread_nbytes(const wm_spread_t *gaps)
 {
     wm_strided_t strided;
-    hear(gaps, NULL, &strided);
+    strided_of(gaps, NULL, &strided);
     return wm_strided_nbytes(&strided);
 }
 
@@ -60,7 +60,7 @@ static bool
 pair(const wm_spread_move_t *move, wm_layout_t *layout)
 {
     wm_strided_t sent, from, into;
-    hear(move->gaps, move->origin, &sent);
+    strided_of(move->gaps, move->origin, &sent);
     return wm_strided_cut(&sent, move->from, move->nbytes, &from)
            && wm_pattern_cut(move->pattern, move->into, move->nbytes, &into)
            && wm_strided_pair(&into, &from, layout);
@@ -97,7 +97,7 @@ wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
         return wm_error_set(err, WM_ERR_STATE, 0, "no dimensions walk both");
     if (move->pattern != NULL)
         return wm_copy_layout(&layout, device, stream, err);
-    hear(move->gaps, move->origin, &sent);
+    strided_of(move->gaps, move->origin, &sent);
     return wm_strided_copy_part(&sent, move->from, into, move->nbytes, true,
                                 device, stream, err);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory with gaps that other ranks read as it is: what is told of it, and
-// moves out of such memory or into it, which no copy without gaps comes
+// Memory with gaps that other ranks read as it is: what is published of it,
+// and moves out of such memory or into it, which no copy without gaps comes
 // between where the dimensions of both sides allow it. GIL not needed.
 #ifndef WM_COMM_COLL_SPREAD_H
 #define WM_COMM_COLL_SPREAD_H
 
 #include "comm/message/pattern.h"
 
-#define WM_SPREAD_NDIM 3 // strided dimensions that are told
+#define WM_SPREAD_NDIM 3 // strided dimensions that are published
 
-// Strided memory, told from `origin` on; extents of 1 where there are fewer.
+// Strided memory, from `origin` on; extents of 1 where there are fewer.
 typedef struct {
     int64_t at, run;
     int64_t shape[WM_SPREAD_NDIM], strides[WM_SPREAD_NDIM];
@@ -17,14 +17,14 @@ typedef struct {
 
 // False where it has too many dimensions.
 bool
-wm_spread_say(const wm_strided_t *strided, const char *origin,
-              wm_spread_t *gaps);
+wm_spread_describe(const wm_strided_t *strided, const char *origin,
+                   wm_spread_t *gaps);
 
 size_t
 wm_spread_nbytes(const wm_spread_t *gaps);
 
 // Returns whether all elements lie in memory that begins so many bytes before
-// `origin` and ends so many behind it. Another rank may tell any numbers.
+// `origin` and ends so many behind it. Another rank may publish any numbers.
 bool
 wm_spread_is_within(const wm_spread_t *gaps, uint64_t before, uint64_t behind);
 

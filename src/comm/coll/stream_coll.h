@@ -6,7 +6,7 @@
 // (comm/coll/by_kernels.h). Else each rank copies piece after piece into its
 // symmetric memory, and the others copy or reduce a piece from there once all
 // streams have come so far (comm/coll/symm.h). A stream that is being captured
-// takes the call into its graph, once all ranks have told each other on the
+// takes the call into its graph, once all ranks have exchanged on the
 // host that they capture the same call (comm/coll/capture.h). GIL released by
 // the caller, engine lock not held.
 #ifndef WM_COMM_COLL_STREAM_COLL_H
@@ -15,7 +15,7 @@
 #include "comm/coll/coll.h"
 
 // Enqueues a call. `call` is NULL if the arguments of this rank are wrong, and
-// `err` is written already: then the other ranks are told. The buffers stay
+// `err` is written already: then this is published. The buffers stay
 // the caller's, and are in use until the stream has passed the call. Fails
 // also with the errors of earlier calls.
 WM_MUST_CHECK int

@@ -348,7 +348,7 @@ wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err)
 
 // From now on this rank publishes the failure that another rank has published.
 static int
-symm_hear(wm_symm_t *symm, wm_error_t *err)
+symm_learn_failure(wm_symm_t *symm, wm_error_t *err)
 {
     uint32_t first;
     int code = wm_signatures_find_failure(&symm->signatures, symm->barrier,
@@ -375,7 +375,7 @@ symm_look_at(wm_symm_t *symm, uint32_t call, wm_error_t *err)
     }
     if (code == 0 || first > call)
         return 0;
-    return symm->lost.code < 0 ? code : symm_hear(symm, err);
+    return symm->lost.code < 0 ? code : symm_learn_failure(symm, err);
 }
 
 int
@@ -398,13 +398,13 @@ wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err)
 }
 
 int
-wm_symm_hear(wm_symm_t *symm, wm_error_t *err)
+wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err)
 {
     if (symm == NULL
         || !wm_signatures_may_fail(&symm->signatures, symm->barrier))
         return 0;
     wm_lock(&symm->lock);
-    int code = symm->lost.code < 0 ? 0 : symm_hear(symm, err);
+    int code = symm->lost.code < 0 ? 0 : symm_learn_failure(symm, err);
     pthread_mutex_unlock(&symm->lock);
     return code;
 }
@@ -447,7 +447,7 @@ look_for_captures(void *context, wm_error_t *err)
                                      captures->name, &captures->mixed, err);
 }
 
-// It is refused. Whoever has made it without a capture is let go, and hears
+// It is refused. Whoever has made it without a capture is let go, and learns
 // why, as of a call that has failed here.
 static void
 refuse_capture(wm_symm_t *symm, bool mixed)
@@ -472,7 +472,7 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err)
     captures_t captures = {symm, name, false};
     wm_lock(&symm->lock);
     wm_signatures_capture(&symm->signatures, symm->barrier);
-    int code = symm->lost.code < 0 ? 0 : symm_hear(symm, err);
+    int code = symm->lost.code < 0 ? 0 : symm_learn_failure(symm, err);
     pthread_mutex_unlock(&symm->lock);
     if (code == 0)
         code = wm_coll_await(symm->comm, look_for_captures, &captures,
@@ -519,7 +519,7 @@ wm_symm_give_up(wm_symm_t *symm)
     else {
         if (symm->by_kernels)
             leave_amiss(symm);
-        // The others hear of what can be known here, and this rank when it
+        // The others learn what can be known here, and this rank when it
         // looks itself.
         if (wm_signatures_may_fail(&symm->signatures, symm->barrier))
             (void)!wm_signatures_find_failure(&symm->signatures, symm->barrier,

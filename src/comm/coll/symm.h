@@ -119,7 +119,7 @@ wm_symm_is_lost(const wm_symm_t *symm);
 WM_MUST_CHECK int
 wm_symm_recover(wm_symm_t *symm, wm_error_t *err);
 
-// The last call has failed after it was begun: the others are told.
+// Publishes that the last call has failed after it was begun.
 void
 wm_symm_fail(wm_symm_t *symm);
 
@@ -138,14 +138,14 @@ wm_symm_place(const wm_symm_t *symm);
 WM_MUST_CHECK int
 wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err);
 
-// Raises, once, what another rank has told, or was found, of the calls that
-// were begun here, where nobody has heard it here: of `symm` (NULL: nothing),
-// or of all. Cheap where there is nothing.
+// Raises, once, the failure that another rank has published, or that was
+// found, in calls that were begun here, if it was not raised yet: of `symm`
+// (NULL: nothing), or of all. Cheap where there is nothing.
 WM_MUST_CHECK int
-wm_symm_hear(wm_symm_t *symm, wm_error_t *err);
+wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
 
 WM_MUST_CHECK int
-wm_symm_hear_all(wm_error_t *err);
+wm_symm_find_failures(wm_error_t *err);
 
 // Before a call is captured; `symm` is that of calls that are not. Waits until
 // all ranks capture one. Raises on all where one makes the call without a

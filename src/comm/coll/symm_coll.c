@@ -90,9 +90,9 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
             symm_coll_lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
-    // It is told in this call.
-    int heard = wm_symm_hear(comm->symm, code < 0 ? &later : err);
-    code = code < 0 ? code : heard;
+    // A failure is raised in this call.
+    int found = wm_symm_find_failure(comm->symm, code < 0 ? &later : err);
+    code = code < 0 ? code : found;
     wm_access_close(&access);
     return code;
 }

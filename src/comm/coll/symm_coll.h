@@ -12,7 +12,7 @@
 bool
 wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call);
 
-// By all ranks, who have told each other that it can, and give the same.
+// Called by all ranks, which have exchanged that they can, and give the same.
 // `wrong` is what this rank alone finds wrong, code 0: nothing. Where one
 // fails, all raise.
 WM_MUST_CHECK int

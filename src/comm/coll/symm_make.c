@@ -24,15 +24,15 @@
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(wm_symm_t *) list; // list_lock, but to see whether any is
 
-// What a rank says of itself.
+// What a rank publishes of itself.
 typedef struct {
     uint32_t streams; // what they have counted to
     wm_thresholds_t thresholds;
-} said_t;
+} published_t;
 
 // What is this rank's alone.
 static int
-symm_prepare(wm_symm_t *symm, said_t *said, wm_error_t *err)
+symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
 {
     int code = symm->captured
                    ? wm_event_create(symm->device, &symm->ended, err)
@@ -50,7 +50,7 @@ symm_prepare(wm_symm_t *symm, said_t *said, wm_error_t *err)
     if (symm->captured)
         wm_barrier_begin_rounds(symm->barrier);
     else {
-        said->streams = wm_barrier_streams_now(symm->barrier);
+        published->streams = wm_barrier_streams_now(symm->barrier);
         wm_signatures_open(&symm->signatures, symm->barrier);
     }
     return 0;
@@ -60,13 +60,13 @@ static int
 symm_find_all(wm_symm_t *symm, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
-    const said_t *first = wm_agree_said(comm->barrier, 0);
+    const published_t *first = wm_agree_published(comm->barrier, 0);
     symm->thresholds = first->thresholds;
     wm_engine_lock();
     for (int rank = 0; rank < symm->size && code == 0; ++rank) {
-        const said_t *said = wm_agree_said(comm->barrier, rank);
+        const published_t *published = wm_agree_published(comm->barrier, rank);
         if (!symm->captured)
-            wm_barrier_set_streams(symm->barrier, rank, said->streams);
+            wm_barrier_set_streams(symm->barrier, rank, published->streams);
         code = wm_node_register(comm->peers[rank], false, symm->device, err);
     }
     wm_engine_unlock();
@@ -151,14 +151,14 @@ static int
 symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
           wm_error_t *err)
 {
-    said_t said = {.streams = 0};
+    published_t published = {.streams = 0};
     size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
                             : WM_BY_KERNELS_BYTES;
     wm_agree_t agree = {{0}};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : symm_prepare(symm, &said, err);
-    code = wm_symm_memory_tell(comm, code, unreached, NULL, err);
+                   : symm_prepare(symm, &published, err);
+    code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
     if (code == 0)
         code = wm_symm_memory_make(comm, symm->device, on_host, nbytes,
                                    wm_by_kernels_clear, &symm->memory,
@@ -166,8 +166,8 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
     if (code < 0 || *unreached)
         return code;
     wm_thresholds_find(symm->device, symm->memory->linked, symm->size,
-                       &said.thresholds);
-    code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
+                       &published.thresholds);
+    code = wm_agree_exchange(comm, &agree, &published, sizeof published, err);
     if (code < 0)
         return code;
     code = symm_find_all(symm, comm, err);
@@ -177,7 +177,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
         *unreached = true;
         code = 0;
     }
-    return wm_symm_memory_tell(comm, code, unreached, NULL, err);
+    return wm_symm_memory_exchange(comm, code, unreached, NULL, err);
 }
 
 int
@@ -219,14 +219,14 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
 }
 
 int
-wm_symm_hear_all(wm_error_t *err)
+wm_symm_find_failures(wm_error_t *err)
 {
     int code = 0;
     if (list == NULL)
         return 0;
     wm_lock(&list_lock);
     for (wm_symm_t *symm = list; symm != NULL && code == 0; symm = symm->next)
-        code = wm_symm_hear(symm, err);
+        code = wm_symm_find_failure(symm, err);
     pthread_mutex_unlock(&list_lock);
     return code;
 }
@@ -253,7 +253,7 @@ look_for_end(void *context, wm_error_t *err)
 
 // Clears the state that belongs to this rank alone.
 static int
-symm_clear(wm_symm_t *symm, said_t *said, wm_error_t *err)
+symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
 {
     int code = wm_by_kernels_clear(
         symm->memory, symm->memory->ranks[symm->rank].memory, err);
@@ -263,8 +263,8 @@ symm_clear(wm_symm_t *symm, said_t *said, wm_error_t *err)
     symm->pieces = 0;
     symm->last = 0;
     wm_signatures_open(&symm->signatures, symm->barrier);
-    said->thresholds = symm->thresholds;
-    said->streams = wm_barrier_streams_now(symm->barrier);
+    published->thresholds = symm->thresholds;
+    published->streams = wm_barrier_streams_now(symm->barrier);
     return code;
 }
 
@@ -272,17 +272,18 @@ symm_clear(wm_symm_t *symm, said_t *said, wm_error_t *err)
 static int
 symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
-    said_t said;
+    published_t published;
     bool none = false;
     wm_agree_t agree = {{0}};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // what they wrote may come behind their words
     wm_lock(&symm->lock);
-    int code = symm_clear(symm, &said, err);
+    int code = symm_clear(symm, &published, err);
     pthread_mutex_unlock(&symm->lock);
-    code = wm_symm_memory_tell(symm->comm, code, &none, NULL, err);
+    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
     if (code == 0)
-        code = wm_agree_saying(symm->comm, &agree, &said, sizeof said, err);
+        code = wm_agree_exchange(symm->comm, &agree, &published,
+                                 sizeof published, err);
     if (code < 0)
         return code;
     wm_lock(&symm->lock);
@@ -291,7 +292,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
     if (code == 0)
         code = open_kernels(symm, err);
     pthread_mutex_unlock(&symm->lock);
-    return wm_symm_memory_tell(symm->comm, code, &none, NULL, err);
+    return wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
 }
 
 int
@@ -310,7 +311,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
                          WM_LOOKS_AT_WORDS, err);
     if (code < 0)
         return code;
-    uint32_t first; // all have told of their failures, and tell no more
+    uint32_t first; // all have published their failures, and publish no more
     wm_error_t unused;
     wm_lock(&symm->lock);
     if (wm_signatures_find_failure(&symm->signatures, symm->barrier, &first,
@@ -320,7 +321,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
         symm->lost_at = first;
     pthread_mutex_unlock(&symm->lock);
     code = wm_coll_await(symm->comm, look_for_end, symm, 0, err);
-    code = wm_symm_memory_tell(symm->comm, code, &none, NULL, err);
+    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
     if (code == 0)
         code = symm_begin_anew(symm, err);
     if (code < 0)

@@ -8,18 +8,18 @@
 #include "comm/coll/agreement.h"
 #include "comm/engine/engine.h"
 
-// What a rank says of itself.
+// What a rank publishes of itself.
 typedef struct {
     wm_place_t place;
     CUuuid device;
     int multiprocessors;
     bool mps;
     int pinned_symm;
-} said_t;
+} published_t;
 
 int
-wm_symm_memory_tell(wm_comm_t *comm, int code, bool *any, bool *all,
-                    wm_error_t *err)
+wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
+                        wm_error_t *err)
 {
     wm_agreement_t agreed = {
         .call = WM_CALL_ON_STREAM,
@@ -36,12 +36,13 @@ wm_symm_memory_tell(wm_comm_t *comm, int code, bool *any, bool *all,
 
 static int
 symm_memory_allocate_on_host(wm_symm_memory_t *symm, const wm_comm_t *comm,
-                             said_t *said, char **own, wm_error_t *err)
+                             published_t *published, char **own,
+                             wm_error_t *err)
 {
     wm_peer_t *self = comm->peers[comm->rank];
     int code = 0;
     wm_engine_lock();
-    said->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
+    published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
     if (symm->pinned_symm < 0)
         code = wm_error_set(err, WM_ERR_MEMORY, 0,
                             "%d communicators of this process have "
@@ -59,10 +60,10 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm, const wm_comm_t *comm,
 
 static int
 symm_memory_allocate(wm_symm_memory_t *symm, const wm_comm_t *comm,
-                     said_t *said, char **own, wm_error_t *err)
+                     published_t *published, char **own, wm_error_t *err)
 {
     if (symm->on_host)
-        return symm_memory_allocate_on_host(symm, comm, said, own, err);
+        return symm_memory_allocate_on_host(symm, comm, published, own, err);
     int code = wm_block_alloc(symm->device, symm->nbytes, &symm->block, err);
     if (code == 0)
         *own = wm_block_pointer(symm->block);
@@ -70,37 +71,39 @@ symm_memory_allocate(wm_symm_memory_t *symm, const wm_comm_t *comm,
 }
 
 static bool
-symm_memory_export(const wm_symm_memory_t *symm, const char *own, said_t *said)
+symm_memory_export(const wm_symm_memory_t *symm, const char *own,
+                   published_t *published)
 {
     wm_pointer_t memory;
     if (symm->on_host)
         return true;
     wm_block_describe(symm->block, &memory);
     wm_engine_lock();
-    bool exported = wm_place_export(own, &memory, &said->place, NULL) == 0;
+    bool exported = wm_place_export(own, &memory, &published->place, NULL)
+                    == 0;
     wm_engine_unlock();
     return exported;
 }
 
 static int
 symm_memory_prepare(wm_symm_memory_t *symm, const wm_comm_t *comm,
-                    wm_symm_memory_clear_t clear, said_t *said,
+                    wm_symm_memory_clear_t clear, published_t *published,
                     bool *unreached, wm_error_t *err)
 {
     const wm_device_t *device;
     char *own;
     int code = wm_device_get(symm->device, &device, err);
     if (code == 0)
-        code = symm_memory_allocate(symm, comm, said, &own, err);
+        code = symm_memory_allocate(symm, comm, published, &own, err);
     if (code == 0)
         code = clear(symm, own, err);
     if (code < 0)
         return code;
-    said->device = device->uuid;
-    said->multiprocessors = device->multiprocessors;
-    said->mps = device->mps;
+    published->device = device->uuid;
+    published->multiprocessors = device->multiprocessors;
+    published->mps = device->mps;
     symm->ranks[comm->rank].memory = own;
-    *unreached = !symm_memory_export(symm, own, said);
+    *unreached = !symm_memory_export(symm, own, published);
     return 0;
 }
 
@@ -114,16 +117,16 @@ blocks_at_once(const wm_comm_t *comm)
 {
     int least = INT_MAX;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const said_t *said = wm_agree_said(comm->barrier, rank);
+        const published_t *published = wm_agree_published(comm->barrier, rank);
         int sharers = 0;
         for (int i = 0; i < comm->size; ++i) {
-            const said_t *other = wm_agree_said(comm->barrier, i);
-            sharers += memcmp(&said->device, &other->device,
-                              sizeof said->device)
+            const published_t *other = wm_agree_published(comm->barrier, i);
+            sharers += memcmp(&published->device, &other->device,
+                              sizeof published->device)
                        == 0;
         }
-        int blocks = sharers == 1 || said->mps
-                         ? said->multiprocessors / sharers
+        int blocks = sharers == 1 || published->mps
+                         ? published->multiprocessors / sharers
                          : 0;
         least = blocks < least ? blocks : least;
     }
@@ -136,8 +139,9 @@ are_linked(wm_symm_memory_t *symm, const wm_comm_t *comm, wm_error_t *err)
     int code = 0;
     bool linked = !symm->on_host;
     for (int rank = 0; rank < comm->size && code == 0 && linked; ++rank) {
-        const said_t *said = wm_agree_said(comm->barrier, rank);
-        code = wm_device_is_linked(symm->device, &said->device, &linked, err);
+        const published_t *published = wm_agree_published(comm->barrier, rank);
+        code = wm_device_is_linked(symm->device, &published->device, &linked,
+                                   err);
     }
     symm->linked = linked;
     return code;
@@ -164,22 +168,24 @@ symm_memory_map_place(wm_symm_memory_t *symm, wm_peer_t *peer, int rank,
     return code;
 }
 
-// Sets `damaged`, and fails, where the rank tells what cannot be: then another
-// kind of memory is not tried.
+// Sets `damaged`, and fails, if the rank published what cannot be: then
+// another kind of memory is not tried.
 static int
 symm_memory_map_one(wm_symm_memory_t *symm, const wm_comm_t *comm, int rank,
                     bool *damaged, wm_error_t *err)
 {
-    const said_t said = *(const said_t *)wm_agree_said(comm->barrier, rank);
+    const published_t published = *(const published_t *)wm_agree_published(
+        comm->barrier, rank);
     wm_peer_t *peer = comm->peers[rank];
-    *damaged = symm->on_host ? said.pinned_symm < 0
-                                   || said.pinned_symm >= WM_PINNED_SYMM_COUNT
-                             : !wm_place_holds(&said.place, symm->nbytes);
-    return *damaged ? wm_comm_damaged(comm, rank, err)
-           : symm->on_host
-               ? symm_memory_map_pinned_symm(symm, peer, rank,
-                                             said.pinned_symm, err)
-               : symm_memory_map_place(symm, peer, rank, &said.place, err);
+    *damaged = symm->on_host
+                   ? published.pinned_symm < 0
+                         || published.pinned_symm >= WM_PINNED_SYMM_COUNT
+                   : !wm_place_holds(&published.place, symm->nbytes);
+    return *damaged        ? wm_comm_damaged(comm, rank, err)
+           : symm->on_host ? symm_memory_map_pinned_symm(
+                 symm, peer, rank, published.pinned_symm, err)
+                           : symm_memory_map_place(symm, peer, rank,
+                                                   &published.place, err);
 }
 
 static int
@@ -217,17 +223,17 @@ symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
                  wm_symm_memory_clear_t clear, bool *unreached,
                  wm_error_t *err)
 {
-    said_t said = {.pinned_symm = -1};
+    published_t published = {.pinned_symm = -1};
     wm_agree_t agree = {{0}};
     bool damaged = false;
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : symm_memory_prepare(symm, comm, clear, &said, unreached,
-                                         err);
-    code = wm_symm_memory_tell(comm, code, unreached, NULL, err);
+                   : symm_memory_prepare(symm, comm, clear, &published,
+                                         unreached, err);
+    code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
     if (code < 0 || *unreached)
         return code;
-    code = wm_agree_saying(comm, &agree, &said, sizeof said, err);
+    code = wm_agree_exchange(comm, &agree, &published, sizeof published, err);
     if (code < 0)
         return code;
     symm->blocks = blocks_at_once(comm);
@@ -238,7 +244,7 @@ symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
         *unreached = true;
         code = 0;
     }
-    return wm_symm_memory_tell(comm, code, unreached, &symm->linked, err);
+    return wm_symm_memory_exchange(comm, code, unreached, &symm->linked, err);
 }
 
 int

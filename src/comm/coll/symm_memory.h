@@ -32,7 +32,7 @@ typedef int (*wm_symm_memory_clear_t)(const wm_symm_memory_t *symm,
 
 // For streams of `device` here, `nbytes` of each rank, on the host up to
 // WM_PINNED_SYMM_BYTES. `unreached`: a rank does not reach another's memory,
-// as all hear, and nothing is made; if one rank fails all raise.
+// as all ranks learn, and nothing is made; if one rank fails all raise.
 WM_MUST_CHECK int
 wm_symm_memory_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
                     wm_symm_memory_clear_t clear, wm_symm_memory_t **made,
@@ -43,9 +43,9 @@ void
 wm_symm_memory_free(wm_symm_memory_t *symm);
 
 // By all ranks: where one has failed (`code`) all raise; of `any`, and of
-// `all`, which may be NULL, all hear whether it is true on any, or all.
+// `all`, which may be NULL, all learn whether it is true on any, or all.
 WM_MUST_CHECK int
-wm_symm_memory_tell(wm_comm_t *comm, int code, bool *any, bool *all,
-                    wm_error_t *err);
+wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
+                        wm_error_t *err);
 
 #endif

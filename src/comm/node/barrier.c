@@ -164,7 +164,7 @@ wm_barrier_epoch_begin(wm_barrier_t *barrier)
     barrier->before = atomic_load(barrier->of[barrier->rank].arrived);
     barrier->steps += WM_BARRIER_STEPS;
     barrier->arrived = barrier->step = 0;
-    return (void *)wm_barrier_said(barrier, barrier->rank);
+    return (void *)wm_barrier_published(barrier, barrier->rank);
 }
 
 void
@@ -215,9 +215,10 @@ wm_barrier_any_arrived(const wm_barrier_t *barrier, int step)
 }
 
 const void *
-wm_barrier_said(const wm_barrier_t *barrier, int rank)
+wm_barrier_published(const wm_barrier_t *barrier, int rank)
 {
-    return barrier->of[rank].area->said[barrier->bank][epoch_parity(barrier)];
+    return barrier->of[rank]
+        .area->published[barrier->bank][epoch_parity(barrier)];
 }
 
 void

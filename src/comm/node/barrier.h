@@ -26,7 +26,7 @@ typedef struct {
     _Atomic uint32_t gone; // not 0: it has buried another
 } wm_barrier_slot_t;
 
-// The slot that a rank has for a communicator, as it tells the others.
+// The slot that a rank has for a communicator, as the others know it.
 typedef struct {
     int32_t index;                      // in its segment; -1: none
     uint32_t calls;                     // blocking ones, which it has entered
@@ -82,9 +82,9 @@ wm_barrier_all_arrived(wm_barrier_t *barrier, int step);
 bool
 wm_barrier_any_arrived(const wm_barrier_t *barrier, int step);
 
-// What a rank has said.
+// Returns the data that a rank has published.
 const void *
-wm_barrier_said(const wm_barrier_t *barrier, int rank);
+wm_barrier_published(const wm_barrier_t *barrier, int rank);
 
 // Called by each rank once for each blocking call, before the epoch in bank 0,
 // in the order of the calls. `capable`: GPUs can do it for this rank. A rank

@@ -54,8 +54,8 @@ typedef struct {
     wm_barrier_blocking_t blocking;
     // Steps of all epochs, by bank; the segment has those of bank 0.
     _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
-    _Alignas(
-        64) char said[WM_BARRIER_BANKS][2][WM_BARRIER_BYTES]; // the last two
+    _Alignas(64) char published[WM_BARRIER_BANKS][2]
+                               [WM_BARRIER_BYTES]; // the last two
     // Who does a nonblocking call, each the next entry.
     _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
     _Alignas(64) wm_signature_area_t signatures;

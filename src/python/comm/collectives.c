@@ -26,7 +26,7 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     };
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
     if (code == 0) // of calls on streams, which failed after they were made
-        code = wm_symm_hear(channel.comm->symm, &err);
+        code = wm_symm_find_failure(channel.comm->symm, &err);
     PyObject *result = wm_py_none(code, &err);
     return result != NULL ? result : wm_py_channel_fail(self, false);
 }

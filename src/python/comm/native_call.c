@@ -63,7 +63,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     }
     wm_py_asked_release(&asked);
     if (code == 0)
-        code = wm_symm_hear(comm->symm, &err);
+        code = wm_symm_find_failure(comm->symm, &err);
     if (code < 0)
         wm_py_raise(&err);
     return code;

@@ -148,7 +148,7 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
 int
 wm_py_after_wait(int code, wm_error_t *err)
 {
-    return wm_py_result(code < 0 ? code : wm_symm_hear_all(err), err);
+    return wm_py_result(code < 0 ? code : wm_symm_find_failures(err), err);
 }
 
 int
