@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/preflight.h"
 #include "comm/coll/symm_memory.h"
 #include "comm/engine/engine.h"
 
@@ -171,24 +171,25 @@ wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err)
 }
 
 int
-wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err)
+wm_preflight_run(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err)
 {
     (void)comm, (void)err;
-    return agreement->code;
+    return preflight->code;
 }
 
 int
-wm_agree_exchange(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
-                  size_t nbytes, wm_error_t *err)
+wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *preflight,
+                             const void *published, size_t nbytes,
+                             wm_error_t *err)
 {
-    (void)comm, (void)agreed, (void)err;
+    (void)comm, (void)preflight, (void)err;
     assert(nbytes == sizeof own);
     memcpy(&own, published, sizeof own);
     return 0;
 }
 
 const void *
-wm_agree_published(const wm_barrier_t *barrier, int rank)
+wm_preflight_data(const wm_barrier_t *barrier, int rank)
 {
     (void)barrier;
     return rank == 0 ? &own : &other;

@@ -239,7 +239,7 @@ def test_damaged_chunks_instead_of_a_ring_are_refused(tmp_path, damage):
 SAID = r"""
     #include <sched.h>
 
-    #include "comm/coll/agree.h"
+    #include "comm/coll/preflight_values.h"
     #include "comm/coll/native.h"
     #include "comm/node/node.h"
 
@@ -258,11 +258,11 @@ SAID = r"""
         while (epochs(memory) == before)
             sched_yield();
         char *last = area->published[0][(before + 1) % 2];
-        wm_agree_t *agreed = (wm_agree_t *)last;
-        size_t behind = (sizeof *agreed + 15) / 16 * 16;
+        wm_preflight_values_t *maxima = (wm_preflight_values_t *)last;
+        size_t behind = (sizeof *maxima + 15) / 16 * 16;
         wm_published_t *published = (wm_published_t *)(last + behind);
         switch (member) {
-        case 1: agreed->values[2] = value; break; // the call
+        case 1: maxima->values[2] = value; break; // the call
         case 2: published->sends.address = (uint64_t)value; break;
         case 3: published->sends.size = (uint64_t)value; break;
         case 4: published->gaps = (uint8_t)value; break;

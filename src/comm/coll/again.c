@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/again.h"
 
-#include "comm/coll/agree.h"
+#include "comm/coll/preflight_values.h"
 #include "comm/coll/later_call.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -15,7 +15,7 @@ static void
 again_publish(wm_barrier_t *barrier, bool alike)
 {
     (void)wm_barrier_epoch_begin(barrier);
-    wm_published_t *mine = wm_agree_mine(barrier);
+    wm_published_t *mine = wm_preflight_own_data(barrier);
     if (mine->failed != 0) // else it stays where others have it at hand
         mine->failed = 0;
     wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
@@ -31,7 +31,7 @@ wm_again_come(wm_later_op_t *op, bool *waits)
     if (*waits)
         return false;
     if (ready < 0) {
-        call->agreed.code = ready;
+        call->preflight.code = ready;
         (void)wm_later_op_fail(op, &err); // reported at its end
     }
     again_publish(op->op.comm->barrier, ready > 0);

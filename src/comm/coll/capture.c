@@ -36,12 +36,13 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
                  wm_error_t *err)
 {
     const wm_captured_t mine = *captured;
-    wm_agree_t agree = {{0}};
+    wm_preflight_values_t maxima = {{0}};
     int exchanged = wm_capture_end(comm, code, err);
     if (exchanged == 0)
-        exchanged = wm_agree_exchange(comm, &agree, &mine, sizeof mine, err);
+        exchanged = wm_preflight_values_exchange(comm, &maxima, &mine,
+                                                 sizeof mine, err);
     for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
-        const wm_captured_t other = *(const wm_captured_t *)wm_agree_published(
+        const wm_captured_t other = *(const wm_captured_t *)wm_preflight_data(
             comm->barrier, rank);
         if (other.pieces > captured->pieces)
             captured->pieces = other.pieces;
@@ -55,6 +56,6 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
 int
 wm_capture_end(wm_comm_t *comm, int code, wm_error_t *err)
 {
-    wm_agreement_t agreed = {.call = WM_CALL_CAPTURED, .code = code};
-    return wm_agreement_make(comm, &agreed, err);
+    wm_preflight_t preflight = {.call = WM_CALL_CAPTURED, .code = code};
+    return wm_preflight_run(comm, &preflight, err);
 }

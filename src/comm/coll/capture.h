@@ -6,7 +6,7 @@
 #ifndef WM_COMM_COLL_CAPTURE_H
 #define WM_COMM_COLL_CAPTURE_H
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/preflight.h"
 
 typedef struct {
     int kind;       // of the call

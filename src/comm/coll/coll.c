@@ -11,17 +11,17 @@
 int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_agreement_t agreement = {.call = WM_CALL_BARRIER}, last = agreement;
+    wm_preflight_t preflight = {.call = WM_CALL_BARRIER}, last = preflight;
     wm_engine_lock();
-    agreement.notices = wm_place_notify() != 0;
+    preflight.notices = wm_place_notify() != 0;
     wm_engine_unlock();
-    int code = wm_agreement_make(comm, &agreement, err);
+    int code = wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return code;
     wm_engine_lock();
     wm_mapping_heed_notices(); // or what could not be closed before
     wm_engine_unlock();
-    return agreement.notices ? wm_agreement_make(comm, &last, err) : 0;
+    return preflight.notices ? wm_preflight_run(comm, &last, err) : 0;
 }
 
 static bool
@@ -52,20 +52,20 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_part_t part;
     wm_error_t wrong;
     wm_plan_t plan;
-    wm_agreement_t agreed = {
+    wm_preflight_t preflight = {
         .call = call->kind,
         .native = &part.native,
     };
-    agreed.code = wm_part_open(&part, comm, comm->barrier, call, err);
-    if (agreed.code == 0)
-        agreed.code = wm_native_await(&part.native, err);
-    agreed.nbytes = wm_part_nbytes(&part);
-    agreed.symm = wm_symm_coll_serves(comm, call);
-    if (agreed.symm && !part.native.capable)
+    preflight.code = wm_part_open(&part, comm, comm->barrier, call, err);
+    if (preflight.code == 0)
+        preflight.code = wm_native_await(&part.native, err);
+    preflight.nbytes = wm_part_nbytes(&part);
+    preflight.symm = wm_symm_coll_serves(comm, call);
+    if (preflight.symm && !part.native.capable)
         wm_part_publish(&part);
-    int code = wm_agreement_ask(comm, &agreed, err);
-    bool by_symm = !agreed.stays && agreed.symm;
-    if (code == 0 && !agreed.stays && !by_symm)
+    int code = wm_preflight_ask(comm, &preflight, err);
+    bool by_symm = !preflight.stays && preflight.symm;
+    if (code == 0 && !preflight.stays && !by_symm)
         code = 1;
     if (code == 0)
         code = wm_part_compare(&part, err);

@@ -8,7 +8,7 @@
 #ifndef WM_COMM_COLL_COLL_H
 #define WM_COMM_COLL_COLL_H
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/preflight.h"
 #include "comm/engine/buffer.h"
 
 // Also closes mappings of memory that other ranks have freed.

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/coll/await.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/coll/later_call.h"
 #include "comm/engine/engine.h"
 
@@ -68,7 +68,7 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
         code = withdraw(comm, err);
         wm_engine_unlock();
         if (code == 0)
-            code = wm_coll_await(comm, look_at_turns, &later->turns, 1, err);
+            code = wm_coll_wait(comm, look_at_turns, &later->turns, 1, err);
         if (code < 0)
             return code;
     }
@@ -102,7 +102,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
     if (code < 0)
         (void)wm_later_op_fail(made, &wrong); // told with its end
     call->state = capable ? WM_LATER_AHEAD : WM_LATER_MPIS;
-    call->agreed = (wm_agreement_t){
+    call->preflight = (wm_preflight_t){
         .call = asked->kind,
         .code = code,
         .native = &call->part.native,

@@ -60,18 +60,18 @@ publish(wm_later_op_t *op, bool *waits)
     *waits = !wm_turn_has_bank(&call->turn);
     if (*waits)
         return false;
-    int ready = call->agreed.code < 0
+    int ready = call->preflight.code < 0
                     ? 1
                     : wm_native_is_ready(&call->part.native, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
     if (ready < 0) {
-        call->agreed.code = ready;
+        call->preflight.code = ready;
         (void)wm_later_op_fail(op, &err); // reported at its end
     }
-    wm_agreement_publish(op->op.comm, call->part.native.barrier,
-                         &call->agreed);
+    wm_preflight_publish(op->op.comm, call->part.native.barrier,
+                         &call->preflight);
     call->state = WM_LATER_ARRIVING;
     return false;
 }
@@ -87,7 +87,7 @@ arrive(wm_later_op_t *op, bool *waits)
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
-    int code = wm_agreement_conclude(comm, barrier, &call->agreed, &err);
+    int code = wm_preflight_conclude(comm, barrier, &call->preflight, &err);
     if (code == 0)
         code = wm_part_compare(part, &err);
     if (code < 0)

@@ -32,7 +32,7 @@ typedef struct wm_later_call {
     wm_later_t *later;
     wm_later_state_t state;
     wm_part_t part;
-    wm_agreement_t agreed;
+    wm_preflight_t preflight;
     wm_plan_t plan;
     wm_native_run_t run; // `native` NULL: none was started
     wm_by_mpi_t by;

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/coll/agree.h"
-#include "comm/coll/await.h"
+#include "comm/coll/preflight_values.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
@@ -306,8 +306,8 @@ look_whether_ready(void *context, wm_error_t *err)
 int
 wm_native_await(wm_native_t *native, wm_error_t *err)
 {
-    return wm_coll_await(native->comm, look_whether_ready, native,
-                         WM_LOOKS_AT_STREAM, err);
+    return wm_coll_wait(native->comm, look_whether_ready, native,
+                        WM_LOOKS_AT_STREAM, err);
 }
 
 void
@@ -321,13 +321,13 @@ wm_native_facts(const wm_native_t *native, wm_facts_t *facts)
     facts->aliased = false;
     facts->readable = facts->writable = true;
     // Between groups rank 0 may have no part in what another is the root of.
-    const wm_published_t *one = wm_agree_published(
+    const wm_published_t *one = wm_preflight_data(
         native->barrier,
         comm->split > 0 && facts->root >= 0 ? facts->root : 0);
     facts->thresholds = one->thresholds;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(native->barrier,
-                                                             rank);
+        const wm_published_t *published = wm_preflight_data(native->barrier,
+                                                            rank);
         facts->aliased |= published->aliased;
         facts->readable &= published->readable;
         facts->writable &= published->writable;

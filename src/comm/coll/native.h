@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
 // that have a barrier (comm/node/barrier.h) and map each other's memory. A
-// rank publishes where its memory is with what the ranks agree on, then
+// rank publishes where its memory is in the preflight, then
 // follows its plan (native_run.h). GIL released by the caller, engine lock not
 // held.
 #ifndef WM_COMM_COLL_NATIVE_H
@@ -27,7 +27,7 @@ typedef enum {
 
 #define WM_PUBLISHED_EACH 16 // ranks for which that is published
 
-// What a rank publishes beside what they agree on.
+// What a rank publishes in the preflight beside its numbers.
 typedef struct {
     wm_place_t sends, receives;
     wm_thresholds_t thresholds; // of which those of one rank are used

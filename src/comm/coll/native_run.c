@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/coll/agree.h"
-#include "comm/coll/await.h"
+#include "comm/coll/preflight_values.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/coll/phase.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -22,8 +22,8 @@ _Static_assert(MOVED + WM_PLAN_PHASES == WM_NATIVE_STEPS, "and the others");
 static const wm_place_t *
 run_place(const wm_native_run_t *run, bool result, int rank)
 {
-    const wm_published_t *published = wm_agree_published(run->native->barrier,
-                                                         rank);
+    const wm_published_t *published = wm_preflight_data(run->native->barrier,
+                                                        rank);
     return result ? &published->receives : &published->sends;
 }
 
@@ -33,8 +33,8 @@ run_has_published(const wm_native_run_t *run, bool result, int rank, size_t at,
                   size_t nbytes)
 {
     const wm_comm_t *comm = run->native->comm;
-    const wm_published_t *published = wm_agree_published(run->native->barrier,
-                                                         rank);
+    const wm_published_t *published = wm_preflight_data(run->native->barrier,
+                                                        rank);
     const wm_place_t *place = run_place(run, result, rank);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     const wm_spread_t *gaps = run->gapped ? wm_published_gaps(published, index)
@@ -128,7 +128,7 @@ static void
 run_publish(wm_native_run_t *run)
 {
     wm_barrier_t *barrier = run->native->barrier;
-    wm_published_t *mine = wm_agree_mine(barrier);
+    wm_published_t *mine = wm_preflight_own_data(barrier);
     if (run->why.code < 0 && mine->failed == 0) {
         mine->unmapped = run->unmapped;
         mine->code = run->why.code;
@@ -199,8 +199,8 @@ wm_native_start(wm_native_run_t *run, wm_native_t *native,
     run->waits = plan->phases > 1 || plan->spreads;
     run->gapped = false;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(native->barrier,
-                                                             rank);
+        const wm_published_t *published = wm_preflight_data(native->barrier,
+                                                            rank);
         run->waits |= published->overwrites;
         run->gapped |= published->gaps != WM_PUBLISHED_DENSE;
     }
@@ -240,7 +240,7 @@ wm_native_go_on(wm_native_run_t *run)
         return false;
     }
     for (int rank = 0; rank < run->native->comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *published = wm_preflight_data(
             run->native->barrier, rank);
         if (published->failed != 0 && published->failed <= step_of(run))
             run->result = 1; // by now, and on all ranks alike
@@ -258,15 +258,15 @@ explain(const wm_native_run_t *run, wm_error_t *err)
     int failed = -1;
     const wm_native_t *native = run->native;
     for (int rank = 0; rank < native->comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(native->barrier,
-                                                             rank);
+        const wm_published_t *published = wm_preflight_data(native->barrier,
+                                                            rank);
         if (published->failed != 0 && !published->unmapped)
             failed = rank;
     }
     if (failed < 0)
         return 1;
-    const wm_published_t *published = wm_agree_published(native->barrier,
-                                                         failed);
+    const wm_published_t *published = wm_preflight_data(native->barrier,
+                                                        failed);
     bool known = published->code < 0 && published->code > WM_ERR_PYTHON;
     if (run->why.code == 0 || failed != native->comm->rank)
         return wm_error_set(
@@ -367,7 +367,7 @@ wm_native_run(wm_native_t *native, const wm_plan_t *plan,
     wm_native_start(&run, native, plan, type, op, false, wrong);
     wm_engine_unlock();
     do
-        code = wm_coll_await(native->comm, look, &run, looks_of(&run), err);
+        code = wm_coll_wait(native->comm, look, &run, looks_of(&run), err);
     while (code == 0 && !wm_native_go_on(&run));
     wm_engine_lock();
     wm_native_unmap(&run);

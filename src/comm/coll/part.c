@@ -155,8 +155,8 @@ static wm_span_t
 has(const void *context, int from, int to)
 {
     const wm_part_t *part = context;
-    const wm_published_t *published = wm_agree_published(part->native.barrier,
-                                                         from);
+    const wm_published_t *published = wm_preflight_data(part->native.barrier,
+                                                        from);
     wm_call_kind_t kind = part->call->kind;
     int which = to - wm_comm_group(part->comm, to).first;
     const wm_spread_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
@@ -262,7 +262,7 @@ blocks_until(const wm_part_t *part, int first, int end)
 {
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *published = wm_preflight_data(
             part->native.barrier, rank);
         if (__builtin_add_overflow(nbytes, published->block, &nbytes))
             return SIZE_MAX;
@@ -275,9 +275,9 @@ static int
 compare_blocks(const wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_published_t *first = wm_agree_published(part->native.barrier, 0);
+    const wm_published_t *first = wm_preflight_data(part->native.barrier, 0);
     for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *published = wm_preflight_data(
             part->native.barrier, rank);
         wm_ranks_t group = wm_comm_group(comm, rank);
         size_t total = blocks_until(part, group.first,
@@ -300,10 +300,10 @@ static int
 compare_roots(wm_part_t *part, wm_error_t *err)
 {
     const wm_comm_t *comm = part->comm;
-    const wm_published_t *first = wm_agree_published(part->native.barrier, 0);
+    const wm_published_t *first = wm_preflight_data(part->native.barrier, 0);
     part->root = first->root;
     for (int rank = 1; rank < comm->size; ++rank) {
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *published = wm_preflight_data(
             part->native.barrier, rank);
         if (comm->split == 0 && published->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
@@ -317,7 +317,7 @@ compare_roots(wm_part_t *part, wm_error_t *err)
     bool known = (part->root >= 0 || !shapes[part->call->kind].rooted)
                  && part->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *published = wm_preflight_data(
             part->native.barrier, rank);
         bool gives = rank == part->root
                      || wm_comm_group(comm, rank).first != own;
@@ -355,8 +355,8 @@ static size_t
 bytes_of(const wm_part_t *part, int rank)
 {
     const wm_shape_t *shape = &shapes[part->call->kind];
-    const wm_published_t *published = wm_agree_published(part->native.barrier,
-                                                         rank);
+    const wm_published_t *published = wm_preflight_data(part->native.barrier,
+                                                        rank);
     bool all = shape->scatters && !is_of_each(part);
     return published->block
            * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
@@ -367,10 +367,10 @@ bytes_of(const wm_part_t *part, int rank)
 static int
 raise_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
 {
-    const wm_published_t *first = wm_agree_published(part->native.barrier,
-                                                     model);
-    const wm_published_t *published = wm_agree_published(part->native.barrier,
-                                                         rank);
+    const wm_published_t *first = wm_preflight_data(part->native.barrier,
+                                                    model);
+    const wm_published_t *published = wm_preflight_data(part->native.barrier,
+                                                        rank);
     wm_rank_name_t name = wm_comm_name(part->comm, rank);
     wm_rank_name_t other = wm_comm_name(part->comm, model);
     if (published->op != first->op)
@@ -402,9 +402,9 @@ wm_part_compare(wm_part_t *part, wm_error_t *err)
         return code;
     for (int rank = 0; rank < comm->size; ++rank) {
         int model = model_of(part, rank);
-        const wm_published_t *first = wm_agree_published(part->native.barrier,
-                                                         model);
-        const wm_published_t *published = wm_agree_published(
+        const wm_published_t *first = wm_preflight_data(part->native.barrier,
+                                                        model);
+        const wm_published_t *published = wm_preflight_data(
             part->native.barrier, rank);
         if (shapes[call->kind].rooted && published->root < 0)
             continue; // it has no part in it

@@ -2,7 +2,7 @@
 #include "comm/coll/phase.h"
 
 #include "array/pull.h"
-#include "comm/coll/agree.h"
+#include "comm/coll/preflight_values.h"
 #include "comm/coll/fuse.h"
 
 // What is moved out of the memory of a rank.
@@ -11,8 +11,8 @@ move_of(const wm_native_run_t *run, const wm_move_t *move)
 {
     const wm_native_t *native = run->native;
     const wm_comm_t *comm = native->comm;
-    const wm_published_t *published = wm_agree_published(native->barrier,
-                                                         move->first);
+    const wm_published_t *published = wm_preflight_data(native->barrier,
+                                                        move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
         .gaps = run->gapped ? wm_published_gaps(published, index) : NULL,

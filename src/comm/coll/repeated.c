@@ -74,17 +74,17 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
 
 // 0 where all are, 1 where some are not.
 static int
-agree(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
-      wm_error_t *err)
+repeated_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
+                   wm_error_t *err)
 {
     // Those that are not stage, or have nothing of a GPU.
-    wm_agreement_t agreement = {
+    wm_preflight_t preflight = {
         .call = kind,
         .code = failed,
         .stages = !able,
     };
-    int code = wm_agreement_make(comm->whole, &agreement, err);
-    return code < 0 ? code : agreement.stages;
+    int code = wm_preflight_run(comm->whole, &preflight, err);
+    return code < 0 ? code : preflight.stages;
 }
 
 int
@@ -95,7 +95,8 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
     MPI_Comm made = MPI_COMM_NULL;
     wm_near_rule_t plain; // of `data`, which has each neighbour once
     free_ended();
-    int code = agree(comm, kind, is_able(comm, call), failed, err);
+    int code = repeated_preflight(comm, kind, is_able(comm, call), failed,
+                                  err);
     if (code == 0 || (code > 0 && always))
         code = wm_near_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)

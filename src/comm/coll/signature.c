@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/preflight.h"
 #include "comm/engine/hash.h"
 
 // The mark of a call has 16 bits of its number, 8 of its kind, and 40 of a

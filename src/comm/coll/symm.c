@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/coll/await.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/comm/failure.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
@@ -475,8 +475,8 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err)
     int code = symm->lost.code < 0 ? 0 : symm_learn_failure(symm, err);
     pthread_mutex_unlock(&symm->lock);
     if (code == 0)
-        code = wm_coll_await(symm->comm, look_for_captures, &captures,
-                             WM_LOOKS_AT_WORDS, err);
+        code = wm_coll_wait(symm->comm, look_for_captures, &captures,
+                            WM_LOOKS_AT_WORDS, err);
     if (code < 0)
         refuse_capture(symm, captures.mixed);
     return code;

@@ -2,8 +2,8 @@
 #include "comm/coll/symm_coll.h"
 
 #include "array/access.h"
-#include "comm/coll/agreement.h"
-#include "comm/coll/await.h"
+#include "comm/coll/preflight.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/stream_coll.h"
 #include "comm/coll/part.h"
@@ -84,8 +84,8 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                                     code < 0 ? &later : err);
     code = code < 0 ? code : begun;
     if (access.opened) {
-        int ended = wm_coll_await(comm, symm_coll_look, &access,
-                                  WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
+        int ended = wm_coll_wait(comm, symm_coll_look, &access,
+                                 WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
         if (ended < 0)
             symm_coll_lead_on(comm, &access);
         code = code < 0 ? code : ended;
@@ -101,16 +101,16 @@ int
 wm_symm_coll_call(wm_comm_t *comm, const wm_coll_t *call,
                   const wm_error_t *wrong, wm_error_t *err)
 {
-    wm_agreement_t agreed = {.call = call->kind, .code = wrong->code};
+    wm_preflight_t preflight = {.call = call->kind, .code = wrong->code};
     if (wrong->code < 0)
         *err = *wrong;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_CALL_BCAST);
-    int code = all_see_it ? 0 : wm_agreement_make(comm, &agreed, err);
+    int code = all_see_it ? 0 : wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return code;
     code = symm_coll_run(comm, call, err);
-    agreed = (wm_agreement_t){.call = call->kind, .code = code};
-    return wm_agreement_make(comm, &agreed, err);
+    preflight = (wm_preflight_t){.call = call->kind, .code = code};
+    return wm_preflight_run(comm, &preflight, err);
 }

@@ -6,8 +6,8 @@
 
 #include "array/pull.h"
 #include "array/reduce.h"
-#include "comm/coll/agreement.h"
-#include "comm/coll/await.h"
+#include "comm/coll/preflight.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/native.h"
@@ -60,11 +60,11 @@ static int
 symm_find_all(wm_symm_t *symm, const wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
-    const published_t *first = wm_agree_published(comm->barrier, 0);
+    const published_t *first = wm_preflight_data(comm->barrier, 0);
     symm->thresholds = first->thresholds;
     wm_engine_lock();
     for (int rank = 0; rank < symm->size && code == 0; ++rank) {
-        const published_t *published = wm_agree_published(comm->barrier, rank);
+        const published_t *published = wm_preflight_data(comm->barrier, rank);
         if (!symm->captured)
             wm_barrier_set_streams(symm->barrier, rank, published->streams);
         code = wm_node_register(comm->peers[rank], false, symm->device, err);
@@ -154,7 +154,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
     published_t published = {.streams = 0};
     size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
                             : WM_BY_KERNELS_BYTES;
-    wm_agree_t agree = {{0}};
+    wm_preflight_values_t maxima = {{0}};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : symm_prepare(symm, &published, err);
@@ -167,7 +167,8 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
         return code;
     wm_thresholds_find(symm->device, symm->memory->linked, symm->size,
                        &published.thresholds);
-    code = wm_agree_exchange(comm, &agree, &published, sizeof published, err);
+    code = wm_preflight_values_exchange(comm, &maxima, &published,
+                                        sizeof published, err);
     if (code < 0)
         return code;
     code = symm_find_all(symm, comm, err);
@@ -186,13 +187,13 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
 {
     bool unreached = !wm_native_is_reached(comm), on_host;
     wm_symm_t *symm;
-    wm_agreement_t agreed = {
+    wm_preflight_t preflight = {
         .call = captured ? WM_CALL_CAPTURED : WM_CALL_ON_STREAM,
         .code = code,
         .stages = unreached,
     };
-    code = wm_agreement_make(comm, &agreed, err);
-    unreached = agreed.stages;
+    code = wm_preflight_run(comm, &preflight, err);
+    unreached = preflight.stages;
     if (code < 0)
         return code;
     do { // where others turn out to be out of reach, once more
@@ -274,7 +275,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
     published_t published;
     bool none = false;
-    wm_agree_t agree = {{0}};
+    wm_preflight_values_t maxima = {{0}};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // what they wrote may come behind their words
     wm_lock(&symm->lock);
@@ -282,8 +283,8 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
     pthread_mutex_unlock(&symm->lock);
     code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
     if (code == 0)
-        code = wm_agree_exchange(symm->comm, &agree, &published,
-                                 sizeof published, err);
+        code = wm_preflight_values_exchange(symm->comm, &maxima, &published,
+                                            sizeof published, err);
     if (code < 0)
         return code;
     wm_lock(&symm->lock);
@@ -307,8 +308,8 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
     pthread_mutex_unlock(&symm->lock);
     if (code < 0 || !lost)
         return code;
-    code = wm_coll_await(symm->comm, look_for_recovery, symm,
-                         WM_LOOKS_AT_WORDS, err);
+    code = wm_coll_wait(symm->comm, look_for_recovery, symm, WM_LOOKS_AT_WORDS,
+                        err);
     if (code < 0)
         return code;
     uint32_t first; // all have published their failures, and publish no more
@@ -320,7 +321,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
         && first < symm->lost_at)
         symm->lost_at = first;
     pthread_mutex_unlock(&symm->lock);
-    code = wm_coll_await(symm->comm, look_for_end, symm, 0, err);
+    code = wm_coll_wait(symm->comm, look_for_end, symm, 0, err);
     code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
     if (code == 0)
         code = symm_begin_anew(symm, err);

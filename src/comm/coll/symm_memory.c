@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/agreement.h"
+#include "comm/coll/preflight.h"
 #include "comm/engine/engine.h"
 
 // What a rank publishes of itself.
@@ -21,16 +21,16 @@ int
 wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
                         wm_error_t *err)
 {
-    wm_agreement_t agreed = {
+    wm_preflight_t preflight = {
         .call = WM_CALL_ON_STREAM,
         .code = code,
         .stages = *any,
         .symm = all != NULL && *all,
     };
-    code = wm_agreement_make(comm, &agreed, err);
-    *any = agreed.stages;
+    code = wm_preflight_run(comm, &preflight, err);
+    *any = preflight.stages;
     if (all != NULL)
-        *all = agreed.symm;
+        *all = preflight.symm;
     return code;
 }
 
@@ -117,10 +117,10 @@ blocks_at_once(const wm_comm_t *comm)
 {
     int least = INT_MAX;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const published_t *published = wm_agree_published(comm->barrier, rank);
+        const published_t *published = wm_preflight_data(comm->barrier, rank);
         int sharers = 0;
         for (int i = 0; i < comm->size; ++i) {
-            const published_t *other = wm_agree_published(comm->barrier, i);
+            const published_t *other = wm_preflight_data(comm->barrier, i);
             sharers += memcmp(&published->device, &other->device,
                               sizeof published->device)
                        == 0;
@@ -139,7 +139,7 @@ are_linked(wm_symm_memory_t *symm, const wm_comm_t *comm, wm_error_t *err)
     int code = 0;
     bool linked = !symm->on_host;
     for (int rank = 0; rank < comm->size && code == 0 && linked; ++rank) {
-        const published_t *published = wm_agree_published(comm->barrier, rank);
+        const published_t *published = wm_preflight_data(comm->barrier, rank);
         code = wm_device_is_linked(symm->device, &published->device, &linked,
                                    err);
     }
@@ -174,7 +174,7 @@ static int
 symm_memory_map_one(wm_symm_memory_t *symm, const wm_comm_t *comm, int rank,
                     bool *damaged, wm_error_t *err)
 {
-    const published_t published = *(const published_t *)wm_agree_published(
+    const published_t published = *(const published_t *)wm_preflight_data(
         comm->barrier, rank);
     wm_peer_t *peer = comm->peers[rank];
     *damaged = symm->on_host
@@ -224,7 +224,7 @@ symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
                  wm_error_t *err)
 {
     published_t published = {.pinned_symm = -1};
-    wm_agree_t agree = {{0}};
+    wm_preflight_values_t maxima = {{0}};
     bool damaged = false;
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
@@ -233,7 +233,8 @@ symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
     code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
     if (code < 0 || *unreached)
         return code;
-    code = wm_agree_exchange(comm, &agree, &published, sizeof published, err);
+    code = wm_preflight_values_exchange(comm, &maxima, &published,
+                                        sizeof published, err);
     if (code < 0)
         return code;
     symm->blocks = blocks_at_once(comm);

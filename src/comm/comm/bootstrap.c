@@ -103,8 +103,8 @@ typedef struct {
 // An intercommunicator takes two rounds: the first tells of the other group,
 // the second of this one.
 static int
-agree(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
-      wm_error_t *err)
+join_facts(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
+           wm_error_t *err)
 {
     int code = 0;
     for (int time = 0; time < (inter ? 2 : 1) && code == 0; ++time) {
@@ -254,18 +254,19 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
         code = find_peers(comm, &mine, all, err);
     comm->id = identity(&all[0]);
     facts_t facts = look(comm, inter, all, code);
-    int agreed = agree(comm, inter, &facts, scratch, code < 0 ? &lost : err);
-    if (code == 0 && agreed == 0 && facts.code < 0)
+    int joined = join_facts(comm, inter, &facts, scratch,
+                            code < 0 ? &lost : err);
+    if (code == 0 && joined == 0 && facts.code < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "another rank could not attach to this "
                             "communicator: its error tells why");
-    code = code < 0 ? code : agreed;
+    code = code < 0 ? code : joined;
     if (code == 0 && !facts.settled) {
         drop_barrier(comm);
         code = settle_segments(comm, err);
         facts = look(comm, inter, all, code);
         if (code == 0)
-            code = agree(comm, inter, &facts, scratch, err);
+            code = join_facts(comm, inter, &facts, scratch, err);
     }
     if (code < 0 || !facts.barrier)
         drop_barrier(comm);

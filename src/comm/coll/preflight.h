@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all ranks, of an intercommunicator those of both groups, agree on
-// before a collective of ours is begun: which call it is, and that none has
-// failed. GIL released by the caller, engine lock not held.
-#ifndef WM_COMM_COLL_AGREEMENT_H
-#define WM_COMM_COLL_AGREEMENT_H
+// The preflight: what all ranks, of an intercommunicator those of both groups,
+// exchange before a collective of ours is begun: which call it is, and that
+// none has failed. GIL released by the caller, engine lock not held.
+#ifndef WM_COMM_COLL_PREFLIGHT_H
+#define WM_COMM_COLL_PREFLIGHT_H
 
-#include "comm/coll/agree.h"
+#include "comm/coll/preflight_values.h"
 #include "comm/coll/native.h"
 
 // X(NAME, as users know it)
@@ -58,23 +58,23 @@ typedef struct {
     size_t nbytes;
     bool stays; // afterwards: all are capable
     bool symm;  // whether it can go by symm_coll; afterwards: of all ranks
-} wm_agreement_t;
+} wm_preflight_t;
 
 // At a barrier, before all have arrived at step 0 of the epoch, and after.
 void
-wm_agreement_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
-                     const wm_agreement_t *agreement);
+wm_preflight_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
+                     const wm_preflight_t *preflight);
 
 WM_MUST_CHECK int
-wm_agreement_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
-                      wm_agreement_t *agreement, wm_error_t *err);
+wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
+                      wm_preflight_t *preflight, wm_error_t *err);
 
-// At a barrier: 1 where a rank declines, and nothing is agreed on.
+// At a barrier: 1 where a rank declines, and nothing is exchanged.
 WM_MUST_CHECK int
-wm_agreement_ask(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);
+wm_preflight_ask(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
 
 // Where one rank failed, all raise.
 WM_MUST_CHECK int
-wm_agreement_make(wm_comm_t *comm, wm_agreement_t *agreement, wm_error_t *err);
+wm_preflight_run(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
 
 #endif

@@ -4,18 +4,18 @@
 // `distance` after it, and receives from the one as far before it; the
 // distance doubles. The greatest of a number may come twice, so that any
 // number of ranks will do.
-#include "comm/coll/agree.h"
+#include "comm/coll/preflight_values.h"
 
 #include <string.h>
 
-#include "comm/coll/await.h"
+#include "comm/coll/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/message/packet.h"
 
 // In a packet.
 typedef struct {
-    wm_agree_t known, heard;
+    wm_preflight_values_t known, heard;
     int distance;
     MPI_Request requests[2]; // receive, send
 } run_t;
@@ -24,8 +24,8 @@ _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 
 // At a barrier.
 typedef struct {
-    wm_agree_t agreed;
-    _Alignas(16) char published[WM_AGREE_BYTES];
+    wm_preflight_values_t maxima;
+    _Alignas(16) char published[WM_PREFLIGHT_BYTES];
 } slot_t;
 
 _Static_assert(sizeof(slot_t) <= WM_BARRIER_BYTES, "a slot holds it");
@@ -60,9 +60,9 @@ begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 }
 
 static void
-merge(wm_agree_t *mine, const wm_agree_t *other)
+merge(wm_preflight_values_t *mine, const wm_preflight_values_t *other)
 {
-    for (int i = 0; i < WM_AGREE_VALUES; ++i)
+    for (int i = 0; i < WM_PREFLIGHT_VALUES; ++i)
         if (other->values[i] > mine->values[i])
             mine->values[i] = other->values[i];
 }
@@ -116,44 +116,47 @@ look(void *context, wm_error_t *err)
 }
 
 static int
-agree_by_messages(wm_comm_t *comm, wm_agree_t *agreed, wm_error_t *err)
+values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                   wm_error_t *err)
 {
     run_t *run = (run_t *)wm_packet_take();
     if (run == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     run->distance = 1;
     run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
-    run->known = *agreed;
+    run->known = *maxima;
     int code = begin_round(comm, run, err);
     rounds_t rounds = {comm, run};
     if (code == 0)
-        code = wm_coll_await(comm, look, &rounds, LOOKS, err);
+        code = wm_coll_wait(comm, look, &rounds, LOOKS, err);
     else if (code > 0)
         code = 0;
     if (code == 0)
-        *agreed = run->known;
+        *maxima = run->known;
     if (code == 0 || give_up(comm, run))
         wm_packet_give((char *)run);
     return code;
 }
 
 void
-wm_agree_publish(wm_barrier_t *barrier, const wm_agree_t *agreed,
-                 const void *published, size_t nbytes)
+wm_preflight_values_publish(wm_barrier_t *barrier,
+                            const wm_preflight_values_t *maxima,
+                            const void *published, size_t nbytes)
 {
     slot_t *mine = wm_barrier_epoch_begin(barrier);
-    mine->agreed = *agreed;
+    mine->maxima = *maxima;
     if (nbytes > 0)
         memcpy(mine->published, published, nbytes);
     wm_barrier_arrive(barrier, 0);
 }
 
 void
-wm_agree_merge(const wm_barrier_t *barrier, wm_agree_t *agreed)
+wm_preflight_values_merge(const wm_barrier_t *barrier,
+                          wm_preflight_values_t *maxima)
 {
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
         const slot_t *its = wm_barrier_published(barrier, rank);
-        merge(agreed, &its->agreed);
+        merge(maxima, &its->maxima);
     }
 }
 
@@ -171,31 +174,32 @@ look_for_all(void *context, wm_error_t *err)
 }
 
 int
-wm_agree_ask(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
-             size_t nbytes, wm_error_t *err)
+wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                        const void *published, size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
     wm_barrier_enter(barrier, true);
-    wm_agree_publish(barrier, agreed, published, nbytes);
-    int code = wm_coll_await(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
-                             err);
+    wm_preflight_values_publish(barrier, maxima, published, nbytes);
+    int code = wm_coll_wait(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
+                            err);
     if (code < 0)
         return code;
     if (wm_barrier_all_entered(barrier) < 0) {
         wm_barrier_epoch_abandon(barrier);
         return 1;
     }
-    wm_agree_merge(barrier, agreed);
+    wm_preflight_values_merge(barrier, maxima);
     return 0;
 }
 
 int
-wm_agree_exchange(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
-                  size_t nbytes, wm_error_t *err)
+wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                             const void *published, size_t nbytes,
+                             wm_error_t *err)
 {
     if (comm->barrier == NULL)
-        return agree_by_messages(comm, agreed, err);
-    int code = wm_agree_ask(comm, agreed, published, nbytes, err);
+        return values_by_messages(comm, maxima, err);
+    int code = wm_preflight_values_ask(comm, maxima, published, nbytes, err);
     return code <= 0
                ? code
                : wm_error_set(err, WM_ERR_TYPE, 0,
@@ -205,14 +209,14 @@ wm_agree_exchange(wm_comm_t *comm, wm_agree_t *agreed, const void *published,
 }
 
 const void *
-wm_agree_published(const wm_barrier_t *barrier, int rank)
+wm_preflight_data(const wm_barrier_t *barrier, int rank)
 {
     const slot_t *its = wm_barrier_published(barrier, rank);
     return its->published;
 }
 
 void *
-wm_agree_mine(const wm_barrier_t *barrier)
+wm_preflight_own_data(const wm_barrier_t *barrier)
 {
-    return (void *)wm_agree_published(barrier, wm_barrier_rank(barrier));
+    return (void *)wm_preflight_data(barrier, wm_barrier_rank(barrier));
 }
