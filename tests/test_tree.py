@@ -392,6 +392,7 @@ GIVEN_UP = {
     "agree": set(),
     "agreed": set(),
     "agreement": set(),
+    "book": set(),
     "boxes": set(),
     "crew": set(),
     "gate": PARTITIONED,
@@ -407,6 +408,7 @@ GIVEN_UP = {
     "mail": {"eager_ll.c", "eager_ll.cu"},  # kernels that golden traces name
     "mailbox": set(),
     "piped": set(),
+    "owed": set(),
     "pipes": set(),
     "points": {"py_thresholds.c", "thresholds.c"},  # what users call these
     "poke": set(),

@@ -45,11 +45,12 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
     wm_turn_t *turn = comm->later->turns.first;
     for (; turn != NULL && code == 0; turn = turn->next) {
         wm_later_call_t *call = (wm_later_call_t *)turn;
-        if (call->state == WM_LATER_ASKED)
+        if (call->state == WM_LATER_VOTED)
             wm_barrier_withdraw(comm->aside[0], turn->number);
         if (call->state != WM_LATER_AHEAD)
             continue;
-        code = wm_owed_tell(&comm->later->owed, comm, turn->number, err);
+        code = wm_deferred_votes_add(&comm->later->deferred_votes, comm,
+                                     turn->number, err);
         call->state = code < 0 ? WM_LATER_AHEAD : WM_LATER_MPIS;
     }
     return code;
@@ -73,7 +74,8 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
             return code;
     }
     wm_engine_lock();
-    code = wm_owed_tell(&later->owed, comm, wm_turns_skip(&later->turns), err);
+    code = wm_deferred_votes_add(&later->deferred_votes, comm,
+                                 wm_turns_skip(&later->turns), err);
     wm_engine_unlock();
     return code;
 }
@@ -122,7 +124,8 @@ enlist(wm_later_t *later, wm_later_op_t *op)
     wm_turn_enlist(&later->turns, &call->turn);
     if (call->state == WM_LATER_AHEAD)
         (void)wm_later_come_up(op, &waits);
-    else if (wm_owed_tell(&later->owed, op->op.comm, call->turn.number, &wrong)
+    else if (wm_deferred_votes_add(&later->deferred_votes, op->op.comm,
+                                   call->turn.number, &wrong)
              < 0)
         (void)wm_later_op_fail(op, &wrong);
     wm_engine_unlock();
@@ -189,6 +192,6 @@ wm_later_free(wm_later_t *later)
     if (later == NULL)
         return;
     wm_again_drop(&later->again);
-    wm_owed_free(&later->owed);
+    wm_deferred_votes_free(&later->deferred_votes);
     free(later);
 }

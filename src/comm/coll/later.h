@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nonblocking collectives of ranks that have a barrier. Each rank asks the
-// book (comm/node/barrier.h) at once, and goes on: where all have asked for
-// GPUs, these do it, one call after the other, beside the program; else MPI
-// does, on the communicator's `data`, on which all ranks begin its nonblocking
-// calls in their order. Engine lock not held; GIL released by the caller.
+// Nonblocking collectives of ranks that have a barrier. Each rank votes
+// in the decision log (comm/node/barrier.h), and goes on: where all have voted
+// for GPUs, these do it, one call after the other, beside the program; else
+// MPI does, on the communicator's `data`, on which all ranks begin its
+// nonblocking calls in their order. Engine lock not held; GIL released by the
+// caller.
 #ifndef WM_COMM_COLL_LATER_H
 #define WM_COMM_COLL_LATER_H
 
 #include "comm/coll/coll.h"
 
-// Whether ranks tell each other of them, so that MPI's are made on `data`.
+// Returns true if ranks vote on them, so that MPI's are made on `data`.
 static inline bool
 wm_later_is_asked(const wm_comm_t *comm)
 {

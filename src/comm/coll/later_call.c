@@ -32,23 +32,24 @@ bool
 wm_later_come_up(wm_later_op_t *op, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_barrier_ask(op->op.comm->aside[0], op->call->turn.number,
-                             true);
-    op->call->state = *waits ? WM_LATER_AHEAD : WM_LATER_ASKED;
+    *waits = !wm_barrier_vote(op->op.comm->aside[0], op->call->turn.number,
+                              true);
+    op->call->state = *waits ? WM_LATER_AHEAD : WM_LATER_VOTED;
     return *waits && wm_later_op_is_dead(op, &err)
            && wm_later_op_fail(op, &err);
 }
 
 static bool
-ask(wm_later_op_t *op, bool *waits)
+read_decision(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    wm_book_t who = wm_barrier_who(op->op.comm->aside[0], call->turn.number);
-    *waits = who == WM_BOOK_OPEN;
+    wm_decision_t who = wm_barrier_decision(op->op.comm->aside[0],
+                                            call->turn.number);
+    *waits = who == WM_DECISION_OPEN;
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
-    call->state = who == WM_BOOK_GPUS ? WM_LATER_GPUS : WM_LATER_MPIS;
+    call->state = who == WM_DECISION_GPUS ? WM_LATER_GPUS : WM_LATER_MPIS;
     return false;
 }
 
@@ -194,7 +195,7 @@ store(wm_later_op_t *op, bool *waits)
 
 static bool (*const steps[])(wm_later_op_t *op, bool *waits) = {
     [WM_LATER_AGAIN] = wm_again_come,    [WM_LATER_ALIKE] = wm_again_arrive,
-    [WM_LATER_AHEAD] = wm_later_come_up, [WM_LATER_ASKED] = ask,
+    [WM_LATER_AHEAD] = wm_later_come_up, [WM_LATER_VOTED] = read_decision,
     [WM_LATER_GPUS] = publish,           [WM_LATER_ARRIVING] = arrive,
     [WM_LATER_FOLLOWING] = follow,       [WM_LATER_MPIS] = fetch,
     [WM_LATER_FETCHING] = post,          [WM_LATER_POSTED] = test,

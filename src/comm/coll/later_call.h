@@ -8,15 +8,15 @@
 #include "comm/coll/again.h"
 #include "comm/coll/by_mpi.h"
 #include "comm/coll/native_run.h"
-#include "comm/coll/owed.h"
+#include "comm/coll/deferred_votes.h"
 #include "comm/coll/part.h"
 #include "comm/coll/turn.h"
 
 typedef enum {
     WM_LATER_AGAIN,     // as the start before: what it sends is not ready
     WM_LATER_ALIKE,     // for all to have published whether it does
-    WM_LATER_AHEAD,     // of others, so far that it cannot be asked
-    WM_LATER_ASKED,     // it is not known who does it
+    WM_LATER_AHEAD,     // of others, so far that it cannot vote
+    WM_LATER_VOTED,     // for the decision who does it
     WM_LATER_GPUS,      // they do: it waits for its bank, and until it's ready
     WM_LATER_ARRIVING,  // for all to have published what they give
     WM_LATER_FOLLOWING, // its plan
@@ -48,7 +48,7 @@ typedef struct wm_later_op {
 // Of a communicator.
 struct wm_later {
     wm_turns_t turns;
-    wm_owed_t owed;
+    wm_deferred_votes_t deferred_votes;
     wm_again_t again;
 };
 

@@ -31,13 +31,13 @@ struct wm_barrier {
     } of[];
 };
 
-// An entry of the book: the call, and how many ranks have asked, and have been
-// told what comes of it.
-#define CALL(entry) ((uint32_t)((entry) >> 32))
-#define ASKED ((uint64_t)1)
-#define TOLD ((uint64_t)1 << 8)
-#define MPIS ((uint64_t)1 << 16)
-#define COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
+// An entry of the decision log: the call, and how many ranks have voted, and
+// have read the decision.
+#define ENTRY_CALL(entry) ((uint32_t)((entry) >> 32))
+#define VOTED ((uint64_t)1)
+#define READ ((uint64_t)1 << 8)
+#define VETOED ((uint64_t)1 << 16)
+#define ENTRY_COUNT(entry, of) ((int)((entry) / (of)) & 0xff)
 
 static _Atomic uint32_t *
 arrival_word(const wm_peer_t *peer, int index, int bank)
@@ -84,8 +84,8 @@ wm_barrier_slot_acquire(void)
     info.index = idle[--idle_count];
     const wm_peer_t *self = wm_node_self();
     wm_exchange_area_t *area = wm_exchange_area_pointer(self, info.index);
-    for (int i = 0; i < WM_BARRIER_BOOK; ++i)
-        atomic_store(&area->book[i], 0);
+    for (int i = 0; i < WM_DECISION_LOG; ++i)
+        atomic_store(&area->decision_log[i], 0);
     atomic_store(&self->segment->barrier_slots[info.index].gone, 0);
     info.calls = atomic_load(&area->blocking.count);
     for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
@@ -263,50 +263,50 @@ wm_barrier_all_entered(const wm_barrier_t *barrier)
 }
 
 static _Atomic uint64_t *
-entry_of(const wm_barrier_t *barrier, uint32_t call)
+log_entry(const wm_barrier_t *barrier, uint32_t call)
 {
-    return &barrier->of[0].area->book[call % WM_BARRIER_BOOK];
+    return &barrier->of[0].area->decision_log[call % WM_DECISION_LOG];
 }
 
 bool
-wm_barrier_ask(const wm_barrier_t *barrier, uint32_t call, bool capable)
+wm_barrier_vote(const wm_barrier_t *barrier, uint32_t call, bool capable)
 {
-    _Atomic uint64_t *entry = entry_of(barrier, call);
+    _Atomic uint64_t *entry = log_entry(barrier, call);
     uint64_t now = atomic_load(entry), next;
     do {
-        // Not of any other that has been told: the one whose turn it is may
-        // not have come yet.
-        if (CALL(now) != call
-            && (now == 0 ? call > WM_BARRIER_BOOK
-                         : CALL(now) != call - WM_BARRIER_BOOK
-                               || COUNT(now, TOLD) < barrier->size))
+        // An entry that all have read is taken by the call one log later
+        // only, which may not have come yet.
+        if (ENTRY_CALL(now) != call
+            && (now == 0 ? call > WM_DECISION_LOG
+                         : ENTRY_CALL(now) != call - WM_DECISION_LOG
+                               || ENTRY_COUNT(now, READ) < barrier->size))
             return false;
-        next = CALL(now) == call ? now : (uint64_t)call << 32;
-        next += capable ? ASKED : ASKED + TOLD;
-        next |= capable ? 0 : MPIS;
+        next = ENTRY_CALL(now) == call ? now : (uint64_t)call << 32;
+        next += capable ? VOTED : VOTED + READ;
+        next |= capable ? 0 : VETOED;
     } while (!atomic_compare_exchange_weak(entry, &now, next));
     return true;
 }
 
-wm_book_t
-wm_barrier_who(const wm_barrier_t *barrier, uint32_t call)
+wm_decision_t
+wm_barrier_decision(const wm_barrier_t *barrier, uint32_t call)
 {
-    _Atomic uint64_t *entry = entry_of(barrier, call);
+    _Atomic uint64_t *entry = log_entry(barrier, call);
     uint64_t now = atomic_load(entry);
-    if ((now & MPIS) == 0 && COUNT(now, ASKED) < barrier->size)
-        return WM_BOOK_OPEN;
-    atomic_fetch_add(entry, TOLD);
-    return (now & MPIS) != 0 ? WM_BOOK_MPI : WM_BOOK_GPUS;
+    if ((now & VETOED) == 0 && ENTRY_COUNT(now, VOTED) < barrier->size)
+        return WM_DECISION_OPEN;
+    atomic_fetch_add(entry, READ);
+    return (now & VETOED) != 0 ? WM_DECISION_MPI : WM_DECISION_GPUS;
 }
 
 void
 wm_barrier_withdraw(const wm_barrier_t *barrier, uint32_t call)
 {
-    _Atomic uint64_t *entry = entry_of(barrier, call);
+    _Atomic uint64_t *entry = log_entry(barrier, call);
     uint64_t now = atomic_load(entry);
-    while (CALL(now) == call && (now & MPIS) == 0
-           && COUNT(now, ASKED) < barrier->size
-           && !atomic_compare_exchange_weak(entry, &now, now | MPIS))
+    while (ENTRY_CALL(now) == call && (now & VETOED) == 0
+           && ENTRY_COUNT(now, VOTED) < barrier->size
+           && !atomic_compare_exchange_weak(entry, &now, now | VETOED))
         ;
 }
 

@@ -4,9 +4,9 @@
 // slots of the others. Epochs are numbered, and have steps; the data of an
 // epoch can be read until all ranks have begun the next. A slot has several
 // banks: one for calls that block, others for nonblocking calls, which run
-// concurrently. A rank writes its own slot only, except for the book of rank 0
-// and in wm_barrier_bury. Engine lock held for wm_barrier_slot…; the others
-// are of one thread at a time.
+// concurrently. A rank writes its own slot only, except for the decision log
+// of rank 0 and in wm_barrier_bury. Engine lock held for wm_barrier_slot…; the
+// others are of one thread at a time.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
 
@@ -97,22 +97,26 @@ wm_barrier_enter(wm_barrier_t *barrier, bool capable);
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier);
 
-// Who does a nonblocking call: GPUs where all ranks have asked.
-typedef enum { WM_BOOK_OPEN, WM_BOOK_GPUS, WM_BOOK_MPI } wm_book_t;
+// Who does a nonblocking call: GPUs if all ranks have voted for them.
+typedef enum {
+    WM_DECISION_OPEN,
+    WM_DECISION_GPUS,
+    WM_DECISION_MPI
+} wm_decision_t;
 
-// By each rank once for each call, in their order, numbered from 1 on: whether
-// GPUs can do it for this rank; else MPI does, and nothing is to be asked.
-// False where it must be tried again, as this rank is so far ahead of others
-// that there is no entry.
+// Called by each rank once for each call, in their order, numbered from 1 on.
+// `capable`: GPUs can do it for this rank; else MPI does, and the decision
+// need not be read. Returns false if the vote must be cast again, as this rank
+// is so far ahead of others that there is no entry.
 WM_MUST_CHECK bool
-wm_barrier_ask(const wm_barrier_t *barrier, uint32_t call, bool capable);
+wm_barrier_vote(const wm_barrier_t *barrier, uint32_t call, bool capable);
 
-// What is known by now; no more once it was told, as another call may take the
-// place.
-wm_book_t
-wm_barrier_who(const wm_barrier_t *barrier, uint32_t call);
+// Returns the decision, if there is one; to be called no more after that, as
+// another call may take the entry.
+wm_decision_t
+wm_barrier_decision(const wm_barrier_t *barrier, uint32_t call);
 
-// MPI is to do it, unless all have asked for GPUs by now.
+// MPI is to do it, unless all have voted for GPUs by now.
 void
 wm_barrier_withdraw(const wm_barrier_t *barrier, uint32_t call);
 

@@ -11,8 +11,9 @@
 #define WM_BARRIER_SLOTS 256 // a process
 #define WM_BARRIER_RANKS 64  // of a barrier at most
 #define WM_BARRIER_BYTES 2560
-#define WM_BARRIER_STEPS 8   // of one epoch, at most
-#define WM_BARRIER_BOOK 1024 // nonblocking calls: it is told who does them
+#define WM_BARRIER_STEPS 8 // of one epoch, at most
+#define WM_DECISION_LOG                                                       \
+    1024 // nonblocking calls of which it holds who does them
 #define WM_BARRIER_ASIDE 16 // banks of those, beside the one of blocking calls
 #define WM_BARRIER_BANKS (1 + WM_BARRIER_ASIDE)
 
@@ -56,8 +57,8 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t aside[WM_BARRIER_ASIDE];
     _Alignas(64) char published[WM_BARRIER_BANKS][2]
                                [WM_BARRIER_BYTES]; // the last two
-    // Who does a nonblocking call, each the next entry.
-    _Alignas(64) _Atomic uint64_t book[WM_BARRIER_BOOK];
+    // Who does each nonblocking call; the log of rank 0 is used.
+    _Alignas(64) _Atomic uint64_t decision_log[WM_DECISION_LOG];
     _Alignas(64) wm_signature_area_t signatures;
 } wm_exchange_area_t;
 
