@@ -425,7 +425,7 @@ GIVEN_UP = {
 
 
 # Likewise, of words that are English: no file and no `wm_` begins with one.
-GIVEN_UP_FIRST = set("said told".split())
+GIVEN_UP_FIRST = set("part said told".split())
 
 
 @of_each([*SOURCES, *KERNELS])
@@ -555,7 +555,7 @@ def test_tables_of_collectives_agree():
     )
     row = r"^    \[WM_CALL_(\w+)\] ="
     read = names_in(f"{python}/asked.c", row)
-    moved = names_in(f"{coll}/part.c", row)
+    moved = names_in(f"{coll}/participant.c", row)
     by_mpi, by_near = (
         names_in(f"{coll}/{name}.c", r"^    case WM_CALL_(\w+):")
         for name in ("by_mpi", "by_near")
@@ -583,7 +583,9 @@ def test_tables_of_collectives_agree():
     told = names_in(None, r"^    def (\w+)\(", stubs)
     begun = {f"I{name[0].lower()}{name[1:]}" for name in on_stream}
     assert told == set(on_stream) | begun
-    reducing = names_in(f"{coll}/part.c", row + r" \{[^}]*\.reduces = true")
+    reducing = names_in(
+        f"{coll}/participant.c", row + r" \{[^}]*\.reduces = true"
+    )
     said = table[table.index("REDUCTIONS = {") :]
     said = names_in(None, r'"(\w+)"', said[: said.index("}")])
     assert {known[kind] for kind in reducing} <= said

@@ -26,7 +26,7 @@ wm_again_come(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    int ready = wm_native_is_ready(&call->part.native, &err);
+    int ready = wm_native_is_ready(&call->participant.native, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
@@ -43,7 +43,7 @@ bool
 wm_again_arrive(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
-    wm_native_t *native = &call->part.native;
+    wm_native_t *native = &call->participant.native;
     wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
     *waits = !wm_barrier_all_arrived(barrier, 0);
@@ -102,7 +102,7 @@ begin(wm_comm_t *comm, wm_later_call_t *call, const wm_buffer_t *kept,
     wm_later_op_t *made = wm_later_op_new(comm, call);
     if (made == NULL)
         return false;
-    bool begun = wm_part_reopen(&call->part, &err) == 0;
+    bool begun = wm_participant_reopen(&call->participant, &err) == 0;
     wm_engine_lock();
     begun = begun && resume(made, kept);
     wm_engine_unlock();
@@ -120,7 +120,7 @@ wm_again_begin(wm_comm_t *comm, const wm_coll_t *asked,
     wm_later_call_t *call = comm->later->again.kept;
     if (!comm->later->again.went)
         return false;
-    if (call != NULL && call->part.call == asked
+    if (call != NULL && call->participant.call == asked
         && begin(comm, call, kept, op))
         return true;
     wm_again_differ(comm);

@@ -35,11 +35,12 @@ copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
 }
 
 int
-wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
+wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err)
 {
-    const wm_coll_t *call = part->call;
-    wm_native_t *native = &part->native;
-    by->part = part;
+    const wm_coll_t *call = participant->call;
+    wm_native_t *native = &participant->native;
+    by->participant = participant;
     by->request = MPI_REQUEST_NULL;
     if (!call->on_device) {
         by->send = call->send != NULL ? call->send->data : NULL;
@@ -78,15 +79,16 @@ take_spoilt(const wm_buffer_t *buffer, char **bytes)
 }
 
 int
-wm_by_mpi_spoil(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err)
+wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err)
 {
     *by = (wm_by_mpi_t){
-        .part = part,
+        .participant = participant,
         .request = MPI_REQUEST_NULL,
         .spoilt = true,
     };
-    return take_spoilt(part->call->send, &by->send) < 0
-                   || take_spoilt(part->call->receive, &by->receive) < 0
+    return take_spoilt(participant->call->send, &by->send) < 0
+                   || take_spoilt(participant->call->receive, &by->receive) < 0
                ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                : 0;
 }
@@ -102,15 +104,15 @@ wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err)
 static MPI_Datatype
 type_of(const wm_by_mpi_t *by)
 {
-    MPI_Datatype type = by->part->call->type;
+    MPI_Datatype type = by->participant->call->type;
     return type != MPI_DATATYPE_NULL ? type : MPI_BYTE;
 }
 
 static int
 count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 {
-    MPI_Datatype type = by->part->call->type;
-    size_t size = type != MPI_DATATYPE_NULL ? by->part->call->size : 1;
+    MPI_Datatype type = by->participant->call->type;
+    size_t size = type != MPI_DATATYPE_NULL ? by->participant->call->size : 1;
     *fits &= nbytes / size <= INT_MAX;
     return (int)(nbytes / size);
 }
@@ -120,7 +122,7 @@ static void
 lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
     bool *fits)
 {
-    int *at = counts + by->part->comm->size;
+    int *at = counts + by->participant->comm->size;
     for (int i = 0; i < blocks && spans != NULL; ++i) {
         counts[i] = count(by, spans[i].nbytes, fits);
         at[i] = count(by, spans[i].at, fits);
@@ -131,9 +133,10 @@ lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
 static int
 root_of(const wm_by_mpi_t *by)
 {
-    const wm_comm_t *comm = by->part->comm;
-    int root = by->part->call->root;
-    return comm->split == 0 || !wm_coll_shape(by->part->call->kind)->rooted
+    const wm_comm_t *comm = by->participant->comm;
+    int root = by->participant->call->root;
+    return comm->split == 0
+                   || !wm_coll_shape(by->participant->call->kind)->rooted
                ? root
            : root < 0           ? MPI_PROC_NULL
            : root == comm->rank ? MPI_ROOT
@@ -153,16 +156,16 @@ bytes(void)
 static int
 begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
 {
-    const wm_coll_t *call = by->part->call;
+    const wm_coll_t *call = by->participant->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
-    const wm_comm_t *comm = by->part->comm;
+    const wm_comm_t *comm = by->participant->comm;
     MPI_Comm on = comm->owner->data;
     MPI_Datatype type = type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     MPI_Request *request = &by->request;
     int size = comm->size, root = root_of(by);
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
-    bool in_place = call->send == NULL && wm_part_sends(call, comm->rank);
+    bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
     size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
     // One address of both sides may be taken for MPI_IN_PLACE.
     static char none;
@@ -230,12 +233,12 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
 static int
 begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
-    const wm_coll_t *call = by->part->call;
-    size_t size = (size_t)by->part->comm->size;
+    const wm_coll_t *call = by->participant->call;
+    size_t size = (size_t)by->participant->comm->size;
     by->counts = calloc(4 * size, sizeof *by->counts);
     if (by->counts == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    const wm_comm_t *comm = by->part->comm;
+    const wm_comm_t *comm = by->participant->comm;
     int others = wm_comm_others(comm, comm->rank).count;
     int got = wm_coll_shape(call->kind)->reduces
                   ? wm_comm_group(comm, comm->rank).count
@@ -250,18 +253,18 @@ static int
 begin_of_near(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
     MPI_Datatype type = type_of(by);
-    size_t size = by->part->call->type != MPI_DATATYPE_NULL
-                      ? by->part->call->size
+    size_t size = by->participant->call->type != MPI_DATATYPE_NULL
+                      ? by->participant->call->size
                       : 1;
-    return wm_by_near_begin(by->part->comm, by->part->call, by->send,
-                            by->receive, type, size, &by->near, &by->request,
-                            fits, err);
+    return wm_by_near_begin(by->participant->comm, by->participant->call,
+                            by->send, by->receive, type, size, &by->near,
+                            &by->request, fits, err);
 }
 
 int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
-    const wm_coll_t *call = by->part->call;
+    const wm_coll_t *call = by->participant->call;
     bool fits = true;
     int code = wm_by_near_serves(call->kind) ? begin_of_near(by, &fits, err)
                                              : begin_of_all(by, &fits, err);
@@ -278,7 +281,7 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err)
 {
     int flag = 0;
     int code = wm_mpi_check(MPI_Test(&by->request, &flag, MPI_STATUS_IGNORE),
-                            wm_call_name(by->part->call->kind), err);
+                            wm_call_name(by->participant->call->kind), err);
     return code < 0 ? code : flag;
 }
 
@@ -289,7 +292,7 @@ wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
         return 0;
     if (by->receive != NULL)
         by->access->idle = false;
-    return copy(by, by->part->call->receive, by->receive, false, err);
+    return copy(by, by->participant->call->receive, by->receive, false, err);
 }
 
 void

@@ -6,10 +6,10 @@
 #define WM_COMM_COLL_BY_MPI_H
 
 #include "comm/coll/by_near.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 
 typedef struct {
-    wm_part_t *part;
+    wm_participant_t *participant;
     wm_access_t *access; // NULL: of host memory
     char *send, *receive;
     bool spoilt; // bytes of 255, from malloc
@@ -20,11 +20,13 @@ typedef struct {
 
 // Fills the staging copies, once what is sent is ready.
 WM_MUST_CHECK int
-wm_by_mpi_fetch(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err);
+wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err);
 
 // Where this rank has failed: with bytes of 255, so that the others go on.
 WM_MUST_CHECK int
-wm_by_mpi_spoil(wm_by_mpi_t *by, wm_part_t *part, wm_error_t *err);
+wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err);
 
 // Whether copies have ended: 1, 0 when not yet.
 WM_MUST_CHECK int

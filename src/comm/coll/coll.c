@@ -3,7 +3,7 @@
 
 #include "comm/coll/symm_coll.h"
 #include "comm/coll/native_run.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
@@ -49,33 +49,34 @@ wm_coll_decline(wm_comm_t *comm)
 int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
-    wm_part_t part;
+    wm_participant_t participant;
     wm_error_t wrong;
     wm_plan_t plan;
     wm_preflight_t preflight = {
         .call = call->kind,
-        .native = &part.native,
+        .native = &participant.native,
     };
-    preflight.code = wm_part_open(&part, comm, comm->barrier, call, err);
+    preflight.code = wm_participant_open(&participant, comm, comm->barrier,
+                                         call, err);
     if (preflight.code == 0)
-        preflight.code = wm_native_await(&part.native, err);
-    preflight.nbytes = wm_part_nbytes(&part);
+        preflight.code = wm_native_await(&participant.native, err);
+    preflight.nbytes = wm_participant_nbytes(&participant);
     preflight.symm = wm_symm_coll_serves(comm, call);
-    if (preflight.symm && !part.native.capable)
-        wm_part_publish(&part);
+    if (preflight.symm && !participant.native.capable)
+        wm_participant_publish(&participant);
     int code = wm_preflight_ask(comm, &preflight, err);
     bool by_symm = !preflight.stays && preflight.symm;
     if (code == 0 && !preflight.stays && !by_symm)
         code = 1;
     if (code == 0)
-        code = wm_part_compare(&part, err);
+        code = wm_participant_compare(&participant, err);
     if (code == 0)
-        code = !wm_part_plan(&part, &plan, &wrong);
+        code = !wm_participant_plan(&participant, &plan, &wrong);
     if (code == 0 && by_symm)
         code = wm_symm_coll_call(comm, call, &wrong, err);
     else if (code == 0)
-        code = wm_native_run(&part.native, &plan, part.type, part.op, &wrong,
-                             err);
-    wm_native_end(&part.native);
+        code = wm_native_run(&participant.native, &plan, participant.type,
+                             participant.op, &wrong, err);
+    wm_native_end(&participant.native);
     return code;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "comm/coll/half.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/coll/reducible.h"
 #include "comm/engine/hash.h"
 #include "comm/message/pattern.h"
@@ -216,8 +216,8 @@ int
 wm_laid_out(wm_laid_t *laid, wm_error_t *err)
 {
     laid->shape = wm_coll_shape(laid->call->kind);
-    laid->sends = wm_part_sends(laid->call, laid->comm->rank);
-    laid->receives = wm_part_receives(laid->call, laid->comm->rank);
+    laid->sends = wm_coll_sends(laid->call, laid->comm->rank);
+    laid->receives = wm_coll_receives(laid->call, laid->comm->rank);
     lay_out(laid);
     return check(laid, err);
 }

@@ -80,7 +80,8 @@ wm_later_decline(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
-// Opens this rank's part of a new call: 0, 1 where it has none, or an error.
+// Opens this rank's state of a new call: 0, 1 if it takes no part, or an
+// error.
 static int
 open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
           wm_error_t *err)
@@ -94,8 +95,9 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
     }
     wm_error_t wrong;
     wm_barrier_t *bank = wm_turns_bank(comm, later->turns.asked + 1);
-    int code = wm_part_open(&call->part, comm, bank, asked, &wrong);
-    bool capable = call->part.native.capable;
+    int code = wm_participant_open(&call->participant, comm, bank, asked,
+                                   &wrong);
+    bool capable = call->participant.native.capable;
     if (!capable && !asked->on_host) {
         wm_later_call_free(call);
         wm_op_release(&made->op);
@@ -107,8 +109,8 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
     call->preflight = (wm_preflight_t){
         .call = asked->kind,
         .code = code,
-        .native = &call->part.native,
-        .nbytes = wm_part_nbytes(&call->part),
+        .native = &call->participant.native,
+        .nbytes = wm_participant_nbytes(&call->participant),
     };
     *op = made;
     return 0;

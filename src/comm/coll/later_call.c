@@ -63,7 +63,7 @@ publish(wm_later_op_t *op, bool *waits)
         return false;
     int ready = call->preflight.code < 0
                     ? 1
-                    : wm_native_is_ready(&call->part.native, &err);
+                    : wm_native_is_ready(&call->participant.native, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
@@ -71,7 +71,7 @@ publish(wm_later_op_t *op, bool *waits)
         call->preflight.code = ready;
         (void)wm_later_op_fail(op, &err); // reported at its end
     }
-    wm_preflight_publish(op->op.comm, call->part.native.barrier,
+    wm_preflight_publish(op->op.comm, call->participant.native.barrier,
                          &call->preflight);
     call->state = WM_LATER_ARRIVING;
     return false;
@@ -82,23 +82,23 @@ arrive(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_comm_t *comm = op->op.comm;
-    wm_part_t *part = &call->part;
+    wm_participant_t *participant = &call->participant;
     wm_error_t err, wrong;
-    wm_barrier_t *barrier = part->native.barrier;
+    wm_barrier_t *barrier = participant->native.barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
     int code = wm_preflight_conclude(comm, barrier, &call->preflight, &err);
     if (code == 0)
-        code = wm_part_compare(part, &err);
+        code = wm_participant_compare(participant, &err);
     if (code < 0)
         return wm_later_op_fail(op, &err);
-    if (!wm_part_plan(part, &call->plan, &wrong)) {
+    if (!wm_participant_plan(participant, &call->plan, &wrong)) {
         call->state = WM_LATER_MPIS;
         return false;
     }
-    wm_native_start(&call->run, &part->native, &call->plan, part->type,
-                    part->op, true, &wrong);
+    wm_native_start(&call->run, &participant->native, &call->plan,
+                    participant->type, participant->op, true, &wrong);
     call->state = WM_LATER_FOLLOWING;
     return false;
 }
@@ -127,21 +127,22 @@ static bool
 fetch(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
-    wm_part_t *part = &call->part;
+    wm_participant_t *participant = &call->participant;
     wm_error_t err;
     *waits = !wm_turn_is_first(&call->turn);
     int ready = *waits || op->op.error.code < 0
                     ? 1
-                    : wm_native_is_ready(&part->native, &err);
+                    : wm_native_is_ready(&participant->native, &err);
     if (*waits || (*waits = ready == 0))
         return false;
     int code = ready < 0 ? ready : op->op.error.code;
-    if (code == 0 && (code = wm_by_mpi_fetch(&call->by, part, &err)) < 0)
+    if (code == 0
+        && (code = wm_by_mpi_fetch(&call->by, participant, &err)) < 0)
         wm_by_mpi_end(&call->by);
     if (code < 0) {
         if (op->op.error.code == 0)
             (void)wm_later_op_fail(op, &err); // reported at its end
-        if (wm_by_mpi_spoil(&call->by, part, &err) < 0)
+        if (wm_by_mpi_spoil(&call->by, participant, &err) < 0)
             return true;
     }
     call->state = WM_LATER_FETCHING;
@@ -207,7 +208,7 @@ wm_later_call_free(wm_later_call_t *call)
 {
     if (call->run.native != NULL)
         wm_native_unmap(&call->run);
-    wm_native_end(&call->part.native);
+    wm_native_end(&call->participant.native);
     wm_pool_give(&call_pool, call);
 }
 

@@ -9,7 +9,7 @@
 #include "comm/coll/by_mpi.h"
 #include "comm/coll/native_run.h"
 #include "comm/coll/deferred_votes.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/coll/turn.h"
 
 typedef enum {
@@ -31,7 +31,7 @@ typedef struct wm_later_call {
     wm_turn_t turn; // first
     wm_later_t *later;
     wm_later_state_t state;
-    wm_part_t part;
+    wm_participant_t participant;
     wm_preflight_t preflight;
     wm_plan_t plan;
     wm_native_run_t run; // `native` NULL: none was started
@@ -52,8 +52,8 @@ struct wm_later {
     wm_again_t again;
 };
 
-// Without a part, which the caller opens; freed by free() until then. NULL
-// when memory is exhausted.
+// Without a participant, which the caller opens; freed by free() until then.
+// NULL when memory is exhausted.
 wm_later_call_t *
 wm_later_call_new(wm_later_t *later);
 

@@ -6,7 +6,7 @@
 #include "comm/coll/capture.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/packed.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/coll/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -131,8 +131,8 @@ make_plan(const run_t *run, wm_plan_t *plan)
         .readable = true,
         .thresholds = *wm_symm_thresholds(run->symm),
     };
-    (void)wm_part_choose(run->laid.call, &facts, (size_t)rank * run->room, has,
-                         wants, run, plan); // which such facts allow
+    (void)wm_coll_make_plan(run->laid.call, &facts, (size_t)rank * run->room,
+                            has, wants, run, plan); // which such facts allow
 }
 
 // In the last phase into the user's memory, before that where others read it.

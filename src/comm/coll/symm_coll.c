@@ -6,7 +6,7 @@
 #include "comm/coll/coll_wait.h"
 #include "comm/coll/deaths.h"
 #include "comm/coll/stream_coll.h"
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/coll/reducible.h"
 #include "comm/coll/symm.h"
 #include "comm/engine/engine.h"

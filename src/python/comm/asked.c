@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 #include "comm/coll/reducible.h"
 #include "python/comm/reduced.h"
 #include "python/core/arguments.h"
@@ -267,8 +267,8 @@ read_between(wm_call_kind_t kind, const wm_comm_t *comm,
              PyObject *const *values, bool reduces, wm_py_asked_t *asked)
 {
     const wm_coll_t *call = &asked->call;
-    const bool used[] = {wm_part_sends(call, comm->rank),
-                         wm_part_receives(call, comm->rank)};
+    const bool used[] = {wm_coll_sends(call, comm->rank),
+                         wm_coll_receives(call, comm->rank)};
     const wm_form_t forms[] = {calls[kind].sends, calls[kind].receives};
     wm_side_t *sides[] = {&asked->sent, &asked->received};
     int blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives in one phase, in which each rank takes what the others have for
 // it, and Bcast and Allreduce.
-#include "comm/coll/part.h"
+#include "comm/coll/participant.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -68,7 +68,7 @@ is_served(const wm_coll_t *call, int rank, bool itself)
 }
 
 bool
-wm_part_sends(const wm_coll_t *call, int rank)
+wm_coll_sends(const wm_coll_t *call, int rank)
 {
     const wm_shape_t *shape = &shapes[call->kind];
     return !shape->rooted
@@ -77,7 +77,7 @@ wm_part_sends(const wm_coll_t *call, int rank)
 }
 
 bool
-wm_part_receives(const wm_coll_t *call, int rank)
+wm_coll_receives(const wm_coll_t *call, int rank)
 {
     const wm_shape_t *shape = &shapes[call->kind];
     return !shape->rooted
@@ -86,85 +86,88 @@ wm_part_receives(const wm_coll_t *call, int rank)
 }
 
 static bool
-sends(const wm_part_t *part)
+sends(const wm_participant_t *participant)
 {
-    return wm_part_sends(part->call, part->comm->rank);
+    return wm_coll_sends(participant->call, participant->comm->rank);
 }
 
 static bool
-receives(const wm_part_t *part)
+receives(const wm_participant_t *participant)
 {
-    return wm_part_receives(part->call, part->comm->rank);
+    return wm_coll_receives(participant->call, participant->comm->rank);
 }
 
 static wm_ranks_t
-group_of(const wm_part_t *part)
+group_of(const wm_participant_t *participant)
 {
-    return wm_comm_group(part->comm, part->comm->rank);
+    return wm_comm_group(participant->comm, participant->comm->rank);
 }
 
 static wm_ranks_t
-others_of(const wm_part_t *part)
+others_of(const wm_participant_t *participant)
 {
-    return wm_comm_others(part->comm, part->comm->rank);
+    return wm_comm_others(participant->comm, participant->comm->rank);
 }
 
 // How many blocks it sends.
 static size_t
-blocks_sent(const wm_part_t *part)
+blocks_sent(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[part->call->kind];
+    const wm_shape_t *shape = &shapes[participant->call->kind];
     return !shape->scatters ? 1
-           : shape->reduces ? (size_t)group_of(part).count
-                            : (size_t)others_of(part).count;
+           : shape->reduces ? (size_t)group_of(participant).count
+                            : (size_t)others_of(participant).count;
 }
 
 // How many blocks it receives, or holds where it receives them.
 static size_t
-blocks_of(const wm_part_t *part)
+blocks_of(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[part->call->kind];
-    bool in_place = part->call->send == NULL && shape->reduces;
+    const wm_shape_t *shape = &shapes[participant->call->kind];
+    bool in_place = participant->call->send == NULL && shape->reduces;
     return shape->gathers || (in_place && shape->scatters)
-               ? (size_t)others_of(part).count
+               ? (size_t)others_of(participant).count
                : 1;
 }
 
 // Bytes of a block, of what is known of this rank.
 static size_t
-block_of(const wm_part_t *part)
+block_of(const wm_participant_t *participant)
 {
-    const wm_coll_t *call = part->call;
+    const wm_coll_t *call = participant->call;
     if (shapes[call->kind].uneven) // of this rank
-        return call->send != NULL ? call->receive->nbytes
-                                  : call->receives[part->comm->rank].nbytes;
-    if (call->send != NULL && sends(part))
-        return call->send->nbytes / blocks_sent(part);
-    return call->receive->nbytes / blocks_of(part);
+        return call->send != NULL
+                   ? call->receive->nbytes
+                   : call->receives[participant->comm->rank].nbytes;
+    if (call->send != NULL && sends(participant))
+        return call->send->nbytes / blocks_sent(participant);
+    return call->receive->nbytes / blocks_of(participant);
 }
 
 // In place: what it sends is where it receives.
 static bool
-is_in_place(const wm_part_t *part)
+is_in_place(const wm_participant_t *participant)
 {
-    return part->call->send == NULL && sends(part) && receives(part);
+    return participant->call->send == NULL && sends(participant)
+           && receives(participant);
 }
 
 // What `from` has for `to`, as published.
 static wm_span_t
 has(const void *context, int from, int to)
 {
-    const wm_part_t *part = context;
-    const wm_published_t *published = wm_preflight_data(part->native.barrier,
-                                                        from);
-    wm_call_kind_t kind = part->call->kind;
-    int which = to - wm_comm_group(part->comm, to).first;
+    const wm_participant_t *participant = context;
+    const wm_published_t *published = wm_preflight_data(
+        participant->native.barrier, from);
+    wm_call_kind_t kind = participant->call->kind;
+    int which = to - wm_comm_group(participant->comm, to).first;
     const wm_spread_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
                                   ? wm_published_gaps(published, which)
                                   : NULL;
     if (gaps != NULL)
         return (wm_span_t){0, wm_spread_nbytes(gaps)};
-    if (shapes[kind].rooted && from != part->root && shapes[kind].scatters)
+    if (shapes[kind].rooted && from != participant->root
+        && shapes[kind].scatters)
         return (wm_span_t){0, 0};
     if (shapes[kind].varies)
         return published->spans[shapes[kind].scatters ? which : 0];
@@ -178,61 +181,63 @@ has(const void *context, int from, int to)
 static wm_span_t
 wants(const void *context, int from, int to)
 {
-    const wm_part_t *part = context;
-    const wm_coll_t *call = part->call;
-    int which = from - wm_comm_group(part->comm, from).first;
+    const wm_participant_t *participant = context;
+    const wm_coll_t *call = participant->call;
+    int which = from - wm_comm_group(participant->comm, from).first;
     (void)to;
-    if (!receives(part)
+    if (!receives(participant)
         || (shapes[call->kind].rooted && shapes[call->kind].scatters
-            && from != part->root))
+            && from != participant->root))
         return (wm_span_t){0, 0};
     if (call->receives != NULL)
         return call->receives[which];
     size_t index = shapes[call->kind].gathers ? (size_t)which : 0;
-    return (wm_span_t){index * part->want, part->want};
+    return (wm_span_t){index * participant->want, participant->want};
 }
 
 // Between groups not all do.
 static bool
-takes_part(const wm_part_t *part)
+takes_part(const wm_participant_t *participant)
 {
-    return sends(part) || receives(part);
+    return sends(participant) || receives(participant);
 }
 
 static bool
-publishes_spans(const wm_part_t *part)
+publishes_spans(const wm_participant_t *participant)
 {
-    return (shapes[part->call->kind].varies || shapes[part->call->kind].uneven)
-           && part->native.published.gaps != WM_PUBLISHED_GAPS_EACH;
+    return (shapes[participant->call->kind].varies
+            || shapes[participant->call->kind].uneven)
+           && participant->native.published.gaps != WM_PUBLISHED_GAPS_EACH;
 }
 
 size_t
-wm_part_nbytes(const wm_part_t *part)
+wm_participant_nbytes(const wm_participant_t *participant)
 {
-    const wm_published_t *published = &part->native.published;
-    size_t ranks = (size_t)others_of(part).count;
+    const wm_published_t *published = &participant->native.published;
+    size_t ranks = (size_t)others_of(participant).count;
     return WM_PUBLISHED_BYTES
            + (published->gaps == WM_PUBLISHED_GAPS_EACH
                   ? ranks * sizeof *published->each
-              : publishes_spans(part) ? ranks * sizeof *published->spans
-                                      : 0);
+              : publishes_spans(participant) ? ranks * sizeof *published->spans
+                                             : 0);
 }
 
 void
-wm_part_publish(wm_part_t *part)
+wm_participant_publish(wm_participant_t *participant)
 {
-    const wm_coll_t *call = part->call;
-    wm_published_t *published = &part->native.published;
-    published->kind = (uint8_t)part->type;
-    published->op = (uint8_t)part->op;
+    const wm_coll_t *call = participant->call;
+    wm_published_t *published = &participant->native.published;
+    published->kind = (uint8_t)participant->type;
+    published->op = (uint8_t)participant->op;
     published->root = call->root;
-    if (!takes_part(part))
+    if (!takes_part(participant))
         return;
-    size_t spoken = (size_t)others_of(part).count * sizeof *published->spans;
-    published->block = part->block = block_of(part);
-    published->in_place = is_in_place(part);
-    part->want = part->block;
-    if (publishes_spans(part))
+    size_t spoken = (size_t)others_of(participant).count
+                    * sizeof *published->spans;
+    published->block = participant->block = block_of(participant);
+    published->in_place = is_in_place(participant);
+    participant->want = participant->block;
+    if (publishes_spans(participant))
         memset(published->spans, 0, spoken);
     if (shapes[call->kind].uneven) {
         const wm_buffer_t *all = call->send != NULL ? call->send
@@ -240,17 +245,17 @@ wm_part_publish(wm_part_t *part)
         published->spans[0] = (wm_span_t){0, all->nbytes};
     }
     else if (call->receive != NULL)
-        part->want = call->receive->nbytes / blocks_of(part);
-    if (!shapes[call->kind].varies || !sends(part)
+        participant->want = call->receive->nbytes / blocks_of(participant);
+    if (!shapes[call->kind].varies || !sends(participant)
         || published->gaps == WM_PUBLISHED_GAPS_EACH)
         return;
     const wm_span_t *spans = call->sends;
-    if (is_in_place(part) && shapes[call->kind].scatters)
+    if (is_in_place(participant) && shapes[call->kind].scatters)
         spans = call->receives;
     if (spans != NULL)
         memcpy(published->spans, spans, spoken);
-    else if (is_in_place(part)) // Allgatherv: where it receives its own
-        published->spans[0] = call->receives[part->comm->rank];
+    else if (is_in_place(participant)) // Allgatherv: where it receives its own
+        published->spans[0] = call->receives[participant->comm->rank];
     else
         published->spans[0] = (wm_span_t){0, call->send->nbytes};
 }
@@ -258,12 +263,12 @@ wm_part_publish(wm_part_t *part)
 // Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX
 // where no array has so many.
 static size_t
-blocks_until(const wm_part_t *part, int first, int end)
+blocks_until(const wm_participant_t *participant, int first, int end)
 {
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            part->native.barrier, rank);
+            participant->native.barrier, rank);
         if (__builtin_add_overflow(nbytes, published->block, &nbytes))
             return SIZE_MAX;
     }
@@ -272,15 +277,16 @@ blocks_until(const wm_part_t *part, int first, int end)
 
 // Of Reduce_scatter: all blocks are what each rank gives.
 static int
-compare_blocks(const wm_part_t *part, wm_error_t *err)
+compare_blocks(const wm_participant_t *participant, wm_error_t *err)
 {
-    const wm_comm_t *comm = part->comm;
-    const wm_published_t *first = wm_preflight_data(part->native.barrier, 0);
+    const wm_comm_t *comm = participant->comm;
+    const wm_published_t *first = wm_preflight_data(
+        participant->native.barrier, 0);
     for (int rank = 0; rank < comm->size; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            part->native.barrier, rank);
+            participant->native.barrier, rank);
         wm_ranks_t group = wm_comm_group(comm, rank);
-        size_t total = blocks_until(part, group.first,
+        size_t total = blocks_until(participant, group.first,
                                     group.first + group.count);
         if (published->spans[0].nbytes != total
             || first->spans[0].nbytes != total)
@@ -297,31 +303,34 @@ compare_blocks(const wm_part_t *part, wm_error_t *err)
 // The root is what the greatest gives: between groups those that share one
 // with it give none.
 static int
-compare_roots(wm_part_t *part, wm_error_t *err)
+compare_roots(wm_participant_t *participant, wm_error_t *err)
 {
-    const wm_comm_t *comm = part->comm;
-    const wm_published_t *first = wm_preflight_data(part->native.barrier, 0);
-    part->root = first->root;
+    const wm_comm_t *comm = participant->comm;
+    const wm_published_t *first = wm_preflight_data(
+        participant->native.barrier, 0);
+    participant->root = first->root;
     for (int rank = 1; rank < comm->size; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            part->native.barrier, rank);
+            participant->native.barrier, rank);
         if (comm->split == 0 && published->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
                                 "rank 0 gives the root %d, rank %d the root "
                                 "%d: all must give the same",
                                 first->root, rank, published->root);
-        part->root = published->root > part->root ? published->root
-                                                  : part->root;
+        participant->root = published->root > participant->root
+                                ? published->root
+                                : participant->root;
     }
-    int own = wm_comm_group(comm, part->root).first;
-    bool known = (part->root >= 0 || !shapes[part->call->kind].rooted)
-                 && part->root < comm->size;
+    int own = wm_comm_group(comm, participant->root).first;
+    bool known = (participant->root >= 0
+                  || !shapes[participant->call->kind].rooted)
+                 && participant->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            part->native.barrier, rank);
-        bool gives = rank == part->root
+            participant->native.barrier, rank);
+        bool gives = rank == participant->root
                      || wm_comm_group(comm, rank).first != own;
-        known = published->root == (gives ? part->root : -1);
+        known = published->root == (gives ? participant->root : -1);
     }
     return known ? 0
                  : wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
@@ -334,45 +343,46 @@ compare_roots(wm_part_t *part, wm_error_t *err)
 // Who gives what a rank is to give as well. Of what two groups exchange each
 // has its own.
 static int
-model_of(const wm_part_t *part, int rank)
+model_of(const wm_participant_t *participant, int rank)
 {
-    const wm_shape_t *shape = &shapes[part->call->kind];
-    return part->comm->split > 0 && shape->rooted ? part->root
-           : shape->reduces                       ? 0
-                            : wm_comm_group(part->comm, rank).first;
+    const wm_shape_t *shape = &shapes[participant->call->kind];
+    return participant->comm->split > 0 && shape->rooted ? participant->root
+           : shape->reduces                              ? 0
+                            : wm_comm_group(participant->comm, rank).first;
 }
 
 // Whether that is a block; between groups what is reduced is of all.
 static bool
-is_of_each(const wm_part_t *part)
+is_of_each(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[part->call->kind];
+    const wm_shape_t *shape = &shapes[participant->call->kind];
     return (shape->scatters || shape->gathers)
-           && (part->comm->split == 0 || !shape->reduces);
+           && (participant->comm->split == 0 || !shape->reduces);
 }
 
 static size_t
-bytes_of(const wm_part_t *part, int rank)
+bytes_of(const wm_participant_t *participant, int rank)
 {
-    const wm_shape_t *shape = &shapes[part->call->kind];
-    const wm_published_t *published = wm_preflight_data(part->native.barrier,
-                                                        rank);
-    bool all = shape->scatters && !is_of_each(part);
+    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_published_t *published = wm_preflight_data(
+        participant->native.barrier, rank);
+    bool all = shape->scatters && !is_of_each(participant);
     return published->block
-           * (all ? (size_t)wm_comm_group(part->comm, rank).count : 1);
+           * (all ? (size_t)wm_comm_group(participant->comm, rank).count : 1);
 }
 
 // Of two ranks that give what must be the same, and is not. To put names into
 // words takes longer than all the rest.
 static int
-raise_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
+raise_difference(const wm_participant_t *participant, int rank, int model,
+                 wm_error_t *err)
 {
-    const wm_published_t *first = wm_preflight_data(part->native.barrier,
-                                                    model);
-    const wm_published_t *published = wm_preflight_data(part->native.barrier,
-                                                        rank);
-    wm_rank_name_t name = wm_comm_name(part->comm, rank);
-    wm_rank_name_t other = wm_comm_name(part->comm, model);
+    const wm_published_t *first = wm_preflight_data(
+        participant->native.barrier, model);
+    const wm_published_t *published = wm_preflight_data(
+        participant->native.barrier, rank);
+    wm_rank_name_t name = wm_comm_name(participant->comm, rank);
+    wm_rank_name_t other = wm_comm_name(participant->comm, model);
     if (published->op != first->op)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
                             "%s gives another op than %s: all must give the "
@@ -386,67 +396,70 @@ raise_difference(const wm_part_t *part, int rank, int model, wm_error_t *err)
     return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                         "%s gives %zu bytes%s, %s gives %zu: all must give "
                         "the same",
-                        other.text, bytes_of(part, model),
-                        is_of_each(part) ? " for each rank" : "", name.text,
-                        bytes_of(part, rank));
+                        other.text, bytes_of(participant, model),
+                        is_of_each(participant) ? " for each rank" : "",
+                        name.text, bytes_of(participant, rank));
 }
 
 int
-wm_part_compare(wm_part_t *part, wm_error_t *err)
+wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
 {
-    const wm_coll_t *call = part->call;
-    const wm_comm_t *comm = part->comm;
+    const wm_coll_t *call = participant->call;
+    const wm_comm_t *comm = participant->comm;
     bool alike = !shapes[call->kind].varies && !shapes[call->kind].uneven;
-    int code = compare_roots(part, err);
+    int code = compare_roots(participant, err);
     if (code < 0)
         return code;
     for (int rank = 0; rank < comm->size; ++rank) {
-        int model = model_of(part, rank);
-        const wm_published_t *first = wm_preflight_data(part->native.barrier,
-                                                        model);
+        int model = model_of(participant, rank);
+        const wm_published_t *first = wm_preflight_data(
+            participant->native.barrier, model);
         const wm_published_t *published = wm_preflight_data(
-            part->native.barrier, rank);
+            participant->native.barrier, rank);
         if (shapes[call->kind].rooted && published->root < 0)
             continue; // it has no part in it
         if (published->op != first->op || published->kind != first->kind
-            || (alike && bytes_of(part, rank) != bytes_of(part, model)))
-            return raise_difference(part, rank, model, err);
+            || (alike
+                && bytes_of(participant, rank)
+                       != bytes_of(participant, model)))
+            return raise_difference(participant, rank, model, err);
     }
-    return shapes[call->kind].uneven ? compare_blocks(part, err) : 0;
+    return shapes[call->kind].uneven ? compare_blocks(participant, err) : 0;
 }
 
 // What this rank alone sees.
 static int
-check_spans(const wm_part_t *part, wm_error_t *err)
+check_spans(const wm_participant_t *participant, wm_error_t *err)
 {
-    wm_ranks_t others = others_of(part);
+    wm_ranks_t others = others_of(participant);
     err->code = 0;
     for (int i = 0; i < others.count; ++i) {
         int rank = others.first + i;
-        wm_span_t from = has(part, rank, part->comm->rank);
-        wm_span_t into = wants(part, rank, part->comm->rank);
-        if (part->call->receive != NULL && receives(part)
+        wm_span_t from = has(participant, rank, participant->comm->rank);
+        wm_span_t into = wants(participant, rank, participant->comm->rank);
+        if (participant->call->receive != NULL && receives(participant)
             && from.nbytes != into.nbytes)
             return wm_error_set(
                 err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                 "rank %d sends %zu bytes to rank %d%s, which expects %zu: "
                 "give the same counts",
-                i, from.nbytes, part->comm->rank - group_of(part).first,
-                part->comm->split > 0 ? " of the other group" : "",
+                i, from.nbytes,
+                participant->comm->rank - group_of(participant).first,
+                participant->comm->split > 0 ? " of the other group" : "",
                 into.nbytes);
     }
     return 0;
 }
 
 bool
-wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
-               wm_spans_t has, wm_spans_t wants, const void *context,
-               wm_plan_t *plan)
+wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
+                  wm_spans_t has, wm_spans_t wants, const void *context,
+                  wm_plan_t *plan)
 {
     const wm_shape_t *shape = &shapes[call->kind];
-    bool gets = wm_part_receives(call, facts->rank);
+    bool gets = wm_coll_receives(call, facts->rank);
     // In place, but where what is received lies over what others read.
-    bool keeps = gets && wm_part_sends(call, facts->rank)
+    bool keeps = gets && wm_coll_sends(call, facts->rank)
                  && (call->send == NULL || call->receive == NULL)
                  && !(shape->scatters && shape->gathers);
     if (call->kind == WM_CALL_ALLREDUCE)
@@ -466,36 +479,40 @@ wm_part_choose(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
 }
 
 bool
-wm_part_plan(const wm_part_t *part, wm_plan_t *plan, wm_error_t *wrong)
+wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
+                    wm_error_t *wrong)
 {
-    const wm_coll_t *call = part->call;
+    const wm_coll_t *call = participant->call;
     const wm_shape_t *shape = &shapes[call->kind];
-    int rank = part->comm->rank;
+    int rank = participant->comm->rank;
     bool one = call->kind == WM_CALL_BCAST; // what all know the length of
     wm_facts_t facts = {
-        .root = part->root,
-        .nbytes = one ? bytes_of(part, part->root) : part->block,
+        .root = participant->root,
+        .nbytes = one ? bytes_of(participant, participant->root)
+                      : participant->block,
         .element = shape->reduces ? call->size : 1,
     };
-    wm_native_facts(&part->native, &facts);
+    wm_native_facts(&participant->native, &facts);
     wrong->code = 0;
     if (!shape->reduces && call->kind != WM_CALL_BCAST)
-        (void)!check_spans(part, wrong);
-    size_t from = shape->uneven
-                      ? blocks_until(part, group_of(part).first, rank)
-                      : (size_t)(rank - group_of(part).first) * part->block;
-    return wm_part_choose(call, &facts, from, has, wants, part, plan);
+        (void)!check_spans(participant, wrong);
+    size_t from = shape->uneven ? blocks_until(
+                      participant, group_of(participant).first, rank)
+                                : (size_t)(rank - group_of(participant).first)
+                                      * participant->block;
+    return wm_coll_make_plan(call, &facts, from, has, wants, participant,
+                             plan);
 }
 
 static wm_given_t
-given_of(const wm_part_t *part)
+given_of(const wm_participant_t *participant)
 {
-    const wm_coll_t *call = part->call;
+    const wm_coll_t *call = participant->call;
     wm_call_kind_t kind = call->kind;
-    bool in_place = is_in_place(part);
+    bool in_place = is_in_place(participant);
     wm_given_t given = {
-        .send = sends(part) ? call->send : NULL,
-        .receive = receives(part) ? call->receive : NULL,
+        .send = sends(participant) ? call->send : NULL,
+        .receive = receives(participant) ? call->receive : NULL,
         .in_place = in_place,
         .copied = in_place && shapes[kind].overlaid,
         .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
@@ -508,32 +525,34 @@ given_of(const wm_part_t *part)
 }
 
 int
-wm_part_reopen(wm_part_t *part, wm_error_t *err)
+wm_participant_reopen(wm_participant_t *participant, wm_error_t *err)
 {
-    wm_given_t given = given_of(part);
-    return wm_native_reopen(&part->native, &given, err);
+    wm_given_t given = given_of(participant);
+    return wm_native_reopen(&participant->native, &given, err);
 }
 
 int
-wm_part_open(wm_part_t *part, wm_comm_t *comm, wm_barrier_t *barrier,
-             const wm_coll_t *call, wm_error_t *err)
+wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
+                    wm_barrier_t *barrier, const wm_coll_t *call,
+                    wm_error_t *err)
 {
     wm_call_kind_t kind = call->kind;
-    part->comm = comm;
-    part->call = call;
-    part->type = 0;
-    part->op = 0;
-    part->root = 0;
-    part->block = part->want = 0;
-    wm_native_init(&part->native, comm, barrier);
+    participant->comm = comm;
+    participant->call = call;
+    participant->type = 0;
+    participant->op = 0;
+    participant->root = 0;
+    participant->block = participant->want = 0;
+    wm_native_init(&participant->native, comm, barrier);
     if (!call->on_device
-        || (shapes[kind].reduces && takes_part(part)
-            && !wm_reducible(call->type, call->size, call->op, &part->type,
-                             &part->op)))
+        || (shapes[kind].reduces && takes_part(participant)
+            && !wm_reducible(call->type, call->size, call->op,
+                             &participant->type, &participant->op)))
         return 0;
-    wm_given_t given = given_of(part);
-    int code = wm_native_open(&part->native, comm, barrier, &given, err);
-    if (part->native.capable)
-        wm_part_publish(part);
+    wm_given_t given = given_of(participant);
+    int code = wm_native_open(&participant->native, comm, barrier, &given,
+                              err);
+    if (participant->native.capable)
+        wm_participant_publish(participant);
     return code;
 }
