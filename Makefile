@@ -91,11 +91,11 @@ simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
 	    --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
 	    CUDA_HOME="$$cuda"
 
-test: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## run every suite and lint; makes .venv
+test: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## every suite, one in five of a test's parameters, and lint; makes .venv
 	@$(PY) tests/run.py $(ALL_ARGS)
 
-test-full: $(VENV)/.installed $(VENV)/.extras-test simcuda ## likewise, faults at every n-th call, not a sample
-	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 unit mpi $(ALL_ARGS)
+test-full: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## likewise, all parameters, and faults at every n-th call
+	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 $(ALL_ARGS)
 
 # Address and undefined-behaviour sanitizers. Leaks are found by counts, in
 # tests of their own: Python's and MPI's would drown ours.
@@ -108,7 +108,7 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
 	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
 	    --build-base build/asan --build-lib build/asan/lib
-	@WARPMPI_TEST_EVERY=5 $(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(ALL_ARGS)
+	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(ALL_ARGS)
 
 # From the source distribution, installed as a user does it, but for kernels
 # that were compiled from the same text before.
@@ -121,7 +121,7 @@ test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv
 	    MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
-	@WARPMPI_TEST_EVERY=5 MPICC= $(MPICH)/bin/python tests/run.py mpi \
+	@MPICC= $(MPICH)/bin/python tests/run.py mpi \
 	    host-only --ranks 2 $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.

@@ -12,10 +12,13 @@ lint: formatters and type checkers, each counted as one test. Without a name,
 all of them. The simulated driver serves unless --gpu. Exits with 1 if anything
 failed or hung.
 
-Three suites run at a time, the longest first; the words of one lane are
-printed as they come, of the others when all have ended. Tests that start
-programs mostly wait for these: they are suites of their own, on one rank.
-On real GPUs, and where files are named, one comes after the other.
+One in five of a test's parameters runs, unless pytest is given arguments,
+WARPMPI_TEST_EVERY or WARPMPI_TEST_FULL is set, or the GPUs are real.
+
+Three suites run at a time, the longest first. A line is printed every 20
+seconds and as each suite ends, and the output of one that failed. Tests that
+start programs mostly wait for these: they are suites of their own, on one
+rank. On real GPUs, and where files are named, one comes after the other.
 """
 
 import argparse
@@ -27,6 +30,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +45,14 @@ import toolchain  # noqa: E402
 
 PYTEST_MAIN = str(ROOT / "tests" / "pytest_main.py")
 LOG_TAIL = 200  # lines of each other rank's log that are shown
-TEXT_TAIL = 30  # lines of a failure that are said once more at the end
+TEXT_TAIL = 12  # lines of a failure that are said once more at the end
+ERROR_LINES = 5  # of its error, which are said before them
 LANES = 3  # of two cores: there is always one that waits
+EVERY = 5  # one in so many of a test's parameters runs, unless asked for
 PROGRAMS = 3  # parts of the tests that start programs
 
 _running = set()  # what run() waits for, in all threads
+_results = set()  # files with a line for each test that has ended
 
 
 def make_starts_cheap():
@@ -118,7 +125,10 @@ def pytest_suite(title, ranks, arguments, limit, told, out=None):
         if ranks:
             words, added = mpirun.command(ranks, *words)
             told = {**told, **added}
+        results = Path(folder, "rank0.jsonl")
+        _results.add(results)
         status = run(words, limit, told, out)
+        _results.discard(results)
         counts = Counter()
         bad = []
         dead = []
@@ -129,7 +139,7 @@ def pytest_suite(title, ranks, arguments, limit, told, out=None):
                     name, outcome, text = json.loads(line)
                     counts[outcome] += 1
                     if text:
-                        lines = text.splitlines()[-TEXT_TAIL:]
+                        lines = shortened(text.splitlines())
                         bad.append("\n  ".join([f"{title}: {name}", *lines]))
             current = path.with_suffix(".current")
             if current.is_file():
@@ -147,6 +157,12 @@ def pytest_suite(title, ranks, arguments, limit, told, out=None):
             counts["failed"] += 1
             bad.append("\n  ".join([f"{title}: {how}", *dead]))
     return counts, bad
+
+
+def shortened(lines):
+    """The lines of a failure that tell most: its error, and then its end."""
+    errors = [line for line in lines if line.startswith("E  ")]
+    return [*errors[:ERROR_LINES], "[...]", *lines[-TEXT_TAIL:]]
 
 
 def show_logs(folder, out):
@@ -195,40 +211,86 @@ def lint(name, command, out=None):
     return Counter(passed=1), []
 
 
-def in_turn(suites, out=None):
-    """What each suite returns; others may take from them meanwhile."""
-    done = []
-    with contextlib.suppress(IndexError):
-        while True:
-            done.append(suites.pop(0)(out))
-    return done
+def in_turn(suites):
+    """Runs one suite after the other, whose output is seen as it comes."""
+    return [run(None) for _, run in suites]
 
 
-def at_once(suites):
-    """Several lanes; one prints as it goes, the others in the end."""
-    with contextlib.ExitStack() as stack:
-        outs = [
-            stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            for _ in range(LANES - 1)
-        ]
-        pool = stack.enter_context(ThreadPoolExecutor(LANES))
-        try:
-            first = suites.pop(0)
-            beside = [pool.submit(in_turn, suites, out) for out in outs]
-            done = [first(None), *in_turn(suites)]
-            for lane in beside:
-                done += lane.result()
-        except BaseException:
-            suites.clear()  # the pool waits for what runs
-            for child in list(_running):
-                kill_group(child, signal.SIGTERM)
-            raise
-        finally:
-            pool.shutdown()
-            for out in outs:
-                out.seek(0)
-                shutil.copyfileobj(out, sys.stdout)
-    return done
+class Lanes:
+    """Runs several suites at a time; says one line as each ends.
+
+    Every SECONDS a line tells how many tests have ended. The output of a
+    suite that failed is shown when it has ended.
+    """
+
+    SECONDS = 20
+
+    def __init__(self, suites):
+        self.left = list(suites)
+        self.total = len(suites)
+        self.done = []
+        self.started = time.monotonic()
+        self.lock = threading.Lock()
+        self.ended = threading.Event()
+
+    def run(self):
+        with ThreadPoolExecutor(LANES + 1) as pool:
+            tells = pool.submit(self.tell)
+            try:
+                for lane in [pool.submit(self.lane) for _ in range(LANES)]:
+                    lane.result()
+            except BaseException:
+                self.left.clear()  # the pool waits for what runs
+                for child in list(_running):
+                    kill_group(child, signal.SIGTERM)
+                raise
+            finally:
+                self.ended.set()
+            tells.result()
+        return self.done
+
+    def lane(self):
+        with contextlib.suppress(IndexError):
+            while True:
+                self.suite(*self.left.pop(0))
+
+    def suite(self, title, run):
+        started = time.monotonic()
+        with tempfile.TemporaryFile("w+", errors="replace") as out:
+            counts, bad = run(out)
+            with self.lock:
+                self.done.append((counts, bad))
+                if bad:
+                    out.seek(0)
+                    shutil.copyfileobj(out, sys.stdout)
+                print(
+                    f"[{len(self.done)}/{self.total}] {title}: "
+                    f"{summary(counts, time.monotonic() - started)}",
+                    flush=True,
+                )
+
+    def tell(self):
+        while not self.ended.wait(self.SECONDS):
+            with self.lock:
+                ended = sum(sum(counts.values()) for counts, _ in self.done)
+                ended += sum(map(lines_of, list(_results)))
+                seconds = time.monotonic() - self.started
+                print(f"{seconds:5.0f} s: {ended} tests", flush=True)
+
+
+def lines_of(path):
+    """The number of lines that a file has by now."""
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def summary(counts, seconds):
+    return (
+        f"{counts['passed']} passed, {counts['failed']} failed, "
+        f"{counts['skipped']} skipped in {seconds:.0f} s"
+    )
 
 
 def main():
@@ -254,6 +316,8 @@ def main():
         parser.error(f"a suite is one of {', '.join(names)}")
     if options.gpu:
         os.environ["WARPMPI_TEST_GPU"] = "1"
+    asked = passed_on or options.gpu or "WARPMPI_TEST_FULL" in os.environ
+    os.environ.setdefault("WARPMPI_TEST_EVERY", "1" if asked else str(EVERY))
     make_starts_cheap()
     started = time.monotonic()
     color = "yes" if sys.stdout.isatty() else "no"  # mpirun hides that
@@ -267,47 +331,45 @@ def main():
         words, told = mpirun.launcher(max(options.ranks))
         told["WARPMPI_TEST_MPIRUN"] = " ".join(words)
 
-        def mpi(title, ranks, *words):
+        def mpi(seconds, title, ranks, *words):
             words = [*words, *common, *paths]
             title = f"mpi, {title}"
-            return partial(pytest_suite, title, ranks, words, limit, told)
+            run = partial(pytest_suite, title, ranks, words, limit, told)
+            chosen.append((seconds, title, run))
 
         for ranks in options.ranks:
             title = f"{ranks} rank{'s' if ranks > 1 else ''}"
-            suite = mpi(title, ranks, "-m", "not programs")
-            chosen.append(({1: 50, 2: 300}.get(ranks, 150), suite))
+            seconds = {1: 50, 2: 120}.get(ranks, 100)
+            mpi(seconds, title, ranks, "-m", "not programs")
         parts = 1 if options.gpu or named else PROGRAMS
         for part in range(1, parts + 1) if 1 in options.ranks else ():
             which = f"{part}/{parts}"
             title = f"programs, part {which}" if parts > 1 else "programs"
             words = ("-m", "programs", "--part", which)
-            chosen.append((510 / parts, mpi(title, 1, *words)))
+            mpi(450 / parts, title, 1, *words)
     if "unit" in suites:
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
         words = [*common, *paths]
-        chosen.append(
-            (120, partial(pytest_suite, "unit", 0, words, limit, {}))
-        )
+        run = partial(pytest_suite, "unit", 0, words, limit, {})
+        chosen.append((110, "unit", run))
     if "mpi4py" in suites or "host-only" in suites:
         import mpi4py_suite
 
         if "mpi4py" in suites:
-            chosen.append((50, mpi4py_suite.chosen))
+            chosen.append((50, "mpi4py's own", mpi4py_suite.chosen))
         if "host-only" in suites:
-            chosen.append((90, mpi4py_suite.host_only))
+            title = "mpi4py's own, without GPUs"
+            chosen.append((90, title, mpi4py_suite.host_only))
     if "lint" in suites:
-        chosen += [(5, partial(lint, *each)) for each in lints().items()]
+        for name, command in lints().items():
+            chosen.append((5, f"lint: {name}", partial(lint, name, command)))
     chosen.sort(key=lambda each: each[0], reverse=True)
-    runs = [run for _, run in chosen]
-    done = in_turn(runs) if options.gpu or named else at_once(runs)
+    runs = [(title, run) for _, title, run in chosen]
+    done = in_turn(runs) if options.gpu or named else Lanes(runs).run()
     total = sum((counts for counts, _ in done), Counter())
     for text in (text for _, bad in done for text in bad):
         print(f"\nFAILED {text}", flush=True)
-    print(
-        f"\n{total['passed']} passed, {total['failed']} failed, "
-        f"{total['skipped']} skipped in {time.monotonic() - started:.0f} s",
-        flush=True,
-    )
+    print(f"\n{summary(total, time.monotonic() - started)}", flush=True)
     return 1 if total["failed"] else 0
 
 
