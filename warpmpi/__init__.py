@@ -17,7 +17,7 @@ def _is_begun() -> bool:
 if not _is_begun():
     from warpmpi import _workers
 
-    _workers.keep_mpi_out()  # of what the core imports
+    _workers.keep_mpi_out()  # the core imports it
     try:
         import warpmpi._core  # "from … import" would hide what is missing
     except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ __all__ = [
     "synchronize_device",
 ]
 
-# Where users find them; help() and pickle tell so, too.
+# help() and pickle name the package, where users find these objects.
 for _thing in [globals().get(_name) for _name in __all__]:
     if getattr(_thing, "__module__", "").startswith("warpmpi."):
         _thing.__module__ = "warpmpi"

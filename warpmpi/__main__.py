@@ -39,7 +39,7 @@ from typing import Any
 
 
 def gpus() -> str:
-    """How many there are, or why there is none."""
+    """Return the number of GPUs in words, or why there is none."""
     import warpmpi
 
     count = warpmpi.get_cuda_device_count()
@@ -225,7 +225,7 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     hook = Hook()
     if not hasattr(sys.modules["warpmpi"], "install"):
-        del sys.modules["warpmpi"]  # of which nothing was imported
+        del sys.modules["warpmpi"]  # an empty namespace, which the import left
     if arguments[0] == "--version":
         import warpmpi  # isort: skip
         import mpi4py

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a wm.Array has beside what messages and copies need."""
+"""Methods of wm.Array that messages and copies do not need."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Methods:
         host = self.to("cpu", pinned=False) if self.device.is_cuda else self
         if dtype.isbuiltin == 1:
             return np.asarray(memoryview(host))
-        # Of ml_dtypes, for which the buffer protocol has no letter.
+        # The buffer protocol has no letter for the types of ml_dtypes.
         word = f"uint{8 * self.itemsize}"
         words: Any = _core._view(host, host.shape, host.strides, word)
         return np.asarray(memoryview(words)).view(dtype)

@@ -113,9 +113,9 @@ def _unpickled(data: Any, device: str, pinned: bool) -> Array:
         return _core._copied(data, None, place, pinned, True, "data")
     if place.is_cpu:  # page-locked is of no use here
         return _core._copied(data, None, place, False, True, "data")
-    # Of the GPU's memory a forked child of its user's has none: whoever looks
-    # into the array is told why. To raise here is to end a worker of
-    # multiprocessing's without a word to who waits for it.
+    # A forked child has no GPU memory of its parent's: a look into the array
+    # raises and says why. An exception here would end a worker of
+    # multiprocessing's, and its parent would wait without an error.
     return _core._without_memory(data.shape, data.dtype, place)
 
 

@@ -107,7 +107,7 @@ def iflush_buffer() -> _core.Request:
     return _core._buffer_flush(None)
 
 
-# What install() puts into mpi4py.MPI.
+# install() puts these into mpi4py.MPI.
 FUNCTIONS = {
     "Attach_buffer": attach_buffer,
     "Detach_buffer": detach_buffer,

@@ -31,7 +31,7 @@ _OBJECTS = (
 
 
 class Block(NamedTuple):
-    """What goes to one rank, or comes from it."""
+    """Elements that go to one rank, or come from it."""
 
     element: str | None  # None where it cannot be named
     number: int
@@ -44,7 +44,7 @@ class Block(NamedTuple):
         return f"{self.number} of {self.element}"
 
     def fits(self, other: Block) -> bool:
-        """Whether one may be received as the other."""
+        """Return True if one may be received as the other."""
         names = {self.element, other.element}
         if self.nbytes == other.nbytes == 0:
             return True
@@ -57,7 +57,7 @@ Blocks: TypeAlias = "list[Block] | None"  # None: nothing, or not understood
 
 
 class Said(NamedTuple):
-    """What one rank was asked for."""
+    """The arguments of one rank's call, as the others compare them."""
 
     call: str
     root: int | None
@@ -179,7 +179,7 @@ def _of(blocks: Blocks, rank: int) -> Block | None:
 def _misfit(all_said: list[Said], name: str) -> str | None:
     """Tell of the first two ranks whose buffers do not fit each other."""
     if name == "Bcast" or name in table.REDUCTIONS:
-        # Of what all ranks give alike. In place that is what they receive.
+        # All ranks give alike. In place they give what they receive.
         given = [said.sends or said.receives for said in all_said]
         for rank, blocks in enumerate(given):
             first = given[0]
@@ -192,7 +192,7 @@ def _misfit(all_said: list[Said], name: str) -> str | None:
                     return f"ranks 0 and {rank} differ"
         return None
     if name not in _EVEN and name[:-1] not in _EVEN:
-        return None  # of neighbours
+        return None  # a collective of neighbours
     for source, dest in _pairs(all_said, name):
         sent = _of(all_said[source].sends, dest)
         taken = _of(all_said[dest].receives, source)
@@ -241,7 +241,7 @@ def _compare(comm: Any, said: Said, name: str) -> None:
     if not comm.Is_inter():
         _judge(_exchange(comm, said), name)
         return
-    # What each group says, to both; the calls alone are compared.
+    # Both groups learn what each says; the calls alone are compared.
     theirs = _allgather(comm, said.call)
     ours = _allgather(comm, theirs)[0]
     if len({*ours, *theirs}) > 1:
@@ -268,7 +268,7 @@ def _say(row: table.Row, called: str, comm: Any, args: Any) -> Said:
         role = ">" if buffer.role == "=" else buffer.role
         form, whole = buffer.form, row.name == "Reduce_scatter_block"
         if whole and in_place:
-            form = "n"  # as of sendbuf, a count is of a block
+            form = "n"  # a count is that of a block, as in sendbuf
         values[role] = _blocks(value, form, size, whole)
     if row.name == "Bcast" and mine:
         values = {"<": values[">"], ">": None}

@@ -154,7 +154,7 @@ def _guard_stock_calls() -> None:
 class _Communicator(
     BufferedSends, ObjectMessages, ObjectCollectives, _core.CommMethods
 ):
-    """What every communicator of ours has beside mpi4py's own."""
+    """Methods of our communicators beside mpi4py's own."""
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Self:
         """Wrap the handle of another communicator, or make a null one."""
@@ -294,8 +294,8 @@ _ALIKE = """
 MAKERS = (*_ALIKE, "Merge", "Idup", "Idup_with_info")
 
 
-# What else nobody must begin once MPI is finalized, nor a forked child, whose
-# parent shares MPI's memory.
+# Nobody must begin these once MPI is finalized, nor in a forked child, which
+# shares MPI's memory with its parent.
 _WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
 
 # These calls change the object that they are called on. An object that is not
@@ -428,7 +428,7 @@ class Distgraphcomm(IntraMakers, MPI.Distgraphcomm):
 
 
 class _HostComm(MPI.Intracomm):
-    """Of ranks that may not run this package: refuses GPU arrays."""
+    """A communicator of ranks that may not run warpmpi: refuses GPU arrays."""
 
 
 class Intercomm(InterMakers, MPI.Intercomm):
@@ -448,7 +448,7 @@ class Intercomm(InterMakers, MPI.Intercomm):
 
 
 class _HostIntercomm(MPI.Intercomm):
-    """Of a group that may not run this package: refuses GPU arrays."""
+    """Like _HostComm, where a remote rank may not run warpmpi."""
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
         """Merge both groups; the result refuses GPU arrays as well."""
@@ -509,7 +509,7 @@ def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
 
 
 class Transport(NamedTuple):
-    """How GPU memory travels between two ranks, and why that way."""
+    """The route of GPU memory between two ranks, and the reason."""
 
     name: str
     reason: str

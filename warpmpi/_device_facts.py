@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a wm.Device tells of itself."""
+"""Facts about the hardware of a wm.Device."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Facts:
 
     @property
     def is_cuda(self: Any) -> bool:
-        """Whether it is a CUDA device."""
+        """True for a CUDA device."""
         cuda: bool = self.ordinal >= 0
         return cuda
 
     @property
     def is_cpu(self: Any) -> bool:
-        """Whether it is the CPU."""
+        """True for the CPU."""
         cpu: bool = self.ordinal < 0
         return cpu
 

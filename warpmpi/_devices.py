@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which devices there are, and the end of all their work."""
+"""The devices of this process, and waiting for all their work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def get_cuda_devices() -> list[Device]:
 
 
 def is_cuda_available() -> bool:
-    """Whether a CUDA driver and a device are there. Never raises."""
+    """Return True if there is a CUDA driver and a device. Never raises."""
     return _core.get_cuda_device_count() > 0
 
 

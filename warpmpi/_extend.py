@@ -9,7 +9,7 @@ from . import _core
 
 
 class _Empty:
-    """What any class has."""
+    """A class without attributes of its own."""
 
 
 def extends(kind: type) -> Callable[[type], type]:

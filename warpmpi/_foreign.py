@@ -25,7 +25,7 @@ def device_of(thing: Any) -> Any:
         except Exception:
             continue
         if name == "type" and isinstance(value, str):
-            value = str(thing)  # of torch.device: "cuda:1", "cuda" or "cpu"
+            value = str(thing)  # torch.device gives "cuda:1" or "cpu"
         if isinstance(value, (str, int)):
             return value
         break

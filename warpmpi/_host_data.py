@@ -44,7 +44,7 @@ def _has_buffer(data: Any) -> bool:
 
 
 def native_array(data: Any, dtype: Any, name: str) -> Any:
-    """What no protocol of ours could read, and NumPy can; None where not.
+    """Return an array that NumPy reads and our protocols do not, or None.
 
     That is, elements of another byte order, NumPy's scalars and their like.
     """

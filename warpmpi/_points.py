@@ -12,17 +12,17 @@ from typing import Any
 
 from . import _core
 
-KEYS = ("compute_capability", "nvlink", "ranks")  # what a row is of
+KEYS = ("compute_capability", "nvlink", "ranks")  # a row belongs to these
 NAMES = "lines", "wide", "wide_parts", "parts", "phase", "meeting"  # bytes
 MOST = 2**62  # bytes
-MOST_BYTES = 1 << 20  # of the file
+MOST_BYTES = 1 << 20  # the most that the file may have
 RANKS = 2, 4, 64  # a row is of so many, or fewer down to the next
 
 _source = ""
 
 
 def path() -> str:
-    """Where the file is, which may not be there; "" where none is wanted."""
+    """Return the file's path, or "" if none is wanted. It may not exist."""
     given = os.environ.get("WARPMPI_TUNED")
     if given is not None:
         return given
@@ -31,7 +31,7 @@ def path() -> str:
 
 
 def source() -> str:
-    """What is used: the file, or that they are built in."""
+    """Return the path of the file in use, or "built in"."""
     return _source or "built in"
 
 
@@ -56,7 +56,7 @@ def _open(name: str, flags: int) -> int:
 def read(name: str) -> list[tuple[int, ...]]:
     """Read its rows. OSError, ValueError."""
     with open(name, "rb", opener=_open) as file:
-        import json  # which costs more than to find that there is no file
+        import json  # slower than the look for a file that is not there
         import stat
 
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -32,7 +32,7 @@ def _dlpack_code(array: Any) -> str | None:
     try:
         capsule = array.__dlpack__()
     except Exception:
-        # What says that it is of a GPU may want to be told of no stream.
+        # An exporter of GPU memory may want to hear that there is no stream.
         try:
             capsule = array.__dlpack__(stream=-1)
         except Exception:
@@ -72,7 +72,7 @@ def read(array: Any, typed: bool, writable: bool) -> Any:
 
 
 def is_bytes(array: Any) -> bool:
-    """Whether mpi4py, given no datatype, takes the elements for bytes."""
+    """Return True if mpi4py, given no datatype, takes elements for bytes."""
     try:
         if memoryview(array).contiguous:
             return False
@@ -105,7 +105,7 @@ def _refusal_of_elements(array: Any) -> type | None:
 def class_of_refusal(
     error: BaseException, array: Any, writable: bool
 ) -> type | None:
-    """What class mpi4py raises of an array that was refused; None: as here.
+    """Return the class that mpi4py raises for a refused array; None: ours.
 
     Programs that catch mpi4py's errors catch ours.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What streams and events are to Python, beside what they are to CUDA."""
+"""Methods of streams and events that need no CUDA."""
 
 from __future__ import annotations
 

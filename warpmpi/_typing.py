@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is taken where a device, a stream or an event is asked for."""
+"""Types of arguments that name a device, a stream or an event."""
 
 from typing import Any, Protocol, TypeAlias
 

@@ -95,7 +95,7 @@ class Machine:
         sys.exit(2)
 
     def points(self) -> dict[str, int]:
-        """Those that rank 0 has, for all."""
+        """Return rank 0's switch points on all ranks."""
         own = _core._points(self.device, self.linked, self.world.size)
         points: dict[str, int] = self.world.bcast(own)
         return points
@@ -106,7 +106,7 @@ class Machine:
         _core._set_points([(0, linked, 0, *row) for linked in (False, True)])
 
     def stages(self) -> bool:
-        """Whether the GPUs do not reach each other."""
+        """Return True if the GPUs do not reach each other."""
         name, plain = "staged_collectives", self.world.Dup()
         before = wm.stats()[name]
         wm.Comm(plain).Allreduce(MPI.IN_PLACE, wm.zeros(4, device=self.device))
@@ -114,7 +114,7 @@ class Machine:
         return wm.stats()[name] > before
 
     def has(self, trial: Trial) -> bool:
-        """Whether there are two ways to compare."""
+        """Return True if there are two ways to compare."""
         several = self.world.size > 2
         return {
             "lines": True,
@@ -126,7 +126,7 @@ class Machine:
         }[trial.point]
 
     def holds(self, trial: Trial, nbytes: int) -> bool:
-        """Whether LL serves; what is longer goes one way on both sides."""
+        """Return True if LL serves this size; above, there is one way only."""
         if trial.point == "lines":
             return nbytes * (self.world.size - 1) < 1 << 19
         most = self.built_in["wide_parts"]  # all of theirs
@@ -137,11 +137,11 @@ class Machine:
     ) -> Callable[[Any], None] | None:
         """Make the call for which this is compared with the point, if any."""
         size, factor = self.world.size, 1.0
-        if trial.point == "meeting":  # as plan.c compares them
+        if trial.point == "meeting":  # plan.c compares so many bytes
             factor = size - 2
             if name == "Allreduce":
                 factor = max((size - 1) * (1 - 2 / size), 1)
-        if trial.point == "wide":  # as by_kernels.c does
+        if trial.point == "wide":  # and the kernels so many
             factor = size - 1
         if trial.point == "wide_parts":
             factor = 1 if name == "Bcast" else (size - 1) / size
@@ -184,7 +184,7 @@ class Way:
 def compare(
     machine: Machine, trial: Trial, ladder: list[int], quick: bool
 ) -> list[float]:
-    """Of each size the logarithm of the first way's time over the other's."""
+    """Return, for each size, log(time of the first way / the other's)."""
     ways = [Way(machine, trial, point) for point in (MOST, 0)]
     blocks, repeats = (3, 2) if quick else (9, 20)
     costs = []
@@ -198,7 +198,7 @@ def compare(
                 [way.measure(call, repeats) for way in ways]
                 for _ in range(1 + blocks)
             ]
-            first, second = zip(*times[1:], strict=True)  # and one to warm up
+            first, second = zip(*times[1:], strict=True)  # the first warmed up
             ratio = statistics.median(first) / statistics.median(second)
             logs.append(math.log(ratio))
         costs.append(statistics.mean(logs))

@@ -85,7 +85,7 @@ class _Call:
         return self.steps.call(self.stock, *args)
 
     def is_over(self, frames: list[Any]) -> bool:
-        """Whether the frames are all, as of objects of the host."""
+        """Return True if no arrays follow the frames."""
         return (
             not self.outgoing
             and self.steps.error is None
@@ -166,7 +166,7 @@ def _as_ever(
                 MPI.pickle.dumps(obj)
         except Exception:
             note: Any = _Failure(name, comm.rank, error)
-            with contextlib.suppress(RuntimeError):  # of what comes here
+            with contextlib.suppress(RuntimeError):  # it comes here, too
                 stock([note] * comm.size if each else note, *root)
         raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one rank sends another in a lower-case collective.
+"""Frames, which one rank sends another in a lower-case collective.
 
 A frame goes by mpi4py's own call: a plain object itself, or the bytes of a
 pickle. Of an object with parts, or with a long pickle, it tells what follows:
@@ -21,8 +21,8 @@ from .pickling import Arriving, dump_again, load_again, rebuild, split
 _broadcast = _staging.comm_calls(MPI.Intracomm)["Bcast"]
 _reduce = MPI.Comm.allreduce  # mpi4py's own, which install() replaces
 
-# As bytes they are copied once more at either end, which costs less than a
-# message of their own.
+# A shorter pickle travels inside its frame: one more copy at either end costs
+# less than a message of its own.
 _LONG = 1 << 18
 # Types of frames that are no plain object themselves.
 _FRAMES = frozenset({bytes, tuple, str})
@@ -33,7 +33,7 @@ _Telling: TypeAlias = tuple[int, list[int], bytes, int, bytes | None]
 
 
 class Steps:
-    """What a rank does in a collective, as the others wait for each step.
+    """The steps of a rank in a collective; the others wait for each.
 
     The first error is kept, and raised at the end.
     """
@@ -139,7 +139,7 @@ class Incoming:
         self.call, self.source, self.frame = call, source, frame
         self.sizes: list[int] = []
         self.arriving: list[Arriving] = []
-        self.requests: list[Any] = []  # of what is no part, or not wanted
+        self.requests: list[Any] = []  # messages that hold no array of ours
         self.left = 0  # messages that are to come
         self.follows = type(frame) is tuple
         if self.follows:
@@ -242,7 +242,7 @@ class Incoming:
 
 
 def is_all(frame: Any) -> bool:
-    """Whether a frame is an object, and nothing follows it."""
+    """Return True if a frame is an object, and nothing follows it."""
     return type(frame) not in (tuple, str)
 
 

@@ -17,14 +17,14 @@ from .. import _core
 
 
 class Part(NamedTuple):
-    """What is sent of an array, and the maker of another one."""
+    """The memory that is sent for an array, and the maker of its copy."""
 
     buffer: Any  # contiguous, row by row
     make: Callable[..., tuple[Any, Callable[[], Any]]]
     arguments: tuple[Any, ...]
 
 
-# What stands in the pickle itself: a call and its arguments, as of __reduce__.
+# The pickle itself has a call and its arguments, as __reduce__ gives.
 Whole: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 Look: TypeAlias = Callable[[Any], Part | Whole | None]
 
@@ -83,7 +83,7 @@ def _torch(tensor: Any) -> Part | None:
     if not plain:
         return None
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # As bytes: whichever element type it is.
+    # Bytes stand for any element type.
     buffer = dense.reshape(-1).view(torch.uint8)
     arguments = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
     return Part(buffer, make_torch, arguments)

@@ -110,7 +110,7 @@ def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
 
 
 class _Receiving(threading.local):
-    """What this thread unpickles."""
+    """The message that this thread unpickles."""
 
     payload: Any = None
     parts: Sequence[Arriving] = ()

@@ -49,7 +49,7 @@ def _wait(self: Any, status: MPI.Status | None = None) -> Any:
 def _test(
     self: Any, status: MPI.Status | None = None
 ) -> tuple[bool, Any | None]:
-    """Whether it has ended, and the object that was received, or None."""
+    """Return (ended, object); the object is None unless one was received."""
     payload = _core._object_payload(self)
     ended = self.Test(status)
     return ended, load(payload) if ended else None
@@ -94,7 +94,7 @@ def _testall(
     requests: Sequence[MPI.Request],
     statuses: list[MPI.Status] | None = None,
 ) -> tuple[bool, list[Any] | None]:
-    """Whether all requests have ended, and their objects."""
+    """Return (all have ended, their objects)."""
     ended = _Requests("testall", requests, statuses)
     flag, objects = ended.result
     if flag:
@@ -120,7 +120,7 @@ def _waitany(
 def _testany(
     requests: Sequence[MPI.Request], status: MPI.Status | None = None
 ) -> tuple[int, bool, Any | None]:
-    """Whether one of the requests has ended: (index, flag, object)."""
+    """Return (index, flag, object) of a request that has ended, if any."""
     ended = _Requests("testany", requests, status)
     return *ended.result[:2], _one(ended)
 
@@ -147,7 +147,7 @@ def _testsome(
     requests: Sequence[MPI.Request],
     statuses: list[MPI.Status] | None = None,
 ) -> tuple[list[int] | None, list[Any] | None]:
-    """Which requests have ended: (indices, objects)."""
+    """Return (indices, objects) of the requests that have ended."""
     return _some("testsome", requests, statuses)
 
 

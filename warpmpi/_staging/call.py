@@ -68,8 +68,8 @@ class Call:
         inner, number = _core._inner(value, buffer.name, role != "<")
         half = None
         if inner > 1 and self.family.collective and buffer.form != "w":
-            # As bytes they would be other elements than those that a datatype
-            # of two bytes names: Open MPI hangs where one rank has both.
+            # Open MPI hangs where one rank gives bytes and another one a
+            # datatype of two bytes.
             half = _core._half(value, MPI.OP_NULL, buffer.name)
         if half is not None:
             inner = half[2]
@@ -135,7 +135,7 @@ class Call:
         comm: the communicator of ours that must outlive it.
         """
         if self.error is not None and isinstance(self.owner, MPI.File):
-            inner.Wait()  # who has no request may close the file
+            inner.Wait()  # the caller has no request, and may close the file
             raise self.error
         name, array, host, runs = "buf", None, None, []
         for copy in self.copies:  # one at most is written
@@ -209,7 +209,7 @@ class Family:
     collective = False
     of_messages = False  # between two ranks; MPI_Cancel takes their requests
     native = False  # GPUs may do them by themselves
-    paired = False  # of neighbours, one of which may be there twice
+    paired = False  # a rank may be a neighbour twice
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         """Give the buffers that are looked at, role, blocks and datatype."""

@@ -48,7 +48,7 @@ def replaced(
     else:
         op = args[at] if at < len(args) else kwargs.get("op", MPI.SUM)
     if not isinstance(op, MPI.Op):
-        return owner, args, kwargs  # which mpi4py refuses
+        return owner, args, kwargs  # mpi4py refuses it
     words, named, computed = list(args), dict(kwargs), None
     for buffer in row.buffers:
         there = buffer.position < len(words)

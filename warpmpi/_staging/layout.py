@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which bytes of an array a call of MPI's reads or writes."""
+"""The bytes of an array that a call of MPI's reads or writes."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def origin_of(value: Any, form: str) -> int | None:
     return int(first.address) if addressed else None
 
 
-# Of a specification that mpi4py does not understand either.
+# A specification that mpi4py does not understand either raises one of these.
 _WRONG = (
     AttributeError,
     TypeError,

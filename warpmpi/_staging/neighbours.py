@@ -84,7 +84,7 @@ def _merged(
 
 
 class Pairs:
-    """Who is next to whom in a communicator, and in which blocks.
+    """The neighbours of each rank in a communicator, and their blocks.
 
     Stands for the communicator in a Call, as it may be freed before the last
     start of a persistent one.

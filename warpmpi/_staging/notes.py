@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is added to the bare names that MPI gives its errors in collectives."""
+"""Notes on MPI's errors in collectives, which MPI gives as bare names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What MPI's calls do to their buffers: the table of this package."""
+"""The buffers of MPI's calls: which are read, which are written."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ WINDOW = """
     Fetch_and_op     <origin          >result  target_rank
     Compare_and_swap <origin <compare >result  target_rank
 """
-# Which of them compute with the elements, and must know what these are.
+# These compute with the elements, and must know the element type.
 REDUCTIONS = {
     "Reduce",
     "Allreduce",
