@@ -399,6 +399,7 @@ GIVEN_UP = {
     "gates": set(),
     "hall": set(),
     "halls": set(),
+    "laid": set(),
     "lane": LANES,
     "lanes": LANES,
     "meet": set(),

@@ -96,16 +96,16 @@ wm_by_kernels_close(wm_by_kernels_t *exchange)
 // pass them on, by LL128; 0 where they cannot. With two ranks and a
 // root there is only one part.
 static size_t
-part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+part_bytes(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
 {
-    wm_call_kind_t kind = laid->call->kind;
-    size_t others = (size_t)laid->comm->size - 1;
+    wm_call_kind_t kind = desc->call->kind;
+    size_t others = (size_t)desc->comm->size - 1;
     size_t parts = others + (kind != WM_CALL_BCAST); // whose root has none
     if ((kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
          && kind != WM_CALL_BCAST)
-        || others < (laid->shape->rooted ? 2 : 1))
+        || others < (desc->shape->rooted ? 2 : 1))
         return 0;
-    size_t each = (wm_laid_longest(laid) + parts - 1) / parts;
+    size_t each = (wm_coll_desc_longest(desc) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
     return others * part <= exchange->thresholds.wide_parts
                    && part <= wm_ll_room(&exchange->ll128, (int)others + 1)
@@ -116,13 +116,14 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 // Whether so much less comes over a link than if all went to each that it pays
 // to pass it on.
 static bool
-saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
+saves(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
 {
-    size_t size = (size_t)laid->comm->size, nbytes = wm_laid_longest(laid);
+    size_t size = (size_t)desc->comm->size,
+           nbytes = wm_coll_desc_longest(desc);
     size_t once = (size - 1) * nbytes;
-    bool passes = laid->call->kind == WM_CALL_BCAST;
+    bool passes = desc->call->kind == WM_CALL_BCAST;
     size_t twice = passes ? nbytes : 2 * once / size;
-    size_t hops = laid->shape->rooted ? 3 : 2; // as measured on four GPUs
+    size_t hops = desc->shape->rooted ? 3 : 2; // as measured on four GPUs
     return (once - twice) / hops > exchange->thresholds.barrier_cost;
 }
 
@@ -130,17 +131,18 @@ saves(const wm_by_kernels_t *exchange, const wm_laid_t *laid)
 // the payload is not divided. Counts that vary never use LL, as ranks would
 // not agree on the size.
 static const wm_ll_t *
-choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
+choose(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
+       size_t *part)
 {
     const wm_thresholds_t *thresholds = &exchange->thresholds;
     const wm_ll_t *ll = &exchange->ll, *ll128 = &exchange->ll128;
-    int size = laid->comm->size;
-    size_t longest = wm_laid_longest(laid);
+    int size = desc->comm->size;
+    size_t longest = wm_coll_desc_longest(desc);
     *part = 0;
-    if (laid->shape->uneven || laid->shape->varies)
+    if (desc->shape->uneven || desc->shape->varies)
         return NULL;
-    size_t can = part_bytes(exchange, laid);
-    bool early = can > 0 && saves(exchange, laid);
+    size_t can = part_bytes(exchange, desc);
+    bool early = can > 0 && saves(exchange, desc);
     if (!early && longest <= thresholds->lines
         && longest <= wm_ll_room(ll, size))
         return ll;
@@ -152,34 +154,34 @@ choose(const wm_by_kernels_t *exchange, const wm_laid_t *laid, size_t *part)
 }
 
 void
-wm_by_kernels_ranks(const wm_laid_t *laid, wm_ll_side_t *gives,
+wm_by_kernels_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
                     wm_ll_side_t *takes)
 {
-    const wm_coll_t *call = laid->call;
-    uint32_t size = (uint32_t)laid->comm->size;
-    uint32_t rank = (uint32_t)laid->comm->rank;
-    bool self = laid->shape->itself;
+    const wm_coll_t *call = desc->call;
+    uint32_t size = (uint32_t)desc->comm->size;
+    uint32_t rank = (uint32_t)desc->comm->rank;
+    bool self = desc->shape->itself;
     gives->count = takes->count = size;
-    if (laid->shape->scans) {
+    if (desc->shape->scans) {
         gives->first = rank + !self;
         gives->count = size - rank - !self;
         takes->count = rank + self;
     }
-    else if (laid->shape->rooted) {
-        wm_ll_side_t *one = laid->shape->outward ? takes : gives;
+    else if (desc->shape->rooted) {
+        wm_ll_side_t *one = desc->shape->outward ? takes : gives;
         one->first = (uint32_t)call->root;
         one->count = 1;
     }
-    if (laid->source == NULL)
+    if (desc->source == NULL)
         gives->count = 0;
-    if (laid->target == NULL)
+    if (desc->target == NULL)
         takes->count = 0;
 }
 
 bool
-wm_by_kernels_reduces(const wm_laid_t *laid, const wm_ll_side_t *takes)
+wm_by_kernels_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes)
 {
-    return laid->shape->reduces && takes->count > 1;
+    return desc->shape->reduces && takes->count > 1;
 }
 
 static wm_ll_side_t
@@ -193,14 +195,14 @@ side(const wm_span_t *blocks, bool many)
 }
 
 static void
-divide(const wm_laid_t *laid, size_t part, wm_ll_params_t *params)
+divide(const wm_coll_desc_t *desc, size_t part, wm_ll_params_t *params)
 {
-    const wm_shape_t *shape = laid->shape;
-    uint32_t root = shape->rooted ? (uint32_t)laid->call->root : WM_LL_NOBODY;
+    const wm_shape_t *shape = desc->shape;
+    uint32_t root = shape->rooted ? (uint32_t)desc->call->root : WM_LL_NOBODY;
     params->in_parts = true;
     params->without = shape->reduces ? WM_LL_NOBODY : root;
     params->onto = shape->reduces ? root : WM_LL_NOBODY;
-    params->whole = wm_laid_longest(laid);
+    params->whole = wm_coll_desc_longest(desc);
     params->reduces = shape->reduces;
     params->gives.nbytes = params->takes.nbytes = (uint32_t)part;
     params->gives.step = params->takes.step = (uint32_t)part;
@@ -209,24 +211,24 @@ divide(const wm_laid_t *laid, size_t part, wm_ll_params_t *params)
 }
 
 int
-wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
+wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
                       const wm_by_kernels_words_t *words, wm_error_t *err)
 {
-    const wm_shape_t *shape = laid->shape;
+    const wm_shape_t *shape = desc->shape;
     size_t part;
-    const wm_ll_t *ll = choose(exchange, laid, &part);
+    const wm_ll_t *ll = choose(exchange, desc, &part);
     if (ll == NULL)
-        return wm_simple_coll_enqueue(exchange, laid, words, err);
+        return wm_simple_coll_enqueue(exchange, desc, words, err);
     uint32_t number = WM_LL_NEXT(exchange->number);
     if (!exchange->counted)
         exchange->number = part > 0 ? WM_LL_NEXT(number) : number;
     uint32_t way = ll->ll128 ? WM_BY_LL128 : WM_BY_LL;
     wm_ll_params_t params = {
         .own = &exchange->own->ll,
-        .src = laid->source,
-        .dst = laid->target,
-        .gives = side(laid->out, shape->scatters),
-        .takes = side(laid->into, shape->gathers),
+        .src = desc->source,
+        .dst = desc->target,
+        .gives = side(desc->out, shape->scatters),
+        .takes = side(desc->into, shape->gathers),
         .word = words->own,
         .begun = words->begun + way,
         .done = words->done,
@@ -236,13 +238,13 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
         .number = exchange->counted ? 0 : number,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
-    wm_by_kernels_ranks(laid, &params.gives, &params.takes);
-    params.reduces = wm_by_kernels_reduces(laid, &params.takes);
+    wm_by_kernels_ranks(desc, &params.gives, &params.takes);
+    params.reduces = wm_by_kernels_reduces(desc, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
     if (part > 0)
-        divide(laid, part, &params);
-    return wm_ll_launch(laid->device, ll, laid->type, laid->op, &params,
-                        overlaid, laid->stream, err);
+        divide(desc, part, &params);
+    return wm_ll_launch(desc->device, ll, desc->type, desc->op, &params,
+                        overlaid, desc->stream, err);
 }

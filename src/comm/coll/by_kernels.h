@@ -7,7 +7,7 @@
 
 #include "array/ll.h"
 #include "array/simple.h"
-#include "comm/coll/laid.h"
+#include "comm/coll/coll_desc.h"
 #include "comm/coll/thresholds.h"
 #include "comm/coll/symm_memory.h"
 
@@ -78,16 +78,16 @@ wm_by_kernels_close(wm_by_kernels_t *exchange);
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.
 void
-wm_by_kernels_ranks(const wm_laid_t *laid, wm_ll_side_t *gives,
+wm_by_kernels_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
                     wm_ll_side_t *takes);
 
 // Returns whether what is taken is reduced: of one block nothing is.
 bool
-wm_by_kernels_reduces(const wm_laid_t *laid, const wm_ll_side_t *takes);
+wm_by_kernels_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes);
 
 // Gives it to the stream. Not a barrier.
 WM_MUST_CHECK int
-wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_laid_t *laid,
+wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
                       const wm_by_kernels_words_t *words, wm_error_t *err);
 
 #endif

@@ -5,16 +5,16 @@
 #ifndef WM_COMM_COLL_PACKED_H
 #define WM_COMM_COLL_PACKED_H
 
-#include "comm/coll/laid.h"
+#include "comm/coll/coll_desc.h"
 
-// Where there are gaps: packs what is sent, and has `laid` tell of the copy,
+// Where there are gaps: packs what is sent, and has `desc` point to the copy,
 // which is in use until the stream has passed, or, of a graph, as long as that
 // may run. *copy NULL: there are none. On failure there may be one as well.
 WM_MUST_CHECK int
-wm_packed_open(wm_laid_t *laid, wm_block_t **copy, wm_error_t *err);
+wm_packed_open(wm_coll_desc_t *desc, wm_block_t **copy, wm_error_t *err);
 
 // Unpacks what was received.
 WM_MUST_CHECK int
-wm_packed_unpack(const wm_laid_t *laid, wm_error_t *err);
+wm_packed_unpack(const wm_coll_desc_t *desc, wm_error_t *err);
 
 #endif

@@ -134,10 +134,10 @@ wm_signatures_close(wm_signatures_t *signatures)
 // In this call.
 static void
 add_pairs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-          const wm_laid_t *laid)
+          const wm_coll_desc_t *desc)
 {
     size_t given[SIDES][WM_BARRIER_RANKS];
-    wm_laid_pairs(laid, given[0], given[1]);
+    wm_coll_desc_pairs(desc, given[0], given[1]);
     for (int side = 0; side < SIDES; ++side)
         for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
             uint64_t *pair =
@@ -167,18 +167,18 @@ wm_signatures_fail(const wm_barrier_t *barrier, uint32_t call,
 
 // In words: what all must give alike.
 static void
-add_words(wm_signature_row_t *row, const wm_laid_t *laid)
+add_words(wm_signature_row_t *row, const wm_coll_desc_t *desc)
 {
-    const wm_coll_t *call = laid->call;
-    bool reduces = laid->shape->reduces;
+    const wm_coll_t *call = desc->call;
+    bool reduces = desc->shape->reduces;
     uint64_t asked = (uint64_t)(uint16_t)call->root << ROOT_SHIFT
                      | (uint64_t)(uint16_t)call->size;
     if (reduces)
         asked |=
-            (uint64_t)(uint16_t)laid->op << OP_SHIFT
-            | (uint64_t)(laid->refused ? UINT16_MAX : (uint16_t)laid->type)
+            (uint64_t)(uint16_t)desc->op << OP_SHIFT
+            | (uint64_t)(desc->refused ? UINT16_MAX : (uint16_t)desc->type)
                   << TYPE_SHIFT;
-    atomic_store_explicit(&row->block, wm_laid_block(laid),
+    atomic_store_explicit(&row->block, wm_coll_desc_block(desc),
                           memory_order_relaxed);
     atomic_store_explicit(&row->asked, asked, memory_order_relaxed);
 }
@@ -187,14 +187,14 @@ add_words(wm_signature_row_t *row, const wm_laid_t *laid)
 // sees the earlier one.
 static void
 signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
-                  int kind, const wm_laid_t *laid)
+                  int kind, const wm_coll_desc_t *desc)
 {
     uint64_t before = own_mark(barrier, signatures->calls - 1);
-    uint64_t asked = laid != NULL ? wm_laid_number(laid) : 0;
+    uint64_t asked = desc != NULL ? wm_coll_desc_hash(desc) : 0;
     wm_signature_row_t *row = row_of(barrier, wm_barrier_rank(barrier),
                                      signatures->calls);
-    if (laid != NULL)
-        add_words(row, laid);
+    if (desc != NULL)
+        add_words(row, desc);
     atomic_store(&row->mark, make_mark(signatures->calls, kind,
                                        wm_hash(before, asked) >> 8));
     atomic_thread_fence(memory_order_seq_cst);
@@ -202,10 +202,10 @@ signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
 
 int
 wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
-                    const wm_laid_t *laid, wm_error_t *err)
+                    const wm_coll_desc_t *desc, wm_error_t *err)
 {
     size_t each = SIDES * (size_t)wm_barrier_size(barrier);
-    bool varies = laid != NULL && laid->shape->varies;
+    bool varies = desc != NULL && desc->shape->varies;
     uint32_t call = ++signatures->calls;
     if (signatures->pairs != NULL)
         memcpy(pairs_of(signatures, barrier, call, 0),
@@ -215,11 +215,11 @@ wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
         signatures->pairs = calloc(WM_SIGNATURE_CALLS * each,
                                    sizeof *signatures->pairs);
     if (varies && signatures->pairs != NULL)
-        add_pairs(signatures, barrier, laid);
-    if (laid == NULL)
+        add_pairs(signatures, barrier, desc);
+    if (desc == NULL)
         wm_signatures_fail(barrier, call, WM_SIGNATURES_REFUSED);
     signature_publish(signatures, barrier,
-                      laid != NULL ? (int)laid->call->kind : FAILED, laid);
+                      desc != NULL ? (int)desc->call->kind : FAILED, desc);
     if (varies && signatures->pairs == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     return 0;

@@ -9,7 +9,7 @@
 #ifndef WM_COMM_COLL_SIGNATURE_H
 #define WM_COMM_COLL_SIGNATURE_H
 
-#include "comm/coll/laid.h"
+#include "comm/coll/coll_desc.h"
 #include "comm/node/barrier.h"
 
 typedef struct {
@@ -35,11 +35,11 @@ wm_signatures_open(wm_signatures_t *signatures, const wm_barrier_t *barrier);
 void
 wm_signatures_close(wm_signatures_t *signatures);
 
-// A call begins, and its signature is published; `laid` NULL: the call fails.
+// A call begins, and its signature is published; `desc` NULL: the call fails.
 // Out of memory the call is begun likewise, and published in part.
 WM_MUST_CHECK int
 wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
-                    const wm_laid_t *laid, wm_error_t *err);
+                    const wm_coll_desc_t *desc, wm_error_t *err);
 
 // Publishes that a call has failed; only the first one.
 void

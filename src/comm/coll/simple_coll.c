@@ -7,7 +7,7 @@
 
 typedef struct {
     const wm_by_kernels_t *exchange;
-    const wm_laid_t *laid;
+    const wm_coll_desc_t *desc;
     const wm_by_kernels_words_t *words;
 } run_t;
 
@@ -40,9 +40,9 @@ static int
 launch(const run_t *run, wm_simple_params_t *params, wm_simple_work_t work,
        wm_error_t *err)
 {
-    const wm_laid_t *laid = run->laid;
-    return wm_simple_launch(laid->device, &run->exchange->simple, work,
-                            laid->type, laid->op, params, laid->stream, err);
+    const wm_coll_desc_t *desc = run->desc;
+    return wm_simple_launch(desc->device, &run->exchange->simple, work,
+                            desc->type, desc->op, params, desc->stream, err);
 }
 
 static void
@@ -60,13 +60,13 @@ fill(wm_simple_span_t *spans, const wm_ll_side_t *ranks,
 static int
 whole(const run_t *run, wm_error_t *err)
 {
-    const wm_laid_t *laid = run->laid;
+    const wm_coll_desc_t *desc = run->desc;
     wm_ll_side_t gives = {.count = 0}, takes = gives;
-    wm_by_kernels_ranks(laid, &gives, &takes);
-    bool reduces = wm_by_kernels_reduces(laid, &takes);
-    wm_simple_params_t params = begin(run, laid->source, laid->target);
-    fill(params.gives, &gives, laid->out, laid->shape->scatters);
-    fill(params.takes, &takes, laid->into, laid->shape->gathers);
+    wm_by_kernels_ranks(desc, &gives, &takes);
+    bool reduces = wm_by_kernels_reduces(desc, &takes);
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    fill(params.gives, &gives, desc->out, desc->shape->scatters);
+    fill(params.takes, &takes, desc->into, desc->shape->gathers);
     return launch(run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE,
                   err);
 }
@@ -83,12 +83,12 @@ part_of(const wm_span_t *all, size_t element, int parts, int index)
 static int
 reduce_parts(const run_t *run, wm_error_t *err)
 {
-    const wm_laid_t *laid = run->laid;
-    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
-    size_t element = laid->call->size;
-    int rank = laid->comm->rank, size = laid->comm->size;
-    wm_simple_params_t params = begin(run, laid->source + out->at,
-                                      laid->target + into->at);
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    size_t element = desc->call->size;
+    int rank = desc->comm->rank, size = desc->comm->size;
+    wm_simple_params_t params = begin(run, desc->source + out->at,
+                                      desc->target + into->at);
     wm_span_t all = {.nbytes = out->nbytes};
     for (int other = 0; other < size; ++other) {
         params.gives[other] = part_of(&all, element, size, other);
@@ -102,12 +102,12 @@ reduce_parts(const run_t *run, wm_error_t *err)
 static int
 reduce_to_root(const run_t *run, wm_error_t *err)
 {
-    const wm_laid_t *laid = run->laid;
-    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
-    size_t element = laid->call->size;
-    int rank = laid->comm->rank, size = laid->comm->size;
-    int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = begin(run, laid->source, laid->target);
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    size_t element = desc->call->size;
+    int rank = desc->comm->rank, size = desc->comm->size;
+    int root = desc->call->root, own = (rank - root - 1 + size) % size;
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         params.gives[other] = part_of(out, element, size - 1, i);
@@ -126,11 +126,11 @@ reduce_to_root(const run_t *run, wm_error_t *err)
 static int
 scatter_parts(const run_t *run, wm_error_t *err)
 {
-    const wm_laid_t *laid = run->laid;
-    const wm_span_t *out = &laid->out[0], *into = &laid->into[0];
-    int rank = laid->comm->rank, size = laid->comm->size;
-    int root = laid->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = begin(run, laid->source, laid->target);
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    int rank = desc->comm->rank, size = desc->comm->size;
+    int root = desc->call->root, own = (rank - root - 1 + size) % size;
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         if (rank == root)
@@ -148,17 +148,18 @@ scatter_parts(const run_t *run, wm_error_t *err)
 }
 
 int
-wm_simple_coll_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
+wm_simple_coll_enqueue(const wm_by_kernels_t *exchange,
+                       const wm_coll_desc_t *desc,
                        const wm_by_kernels_words_t *words, wm_error_t *err)
 {
-    run_t run = {exchange, laid, words};
-    bool several = laid->comm->size > 2;
-    if (several && laid->call->kind == WM_CALL_ALLREDUCE)
+    run_t run = {exchange, desc, words};
+    bool several = desc->comm->size > 2;
+    if (several && desc->call->kind == WM_CALL_ALLREDUCE)
         return reduce_parts(&run, err);
-    bool long_one = wm_laid_longest(laid) > exchange->thresholds.parts;
-    if (several && long_one && laid->call->kind == WM_CALL_REDUCE)
+    bool long_one = wm_coll_desc_longest(desc) > exchange->thresholds.parts;
+    if (several && long_one && desc->call->kind == WM_CALL_REDUCE)
         return reduce_to_root(&run, err);
-    if (several && long_one && laid->call->kind == WM_CALL_BCAST)
+    if (several && long_one && desc->call->kind == WM_CALL_BCAST)
         return scatter_parts(&run, err);
     return whole(&run, err);
 }

@@ -8,7 +8,8 @@
 
 // Enqueues the call on its stream.
 WM_MUST_CHECK int
-wm_simple_coll_enqueue(const wm_by_kernels_t *exchange, const wm_laid_t *laid,
+wm_simple_coll_enqueue(const wm_by_kernels_t *exchange,
+                       const wm_coll_desc_t *desc,
                        const wm_by_kernels_words_t *words, wm_error_t *err);
 
 #endif

@@ -22,7 +22,7 @@
 #define PIECE_PHASES 2 // of what is as short as a piece
 
 typedef struct {
-    wm_laid_t laid;
+    wm_coll_desc_t desc;
     wm_symm_t *symm;
     uint64_t capture; // 0: it is in none
     size_t area;
@@ -34,9 +34,9 @@ typedef struct {
 static int
 count_pieces(run_t *run, wm_error_t *err)
 {
-    size_t most = wm_laid_longest(&run->laid);
+    size_t most = wm_coll_desc_longest(&run->desc);
     run->area = wm_symm_half(run->symm) / 2;
-    size_t size = run->laid.shape->scatters ? (size_t)run->laid.comm->size : 1;
+    size_t size = run->desc.shape->scatters ? (size_t)run->desc.comm->size : 1;
     run->room = run->area / size / ALIGN * ALIGN;
     run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
     if (run->pieces * PIECE_PHASES > WM_SYMM_STEPS)
@@ -64,31 +64,31 @@ copy(const run_t *run, char *into, const char *from, size_t nbytes,
 {
     return nbytes == 0 || into == from
                ? 0
-               : wm_memory_copy(run->laid.device, into, from, nbytes,
-                                run->laid.stream, err);
+               : wm_memory_copy(run->desc.device, into, from, nbytes,
+                                run->desc.stream, err);
 }
 
 static int
 put(const run_t *run, wm_error_t *err)
 {
     int code = 0,
-        blocks = run->laid.shape->scatters ? run->laid.comm->size : 1;
-    char *own = wm_symm_at(run->symm, run->laid.comm->rank, run->piece);
-    for (int i = 0; i < blocks && code == 0 && run->laid.source != NULL; ++i) {
-        wm_span_t part = cut(run, run->laid.out[i]);
+        blocks = run->desc.shape->scatters ? run->desc.comm->size : 1;
+    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->piece);
+    for (int i = 0; i < blocks && code == 0 && run->desc.source != NULL; ++i) {
+        wm_span_t part = cut(run, run->desc.out[i]);
         code = copy(run, own + (size_t)i * run->room,
-                    run->laid.source + part.at, part.nbytes, err);
+                    run->desc.source + part.at, part.nbytes, err);
     }
     return code;
 }
 
 // What this rank sends goes through the host.
 static void
-count_staged(const wm_laid_t *laid)
+count_staged(const wm_coll_desc_t *desc)
 {
-    int blocks = laid->shape->scatters ? laid->comm->size : 1;
-    for (int i = 0; i < blocks && laid->source != NULL; ++i)
-        wm_stat_add(WM_STAT_staged_bytes, (int64_t)laid->out[i].nbytes);
+    int blocks = desc->shape->scatters ? desc->comm->size : 1;
+    for (int i = 0; i < blocks && desc->source != NULL; ++i)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)desc->out[i].nbytes);
 }
 
 // In its symmetric memory; how much, it does not say.
@@ -97,7 +97,7 @@ has(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)from;
-    return (wm_span_t){run->laid.shape->scatters ? (size_t)to * run->room : 0,
+    return (wm_span_t){run->desc.shape->scatters ? (size_t)to * run->room : 0,
                        0};
 }
 
@@ -106,32 +106,32 @@ wants(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)to;
-    if (run->laid.target == NULL
-        || (run->laid.shape->rooted && run->laid.shape->scatters
-            && from != run->laid.call->root))
+    if (run->desc.target == NULL
+        || (run->desc.shape->rooted && run->desc.shape->scatters
+            && from != run->desc.call->root))
         return (wm_span_t){0, 0};
-    return cut(run, run->laid.into[run->laid.shape->gathers ? from : 0]);
+    return cut(run, run->desc.into[run->desc.shape->gathers ? from : 0]);
 }
 
 static void
 make_plan(const run_t *run, wm_plan_t *plan)
 {
-    int rank = run->laid.comm->rank;
-    const wm_ranks_t all = {0, run->laid.comm->size};
-    bool out = run->laid.call->kind == WM_CALL_BCAST
-               && rank == run->laid.call->root;
+    int rank = run->desc.comm->rank;
+    const wm_ranks_t all = {0, run->desc.comm->size};
+    bool out = run->desc.call->kind == WM_CALL_BCAST
+               && rank == run->desc.call->root;
     wm_facts_t facts = {
         .rank = rank,
         .sources = all,
         .group = all,
         .takers = all,
-        .root = run->laid.call->root,
-        .nbytes = cut(run, out ? run->laid.out[0] : run->laid.into[0]).nbytes,
-        .element = run->laid.shape->reduces ? run->laid.call->size : 1,
+        .root = run->desc.call->root,
+        .nbytes = cut(run, out ? run->desc.out[0] : run->desc.into[0]).nbytes,
+        .element = run->desc.shape->reduces ? run->desc.call->size : 1,
         .readable = true,
         .thresholds = *wm_symm_thresholds(run->symm),
     };
-    (void)wm_coll_make_plan(run->laid.call, &facts, (size_t)rank * run->room,
+    (void)wm_coll_make_plan(run->desc.call, &facts, (size_t)rank * run->room,
                             has, wants, run, plan); // which such facts allow
 }
 
@@ -140,13 +140,13 @@ static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_symm_at(run->symm, run->laid.comm->rank, run->piece)
+    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->piece)
                 + run->area;
     // Of an exchange it is absolute.
-    bool absolute = !run->laid.shape->reduces
-                    && run->laid.call->kind != WM_CALL_BCAST;
-    char *into = (last ? run->laid.target
-                             + (absolute ? 0 : cut(run, run->laid.into[0]).at)
+    bool absolute = !run->desc.shape->reduces
+                    && run->desc.call->kind != WM_CALL_BCAST;
+    char *into = (last ? run->desc.target
+                             + (absolute ? 0 : cut(run, run->desc.into[0]).at)
                        : own)
                  + move->into;
     for (int k = 0; k < move->count; ++k)
@@ -154,10 +154,10 @@ move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
                      + (move->result ? run->area : 0) + move->from;
     if (move->count == 1)
         return copy(run, into, sources[0], move->nbytes, err);
-    return wm_reduce_launch(run->laid.device, run->laid.type, run->laid.op,
+    return wm_reduce_launch(run->desc.device, run->desc.type, run->desc.op,
                             into, sources, move->count,
-                            move->nbytes / wm_reduce_size(run->laid.type),
-                            run->laid.stream, err);
+                            move->nbytes / wm_reduce_size(run->desc.type),
+                            run->desc.stream, err);
 }
 
 // What was left for others is the user's as well.
@@ -168,7 +168,7 @@ take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
     for (int i = 0; i < plan->count && code == 0; ++i) {
         const wm_move_t *made = &plan->moves[i];
         wm_move_t own = {
-            .first = run->laid.comm->rank,
+            .first = run->desc.comm->rank,
             .count = 1,
             .result = true,
             .from = made->into,
@@ -214,14 +214,14 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
         return 0;
     const wm_producer_t *producer = &buffer->producer;
     if (run->capture != 0)
-        return wm_producer_before_graph(producer, to_write, run->laid.device,
-                                        run->laid.stream, err);
+        return wm_producer_before_graph(producer, to_write, run->desc.device,
+                                        run->desc.stream, err);
     if (producer->kind == WM_PRODUCER_ORDER)
-        return wm_order_before(producer->order, to_write, run->laid.device,
-                               run->laid.stream, wm_symm_stream_id(run->symm),
+        return wm_order_before(producer->order, to_write, run->desc.device,
+                               run->desc.stream, wm_symm_stream_id(run->symm),
                                err);
-    return wm_producer_before(producer, to_write, run->laid.device,
-                              run->laid.stream, err);
+    return wm_producer_before(producer, to_write, run->desc.device,
+                              run->desc.stream, err);
 }
 
 static wm_order_t *
@@ -234,11 +234,11 @@ order_of(const wm_buffer_t *buffer)
 static int
 after(const run_t *run, wm_error_t *err)
 {
-    const wm_coll_t *call = run->laid.call;
+    const wm_coll_t *call = run->desc.call;
     return run->capture != 0
                ? 0
                : wm_order_after(order_of(call->send), order_of(call->receive),
-                                run->laid.device, run->laid.stream,
+                                run->desc.device, run->desc.stream,
                                 wm_symm_stream_id(run->symm), err);
 }
 
@@ -255,14 +255,14 @@ static int
 exchange(run_t *run, wm_error_t *err)
 {
     wm_block_t *copy;
-    int code = wm_packed_open(&run->laid, &copy, err);
+    int code = wm_packed_open(&run->desc, &copy, err);
     if (code == 0)
         code = wm_symm_has_kernels(run->symm)
-                       && run->laid.call->kind != WM_CALL_BARRIER
-                   ? wm_symm_exchange(run->symm, &run->laid, err)
+                       && run->desc.call->kind != WM_CALL_BARRIER
+                   ? wm_symm_exchange(run->symm, &run->desc, err)
                    : in_pieces(run, err);
     if (code == 0)
-        code = wm_packed_unpack(&run->laid, err);
+        code = wm_packed_unpack(&run->desc, err);
     int kept = copy == NULL
                    ? 0
                    : wm_symm_keep(run->symm, copy, code == 0 ? err : NULL);
@@ -272,7 +272,7 @@ exchange(run_t *run, wm_error_t *err)
 static int
 enqueue(run_t *run, wm_error_t *err)
 {
-    const wm_coll_t *call = run->laid.call;
+    const wm_coll_t *call = run->desc.call;
     bool same = !is_nothing(call->send) && !is_nothing(call->receive)
                 && wm_producer_is_same(&call->send->producer,
                                        &call->receive->producer);
@@ -286,17 +286,17 @@ enqueue(run_t *run, wm_error_t *err)
 
 // What this rank was asked for is not done: on a stream of ours, behind the
 // calls before it, it comes to its end. Where the others are refused it alike
-// (`laid`) it is a call as any, else one that has failed.
+// (`desc`) it is a call as any, else one that has failed.
 static void
-refuse(wm_symm_t *symm, const wm_laid_t *laid, int code)
+refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
 {
     CUstream stream;
     int device = wm_symm_device(symm);
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
         stream = CU_STREAM_LEGACY; // which there always is
-    if (wm_symm_begin(symm, laid, stream, NULL) == 0) {
-        if (laid != NULL)
+    if (wm_symm_begin(symm, desc, stream, NULL) == 0) {
+        if (desc != NULL)
             code = wm_symm_leave_turn(symm, NULL);
         (void)!wm_symm_end(symm, code, NULL);
     }
@@ -313,19 +313,19 @@ capture(run_t *run, int code, wm_error_t *err)
         .first = !wm_symm_continue(run->symm, run->capture),
     };
     if (code == 0) {
-        captured.kind = (int)run->laid.call->kind;
-        captured.asked = wm_laid_number(&run->laid);
+        captured.kind = (int)run->desc.call->kind;
+        captured.asked = wm_coll_desc_hash(&run->desc);
         captured.pieces = run->pieces;
     }
-    code = wm_capture_begin(run->laid.comm, &captured, code, err);
+    code = wm_capture_begin(run->desc.comm, &captured, code, err);
     if (code < 0)
         return code;
     run->pieces = captured.pieces;
-    code = wm_symm_begin_captured(run->symm, run->capture, run->laid.stream,
+    code = wm_symm_begin_captured(run->symm, run->capture, run->desc.stream,
                                   err);
     if (code == 0)
         code = wm_symm_end(run->symm, enqueue(run, err), err);
-    code = wm_capture_end(run->laid.comm, code, err);
+    code = wm_capture_end(run->desc.comm, code, err);
     if (code < 0)
         wm_symm_forget(run->symm);
     return code;
@@ -354,16 +354,16 @@ static int
 give(run_t *run, int code, wm_error_t *err)
 {
     if (code < 0) {
-        refuse(run->symm, run->laid.refused ? &run->laid : NULL, code);
+        refuse(run->symm, run->desc.refused ? &run->desc : NULL, code);
         return code;
     }
     if (wm_symm_is_lost(run->symm)) {
-        name_wait(run->laid.call, "the first after one that failed");
+        name_wait(run->desc.call, "the first after one that failed");
         code = wm_symm_recover(run->symm, err);
         if (code < 0)
             return code;
     }
-    code = wm_symm_begin(run->symm, &run->laid, run->laid.stream, err);
+    code = wm_symm_begin(run->symm, &run->desc, run->desc.stream, err);
     return code < 0 ? code : wm_symm_end(run->symm, enqueue(run, err), err);
 }
 
@@ -372,7 +372,7 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         wm_error_t *err)
 {
     run_t run = {
-        .laid = {.call = call,
+        .desc = {.call = call,
                  .comm = comm,
                  .device = device,
                  .stream = stream},
@@ -397,7 +397,7 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         code = asked;
     wm_symm_t **symm = run.capture != 0 ? &comm->graph_symm : &comm->symm;
     if (code == 0)
-        code = wm_laid_out(&run.laid, err);
+        code = wm_coll_desc_fill(&run.desc, err);
     if (run.capture != 0)
         name_wait(call, "captured into a graph");
     if (run.capture != 0 && comm->symm != NULL) {
@@ -426,7 +426,7 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         wm_stat_add(
             on_host ? WM_STAT_staged_collectives : WM_STAT_ipc_collectives, 1);
     if (code == 0 && on_host)
-        count_staged(&run.laid);
+        count_staged(&run.desc);
     return code;
 }
 

@@ -140,7 +140,7 @@ wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
 }
 
 int
-wm_symm_begin(wm_symm_t *symm, const wm_laid_t *laid, CUstream stream,
+wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err)
 {
     wm_error_t unused;
@@ -154,7 +154,7 @@ wm_symm_begin(wm_symm_t *symm, const wm_laid_t *laid, CUstream stream,
     }
     if (code == 0 && symm->lost.code < 0) {
         // It counts, as it does on all others.
-        (void)!wm_signatures_begin(&symm->signatures, symm->barrier, laid,
+        (void)!wm_signatures_begin(&symm->signatures, symm->barrier, desc,
                                    NULL);
         code = symm->lost.code;
         if (err != NULL)
@@ -166,8 +166,8 @@ wm_symm_begin(wm_symm_t *symm, const wm_laid_t *laid, CUstream stream,
     }
     wm_barrier_promise(symm->barrier,
                        ((symm->signatures.calls + 1) << 16) + ENDED);
-    code = wm_signatures_begin(&symm->signatures, symm->barrier, laid, err);
-    if (code == 0 && laid != NULL
+    code = wm_signatures_begin(&symm->signatures, symm->barrier, desc, err);
+    if (code == 0 && desc != NULL
         && wm_signatures_compare(&symm->signatures, symm->barrier,
                                  &symm->lost_at, &symm->lost)
                < 0) {
@@ -296,17 +296,17 @@ wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err)
 }
 
 static int
-enqueue_copied(wm_symm_t *symm, const wm_laid_t *laid,
+enqueue_copied(wm_symm_t *symm, const wm_coll_desc_t *desc,
                const wm_by_kernels_words_t *words, wm_error_t *err)
 {
-    wm_laid_t given = *laid; // 2 KiB
+    wm_coll_desc_t given = *desc; // 2 KiB
     wm_block_t *copy;
-    size_t nbytes = laid->call->receive->nbytes;
+    size_t nbytes = desc->call->receive->nbytes;
     int code = wm_block_alloc(symm->device, nbytes, &copy, err);
     if (code < 0)
         return code;
     given.source = wm_block_pointer(copy);
-    code = wm_memory_copy(symm->device, given.source, laid->source, nbytes,
+    code = wm_memory_copy(symm->device, given.source, desc->source, nbytes,
                           symm->stream, err);
     if (code == 0)
         code = wm_by_kernels_enqueue(&symm->exchange, &given, words, err);
@@ -315,7 +315,7 @@ enqueue_copied(wm_symm_t *symm, const wm_laid_t *laid,
 }
 
 int
-wm_symm_exchange(wm_symm_t *symm, const wm_laid_t *laid, wm_error_t *err)
+wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err)
 {
     uint32_t call = symm->signatures.calls << 16;
     wm_word_op_t own = wm_barrier_stream_word(symm->barrier, symm->rank,
@@ -326,9 +326,9 @@ wm_symm_exchange(wm_symm_t *symm, const wm_laid_t *laid, wm_error_t *err)
         .done = own.value,
         .call = symm->captured ? 0 : call,
     };
-    return wm_laid_is_overwritten(laid)
-               ? enqueue_copied(symm, laid, &words, err)
-               : wm_by_kernels_enqueue(&symm->exchange, laid, &words, err);
+    return wm_coll_desc_is_overwritten(desc)
+               ? enqueue_copied(symm, desc, &words, err)
+               : wm_by_kernels_enqueue(&symm->exchange, desc, &words, err);
 }
 
 int

@@ -46,7 +46,7 @@ wm_symm_thresholds(const wm_symm_t *symm);
 bool
 wm_symm_serves(const wm_symm_t *symm, int device);
 
-// Begins a call on a stream, behind the one before it; `laid` NULL: it has
+// Begins a call on a stream, behind the one before it; `desc` NULL: it has
 // failed. What a rank asks for must be alike on all, and of what varies what
 // two have from each other on both. Raises where ranks are found to differ, or
 // one to have failed, after which nothing goes until all have recovered, or,
@@ -54,7 +54,7 @@ wm_symm_serves(const wm_symm_t *symm, int device);
 // thread holds a lock until wm_symm_end, and the call takes its turn, or
 // exchanges, once.
 WM_MUST_CHECK int
-wm_symm_begin(wm_symm_t *symm, const wm_laid_t *laid, CUstream stream,
+wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
 
 // Likewise of a call of a capture (wm_stream_capture), which all ranks have
@@ -94,7 +94,7 @@ wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 // Gives the stream a call, but no barrier, as a kernel by LL,
 // LL128 or Simple.
 WM_MUST_CHECK int
-wm_symm_exchange(wm_symm_t *symm, const wm_laid_t *laid, wm_error_t *err);
+wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err);
 
 // Frees memory of the call once the stream has passed what it was given, or,
 // of a graph, which may run at any time, with `symm`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/laid.h"
+#include "comm/coll/coll_desc.h"
 
 #include <string.h>
 
@@ -24,9 +24,9 @@ lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
 
 // Whether a block for each rank is told by a pattern.
 static bool
-has_parts(const wm_laid_t *laid, const wm_buffer_t *buffer)
+has_parts(const wm_coll_desc_t *desc, const wm_buffer_t *buffer)
 {
-    const wm_shape_t *shape = laid->shape;
+    const wm_shape_t *shape = desc->shape;
     return buffer->pattern != NULL && shape->varies && shape->scatters
            && shape->gathers;
 }
@@ -59,46 +59,46 @@ find_runs(const wm_buffer_t *buffer, int size, wm_span_t *spans,
 }
 
 static void
-lay_out(wm_laid_t *laid)
+lay_out(wm_coll_desc_t *desc)
 {
-    const wm_coll_t *call = laid->call;
-    const wm_shape_t *shape = laid->shape;
-    int size = laid->comm->size, rank = laid->comm->rank;
-    bool in_place = call->send == NULL && laid->sends && laid->receives;
+    const wm_coll_t *call = desc->call;
+    const wm_shape_t *shape = desc->shape;
+    int size = desc->comm->size, rank = desc->comm->rank;
+    bool in_place = call->send == NULL && desc->sends && desc->receives;
     const wm_buffer_t *send = in_place ? call->receive : call->send;
     if (shape->uneven) { // into the first block, where it is in place
-        laid->target = call->receive->data;
-        laid->into[0].nbytes = call->receives[rank].nbytes;
+        desc->target = call->receive->data;
+        desc->into[0].nbytes = call->receives[rank].nbytes;
     }
-    else if (laid->receives && call->receive != NULL) {
+    else if (desc->receives && call->receive != NULL) {
         size_t nbytes = call->receive->nbytes;
         if (in_place && shape->scatters && shape->reduces)
             nbytes /= (size_t)size; // into the first block of what it sends
-        laid->target = call->receive->data;
-        lay(laid->into, call->receives, nbytes, shape->gathers ? size : 1);
-        if (has_parts(laid, call->receive))
-            laid->unpacks = find_runs(call->receive, size, laid->into,
-                                      &laid->unpacks_nbytes);
+        desc->target = call->receive->data;
+        lay(desc->into, call->receives, nbytes, shape->gathers ? size : 1);
+        if (has_parts(desc, call->receive))
+            desc->unpacks = find_runs(call->receive, size, desc->into,
+                                      &desc->unpacks_nbytes);
     }
-    if (!laid->sends || send == NULL)
+    if (!desc->sends || send == NULL)
         return;
-    laid->source = send->data;
+    desc->source = send->data;
     if (in_place && shape->gathers && !shape->scatters)
-        laid->out[0] = laid->into[rank];
+        desc->out[0] = desc->into[rank];
     else
-        lay(laid->out,
+        lay(desc->out,
             in_place || shape->uneven ? call->receives : call->sends,
             send->nbytes, shape->scatters ? size : 1);
-    if (has_parts(laid, send))
-        laid->packs = find_runs(send, size, laid->out, &laid->packs_nbytes);
+    if (has_parts(desc, send))
+        desc->packs = find_runs(send, size, desc->out, &desc->packs_nbytes);
 }
 
 size_t
-wm_laid_longest(const wm_laid_t *laid)
+wm_coll_desc_longest(const wm_coll_desc_t *desc)
 {
     size_t longest = 0;
-    for (int rank = 0; rank < laid->comm->size; ++rank) {
-        const wm_span_t *sides[] = {&laid->out[rank], &laid->into[rank]};
+    for (int rank = 0; rank < desc->comm->size; ++rank) {
+        const wm_span_t *sides[] = {&desc->out[rank], &desc->into[rank]};
         for (int i = 0; i < 2; ++i)
             if (sides[i]->nbytes > longest)
                 longest = sides[i]->nbytes;
@@ -107,53 +107,53 @@ wm_laid_longest(const wm_laid_t *laid)
 }
 
 bool
-wm_laid_is_overwritten(const wm_laid_t *laid)
+wm_coll_desc_is_overwritten(const wm_coll_desc_t *desc)
 {
     bool alike = true;
-    for (int rank = 1; rank < laid->comm->size; ++rank)
-        alike &= laid->out[rank].nbytes == laid->out[0].nbytes;
-    return laid->shape->uneven && !alike && laid->source == laid->target
-           && laid->comm->rank > 0;
+    for (int rank = 1; rank < desc->comm->size; ++rank)
+        alike &= desc->out[rank].nbytes == desc->out[0].nbytes;
+    return desc->shape->uneven && !alike && desc->source == desc->target
+           && desc->comm->rank > 0;
 }
 
 void
-wm_laid_pairs(const wm_laid_t *laid, size_t *gives, size_t *takes)
+wm_coll_desc_pairs(const wm_coll_desc_t *desc, size_t *gives, size_t *takes)
 {
-    const wm_shape_t *shape = laid->shape;
-    for (int rank = 0; rank < laid->comm->size; ++rank) {
-        bool none = shape->rooted && rank != laid->call->root;
-        gives[rank] = laid->source == NULL || (none && !shape->outward)
+    const wm_shape_t *shape = desc->shape;
+    for (int rank = 0; rank < desc->comm->size; ++rank) {
+        bool none = shape->rooted && rank != desc->call->root;
+        gives[rank] = desc->source == NULL || (none && !shape->outward)
                           ? 0
-                          : laid->out[shape->scatters ? rank : 0].nbytes;
-        takes[rank] = laid->target == NULL || (none && shape->outward)
+                          : desc->out[shape->scatters ? rank : 0].nbytes;
+        takes[rank] = desc->target == NULL || (none && shape->outward)
                           ? 0
-                          : laid->into[shape->gathers ? rank : 0].nbytes;
+                          : desc->into[shape->gathers ? rank : 0].nbytes;
     }
 }
 
 size_t
-wm_laid_block(const wm_laid_t *laid)
+wm_coll_desc_block(const wm_coll_desc_t *desc)
 {
     size_t all = 0;
-    for (int i = 0; laid->shape->uneven && i < laid->comm->size; ++i)
-        all += laid->out[i].nbytes;
-    return laid->shape->uneven    ? all
-           : laid->shape->varies  ? 0
-           : laid->source != NULL ? laid->out[0].nbytes
-                                  : laid->into[0].nbytes;
+    for (int i = 0; desc->shape->uneven && i < desc->comm->size; ++i)
+        all += desc->out[i].nbytes;
+    return desc->shape->uneven    ? all
+           : desc->shape->varies  ? 0
+           : desc->source != NULL ? desc->out[0].nbytes
+                                  : desc->into[0].nbytes;
 }
 
 uint64_t
-wm_laid_number(const wm_laid_t *laid)
+wm_coll_desc_hash(const wm_coll_desc_t *desc)
 {
-    const wm_coll_t *call = laid->call;
-    uint64_t block = laid->shape->uneven ? 0 : wm_laid_block(laid);
-    for (int i = 0; laid->shape->uneven && i < laid->comm->size; ++i)
-        block = wm_hash(block, laid->out[i].nbytes);
+    const wm_coll_t *call = desc->call;
+    uint64_t block = desc->shape->uneven ? 0 : wm_coll_desc_block(desc);
+    for (int i = 0; desc->shape->uneven && i < desc->comm->size; ++i)
+        block = wm_hash(block, desc->out[i].nbytes);
     uint64_t parts[] = {block, (uint64_t)(call->root + 1), 0, 0};
-    if (laid->shape->reduces) {
-        parts[2] = laid->refused ? UINT64_MAX : (uint64_t)laid->type;
-        parts[3] = (uint64_t)laid->op;
+    if (desc->shape->reduces) {
+        parts[2] = desc->refused ? UINT64_MAX : (uint64_t)desc->type;
+        parts[3] = (uint64_t)desc->op;
     }
     uint64_t number = WM_HASH_OF_NOTHING;
     for (int i = 0; i < 4; ++i)
@@ -163,47 +163,47 @@ wm_laid_number(const wm_laid_t *laid)
 
 // Bytes of what a rank sends to itself, as it sends and as it receives them.
 static size_t
-own_of(const wm_laid_t *laid, bool sent)
+own_of(const wm_coll_desc_t *desc, bool sent)
 {
-    const wm_shape_t *shape = laid->shape;
+    const wm_shape_t *shape = desc->shape;
     bool many = sent ? shape->scatters : shape->gathers;
-    int block = many ? laid->comm->rank : 0;
-    return sent ? laid->out[block].nbytes : laid->into[block].nbytes;
+    int block = many ? desc->comm->rank : 0;
+    return sent ? desc->out[block].nbytes : desc->into[block].nbytes;
 }
 
 static int
-check(wm_laid_t *laid, wm_error_t *err)
+check(wm_coll_desc_t *desc, wm_error_t *err)
 {
-    const wm_coll_t *call = laid->call;
+    const wm_coll_t *call = desc->call;
     const wm_buffer_t *sides[] = {call->send, call->receive};
     for (int i = 0; i < 2; ++i) {
         const char *name = i == 0 ? "sendbuf" : "recvbuf";
         if (sides[i] == NULL || sides[i]->nbytes == 0)
             continue;
         if (!wm_buffer_on_device(sides[i])
-            || (sides[i]->pattern != NULL && !has_parts(laid, sides[i])))
+            || (sides[i]->pattern != NULL && !has_parts(desc, sides[i])))
             return wm_error_set(err, WM_ERR_TYPE, 0,
                                 "%s: a collective on a stream takes "
                                 "contiguous GPU memory; use the communicator "
                                 "itself, without on(stream), for other",
                                 name);
         int device = sides[i]->memory.device;
-        if (device >= 0 && device != laid->device)
+        if (device >= 0 && device != desc->device)
             return wm_error_set(err, WM_ERR_VALUE, 0,
                                 "%s: it is on cuda:%d, and the stream is one "
                                 "of cuda:%d; use a stream of the array's GPU",
-                                name, device, laid->device);
+                                name, device, desc->device);
     }
-    if (call->send != NULL && call->receive != NULL && laid->sends
-        && laid->receives && own_of(laid, true) != own_of(laid, false))
+    if (call->send != NULL && call->receive != NULL && desc->sends
+        && desc->receives && own_of(desc, true) != own_of(desc, false))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                             "recvbuf: its block of this rank itself has %zu "
                             "bytes, and sendbuf's has %zu: give both the same",
-                            own_of(laid, false), own_of(laid, true));
-    laid->refused = laid->shape->reduces
+                            own_of(desc, false), own_of(desc, true));
+    desc->refused = desc->shape->reduces
                     && !wm_reducible(call->type, call->size, call->op,
-                                     &laid->type, &laid->op);
-    if (laid->refused)
+                                     &desc->type, &desc->op);
+    if (desc->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this with elements of "
                             "this type (%s); use another op, or the "
@@ -213,11 +213,11 @@ check(wm_laid_t *laid, wm_error_t *err)
 }
 
 int
-wm_laid_out(wm_laid_t *laid, wm_error_t *err)
+wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err)
 {
-    laid->shape = wm_coll_shape(laid->call->kind);
-    laid->sends = wm_coll_sends(laid->call, laid->comm->rank);
-    laid->receives = wm_coll_receives(laid->call, laid->comm->rank);
-    lay_out(laid);
-    return check(laid, err);
+    desc->shape = wm_coll_shape(desc->call->kind);
+    desc->sends = wm_coll_sends(desc->call, desc->comm->rank);
+    desc->receives = wm_coll_receives(desc->call, desc->comm->rank);
+    lay_out(desc);
+    return check(desc, err);
 }
