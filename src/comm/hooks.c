@@ -2,7 +2,7 @@
 // What the lowest rooms call of those above them: the one file that knows all.
 #include "comm/engine/hooks.h"
 
-#include "comm/coll/deaths.h"
+#include "comm/coll/stream_failure.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/later.h"
 #include "comm/coll/symm.h"
@@ -51,7 +51,7 @@ end(void)
     wm_engine_lock();
     wm_node_leave();
     wm_engine_unlock();
-    wm_deaths_leave();
+    wm_stream_failure_leave();
     if (wm_drain_all())
         wm_device_eager_free_all();
     wm_leftovers_tell();
@@ -74,7 +74,7 @@ static void
 serve(bool waited)
 {
     wm_hang_serve(waited);
-    wm_deaths_serve();
+    wm_stream_failure_serve();
 }
 
 static void *
@@ -123,7 +123,7 @@ const wm_hooks_t wm_hooks = {
     .local_ranks = wm_node_local_peers,
     .round = flush,
     .serve = serve,
-    .rest = wm_deaths_rest,
+    .rest = wm_stream_failure_rest,
     .end = end,
     .requested = wm_leftovers_note,
     .let_go = wm_leftovers_strike,

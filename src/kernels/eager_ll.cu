@@ -126,7 +126,8 @@ post(const wm_eager_ll_post_t &message)
 }
 
 WM_DEVICE bool
-gives_up(const wm_eager_ll_fetch_t &message, uint64_t deadline, uint32_t looks)
+eager_ll_aborts(const wm_eager_ll_fetch_t &message, uint64_t deadline,
+                uint32_t looks)
 {
     if (message.stop != nullptr && looks % LOOKS == 0
         && wm_load_system(message.stop) != 0)
@@ -151,7 +152,7 @@ read_lines(const wm_eager_ll_fetch_t &message, size_t i, size_t step,
         for (size_t k = 0; k < LINES; k++)
             come = come && read[k].flags[0] == message.flag
                    && read[k].flags[1] == message.flag;
-        if (come || gives_up(message, deadline, looks))
+        if (come || eager_ll_aborts(message, deadline, looks))
             return come;
     }
 }

@@ -76,12 +76,12 @@ ll_read(const wm_ll_view &view, uint32_t first, uint32_t count, uint32_t line,
         buffers[k] = buffer_of(view, first + k < p.size ? first + k : p.rank,
                                p.rank)
                      + (size_t)line * WM_LINE_BYTES;
-    uint32_t gone = 0, missing = 0;
+    uint32_t ended = 0, missing = 0;
     for (uint32_t looks = 1;; looks++) {
         wm_line_t read[AT_ONCE][EACH] = {};
         for (uint32_t k = 0; k < count && looks % WM_LOOKS == 0; k++)
             if (looks == 1 || (missing >> k & 1) != 0)
-                gone |= (uint32_t)has_gone(view, first + k, looks) << k;
+                ended |= (uint32_t)peer_has_ended(view, first + k, looks) << k;
         missing = 0;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -103,7 +103,7 @@ ll_read(const wm_ll_view &view, uint32_t first, uint32_t count, uint32_t line,
                            << k;
             }
         }
-        if (missing == 0 || (missing & gone) != 0)
+        if (missing == 0 || (missing & ended) != 0)
             return missing == 0;
         wm_pause();
     }

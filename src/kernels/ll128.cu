@@ -172,7 +172,7 @@ ll128_await(const wm_ll_view &view, uint32_t from, uint32_t nbytes,
     const char *buffer = buffer_of(view, from, view.p.rank);
     bool come = false;
     for (uint32_t looks = 1; !come; looks++) {
-        const bool gone = !wm_warp_all(!has_gone(view, from, looks));
+        const bool ended = !wm_warp_all(!peer_has_ended(view, from, looks));
         uint64_t flags[AT_ONCE];
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
@@ -187,7 +187,7 @@ ll128_await(const wm_ll_view &view, uint32_t from, uint32_t nbytes,
         for (uint32_t k = 0; k < AT_ONCE; k++)
             come = come && flags[k] == ll128_flag(view);
         come = wm_warp_all(come);
-        if (!come && gone)
+        if (!come && ended)
             return false;
         if (!come)
             wm_pause();
@@ -324,7 +324,7 @@ ll128_reduce_all(rule_t rule, const wm_ll_view &view, uint32_t lane)
     }
 }
 
-// Another block may have given up before this one begins, where several pass
+// Another block may have aborted before this one begins, where several pass
 // on. A rank that waits for this block must see that, too.
 WM_DEVICE wm_ll_view
 ll128_begin(const wm_ll_params_t &p)
@@ -487,7 +487,7 @@ ll128_pass_all(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
                              : go_through_parts<ll128_at_once<rule_t>>(
                                  rule, view, next);
     if (!goes_on)
-        wm_give_up(p.word, p.done - 1);
+        wm_abort_call(p.word, p.done - 1);
 }
 
 #define X(name, ...)                                                          \

@@ -5,7 +5,7 @@
 #define WM_KERNELS_LL_VIEW_H
 
 #include "kernels/ll.h"
-#include "kernels/gone.h"
+#include "kernels/abort.h"
 
 // An exchange, as all threads see it.
 struct wm_ll_view {
@@ -58,9 +58,9 @@ buffer_of(const wm_ll_view &view, uint32_t from, uint32_t to)
 // Returns true, at some of the looks, if a rank's lines either are there or
 // will never be.
 WM_DEVICE bool
-has_gone(const wm_ll_view &view, uint32_t rank, uint32_t looks)
+peer_has_ended(const wm_ll_view &view, uint32_t rank, uint32_t looks)
 {
-    return wm_has_gone(rank_of(view, rank), view.p.past, looks);
+    return wm_peer_has_ended(rank_of(view, rank), view.p.past, looks);
 }
 
 // Waits until rank `to` has read its LL buffer, which the exchange two before
@@ -76,11 +76,11 @@ await_room(const wm_ll_view &view, uint32_t to)
     for (uint32_t looks = 1;; looks++) {
         if ((int32_t)(wm_load_system(done) - before) >= 0)
             return true;
-        if (has_gone(view, to, looks))
+        if (peer_has_ended(view, to, looks))
             break;
         wm_pause();
     }
-    wm_give_up(p.word, p.done - 1);
+    wm_abort_call(p.word, p.done - 1);
     return false;
 }
 

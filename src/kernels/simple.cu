@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/simple.h"
-#include "kernels/gone.h"
+#include "kernels/abort.h"
 #include "kernels/rule.h"
 
 #define SIMPLE_AT_ONCE 6 // loads that a thread has under way
@@ -72,14 +72,14 @@ part_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel,
 }
 
 // All of a block wait for one of its threads to see a word reach a value;
-// false where it will not, as that rank has gone.
+// false if it never will, as that rank's call has ended.
 WM_DEVICE bool
 await_word(const wm_simple_params_t &p, const uint32_t *word, uint32_t wanted,
            uint32_t rank)
 {
-    bool gone = false, come = !wm_block_leads();
-    for (uint32_t looks = 1; !come && !gone; looks++) {
-        gone = wm_has_gone(simple_rank(p, rank), p.past, looks);
+    bool ended = false, come = !wm_block_leads();
+    for (uint32_t looks = 1; !come && !ended; looks++) {
+        ended = wm_peer_has_ended(simple_rank(p, rank), p.past, looks);
         come = (int32_t)(wm_load_acquire(word) - wanted) >= 0;
         if (!come)
             wm_pause();
@@ -461,8 +461,8 @@ count_chunks(const wm_simple_params_t &p, const wm_block_role_t &role,
     }
 }
 
-// All chunks, or those of a half; false where others have gone. They are
-// counted in any case.
+// All chunks, or those of a half; false where others have aborted. The chunks
+// are counted in any case.
 template <bool gathers, bool back, typename taker_t>
 WM_DEVICE bool
 go_through(taker_t taker, const wm_simple_params_t &p,
@@ -490,7 +490,7 @@ go_through(taker_t taker, const wm_simple_params_t &p,
     return goes_on;
 }
 
-// With several ranks another block may have given up before.
+// With several ranks another block may have aborted before.
 WM_DEVICE void
 publish_begun(const wm_simple_params_t &p)
 {
@@ -515,7 +515,7 @@ simple_run(taker_t taker, const wm_simple_params_t &p)
                                           goes_on);
     }
     if (!goes_on && wm_block_leads())
-        wm_give_up(p.word, p.left);
+        wm_abort_call(p.word, p.left);
     if (!wm_grid_ended(&own->blocks))
         return;
     for (uint32_t channel = 0; channel < p.channels; channel++) {

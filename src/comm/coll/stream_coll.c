@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "comm/coll/capture.h"
-#include "comm/coll/deaths.h"
+#include "comm/coll/stream_failure.h"
 #include "comm/coll/packed.h"
 #include "comm/coll/participant.h"
 #include "comm/coll/symm.h"
@@ -458,7 +458,7 @@ step(wm_op_t *op)
     wm_error_t err;
     bool done = false;
     if (wm_failure_is_due(&given->looks))
-        (void)wm_deaths_look(given->comm);
+        (void)wm_stream_failure_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // what has come is right, as far as is known
         code = wm_symm_look(given->comm->symm, given->place, &err);

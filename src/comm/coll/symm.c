@@ -135,7 +135,7 @@ wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
     int dead = wm_barrier_dead(symm->barrier);
     if (dead < 0)
         return 0;
-    (void)wm_barrier_bury(symm->barrier, dead); // another may have found it
+    (void)wm_barrier_poison(symm->barrier, dead); // another may have found it
     return wm_failure_set(symm->comm, dead, err);
 }
 
@@ -506,7 +506,7 @@ wm_symm_leave(wm_symm_t *symm)
 }
 
 void
-wm_symm_give_up(wm_symm_t *symm)
+wm_symm_release_peers(wm_symm_t *symm)
 {
     wm_error_t unused;
     uint32_t first;

@@ -50,9 +50,9 @@ wm_symm_serves(const wm_symm_t *symm, int device);
 // failed. What a rank asks for must be alike on all, and of what varies what
 // two have from each other on both. Raises where ranks are found to differ, or
 // one to have failed, after which nothing goes until all have recovered, or,
-// for good, where one has died (MPI's error, comm/coll/deaths.h). After 0 the
-// thread holds a lock until wm_symm_end, and the call takes its turn, or
-// exchanges, once.
+// for good, where one has died (MPI's error, comm/coll/stream_failure.h).
+// After 0 the thread holds a lock until wm_symm_end, and the call takes its
+// turn, or exchanges, once.
 WM_MUST_CHECK int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
@@ -158,17 +158,15 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
 bool
 wm_symm_leave(wm_symm_t *symm);
 
-// Where a rank has died, and nothing here waits for it any more: as soon as
-// our streams have come to the end of what they were given, nobody waits for
-// ours either. Where ranks differ in the call that our stream is in: nobody
-// waits for more of it. Again and again, as either may be later. Waits for
-// nothing.
+// Releases peers from waiting for us: after a rank has died, once our streams
+// have come to the end of their work; if ranks differ in the call that our
+// stream is in, from that call. Call repeatedly; never blocks.
 void
-wm_symm_give_up(wm_symm_t *symm);
+wm_symm_release_peers(wm_symm_t *symm);
 
-// When nobody uses the communicator any more. False where streams may yet come
-// to them, as they wait for one that has gone: all is left as it is, and so
-// must be the barrier.
+// Frees `symm` when nobody uses the communicator any more. Returns false, and
+// frees nothing, if streams may yet use the memory, as they wait for a rank
+// that has left: then the barrier must stay, too.
 bool
 wm_symm_free(wm_symm_t *symm);
 

@@ -4,7 +4,7 @@
 #include "array/access.h"
 #include "comm/coll/preflight.h"
 #include "comm/coll/coll_wait.h"
-#include "comm/coll/deaths.h"
+#include "comm/coll/stream_failure.h"
 #include "comm/coll/stream_coll.h"
 #include "comm/coll/participant.h"
 #include "comm/coll/reducible.h"
@@ -62,7 +62,7 @@ symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
 {
     for (unsigned turn = 1; wm_access_look(access, 1, NULL) == 0; ++turn) {
         wm_engine_lock();
-        (void)wm_deaths_look(comm);
+        (void)wm_stream_failure_look(comm);
         wm_engine_unlock();
         wm_engine_turn(turn);
     }

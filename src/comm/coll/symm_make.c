@@ -8,7 +8,7 @@
 #include "array/reduce.h"
 #include "comm/coll/preflight.h"
 #include "comm/coll/coll_wait.h"
-#include "comm/coll/deaths.h"
+#include "comm/coll/stream_failure.h"
 #include "comm/coll/fuse.h"
 #include "comm/coll/native.h"
 #include "comm/coll/symm_state.h"
@@ -79,7 +79,7 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
     wm_ll_rank_t ranks[WM_LL_RANKS];
     for (int rank = 0; rank < symm->size; ++rank) {
         wm_word_op_t word = symm->captured
-                                ? wm_barrier_gone_word(symm->barrier)
+                                ? wm_barrier_abort_word(symm->barrier)
                                 : wm_barrier_stream_word(symm->barrier, rank,
                                                          0);
         ranks[rank] = (wm_ll_rank_t){
@@ -211,7 +211,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
         return code;
     wm_engine_lock();
     *(captured ? &comm->graph_symm : &comm->symm) = symm;
-    wm_deaths_watch();
+    wm_stream_failure_watch();
     wm_engine_unlock();
     if (!captured)
         symm_enlist(symm);
@@ -248,7 +248,7 @@ look_for_end(void *context, wm_error_t *err)
     (void)err;
     if (wm_barrier_have_kept(symm->barrier))
         return 1;
-    wm_symm_give_up(symm);
+    wm_symm_release_peers(symm);
     return 0;
 }
 
@@ -358,7 +358,7 @@ wm_symm_free(wm_symm_t *symm)
         if (naps == NAPS)
             return false;
         wm_engine_lock();
-        (void)wm_deaths_look(symm->comm);
+        (void)wm_stream_failure_look(symm->comm);
         wm_engine_unlock();
         nanosleep(&nap, NULL);
     }

@@ -57,7 +57,7 @@ typedef struct wm_comm {
     wm_counted_t *partitioned; // requests; partitioned.c's lock
     int64_t looked;            // for failures, microseconds
     bool revoked;              // as found then
-    bool given_up;             // what was sent on it when it was freed
+    bool abandoned;            // sends that were pending when it was freed
     _Atomic int holders;       // see wm_comm_retain
     wm_error_t late;           // of a call that had returned; engine lock
     _Atomic bool is_late;

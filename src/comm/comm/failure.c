@@ -120,7 +120,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     comm->looked = 0;
     // Collectives on streams raise from now on, and wait for nobody.
     if (comm->symm != NULL || comm->graph_symm != NULL)
-        (void)wm_barrier_bury(comm->barrier, comm->size);
+        (void)wm_barrier_poison(comm->barrier, comm->size);
     return code < 0 ? code : other;
 }
 

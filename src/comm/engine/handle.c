@@ -208,10 +208,10 @@ void
 wm_handle_free(wm_handle_t *handle)
 {
     wm_engine_lock();
-    bool gone = *handle->user == MPI_REQUEST_NULL;
+    bool freed = *handle->user == MPI_REQUEST_NULL;
     handle->user = &handle->request;
     wm_op_t *op = handle->op;
-    if (op != NULL && !gone) {
+    if (op != NULL && !freed) {
         // No active request is freed: see wm_posted_leave().
         handle->freed = true;
         wm_engine_unlock();
@@ -220,7 +220,7 @@ wm_handle_free(wm_handle_t *handle)
     if (op != NULL)
         op->handle = NULL;
     handle_complete(handle); // of a start that nothing began for
-    if (!gone)
+    if (!freed)
         handle_free_request(handle);
     handle_drop_lock_held(handle);
     wm_engine_unlock();

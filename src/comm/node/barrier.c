@@ -86,7 +86,7 @@ wm_barrier_slot_acquire(void)
     wm_exchange_area_t *area = wm_exchange_area_pointer(self, info.index);
     for (int i = 0; i < WM_DECISION_LOG; ++i)
         atomic_store(&area->decision_log[i], 0);
-    atomic_store(&self->segment->barrier_slots[info.index].gone, 0);
+    atomic_store(&self->segment->barrier_slots[info.index].abort_flag, 0);
     info.calls = atomic_load(&area->blocking.count);
     for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
         info.arrived[bank] = atomic_load(arrival_word(self, info.index, bank));
@@ -477,50 +477,50 @@ wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
     return wm_word_batch(device, stream, ops, count, err);
 }
 
-// Further than any stream comes, and than one whose rank has left.
-#define DEAD (1u << 29)
-#define GONE (1u << 16) // and who has died
+// A value beyond that of any stream, and of one whose rank has left.
+#define POISON (1u << 29)
+#define ABORTED (1u << 16) // plus the dead rank
 
 // Others write our word of rounds as we write theirs, so no rank knows where
 // its stream is: we write each epoch in turn, of which a stream waits for two.
 bool
-wm_barrier_bury(const wm_barrier_t *barrier, int rank)
+wm_barrier_poison(const wm_barrier_t *barrier, int rank)
 {
     static _Atomic unsigned turn;
     uint32_t epoch = ROUND_EPOCH(atomic_fetch_add(&turn, 1) % ROUND_EPOCHS);
     wm_barrier_slot_t *own = barrier->of[barrier->rank].slot;
-    atomic_store(&own->gone, GONE | (uint32_t)rank);
+    atomic_store(&own->abort_flag, ABORTED | (uint32_t)rank);
     if (rank < barrier->size)
         atomic_store(&barrier->of[rank].slot->streams,
                      atomic_load(&promised[index_of(barrier)])
                          - barrier->of[barrier->rank].streams
-                         + barrier->of[rank].streams + DEAD);
+                         + barrier->of[rank].streams + POISON);
     for (int i = 0; i < barrier->size; ++i) {
         if (i == barrier->rank)
             continue;
-        atomic_store(&barrier->of[i].slot->epochs, DEAD);
+        atomic_store(&barrier->of[i].slot->epochs, POISON);
         atomic_store(&barrier->of[i].slot->round, epoch);
     }
-    return atomic_exchange(&own->epochs, DEAD) != DEAD;
+    return atomic_exchange(&own->epochs, POISON) != POISON;
 }
 
 int
 wm_barrier_dead(const wm_barrier_t *barrier)
 {
     for (int i = 0; i < barrier->size; ++i) {
-        uint32_t gone = atomic_load(&barrier->of[i].slot->gone);
-        if (gone != 0)
-            return (int)(gone & (GONE - 1));
+        uint32_t flag = atomic_load(&barrier->of[i].slot->abort_flag);
+        if (flag != 0)
+            return (int)(flag & (ABORTED - 1));
     }
     return -1;
 }
 
 wm_word_op_t
-wm_barrier_gone_word(const wm_barrier_t *barrier)
+wm_barrier_abort_word(const wm_barrier_t *barrier)
 {
     return (wm_word_op_t){
         .waits = true,
-        .word = &barrier->of[barrier->rank].slot->gone,
+        .word = &barrier->of[barrier->rank].slot->abort_flag,
     };
 }
 

@@ -5,7 +5,7 @@
 // epoch can be read until all ranks have begun the next. A slot has several
 // banks: one for calls that block, others for nonblocking calls, which run
 // concurrently. A rank writes its own slot only, except for the decision log
-// of rank 0 and in wm_barrier_bury. Engine lock held for wm_barrier_slot…; the
+// of rank 0 and in wm_barrier_poison. Engine lock held for wm_barrier_slot…; the
 // others are of one thread at a time.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
@@ -23,7 +23,7 @@ typedef struct {
     // in which all streams arrive before a graph's first call, and the epochs
     // since.
     _Atomic uint32_t round, epochs;
-    _Atomic uint32_t gone; // not 0: it has buried another
+    _Atomic uint32_t abort_flag; // not 0: it knows of a dead rank
 } wm_barrier_slot_t;
 
 // The slot that a rank has for a communicator, as the others know it.
@@ -145,20 +145,21 @@ void
 wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
                       uint32_t value);
 
-// A rank has died (the size: all is revoked): what it would have written is
-// written, so that nothing here waits for it, nor, in graphs, for any other.
-// Again and again, as others may still write; true where a graph has
-// passed an epoch since.
+// Poisons the words of a dead rank (the size: the communicator is revoked), so
+// that no stream here waits for it, nor, in graphs, for any other rank. Repeat
+// while it returns true, as a graph has passed an epoch since: others may
+// still write.
 bool
-wm_barrier_bury(const wm_barrier_t *barrier, int rank);
+wm_barrier_poison(const wm_barrier_t *barrier, int rank);
 
-// Whom a rank has buried, as all see whom that let go; -1: nobody.
+// Returns the rank that a rank of the barrier knows to be dead, from the abort
+// flags; -1: none.
 int
 wm_barrier_dead(const wm_barrier_t *barrier);
 
-// For kernels in graphs: far on once one has died.
+// The abort flag, for kernels in graphs: a high value once a rank has died.
 wm_word_op_t
-wm_barrier_gone_word(const wm_barrier_t *barrier);
+wm_barrier_abort_word(const wm_barrier_t *barrier);
 
 // The stream sets our word; the stream waits for a rank's word to come to the
 // value, modulo 2^32.

@@ -69,7 +69,7 @@ bool
 wm_slot_take_back(wm_slot_t *slot)
 {
     uint32_t claim;
-    return change(&slot->claim, WM_CLAIM_NONE, WM_CLAIM_GONE, &claim);
+    return change(&slot->claim, WM_CLAIM_NONE, WM_CLAIM_WITHDRAWN, &claim);
 }
 
 bool

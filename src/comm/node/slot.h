@@ -23,9 +23,9 @@ enum {
 // Who has an offer that may still move.
 enum {
     WM_CLAIM_NONE = 0,
-    WM_CLAIM_TAKEN, // the receiver, where the header says it is
-    WM_CLAIM_MOVED, // nobody, and it is where `moved` says
-    WM_CLAIM_GONE,  // nobody any more: `failed` was set before
+    WM_CLAIM_TAKEN,     // the receiver, where the header says it is
+    WM_CLAIM_MOVED,     // nobody, and it is where `moved` says
+    WM_CLAIM_WITHDRAWN, // nobody any more: `failed` was set before
 };
 
 // Who copies an offer, where the receiver would rather have the sender do it.

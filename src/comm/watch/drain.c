@@ -49,13 +49,14 @@ waits_for_match(const wm_op_t *op)
     return wm_report_is_unmatched(&about);
 }
 
-// Likewise: of what was given up when its communicator was freed that alone
-// which may be received yet, as a matched message or by a persistent request.
+// True likewise; of operations that were abandoned when their communicator was
+// freed only those which may be received yet, as a matched message or by a
+// persistent request.
 static bool
 is_awaited(const wm_op_t *op, const wm_comm_t *comm)
 {
     return is_of(op, comm) && !waits_for_match(op)
-           && (comm != NULL || op->comm == NULL || !op->comm->given_up
+           && (comm != NULL || op->comm == NULL || !op->comm->abandoned
                || is_hopeful(op));
 }
 
@@ -77,7 +78,7 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
 
 // Each in a line of its own: what is still waited for, or was in vain.
 static void
-tell(const wm_comm_t *comm, int64_t waited, bool given_up)
+tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
 {
     const char *call = comm == NULL ? "MPI_Finalize" : "MPI_Comm_free";
     int count = 0;
@@ -92,7 +93,7 @@ tell(const wm_comm_t *comm, int64_t waited, bool given_up)
         wm_words_add(&words, ": %s has waited %.0f s ", call,
                      (double)waited / 1e6);
         wm_report_awaited(&words, op, MPI_DATATYPE_NULL);
-        wm_words_add(&words, "%s", given_up ? ", and gives up" : "");
+        wm_words_add(&words, "%s", abandoned ? ", and gives up" : "");
         wm_words_print(&words);
     }
     if (count > TOLD) {
@@ -167,7 +168,7 @@ wm_drain_sends(wm_comm_t *comm)
 {
     bool ended = wait_for(comm);
     wm_engine_lock();
-    comm->given_up = !ended;
+    comm->abandoned = !ended;
     wm_engine_unlock();
 }
 

@@ -188,15 +188,15 @@ announce(int count, int64_t before)
 {
     wm_end_t *ends[ANNOUNCEMENTS];
     void (*announced[ANNOUNCEMENTS])(wm_end_t * end);
-    int all = announcements.count, kept = 0, gone = 0;
+    int all = announcements.count, kept = 0, ended = 0;
     ask(announcements.ends, count);
     for (int i = 0; i < all; ++i) {
         wm_end_t *end = announcements.ends[i];
         if (i < count
             && (!wm_access_is_noted(&end->access)
                 || announcements.since[i] < before)) {
-            ends[gone] = end;
-            announced[gone++] = announcements.announced[i];
+            ends[ended] = end;
+            announced[ended++] = announcements.announced[i];
             continue;
         }
         announcements.ends[kept] = end;
@@ -204,7 +204,7 @@ announce(int count, int64_t before)
         announcements.announced[kept++] = announcements.announced[i];
     }
     announcements.count = kept;
-    for (int i = 0; i < gone; ++i) {
+    for (int i = 0; i < ended; ++i) {
         ends[i]->batched = false;
         announced[i](ends[i]);
     }

@@ -241,7 +241,7 @@ wm_chunks_fail(wm_end_t *end)
 }
 
 bool
-wm_chunks_have_gone(wm_end_t *end)
+wm_chunks_are_sent(wm_end_t *end)
 {
     int flag = 1;
     for (int i = 0; i < 2 && flag; ++i)
@@ -349,7 +349,7 @@ const wm_sending_t wm_sending_chunks = {
     .offer = offer,
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
-    .heard = wm_chunks_have_gone,
+    .heard = wm_chunks_are_sent,
 };
 
 static bool

@@ -21,7 +21,7 @@ wm_chunks_fail(wm_end_t *end);
 
 // Whether MPI reads our memory no more.
 bool
-wm_chunks_have_gone(wm_end_t *end);
+wm_chunks_are_sent(wm_end_t *end);
 
 void
 wm_chunks_drop(wm_end_t *end);

@@ -337,27 +337,27 @@ wm_offer_peer_died(wm_end_t *end)
 
 // The slot serves no other, as somebody may look at it yet.
 bool
-wm_offer_is_given_up(wm_end_t *end)
+wm_offer_is_abandoned(wm_end_t *end)
 {
     if (++end->looks % LOOKS_FOR_PEER != 0
         || wm_failure_look(end->op.comm, end->rank, NULL) == 0)
         return false;
-    bool given_up = end->peer->dead;
-    if (!given_up) {
+    bool abandoned = end->peer->dead;
+    if (!abandoned) {
         wm_slot_fail(end->slot, end->op.error.text);
-        given_up = wm_slot_take_back(end->slot);
+        abandoned = wm_slot_take_back(end->slot);
     }
     if (end->peer->dead)
         wm_offer_peer_died(end);
-    if (given_up)
+    if (abandoned)
         end->slot_index = -1;
-    return given_up;
+    return abandoned;
 }
 
 bool
 wm_offer_heard(wm_end_t *end)
 {
-    if (wm_offer_is_given_up(end))
+    if (wm_offer_is_abandoned(end))
         return true;
     uint32_t answer = atomic_load(&end->slot->answer);
     bool lost = end->looks % LOOKS == 0 && !wm_pieces_are_ready(end)

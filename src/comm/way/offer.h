@@ -41,10 +41,10 @@ wm_offer_heard(wm_end_t *end);
 void
 wm_offer_peer_died(wm_end_t *end);
 
-// Looked at now and then: whether nobody will say another word of a message
-// that has failed, as the receiver is dead, or its communicator was revoked
-// before it took the offer.
+// Looks now and then. Returns true if the receiver never answers a message
+// that has failed, as it is dead, or its communicator was revoked before it
+// took the offer.
 bool
-wm_offer_is_given_up(wm_end_t *end);
+wm_offer_is_abandoned(wm_end_t *end);
 
 #endif

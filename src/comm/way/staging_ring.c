@@ -142,9 +142,9 @@ staging_by_mpi_step(wm_end_t *end, wm_error_t *err)
 static bool
 staging_by_mpi_heard(wm_end_t *end)
 {
-    if (wm_offer_is_given_up(end))
+    if (wm_offer_is_abandoned(end))
         return true;
-    return wm_chunks_have_gone(end)
+    return wm_chunks_are_sent(end)
            && (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR
                || wm_pieces_are_taken(end));
 }

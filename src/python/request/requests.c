@@ -142,7 +142,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
     wm_call = (wm_call_t){.name = name, .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = objects || statuses != Py_None;
-    wm_ended_t gone[AT_ONCE];
+    wm_ended_t taken_over[AT_ONCE];
     int taken = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
@@ -152,7 +152,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
             continue;
         }
         if (taken == AT_ONCE) {
-            wm_py_end_requests(gone, taken);
+            wm_py_end_requests(taken_over, taken);
             taken = 0;
         }
         wm_op_retain(op);
@@ -160,7 +160,8 @@ wait_for_each(const char *name, bool objects, PyObject *given,
         ended = op->done;
         wm_op_release(op);
         if (ended && (code < 0 || statuses == Py_None))
-            gone[taken++] = wm_py_request_take_ended((wm_request_t *)item);
+            taken_over[taken++] = wm_py_request_take_ended(
+                (wm_request_t *)item);
         if (code == 0)
             continue;
         // As MPI does: the others are waited for, then the first error is
@@ -173,7 +174,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
     PyObject *result = NULL;
     if (kind == NULL && PyErr_Occurred())
         PyErr_Fetch(&kind, &value, &trace); // interrupted
-    wm_py_end_requests(gone, taken);
+    wm_py_end_requests(taken_over, taken);
     if (ended) // all of ours have been let go of where MPI is not asked
         result = ask_mpi ? call_stock(name, list, statuses)
                          : Py_NewRef(Py_True);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
-#include "comm/coll/deaths.h"
+#include "comm/coll/stream_failure.h"
 
 #include <time.h>
 
@@ -17,7 +17,7 @@
 static _Atomic int64_t rest; // until the next look; 0: no symmetric memory
 static int left;             // looks of those; engine lock
 
-// Of graphs nobody here knows whether they are running.
+// Graphs may be running at any time.
 static bool
 may_wait(const wm_comm_t *comm)
 {
@@ -26,45 +26,45 @@ may_wait(const wm_comm_t *comm)
 }
 
 static bool
-bury_all(wm_comm_t *comm)
+stream_failure_poison(wm_comm_t *comm)
 {
-    bool moved = comm->revoked && wm_barrier_bury(comm->barrier, comm->size);
+    bool moved = comm->revoked && wm_barrier_poison(comm->barrier, comm->size);
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->dead)
-            moved |= wm_barrier_bury(comm->barrier, rank);
+            moved |= wm_barrier_poison(comm->barrier, rank);
     if (comm->symm != NULL)
-        wm_symm_give_up(comm->symm);
+        wm_symm_release_peers(comm->symm);
     return moved;
 }
 
 void
-wm_deaths_watch(void)
+wm_stream_failure_watch(void)
 {
     atomic_store(&rest, AGAIN_US);
 }
 
 bool
-wm_deaths_look(wm_comm_t *comm)
+wm_stream_failure_look(wm_comm_t *comm)
 {
     if (comm->symm == NULL && comm->graph_symm == NULL)
         return false;
     if (may_wait(comm) && wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);
-    return bury_all(comm);
+    return stream_failure_poison(comm);
 }
 
 static void
-look(wm_comm_t *comm)
+stream_failure_look_comm(wm_comm_t *comm)
 {
     if (comm->symm == NULL && comm->graph_symm == NULL)
         return;
-    if (wm_deaths_look(comm))
+    if (wm_stream_failure_look(comm))
         left = LOOKS_LEFT;
     atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
 }
 
 void
-wm_deaths_serve(void)
+wm_stream_failure_serve(void)
 {
     static _Atomic int64_t looked;
     int64_t now = wm_engine_now(), due = atomic_load(&rest);
@@ -73,12 +73,12 @@ wm_deaths_serve(void)
     looked = now;
     atomic_store(&rest, 0);
     left -= left > 0;
-    wm_comm_each(look);
+    wm_comm_each(stream_failure_look_comm);
     wm_engine_unlock();
 }
 
 int64_t
-wm_deaths_rest(void)
+wm_stream_failure_rest(void)
 {
     return atomic_load(&rest);
 }
@@ -86,11 +86,11 @@ wm_deaths_rest(void)
 static bool waiting, hopeful; // streams of ours, for who may come; engine lock
 
 static void
-leave(wm_comm_t *comm)
+stream_failure_leave_comm(wm_comm_t *comm)
 {
     if (comm->symm == NULL || wm_symm_leave(comm->symm))
         return;
-    (void)wm_deaths_look(comm);
+    (void)wm_stream_failure_look(comm);
     waiting = true;
     for (int rank = 0; rank < comm->size; ++rank)
         hopeful |= rank != comm->rank
@@ -98,12 +98,12 @@ leave(wm_comm_t *comm)
 }
 
 void
-wm_deaths_leave(void)
+wm_stream_failure_leave(void)
 {
     for (int naps = 0; naps < NAPS; ++naps) {
         wm_engine_lock();
         waiting = hopeful = false;
-        wm_comm_each(leave);
+        wm_comm_each(stream_failure_leave_comm);
         naps = hopeful ? 0 : naps;
         bool ended = !waiting;
         wm_engine_unlock();

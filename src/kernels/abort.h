@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a kernel that waits for another rank's learns that it waits in vain.
-#ifndef WM_KERNELS_GONE_H
-#define WM_KERNELS_GONE_H
+// How a kernel that waits for another rank's kernel learns that this one has
+// ended or aborted its call.
+#ifndef WM_KERNELS_ABORT_H
+#define WM_KERNELS_ABORT_H
 
 #include "kernels/ll.h"
 #include "kernels/peer_sync.h"
 
-// In vain, before a thread looks at the others' words; on the host one thread
-// waits in the place of all.
+// A thread looks at the others' words once in so many looks. On the host one
+// thread waits in the place of all.
 #ifdef __CUDACC__
 #define WM_LOOKS 2048
 #else
@@ -32,12 +33,12 @@ wm_rank_around(uint32_t sum, uint32_t size)
     return sum >= size ? sum - size : sum;
 }
 
-// Whether what a rank had to write either is there or will never be, now and
-// then: the word is the host's, and many ask. A kernel that has come to its
-// end tells it without a fence, which would cost each call more than a
-// microsecond: so what it wrote may come behind the word, by as much.
+// Returns true, at some of the looks, if a rank's data either are there or
+// will never be: the word is in host memory, and many ask. A kernel publishes
+// its end without a fence, which would cost each call more than a microsecond,
+// so its data may arrive behind the word, by as much.
 WM_DEVICE bool
-wm_has_gone(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
+wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
 {
     if (looks % WM_LOOKS != 0
         || (int32_t)(wm_load_system(its.word) - its.base - past) < 0)
@@ -47,11 +48,11 @@ wm_has_gone(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
     return true;
 }
 
-// This rank gives no more in this call, as it has waited in vain: its word is
-// then the one before that of its end, and those who wait for it do not, while
-// its kernel goes on. `word` NULL: they see why.
+// Aborts this rank's part of a call after a wait in vain: its word becomes the
+// value before that of the call's end, and peers stop waiting for it, while
+// its kernel goes on. `word` NULL: the peers see the cause themselves.
 WM_DEVICE void
-wm_give_up(uint32_t *word, uint32_t left)
+wm_abort_call(uint32_t *word, uint32_t left)
 {
     if (word != nullptr)
         wm_store_system(word, left);
