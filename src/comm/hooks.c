@@ -114,8 +114,8 @@ drop(wm_comm_t *comm)
         lost = true;
     if (lost) // others may write to it yet
         comm->barrier = NULL;
-    if (comm->parts != NULL)
-        wm_unexpected_free(comm->parts);
+    if (comm->object_comm != NULL)
+        wm_unexpected_free(comm->object_comm);
 }
 
 const wm_hooks_t wm_hooks = {

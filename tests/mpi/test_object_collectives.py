@@ -429,7 +429,7 @@ def _make_refused(rank, how):
 @pytest.fixture
 def refused(monkeypatch):
     def look(each):
-        part = libraries.Part
+        part = libraries.Embedded
         return part(wm.full(300_000, 5.0), _make_refused, each.arguments)
 
     monkeypatch.setitem(libraries.known(), Refused, look)

@@ -530,7 +530,7 @@ def _make_field(shape, broken=False):
 
 @pytest.fixture
 def table(monkeypatch):
-    part = libraries.Part
+    part = libraries.Embedded
     known = libraries.known()
     monkeypatch.setitem(
         known, Field, lambda x: part(x, _make_field, (x.memory.shape,))

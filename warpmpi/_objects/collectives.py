@@ -70,7 +70,7 @@ class _Call:
         """Draw the number of the messages that follow a frame to a rank."""
         if not outgoing.follows or not 0 <= dest < self.comm.size:
             return 0
-        (number,) = _core._part_numbers(self.comm, dest, 1)
+        (number,) = _core._embedded_numbers(self.comm, dest, 1)
         self.outgoing.append((dest, outgoing, number))
         return number
 
@@ -124,7 +124,7 @@ class _Call:
                 objects.append(steps.take(each.load))
             each.finish(steps)
         for request in requests:
-            steps.take(_core._part_wait, request, self.name)
+            steps.take(_core._embedded_wait, request, self.name)
         steps.end()
         return objects
 

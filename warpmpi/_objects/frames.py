@@ -2,9 +2,9 @@
 """Frames, which one rank sends another in a lower-case collective.
 
 A frame goes by mpi4py's own call: a plain object itself, or the bytes of a
-pickle. Of an object with parts, or with a long pickle, it tells what follows:
-the pickle, if that is long, and then the parts. Or a frame is the text of what
-kept its sender from pickling.
+pickle. Of an object with embedded arrays, or with a long pickle, it tells what
+follows: the pickle, if that is long, and then the arrays. Or a frame is the
+text of what kept its sender from pickling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONG = 1 << 18
 # Types of frames that are no plain object themselves.
 _FRAMES = frozenset({bytes, tuple, str})
 
-# Bytes of the pickle; sizes of the parts; what makes them, pickled; the number
+# Bytes of the pickle; sizes of the arrays; their makers, pickled; the number
 # of the messages; the pickle where it is short.
 _Telling: TypeAlias = tuple[int, list[int], bytes, int, bytes | None]
 
@@ -84,24 +84,26 @@ class Outgoing:
 
     def __init__(self, obj: Any) -> None:
         self.data = b""
-        self.parts: list[Any] = []  # without those that are empty
+        self.embedded: list[Any] = []  # without those that are empty
         self.sizes: list[int] = []
         self.makers = b""
         self.frame: Any = obj  # unless something follows
         self.follows = False
         if type(obj) not in _FRAMES and _core._is_plain(obj):
             return
-        self.data, parts = split(obj)
+        self.data, embedded = split(obj)
         self.frame = self.data
-        if parts:
-            self.sizes = [_core._part_bytes(each.buffer) for each in parts]
-            self.makers = dump_again([each[1:] for each in parts])
-            self.parts = [
+        if embedded:
+            self.sizes = [
+                _core._embedded_bytes(each.buffer) for each in embedded
+            ]
+            self.makers = dump_again([each[1:] for each in embedded])
+            self.embedded = [
                 each.buffer
-                for each, size in zip(parts, self.sizes, strict=True)
+                for each, size in zip(embedded, self.sizes, strict=True)
                 if size > 0
             ]
-        self.follows = bool(parts) or len(self.data) > _LONG
+        self.follows = bool(embedded) or len(self.data) > _LONG
 
     def tell(self, number: int) -> _Telling:
         """Give the frame that tells what follows under a number."""
@@ -112,11 +114,11 @@ class Outgoing:
         self, steps: Steps, comm: Any, dest: int, number: int
     ) -> list[Any]:
         """Begin to send what follows; requests."""
-        sent = self.parts
+        sent = self.embedded
         if len(self.data) > _LONG and dest != comm.rank:
             sent = [self.data, *sent]
         begun = (
-            steps.take(_core._part_send, comm, each, dest, number)
+            steps.take(_core._embedded_send, comm, each, dest, number)
             for each in sent
         )
         return [request for request in begun if request is not None]
@@ -160,12 +162,14 @@ class Incoming:
             )
 
     def _receive(self, comm: Any, buffer: Any) -> Any:
-        request = _core._part_receive(comm, buffer, self.number, self.source)
+        request = _core._embedded_receive(
+            comm, buffer, self.number, self.source
+        )
         self.left -= 1
         return request
 
     def _make(self) -> None:
-        """Make the arrays for all of its parts, or for none."""
+        """Make all of its embedded arrays, or none."""
         if self.sizes:
             self.arriving = [
                 Arriving(make, arguments, self.call)
@@ -198,22 +202,22 @@ class Incoming:
         """
         if own is None:
             self.left = 0
-            parts = steps.take(self._make_room, steps)
+            embedded = steps.take(self._make_room, steps)
         else:
-            parts = own.parts
-        lacking = -1 if parts is not None else comm.rank
+            embedded = own.embedded
+        lacking = -1 if embedded is not None else comm.rank
         lacking = steps.call(_reduce, comm, lacking, MPI.MAX)
         if lacking >= 0:
             text = f"rank {lacking} failed in this {self.call}, and tells why"
             steps.note(RuntimeError(text))
             return
         if self.length > _LONG:
-            parts = [self.data, *parts]
-        for part in parts:
-            steps.take(_broadcast, comm, [part, MPI.BYTE], self.source)
+            embedded = [self.data, *embedded]
+        for buffer in embedded:
+            steps.take(_broadcast, comm, [buffer, MPI.BYTE], self.source)
 
     def _make_room(self, steps: Steps) -> list[Any]:
-        """Give the arrays of the parts, or host memory where that fails."""
+        """Give the embedded arrays, or host memory where that fails."""
         if self.data is None:
             self.data = MPI.buffer.allocate(self.length)
         steps.take(self._make)
@@ -224,7 +228,7 @@ class Incoming:
 
     def _wait(self) -> None:
         while self.requests:
-            _core._part_wait(self.requests.pop(0), self.call)
+            _core._embedded_wait(self.requests.pop(0), self.call)
 
     def load(self) -> Any:
         """Give the object, once all is there."""

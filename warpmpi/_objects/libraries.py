@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from .. import _core
 
 
-class Part(NamedTuple):
+class Embedded(NamedTuple):
     """The memory that is sent for an array, and the maker of its copy."""
 
     buffer: Any  # contiguous, row by row
@@ -26,18 +26,18 @@ class Part(NamedTuple):
 
 # The pickle itself has a call and its arguments, as __reduce__ gives.
 Whole: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-Look: TypeAlias = Callable[[Any], Part | Whole | None]
+Look: TypeAlias = Callable[[Any], Embedded | Whole | None]
 
 # A maker returns what is received into, and a call that gives the array once
 # the data is there. It allocates on the library's current device.
 Made = tuple[Any, Callable[[], Any]]
 
 
-def _array(array: Any) -> Part | None:
+def _array(array: Any) -> Embedded | None:
     if not array.device.is_cuda:
         return None
     buffer = array if array.is_contiguous else array.copy()
-    return Part(buffer, make_array, (array.shape, array.dtype))
+    return Embedded(buffer, make_array, (array.shape, array.dtype))
 
 
 def make_array(shape: tuple[int, ...], dtype: Any) -> Made:
@@ -46,11 +46,11 @@ def make_array(shape: tuple[int, ...], dtype: Any) -> Made:
     return array, lambda: array
 
 
-def _cupy(array: Any) -> Part | None:
+def _cupy(array: Any) -> Embedded | None:
     buffer = array
     if not array.flags.c_contiguous:
         buffer = _core.asarray(array).copy()
-    return Part(buffer, make_cupy, (array.shape, array.dtype))
+    return Embedded(buffer, make_cupy, (array.shape, array.dtype))
 
 
 def make_cupy(shape: tuple[int, ...], dtype: Any) -> Made:
@@ -59,11 +59,11 @@ def make_cupy(shape: tuple[int, ...], dtype: Any) -> Made:
     return array, lambda: array
 
 
-def _numba(array: Any) -> Part | None:
+def _numba(array: Any) -> Embedded | None:
     buffer = array
     if not array.is_c_contiguous():
         buffer = _core.asarray(array).copy()
-    return Part(buffer, make_numba, (array.shape, array.dtype))
+    return Embedded(buffer, make_numba, (array.shape, array.dtype))
 
 
 def make_numba(shape: tuple[int, ...], dtype: Any) -> Made:
@@ -72,7 +72,7 @@ def make_numba(shape: tuple[int, ...], dtype: Any) -> Made:
     return array, lambda: array
 
 
-def _torch(tensor: Any) -> Part | None:
+def _torch(tensor: Any) -> Embedded | None:
     torch = sys.modules["torch"]
     plain = (
         tensor.is_cuda
@@ -86,7 +86,7 @@ def _torch(tensor: Any) -> Part | None:
     # Bytes stand for any element type.
     buffer = dense.reshape(-1).view(torch.uint8)
     arguments = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-    return Part(buffer, make_torch, arguments)
+    return Embedded(buffer, make_torch, arguments)
 
 
 def make_torch(shape: tuple[int, ...], dtype: Any, gradient: bool) -> Made:
@@ -112,7 +112,7 @@ class _Bytes:
         }
 
 
-def _warp(array: Any) -> Part | Whole:
+def _warp(array: Any) -> Embedded | Whole:
     if not array.device.is_cuda:  # Warp itself cannot pickle it
         described = _describe_warp_type(array.dtype)
         return remake_warp, (array.numpy(), described, array.requires_grad)
@@ -122,7 +122,7 @@ def _warp(array: Any) -> Part | Whole:
         _describe_warp_type(array.dtype),
         array.requires_grad,
     )
-    return Part(_Bytes(dense), make_warp, arguments)
+    return Embedded(_Bytes(dense), make_warp, arguments)
 
 
 def _describe_warp_type(dtype: Any) -> Any:
@@ -189,7 +189,7 @@ def make_warp(shape: tuple[int, ...], dtype: Any, gradient: bool) -> Made:
     return array.numpy().reshape(-1).view("u1"), lambda: array
 
 
-def _jax(array: Any) -> Part | None:
+def _jax(array: Any) -> Embedded | None:
     devices = array.devices() if array.is_fully_addressable else ()
     if len(devices) != 1 or next(iter(devices)).platform not in (
         "gpu",
@@ -200,7 +200,7 @@ def _jax(array: Any) -> Part | None:
         _core.empty((), array.dtype, "cpu")
     except TypeError:  # no element type of ours
         return None
-    return Part(array, make_jax, (array.shape, array.dtype))
+    return Embedded(array, make_jax, (array.shape, array.dtype))
 
 
 def make_jax(shape: tuple[int, ...], dtype: Any) -> Made:

@@ -22,15 +22,15 @@ def _send(
     comm: Any, obj: Any, dest: int, tag: int, mode: str, blocking: bool
 ) -> Any:
     data = b""
-    parts: list[Any] = []
+    embedded: list[Any] = []
     if dest != MPI.PROC_NULL:
         try:
-            data, parts = dump(comm, obj, dest)
+            data, embedded = dump(comm, obj, dest)
         except Exception as error:
             if libraries.is_failure(error):
                 _core._object_failure(comm, dest, tag, mode, str(error))
             raise
-    return _core._object_send(comm, data, dest, tag, mode, blocking, parts)
+    return _core._object_send(comm, data, dest, tag, mode, blocking, embedded)
 
 
 class ObjectMessages:

@@ -26,8 +26,8 @@ _dumps, _loads = pickle.dumps, pickle.loads
 
 def is_stock() -> bool:
     """Tell whether MPI.pickle has the pickler it comes with."""
-    parts = gc.get_referents(MPI.pickle)
-    return _dumps in parts and _loads in parts
+    members = gc.get_referents(MPI.pickle)
+    return _dumps in members and _loads in members
 
 
 class _Pickling:
@@ -36,16 +36,16 @@ class _Pickling:
     def __init__(self, protocol: int) -> None:
         self.protocol = protocol
         self.known = libraries.known()
-        self.parts: list[libraries.Part] = []
+        self.embedded: list[libraries.Embedded] = []
 
     def reduce(self, array: Any) -> Any:
-        part = self.known[type(array)](array)
-        if part is None:
+        item = self.known[type(array)](array)
+        if item is None:
             return array.__reduce_ex__(self.protocol)
-        if not isinstance(part, libraries.Part):
-            return part
-        self.parts.append(part)
-        return _part, (len(self.parts) - 1,)
+        if not isinstance(item, libraries.Embedded):
+            return item
+        self.embedded.append(item)
+        return _part, (len(self.embedded) - 1,)
 
     def dump(self, obj: Any) -> bytes:
         file = io.BytesIO()
@@ -58,18 +58,18 @@ class _Pickling:
         return file.getvalue()
 
 
-class _WithParts:
-    """Pickles as the call that receives the parts of an object."""
+class _WithEmbedded:
+    """Pickles as the call that receives the embedded arrays of an object."""
 
-    def __init__(self, parts: list[Any], inner: bytes) -> None:
-        self.arguments = parts, inner
+    def __init__(self, embedded: list[Any], inner: bytes) -> None:
+        self.arguments = embedded, inner
 
     def __reduce__(self) -> Any:
         return _open, self.arguments
 
 
-def split(obj: Any) -> tuple[bytes, list[libraries.Part]]:
-    """Pickle an object without its GPU arrays, its parts.
+def split(obj: Any) -> tuple[bytes, list[libraries.Embedded]]:
+    """Pickle an object without its GPU arrays, the embedded ones.
 
     With the pickler that MPI.pickle comes with: see is_stock.
     """
@@ -77,7 +77,7 @@ def split(obj: Any) -> tuple[bytes, list[libraries.Part]]:
     if protocol is None or _core._is_plain(obj):
         return MPI.pickle.dumps(obj), []
     pickling = _Pickling(protocol)
-    return pickling.dump(obj), pickling.parts
+    return pickling.dump(obj), pickling.embedded
 
 
 def dump_again(obj: Any) -> bytes:
@@ -86,34 +86,34 @@ def dump_again(obj: Any) -> bytes:
 
 
 def load_again(data: Any) -> Any:
-    """Unpickle what was pickled by dump_again, or without parts."""
+    """Unpickle what was pickled by dump_again, or without arrays."""
     return _loads(data)
 
 
 def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
-    """Pickle an object: its bytes, and (array, number) of each part."""
+    """Pickle an object: its bytes, and (array, number) of each array."""
     if _core._is_plain(obj) or MPI.pickle.PROTOCOL is None or not is_stock():
         return MPI.pickle.dumps(obj), []
-    data, parts = split(obj)
-    if not parts:
+    data, embedded = split(obj)
+    if not embedded:
         return data, []
-    numbers = _core._part_numbers(comm, dest, len(parts))
+    numbers = _core._embedded_numbers(comm, dest, len(embedded))
     makers = [
-        (part.make, part.arguments, number)
-        for part, number in zip(parts, numbers, strict=True)
+        (item.make, item.arguments, number)
+        for item, number in zip(embedded, numbers, strict=True)
     ]
     sent = [
-        (part.buffer, number)
-        for part, number in zip(parts, numbers, strict=True)
+        (item.buffer, number)
+        for item, number in zip(embedded, numbers, strict=True)
     ]
-    return _dumps(_WithParts(makers, data), MPI.pickle.PROTOCOL), sent
+    return _dumps(_WithEmbedded(makers, data), MPI.pickle.PROTOCOL), sent
 
 
 class _Receiving(threading.local):
     """The message that this thread unpickles."""
 
     payload: Any = None
-    parts: Sequence[Arriving] = ()
+    embedded: Sequence[Arriving] = ()
 
 
 _receiving = _Receiving()
@@ -133,7 +133,7 @@ class Arriving:
     def wait(self) -> None:
         request, self.request = self.request, None
         if request is not None:
-            _core._part_wait(request, self.call)
+            _core._embedded_wait(request, self.call)
 
     def get(self) -> Any:
         if self.finish is not None:
@@ -145,19 +145,19 @@ class Arriving:
 
 
 def rebuild(data: Any, arriving: Sequence[Arriving]) -> Any:
-    """Unpickle an object of which these are the parts."""
-    outer, _receiving.parts = _receiving.parts, arriving
+    """Unpickle an object in which these arrays are embedded."""
+    outer, _receiving.embedded = _receiving.embedded, arriving
     try:
         obj = _loads(data)
         for each in arriving:
             each.get()
         return obj
     finally:
-        _receiving.parts = outer
+        _receiving.embedded = outer
 
 
-def _open(parts: list[Any], inner: bytes) -> Any:
-    """Unpickle an object whose parts follow it."""
+def _open(embedded: list[Any], inner: bytes) -> Any:
+    """Unpickle an object whose embedded arrays follow it."""
     payload = _receiving.payload
     if payload is None:
         raise RuntimeError(
@@ -166,20 +166,25 @@ def _open(parts: list[Any], inner: bytes) -> Any:
         )
     arriving: list[Arriving] = []
     try:
-        for make, arguments, number in parts:
+        for make, arguments, number in embedded:
             each = Arriving(make, arguments)
-            each.request = _core._part_receive(payload, each.buffer, number)
+            each.request = _core._embedded_receive(
+                payload, each.buffer, number
+            )
             arriving.append(each)
     except BaseException:
-        for *_, number in parts[len(arriving) :]:
-            _core._part_receive(payload, None, number)
+        for *_, number in embedded[len(arriving) :]:
+            _core._embedded_receive(payload, None, number)
         raise
     return rebuild(inner, arriving)
 
 
 def _part(index: int) -> Any:
-    """Give the array of that number of the object being unpickled."""
-    return _receiving.parts[index].get()
+    """Give an embedded array of the object being unpickled, by its number.
+
+    Pickles name this function.
+    """
+    return _receiving.embedded[index].get()
 
 
 def load(payload: Any) -> Any:

@@ -35,7 +35,7 @@ free_comm(wm_comm_t *comm)
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
-    free(comm->parts);
+    free(comm->object_comm);
     free(comm);
 }
 
@@ -223,14 +223,14 @@ wm_comm_is_mpis(MPI_Comm user)
 }
 
 static int
-make_parts(wm_comm_t *comm, wm_error_t *err)
+make_object_comm(wm_comm_t *comm, wm_error_t *err)
 {
-    comm->parts = malloc(sizeof *comm->parts);
-    if (comm->parts == NULL)
+    comm->object_comm = malloc(sizeof *comm->object_comm);
+    if (comm->object_comm == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    *comm->parts = *comm;
-    comm->parts->match = comm->data;
-    comm->parts->parts = NULL;
+    *comm->object_comm = *comm;
+    comm->object_comm->match = comm->data;
+    comm->object_comm->object_comm = NULL;
     return 0;
 }
 
@@ -372,7 +372,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         comm->whole = comm;
     wm_hooks.wait_end(watch);
     if (code == 0)
-        code = make_parts(comm, err);
+        code = make_object_comm(comm, err);
     if (code == 0)
         code = wm_engine_start(err);
     if (code == 0)

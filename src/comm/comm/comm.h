@@ -61,11 +61,11 @@ typedef struct wm_comm {
     _Atomic int holders;       // see wm_comm_retain
     wm_error_t late;           // of a call that had returned; engine lock
     _Atomic bool is_late;
-    // The arrays inside pickled objects are messages of a communicator of
-    // their own, whose headers go on `data` under a number as tag, where no
-    // wildcard of the user's looks, and so are partitioned messages, with the
-    // upper half of the numbers. It shares peers and sequences.
-    struct wm_comm *parts;
+    // The communicator of arrays embedded in pickled objects: headers go on
+    // `data` under a number as tag, where no wildcard of the user's looks.
+    // Partitioned messages use it as well, with the upper half of the numbers.
+    // It shares peers and sequences.
+    struct wm_comm *object_comm;
     // Who take part in its collectives: itself; of an intercommunicator both
     // groups, one of which is the first `split` ranks.
     struct wm_comm *whole;

@@ -186,7 +186,7 @@ wm_gate_begin(wm_op_t *gate, wm_comm_t *comm, const wm_envelope_t *envelope,
 {
     wm_op_t *message;
     int code = (((gate_t *)gate)->receives ? wm_receive_begin : wm_send_begin)(
-        comm->parts, buffer, envelope, &message, err);
+        comm->object_comm, buffer, envelope, &message, err);
     if (code < 0) {
         wm_gate_fail(gate, err);
         return code;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Partitioned messages (MPI_Psend_init): one message, of `comm->parts`, that
-// is begun when the last of its partitions is ready. Requests of the same two
-// ranks and tag find each other by the order in which they were made, which
-// both ends count: the number that comes of it is the message's tag.
+// Partitioned messages (MPI_Psend_init): one message, of `comm->object_comm`,
+// that is begun when the last of its partitions is ready. Requests of the same
+// two ranks and tag find each other by the order in which they were made,
+// which both ends count: the number that comes of it is the message's tag.
 #ifndef WM_COMM_MESSAGE_PARTITIONED_H
 #define WM_COMM_MESSAGE_PARTITIONED_H
 

@@ -31,8 +31,8 @@ wm_leftovers_note(const wm_op_t *op)
 {
     if (!wm_check_wanted())
         return;
-    if (op->comm != NULL && op->comm == op->comm->owner->parts)
-        return; // a part's, which nobody but us waits for
+    if (op->comm != NULL && op->comm == op->comm->owner->object_comm)
+        return; // of an embedded array, which nobody but us waits for
     request_t *request = calloc(1, sizeof *request);
     wm_words_t words = {.length = 0};
     if (request == NULL)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_objects/ is made of: the parts of an object, the arrays of GPU
-// memory inside it, one by one.
+// The core of warpmpi/_objects/: the arrays of GPU memory that are embedded in
+// an object, one by one.
 #include <stdbool.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"
 
-PyDoc_STRVAR(bytes_doc, "_part_bytes(array, /)\n--\n\n"
-                        "How many bytes a part has.");
+PyDoc_STRVAR(bytes_doc, "_embedded_bytes(array, /)\n--\n\n"
+                        "How many bytes an embedded array has.");
 
 static PyObject *
 bytes(PyObject *Py_UNUSED(module), PyObject *array)
@@ -25,7 +25,8 @@ bytes(PyObject *Py_UNUSED(module), PyObject *array)
     return number;
 }
 
-// Why a part cannot be sent, for its receiver to raise: an exception is set.
+// Sends the receiver the reason why an array cannot be sent, for it to raise:
+// an exception is set.
 static void
 tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
 {
@@ -40,13 +41,13 @@ tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
     PyErr_Restore(kind, value, trace);
 }
 
-PyDoc_STRVAR(part_send_doc,
-             "_part_send(comm, array, dest, number, /)\n--\n\n"
-             "Begin to send a part, from where it is; a wm.Request. Of an\n"
-             "error the receiver is told.");
+PyDoc_STRVAR(embedded_send_doc,
+             "_embedded_send(comm, array, dest, number, /)\n--\n\n"
+             "Begin to send an embedded array, from where it is; a\n"
+             "wm.Request. Of an error the receiver is told.");
 
 static PyObject *
-part_send(PyObject *Py_UNUSED(module), PyObject *args)
+embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *object, *array;
     wm_channel_t channel;
@@ -55,11 +56,11 @@ part_send(PyObject *Py_UNUSED(module), PyObject *args)
     wm_op_t *op;
     wm_envelope_t envelope = {.stream_device = -1};
     int code;
-    if (!PyArg_ParseTuple(args, "OOii:_part_send", &object, &array,
+    if (!PyArg_ParseTuple(args, "OOii:_embedded_send", &object, &array,
                           &envelope.rank, &envelope.tag)
         || wm_py_channel_get(object, &channel) < 0)
         return NULL;
-    wm_comm_t *comm = channel.comm->parts;
+    wm_comm_t *comm = channel.comm->object_comm;
     if (wm_py_message_parse(array, false, "obj", &message) < 0) {
         tell_receiver(comm, &envelope);
         return NULL;
@@ -75,14 +76,14 @@ part_send(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(
-    part_receive_doc,
-    "_part_receive(where, array, number, source=-1, /)\n--\n\n"
-    "Begin to receive a part of an object into an array; None: throw it\n"
+    embedded_receive_doc,
+    "_embedded_receive(where, array, number, source=-1, /)\n--\n\n"
+    "Begin to receive an embedded array into an array; None: throw it\n"
     "away. where: the payload of the object, or a communicator, and the\n"
     "rank it comes from.");
 
 static PyObject *
-part_receive(PyObject *Py_UNUSED(module), PyObject *args)
+embedded_receive(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *where, *array;
     wm_channel_t channel;
@@ -90,8 +91,8 @@ part_receive(PyObject *Py_UNUSED(module), PyObject *args)
     wm_error_t err;
     wm_op_t *op;
     int number, source = -1, code;
-    if (!PyArg_ParseTuple(args, "OOi|i:_part_receive", &where, &array, &number,
-                          &source))
+    if (!PyArg_ParseTuple(args, "OOi|i:_embedded_receive", &where, &array,
+                          &number, &source))
         return NULL;
     if (source < 0) {
         wm_op_t *of = wm_py_payload_op(where);
@@ -113,7 +114,7 @@ part_receive(PyObject *Py_UNUSED(module), PyObject *args)
             return NULL;
         buffer = wm_py_message_take(&message);
     }
-    WM_PY_UNLOCKED(code = wm_receive_begin(channel.comm->parts, &buffer,
+    WM_PY_UNLOCKED(code = wm_receive_begin(channel.comm->object_comm, &buffer,
                                            &envelope, &op, &err));
     if (code < 0) {
         wm_py_message_release(&message);
@@ -139,20 +140,20 @@ name_of(const char *name)
 }
 
 PyDoc_STRVAR(
-    part_wait_doc,
-    "_part_wait(request, name, /)\n--\n\n"
-    "Wait until a part is there, or has been taken, in the call of that\n"
+    embedded_wait_doc,
+    "_embedded_wait(request, name, /)\n--\n\n"
+    "Wait until an array is there, or has been taken, in the call of that\n"
     "name; not interrupted, since the object would be lost.");
 
 static PyObject *
-part_wait(PyObject *Py_UNUSED(module), PyObject *args)
+embedded_wait(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *object;
     wm_error_t err;
     const char *name;
     int code;
-    if (!PyArg_ParseTuple(args, "O!s:_part_wait", wm_py_state->request_type,
-                          &object, &name))
+    if (!PyArg_ParseTuple(args, "O!s:_embedded_wait",
+                          wm_py_state->request_type, &object, &name))
         return NULL;
     wm_request_t *request = (wm_request_t *)object;
     wm_op_t *op = request->op;
@@ -168,9 +169,10 @@ part_wait(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyMethodDef wm_py_parts_functions[] = {
-    {"_part_bytes", bytes, METH_O, bytes_doc},
-    {"_part_send", part_send, METH_VARARGS, part_send_doc},
-    {"_part_receive", part_receive, METH_VARARGS, part_receive_doc},
-    {"_part_wait", part_wait, METH_VARARGS, part_wait_doc},
+    {"_embedded_bytes", bytes, METH_O, bytes_doc},
+    {"_embedded_send", embedded_send, METH_VARARGS, embedded_send_doc},
+    {"_embedded_receive", embedded_receive, METH_VARARGS,
+     embedded_receive_doc},
+    {"_embedded_wait", embedded_wait, METH_VARARGS, embedded_wait_doc},
     {0},
 };

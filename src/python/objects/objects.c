@@ -15,7 +15,7 @@
 // What has been received, or is being: a buffer of its bytes.
 typedef struct {
     PyObject_HEAD
-    wm_op_t *op; // its communicator is retained: the parts come on that
+    wm_op_t *op;          // its communicator is retained: for embedded arrays
     wm_message_t message; // of a buffer of the user's
 } payload_t;
 

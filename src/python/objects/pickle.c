@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_objects/ is made of: an object that is sent with its parts,
+// The core of warpmpi/_objects/: an object that is sent with embedded arrays,
 // the arrays of GPU memory inside it, each a message of its own.
 #include <stdbool.h>
 
@@ -12,10 +12,10 @@
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
-// Parts above so many bytes wait for the receive of their object to begin.
+// Arrays above so many bytes wait for the receive of their object to begin.
 #define RENDEZVOUS_BYTES 65536
 
-// Parts go to actual ranks alone.
+// Embedded arrays go to actual ranks alone.
 static int
 check_rank(const wm_channel_t *channel, int dest, int tag)
 {
@@ -24,15 +24,14 @@ check_rank(const wm_channel_t *channel, int dest, int tag)
         if (dest != MPI_PROC_NULL)
             return 0;
         wm_error_set(&err, WM_ERR_VALUE, 0,
-                     "dest: there is nobody to send "
-                     "parts to");
+                     "dest: there is nobody to send arrays to");
     }
     wm_py_raise(&err);
     return -1;
 }
 
-PyDoc_STRVAR(numbers_doc, "_part_numbers(comm, dest, count, /)\n--\n\n"
-                          "Numbers for so many parts that go to a rank.");
+PyDoc_STRVAR(numbers_doc, "_embedded_numbers(comm, dest, count, /)\n--\n\n"
+                          "Numbers for so many arrays that go to a rank.");
 
 static PyObject *
 numbers(PyObject *Py_UNUSED(module), PyObject *args)
@@ -40,7 +39,7 @@ numbers(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *object, *to;
     wm_channel_t channel;
     int dest, count;
-    if (!PyArg_ParseTuple(args, "OOi:_part_numbers", &object, &to, &count)
+    if (!PyArg_ParseTuple(args, "OOi:_embedded_numbers", &object, &to, &count)
         || wm_py_argument_int(to, "dest", &dest) < 0
         || wm_py_channel_get(object, &channel) < 0
         || check_rank(&channel, dest, 0) < 0)
@@ -66,76 +65,77 @@ typedef struct {
     bool copied; // nobody waits for it
     wm_envelope_t envelope;
     wm_op_t *op;
-} part_t;
+} embedded_t;
 
 typedef struct {
     wm_channel_t channel;
     wm_envelope_t envelope; // of the object
     wm_message_t message;
-    part_t *parts;
+    embedded_t *embedded;
     int count; // of those parsed
 } sending_t;
 
 static void
-release_parts(sending_t *sending)
+release_embedded(sending_t *sending)
 {
     for (int i = 0; i < sending->count; ++i) {
-        part_t *part = &sending->parts[i];
-        wm_buffer_release(&part->buffer); // nothing where it was taken over
-        wm_py_message_release(&part->message);
-        if (part->op != NULL)
-            wm_op_release_told(part->op); // or it ends by itself
+        embedded_t *array = &sending->embedded[i];
+        wm_buffer_release(&array->buffer); // nothing where it was taken over
+        wm_py_message_release(&array->message);
+        if (array->op != NULL)
+            wm_op_release_told(array->op); // or it ends by itself
     }
-    PyMem_Free(sending->parts);
+    PyMem_Free(sending->embedded);
 }
 
-// `list` has a pair (array, number) for each part.
+// `list` has a pair (array, number) for each embedded array.
 static int
-parse_parts(sending_t *sending, PyObject *list)
+parse_embedded(sending_t *sending, PyObject *list)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);
-    sending->parts = PyMem_Calloc((size_t)count, sizeof *sending->parts);
-    if (sending->parts == NULL) {
+    sending->embedded = PyMem_Calloc((size_t)count, sizeof *sending->embedded);
+    if (sending->embedded == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; ++i) {
-        PyObject *array;
-        part_t *part = &sending->parts[i];
-        part->envelope = (wm_envelope_t){
+        PyObject *object;
+        embedded_t *array = &sending->embedded[i];
+        array->envelope = (wm_envelope_t){
             .rank = sending->envelope.rank,
             .more = true,
             .stream_device = -1,
         };
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &array,
-                              &part->envelope.tag)
-            || wm_py_message_parse(array, false, "obj", &part->message) < 0)
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &object,
+                              &array->envelope.tag)
+            || wm_py_message_parse(object, false, "obj", &array->message) < 0)
             return -1;
-        part->buffer = wm_py_message_take(&part->message);
+        array->buffer = wm_py_message_take(&array->message);
         ++sending->count;
     }
     return 0;
 }
 
-// Of a part that is not waited for a copy is sent.
+// Sends a copy of an array that is not waited for.
 static int
-copy_part(part_t *part, wm_error_t *err)
+copy_embedded(embedded_t *array, wm_error_t *err)
 {
     wm_buffer_t copy;
-    int code = wm_buffer_duplicate(&part->buffer, &part->envelope, &copy, err);
+    int code = wm_buffer_duplicate(&array->buffer, &array->envelope, &copy,
+                                   err);
     if (code < 0)
         return code;
-    wm_buffer_release(&part->buffer);
-    part->buffer = copy;
-    part->copied = true;
+    wm_buffer_release(&array->buffer);
+    array->buffer = copy;
+    array->copied = true;
     return 0;
 }
 
 // All that can fail before the object is on its way. A blocking send leaves
-// its parts where they are, unless they go through MPI, which would wait for
+// the arrays where they are, unless they go through MPI, which would wait for
 // the receiver to unpickle.
 static int
-prepare_parts(sending_t *sending, wm_error_t *err)
+prepare_embedded(sending_t *sending, wm_error_t *err)
 {
     wm_comm_t *comm = sending->channel.comm;
     wm_envelope_t *envelope = &sending->envelope;
@@ -145,38 +145,38 @@ prepare_parts(sending_t *sending, wm_error_t *err)
     size_t bytes = 0;
     int code = 0;
     for (int i = 0; i < sending->count && code == 0; ++i) {
-        part_t *part = &sending->parts[i];
-        bytes += part->buffer.nbytes;
-        part->envelope.blocking = part->envelope.eager = in_place;
-        code = wm_settle_producer(&part->buffer, &part->buffer.producer,
-                                  &part->envelope, false, err);
+        embedded_t *array = &sending->embedded[i];
+        bytes += array->buffer.nbytes;
+        array->envelope.blocking = array->envelope.eager = in_place;
+        code = wm_settle_producer(&array->buffer, &array->buffer.producer,
+                                  &array->envelope, false, err);
         if (code == 0 && !in_place)
-            code = copy_part(part, err);
+            code = copy_embedded(array, err);
     }
     if (in_place && bytes > RENDEZVOUS_BYTES)
         envelope->synchronous = true;
     return code;
 }
 
-// Once the object is on its way each part is, or what kept it from being.
+// Begins to send each array, or its error, once the object is on its way.
 static int
-begin_parts(sending_t *sending, wm_error_t *err)
+begin_embedded(sending_t *sending, wm_error_t *err)
 {
-    wm_comm_t *comm = sending->channel.comm->parts;
+    wm_comm_t *comm = sending->channel.comm->object_comm;
     int worst = 0;
     if (sending->count == 0)
         return 0;
     for (int i = 0; i < sending->count; ++i) {
-        part_t *part = &sending->parts[i];
-        wm_buffer_t buffer = part->buffer;
+        embedded_t *array = &sending->embedded[i];
+        wm_buffer_t buffer = array->buffer;
         wm_error_t failure;
-        part->buffer.release = NULL;
-        int code = wm_send_begin(comm, &buffer, &part->envelope, &part->op,
+        array->buffer.release = NULL;
+        int code = wm_send_begin(comm, &buffer, &array->envelope, &array->op,
                                  &failure);
         if (code == 0)
             continue;
-        part->op = NULL;
-        wm_send_failure(comm, &part->envelope, failure.text);
+        array->op = NULL;
+        wm_send_failure(comm, &array->envelope, failure.text);
         if (worst == 0)
             *err = failure;
         worst = worst == 0 ? code : worst;
@@ -186,7 +186,7 @@ begin_parts(sending_t *sending, wm_error_t *err)
     return worst;
 }
 
-// Without the GIL: the object, then its parts, whatever becomes of the wait
+// Without the GIL: the object, then its arrays, whatever becomes of the wait
 // for it.
 static int
 send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
@@ -200,14 +200,14 @@ send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
     if (blocking)
         code = wm_py_wait_unlocked(*op, NULL, err);
     wm_error_t late;
-    int begun = begin_parts(sending, &late);
+    int begun = begin_embedded(sending, &late);
     if (code == 0 && begun < 0) {
         *err = late;
         code = begun;
     }
     for (int i = 0; i < sending->count && code == 0 && blocking; ++i)
-        if (!sending->parts[i].copied && sending->parts[i].op != NULL)
-            code = wm_py_wait_unlocked(sending->parts[i].op, NULL, err);
+        if (!sending->embedded[i].copied && sending->embedded[i].op != NULL)
+            code = wm_py_wait_unlocked(sending->embedded[i].op, NULL, err);
     return code;
 }
 
@@ -221,7 +221,7 @@ run(sending_t *sending)
     buffer.pickled = true;
     wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
-    code = prepare_parts(sending, &err);
+    code = prepare_embedded(sending, &err);
     if (code < 0) {
         wm_buffer_release(&buffer);
         if (wm_send_tells(code))
@@ -244,8 +244,8 @@ run(sending_t *sending)
 
 PyDoc_STRVAR(
     send_doc,
-    "_object_send(comm, data, dest, tag, mode, blocking, parts, /)\n--\n\n"
-    "Send the bytes of an object and its parts, a list of (array,\n"
+    "_object_send(comm, data, dest, tag, mode, blocking, embedded, /)\n--\n\n"
+    "Send the bytes of an object and its arrays, a list of (array,\n"
     "number). mode: '' 's' 'b' as in ssend and bsend. None, or a\n"
     "wm.Request, which is that of the object.");
 
@@ -270,11 +270,11 @@ send(PyObject *Py_UNUSED(module), PyObject *args)
     sending.envelope.buffered = *mode == 'b';
     PyObject *result = NULL;
     if (wm_py_message_parse(data, false, "obj", &sending.message) == 0
-        && parse_parts(&sending, list) == 0)
+        && parse_embedded(&sending, list) == 0)
         result = run(&sending);
     else
         wm_py_channel_tell_receiver(&sending.channel, &sending.envelope);
-    release_parts(&sending);
+    release_embedded(&sending);
     wm_py_message_release(&sending.message);
     return result != NULL ? result : wm_py_channel_fail(comm, false);
 }
@@ -363,6 +363,6 @@ PyMethodDef wm_py_pickle_functions[] = {
     {"_is_plain", plain, METH_O, plain_doc},
     {"_object_send", send, METH_VARARGS, send_doc},
     {"_object_failure", failure, METH_VARARGS, failure_doc},
-    {"_part_numbers", numbers, METH_VARARGS, numbers_doc},
+    {"_embedded_numbers", numbers, METH_VARARGS, numbers_doc},
     {0},
 };
