@@ -97,10 +97,10 @@ CASES = (
     ("any tag", "host", 100_000, 4, "I", 2**32 - 1, False),
     ("slot", "device", 100_000, 32, "i", 2048, False),
     ("negative slot", "device", 100_000, 32, "i", -(2**31), False),
-    ("no piece", "device", 100_000, 56, "I", 0, True),
-    ("pieces", "device", 100_000, 56, "I", 1000, True),
+    ("no fragment", "device", 100_000, 56, "I", 0, True),
+    ("fragments", "device", 100_000, 56, "I", 1000, True),
     ("no ring", "device", 100_000, 60, "I", 0, True),
-    ("bytes a piece", "device", 100_000, 48, "Q", 1, True),
+    ("bytes a fragment", "device", 100_000, 48, "Q", 1, True),
     ("bytes of an eager LL buffer", "device", 100_000, 68, "I", 1, True),
     ("before its memory", "device", 100_000, 72, "Q", 0, None),
     ("behind its memory", "device", 100_000, 88, "Q", 99_999, None),
@@ -204,7 +204,7 @@ STAGED = """
 @pytest.mark.parametrize(
     "damage",
     [(4, 4), (4, 2**31), (6, 0), (6, 2**31)],
-    ids=["ring", "large_ring", "no_piece", "large_piece"],
+    ids=["ring", "large_ring", "no_fragment", "large_fragment"],
 )
 def test_a_damaged_ring_is_refused(tmp_path, damage):
     printed = ranks.run_text(

@@ -44,9 +44,9 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
     for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
         const wm_captured_t other = *(const wm_captured_t *)wm_preflight_data(
             comm->barrier, rank);
-        if (other.pieces > captured->pieces)
-            captured->pieces = other.pieces;
-        exchanged = other.pieces > WM_SYMM_STEPS
+        if (other.fragments > captured->fragments)
+            captured->fragments = other.fragments;
+        exchanged = other.fragments > WM_SYMM_STEPS
                         ? wm_comm_damaged(comm, rank, err)
                         : compare(&mine, &other, rank, err);
     }

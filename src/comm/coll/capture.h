@@ -12,11 +12,11 @@ typedef struct {
     int kind;       // of the call
     bool first;     // of its capture
     uint64_t asked; // what all must ask for alike, as a number
-    uint64_t pieces;
+    uint64_t fragments;
 } wm_captured_t;
 
 // Of this rank; where it has failed (`code`, `err` is written) all raise, as
-// they do where they differ. Afterwards `pieces` are those of the rank that
+// they do where they differ. Afterwards `fragments` are those of the rank that
 // has most.
 WM_MUST_CHECK int
 wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,

@@ -19,27 +19,27 @@
 // what it has reduced, or taken, for others to read. Blocks for each rank
 // share the first.
 #define ALIGN 256
-#define PIECE_PHASES 2 // of what is as short as a piece
+#define FRAGMENT_PHASES 2 // of what is as short as a fragment
 
 typedef struct {
     wm_coll_desc_t desc;
     wm_symm_t *symm;
     uint64_t capture; // 0: it is in none
     size_t area;
-    size_t room;   // bytes of a piece of a block
-    size_t pieces; // of this rank
-    size_t piece;  // this one
+    size_t room;      // bytes of a fragment of a block
+    size_t fragments; // of this rank
+    size_t fragment;  // this one
 } run_t;
 
 static int
-count_pieces(run_t *run, wm_error_t *err)
+count_fragments(run_t *run, wm_error_t *err)
 {
     size_t most = wm_coll_desc_longest(&run->desc);
     run->area = wm_symm_half(run->symm) / 2;
     size_t size = run->desc.shape->scatters ? (size_t)run->desc.comm->size : 1;
     run->room = run->area / size / ALIGN * ALIGN;
-    run->pieces = most == 0 ? 1 : (most + run->room - 1) / run->room;
-    if (run->pieces * PIECE_PHASES > WM_SYMM_STEPS)
+    run->fragments = most == 0 ? 1 : (most + run->room - 1) / run->room;
+    if (run->fragments * FRAGMENT_PHASES > WM_SYMM_STEPS)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu bytes for a rank are more than a collective "
                             "on a stream takes: make several calls",
@@ -47,11 +47,11 @@ count_pieces(run_t *run, wm_error_t *err)
     return 0;
 }
 
-// The part of a block that goes with this piece.
+// The part of a block that goes with this fragment.
 static wm_span_t
 cut(const run_t *run, wm_span_t block)
 {
-    size_t at = run->piece * run->room;
+    size_t at = run->fragment * run->room;
     if (at >= block.nbytes)
         return (wm_span_t){block.at, 0};
     size_t left = block.nbytes - at;
@@ -73,7 +73,7 @@ put(const run_t *run, wm_error_t *err)
 {
     int code = 0,
         blocks = run->desc.shape->scatters ? run->desc.comm->size : 1;
-    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->piece);
+    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment);
     for (int i = 0; i < blocks && code == 0 && run->desc.source != NULL; ++i) {
         wm_span_t part = cut(run, run->desc.out[i]);
         code = copy(run, own + (size_t)i * run->room,
@@ -140,7 +140,7 @@ static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->piece)
+    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment)
                 + run->area;
     // Of an exchange it is absolute.
     bool absolute = !run->desc.shape->reduces
@@ -150,7 +150,7 @@ move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
                        : own)
                  + move->into;
     for (int k = 0; k < move->count; ++k)
-        sources[k] = wm_symm_at(run->symm, move->first + k, run->piece)
+        sources[k] = wm_symm_at(run->symm, move->first + k, run->fragment)
                      + (move->result ? run->area : 0) + move->from;
     if (move->count == 1)
         return copy(run, into, sources[0], move->nbytes, err);
@@ -186,7 +186,7 @@ follow(const run_t *run, wm_error_t *err)
 {
     wm_plan_t plan;
     make_plan(run, &plan);
-    uint32_t steps = (uint32_t)run->piece * PIECE_PHASES;
+    uint32_t steps = (uint32_t)run->fragment * FRAGMENT_PHASES;
     int code = put(run, err);
     for (int phase = 0; phase < plan.phases && code == 0; ++phase) {
         bool last = phase == plan.phases - 1;
@@ -243,10 +243,10 @@ after(const run_t *run, wm_error_t *err)
 }
 
 static int
-in_pieces(run_t *run, wm_error_t *err)
+in_fragments(run_t *run, wm_error_t *err)
 {
     int code = wm_symm_take_turn(run->symm, err);
-    for (; run->piece < run->pieces && code == 0; ++run->piece)
+    for (; run->fragment < run->fragments && code == 0; ++run->fragment)
         code = follow(run, err);
     return code < 0 ? code : wm_symm_leave_turn(run->symm, err);
 }
@@ -260,7 +260,7 @@ exchange(run_t *run, wm_error_t *err)
         code = wm_symm_has_kernels(run->symm)
                        && run->desc.call->kind != WM_CALL_BARRIER
                    ? wm_symm_exchange(run->symm, &run->desc, err)
-                   : in_pieces(run, err);
+                   : in_fragments(run, err);
     if (code == 0)
         code = wm_packed_unpack(&run->desc, err);
     int kept = copy == NULL
@@ -315,12 +315,12 @@ capture(run_t *run, int code, wm_error_t *err)
     if (code == 0) {
         captured.kind = (int)run->desc.call->kind;
         captured.asked = wm_coll_desc_hash(&run->desc);
-        captured.pieces = run->pieces;
+        captured.fragments = run->fragments;
     }
     code = wm_capture_begin(run->desc.comm, &captured, code, err);
     if (code < 0)
         return code;
-    run->pieces = captured.pieces;
+    run->fragments = captured.fragments;
     code = wm_symm_begin_captured(run->symm, run->capture, run->desc.stream,
                                   err);
     if (code == 0)
@@ -419,7 +419,7 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                             "of cuda:%d; use another communicator (Dup)",
                             device, wm_symm_device(run.symm));
     if (code == 0)
-        code = count_pieces(&run, err);
+        code = count_fragments(&run, err);
     code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
     bool on_host = wm_symm_is_on_host(run.symm);
     if (code == 0)

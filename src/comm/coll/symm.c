@@ -219,12 +219,13 @@ wm_symm_forget(wm_symm_t *symm)
     symm->capture = 0;
 }
 
-// Of a graph all know how many pieces the call before had, and nobody waits.
+// Of a graph all know how many fragments the call before had, and nobody
+// waits.
 static int
 take_turn_captured(wm_symm_t *symm, wm_error_t *err)
 {
     bool first = symm->turns++ == 0;
-    symm->turn = first ? 0 : symm->turn + (uint32_t)symm->pieces;
+    symm->turn = first ? 0 : symm->turn + (uint32_t)symm->fragments;
     if (!first)
         return 0;
     symm->epochs = 0;
@@ -240,19 +241,19 @@ wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err)
         code = take_turn_captured(symm, err);
     else {
         symm->turn = ++symm->turns;
-        if (symm->pieces > 1) // it used a half twice
+        if (symm->fragments > 1) // it used a half twice
             code = symm_await(symm, symm->signatures.calls - 1, ENDED, err);
     }
-    symm->pieces = 0;
+    symm->fragments = 0;
     return code;
 }
 
 char *
-wm_symm_at(wm_symm_t *symm, int rank, size_t piece)
+wm_symm_at(wm_symm_t *symm, int rank, size_t fragment)
 {
-    symm->pieces = piece + 1;
+    symm->fragments = fragment + 1;
     return symm->memory->ranks[rank].memory
-           + (symm->turn + piece) % 2 * wm_symm_half(symm);
+           + (symm->turn + fragment) % 2 * wm_symm_half(symm);
 }
 
 int

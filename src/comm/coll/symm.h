@@ -2,13 +2,13 @@
 // Collectives on streams through symmetric memory: memory of each rank
 // (symm_memory.h) that all ranks of a communicator have mapped, and words by
 // which their streams wait for each other. Calls are numbered, alike on all
-// ranks, and so are a call's steps. A call's pieces take turns in the halves
-// of a rank's memory, beginning with the half of the call's number: a half is
-// written again once all ranks have arrived after they read it. Captured calls
-// have symmetric memory and words of their own, so that graphs and other calls
-// need not wait for each other; a graph may be replayed any number of times,
-// on each rank in the same order as all others. GIL released by the caller,
-// engine lock not held.
+// ranks, and so are a call's steps. A call's fragments take turns in the
+// halves of a rank's memory, beginning with the half of the call's number: a
+// half is written again once all ranks have arrived after they read it.
+// Captured calls have symmetric memory and words of their own, so that graphs
+// and other calls need not wait for each other; a graph may be replayed any
+// number of times, on each rank in the same order as all others. GIL released
+// by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_SYMM_H
 #define WM_COMM_COLL_SYMM_H
 
@@ -58,7 +58,7 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
 
 // Likewise of a call of a capture (wm_stream_capture), which all ranks have
-// found alike, down to the pieces.
+// found alike, down to the fragments.
 WM_MUST_CHECK int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err);
@@ -74,20 +74,20 @@ wm_symm_continue(const wm_symm_t *symm, uint64_t capture);
 void
 wm_symm_forget(wm_symm_t *symm);
 
-// The call goes through the halves, in pieces.
+// The call goes through the halves, in fragments.
 WM_MUST_CHECK int
 wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err);
 
-// The half of `rank` that a piece of this call goes through.
+// The half of `rank` that a fragment of this call goes through.
 char *
-wm_symm_at(wm_symm_t *symm, int rank, size_t piece);
+wm_symm_at(wm_symm_t *symm, int rank, size_t fragment);
 
 // The stream tells that it has come to a step of the call, from 0 on, and
 // waits until all have, or have ended it.
 WM_MUST_CHECK int
 wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
 
-// The stream tells that it has come to the end of the pieces.
+// The stream tells that it has come to the end of the fragments.
 WM_MUST_CHECK int
 wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 

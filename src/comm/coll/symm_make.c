@@ -261,7 +261,7 @@ symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
     wm_by_kernels_close(&symm->exchange);
     symm->exchange = (wm_by_kernels_t){.number = 0};
     symm->turn = symm->turns = 0;
-    symm->pieces = 0;
+    symm->fragments = 0;
     symm->last = 0;
     wm_signatures_open(&symm->signatures, symm->barrier);
     published->thresholds = symm->thresholds;

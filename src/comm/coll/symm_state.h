@@ -30,7 +30,7 @@ struct wm_symm {
     uint64_t capture;           // of the last call
     uint32_t turns;             // taken so far, in its graph or in all
     uint32_t epochs;            // in its graph, so far
-    size_t pieces;              // of the last one that took a turn
+    size_t fragments;           // of the last one that took a turn
     wm_block_t **copies;        // that graphs read
     size_t copied;
     // The failure, in the words that the caller got; code 0: none so far.

@@ -174,7 +174,7 @@ wm_end_about(const wm_op_t *op, wm_about_t *about)
         (uint64_t)end->state,
         (uintptr_t)end->sending,
         (uintptr_t)end->receiving,
-        end->pieces.next,
+        end->fragments.next,
         end->chunks.given,
         end->chunks.copied,
         end->chunks.done,

@@ -15,17 +15,17 @@ typedef struct wm_receiving wm_receiving_t;       // way.h
 typedef struct wm_transport wm_transport_t;       // way/transport.h
 typedef struct wm_eager_buffer wm_eager_buffer_t; // way/device_eager.h
 
-// Moving pieces between a source or a ring and a buffer: what both ends of
-// every transport do.
+// The fragments of a payload that both ends of every transport move between a
+// source or a ring and a buffer.
 typedef struct {
-    char *remote;          // the ring (or the sender's memory, mapped)
-    uint64_t piece;        // bytes a piece, at most
-    uint32_t pieces, ring; // in all, in the ring
-    uint32_t next;         // first not yet submitted
+    char *remote;         // the ring (or the sender's memory, mapped)
+    uint64_t nbytes;      // of a fragment, at most
+    uint32_t count, ring; // in all, in the ring
+    uint32_t next;        // first not yet submitted
     uint32_t ready_base, taken_base;
-    bool on_host; // pieces are copied by this thread
+    bool on_host; // fragments are copied by this thread
     bool ramped;  // the first are shorter: one quarter, one half
-} wm_pieces_t;
+} wm_fragments_t;
 
 // A buffer with gaps (pack.c).
 typedef struct {
@@ -58,7 +58,7 @@ typedef struct {
 
 // Copies on our own streams (way/pulling.c).
 typedef struct {
-    CUstream side; // of the pool: every other piece's; NULL: none
+    CUstream side; // of the pool: every other fragment's; NULL: none
     bool alone;    // it shall share no kernel
     bool signals;  // its stream writes `taken`
     _Atomic bool
@@ -109,7 +109,7 @@ typedef struct {
     int slot_index; // ours, -1 none
     unsigned looks; // how often it waited for words of its peer
     unsigned asks;  // how often its end was looked for
-    wm_pieces_t pieces;
+    wm_fragments_t fragments;
     const wm_transport_t *transport;
     wm_mapping_t *mapping;
     bool batched; // its copy, or its announcement, goes with others

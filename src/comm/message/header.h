@@ -54,16 +54,16 @@ typedef struct {
             int32_t slot; // in the sender's segment
             uint32_t ready_base, taken_base;
             int32_t device; // the sender's ordinal
-            // `pieces` pieces of at most `piece` bytes that take turns in the
-            // places of a ring of `ring`; a plain offer is one piece.
-            uint64_t piece;
-            uint32_t pieces, ring;
+            // `fragments` of at most `fragment` bytes that take turns in the
+            // places of a ring of `ring`; a plain offer is one fragment.
+            uint64_t fragment;
+            uint32_t fragments, ring;
             uint32_t stage_only; // a wm_stage_t
             uint32_t flag;       // of its eager LL lines; 0: plain
             wm_place_t place;
             uint8_t uuid[16]; // of the sender's device
             uint8_t pushes;   // the sender can copy it itself
-            uint8_t ramped;   // its first two pieces are shorter
+            uint8_t ramped;   // its first two fragments are shorter
         };
     };
 } wm_header_t;

@@ -20,10 +20,11 @@
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
-#define WM_STAGING_RINGS 4        // staging rings a segment
-#define WM_STAGING_RING_PIECES 4  // pieces a staging ring
-#define WM_PIECE_BYTES (4u << 20) // largest piece of a staging ring
-#define WM_STAGING_RING_BYTES ((size_t)WM_STAGING_RING_PIECES * WM_PIECE_BYTES)
+#define WM_STAGING_RINGS 4           // staging rings a segment
+#define WM_STAGING_RING_FRAGMENTS 4  // fragments a staging ring
+#define WM_FRAGMENT_BYTES (4u << 20) // largest fragment of a staging ring
+#define WM_STAGING_RING_BYTES                                                 \
+    ((size_t)WM_STAGING_RING_FRAGMENTS * WM_FRAGMENT_BYTES)
 #define WM_PINNED_SYMM_COUNT 8 // behind the staging rings
 #define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
 
@@ -145,7 +146,7 @@ wm_staging_ring_pointer(const wm_peer_t *peer, int ring);
 WM_MUST_CHECK int
 wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
 
-// Takes a free piece of our segment's pinned symmetric memory, for a
+// Takes a free area of our segment's pinned symmetric memory, for a
 // communicator whose GPUs do not reach each other. Returns its index; -1 when
 // all are in use.
 int

@@ -42,8 +42,8 @@ enum {
 typedef struct {
     uint32_t ring;                   // of the sender's, or WM_STAGING_BY_MPI
     uint32_t seq;                    // of MPI's: tag of the chunks
-    uint32_t piece;                  // bytes a piece, or a chunk
-    uint32_t ready_base, taken_base; // of the pieces
+    uint32_t fragment;               // bytes a fragment, or a chunk
+    uint32_t ready_base, taken_base; // of the fragments
 } wm_slot_staging_t;
 
 // One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
@@ -52,15 +52,15 @@ typedef struct {
 // words lie on different cache lines.
 typedef struct {
     // written by the sender's host or stream
-    _Alignas(64) _Atomic uint32_t ready; // pieces that can be taken
+    _Alignas(64) _Atomic uint32_t ready; // fragments that can be taken
     // What `ready` will be once what the sender's stream has been given has
     // run: until then the sender may fail, and no stream should wait for it.
-    _Atomic uint32_t posted; // of the first piece
+    _Atomic uint32_t posted; // of the first fragment
     _Atomic uint32_t staged; // 1: `staging` is valid
     _Atomic uint32_t failed; // 1: the sender failed, see error
     wm_slot_staging_t staging;
     // written by the receiver's host or stream
-    _Alignas(64) _Atomic uint32_t taken; // pieces taken
+    _Alignas(64) _Atomic uint32_t taken; // fragments taken
     _Atomic uint32_t answer;
     // What `taken` will be once the receiver's stream has come to it. Says
     // which message is meant, as it may be written after `taken`, when the

@@ -166,9 +166,9 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
     char *into = chunk_stage(end, at);
     if (end->eager_buffer != NULL) { // of one chunk
-        int code = wm_device_eager_copy_out(end, into,
-                                            end->pieces.ready_base + 1, err);
-        end->pieces.next = code == 0;
+        int code = wm_device_eager_copy_out(
+            end, into, end->fragments.ready_base + 1, err);
+        end->fragments.next = code == 0;
         return code;
     }
     return wm_memory_copy(end->access.device, into, chunk_place(end, at),

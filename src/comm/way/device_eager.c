@@ -6,7 +6,7 @@
 #include "comm/way/batch.h"
 #include "comm/way/eager.h"
 #include "comm/way/offer.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "comm/way/transport.h"
@@ -128,7 +128,7 @@ wm_device_eager_take_back_offer(wm_end_t *end)
 void
 wm_device_eager_drop(wm_end_t *end, bool quiet)
 {
-    if (end->eager_buffer != NULL && (quiet || end->pieces.next == 0))
+    if (end->eager_buffer != NULL && (quiet || end->fragments.next == 0))
         device_eager_release(end);
     end->eager_buffer = NULL;
 }
@@ -147,7 +147,7 @@ device_eager_posted(wm_end_t *end, const wm_error_t *failure)
 {
     wm_error_t err;
     if (failure != NULL) {
-        end->pieces.next = 0;
+        end->fragments.next = 0;
         wm_send_fail(end, failure);
         return;
     }
@@ -165,15 +165,15 @@ device_eager_go(wm_end_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     wm_eager_ll_t message = {
-        .lines = end->pieces.remote,
+        .lines = end->fragments.remote,
         .user = end->buffer.data,
         .strided = wm_pack_by_eager_ll(end),
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,
         .word = &end->slot->ready,
-        .value = end->pieces.ready_base + 1,
+        .value = end->fragments.ready_base + 1,
     };
-    end->pieces.next = 1;
+    end->fragments.next = 1;
     wm_batch_add(&(wm_batch_t){.device = end->access.device,
                                .stream = end->access.stream,
                                .posts = true},
@@ -232,13 +232,13 @@ static wm_eager_ll_t
 fetch_of(const wm_end_t *end)
 {
     return (wm_eager_ll_t){
-        .lines = end->pieces.remote,
+        .lines = end->fragments.remote,
         .user = end->buffer.data,
         .strided = wm_pack_by_eager_ll(end),
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,
         .word = &end->slot->taken,
-        .value = end->pieces.taken_base + 1,
+        .value = end->fragments.taken_base + 1,
     };
 }
 
@@ -253,7 +253,7 @@ wm_device_eager_fetch_on_stream(wm_end_t *end,
     // A stream that waits for a word takes longer than a kernel that does.
     if (code == 0 && !waits_in_kernel(end))
         code = wm_word_wait(device, end->access.user_stream, &end->slot->ready,
-                            end->pieces.ready_base + 1, err);
+                            end->fragments.ready_base + 1, err);
     if (code < 0)
         return code;
     wm_eager_ll_t message = fetch_of(end);
@@ -274,15 +274,15 @@ device_eager_fetch(wm_end_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     wm_eager_ll_t message = fetch_of(end);
-    message.status = wm_pieces_status(end);
+    message.status = wm_fragments_status(end);
     atomic_store(message.status, 0);
     end->fetch.under_way = true;
     end->access.idle = false;
-    end->pieces.next = 1;
+    end->fragments.next = 1;
     wm_batch_add(&(wm_batch_t){.device = end->access.device,
                                .stream = end->access.stream,
                                .patience_us = PATIENCE_US},
-                 &message, end, wm_pieces_launched);
+                 &message, end, wm_fragments_launched);
     return 0;
 }
 
@@ -290,19 +290,19 @@ device_eager_fetch(wm_end_t *end, wm_error_t *err)
 static int
 fetch_ended(wm_end_t *end, wm_error_t *err)
 {
-    switch (atomic_load(wm_pieces_status(end))) {
+    switch (atomic_load(wm_fragments_status(end))) {
     case WM_EAGER_LL_TAKEN:
         return 1;
     case WM_EAGER_LL_LATE:
         end->fetch.under_way = false;
         end->fetch.late = true;
-        end->pieces.next = 0;
+        end->fragments.next = 0;
         return 0;
     case WM_EAGER_LL_FAILED:
         *err = end->op.error;
         return err->code;
     default:
-        return wm_pieces_look_for_errors(end, err);
+        return wm_fragments_look_for_errors(end, err);
     }
 }
 
@@ -314,7 +314,7 @@ device_eager_pull(wm_end_t *end, wm_error_t *err)
         end->access.idle = code > 0;
         return code;
     }
-    return wm_piece_is_ready(end, 0) || waits_in_kernel(end)
+    return wm_fragment_is_ready(end, 0) || waits_in_kernel(end)
                ? device_eager_fetch(end, err)
                : 0;
 }

@@ -25,7 +25,7 @@ wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
                          wm_error_t *err);
 
 // The offer goes through the host: releases its eager LL buffer, unless the
-// user's memory no longer holds the data, or not in one piece.
+// user's memory no longer holds the data, or not contiguously.
 void
 wm_device_eager_release_unused(wm_end_t *end);
 

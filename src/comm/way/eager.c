@@ -8,7 +8,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/way.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 
 #define DEFAULT_LIMIT 65536
 #define PATIENCE_US 10              // a receiver that waits claims in less
@@ -48,8 +48,8 @@ let_go(wm_end_t *end)
 void
 wm_eager_let_go_of_handed_off(wm_end_t *end)
 {
-    const wm_pieces_t *pieces = &end->pieces;
-    if (pieces->next < pieces->pieces || !wm_pieces_are_ready(end))
+    const wm_fragments_t *fragments = &end->fragments;
+    if (fragments->next < fragments->count || !wm_fragments_are_ready(end))
         return;
     if (end->handoff != NULL) // should the host come to serve after all
         end->buffer.data = wm_block_pointer(end->handoff);
@@ -102,7 +102,7 @@ publish(wm_end_t *end)
 static void
 end_packed(wm_end_t *end)
 {
-    if (end->pieces.next == 0 || !wm_piece_is_ready(end, 0))
+    if (end->fragments.next == 0 || !wm_fragment_is_ready(end, 0))
         return;
     wm_access_forget_borrowed(&end->access); // it may be gone from now on
     let_go(end);

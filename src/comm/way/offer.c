@@ -12,7 +12,7 @@
 #include "comm/way/eager.h"
 #include "comm/way/staging_ring.h"
 #include "comm/way/device_eager.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/push.h"
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
@@ -65,7 +65,7 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
         wm_send_become(end, &wm_sending_direct);
         return code;
     }
-    wm_pieces_set(end, into);
+    wm_fragments_set(end, into);
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
     return 0;
 }
@@ -84,11 +84,11 @@ offer(wm_end_t *end, wm_error_t *err)
         return code;
     header->kind = WM_MESSAGE_OFFER;
     header->slot = end->slot_index;
-    header->piece = header->nbytes;
-    header->pieces = header->ring = 1;
+    header->fragment = header->nbytes;
+    header->fragments = header->ring = 1;
     header->device = device->ordinal;
     memcpy(header->uuid, &device->uuid, sizeof header->uuid);
-    wm_pieces_set(end, NULL);
+    wm_fragments_set(end, NULL);
     header->stage_only = wm_transport_forced() == &wm_transport_host
                              ? WM_STAGE_FORCED
                              : WM_STAGE_NOT;
@@ -97,8 +97,8 @@ offer(wm_end_t *end, wm_error_t *err)
     if (code < 0) { // the host serves; the receiver's transport() tells it
         header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
                                                    : WM_STAGE_UNEXPORTABLE;
-        header->piece = header->nbytes;
-        header->pieces = header->ring = 1;
+        header->fragment = header->nbytes;
+        header->fragments = header->ring = 1;
         header->ramped = 0;
     }
     if (end->sending != &wm_sending_direct)
@@ -115,13 +115,13 @@ offer(wm_end_t *end, wm_error_t *err)
 void
 wm_offer_posted(wm_end_t *end)
 {
-    wm_slot_set_posted(end->slot, end->pieces.ready_base + 1);
+    wm_slot_set_posted(end->slot, end->fragments.ready_base + 1);
 }
 
 static void
 ready_now(wm_end_t *end)
 {
-    end->pieces.next = 1;
+    end->fragments.next = 1;
     wm_slot_set_ready(end->slot, end->header.ready_base + 1);
     wm_offer_posted(end);
 }
@@ -152,7 +152,7 @@ promise(wm_end_t *end, wm_error_t *err)
         code = wm_slot_enqueue_ready(end->slot, device, stream,
                                      end->header.ready_base + 1, err);
     if (code == 0) {
-        end->pieces.next = 1;
+        end->fragments.next = 1;
         wm_offer_posted(end);
     }
     if (pooled)
@@ -257,7 +257,7 @@ follow_receiver(wm_end_t *end, wm_error_t *err)
     int code = wm_node_register(wm_node_self(), false, device, err);
     if (code == 0)
         code = wm_word_wait(device, end->access.user_stream, &end->slot->taken,
-                            end->pieces.taken_base + 1, err);
+                            end->fragments.taken_base + 1, err);
     return code < 0 ? code : wm_offer_end_for_stream(end, err);
 }
 
@@ -265,8 +265,8 @@ int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
 {
     int code = 0;
-    bool ready = wm_pieces_are_ready(end);
-    if (ready && wm_pieces_are_taken(end)) {
+    bool ready = wm_fragments_are_ready(end);
+    if (ready && wm_fragments_are_taken(end)) {
         wm_push_note(end, pushed);
         return 1;
     }
@@ -293,9 +293,9 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
         return code;
     if (end->sending != way)
         return end->sending->step(end, err);
-    if (atomic_load(&end->slot->submitted) == end->pieces.taken_base + 1
+    if (atomic_load(&end->slot->submitted) == end->fragments.taken_base + 1
         && end->access.user_device >= 0 && !atomic_load(&end->op.done)
-        && end->pieces.pieces == 1 && (code = follow_receiver(end, err)) < 0)
+        && end->fragments.count == 1 && (code = follow_receiver(end, err)) < 0)
         return code;
     if (way == &wm_sending_ring && answer != WM_ANSWER_HOST
         && (code = wm_ring_feed(end, err)) < 0)
@@ -308,11 +308,11 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
 static bool
 is_on_its_way(const wm_end_t *end)
 {
-    const wm_pieces_t *pieces = &end->pieces;
+    const wm_fragments_t *fragments = &end->fragments;
     return end->sending->let_go != NULL // nobody has answered
-           && pieces->pieces == 1
-           && wm_word_reached(&end->slot->posted, pieces->ready_base + 1)
-           && (wm_piece_is_ready(end, 0)
+           && fragments->count == 1
+           && wm_word_reached(&end->slot->posted, fragments->ready_base + 1)
+           && (wm_fragment_is_ready(end, 0)
                || wm_event_look_for_errors(end->access.device, NULL) == 0);
 }
 
@@ -331,8 +331,8 @@ wm_offer_fail(wm_end_t *end)
 void
 wm_offer_peer_died(wm_end_t *end)
 {
-    wm_slot_take_for_receiver(end->slot,
-                              end->pieces.taken_base + end->pieces.pieces);
+    wm_slot_take_for_receiver(end->slot, end->fragments.taken_base
+                                             + end->fragments.count);
 }
 
 // The slot serves no other, as somebody may look at it yet.
@@ -360,12 +360,12 @@ wm_offer_heard(wm_end_t *end)
     if (wm_offer_is_abandoned(end))
         return true;
     uint32_t answer = atomic_load(&end->slot->answer);
-    bool lost = end->looks % LOOKS == 0 && !wm_pieces_are_ready(end)
+    bool lost = end->looks % LOOKS == 0 && !wm_fragments_are_ready(end)
                 && wm_event_look_for_errors(end->access.device, NULL) < 0;
     // It waits for what will not come any more.
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
         wm_slot_fail(end->slot, end->op.error.text);
-    return answer == WM_ANSWER_ERROR || wm_pieces_are_taken(end);
+    return answer == WM_ANSWER_ERROR || wm_fragments_are_taken(end);
 }
 
 const wm_sending_t wm_sending_direct = {

@@ -12,7 +12,7 @@
 bool
 wm_offer_begin(wm_end_t *end);
 
-// The first piece will be ready whatever comes: a stream may wait for it.
+// The first fragment will be ready whatever comes: a stream may wait for it.
 void
 wm_offer_posted(wm_end_t *end);
 

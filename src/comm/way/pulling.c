@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A receive whose own stream copies, piece by piece, or this thread does;
-// short copies that are ready together share a kernel, and a long one beside
-// another has its own.
+// A receive whose own stream copies, fragment by fragment, or this thread
+// does; short copies that are ready together share a kernel, and a long one
+// beside another has its own.
 #include <string.h>
 
 #include "comm/message/pack.h"
 #include "comm/node/slot.h"
 #include "comm/way/batch.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "comm/way/transport.h"
 
 #define SYNC_BYTES 262144
 
-// Pieces are copied by this thread: host memory to host memory.
+// Fragments are copied by this thread: host memory to host memory.
 static int
 copy_here(wm_end_t *end)
 {
-    wm_pieces_t *pieces = &end->pieces;
-    while (pieces->next < pieces->pieces
-           && wm_piece_is_ready(end, pieces->next)) {
-        uint32_t at = pieces->next++;
-        memcpy(end->buffer.data + wm_piece_start(pieces, at),
-               pieces->remote + at % pieces->ring * pieces->piece,
-               wm_piece_length(end, at));
-        wm_slot_set_taken(end->slot, pieces->taken_base + pieces->next);
+    wm_fragments_t *fragments = &end->fragments;
+    while (fragments->next < fragments->count
+           && wm_fragment_is_ready(end, fragments->next)) {
+        uint32_t at = fragments->next++;
+        memcpy(end->buffer.data + wm_fragment_start(fragments, at),
+               fragments->remote + at % fragments->ring * fragments->nbytes,
+               wm_fragment_length(end, at));
+        wm_slot_set_taken(end->slot, fragments->taken_base + fragments->next);
     }
-    return pieces->next == pieces->pieces;
+    return fragments->next == fragments->count;
 }
 
 static int
@@ -36,17 +36,17 @@ step_by_host(wm_end_t *end, wm_error_t *err)
     return wm_take_watch(end, copy_here(end), err);
 }
 
-// Pieces take turns on two streams, so that one is on its way while the
+// Fragments take turns on two streams, so that one is on its way while the
 // other's words are written; the last is on end->access.stream, behind all
 // others.
 static int
-stream_of_piece(wm_end_t *end, uint32_t at, CUstream *stream, CUstream *other,
-                wm_error_t *err)
+stream_of_fragment(wm_end_t *end, uint32_t at, CUstream *stream,
+                   CUstream *other, wm_error_t *err)
 {
     int code = 0;
     *stream = end->access.stream;
     *other = NULL;
-    if (end->pieces.pieces == 1)
+    if (end->fragments.count == 1)
         return 0;
     if (end->pull.side == NULL) {
         code = wm_stream_acquire(end->access.device, &end->pull.side, err);
@@ -55,7 +55,7 @@ stream_of_piece(wm_end_t *end, uint32_t at, CUstream *stream, CUstream *other,
                                     end->access.device, end->access.stream,
                                     err);
     }
-    bool aside = (end->pieces.pieces - 1 - at) % 2 == 1;
+    bool aside = (end->fragments.count - 1 - at) % 2 == 1;
     *stream = aside ? end->pull.side : end->access.stream;
     *other = aside ? end->access.stream : end->pull.side;
     return code;
@@ -65,37 +65,38 @@ stream_of_piece(wm_end_t *end, uint32_t at, CUstream *stream, CUstream *other,
 static bool
 is_within_reach(const wm_end_t *end)
 {
-    return end->buffer.pattern == NULL && end->pieces.pieces == 1
+    return end->buffer.pattern == NULL && end->fragments.count == 1
            && end->transport->direct && wm_buffer_on_device(&end->buffer)
            && end->buffer.memory.device == end->access.device
            && (!end->peer->self || end->header.device == end->access.device);
 }
 
 static int
-copy_piece(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
+copy_fragment(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
 {
-    const wm_pieces_t *pieces = &end->pieces;
+    const wm_fragments_t *fragments = &end->fragments;
     if (wm_unpack_is_direct(end))
-        return wm_unpack_enqueue(end, pieces->remote, end->access.device,
+        return wm_unpack_enqueue(end, fragments->remote, end->access.device,
                                  stream, err);
     wm_pull_t whole = {.dst = end->buffer.data,
-                       .src = pieces->remote,
+                       .src = fragments->remote,
                        .nbytes = end->header.nbytes};
     if (is_within_reach(end) && wm_take_is_beside(end)
         && wm_pull_serves(&whole))
         return wm_pull_launch_long(end->access.device, &whole, stream, err);
     return wm_memory_copy(end->access.device,
-                          end->buffer.data + wm_piece_start(pieces, at),
-                          pieces->remote + at % pieces->ring * pieces->piece,
-                          wm_piece_length(end, at), stream, err);
+                          end->buffer.data + wm_fragment_start(fragments, at),
+                          fragments->remote
+                              + at % fragments->ring * fragments->nbytes,
+                          wm_fragment_length(end, at), stream, err);
 }
 
 static int
-submit_piece(wm_end_t *end, wm_error_t *err)
+submit_fragment(wm_end_t *end, wm_error_t *err)
 {
-    wm_pieces_t *pieces = &end->pieces;
-    uint32_t at = pieces->next++;
-    bool last = at + 1 == pieces->pieces;
+    wm_fragments_t *fragments = &end->fragments;
+    uint32_t at = fragments->next++;
+    bool last = at + 1 == fragments->count;
     CUstream stream, other;
     int code = wm_end_open_stream(end, err);
     end->pull.signals = last && !end->blocking;
@@ -103,10 +104,10 @@ submit_piece(wm_end_t *end, wm_error_t *err)
         code = wm_node_register(end->peer, false, end->access.device, err);
     end->access.idle = false;
     if (code == 0)
-        code = stream_of_piece(end, at, &stream, &other, err);
+        code = stream_of_fragment(end, at, &stream, &other, err);
     if (code == 0)
-        code = copy_piece(end, at, stream, err);
-    // The words tell of all pieces up to one.
+        code = copy_fragment(end, at, stream, err);
+    // The words tell of all fragments up to one.
     if (code == 0 && other != NULL)
         code = wm_stream_follow(end->access.device, stream, end->access.device,
                                 other, err);
@@ -116,7 +117,7 @@ submit_piece(wm_end_t *end, wm_error_t *err)
                                  stream, err);
     if (code == 0 && (!last || end->pull.signals))
         code = wm_slot_enqueue_taken(end->slot, end->access.device, stream,
-                                     pieces->taken_base + at + 1, err);
+                                     fragments->taken_base + at + 1, err);
     return code;
 }
 
@@ -126,8 +127,8 @@ static bool
 may_share(const wm_end_t *end)
 {
     return !end->blocking && !end->pull.alone && end->access.user_device < 0
-           && end->pieces.next == 0 && end->header.nbytes <= WM_EAGER_LL_BYTES
-           && is_within_reach(end)
+           && end->fragments.next == 0
+           && end->header.nbytes <= WM_EAGER_LL_BYTES && is_within_reach(end)
            && (wm_access_is_noted(&end->access)
                || end->access.producer.kind == WM_PRODUCER_NONE);
 }
@@ -138,7 +139,7 @@ pull_alone(wm_end_t *end)
 {
     end->batched = false;
     end->pull.alone = true;
-    end->pieces.next = 0;
+    end->fragments.next = 0;
 }
 
 static int
@@ -149,16 +150,17 @@ share(wm_end_t *end, wm_error_t *err)
         code = wm_node_register(end->peer, false, end->access.device, err);
     if (code < 0)
         return code;
-    atomic_store(wm_pieces_status(end), 0);
+    atomic_store(wm_fragments_status(end), 0);
     end->batched = end->pull.signals = true;
     end->access.idle = false;
-    end->pieces.next = 1;
-    wm_batch_add_pull(&(wm_pull_t){.dst = end->buffer.data,
-                                   .src = end->pieces.remote,
-                                   .nbytes = end->header.nbytes,
-                                   .taken = (uint32_t *)&end->slot->taken,
-                                   .taken_value = end->pieces.taken_base + 1},
-                      end, wm_pieces_launched, pull_alone);
+    end->fragments.next = 1;
+    wm_batch_add_pull(
+        &(wm_pull_t){.dst = end->buffer.data,
+                     .src = end->fragments.remote,
+                     .nbytes = end->header.nbytes,
+                     .taken = (uint32_t *)&end->slot->taken,
+                     .taken_value = end->fragments.taken_base + 1},
+        end, wm_fragments_launched, pull_alone);
     return 0;
 }
 
@@ -167,8 +169,8 @@ static int
 pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
 {
     if (end->pull.signals) {
-        *ended = wm_pieces_are_taken(end);
-        return *ended ? 0 : wm_pieces_look_for_errors(end, err);
+        *ended = wm_fragments_are_taken(end);
+        return *ended ? 0 : wm_fragments_look_for_errors(end, err);
     }
     if (!end->blocking || end->header.nbytes > SYNC_BYTES)
         return wm_stream_spin(end->access.device, end->access.stream, 2, ended,
@@ -186,28 +188,28 @@ pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
 static int
 pull(wm_end_t *end, wm_error_t *err)
 {
-    wm_pieces_t *pieces = &end->pieces;
+    wm_fragments_t *fragments = &end->fragments;
     int code;
     bool ended;
     if (end->batched
-        && atomic_load(wm_pieces_status(end)) == WM_EAGER_LL_FAILED) {
+        && atomic_load(wm_fragments_status(end)) == WM_EAGER_LL_FAILED) {
         *err = end->op.error;
         return err->code;
     }
-    if (may_share(end) && wm_piece_is_ready(end, 0))
+    if (may_share(end) && wm_fragment_is_ready(end, 0))
         return share(end, err);
-    while (pieces->next < pieces->pieces
-           && wm_piece_is_ready(end, pieces->next))
-        if ((code = submit_piece(end, err)) < 0)
+    while (fragments->next < fragments->count
+           && wm_fragment_is_ready(end, fragments->next))
+        if ((code = submit_fragment(end, err)) < 0)
             return code;
-    if (pieces->next < pieces->pieces) // what can be done for who waits
+    if (fragments->next < fragments->count) // what can be done for who waits
         return end->blocking ? wm_end_open_stream(end, err) : 0;
     if ((code = pull_ended(end, &ended, err)) < 0 || !ended)
         return code;
     end->access.idle = true;
     end->peer->copied = false;
     if (!end->pull.signals) // else the slot may serve another message by now
-        wm_slot_set_taken(end->slot, pieces->taken_base + pieces->pieces);
+        wm_slot_set_taken(end->slot, fragments->taken_base + fragments->count);
     return 1;
 }
 

@@ -5,7 +5,7 @@
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "comm/way/offer.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "comm/way/transport.h"
@@ -96,7 +96,8 @@ wm_push_ended(wm_end_t *end)
         end->transport->count(end);
         wm_stat_add(WM_STAT_pushed_messages, 1);
         end->peer->copied = true;
-        wm_slot_set_taken(slot, end->header.taken_base + end->header.pieces);
+        wm_slot_set_taken(slot,
+                          end->header.taken_base + end->header.fragments);
         return 1;
     case WM_PUSH_ASKED:
         return is_late(end) && wm_push_withdraw(end) ? -1 : 0;
@@ -137,8 +138,8 @@ int
 wm_push_serve(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
-    if (atomic_load(&slot->push) != WM_PUSH_ASKED || !wm_piece_is_ready(end, 0)
-        || !wm_slot_accept_push(slot))
+    if (atomic_load(&slot->push) != WM_PUSH_ASKED
+        || !wm_fragment_is_ready(end, 0) || !wm_slot_accept_push(slot))
         return 0;
     wm_place_t into = slot->into;
     if (!prepare(end, &into))

@@ -4,27 +4,29 @@
 #include "comm/way/eager.h"
 #include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/rows.h"
 #include "cuda/word.h"
 
-// Each piece costs a copy's start, 3 us or more.
-#define RING_PIECE ((uint64_t)24 << 20)
-#define RING_PIECES 3
+// Each fragment costs a copy's start, 3 us or more.
+#define RING_FRAGMENT ((uint64_t)24 << 20)
+#define RING_FRAGMENTS 3
 
 int
 wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
               wm_error_t *err)
 {
     wm_header_t *header = &end->header;
-    if (header->nbytes > 2 * RING_PIECE) {
-        header->piece = RING_PIECE;
-        header->ring = RING_PIECES;
+    if (header->nbytes > 2 * RING_FRAGMENT) {
+        header->fragment = RING_FRAGMENT;
+        header->ring = RING_FRAGMENTS;
         header->ramped = 1;
-        header->pieces = wm_pieces_count_ramped(header->nbytes, RING_PIECE);
+        header->fragments = wm_fragments_count_ramped(header->nbytes,
+                                                      RING_FRAGMENT);
     }
-    int code = wm_block_alloc(end->access.device, header->piece * header->ring,
-                              &end->handoff, err);
+    int code = wm_block_alloc(end->access.device,
+                              header->fragment * header->ring, &end->handoff,
+                              err);
     if (code < 0)
         return code;
     wm_block_describe(end->handoff, memory);
@@ -33,19 +35,19 @@ wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
     return 0;
 }
 
-// Copies a piece into the ring or the staging ring, then sets `ready`.
+// Copies a fragment into the ring or the staging ring, then sets `ready`.
 static int
-feed_piece(wm_end_t *end, uint32_t at, wm_error_t *err)
+feed_fragment(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
-    wm_pieces_t *pieces = &end->pieces;
-    char *into = pieces->remote + at % pieces->ring * pieces->piece;
-    uint32_t ready = pieces->ready_base + at + 1;
+    wm_fragments_t *fragments = &end->fragments;
+    char *into = fragments->remote + at % fragments->ring * fragments->nbytes;
+    uint32_t ready = fragments->ready_base + at + 1;
     if (end->eager_buffer != NULL)
         return wm_device_eager_copy_out(end, into, ready, err);
-    int code = wm_memory_copy(end->access.device, into,
-                              end->buffer.data + wm_piece_start(pieces, at),
-                              wm_piece_length(end, at), end->access.stream,
-                              err);
+    int code = wm_memory_copy(
+        end->access.device, into,
+        end->buffer.data + wm_fragment_start(fragments, at),
+        wm_fragment_length(end, at), end->access.stream, err);
     return code < 0 ? code
                     : wm_slot_enqueue_ready(end->slot, end->access.device,
                                             end->access.stream, ready, err);
@@ -54,18 +56,18 @@ feed_piece(wm_end_t *end, uint32_t at, wm_error_t *err)
 int
 wm_ring_feed(wm_end_t *end, wm_error_t *err)
 {
-    wm_pieces_t *pieces = &end->pieces;
-    while (pieces->next < pieces->pieces
-           && (pieces->next < pieces->ring
-               || wm_word_reached(&end->slot->taken, pieces->taken_base
-                                                         + pieces->next + 1
-                                                         - pieces->ring))) {
+    wm_fragments_t *fragments = &end->fragments;
+    while (fragments->next < fragments->count
+           && (fragments->next < fragments->ring
+               || wm_word_reached(&end->slot->taken, fragments->taken_base
+                                                         + fragments->next + 1
+                                                         - fragments->ring))) {
         int code = wm_end_open_stream(end, err);
         if (code == 0)
-            code = feed_piece(end, pieces->next, err);
+            code = feed_fragment(end, fragments->next, err);
         if (code < 0)
             return code;
-        if (++pieces->next == 1)
+        if (++fragments->next == 1)
             wm_offer_posted(end);
     }
     return 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory that CUDA IPC does not export goes through an exportable copy.
-// For a long message the copy is a ring, which the sender fills piece by piece
-// while the receiver empties it. Staging rings are filled here, too. Engine
-// lock held.
+// For a long message the copy is a ring, which the sender fills fragment by
+// fragment while the receiver empties it. Staging rings are filled here, too.
+// Engine lock held.
 #ifndef WM_COMM_WAY_RING_H
 #define WM_COMM_WAY_RING_H
 

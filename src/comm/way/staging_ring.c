@@ -7,7 +7,7 @@
 #include "comm/way/chunks.h"
 #include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
 
@@ -22,7 +22,7 @@ static const wm_slot_t *users[WM_STAGING_RINGS]; // NULL: the ring is free
 static int
 staging_ring_acquire(const wm_slot_t *slot)
 {
-    static uint32_t seen; // pieces taken from the rings, at `since`
+    static uint32_t seen; // fragments taken from the rings, at `since`
     static int64_t since; // 0: a ring was free
     static unsigned looks;
     uint32_t taken = 0;
@@ -52,18 +52,20 @@ wm_staging_ring_drop(wm_end_t *end)
     end->staging_ring = -1;
 }
 
-// Some eighth of the message a piece, so that both copies overlap.
+// Some eighth of the message a fragment, so that both copies overlap.
 static int
 staging_ring_fill(wm_end_t *end, wm_error_t *err)
 {
-    uint64_t piece = end->header.nbytes / 8;
-    piece = piece < 131072 ? 131072 : piece;
-    piece = piece > WM_PIECE_BYTES ? WM_PIECE_BYTES : (piece + 511) & ~511ull;
-    end->pieces.remote = wm_staging_ring_pointer(wm_node_self(),
-                                                 end->staging_ring);
-    end->pieces.piece = piece;
-    end->pieces.pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece);
-    end->pieces.ring = WM_STAGING_RING_PIECES;
+    uint64_t fragment = end->header.nbytes / 8;
+    fragment = fragment < 131072 ? 131072 : fragment;
+    fragment = fragment > WM_FRAGMENT_BYTES ? WM_FRAGMENT_BYTES
+                                            : (fragment + 511) & ~511ull;
+    end->fragments.remote = wm_staging_ring_pointer(wm_node_self(),
+                                                    end->staging_ring);
+    end->fragments.nbytes = fragment;
+    end->fragments.count = (uint32_t)((end->header.nbytes + fragment - 1)
+                                      / fragment);
+    end->fragments.ring = WM_STAGING_RING_FRAGMENTS;
     int code = wm_node_register(wm_node_self(), true, end->access.device, err);
     if (code == 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)end->header.nbytes);
@@ -75,7 +77,7 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     // What was promised so far must be there, or its late word would mislead.
-    if (!wm_pieces_are_ready(end))
+    if (!wm_fragments_are_ready(end))
         return 0;
     int ring = staging_ring_acquire(slot), code = 0;
     if (ring == NO_RING)
@@ -84,13 +86,13 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     end->staging_ring = by_mpi ? -1 : ring;
     wm_device_eager_release_unused(end);
     wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
-    end->pieces = (wm_pieces_t){
+    end->fragments = (wm_fragments_t){
         .ready_base = atomic_load(&slot->ready),
         .taken_base = atomic_load(&slot->taken),
     };
-    if (by_mpi) { // the receiver takes one piece, of nothing, when it knows
+    if (by_mpi) { // the receiver takes one fragment, of nothing, when it knows
         wm_chunks_announce(end);
-        end->pieces.pieces = 1;
+        end->fragments.count = 1;
     }
     else
         code = staging_ring_fill(end, err);
@@ -99,9 +101,10 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     wm_slot_staging_t staging = {
         .ring = by_mpi ? WM_STAGING_BY_MPI : (uint32_t)end->staging_ring,
         .seq = by_mpi ? end->header.seq : 0,
-        .piece = by_mpi ? end->header.chunk : (uint32_t)end->pieces.piece,
-        .ready_base = end->pieces.ready_base,
-        .taken_base = end->pieces.taken_base,
+        .fragment = by_mpi ? end->header.chunk
+                           : (uint32_t)end->fragments.nbytes,
+        .ready_base = end->fragments.ready_base,
+        .taken_base = end->fragments.taken_base,
     };
     wm_slot_stage(slot, &staging);
     wm_send_become(end,
@@ -131,7 +134,7 @@ static int
 staging_by_mpi_step(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_chunks_send(end, err);
-    if (code <= 0 || wm_pieces_are_taken(end))
+    if (code <= 0 || wm_fragments_are_taken(end))
         return code;
     code = ++end->looks % LOOKS == 0
                ? wm_failure_look(end->op.comm, end->rank, err)
@@ -146,7 +149,7 @@ staging_by_mpi_heard(wm_end_t *end)
         return true;
     return wm_chunks_are_sent(end)
            && (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR
-               || wm_pieces_are_taken(end));
+               || wm_fragments_are_taken(end));
 }
 
 const wm_sending_t wm_sending_by_mpi = {
@@ -171,7 +174,7 @@ follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
 {
     end->header.kind = WM_MESSAGE_DATA;
     end->header.seq = staging->seq;
-    end->header.chunk = staging->piece;
+    end->header.chunk = staging->fragment;
     if (!wm_receiving_chunks.check(end))
         return wm_receive_damaged(end, err);
     wm_slot_set_taken(end->slot, staging->taken_base + 1);
@@ -179,7 +182,7 @@ follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
     return 0;
 }
 
-// Asks the sender to stage. Until it has, there are no pieces.
+// Asks the sender to stage. Until it has, there are no fragments.
 int
 wm_staging_ring_accept(wm_end_t *end, wm_error_t *err)
 {
@@ -188,11 +191,12 @@ wm_staging_ring_accept(wm_end_t *end, wm_error_t *err)
     if (!atomic_load(&slot->staged))
         return 1; // not yet
     wm_slot_staging_t staging = slot->staging;
-    uint32_t ring = staging.ring, piece = staging.piece;
+    uint32_t ring = staging.ring, fragment = staging.fragment;
     if (ring == WM_STAGING_BY_MPI)
         return follow_to_mpi(end, &staging, err);
-    if (ring >= WM_STAGING_RINGS || piece == 0 || piece > WM_PIECE_BYTES
-        || (end->header.nbytes - 1) / piece >= INT32_MAX)
+    if (ring >= WM_STAGING_RINGS || fragment == 0
+        || fragment > WM_FRAGMENT_BYTES
+        || (end->header.nbytes - 1) / fragment >= INT32_MAX)
         return damaged(end, err);
     bool device = wm_buffer_on_device(&end->buffer);
     if (device) {
@@ -200,11 +204,11 @@ wm_staging_ring_accept(wm_end_t *end, wm_error_t *err)
         if (code < 0)
             return code;
     }
-    end->pieces = (wm_pieces_t){
+    end->fragments = (wm_fragments_t){
         .remote = wm_staging_ring_pointer(end->peer, (int)ring),
-        .piece = piece,
-        .pieces = (uint32_t)((end->header.nbytes + piece - 1) / piece),
-        .ring = WM_STAGING_RING_PIECES,
+        .nbytes = fragment,
+        .count = (uint32_t)((end->header.nbytes + fragment - 1) / fragment),
+        .ring = WM_STAGING_RING_FRAGMENTS,
         .ready_base = staging.ready_base,
         .taken_base = staging.taken_base,
         .on_host = !device,

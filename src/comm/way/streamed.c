@@ -5,7 +5,7 @@
 #include "array/eager_ll.h"
 #include "comm/message/pack.h"
 #include "comm/way/device_eager.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/rows.h"
 #include "comm/way/take.h"
 #include "cuda/word.h"
@@ -14,7 +14,7 @@
 static bool
 is_posted(const wm_end_t *end)
 {
-    return wm_word_reached(&end->slot->posted, end->pieces.ready_base + 1);
+    return wm_word_reached(&end->slot->posted, end->fragments.ready_base + 1);
 }
 
 // The user's stream has been given what takes the data.
@@ -30,7 +30,7 @@ submitted(wm_end_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     end->recorded = true;
-    wm_slot_set_submitted(end->slot, end->pieces.taken_base + 1);
+    wm_slot_set_submitted(end->slot, end->fragments.taken_base + 1);
     wm_op_complete(&end->op);
     return 0;
 }
@@ -40,14 +40,14 @@ fetch_launched(wm_end_t *end, const wm_error_t *failure)
 {
     wm_error_t err;
     if (failure != NULL)
-        wm_pieces_launched(end, failure);
+        wm_fragments_launched(end, failure);
     else if ((!wm_unpack_is_direct(end)
               && wm_unpack_enqueue(end, end->buffer.data,
                                    end->access.user_device,
                                    end->access.user_stream, &err)
                      < 0)
              || submitted(end, &err) < 0)
-        wm_pieces_launched(end, &err);
+        wm_fragments_launched(end, &err);
 }
 
 static int
@@ -56,28 +56,28 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     int device = end->access.user_device;
     CUstream stream = end->access.user_stream;
     int code = wm_word_wait(device, stream, &end->slot->ready,
-                            end->pieces.ready_base + 1, err);
+                            end->fragments.ready_base + 1, err);
     bool direct = wm_unpack_is_direct(end);
-    const char *from = direct ? end->pieces.remote : end->buffer.data;
+    const char *from = direct ? end->fragments.remote : end->buffer.data;
     if (code == 0 && !direct)
-        code = wm_memory_copy(device, end->buffer.data, end->pieces.remote,
+        code = wm_memory_copy(device, end->buffer.data, end->fragments.remote,
                               end->header.nbytes, stream, err);
     if (code == 0)
         code = wm_unpack_enqueue(end, from, device, stream, err);
     if (code == 0)
         code = wm_slot_enqueue_taken(end->slot, device, stream,
-                                     end->pieces.taken_base + 1, err);
+                                     end->fragments.taken_base + 1, err);
     return code < 0 ? code : submitted(end, err);
 }
 
-// The user's stream takes the piece: nothing is waited for here.
+// The user's stream takes the fragment: nothing is waited for here.
 static int
 pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
-    atomic_store(wm_pieces_status(end), 0);
+    atomic_store(wm_fragments_status(end), 0);
     end->on_stream = true;
-    end->pieces.next = 1;
+    end->fragments.next = 1;
     int code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
         code = wm_node_register(end->peer, false, device, err);
@@ -94,11 +94,13 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
 static int
 has_ended(wm_end_t *end, wm_error_t *err)
 {
-    if (atomic_load(wm_pieces_status(end)) == WM_EAGER_LL_FAILED) {
+    if (atomic_load(wm_fragments_status(end)) == WM_EAGER_LL_FAILED) {
         *err = end->op.error;
         return err->code;
     }
-    return wm_pieces_are_taken(end) ? 1 : wm_pieces_look_for_errors(end, err);
+    return wm_fragments_are_taken(end)
+               ? 1
+               : wm_fragments_look_for_errors(end, err);
 }
 
 static int

@@ -9,7 +9,7 @@
 #include "comm/way/staging_ring.h"
 #include "comm/way/device_eager.h"
 #include "comm/way/offer.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/ring.h"
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
@@ -63,7 +63,7 @@ wm_ways_drop(wm_end_t *end)
     wm_chunks_drop(end);
     wm_staging_ring_drop(end);
     // A slot or eager LL buffer that a stream of ours may still write leaks.
-    bool quiet = end->slot != NULL && wm_pieces_are_ready(end);
+    bool quiet = end->slot != NULL && wm_fragments_are_ready(end);
     wm_device_eager_drop(end, quiet);
     if (end->slot_index >= 0 && quiet)
         wm_slot_release(end->slot_index);

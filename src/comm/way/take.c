@@ -11,7 +11,7 @@
 #include "comm/node/mapping.h"
 #include "comm/way/eager.h"
 #include "comm/way/device_eager.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/push.h"
 #include "comm/way/rows.h"
 #include "comm/way/transport.h"
@@ -29,19 +29,19 @@ wm_take_is_on_same_gpu(const wm_end_t *end)
                   == 0;
 }
 
-// One piece that is the message, or a ring of several.
+// One fragment that is the message, or a ring of several.
 static bool
 is_sound_offer(const wm_header_t *header)
 {
-    uint64_t nbytes = header->nbytes, piece = header->piece;
+    uint64_t nbytes = header->nbytes, fragment = header->fragment;
     if (nbytes == 0 || (header->flag != 0 && nbytes > WM_EAGER_LL_BYTES))
         return false;
-    if (header->pieces == 1)
-        return header->ring == 1 && piece == nbytes && !header->ramped;
+    if (header->fragments == 1)
+        return header->ring == 1 && fragment == nbytes && !header->ramped;
     return header->ramped && header->flag == 0 && header->ring > 0
-           && header->ring <= header->pieces && piece >= 4 && piece < nbytes
-           && nbytes / piece < INT32_MAX
-           && header->pieces == wm_pieces_count_ramped(nbytes, piece);
+           && header->ring <= header->fragments && fragment >= 4
+           && fragment < nbytes && nbytes / fragment < INT32_MAX
+           && header->fragments == wm_fragments_count_ramped(nbytes, fragment);
 }
 
 static bool
@@ -125,15 +125,15 @@ is_left_to_program(wm_end_t *end)
     return now - end->left_since < PATIENCE_US;
 }
 
-// How the pieces are taken, now that they can be.
+// Chooses the row that takes the fragments, which are reachable now.
 static const wm_receiving_t *
 way_of_taking(const wm_end_t *end)
 {
     bool by_kernel = wm_device_eager_is_used(end);
-    if (end->pieces.on_host)
+    if (end->fragments.on_host)
         return &wm_receiving_by_host;
     // A kernel reaches what its own device has mapped, a copy whatever is.
-    if (end->access.user_device >= 0 && end->pieces.pieces == 1
+    if (end->access.user_device >= 0 && end->fragments.count == 1
         && end->transport->direct && wm_unpack_on_stream(end)
         && (!by_kernel || end->access.user_device == end->access.device))
         return &wm_receiving_stream;
@@ -149,7 +149,7 @@ accept_gaps(wm_end_t *end, wm_error_t *err)
                     || end->header.device == end->access.device);
     bool direct = wm_device_eager_is_used(end)
                       ? wm_pack_by_eager_ll(end) != NULL
-                      : near && end->pieces.pieces == 1;
+                      : near && end->fragments.count == 1;
     return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
 }
 
@@ -197,7 +197,7 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     if (refused) { // the sender completes, nothing is taken
         wm_slot_set_taken(end->slot,
-                          end->header.taken_base + end->header.pieces);
+                          end->header.taken_base + end->header.fragments);
         return 1;
     }
     int code = wm_unpack_match(end, err);
@@ -205,13 +205,13 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
     return code < 0 ? code : step(end, err);
 }
 
-// Whether the slot is still this message's: once all pieces are taken the
+// Whether the slot is still this message's: once all fragments are taken the
 // sender may have given it to another.
 static bool
 holds_slot(const wm_end_t *end)
 {
     return end->slot != NULL
-           && (end->pieces.pieces == 0 || !wm_pieces_are_taken(end));
+           && (end->fragments.count == 0 || !wm_fragments_are_taken(end));
 }
 
 // It says so, or it is dead, as another message has found out: then `failed`
@@ -252,7 +252,7 @@ wm_take_fail(wm_end_t *end, const wm_error_t *err)
     wm_access_t *access = &end->access;
     // A stream that waits for a sender who failed waits in vain.
     if (end->on_stream && atomic_load(&end->slot->failed))
-        wm_slot_ready_for_sender(end->slot, end->pieces.ready_base + 1);
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
     // What our stream was given must not touch the slot any more.
     if ((access->opened || (end->batched && access->stream != NULL))
         && wm_stream_synchronize(access->device, access->stream, NULL) < 0
@@ -275,7 +275,7 @@ wm_take_peer_died(wm_end_t *end)
 {
     wm_slot_fail_for_sender(end->slot);
     if (end->on_stream)
-        wm_slot_ready_for_sender(end->slot, end->pieces.ready_base + 1);
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
 }
 
 const wm_receiving_t wm_receiving_offer = {

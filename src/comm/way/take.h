@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The receiver's end of an offer: it is claimed, a transport makes the memory
-// reachable, and then a way takes the pieces. Engine lock held.
+// reachable, and then a way takes the fragments. Engine lock held.
 #ifndef WM_COMM_WAY_TAKE_H
 #define WM_COMM_WAY_TAKE_H
 

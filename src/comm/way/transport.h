@@ -19,8 +19,8 @@ struct wm_transport {
     // reason, either way, is one sentence that lives as long as the peer.
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,
                   const char **reason);
-    // Receiver: makes end->pieces ready to be pulled (0), or has to be called
-    // again (1), or fails: then the host is tried.
+    // Receiver: makes end->fragments ready to be pulled (0), or has to be
+    // called again (1), or fails: then the host is tried.
     int (*accept)(wm_end_t *end, wm_error_t *err);
     // Counts a message that has come this way.
     void (*count)(const wm_end_t *end);

@@ -5,7 +5,7 @@
 #include "array/eager_ll.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
-#include "comm/way/pieces.h"
+#include "comm/way/fragments.h"
 #include "comm/way/transport.h"
 
 static bool
@@ -38,7 +38,7 @@ self_accept(wm_end_t *end, wm_error_t *err)
                                 end->header.device, end->access.device);
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
-    wm_pieces_set(end, (char *)(uintptr_t)end->header.place.address);
+    wm_fragments_set(end, (char *)(uintptr_t)end->header.place.address);
     return 0;
 }
 
@@ -74,7 +74,7 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
     int device = end->buffer.memory.device;
     const wm_header_t *header = &end->header;
     uint64_t nbytes = header->flag != 0 ? WM_EAGER_LL_BUFFER_BYTES
-                                        : header->piece * header->ring;
+                                        : header->fragment * header->ring;
     if (!wm_place_holds(&header->place, nbytes))
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "an offer that reaches beyond its memory");
@@ -82,7 +82,7 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
                                 &end->mapping, err);
     if (code < 0)
         return code;
-    wm_pieces_set(end, wm_mapping_at(end->mapping, &end->header.place));
+    wm_fragments_set(end, wm_mapping_at(end->mapping, &end->header.place));
     return 0;
 }
 
