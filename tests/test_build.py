@@ -106,14 +106,14 @@ def test_a_failed_compilation_leaves_what_was(tree):
 
 def test_sources_lie_in_any_folder_of_a_floor(tmp_path):
     for path in (
-        *("cuda/lock.c", "array/lock.c", "comm/way/lock.c", "comm/op.c"),
+        *("cuda/lock.c", "array/lock.c", "comm/protocol/lock.c", "comm/op.c"),
         *("python/core/a/b.c", "kernels/copy.cu", "comm/.#op.c", "comm/op.h"),
     ):
         Path(tmp_path, "src", path).parent.mkdir(parents=True, exist_ok=True)
         Path(tmp_path, "src", path).touch()
     assert sources.c_files(tmp_path) == [
         *("src/cuda/lock.c", "src/array/lock.c", "src/comm/op.c"),
-        *("src/comm/way/lock.c", "src/python/core/a/b.c"),
+        *("src/comm/protocol/lock.c", "src/python/core/a/b.c"),
     ]
     Path(tmp_path, "src/array/lock.c").unlink()
     with pytest.raises(

@@ -16,10 +16,10 @@
 #include "comm/watch/hang.h"
 #include "comm/watch/leftovers.h"
 #include "comm/watch/watch.h"
-#include "comm/way/batch.h"
-#include "comm/way/eager.h"
-#include "comm/way/device_eager.h"
-#include "comm/way/transport.h"
+#include "comm/protocol/batch.h"
+#include "comm/protocol/eager.h"
+#include "comm/protocol/device_eager.h"
+#include "comm/protocol/transport.h"
 
 // The progress thread keeps memory in doubt as well, where memory is not
 // short: it does not know what the program is about to do.

@@ -8,7 +8,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
-#include "comm/way/transport.h"
+#include "comm/protocol/transport.h"
 
 // The longest copy of what the host can read as it is; what is packed is
 // copied in any case.

@@ -194,7 +194,7 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && code == 0; ++rank) {
         const wm_endpoint_t *endpoint = &all[rank];
-        if (endpoint->protocol != WM_PROTOCOL
+        if (endpoint->wire_version != WM_WIRE_VERSION
             || strncmp(endpoint->version, mine->version, sizeof mine->version)
                    != 0)
             code = wm_error_set(

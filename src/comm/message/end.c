@@ -5,7 +5,7 @@
 #include "comm/engine/hash.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
-#include "comm/message/way.h"
+#include "comm/message/protocol.h"
 
 #define BORROW_BYTES 1048576
 
@@ -150,7 +150,7 @@ wm_end_drop(wm_end_t *end)
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
     end->event = NULL;
-    wm_ways_drop(end);
+    wm_protocols_drop(end);
 }
 
 wm_asks_t

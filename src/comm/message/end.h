@@ -10,10 +10,10 @@
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
 
-typedef struct wm_sending wm_sending_t;           // way.h
-typedef struct wm_receiving wm_receiving_t;       // way.h
-typedef struct wm_transport wm_transport_t;       // way/transport.h
-typedef struct wm_eager_buffer wm_eager_buffer_t; // way/device_eager.h
+typedef struct wm_sending wm_sending_t;           // protocol.h
+typedef struct wm_receiving wm_receiving_t;       // protocol.h
+typedef struct wm_transport wm_transport_t;       // protocol/transport.h
+typedef struct wm_eager_buffer wm_eager_buffer_t; // protocol/device_eager.h
 
 // The fragments of a payload that both ends of every transport move between a
 // source or a ring and a buffer.
@@ -37,7 +37,7 @@ typedef struct {
     bool onto_device;  // what is unpacked on the host goes there
 } wm_gaps_t;
 
-// Chunks that MPI carries (way/chunks.c).
+// Chunks that MPI carries (protocol/chunks.c).
 typedef struct {
     bool carried;          // MPI reaches the device memory itself
     bool reachable;        // nobody else uses that any more
@@ -48,7 +48,7 @@ typedef struct {
     uint32_t given, done;  // to MPI; by MPI
 } wm_chunks_t;
 
-// A copy, with which a blocking send need not wait (way/eager.c).
+// A copy, with which a blocking send need not wait (protocol/eager.c).
 typedef struct {
     wm_block_t *block;
     CUstream stream;
@@ -56,7 +56,7 @@ typedef struct {
     int64_t since; // its offer waits, microseconds
 } wm_copy_t;
 
-// Copies on our own streams (way/pulling.c).
+// Copies on our own streams (protocol/pulling.c).
 typedef struct {
     CUstream side; // of the pool: every other fragment's; NULL: none
     bool alone;    // it shall share no kernel
@@ -66,7 +66,8 @@ typedef struct {
     int code;         // what that gave; in `error` where negative
 } wm_pulling_t;
 
-// A kernel that reads the data from an eager LL buffer (way/device_eager.c).
+// A kernel that reads the data from an eager LL buffer
+// (protocol/device_eager.c).
 typedef struct {
     bool under_way;
     bool late; // one did not find them there
@@ -104,7 +105,7 @@ typedef struct {
 
     wm_gaps_t gaps;
 
-    // Of an offer, what several ways share.
+    // Of an offer, what several protocols share.
     wm_slot_t *slot;
     int slot_index; // ours, -1 none
     unsigned looks; // how often it waited for words of its peer
@@ -119,7 +120,7 @@ typedef struct {
     CUevent event;  // that our use of the memory ended
     bool recorded;  // that is
 
-    // Each of one way, whose file has its name (tests/test_tree.py).
+    // Each of one protocol, whose file has its name (tests/test_tree.py).
     wm_chunks_t chunks;
     wm_copy_t copy;
     wm_pulling_t pull;

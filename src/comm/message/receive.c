@@ -15,11 +15,11 @@
 #include "comm/message/p2p.h"
 #include "comm/message/pack.h"
 #include "comm/message/unexpected.h"
-#include "comm/message/way.h"
+#include "comm/message/protocol.h"
 
 enum {
     RECEIVE_HEADER, // not matched
-    RECEIVE_COMES,  // its way has it
+    RECEIVE_COMES,  // its protocol has it
     RECEIVE_UNPACK, // all is there, but not in its place
 };
 
@@ -262,7 +262,7 @@ fail(wm_end_t *end, const wm_error_t *err)
     wm_op_fail(&end->op, err);
     if (err->code == WM_ERR_MPI)
         wm_failure_release(end->op.comm); // what our streams may wait for
-    wm_ways_flush(); // what takes the data may not be launched yet
+    wm_protocols_flush(); // what takes the data may not be launched yet
     if (end->receiving == NULL || !end->receiving->fail(end, err)
         || end->discards || end->state != RECEIVE_COMES)
         return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sender's end: the header, and what its way does behind it.
+// The sender's end: the header, and what its protocol does behind it.
 #include <string.h>
 
 #include "comm/engine/engine.h"
@@ -8,7 +8,7 @@
 #include "comm/message/buffered.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pack.h"
-#include "comm/message/way.h"
+#include "comm/message/protocol.h"
 
 enum {
     SEND_NEW,
@@ -69,7 +69,7 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
 {
     const wm_access_t *access = &end->access;
     wm_op_fail(&end->op, err);
-    wm_ways_flush(); // its kernel may not be launched yet
+    wm_protocols_flush(); // its kernel may not be launched yet
     // What our stream was given must not touch ring or words any more. The
     // user may have destroyed his by now: then slot and eager LL buffer leak.
     if (access->opened
@@ -300,6 +300,6 @@ void
 wm_send_flush(void)
 {
     wm_engine_lock();
-    wm_ways_flush();
+    wm_protocols_flush();
     wm_engine_unlock();
 }

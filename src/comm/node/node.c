@@ -130,7 +130,7 @@ void
 wm_node_describe(wm_endpoint_t *endpoint)
 {
     memset(endpoint, 0, sizeof *endpoint);
-    endpoint->protocol = WM_PROTOCOL;
+    endpoint->wire_version = WM_WIRE_VERSION;
     endpoint->pid = getpid();
     endpoint->checks = wm_check_wanted();
     snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);

@@ -16,7 +16,7 @@
 
 // Counted with each change of what processes tell each other: headers, what
 // they say of their memory, the thresholds.
-#define WM_PROTOCOL 23u
+#define WM_WIRE_VERSION 23u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -56,7 +56,7 @@ typedef struct {
 
 // What each rank tells all others when a communicator is made.
 typedef struct {
-    uint32_t protocol;
+    uint32_t wire_version;
     uint8_t failed; // 1: `text` tells why this rank cannot take part
     uint8_t checks; // 1: WARPMPI_CHECK is set
     uint8_t by_mpi; // 1: WARPMPI_HOST_MESSAGES is

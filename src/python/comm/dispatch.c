@@ -7,7 +7,7 @@
 
 #include "comm/comm/comm.h"
 #include "comm/comm/host_only.h"
-#include "comm/way/transport.h"
+#include "comm/protocol/transport.h"
 #include "cuda/device.h"
 #include "python/core/mpi4py.h"
 #include "python/message/specification.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "comm/engine/engine.h"
-#include "comm/way/transport.h"
+#include "comm/protocol/transport.h"
 #include "python/message/specification.h"
 #include "python/message/channel.h"
 #include "python/device/py_device.h"

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Protocols: how the payload of a message gets across. A protocol is a file of
+// src/comm/protocol and a row of functions for each end, which the ends call
+// without knowing the protocol; rows.h there names all rows. A row may hand
+// over to another (wm_send_become, wm_receive_become). Engine lock held.
+#ifndef WM_COMM_MESSAGE_PROTOCOL_H
+#define WM_COMM_MESSAGE_PROTOCOL_H
+
+#include "comm/message/end.h"
+
+// At the sender. NULL where a row has nothing to say; no row at all where
+// nothing follows the header.
+struct wm_sending {
+    const char *name;
+    // Fills the header, which has nbytes. Another row may be chosen in it.
+    int (*offer)(wm_end_t *end, wm_error_t *err);
+    // When the header has left.
+    int (*go)(wm_end_t *end, wm_error_t *err);
+    // One step: 1 when all is across and no word of ours is still to come, 0
+    // when not yet.
+    int (*step)(wm_end_t *end, wm_error_t *err);
+    // Tells the caller the end where the buffer is no longer needed.
+    void (*let_go)(wm_end_t *end);
+    // The message has failed: tells the receiver. Whether it comes
+    // nevertheless, out of the caller's own buffer.
+    bool (*fail)(wm_end_t *end);
+    // Whether a send that has failed can go: the receiver has heard of it, or
+    // wants nothing more, and nobody reads our memory any more.
+    bool (*heard)(wm_end_t *end);
+    void (*peer_died)(wm_end_t *end);
+};
+
+// At the receiver.
+struct wm_receiving {
+    const char *name;
+    // Whether the header says what such a message can say.
+    bool (*check)(wm_end_t *end);
+    // It has matched, and fits unless it was refused: 1 when it has ended, 0
+    // when not yet, and is to be stepped at once where that is not `waits`.
+    int (*match)(wm_end_t *end, bool refused, wm_error_t *err);
+    int (*step)(wm_end_t *end, wm_error_t *err);
+    // The message has failed: tells the sender, and sees that nothing of ours
+    // reaches for its memory. Whether the receive is to go on, to throw away
+    // what still comes.
+    bool (*fail)(wm_end_t *end, const wm_error_t *err);
+    void (*peer_died)(wm_end_t *end);
+};
+
+// A protocol has found an error outside of a step: the message fails.
+void
+wm_send_fail(wm_end_t *end, const wm_error_t *err);
+
+// The sender's for a message; NULL: it goes with the header.
+const wm_sending_t *
+wm_sending_choose(wm_end_t *end);
+
+// The error of a header that says what none can.
+int
+wm_receive_damaged(const wm_end_t *end, wm_error_t *err);
+
+// The receiver's for what a header says; NULL of one that nobody knows.
+const wm_receiving_t *
+wm_receiving_find(const wm_header_t *header);
+
+static inline void
+wm_send_become(wm_end_t *end, const wm_sending_t *protocol)
+{
+    end->sending = protocol;
+}
+
+static inline void
+wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
+{
+    end->receiving = protocol;
+}
+
+// Launches the kernels that wait for others.
+void
+wm_protocols_flush(void);
+
+// Releases slots, mappings, staging, whatever a protocol left.
+void
+wm_protocols_drop(wm_end_t *end);
+
+#endif

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/batch.h"
+
+#include "comm/engine/engine.h"
+
+#define ANNOUNCEMENTS 32
+// So many later ones there are when the driver is asked about the others: an
+// event just recorded has not ended for some microseconds, idle as its stream
+// may be.
+#define LATER 8
+#define SOON_US 10 // what has not ended then takes longer
+#define HOLD_US 8  // a header takes one or two
+
+typedef struct {
+    wm_end_t *end;
+    void (*launched)(wm_end_t *end, const wm_error_t *failure);
+} member_t;
+
+typedef struct {
+    int count;
+    wm_eager_ll_t messages[WM_EAGER_LL_MESSAGES];
+    member_t members[WM_EAGER_LL_MESSAGES];
+} waiting_t;
+
+// The engine lock's. Both kinds go out as one kernel.
+static wm_batch_t common; // to what waits
+static waiting_t posts, fetches;
+static int64_t held_until; // microseconds; 0: not held
+
+static struct {
+    int device, count;
+    wm_pull_t pulls[WM_PULLS];
+    member_t members[WM_PULLS];
+    void (*alone[WM_PULLS])(wm_end_t *end);
+} pulls; // likewise
+
+static struct {
+    int count;
+    wm_end_t *ends[ANNOUNCEMENTS];
+    int64_t since[ANNOUNCEMENTS];
+    void (*announced[ANNOUNCEMENTS])(wm_end_t *end);
+} announcements;
+
+// Telling an operation of a failure may come back here: nothing waits then.
+static void
+flush_eager_ll(void)
+{
+    wm_error_t err;
+    member_t members[WM_EAGER_LL_MESSAGES];
+    int count = posts.count + fetches.count;
+    if (count == 0)
+        return;
+    for (int i = 0; i < count; ++i)
+        members[i] = i < posts.count ? posts.members[i]
+                                     : fetches.members[i - posts.count];
+    int code = wm_eager_ll_launch(common.device, posts.messages, posts.count,
+                                  fetches.messages, fetches.count,
+                                  common.patience_us, common.stream, &err);
+    posts.count = fetches.count = 0;
+    held_until = 0;
+    for (int i = 0; i < count; ++i)
+        members[i].launched(members[i].end, code < 0 ? &err : NULL);
+}
+
+static bool
+fits(const wm_batch_t *batch)
+{
+    return posts.count + fetches.count < WM_EAGER_LL_MESSAGES
+           && common.device == batch->device && common.stream == batch->stream
+           && (fetches.count == 0 || batch->posts
+               || common.patience_us == batch->patience_us);
+}
+
+void
+wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
+             wm_end_t *end,
+             void (*launched)(wm_end_t *end, const wm_error_t *failure))
+{
+    if (!fits(batch))
+        flush_eager_ll();
+    waiting_t *waiting = batch->posts ? &posts : &fetches;
+    common.device = batch->device;
+    common.stream = batch->stream;
+    if (!batch->posts) {
+        common.patience_us = batch->patience_us;
+        held_until = 0; // what was held for it goes with it
+    }
+    waiting->messages[waiting->count] = *message;
+    waiting->members[waiting->count++] = (member_t){end, launched};
+}
+
+void
+wm_batch_hold(void)
+{
+    if (posts.count > 0 && fetches.count == 0)
+        held_until = wm_engine_now() + HOLD_US;
+}
+
+// Asks about the buffers' users: of those on one stream the last tells of all,
+// where it has ended. True at the end where nobody uses the buffer.
+static void
+ask(wm_end_t *const *ends, int count)
+{
+    for (int i = count - 1; i >= 0; --i) {
+        wm_access_t *access = &ends[i]->access;
+        bool newest = true;
+        if (!wm_access_is_noted(access))
+            continue;
+        for (int k = count - 1; k >= 0 && newest; --k)
+            newest = k == i || !wm_access_is_noted(&ends[k]->access)
+                     || !wm_access_covers(&ends[k]->access, access);
+        if (!newest || !wm_access_ask_note(access))
+            continue;
+        for (int k = 0; k < count; ++k)
+            if (wm_access_is_noted(&ends[k]->access)
+                && wm_access_covers(access, &ends[k]->access))
+                wm_access_note_ended(&ends[k]->access);
+    }
+}
+
+static int
+launch_pulls(int device, wm_pull_params_t *params, wm_end_t *const *ends,
+             wm_error_t *err)
+{
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    for (uint32_t i = 0; i < params->count; ++i)
+        ends[i]->access.stream = stream;
+    code = wm_pull_launch(device, params, stream, err);
+    wm_stream_release(device, stream);
+    return code;
+}
+
+static void
+flush_some_pulls(void)
+{
+    wm_pull_params_t params = {.count = 0}; // a few KiB
+    wm_end_t *ends[WM_PULLS];
+    member_t members[WM_PULLS];
+    wm_error_t err;
+    int count = pulls.count, code = 0;
+    pulls.count = 0;
+    for (int i = 0; i < count; ++i)
+        ends[i] = pulls.members[i].end;
+    if (count > 1)
+        ask(ends, count);
+    for (int i = 0; i < count; ++i) {
+        if (count == 1 || !wm_access_is_free(&ends[i]->access)) {
+            pulls.alone[i](ends[i]);
+            continue;
+        }
+        members[params.count] = pulls.members[i];
+        ends[params.count] = ends[i];
+        params.pulls[params.count++] = pulls.pulls[i];
+    }
+    if (params.count > 0)
+        code = launch_pulls(pulls.device, &params, ends, &err);
+    for (uint32_t i = 0; i < params.count; ++i)
+        members[i].launched(members[i].end, code < 0 ? &err : NULL);
+}
+
+static void
+flush_pulls(void)
+{
+    if (pulls.count > 0) // every message comes by here
+        flush_some_pulls();
+}
+
+void
+wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
+                  void (*launched)(wm_end_t *end, const wm_error_t *failure),
+                  void (*alone)(wm_end_t *end))
+{
+    if (pulls.count == WM_PULLS || pulls.device != end->access.device)
+        flush_pulls();
+    pulls.device = end->access.device;
+    pulls.pulls[pulls.count] = *pull;
+    pulls.alone[pulls.count] = alone;
+    pulls.members[pulls.count++] = (member_t){end, launched};
+}
+
+// Announces, of the first `count`, those that nobody writes any more, or that
+// came before a time.
+static void
+announce(int count, int64_t before)
+{
+    wm_end_t *ends[ANNOUNCEMENTS];
+    void (*announced[ANNOUNCEMENTS])(wm_end_t * end);
+    int all = announcements.count, kept = 0, ended = 0;
+    ask(announcements.ends, count);
+    for (int i = 0; i < all; ++i) {
+        wm_end_t *end = announcements.ends[i];
+        if (i < count
+            && (!wm_access_is_noted(&end->access)
+                || announcements.since[i] < before)) {
+            ends[ended] = end;
+            announced[ended++] = announcements.announced[i];
+            continue;
+        }
+        announcements.ends[kept] = end;
+        announcements.since[kept] = announcements.since[i];
+        announcements.announced[kept++] = announcements.announced[i];
+    }
+    announcements.count = kept;
+    for (int i = 0; i < ended; ++i) {
+        ends[i]->batched = false;
+        announced[i](ends[i]);
+    }
+}
+
+void
+wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end))
+{
+    int count = announcements.count++;
+    end->batched = true;
+    announcements.ends[count] = end;
+    announcements.since[count] = wm_engine_now();
+    announcements.announced[count] = announced;
+    if (count + 1 == ANNOUNCEMENTS)
+        announce(ANNOUNCEMENTS - LATER, INT64_MAX);
+}
+
+void
+wm_batch_flush(void)
+{
+    announce(announcements.count, INT64_MAX);
+    flush_eager_ll();
+    flush_pulls();
+}
+
+void
+wm_batch_flush_due(void)
+{
+    if (announcements.count > 0)
+        announce(announcements.count, wm_engine_now() - SOON_US);
+    if (held_until == 0 || wm_engine_now() >= held_until)
+        flush_eager_ll();
+    flush_pulls();
+}

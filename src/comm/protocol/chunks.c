@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Payloads that MPI carries on the data communicator: chunks under one tag,
+// two of them under way. Host memory is given to MPI as it is, and so is
+// device memory to a CUDA-aware one, once those who use it have ended; else
+// it goes through two page-locked chunks, so that the copy of one overlaps the
+// flight of the other. An empty chunk says that the sender failed.
+#include "comm/protocol/chunks.h"
+
+#include <stdlib.h>
+
+#include "comm/engine/posted.h"
+#include "comm/engine/stats.h"
+#include "comm/message/pack.h"
+#include "comm/protocol/device_eager.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/transport.h"
+
+static uint32_t
+chunk_count(const wm_end_t *end)
+{
+    return (uint32_t)((end->header.nbytes + end->header.chunk - 1)
+                      / end->header.chunk);
+}
+
+static size_t
+chunk_length(const wm_end_t *end, uint32_t index)
+{
+    uint64_t left = end->header.nbytes - (uint64_t)index * end->header.chunk;
+    return left < end->header.chunk ? left : end->header.chunk;
+}
+
+// A device's end stages two chunks, so none is larger than need be.
+static uint32_t
+chunk_size(const wm_end_t *end)
+{
+    size_t nbytes = end->header.nbytes, most = WM_CHUNK_BYTES;
+    if (end->chunks.carried)
+        most = WM_CARRIED_BYTES;
+    else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
+        most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
+    return (uint32_t)(nbytes < most ? nbytes : most);
+}
+
+static char *
+chunk_stage(const wm_end_t *end, uint32_t index)
+{
+    return end->chunks.staging + (size_t)(index % 2) * end->header.chunk;
+}
+
+static char *
+chunk_place(const wm_end_t *end, uint32_t index)
+{
+    return end->buffer.data + (size_t)index * end->header.chunk;
+}
+
+// Device memory: two chunks of staging, a stream behind the producer. 1.
+static int
+prepare(wm_end_t *end, wm_error_t *err)
+{
+    if (end->chunks.staging != NULL)
+        return 1;
+    int code = wm_pinned_alloc(2 * (size_t)end->header.chunk,
+                               (void **)&end->chunks.staging, err);
+    if (code == 0)
+        code = wm_end_open_stream(end, err);
+    return code < 0 ? code : 1;
+}
+
+// Whether device memory is staged here.
+static bool
+is_staged(const wm_end_t *end)
+{
+    return wm_buffer_on_device(&end->buffer) && !end->chunks.carried;
+}
+
+// MPI looks at no stream: 1 once nobody uses the memory that it is to reach.
+static int
+wait_for_users(wm_end_t *end, wm_error_t *err)
+{
+    if (!end->chunks.carried || end->chunks.reachable)
+        return 1;
+    int code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_stream_idle(end->access.device, end->access.stream,
+                              &end->chunks.reachable, err);
+    end->access.idle = end->chunks.reachable;
+    return code < 0 ? code : end->chunks.reachable;
+}
+
+// What MPI does with device memory it does in the current context. After an
+// error it must do without.
+static int
+enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
+{
+    if (end->chunks.carried && end->op.error.code == 0)
+        return wm_device_enter(end->access.device, scope, err);
+    scope->stayed = true; // nothing to leave
+    return 0;
+}
+
+static int
+test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
+          wm_error_t *err)
+{
+    MPI_Status status;
+    wm_scope_t scope;
+    int flag = 0;
+    int code = enter(end, &scope, err);
+    if (code < 0)
+        return code;
+    code = wm_mpi_check(
+        MPI_Test(&end->chunks.flying[chunk % 2], &flag, &status), "MPI_Test",
+        err);
+    wm_device_leave(&scope);
+    *ended = flag != 0;
+    if (code == 0 && flag && count != NULL)
+        MPI_Get_count(&status, MPI_BYTE, count);
+    return code;
+}
+
+// What MPI sends of a chunk, or receives it into: the memory itself where MPI
+// is to reach that, else a stage.
+static char *
+chunk_memory(const wm_end_t *end, uint32_t index)
+{
+    if (end->chunks.scratch != NULL)
+        return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
+    return end->chunks.staging != NULL ? chunk_stage(end, index)
+                                       : chunk_place(end, index);
+}
+
+// Gives MPI the next ones, of the first `there`, two at once at most.
+static int
+give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    MPI_Comm comm = end->op.comm->data;
+    int tag = (int)end->header.seq;
+    for (; chunks->given < there && chunks->given < chunks->done + 2;
+         ++chunks->given) {
+        uint32_t at = chunks->given;
+        char *memory = chunk_memory(end, at);
+        int length = (int)chunk_length(end, at);
+        MPI_Request *request = &chunks->flying[at % 2];
+        wm_scope_t scope;
+        int code = enter(end, &scope, err);
+        if (code < 0)
+            return code;
+        code = end->receives
+                   ? wm_mpi_check(MPI_Irecv(memory, length, MPI_BYTE,
+                                            end->op.result.source, tag, comm,
+                                            request),
+                                  "MPI_Irecv", err)
+                   : wm_mpi_check(MPI_Isend(memory, length, MPI_BYTE,
+                                            end->rank, tag, comm, request),
+                                  "MPI_Isend", err);
+        wm_device_leave(&scope);
+        if (code < 0)
+            return code;
+    }
+    return 0;
+}
+
+static int
+copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
+{
+    char *into = chunk_stage(end, at);
+    if (end->eager_buffer != NULL) { // of one chunk
+        int code = wm_device_eager_copy_out(
+            end, into, end->fragments.ready_base + 1, err);
+        end->fragments.next = code == 0;
+        return code;
+    }
+    return wm_memory_copy(end->access.device, into, chunk_place(end, at),
+                          chunk_length(end, at), end->access.stream, err);
+}
+
+void
+wm_chunks_drop(wm_end_t *end)
+{
+    if (end->chunks.staging != NULL)
+        wm_pinned_free(end->chunks.staging);
+    end->chunks.staging = NULL;
+    free(end->chunks.scratch);
+    end->chunks.scratch = NULL;
+}
+
+// The next out of the device, one ahead of MPI: 1 when it can be given away.
+static int
+stage_next(wm_end_t *end, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    uint32_t at = chunks->copied;
+    bool idle = false;
+    int code = 0;
+    if (at == chunks->given && at < chunk_count(end)
+        && at < chunks->done + 2) {
+        if ((code = copy_out(end, at, err)) < 0)
+            return code;
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
+        ++chunks->copied;
+    }
+    if (chunks->copied > chunks->given)
+        code = wm_stream_idle(end->access.device, end->access.stream, &idle,
+                              err);
+    return code < 0 ? code : idle;
+}
+
+int
+wm_chunks_send(wm_end_t *end, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    uint32_t total = chunk_count(end);
+    bool device = is_staged(end), ended = true;
+    int code = wait_for_users(end, err);
+    if (code > 0 && device)
+        code = prepare(end, err);
+    if (code <= 0)
+        return code;
+    while (chunks->done < chunks->given && ended) {
+        if ((code = test_part(end, chunks->done, &ended, NULL, err)) < 0)
+            return code;
+        chunks->done += ended;
+    }
+    if (chunks->done == total)
+        return 1;
+    if (device && (code = stage_next(end, err)) <= 0)
+        return code;
+    return give_chunks(end, device ? chunks->copied : total, err);
+}
+
+bool
+wm_chunks_fail(wm_end_t *end)
+{
+    MPI_Request empty;
+    if (MPI_Isend(NULL, 0, MPI_BYTE, end->rank, (int)end->header.seq,
+                  end->op.comm->data, &empty)
+        == MPI_SUCCESS)
+        wm_posted_leave(end->op.comm, &empty);
+    return false;
+}
+
+bool
+wm_chunks_are_sent(wm_end_t *end)
+{
+    int flag = 1;
+    for (int i = 0; i < 2 && flag; ++i)
+        if (end->chunks.flying[i] != MPI_REQUEST_NULL
+            && MPI_Test(&end->chunks.flying[i], &flag, MPI_STATUS_IGNORE)
+                   != MPI_SUCCESS)
+            flag = 1;
+    return flag;
+}
+
+static int
+offer(wm_end_t *end, wm_error_t *err)
+{
+    end->header.kind = WM_MESSAGE_DATA;
+    int code = wm_pack_reserve(end, err);
+    if (code < 0)
+        return code;
+    if (wm_buffer_on_device(&end->buffer) && end->gaps.block == NULL)
+        wm_access_take_note(&end->access);
+    wm_chunks_announce(end);
+    return 0;
+}
+
+// The sender failed: what else was posted for it never comes.
+static void
+end_abandoned(wm_end_t *end, uint32_t total)
+{
+    for (int i = 0; i < 2; ++i)
+        if (end->chunks.flying[i] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&end->chunks.flying[i]);
+            MPI_Wait(&end->chunks.flying[i], MPI_STATUS_IGNORE);
+        }
+    end->chunks.done = total;
+    end->chunks.given = total;
+}
+
+// Those that have come, into the device unless they are thrown away.
+static int
+take_ended(wm_end_t *end, bool staged, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    int code = 0;
+    while (chunks->done < chunks->given && code == 0) {
+        uint32_t at = chunks->done;
+        bool ended = false;
+        int count = 0;
+        code = test_part(end, at, &ended, &count, err);
+        if (code < 0 || !ended)
+            return code;
+        if (count == 0) {
+            end_abandoned(end, chunk_count(end));
+            return wm_error_set(err, WM_ERR_CUDA, 0,
+                                "the sender, rank %d, failed: its GPU could "
+                                "not deliver the message",
+                                end->op.result.source);
+        }
+        ++chunks->done;
+        if (staged)
+            code = wm_memory_copy(end->access.device, chunk_place(end, at),
+                                  chunk_stage(end, at), chunk_length(end, at),
+                                  end->access.stream, err);
+    }
+    return code;
+}
+
+// After an error the rest is taken and thrown away, so that the sender ends.
+static int
+receive(wm_end_t *end, wm_error_t *err)
+{
+    wm_chunks_t *chunks = &end->chunks;
+    uint32_t total = chunk_count(end);
+    bool discard = end->op.error.code != 0, idle = true;
+    bool staged = is_staged(end) && !discard;
+    int code = discard ? 1 : wait_for_users(end, err);
+    if (code > 0 && staged)
+        code = prepare(end, err);
+    if (code <= 0)
+        return code;
+    if (discard && chunks->scratch == NULL
+        && (chunks->scratch = malloc(2 * (size_t)end->header.chunk)) == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    code = take_ended(end, staged, err);
+    // The stage of the next chunk may still be copied from.
+    if (code == 0 && staged && chunks->done > 0
+        && (chunks->done == total || chunks->given < chunks->done + 2))
+        code = wm_stream_idle(end->access.device, end->access.stream, &idle,
+                              err);
+    if (code < 0 || !idle)
+        return code;
+    if (chunks->done == total)
+        return 1;
+    return give_chunks(end, total, err);
+}
+
+void
+wm_chunks_announce(wm_end_t *end)
+{
+    end->header.kind = WM_MESSAGE_DATA;
+    end->header.seq = wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
+    end->header.chunk = chunk_size(end);
+}
+
+const wm_sending_t wm_sending_chunks = {
+    .name = "chunks",
+    .offer = offer,
+    .step = wm_chunks_send,
+    .fail = wm_chunks_fail,
+    .heard = wm_chunks_are_sent,
+};
+
+static bool
+check(wm_end_t *end)
+{
+    const wm_header_t *header = &end->header;
+    return header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
+           && header->nbytes > 0
+           && (header->nbytes - 1) / header->chunk < INT32_MAX
+           && header->seq <= (uint32_t)wm_comm_last_number(end->op.comm);
+}
+
+static int
+match(wm_end_t *end, bool refused, wm_error_t *err)
+{
+    bool device = wm_buffer_on_device(&end->buffer);
+    end->chunks.carried = device && wm_transport_is_carried(end->peer);
+    if (device && !end->chunks.carried)
+        wm_transport_host.count(end);
+    else
+        wm_transport_mpi.count(end);
+    int code = refused ? 0 : wm_unpack_reserve(end, err);
+    return code < 0 ? code : receive(end, err);
+}
+
+// The sender goes on sending: the rest is thrown away.
+static bool
+fail(wm_end_t *end, const wm_error_t *err)
+{
+    (void)err;
+    if (end->access.opened)
+        (void)!wm_access_synchronize(&end->access, NULL);
+    return true;
+}
+
+const wm_receiving_t wm_receiving_chunks = {
+    .name = "chunks",
+    .check = check,
+    .match = match,
+    .step = receive,
+    .fail = fail,
+};

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/device_eager.h"
+
+#include "array/eager_ll.h"
+#include "comm/message/pack.h"
+#include "comm/protocol/batch.h"
+#include "comm/protocol/eager.h"
+#include "comm/protocol/offer.h"
+#include "comm/protocol/fragments.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/take.h"
+#include "comm/protocol/transport.h"
+#include "cuda/word.h"
+
+#define BUFFERS 32
+// How long a kernel waits for data that were announced, microseconds.
+#define PATIENCE_US 100
+
+struct wm_eager_buffer {
+    char *pointer;
+    uint32_t flag; // of its latest message
+    bool taken;
+};
+
+// The eager LL buffers of a device.
+typedef struct {
+    wm_block_t *block; // NULL: not made
+    wm_eager_buffer_t buffers[BUFFERS];
+} device_buffers_t;
+
+static device_buffers_t devices[WM_MAX_DEVICES];
+
+static int
+device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
+{
+    const size_t size = (size_t)BUFFERS * WM_EAGER_LL_BUFFER_BYTES;
+    wm_block_t *block;
+    CUstream stream;
+    int code = wm_eager_ll_prepare(device, err);
+    if (code == 0)
+        code = wm_block_alloc(device, size, &block, err);
+    if (code < 0)
+        return code;
+    char *memory = wm_block_pointer(block);
+    code = wm_stream_acquire(device, &stream, err);
+    if (code == 0) {
+        code = wm_eager_ll_clear(device, memory, size, stream, err);
+        if (code == 0)
+            code = wm_stream_synchronize(device, stream, err);
+        wm_stream_release(device, stream);
+    }
+    if (code < 0) {
+        wm_block_free(block, 0, NULL, NULL);
+        return code;
+    }
+    for (size_t i = 0; i < BUFFERS; ++i)
+        buffers->buffers[i].pointer = memory + i * WM_EAGER_LL_BUFFER_BYTES;
+    buffers->block = block;
+    return 0;
+}
+
+// Acquires a free buffer, with a new flag; NULL if all are taken.
+static int
+device_eager_acquire(int device, wm_eager_buffer_t **buffer,
+                     wm_pointer_t *memory, wm_error_t *err)
+{
+    device_buffers_t *buffers = &devices[device];
+    *buffer = NULL;
+    int code = buffers->block == NULL ? device_eager_make(device, buffers, err)
+                                      : 0;
+    if (code < 0)
+        return code;
+    for (int i = 0; i < BUFFERS && *buffer == NULL; ++i)
+        if (!buffers->buffers[i].taken)
+            *buffer = &buffers->buffers[i];
+    if (*buffer == NULL)
+        return 0;
+    (*buffer)->taken = true;
+    ++(*buffer)->flag;
+    wm_block_describe(buffers->block, memory);
+    return 0;
+}
+
+// True if the user's stream itself posts the message: the user's memory is
+// free behind the post, whenever the receiver comes.
+static bool
+posts_on_stream(const wm_end_t *end)
+{
+    return !end->synchronous && end->access.user_device == end->access.device;
+}
+
+int
+wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+                      wm_error_t *err)
+{
+    if (end->header.nbytes > WM_EAGER_LL_BYTES
+        || (end->buffer.pattern != NULL && end->gaps.block == NULL
+                ? wm_pack_by_eager_ll(end) == NULL
+                : end->buffer.memory.exportable && !posts_on_stream(end)))
+        return 0;
+    int code = device_eager_acquire(end->access.device, &end->eager_buffer,
+                                    memory, err);
+    if (code < 0 || end->eager_buffer == NULL)
+        return code;
+    end->header.flag = end->eager_buffer->flag;
+    *into = end->eager_buffer->pointer;
+    wm_send_become(end, &wm_sending_device_eager);
+    return 0;
+}
+
+// Call when the message was taken, and no kernel uses the buffer any more.
+static void
+device_eager_release(wm_end_t *end)
+{
+    // A buffer that has used its last flag is not used any more.
+    end->eager_buffer->taken = end->eager_buffer->flag == UINT32_MAX;
+    end->eager_buffer = NULL;
+}
+
+void
+wm_device_eager_take_back_offer(wm_end_t *end)
+{
+    if (end->eager_buffer != NULL)
+        device_eager_release(end);
+    end->header.flag = 0;
+}
+
+void
+wm_device_eager_drop(wm_end_t *end, bool quiet)
+{
+    if (end->eager_buffer != NULL && (quiet || end->fragments.next == 0))
+        device_eager_release(end);
+    end->eager_buffer = NULL;
+}
+
+void
+wm_device_eager_release_unused(wm_end_t *end)
+{
+    if (end->eager_buffer != NULL && !posts_on_stream(end)
+        && !atomic_load(&end->op.done) && wm_pack_by_eager_ll(end) == NULL)
+        device_eager_release(end);
+}
+
+// The batch has launched the kernel, or failed to.
+static void
+device_eager_posted(wm_end_t *end, const wm_error_t *failure)
+{
+    wm_error_t err;
+    if (failure != NULL) {
+        end->fragments.next = 0;
+        wm_send_fail(end, failure);
+        return;
+    }
+    wm_offer_posted(end);
+    if (posts_on_stream(end) && wm_offer_end_for_stream(end, &err) < 0)
+        wm_send_fail(end, &err);
+}
+
+// A kernel writes the message into its eager LL buffer.
+static int
+device_eager_go(wm_end_t *end, wm_error_t *err)
+{
+    int code = posts_on_stream(end) ? wm_access_open_named(&end->access, err)
+                                    : wm_end_open_stream(end, err);
+    if (code < 0)
+        return code;
+    wm_eager_ll_t message = {
+        .lines = end->fragments.remote,
+        .user = end->buffer.data,
+        .strided = wm_pack_by_eager_ll(end),
+        .nbytes = end->header.nbytes,
+        .flag = end->header.flag,
+        .word = &end->slot->ready,
+        .value = end->fragments.ready_base + 1,
+    };
+    end->fragments.next = 1;
+    wm_batch_add(&(wm_batch_t){.device = end->access.device,
+                               .stream = end->access.stream,
+                               .posts = true},
+                 &message, end, device_eager_posted);
+    if (end->paired && end->access.user_device < 0)
+        wm_batch_hold();
+    else if (!end->more)
+        wm_batch_flush();
+    return 0;
+}
+
+int
+wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
+                         wm_error_t *err)
+{
+    wm_eager_ll_t message = {
+        .lines = end->eager_buffer->pointer,
+        .user = into,
+        .nbytes = end->header.nbytes,
+        .flag = end->header.flag,
+        .word = &end->slot->ready,
+        .value = ready,
+    };
+    return wm_eager_ll_launch(end->access.device, NULL, 0, &message, 1,
+                              WM_EAGER_LL_FOR_EVER, end->access.stream, err);
+}
+
+const wm_sending_t wm_sending_device_eager = {
+    .name = "device eager",
+    .go = device_eager_go,
+    .step = wm_offer_step,
+    .let_go = wm_eager_let_go_of_handed_off,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};
+
+// --- the receiver --------------------------------------------------------
+
+bool
+wm_device_eager_is_used(const wm_end_t *end)
+{
+    return end->header.flag != 0 && end->transport->direct;
+}
+
+// True if the fetching kernel may be launched before the data are there. Not
+// on the sender's own device: where processes take turns on it, one would wait
+// through its turn for the other.
+static bool
+waits_in_kernel(const wm_end_t *end)
+{
+    return !end->fetch.late && !wm_take_is_on_same_gpu(end);
+}
+
+static wm_eager_ll_t
+fetch_of(const wm_end_t *end)
+{
+    return (wm_eager_ll_t){
+        .lines = end->fragments.remote,
+        .user = end->buffer.data,
+        .strided = wm_pack_by_eager_ll(end),
+        .nbytes = end->header.nbytes,
+        .flag = end->header.flag,
+        .word = &end->slot->taken,
+        .value = end->fragments.taken_base + 1,
+    };
+}
+
+int
+wm_device_eager_fetch_on_stream(wm_end_t *end,
+                                void (*launched)(wm_end_t *end,
+                                                 const wm_error_t *failure),
+                                wm_error_t *err)
+{
+    int device = end->access.user_device;
+    int code = wm_eager_ll_prepare(device, err);
+    // A stream that waits for a word takes longer than a kernel that does.
+    if (code == 0 && !waits_in_kernel(end))
+        code = wm_word_wait(device, end->access.user_stream, &end->slot->ready,
+                            end->fragments.ready_base + 1, err);
+    if (code < 0)
+        return code;
+    wm_eager_ll_t message = fetch_of(end);
+    message.stop = &end->slot->failed;
+    wm_batch_add(&(wm_batch_t){.device = device,
+                               .stream = end->access.user_stream,
+                               .patience_us = WM_EAGER_LL_FOR_EVER},
+                 &message, end, launched);
+    return 0;
+}
+
+static int
+device_eager_fetch(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_node_register(end->peer, false, end->access.device, err);
+    if (code < 0)
+        return code;
+    wm_eager_ll_t message = fetch_of(end);
+    message.status = wm_fragments_status(end);
+    atomic_store(message.status, 0);
+    end->fetch.under_way = true;
+    end->access.idle = false;
+    end->fragments.next = 1;
+    wm_batch_add(&(wm_batch_t){.device = end->access.device,
+                               .stream = end->access.stream,
+                               .patience_us = PATIENCE_US},
+                 &message, end, wm_fragments_launched);
+    return 0;
+}
+
+// Returns 1 when the data are there. The host waits for data that are late.
+static int
+fetch_ended(wm_end_t *end, wm_error_t *err)
+{
+    switch (atomic_load(wm_fragments_status(end))) {
+    case WM_EAGER_LL_TAKEN:
+        return 1;
+    case WM_EAGER_LL_LATE:
+        end->fetch.under_way = false;
+        end->fetch.late = true;
+        end->fragments.next = 0;
+        return 0;
+    case WM_EAGER_LL_FAILED:
+        *err = end->op.error;
+        return err->code;
+    default:
+        return wm_fragments_look_for_errors(end, err);
+    }
+}
+
+static int
+device_eager_pull(wm_end_t *end, wm_error_t *err)
+{
+    if (end->fetch.under_way) {
+        int code = fetch_ended(end, err);
+        end->access.idle = code > 0;
+        return code;
+    }
+    return wm_fragment_is_ready(end, 0) || waits_in_kernel(end)
+               ? device_eager_fetch(end, err)
+               : 0;
+}
+
+static int
+device_eager_step(wm_end_t *end, wm_error_t *err)
+{
+    return wm_take_watch(end, device_eager_pull(end, err), err);
+}
+
+const wm_receiving_t wm_receiving_device_eager = {
+    .name = "device eager",
+    .step = device_eager_step,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};
+
+void
+wm_device_eager_free_all(void)
+{
+    for (int device = 0; device < WM_MAX_DEVICES; ++device) {
+        device_buffers_t *buffers = &devices[device];
+        if (buffers->block != NULL)
+            wm_block_free(buffers->block, 0, NULL, NULL);
+        *buffers = (device_buffers_t){0};
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device eager: kernels hand short messages off through eager LL buffers
+// (array/eager_ll.h), exportable device memory, made once a device: messages
+// out of memory that cannot be exported or has gaps, and those of users'
+// streams. Engine lock held.
+#ifndef WM_COMM_PROTOCOL_DEVICE_EAGER_H
+#define WM_COMM_PROTOCOL_DEVICE_EAGER_H
+
+#include "comm/message/end.h"
+
+// Sender: acquires a buffer for the offer if the message is short and a buffer
+// is free: *into is its address, *memory its memory. Else *into stays NULL.
+WM_MUST_CHECK int
+wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+                      wm_error_t *err);
+
+void
+wm_device_eager_take_back_offer(wm_end_t *end);
+
+// Copies a posted message that is to go through the host after all out of its
+// buffer, on the operation's stream, then writes `ready`: the user's memory is
+// the user's again, or has gaps.
+WM_MUST_CHECK int
+wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
+                         wm_error_t *err);
+
+// The offer goes through the host: releases its eager LL buffer, unless the
+// user's memory no longer holds the data, or not contiguously.
+void
+wm_device_eager_release_unused(wm_end_t *end);
+
+// Releases the buffer, unless a kernel may still use it.
+void
+wm_device_eager_drop(wm_end_t *end, bool quiet);
+
+// Receiver: true if the data come through an eager LL buffer. Staged data do
+// not.
+bool
+wm_device_eager_is_used(const wm_end_t *end);
+
+// Enqueues the fetch on the user's stream, without a limit of time;
+// launched() is called as by wm_batch_add.
+WM_MUST_CHECK int
+wm_device_eager_fetch_on_stream(wm_end_t *end,
+                                void (*launched)(wm_end_t *end,
+                                                 const wm_error_t *failure),
+                                wm_error_t *err);
+
+// At the end: frees the buffers of all devices.
+void
+wm_device_eager_free_all(void);
+
+#endif

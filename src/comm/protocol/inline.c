@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Short messages, whose payload rides behind the header. MPI takes most of
+// them at once: then nothing is left to do, and there is no end but one
+// operation that all of them share.
+
+#include <string.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/check.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/message/pack.h"
+#include "comm/message/packet.h"
+#include "comm/message/protocol.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/pending_sends.h"
+#include "comm/protocol/transport.h"
+
+// A packet that MPI still reads, and nobody else.
+typedef struct {
+    wm_op_t op;
+    MPI_Request request;
+    char *packet;
+    int rank, tag;
+    uint64_t nbytes;
+} sent_t;
+
+static bool
+step(wm_op_t *op)
+{
+    return wm_posted_has_ended(op, &((sent_t *)op)->request);
+}
+
+static void
+about(const wm_op_t *op, wm_about_t *about)
+{
+    const sent_t *sent = (const sent_t *)op;
+    *about = (wm_about_t){
+        .is_message = true,
+        .rank = sent->rank,
+        .tag = sent->tag,
+        .sized = true,
+        .nbytes = sent->nbytes,
+        .peer = op->comm->peers[sent->rank],
+    };
+}
+
+static void
+free_sent(wm_op_t *op)
+{
+    wm_packet_give(((sent_t *)op)->packet);
+}
+
+static const wm_op_kind_t kind = {
+    .step = step,
+    .asks = wm_posted_asks,
+    .about = about,
+    .free = free_sent,
+};
+
+static wm_op_t *
+begin(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+      MPI_Request request, char *packet)
+{
+    sent_t *sent = wm_op_new(&kind, sizeof *sent, comm);
+    if (sent == NULL)
+        return NULL;
+    sent->request = request;
+    sent->packet = packet;
+    sent->rank = envelope->rank;
+    sent->tag = envelope->tag;
+    sent->nbytes = nbytes;
+    wm_engine_add_lock_held(&sent->op);
+    return &sent->op;
+}
+
+bool
+wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope)
+{
+    return !envelope->buffered && !atomic_load(&comm->is_late)
+           && buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
+           && buffer->pattern == NULL
+           && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
+           && !envelope->synchronous && envelope->stream_device < 0
+           && !wm_check_wanted(); // which lists operations
+}
+
+static size_t
+pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
+{
+    wm_header_t header;
+    memset(&header, 0, WM_HEADER_SHORT);
+    wm_header_describe(&header, buffer);
+    header.kind = WM_MESSAGE_EAGER;
+    header.order = order;
+    memcpy(packet, &header, WM_HEADER_SHORT);
+    if (buffer->nbytes > 0)
+        memcpy(packet + WM_HEADER_SHORT, buffer->data, buffer->nbytes);
+    return WM_HEADER_SHORT + buffer->nbytes;
+}
+
+// Sees the packet to its end. That an earlier one met a dead rank is told by
+// the next.
+static int
+follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+       MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
+{
+    int code = 0;
+    *op = NULL;
+    wm_engine_lock();
+    // MPI may have yet to send it.
+    if (wm_engine_is_threaded()
+        && wm_pending_sends_add(comm, envelope, nbytes, request, packet)) {
+        if (comm->peers[envelope->rank]->dead)
+            code = wm_failure_look(comm, envelope->rank, err);
+        if (code == 0)
+            *op = wm_op_ended();
+    }
+    else
+        *op = begin(comm, envelope, nbytes, request, packet);
+    wm_engine_unlock();
+    if (code < 0 || *op != NULL)
+        return code;
+    code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
+                        err); // there was no memory
+    wm_packet_give(packet);
+    *op = wm_op_ended();
+    return code;
+}
+
+int
+wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
+               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err)
+{
+    MPI_Request request;
+    int sent = 0;
+    int code = wm_engine_check(err);
+    if (code == 0)
+        code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
+                             false, err);
+    char *packet = code == 0 ? wm_packet_take() : NULL;
+    if (code == 0 && packet == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0) {
+        uint32_t order = wm_comm_order(comm, envelope->rank);
+        int length = (int)pack(buffer, order, packet);
+        code = wm_mpi_check(MPI_Isend(packet, length, MPI_BYTE, envelope->rank,
+                                      envelope->tag, comm->match, &request),
+                            "MPI_Isend", err);
+    }
+    if (code == 0) // an error of MPI's may come no sooner: the peer is dead
+        code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
+                            "MPI_Test", err);
+    if (code == 0 && !sent) {
+        code = follow(comm, envelope, buffer->nbytes, request, packet, op,
+                      err);
+        packet = NULL;
+    }
+    else if (code == 0)
+        *op = wm_op_ended();
+    if (packet != NULL)
+        wm_packet_give(packet);
+    if (code < 0)
+        return code;
+    if (sent)
+        wm_engine_visit();
+    else
+        wm_engine_notify();
+    wm_stat_add(WM_STAT_sent_messages, 1);
+    wm_stat_add(WM_STAT_sent_bytes, (int64_t)buffer->nbytes);
+    return 0;
+}
+
+// --- the receiver --------------------------------------------------------
+
+static bool
+check(wm_end_t *end)
+{
+    return end->header.nbytes <= WM_EAGER_BYTES;
+}
+
+// The payload into the buffer; 1 when it is there.
+static int
+match(wm_end_t *end, bool refused, wm_error_t *err)
+{
+    size_t length = end->header.nbytes;
+    const char *payload = end->packet + wm_header_length(&end->header);
+    if (refused)
+        return 1;
+    int code = wm_unpack_reserve(end, err);
+    if (code < 0)
+        return code;
+    if (!wm_buffer_on_device(&end->buffer)) {
+        if (length > 0)
+            memcpy(end->buffer.data, payload, length);
+        wm_transport_mpi.count(end);
+        return 1;
+    }
+    if (length == 0)
+        return 1;
+    code = wm_end_open_stream(end, err);
+    if (code == 0)
+        code = wm_memory_copy(end->access.device, end->buffer.data, payload,
+                              length, end->access.stream, err);
+    wm_transport_host.count(end);
+    return code;
+}
+
+static int
+look(wm_end_t *end, wm_error_t *err)
+{
+    return wm_access_look(&end->access, 16, err);
+}
+
+static bool
+fail(wm_end_t *end, const wm_error_t *err)
+{
+    (void)err;
+    if (end->access.opened)
+        (void)!wm_access_synchronize(&end->access, NULL);
+    return false;
+}
+
+const wm_receiving_t wm_receiving_inline = {
+    .name = "inline",
+    .check = check,
+    .match = match,
+    .step = look,
+    .fail = fail,
+};

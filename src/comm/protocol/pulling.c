@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A receive whose own stream copies, fragment by fragment, or this thread
+// does; short copies that are ready together share a kernel, and a long one
+// beside another has its own.
+#include <string.h>
+
+#include "comm/message/pack.h"
+#include "comm/node/slot.h"
+#include "comm/protocol/batch.h"
+#include "comm/protocol/fragments.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/take.h"
+#include "comm/protocol/transport.h"
+
+#define SYNC_BYTES 262144
+
+// Fragments are copied by this thread: host memory to host memory.
+static int
+copy_here(wm_end_t *end)
+{
+    wm_fragments_t *fragments = &end->fragments;
+    while (fragments->next < fragments->count
+           && wm_fragment_is_ready(end, fragments->next)) {
+        uint32_t at = fragments->next++;
+        memcpy(end->buffer.data + wm_fragment_start(fragments, at),
+               fragments->remote + at % fragments->ring * fragments->nbytes,
+               wm_fragment_length(end, at));
+        wm_slot_set_taken(end->slot, fragments->taken_base + fragments->next);
+    }
+    return fragments->next == fragments->count;
+}
+
+static int
+step_by_host(wm_end_t *end, wm_error_t *err)
+{
+    return wm_take_watch(end, copy_here(end), err);
+}
+
+// Fragments take turns on two streams, so that one is on its way while the
+// other's words are written; the last is on end->access.stream, behind all
+// others.
+static int
+stream_of_fragment(wm_end_t *end, uint32_t at, CUstream *stream,
+                   CUstream *other, wm_error_t *err)
+{
+    int code = 0;
+    *stream = end->access.stream;
+    *other = NULL;
+    if (end->fragments.count == 1)
+        return 0;
+    if (end->pull.side == NULL) {
+        code = wm_stream_acquire(end->access.device, &end->pull.side, err);
+        if (code == 0)
+            code = wm_stream_follow(end->access.device, end->pull.side,
+                                    end->access.device, end->access.stream,
+                                    err);
+    }
+    bool aside = (end->fragments.count - 1 - at) % 2 == 1;
+    *stream = aside ? end->pull.side : end->access.stream;
+    *other = aside ? end->access.stream : end->pull.side;
+    return code;
+}
+
+// Whether a kernel can copy all of it.
+static bool
+is_within_reach(const wm_end_t *end)
+{
+    return end->buffer.pattern == NULL && end->fragments.count == 1
+           && end->transport->direct && wm_buffer_on_device(&end->buffer)
+           && end->buffer.memory.device == end->access.device
+           && (!end->peer->self || end->header.device == end->access.device);
+}
+
+static int
+copy_fragment(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
+{
+    const wm_fragments_t *fragments = &end->fragments;
+    if (wm_unpack_is_direct(end))
+        return wm_unpack_enqueue(end, fragments->remote, end->access.device,
+                                 stream, err);
+    wm_pull_t whole = {.dst = end->buffer.data,
+                       .src = fragments->remote,
+                       .nbytes = end->header.nbytes};
+    if (is_within_reach(end) && wm_take_is_beside(end)
+        && wm_pull_serves(&whole))
+        return wm_pull_launch_long(end->access.device, &whole, stream, err);
+    return wm_memory_copy(end->access.device,
+                          end->buffer.data + wm_fragment_start(fragments, at),
+                          fragments->remote
+                              + at % fragments->ring * fragments->nbytes,
+                          wm_fragment_length(end, at), stream, err);
+}
+
+static int
+submit_fragment(wm_end_t *end, wm_error_t *err)
+{
+    wm_fragments_t *fragments = &end->fragments;
+    uint32_t at = fragments->next++;
+    bool last = at + 1 == fragments->count;
+    CUstream stream, other;
+    int code = wm_end_open_stream(end, err);
+    end->pull.signals = last && !end->blocking;
+    if (code == 0 && (!last || end->pull.signals))
+        code = wm_node_register(end->peer, false, end->access.device, err);
+    end->access.idle = false;
+    if (code == 0)
+        code = stream_of_fragment(end, at, &stream, &other, err);
+    if (code == 0)
+        code = copy_fragment(end, at, stream, err);
+    // The words tell of all fragments up to one.
+    if (code == 0 && other != NULL)
+        code = wm_stream_follow(end->access.device, stream, end->access.device,
+                                other, err);
+    // What came packed goes to its places behind the last one.
+    if (code == 0 && last && !wm_unpack_is_direct(end))
+        code = wm_unpack_enqueue(end, end->buffer.data, end->access.device,
+                                 stream, err);
+    if (code == 0 && (!last || end->pull.signals))
+        code = wm_slot_enqueue_taken(end->slot, end->access.device, stream,
+                                     fragments->taken_base + at + 1, err);
+    return code;
+}
+
+// Short copies that are ready together share a kernel: an engine and a stream
+// of its own take each of them longer than its bytes do.
+static bool
+may_share(const wm_end_t *end)
+{
+    return !end->blocking && !end->pull.alone && end->access.user_device < 0
+           && end->fragments.next == 0
+           && end->header.nbytes <= WM_EAGER_LL_BYTES && is_within_reach(end)
+           && (wm_access_is_noted(&end->access)
+               || end->access.producer.kind == WM_PRODUCER_NONE);
+}
+
+// At the next step.
+static void
+pull_alone(wm_end_t *end)
+{
+    end->batched = false;
+    end->pull.alone = true;
+    end->fragments.next = 0;
+}
+
+static int
+share(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_pull_prepare(end->access.device, err);
+    if (code == 0)
+        code = wm_node_register(end->peer, false, end->access.device, err);
+    if (code < 0)
+        return code;
+    atomic_store(wm_fragments_status(end), 0);
+    end->batched = end->pull.signals = true;
+    end->access.idle = false;
+    end->fragments.next = 1;
+    wm_batch_add_pull(
+        &(wm_pull_t){.dst = end->buffer.data,
+                     .src = end->fragments.remote,
+                     .nbytes = end->header.nbytes,
+                     .taken = (uint32_t *)&end->slot->taken,
+                     .taken_value = end->fragments.taken_base + 1},
+        end, wm_fragments_launched, pull_alone);
+    return 0;
+}
+
+// Whether all that was submitted has ended.
+static int
+pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
+{
+    if (end->pull.signals) {
+        *ended = wm_fragments_are_taken(end);
+        return *ended ? 0 : wm_fragments_look_for_errors(end, err);
+    }
+    if (!end->blocking || end->header.nbytes > SYNC_BYTES)
+        return wm_stream_spin(end->access.device, end->access.stream, 2, ended,
+                              err);
+    // A small copy ends within microseconds, and a query alone takes one: a
+    // caller that waits does so in the driver, without the lock.
+    *ended = atomic_load(&end->pull.synchronized);
+    if (!*ended)
+        atomic_store(&end->op.news, 1);
+    else if (end->pull.code < 0)
+        *err = end->op.error;
+    return *ended ? end->pull.code : 0;
+}
+
+static int
+pull(wm_end_t *end, wm_error_t *err)
+{
+    wm_fragments_t *fragments = &end->fragments;
+    int code;
+    bool ended;
+    if (end->batched
+        && atomic_load(wm_fragments_status(end)) == WM_EAGER_LL_FAILED) {
+        *err = end->op.error;
+        return err->code;
+    }
+    if (may_share(end) && wm_fragment_is_ready(end, 0))
+        return share(end, err);
+    while (fragments->next < fragments->count
+           && wm_fragment_is_ready(end, fragments->next))
+        if ((code = submit_fragment(end, err)) < 0)
+            return code;
+    if (fragments->next < fragments->count) // what can be done for who waits
+        return end->blocking ? wm_end_open_stream(end, err) : 0;
+    if ((code = pull_ended(end, &ended, err)) < 0 || !ended)
+        return code;
+    end->access.idle = true;
+    end->peer->copied = false;
+    if (!end->pull.signals) // else the slot may serve another message by now
+        wm_slot_set_taken(end->slot, fragments->taken_base + fragments->count);
+    return 1;
+}
+
+static int
+step(wm_end_t *end, wm_error_t *err)
+{
+    return wm_take_watch(end, pull(end, err), err);
+}
+
+const wm_receiving_t wm_receiving_pull = {
+    .name = "pull",
+    .step = step,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};
+
+const wm_receiving_t wm_receiving_by_host = {
+    .name = "by host",
+    .step = step_by_host,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/push.h"
+
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/node/mapping.h"
+#include "comm/protocol/offer.h"
+#include "comm/protocol/fragments.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/take.h"
+#include "comm/protocol/transport.h"
+#include "cuda/word.h"
+
+// Both ways: below it the question takes longer than it gains.
+#define BOTH_WAYS_BYTES ((uint64_t)4 << 20)
+#define PATIENCE_US 1000 // a sender that waits begins in less
+
+// Whether so many bytes or more are under way to a peer.
+static bool
+is_sending(const wm_peer_t *peer, uint64_t nbytes)
+{
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        const wm_end_t *end = (wm_end_t *)op;
+        if (wm_end_is_send(op) && end->peer == peer
+            && end->header.nbytes >= nbytes)
+            return true;
+    }
+    return false;
+}
+
+static bool
+is_worth_it(const wm_end_t *end)
+{
+    if (wm_take_is_on_same_gpu(end))
+        return end->peer->copied;
+    return end->header.nbytes >= BOTH_WAYS_BYTES
+           && is_sending(end->peer, BOTH_WAYS_BYTES)
+           && !wm_take_is_beside(end);
+}
+
+// Whether nobody uses the buffer any more: the sender could not wait for them.
+static bool
+is_free(wm_end_t *end)
+{
+    const wm_producer_t *producer = &end->access.producer;
+    bool idle = producer->kind == WM_PRODUCER_NONE;
+    if (wm_access_is_noted(&end->access))
+        return wm_access_ask_note(&end->access);
+    return idle
+           || (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle);
+}
+
+bool
+wm_push_ask(wm_end_t *end)
+{
+    const wm_pointer_t *memory = &end->buffer.memory;
+    wm_slot_t *slot = end->slot;
+    wm_place_t into;
+    if (!end->header.pushes || end->peer->push_refused
+        || !end->transport->direct || end->access.user_device >= 0
+        || end->buffer.pattern != NULL || !memory->exportable
+        || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(end)
+        || !is_free(end)
+        || wm_place_export(end->buffer.data, memory, &into, NULL) < 0)
+        return false;
+    end->pushed_since = 0;
+    wm_slot_ask_push(slot, &into);
+    return true;
+}
+
+bool
+wm_push_withdraw(wm_end_t *end)
+{
+    return wm_slot_withdraw_push(end->slot);
+}
+
+// Whether the sender could have begun long ago: it has left our code, as an
+// interrupted one does.
+static bool
+is_late(wm_end_t *end)
+{
+    if (!wm_word_reached(&end->slot->ready, end->header.ready_base + 1))
+        return false;
+    int64_t now = wm_engine_now();
+    if (end->pushed_since == 0)
+        end->pushed_since = now;
+    return now - end->pushed_since > PATIENCE_US;
+}
+
+int
+wm_push_ended(wm_end_t *end)
+{
+    wm_slot_t *slot = end->slot;
+    switch (atomic_load(&slot->push)) {
+    case WM_PUSH_ENDED:
+        end->transport->count(end);
+        wm_stat_add(WM_STAT_pushed_messages, 1);
+        end->peer->copied = true;
+        wm_slot_set_taken(slot,
+                          end->header.taken_base + end->header.fragments);
+        return 1;
+    case WM_PUSH_ASKED:
+        return is_late(end) && wm_push_withdraw(end) ? -1 : 0;
+    case WM_PUSH_REFUSED:
+        end->peer->push_refused = true;
+        return -1;
+    case WM_PUSH_WITHDRAWN:
+        return -1;
+    default:
+        return 0;
+    }
+}
+
+// What the copy needs; where it is not to be had, the receiver copies.
+static bool
+prepare(wm_end_t *end, const wm_place_t *into)
+{
+    if (!wm_place_holds(into, end->header.nbytes)) {
+        wm_slot_refuse_push(end->slot, true);
+        return false;
+    }
+    wm_error_t err;
+    int code = wm_mapping_open(end->peer, into, end->access.device,
+                               &end->mapping, &err);
+    if (code < 0) {
+        wm_slot_refuse_push(end->slot, wm_mapping_is_refused(code, &err));
+        return false;
+    }
+    wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
+    if (wm_node_register(wm_node_self(), false, end->access.device, NULL) == 0
+        && wm_end_open_stream(end, NULL) == 0)
+        return true;
+    wm_slot_refuse_push(end->slot, false);
+    return false;
+}
+
+int
+wm_push_serve(wm_end_t *end, wm_error_t *err)
+{
+    wm_slot_t *slot = end->slot;
+    if (atomic_load(&slot->push) != WM_PUSH_ASKED
+        || !wm_fragment_is_ready(end, 0) || !wm_slot_accept_push(slot))
+        return 0;
+    wm_place_t into = slot->into;
+    if (!prepare(end, &into))
+        return 0;
+    end->access.idle = false;
+    int code = wm_memory_copy(
+        end->access.device, wm_mapping_at(end->mapping, &into),
+        end->buffer.data, end->header.nbytes, end->access.stream, err);
+    if (code == 0)
+        code = wm_slot_enqueue_pushed(slot, end->access.device,
+                                      end->access.stream, err);
+    wm_send_become(end, &wm_sending_pushed);
+    return code;
+}
+
+void
+wm_push_note(wm_end_t *end, bool pushed)
+{
+    end->access.idle |= pushed;
+    end->peer->copied = !pushed;
+}
+
+static int
+step_sending(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_offer_look(end, err);
+    return code < 0 ? code : wm_offer_ended(end, true, err);
+}
+
+const wm_sending_t wm_sending_pushed = {
+    .name = "pushed",
+    .step = step_sending,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};
+
+static int
+step_receiving(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_push_ended(end);
+    if (code < 0) // the receiver's to copy
+        wm_receive_become(end, &wm_receiving_offer);
+    return wm_take_watch(end, code > 0, err);
+}
+
+const wm_receiving_t wm_receiving_pushed = {
+    .name = "pushed",
+    .step = step_receiving,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/ring.h"
+
+#include "comm/protocol/eager.h"
+#include "comm/protocol/device_eager.h"
+#include "comm/protocol/offer.h"
+#include "comm/protocol/fragments.h"
+#include "comm/protocol/rows.h"
+#include "cuda/word.h"
+
+// Each fragment costs a copy's start, 3 us or more.
+#define RING_FRAGMENT ((uint64_t)24 << 20)
+#define RING_FRAGMENTS 3
+
+int
+wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+              wm_error_t *err)
+{
+    wm_header_t *header = &end->header;
+    if (header->nbytes > 2 * RING_FRAGMENT) {
+        header->fragment = RING_FRAGMENT;
+        header->ring = RING_FRAGMENTS;
+        header->ramped = 1;
+        header->fragments = wm_fragments_count_ramped(header->nbytes,
+                                                      RING_FRAGMENT);
+    }
+    int code = wm_block_alloc(end->access.device,
+                              header->fragment * header->ring, &end->handoff,
+                              err);
+    if (code < 0)
+        return code;
+    wm_block_describe(end->handoff, memory);
+    *into = wm_block_pointer(end->handoff);
+    wm_send_become(end, &wm_sending_ring);
+    return 0;
+}
+
+// Copies a fragment into the ring or the staging ring, then sets `ready`.
+static int
+feed_fragment(wm_end_t *end, uint32_t at, wm_error_t *err)
+{
+    wm_fragments_t *fragments = &end->fragments;
+    char *into = fragments->remote + at % fragments->ring * fragments->nbytes;
+    uint32_t ready = fragments->ready_base + at + 1;
+    if (end->eager_buffer != NULL)
+        return wm_device_eager_copy_out(end, into, ready, err);
+    int code = wm_memory_copy(
+        end->access.device, into,
+        end->buffer.data + wm_fragment_start(fragments, at),
+        wm_fragment_length(end, at), end->access.stream, err);
+    return code < 0 ? code
+                    : wm_slot_enqueue_ready(end->slot, end->access.device,
+                                            end->access.stream, ready, err);
+}
+
+int
+wm_ring_feed(wm_end_t *end, wm_error_t *err)
+{
+    wm_fragments_t *fragments = &end->fragments;
+    while (fragments->next < fragments->count
+           && (fragments->next < fragments->ring
+               || wm_word_reached(&end->slot->taken, fragments->taken_base
+                                                         + fragments->next + 1
+                                                         - fragments->ring))) {
+        int code = wm_end_open_stream(end, err);
+        if (code == 0)
+            code = feed_fragment(end, fragments->next, err);
+        if (code < 0)
+            return code;
+        if (++fragments->next == 1)
+            wm_offer_posted(end);
+    }
+    return 0;
+}
+
+void
+wm_ring_drop(wm_end_t *end)
+{
+    if (end->handoff != NULL)
+        wm_block_free(end->handoff, 0, NULL, NULL);
+    end->handoff = NULL;
+}
+
+const wm_sending_t wm_sending_ring = {
+    .name = "ring",
+    .go = wm_ring_feed,
+    .step = wm_offer_step,
+    .let_go = wm_eager_let_go_of_handed_off,
+    .fail = wm_offer_fail,
+    .heard = wm_offer_heard,
+    .peer_died = wm_offer_peer_died,
+};

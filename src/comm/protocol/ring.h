@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device memory that CUDA IPC does not export goes through an exportable copy.
+// For a long message the copy is a ring, which the sender fills fragment by
+// fragment while the receiver empties it. Staging rings are filled here, too.
+// Engine lock held.
+#ifndef WM_COMM_PROTOCOL_RING_H
+#define WM_COMM_PROTOCOL_RING_H
+
+#include "comm/message/end.h"
+
+// An exportable copy, or a ring, for the offer: its place and memory.
+WM_MUST_CHECK int
+wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+              wm_error_t *err);
+
+// One step of filling a ring or a staging ring.
+WM_MUST_CHECK int
+wm_ring_feed(wm_end_t *end, wm_error_t *err);
+
+void
+wm_ring_drop(wm_end_t *end);
+
+#endif

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The rows of all protocols, for table.c and for those that hand over to each
+// other.
+#ifndef WM_COMM_PROTOCOL_ROWS_H
+#define WM_COMM_PROTOCOL_ROWS_H
+
+#include "comm/message/protocol.h"
+
+extern const wm_sending_t wm_sending_chunks;       // MPI carries them
+extern const wm_sending_t wm_sending_direct;       // the receiver copies
+extern const wm_sending_t wm_sending_device_eager; // a kernel hands it off
+extern const wm_sending_t wm_sending_ring;         // handed off in fragments
+extern const wm_sending_t wm_sending_staging_ring; // staged in shared memory
+extern const wm_sending_t wm_sending_by_mpi; // offered, and chunks after all
+extern const wm_sending_t wm_sending_pushed; // copied by the sender
+
+extern const wm_receiving_t wm_receiving_inline;  // behind the header
+extern const wm_receiving_t wm_receiving_chunks;  // by MPI
+extern const wm_receiving_t wm_receiving_offer;   // on its way to the next
+extern const wm_receiving_t wm_receiving_pull;    // copied by a stream
+extern const wm_receiving_t wm_receiving_by_host; // by this thread
+extern const wm_receiving_t wm_receiving_device_eager; // by a kernel
+extern const wm_receiving_t wm_receiving_stream;       // on the user's stream
+extern const wm_receiving_t wm_receiving_pushed;       // by the sender
+
+#endif

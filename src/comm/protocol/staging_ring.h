@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An offer that goes through the host: the sender fills a staging ring of its
+// segment, a ring of page-locked buffers. There are few staging rings, and a
+// receiver that computes, or is stopped, keeps its ring meanwhile. If all
+// rings are kept, a payload goes by MPI, as to other hosts. Engine lock held.
+#ifndef WM_COMM_PROTOCOL_STAGING_RING_H
+#define WM_COMM_PROTOCOL_STAGING_RING_H
+
+#include "comm/message/end.h"
+
+// Sender: the receiver has answered that it cannot reach the memory. Another
+// protocol begins as soon as it can.
+WM_MUST_CHECK int
+wm_staging_ring_begin(wm_end_t *end, wm_error_t *err);
+
+// Receiver: answers that (wm_transport_t.accept). Without a slot after that,
+// the payload comes in chunks.
+WM_MUST_CHECK int
+wm_staging_ring_accept(wm_end_t *end, wm_error_t *err);
+
+// Releases the staging ring of an operation that has one.
+void
+wm_staging_ring_drop(wm_end_t *end);
+
+#endif

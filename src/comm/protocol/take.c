@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/take.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "array/eager_ll.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/message/pack.h"
+#include "comm/node/mapping.h"
+#include "comm/protocol/eager.h"
+#include "comm/protocol/device_eager.h"
+#include "comm/protocol/fragments.h"
+#include "comm/protocol/push.h"
+#include "comm/protocol/rows.h"
+#include "comm/protocol/transport.h"
+
+#define BESIDE_BYTES ((uint64_t)4 << 20)
+#define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
+#define PATIENCE_US 10000
+
+bool
+wm_take_is_on_same_gpu(const wm_end_t *end)
+{
+    const wm_device_t *device;
+    return wm_device_describe(end->access.device, &device, NULL) < 0
+           || memcmp(&device->uuid, end->header.uuid, sizeof end->header.uuid)
+                  == 0;
+}
+
+// One fragment that is the message, or a ring of several.
+static bool
+is_sound_offer(const wm_header_t *header)
+{
+    uint64_t nbytes = header->nbytes, fragment = header->fragment;
+    if (nbytes == 0 || (header->flag != 0 && nbytes > WM_EAGER_LL_BYTES))
+        return false;
+    if (header->fragments == 1)
+        return header->ring == 1 && fragment == nbytes && !header->ramped;
+    return header->ramped && header->flag == 0 && header->ring > 0
+           && header->ring <= header->fragments && fragment >= 4
+           && fragment < nbytes && nbytes / fragment < INT32_MAX
+           && header->fragments == wm_fragments_count_ramped(nbytes, fragment);
+}
+
+static bool
+find_slot(wm_end_t *end)
+{
+    int32_t slot = end->header.slot;
+    if (end->peer->segment == NULL || slot < 0 || slot >= WM_SLOTS)
+        return false;
+    end->slot = &end->peer->segment->slots[slot];
+    return true;
+}
+
+static bool
+check(wm_end_t *end)
+{
+    return find_slot(end) && is_sound_offer(&end->header);
+}
+
+// Whether another process takes long messages on this GPU, too, as far as was
+// seen: kernels of two take turns, copies do not.
+static bool
+is_shared(int device)
+{
+    const wm_device_t *facts;
+    wm_segment_t *own = wm_node_self()->segment;
+    uint64_t gpu;
+    if (own == NULL || wm_device_describe(device, &facts, NULL) < 0)
+        return true;
+    memcpy(&gpu, &facts->uuid, sizeof gpu);
+    atomic_store(&own->takes_on, gpu);
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+        if (!peer->self && !peer->dead && peer->segment != NULL
+            && atomic_load(&peer->segment->takes_on) == gpu)
+            return true;
+    return false;
+}
+
+bool
+wm_take_is_beside(const wm_end_t *end)
+{
+    if (end->header.nbytes < BESIDE_BYTES || wm_take_is_on_same_gpu(end)
+        || is_shared(end->access.device))
+        return false;
+    for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
+        const wm_end_t *other = (wm_end_t *)op;
+        if (wm_end_is_receive(op) && other->transport != NULL
+            && other->transport->direct && other->peer != end->peer
+            && !other->peer->self && !wm_take_is_on_same_gpu(other)
+            && other->header.nbytes >= BESIDE_BYTES
+            && other->buffer.memory.device == end->buffer.memory.device)
+            return true;
+    }
+    return false;
+}
+
+static const wm_transport_t *
+choose(wm_end_t *end)
+{
+    if (end->peer->self)
+        return &wm_transport_self;
+    if (end->header.stage_only == WM_STAGE_UNEXPORTABLE) {
+        end->peer->ipc_refused = true;
+        snprintf(end->peer->reason, sizeof end->peer->reason,
+                 "CUDA IPC could not export its GPU memory");
+    }
+    if (end->header.stage_only)
+        return &wm_transport_host;
+    return wm_transport_take(end->peer, &end->buffer.memory);
+}
+
+// Whether the progress thread leaves it to a thread of the program's, which
+// may close what stands in the way of a mapping, and comes soon as a rule.
+static bool
+is_left_to_program(wm_end_t *end)
+{
+    if (!wm_engine_is_background() || !wm_mapping_is_closing_wanted())
+        return false;
+    int64_t now = wm_engine_now();
+    if (end->left_since == 0)
+        end->left_since = now;
+    return now - end->left_since < PATIENCE_US;
+}
+
+// Chooses the row that takes the fragments, which are reachable now.
+static const wm_receiving_t *
+way_of_taking(const wm_end_t *end)
+{
+    bool by_kernel = wm_device_eager_is_used(end);
+    if (end->fragments.on_host)
+        return &wm_receiving_by_host;
+    // A kernel reaches what its own device has mapped, a copy whatever is.
+    if (end->access.user_device >= 0 && end->fragments.count == 1
+        && end->transport->direct && wm_unpack_on_stream(end)
+        && (!by_kernel || end->access.user_device == end->access.device))
+        return &wm_receiving_stream;
+    return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
+}
+
+// A kernel may unpack from the offered memory as it is.
+static int
+accept_gaps(wm_end_t *end, wm_error_t *err)
+{
+    bool near = end->transport->direct
+                && (!end->peer->self
+                    || end->header.device == end->access.device);
+    bool direct = wm_device_eager_is_used(end)
+                      ? wm_pack_by_eager_ll(end) != NULL
+                      : near && end->fragments.count == 1;
+    return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
+}
+
+static int
+accept_offer(wm_end_t *end, wm_error_t *err)
+{
+    if (wm_push_ask(end)) {
+        wm_receive_become(end, &wm_receiving_pushed);
+        return 0;
+    }
+    int code = end->transport->accept(end, err);
+    if (code < 0 && is_left_to_program(end))
+        return 0;
+    if (code < 0 && end->transport != &wm_transport_host) {
+        end->transport = &wm_transport_host;
+        code = end->transport->accept(end, err);
+    }
+    if (code != 0)
+        return code < 0 ? code : 0;
+    end->transport->count(end);
+    if (end->slot == NULL) // MPI carries it after all
+        wm_receive_become(end, &wm_receiving_chunks);
+    code = accept_gaps(end, err);
+    if (code == 0 && end->slot != NULL)
+        wm_receive_become(end, way_of_taking(end));
+    return code;
+}
+
+static int
+step(wm_end_t *end, wm_error_t *err)
+{
+    // A user's stream takes what cannot be taken back: asked first.
+    wm_eager_claim(end);
+    int code = atomic_load(&end->slot->failed) ? 0 : accept_offer(end, err);
+    if (end->receiving == &wm_receiving_chunks)
+        return code; // the slot is no more its own
+    return code < 0 || end->receiving == &wm_receiving_offer
+                   || end->receiving == &wm_receiving_pushed
+               ? wm_take_watch(end, code, err)
+               : end->receiving->step(end, err);
+}
+
+static int
+match(wm_end_t *end, bool refused, wm_error_t *err)
+{
+    if (refused) { // the sender completes, nothing is taken
+        wm_slot_set_taken(end->slot,
+                          end->header.taken_base + end->header.fragments);
+        return 1;
+    }
+    int code = wm_unpack_match(end, err);
+    end->transport = choose(end);
+    return code < 0 ? code : step(end, err);
+}
+
+// Whether the slot is still this message's: once all fragments are taken the
+// sender may have given it to another.
+static bool
+holds_slot(const wm_end_t *end)
+{
+    return end->slot != NULL
+           && (end->fragments.count == 0 || !wm_fragments_are_taken(end));
+}
+
+// It says so, or it is dead, as another message has found out: then `failed`
+// is ours, and there is no text.
+static int
+sender_failed(const wm_end_t *end, wm_error_t *err)
+{
+    int code = end->peer->dead
+                   ? wm_failure_look(end->op.comm, end->op.result.source, err)
+                   : 0;
+    return code < 0 ? code
+                    : wm_error_set(err, WM_ERR_CUDA, 0,
+                                   "the sender, rank %d, failed: %.183s",
+                                   end->op.result.source, end->slot->error);
+}
+
+int
+wm_take_watch(wm_end_t *end, int code, wm_error_t *err)
+{
+    bool pushed = end->receiving == &wm_receiving_pushed;
+    if (code != 0)
+        return code;
+    // What a living peer has posted comes, whoever revoked the communicator.
+    if (++end->looks % LOOKS_FOR_PEER == 0
+        && wm_failure_look(end->op.comm, end->op.result.source, err) < 0
+        && (end->peer->dead || !end->on_stream)
+        && (end->peer->dead || !pushed || wm_push_withdraw(end)))
+        return WM_ERR_MPI;
+    if (atomic_load(&end->slot->failed) && holds_slot(end)
+        && (!pushed || (code = wm_push_ended(end)) <= 0))
+        return sender_failed(end, err);
+    return code;
+}
+
+bool
+wm_take_fail(wm_end_t *end, const wm_error_t *err)
+{
+    wm_access_t *access = &end->access;
+    // A stream that waits for a sender who failed waits in vain.
+    if (end->on_stream && atomic_load(&end->slot->failed))
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
+    // What our stream was given must not touch the slot any more.
+    if ((access->opened || (end->batched && access->stream != NULL))
+        && wm_stream_synchronize(access->device, access->stream, NULL) < 0
+        && end->fetch.under_way)
+        end->packet = NULL; // given up: a kernel may write its status
+    if (end->pull.side != NULL)
+        (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
+    if (end->recorded)
+        (void)!wm_event_synchronize(access->user_device, end->event, NULL);
+    else if (end->on_stream && !atomic_load(&end->op.done))
+        (void)!wm_stream_synchronize(access->user_device, access->user_stream,
+                                     NULL);
+    if (holds_slot(end))
+        wm_slot_answer_error(end->slot, err->text);
+    return false;
+}
+
+void
+wm_take_peer_died(wm_end_t *end)
+{
+    wm_slot_fail_for_sender(end->slot);
+    if (end->on_stream)
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
+}
+
+const wm_receiving_t wm_receiving_offer = {
+    .name = "offer",
+    .check = check,
+    .match = match,
+    .step = step,
+    .fail = wm_take_fail,
+    .peer_died = wm_take_peer_died,
+};

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/transport.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// In order of preference. The last one reaches everybody.
+static const wm_transport_t *const transports[] = {
+    &wm_transport_self,
+    &wm_transport_ipc,
+    &wm_transport_mpi,
+    &wm_transport_host,
+};
+#define TRANSPORTS (sizeof transports / sizeof *transports)
+
+static const wm_transport_t *forced; // by the setting, NULL where unset
+
+int
+wm_transport_configure(wm_error_t *err)
+{
+    const char *name = getenv("WARPMPI_TRANSPORT");
+    const wm_transport_t *asked = NULL;
+    forced = NULL;
+    if (name == NULL || *name == '\0')
+        return 0;
+    for (size_t i = 0; i < TRANSPORTS; ++i)
+        if (strcmp(name, transports[i]->name) == 0
+            && transports[i] != &wm_transport_self)
+            asked = transports[i];
+    if (asked == NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "WARPMPI_TRANSPORT=%s is not a transport: unset "
+                            "it, or set it to ipc, host or mpi",
+                            name);
+    if (asked == &wm_transport_mpi && wm_mpi_is_cuda_aware() == 0)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "WARPMPI_TRANSPORT=mpi: this MPI says that it is "
+                            "not CUDA-aware: unset WARPMPI_TRANSPORT, or run "
+                            "with an MPI that is");
+    forced = asked;
+    return 0;
+}
+
+const wm_transport_t *
+wm_transport_forced(void)
+{
+    return forced;
+}
+
+// The reason of `host` is why ipc does not reach. `mpi` is no way for what was
+// offered.
+static const wm_transport_t *
+first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
+      const char **reason)
+{
+    const char *other;
+    for (size_t i = 0; i + 1 < TRANSPORTS; ++i) {
+        const wm_transport_t *one = transports[i];
+        bool ipc = one == &wm_transport_ipc;
+        if ((one == &wm_transport_mpi && offered)
+            || !one->reach(peer, into, ipc ? reason : &other))
+            continue;
+        if (!ipc)
+            *reason = other;
+        return one;
+    }
+    return &wm_transport_host;
+}
+
+const wm_transport_t *
+wm_transport_tell(const wm_peer_t *peer, const wm_pointer_t *into,
+                  const char **reason)
+{
+    if (forced != NULL && !peer->self && forced->reach(peer, into, reason)) {
+        *reason = "WARPMPI_TRANSPORT asks for it";
+        return forced;
+    }
+    return first(peer, into, false, reason);
+}
+
+const wm_transport_t *
+wm_transport_take(const wm_peer_t *peer, const wm_pointer_t *into)
+{
+    const char *unused;
+    if (forced != NULL && forced != &wm_transport_mpi
+        && forced->reach(peer, into, &unused))
+        return forced;
+    return first(peer, into, true, &unused);
+}
+
+bool
+wm_transport_is_carried(const wm_peer_t *peer)
+{
+    const char *unused;
+    return wm_transport_mpi.reach(peer, NULL, &unused);
+}

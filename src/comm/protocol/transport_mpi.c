@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device memory that a CUDA-aware MPI carries: nothing is offered, and the
+// chunks of chunks.c are given to MPI where they are. Where it is asked for,
+// or where no memory is shared and MPI says that it takes device memory.
+#include <mpi.h>
+
+#include "comm/engine/stats.h"
+#include "comm/protocol/transport.h"
+
+// Of Open MPI and MPICH, where these were built with it.
+extern int
+MPIX_Query_cuda_support(void) __attribute__((weak));
+
+int
+wm_mpi_is_cuda_aware(void)
+{
+    return MPIX_Query_cuda_support == NULL ? -1
+                                           : MPIX_Query_cuda_support() != 0;
+}
+
+static bool
+mpi_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
+{
+    (void)into;
+    bool asked = wm_transport_forced() == &wm_transport_mpi;
+    *reason = "the peer is this process";
+    if (peer->self)
+        return false;
+    *reason = "MPI says that it takes device memory";
+    return asked
+           || (wm_transport_forced() == NULL && peer->segment == NULL
+               && wm_mpi_is_cuda_aware() == 1);
+}
+
+static void
+mpi_count(const wm_end_t *end)
+{
+    wm_stat_add(WM_STAT_mpi_messages, 1);
+    wm_stat_add(WM_STAT_mpi_bytes, (int64_t)end->header.nbytes);
+}
+
+const wm_transport_t wm_transport_mpi = {
+    .name = "mpi",
+    .reach = mpi_reach,
+    .count = mpi_count,
+};
