@@ -20,7 +20,7 @@ FROM_ROOT = "Bcast", "Scatter", "Scatterv"
 ROOTED = TO_ROOT + FROM_ROOT
 
 
-def natives(comm):
+def is_direct(comm):
     """Whether payloads go from GPU to GPU here, on all ranks alike."""
     names = {wm.transport(comm, rank).name for rank in range(comm.size)}
     return all(comm.allgather(names <= {"ipc", "self"}))

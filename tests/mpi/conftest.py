@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import natives
+from cases import is_direct
 from sampling import EVERY, choose
 
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
@@ -191,7 +191,7 @@ _stderr = os.fdopen(int(os.environ.get("WARPMPI_TEST_STDERR", "2")), "w")
 def connected(world):
     """A wm.Comm of all, whose GPUs reach each other; else it skips."""
     comm = wm.Comm(world)
-    if not natives(comm):
+    if not is_direct(comm):
         pytest.skip("no CUDA IPC between all of them")
     # What a test before refused on all ranks, MPI does: the next call, too.
     mine, all_of = np.zeros(1), np.zeros(comm.size)

@@ -240,7 +240,7 @@ SAID = r"""
     #include <sched.h>
 
     #include "comm/coll/preflight_values.h"
-    #include "comm/coll/native.h"
+    #include "comm/coll/direct.h"
     #include "comm/node/node.h"
 
     unsigned

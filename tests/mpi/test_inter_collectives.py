@@ -219,16 +219,16 @@ def test_between_groups(world, groups, name, form, kind):
         used = case.sent is not None or case.into is not None
         on_gpus = world.allreduce(has_gpu or not used, op=MPI.LAND)
         turns = 2 if form == "_init" else 1
-        native = turns if on_gpus else 0
+        direct = turns if on_gpus else 0
         staged = turns if has_gpu and used and not on_gpus else 0
-        assert (after - before).tolist() == [native, staged]
+        assert (after - before).tolist() == [direct, staged]
         if case.want is not None:
             got = kinds.values_of(case.into)
             np.testing.assert_array_equal(got, case.want)
 
 
 @pytest.fixture
-def native():
+def direct():
     """Each collective of the test goes from GPU to GPU, and none is staged."""
     before = counts()
     calls = []
@@ -249,13 +249,13 @@ def root_of(groups, side, index):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_long_bcast(groups, native, side):
+def test_a_long_bcast(groups, direct, side):
     """Each takes a part, and gives it to the others of its group."""
     count = 400_000
     root = root_of(groups, side, 0)
     array = full(count, groups.world if root == MPI.ROOT else EMPTY)
     groups.inter.Bcast(array, root)
-    native("Bcast")
+    direct("Bcast")
     values = kinds.values_of(array)
     if groups.side != side:
         assert (values == groups.others[0]).all()
@@ -264,39 +264,39 @@ def test_a_long_bcast(groups, native, side):
 
 
 @pytest.mark.parametrize("count", [100_000, 400_001])
-def test_a_long_allreduce(groups, native, count):
+def test_a_long_allreduce(groups, direct, count):
     sent, into = full(count, groups.world + 1), full(count, EMPTY)
     groups.inter.Allreduce(sent, into)
-    native("Allreduce")
+    direct("Allreduce")
     total = sum(other + 1 for other in groups.others)
     assert (kinds.values_of(into) == total).all()
 
 
-def test_a_long_allreduce_into_gaps(groups, native):
+def test_a_long_allreduce_into_gaps(groups, direct):
     """Nobody can write it for another: all read."""
     count = 500_000
     sent, into = full(count, groups.world + 1), full(2 * count, EMPTY)
     groups.inter.Allreduce(sent, into[::2], MPI.MAX)
-    native("Allreduce")
+    direct("Allreduce")
     values = kinds.values_of(into)
     assert (values[::2] == max(groups.others) + 1).all()
     assert (values[1::2] == EMPTY).all()
 
 
-def test_onto_what_is_sent(groups, native):
+def test_onto_what_is_sent(groups, direct):
     """Between groups nothing is in place; what is sent is read first."""
     count = EACH * len(groups.others)
     array = full(count, groups.world)
     if len(groups.mine) != len(groups.others):
         pytest.skip("one sends more than it receives")
     groups.inter.Alltoall(array, array)
-    native("Alltoall")
+    direct("Alltoall")
     want = joined(np.full(EACH, float(other)) for other in groups.others)
     np.testing.assert_array_equal(kinds.values_of(array), want)
 
 
 @pytest.mark.parametrize("form", ["", "I", "_init"])
-def test_datatypes_with_gaps(groups, native, form):
+def test_datatypes_with_gaps(groups, direct, form):
     """Every second element, out of one and into the other."""
     others = len(groups.others)
     pair = MPI.DOUBLE.Create_vector(2, 1, 2).Create_resized(0, 32).Commit()
@@ -311,7 +311,7 @@ def test_datatypes_with_gaps(groups, native, form):
     args = [[array, ones, at, [pair] * others] for array in (parted, mixed)]
     call(groups.inter, "Alltoallw", form, args)
     for _ in range(4 if form == "_init" else 2):
-        native("twice")
+        direct("twice")
     got = kinds.values_of(into).reshape(others, 2, 2)
     assert (got[:, :, 0] == np.array(groups.others)[:, None]).all()
     assert (got[:, :, 1] == EMPTY).all()
@@ -323,13 +323,13 @@ def test_datatypes_with_gaps(groups, native, form):
         assert (each[:, 1] == EMPTY).all()
 
 
-def test_groups_may_exchange_different_counts(groups, native):
+def test_groups_may_exchange_different_counts(groups, direct):
     """Each of the first group gives one element, of the second two."""
     give, take = (1, 2) if groups.side == 0 else (2, 1)
     sent = full(give, groups.world)
     into = full(take * len(groups.others), EMPTY)
     groups.inter.Allgather(sent, into)
-    native("Allgather")
+    direct("Allgather")
     want = np.repeat(np.array(groups.others, float), take)
     np.testing.assert_array_equal(kinds.values_of(into), want)
 

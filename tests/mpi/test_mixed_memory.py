@@ -139,8 +139,8 @@ def test_ranks_that_change_their_minds(comm, seed):
     can_repeat = hasattr(comm, "Allreduce_init") and MPI.VERSION >= 4
     for turn in range(300):
         root, name = common.randrange(comm.size), common.choice("AABBDIW")
-        native = common.random() < 0.5
-        kind = "device" if native else mine.choice(["host", "device"])
+        direct = common.random() < 0.5
+        kind = "device" if direct else mine.choice(["host", "device"])
         x = kinds.make(kind, np.full(8, float(comm.rank)))
         into = kinds.make(kind, np.zeros(8))
         if mine.random() < 0.05:

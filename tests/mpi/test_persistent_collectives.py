@@ -327,9 +327,9 @@ def test_more_than_there_is_room_for(comm):
         wm.Request.Waitall(requests)
     for case in cases:
         case.check(2)
-    native, staged = counted.went
-    assert native > 100
-    assert native + staged == len(cases)
+    direct, staged = counted.went
+    assert direct > 100
+    assert direct + staged == len(cases)
     for request in requests:
         request.Free()
     comm.Barrier()

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import natives
+from cases import is_direct
 
 PLACES = ["host", *(kinds.DEVICE_KINDS if wm.is_cuda_available() else ())]
 
@@ -42,7 +42,7 @@ def test_blocks_of_all_lengths(comm, place, number, told):
     before = wm.stats()["ipc_collectives"]
     comm.Reduce_scatter(mine, into, counts if told else None)
     done = wm.stats()["ipc_collectives"] - before
-    assert done == (place != "host" and natives(comm))
+    assert done == (place != "host" and is_direct(comm))
     right = total[blocks(counts, comm.rank)]
     np.testing.assert_array_equal(kinds.values_of(into), right)
 
@@ -57,7 +57,7 @@ def test_in_place(comm, place, number):
     before = wm.stats()["ipc_collectives"]
     comm.Reduce_scatter(MPI.IN_PLACE, array, np.array(counts))
     done = wm.stats()["ipc_collectives"] - before
-    assert done == (place != "host" and natives(comm))
+    assert done == (place != "host" and is_direct(comm))
     right = total[blocks(counts, comm.rank)]
     found = kinds.values_of(array)
     np.testing.assert_array_equal(found[: len(right)], right)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import natives
+from cases import is_direct
 from warpmpi._install import CLASS_CALLS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -135,10 +135,10 @@ def test_some_are_on_the_host(comm, name, dtype):
 @pytest.mark.parametrize("name", CALLS)
 def test_they_stay_on_the_gpu(comm, name, dtype):
     """And are rounded once, however many ranks there are."""
-    native = natives(comm)
+    direct = is_direct(comm)
     done = check(comm, name, "", "SUM", DTYPES[dtype], 999, ["device"] * 2)
-    assert done == native
-    if name != "Allreduce" or not native:
+    assert done == direct
+    if name != "Allreduce" or not direct:
         return
     # 1, and what is lost beside it unless all come together.
     tiny = float(ml_dtypes.finfo(DTYPES[dtype]).eps) / 4

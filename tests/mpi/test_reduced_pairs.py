@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import natives
+from cases import is_direct
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -86,7 +86,7 @@ def test_pairs_stay_on_the_gpu(comm, name, pair, length):
     right = expected(name, comm, parts)
     before = wm.stats()["ipc_collectives"]
     found = reduce(comm, name, parts[comm.rank], kind, ["device"] * 2)
-    assert wm.stats()["ipc_collectives"] - before == natives(comm)
+    assert wm.stats()["ipc_collectives"] - before == is_direct(comm)
     check(found, right)
 
 

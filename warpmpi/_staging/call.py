@@ -208,7 +208,7 @@ class Family:
 
     collective = False
     of_messages = False  # between two ranks; MPI_Cancel takes their requests
-    native = False  # GPUs may do them by themselves
+    direct = False  # GPUs may do them by themselves
     paired = False  # a rank may be a neighbour twice
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
@@ -348,7 +348,7 @@ def staged_call(
         explain,
         positions,
         end in (by_request, StagedPrequest),
-        row.name if family.native else "",
+        row.name if family.direct else "",
         computes,
         again if nonblocking is not None else None,
         by_pairs,

@@ -25,7 +25,7 @@ from .table import Buffer, Row, rows_of
 class _OfComm(Family):
     """Collectives: the others must not wait for a rank that fails."""
 
-    collective = native = True
+    collective = direct = True
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         comm = call.owner

@@ -9,7 +9,7 @@
 // A step in bank 0: this start does not go the way of the last one.
 #define DIFFERS (WM_BARRIER_STEPS - 1)
 
-_Static_assert(WM_NATIVE_STEPS <= DIFFERS, "no plan comes so far");
+_Static_assert(WM_DIRECT_STEPS <= DIFFERS, "no plan comes so far");
 
 static void
 again_publish(wm_barrier_t *barrier, bool alike)
@@ -26,7 +26,7 @@ wm_again_come(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    int ready = wm_native_is_ready(&call->participant.native, &err);
+    int ready = wm_direct_is_ready(&call->participant.direct, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
@@ -43,7 +43,7 @@ bool
 wm_again_arrive(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
-    wm_native_t *native = &call->participant.native;
+    wm_direct_t *direct = &call->participant.direct;
     wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
     *waits = !wm_barrier_all_arrived(barrier, 0);
@@ -51,14 +51,14 @@ wm_again_arrive(wm_later_op_t *op, bool *waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
     // Further than that is who differed, had MPI do it, and has closed since.
     if (wm_barrier_any_arrived(barrier, DIFFERS)) { // as the first time
-        wm_native_unmap(&call->run);
+        wm_direct_unmap(&call->run);
         wm_turn_take(&call->later->turns, &call->turn);
-        native->barrier = wm_turns_bank(op->op.comm, call->turn.number);
+        direct->barrier = wm_turns_bank(op->op.comm, call->turn.number);
         call->state = WM_LATER_AHEAD;
         return false;
     }
-    native->barrier = barrier;
-    wm_native_restart(&call->run);
+    direct->barrier = barrier;
+    wm_direct_restart(&call->run);
     wm_stat_add(WM_STAT_repeated_collectives, 1);
     call->state = WM_LATER_FOLLOWING;
     return false;
@@ -83,7 +83,7 @@ resume(wm_later_op_t *op, const wm_buffer_t *kept)
 {
     wm_again_t *again = &op->call->later->again;
     bool waits;
-    if (!wm_native_resume(&op->call->run))
+    if (!wm_direct_resume(&op->call->run))
         return false;
     again->kept = NULL;
     again->went = false; // until it has
@@ -138,7 +138,7 @@ bool
 wm_again_keep(wm_later_call_t *call)
 {
     wm_again_t *again = &call->later->again;
-    if (!again->went || !wm_native_rest(&call->run))
+    if (!again->went || !wm_direct_rest(&call->run))
         return false;
     again->kept = call;
     return true;

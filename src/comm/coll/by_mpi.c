@@ -39,7 +39,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
                 wm_error_t *err)
 {
     const wm_coll_t *call = participant->call;
-    wm_native_t *native = &participant->native;
+    wm_direct_t *direct = &participant->direct;
     by->participant = participant;
     by->request = MPI_REQUEST_NULL;
     if (!call->on_device) {
@@ -49,7 +49,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
     }
     if (call->send != NULL || call->receive != NULL)
         wm_stat_add(WM_STAT_staged_collectives, 1);
-    by->access = &native->into; // what is sent is ready
+    by->access = &direct->into; // what is sent is ready
     by->access->idle = true;
     if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
         return 0;

@@ -2,7 +2,7 @@
 #include "comm/coll/coll.h"
 
 #include "comm/coll/symm_coll.h"
-#include "comm/coll/native_run.h"
+#include "comm/coll/direct_run.h"
 #include "comm/coll/participant.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
@@ -54,15 +54,15 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_plan_t plan;
     wm_preflight_t preflight = {
         .call = call->kind,
-        .native = &participant.native,
+        .direct = &participant.direct,
     };
     preflight.code = wm_participant_open(&participant, comm, comm->barrier,
                                          call, err);
     if (preflight.code == 0)
-        preflight.code = wm_native_await(&participant.native, err);
+        preflight.code = wm_direct_wait(&participant.direct, err);
     preflight.nbytes = wm_participant_nbytes(&participant);
     preflight.symm = wm_symm_coll_serves(comm, call);
-    if (preflight.symm && !participant.native.capable)
+    if (preflight.symm && !participant.direct.capable)
         wm_participant_publish(&participant);
     int code = wm_preflight_ask(comm, &preflight, err);
     bool by_symm = !preflight.stays && preflight.symm;
@@ -75,8 +75,8 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     if (code == 0 && by_symm)
         code = wm_symm_coll_call(comm, call, &wrong, err);
     else if (code == 0)
-        code = wm_native_run(&participant.native, &plan, participant.type,
+        code = wm_direct_run(&participant.direct, &plan, participant.type,
                              participant.op, &wrong, err);
-    wm_native_end(&participant.native);
+    wm_direct_end(&participant.direct);
     return code;
 }

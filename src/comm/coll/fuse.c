@@ -14,7 +14,7 @@ static struct {
 
 static int device; // of what waits
 static wm_fused_t fused;
-static wm_native_run_t *runs[WM_FUSED_PARTS];
+static wm_direct_run_t *runs[WM_FUSED_PARTS];
 
 static bool
 fuse_open_stream(int on)
@@ -45,24 +45,24 @@ wm_fuse_prepare(int on)
 }
 
 bool
-wm_fuse_add(wm_native_run_t *run, const wm_reduction_t *reduction)
+wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction)
 {
-    wm_native_t *native = run->native;
-    if (!fuse_open_stream(native->device))
+    wm_direct_t *direct = run->direct;
+    if (!fuse_open_stream(direct->device))
         return false;
-    if (device != native->device)
+    if (device != direct->device)
         wm_fuse_flush();
     if (!wm_fused_add(&fused, reduction)) {
         wm_fuse_flush();
         if (!wm_fused_add(&fused, reduction))
             return false;
     }
-    device = native->device;
+    device = direct->device;
     if (fused.params.count == 1)
         wm_signal_renew(&fuse_streams[device].signal);
     runs[fused.params.count - 1] = run;
     run->signal = fuse_streams[device].signal;
-    wm_access_use(&native->into, fuse_streams[device].stream);
+    wm_access_use(&direct->into, fuse_streams[device].stream);
     return true;
 }
 

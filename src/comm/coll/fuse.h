@@ -5,7 +5,7 @@
 #ifndef WM_COMM_COLL_FUSE_H
 #define WM_COMM_COLL_FUSE_H
 
-#include "comm/coll/native_run.h"
+#include "comm/coll/direct_run.h"
 
 // Makes ready what adding takes, before kernels may wait for others, which
 // could keep it from that. Engine lock not held.
@@ -17,7 +17,7 @@ wm_fuse_prepare(int device);
 // is. Where that fails the run is told why (run->why). False where it cannot
 // be shared.
 bool
-wm_fuse_add(wm_native_run_t *run, const wm_reduction_t *reduction);
+wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction);
 
 // Launches what was added.
 void

@@ -97,7 +97,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
     wm_barrier_t *bank = wm_turns_bank(comm, later->turns.asked + 1);
     int code = wm_participant_open(&call->participant, comm, bank, asked,
                                    &wrong);
-    bool capable = call->participant.native.capable;
+    bool capable = call->participant.direct.capable;
     if (!capable && !asked->on_host) {
         wm_later_call_free(call);
         wm_op_release(&made->op);
@@ -109,7 +109,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_later_op_t **op,
     call->preflight = (wm_preflight_t){
         .call = asked->kind,
         .code = code,
-        .native = &call->participant.native,
+        .direct = &call->participant.direct,
         .nbytes = wm_participant_nbytes(&call->participant),
     };
     *op = made;

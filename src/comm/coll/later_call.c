@@ -63,7 +63,7 @@ publish(wm_later_op_t *op, bool *waits)
         return false;
     int ready = call->preflight.code < 0
                     ? 1
-                    : wm_native_is_ready(&call->participant.native, &err);
+                    : wm_direct_is_ready(&call->participant.direct, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
@@ -71,7 +71,7 @@ publish(wm_later_op_t *op, bool *waits)
         call->preflight.code = ready;
         (void)wm_later_op_fail(op, &err); // reported at its end
     }
-    wm_preflight_publish(op->op.comm, call->participant.native.barrier,
+    wm_preflight_publish(op->op.comm, call->participant.direct.barrier,
                          &call->preflight);
     call->state = WM_LATER_ARRIVING;
     return false;
@@ -84,7 +84,7 @@ arrive(wm_later_op_t *op, bool *waits)
     wm_comm_t *comm = op->op.comm;
     wm_participant_t *participant = &call->participant;
     wm_error_t err, wrong;
-    wm_barrier_t *barrier = participant->native.barrier;
+    wm_barrier_t *barrier = participant->direct.barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
@@ -97,7 +97,7 @@ arrive(wm_later_op_t *op, bool *waits)
         call->state = WM_LATER_MPIS;
         return false;
     }
-    wm_native_start(&call->run, &participant->native, &call->plan,
+    wm_direct_start(&call->run, &participant->direct, &call->plan,
                     participant->type, participant->op, true, &wrong);
     call->state = WM_LATER_FOLLOWING;
     return false;
@@ -108,14 +108,14 @@ follow(wm_later_op_t *op, bool *waits)
 {
     wm_later_call_t *call = op->call;
     wm_error_t err;
-    *waits = !wm_native_look(&call->run);
+    *waits = !wm_direct_look(&call->run);
     if (*waits && (call->run.moves || !wm_later_op_is_dead(op, &err)))
         return false;
     if (*waits)
         return wm_later_op_fail(op, &err);
-    if (!wm_native_go_on(&call->run))
+    if (!wm_direct_go_on(&call->run))
         return false;
-    int code = wm_native_finish(&call->run, &err);
+    int code = wm_direct_finish(&call->run, &err);
     if (code > 0)
         call->state = WM_LATER_MPIS;
     if (code == 0)
@@ -132,7 +132,7 @@ fetch(wm_later_op_t *op, bool *waits)
     *waits = !wm_turn_is_first(&call->turn);
     int ready = *waits || op->op.error.code < 0
                     ? 1
-                    : wm_native_is_ready(&participant->native, &err);
+                    : wm_direct_is_ready(&participant->direct, &err);
     if (*waits || (*waits = ready == 0))
         return false;
     int code = ready < 0 ? ready : op->op.error.code;
@@ -206,9 +206,9 @@ static bool (*const steps[])(wm_later_op_t *op, bool *waits) = {
 void
 wm_later_call_free(wm_later_call_t *call)
 {
-    if (call->run.native != NULL)
-        wm_native_unmap(&call->run);
-    wm_native_end(&call->participant.native);
+    if (call->run.direct != NULL)
+        wm_direct_unmap(&call->run);
+    wm_direct_end(&call->participant.direct);
     wm_pool_give(&call_pool, call);
 }
 
@@ -263,7 +263,7 @@ wm_later_call_new(wm_later_t *later)
     if (call == NULL)
         return NULL;
     call->later = later;
-    call->run.native = NULL;
+    call->run.direct = NULL;
     memset(&call->by, 0, sizeof call->by);
     return call;
 }

@@ -7,7 +7,7 @@
 
 #include "comm/coll/again.h"
 #include "comm/coll/by_mpi.h"
-#include "comm/coll/native_run.h"
+#include "comm/coll/direct_run.h"
 #include "comm/coll/deferred_votes.h"
 #include "comm/coll/participant.h"
 #include "comm/coll/turn.h"
@@ -34,7 +34,7 @@ typedef struct wm_later_call {
     wm_participant_t participant;
     wm_preflight_t preflight;
     wm_plan_t plan;
-    wm_native_run_t run; // `native` NULL: none was started
+    wm_direct_run_t run; // `direct` NULL: none was started
     wm_by_mpi_t by;
 } wm_later_call_t;
 

@@ -158,7 +158,7 @@ has(const void *context, int from, int to)
 {
     const wm_participant_t *participant = context;
     const wm_published_t *published = wm_preflight_data(
-        participant->native.barrier, from);
+        participant->direct.barrier, from);
     wm_call_kind_t kind = participant->call->kind;
     int which = to - wm_comm_group(participant->comm, to).first;
     const wm_spread_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
@@ -207,13 +207,13 @@ publishes_spans(const wm_participant_t *participant)
 {
     return (shapes[participant->call->kind].varies
             || shapes[participant->call->kind].uneven)
-           && participant->native.published.gaps != WM_PUBLISHED_GAPS_EACH;
+           && participant->direct.published.gaps != WM_PUBLISHED_GAPS_EACH;
 }
 
 size_t
 wm_participant_nbytes(const wm_participant_t *participant)
 {
-    const wm_published_t *published = &participant->native.published;
+    const wm_published_t *published = &participant->direct.published;
     size_t ranks = (size_t)others_of(participant).count;
     return WM_PUBLISHED_BYTES
            + (published->gaps == WM_PUBLISHED_GAPS_EACH
@@ -226,7 +226,7 @@ void
 wm_participant_publish(wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    wm_published_t *published = &participant->native.published;
+    wm_published_t *published = &participant->direct.published;
     published->kind = (uint8_t)participant->type;
     published->op = (uint8_t)participant->op;
     published->root = call->root;
@@ -268,7 +268,7 @@ blocks_until(const wm_participant_t *participant, int first, int end)
     size_t nbytes = 0;
     for (int rank = first; rank < end; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            participant->native.barrier, rank);
+            participant->direct.barrier, rank);
         if (__builtin_add_overflow(nbytes, published->block, &nbytes))
             return SIZE_MAX;
     }
@@ -281,10 +281,10 @@ compare_blocks(const wm_participant_t *participant, wm_error_t *err)
 {
     const wm_comm_t *comm = participant->comm;
     const wm_published_t *first = wm_preflight_data(
-        participant->native.barrier, 0);
+        participant->direct.barrier, 0);
     for (int rank = 0; rank < comm->size; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            participant->native.barrier, rank);
+            participant->direct.barrier, rank);
         wm_ranks_t group = wm_comm_group(comm, rank);
         size_t total = blocks_until(participant, group.first,
                                     group.first + group.count);
@@ -307,11 +307,11 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
 {
     const wm_comm_t *comm = participant->comm;
     const wm_published_t *first = wm_preflight_data(
-        participant->native.barrier, 0);
+        participant->direct.barrier, 0);
     participant->root = first->root;
     for (int rank = 1; rank < comm->size; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            participant->native.barrier, rank);
+            participant->direct.barrier, rank);
         if (comm->split == 0 && published->root != first->root)
             return wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
                                 "rank 0 gives the root %d, rank %d the root "
@@ -327,7 +327,7 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
                  && participant->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
         const wm_published_t *published = wm_preflight_data(
-            participant->native.barrier, rank);
+            participant->direct.barrier, rank);
         bool gives = rank == participant->root
                      || wm_comm_group(comm, rank).first != own;
         known = published->root == (gives ? participant->root : -1);
@@ -365,7 +365,7 @@ bytes_of(const wm_participant_t *participant, int rank)
 {
     const wm_shape_t *shape = &shapes[participant->call->kind];
     const wm_published_t *published = wm_preflight_data(
-        participant->native.barrier, rank);
+        participant->direct.barrier, rank);
     bool all = shape->scatters && !is_of_each(participant);
     return published->block
            * (all ? (size_t)wm_comm_group(participant->comm, rank).count : 1);
@@ -378,9 +378,9 @@ raise_difference(const wm_participant_t *participant, int rank, int model,
                  wm_error_t *err)
 {
     const wm_published_t *first = wm_preflight_data(
-        participant->native.barrier, model);
+        participant->direct.barrier, model);
     const wm_published_t *published = wm_preflight_data(
-        participant->native.barrier, rank);
+        participant->direct.barrier, rank);
     wm_rank_name_t name = wm_comm_name(participant->comm, rank);
     wm_rank_name_t other = wm_comm_name(participant->comm, model);
     if (published->op != first->op)
@@ -413,9 +413,9 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
     for (int rank = 0; rank < comm->size; ++rank) {
         int model = model_of(participant, rank);
         const wm_published_t *first = wm_preflight_data(
-            participant->native.barrier, model);
+            participant->direct.barrier, model);
         const wm_published_t *published = wm_preflight_data(
-            participant->native.barrier, rank);
+            participant->direct.barrier, rank);
         if (shapes[call->kind].rooted && published->root < 0)
             continue; // it has no part in it
         if (published->op != first->op || published->kind != first->kind
@@ -492,7 +492,7 @@ wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
                       : participant->block,
         .element = shape->reduces ? call->size : 1,
     };
-    wm_native_facts(&participant->native, &facts);
+    wm_direct_facts(&participant->direct, &facts);
     wrong->code = 0;
     if (!shape->reduces && call->kind != WM_CALL_BCAST)
         (void)!check_spans(participant, wrong);
@@ -528,7 +528,7 @@ int
 wm_participant_reopen(wm_participant_t *participant, wm_error_t *err)
 {
     wm_given_t given = given_of(participant);
-    return wm_native_reopen(&participant->native, &given, err);
+    return wm_direct_reopen(&participant->direct, &given, err);
 }
 
 int
@@ -543,16 +543,16 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
     participant->op = 0;
     participant->root = 0;
     participant->block = participant->want = 0;
-    wm_native_init(&participant->native, comm, barrier);
+    wm_direct_init(&participant->direct, comm, barrier);
     if (!call->on_device
         || (shapes[kind].reduces && takes_part(participant)
             && !wm_reducible(call->type, call->size, call->op,
                              &participant->type, &participant->op)))
         return 0;
     wm_given_t given = given_of(participant);
-    int code = wm_native_open(&participant->native, comm, barrier, &given,
+    int code = wm_direct_open(&participant->direct, comm, barrier, &given,
                               err);
-    if (participant->native.capable)
+    if (participant->direct.capable)
         wm_participant_publish(participant);
     return code;
 }

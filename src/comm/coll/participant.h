@@ -11,7 +11,7 @@
 typedef struct {
     wm_comm_t *comm;
     const wm_coll_t *call;
-    wm_native_t native;
+    wm_direct_t direct;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     int root;     // as published
@@ -20,13 +20,13 @@ typedef struct {
 } wm_participant_t;
 
 // Begins what makes ready what is sent, and finds out whether this rank is
-// capable; it may be published once wm_native_is_ready().
+// capable; it may be published once wm_direct_is_ready().
 WM_MUST_CHECK int
 wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
                     wm_barrier_t *barrier, const wm_coll_t *call,
                     wm_error_t *err);
 
-// Once more, after wm_native_close(), with the same memory.
+// Once more, after wm_direct_close(), with the same memory.
 WM_MUST_CHECK int
 wm_participant_reopen(wm_participant_t *participant, wm_error_t *err);
 

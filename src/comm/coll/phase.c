@@ -7,26 +7,26 @@
 
 // What is moved out of the memory of a rank.
 static wm_spread_move_t
-move_of(const wm_native_run_t *run, const wm_move_t *move)
+move_of(const wm_direct_run_t *run, const wm_move_t *move)
 {
-    const wm_native_t *native = run->native;
-    const wm_comm_t *comm = native->comm;
-    const wm_published_t *published = wm_preflight_data(native->barrier,
+    const wm_direct_t *direct = run->direct;
+    const wm_comm_t *comm = direct->comm;
+    const wm_published_t *published = wm_preflight_data(direct->barrier,
                                                         move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
     return (wm_spread_move_t){
         .gaps = run->gapped ? wm_published_gaps(published, index) : NULL,
         .origin = run->places[move->result][move->first],
         .from = move->from,
-        .pattern = native->landing == NULL ? native->gaps : NULL,
-        .target = native->target,
+        .pattern = direct->landing == NULL ? direct->gaps : NULL,
+        .target = direct->target,
         .into = move->into,
         .nbytes = move->nbytes,
     };
 }
 
 bool
-wm_phase_can_move(const wm_native_run_t *run)
+wm_phase_can_move(const wm_direct_run_t *run)
 {
     bool can = true;
     for (int i = 0; i < run->plan->count; ++i) {
@@ -45,7 +45,7 @@ typedef struct {
 } phase_t;
 
 static bool
-is_pulled(const wm_native_run_t *run, const wm_move_t *move, wm_pull_t *pull)
+is_pulled(const wm_direct_run_t *run, const wm_move_t *move, wm_pull_t *pull)
 {
     wm_spread_move_t one = move_of(run, move);
     if (move->count > 1 || move->to.count > 0 || !wm_spread_is_dense(&one))
@@ -59,7 +59,7 @@ is_pulled(const wm_native_run_t *run, const wm_move_t *move, wm_pull_t *pull)
 }
 
 static void
-sort(const wm_native_run_t *run, phase_t *phase)
+sort(const wm_direct_run_t *run, phase_t *phase)
 {
     phase->pulls.count = 0;
     phase->pulls.signal.word = NULL;
@@ -89,12 +89,12 @@ sort(const wm_native_run_t *run, phase_t *phase)
 // Where the result of a move is to be: of those that are spread, ours first,
 // then those of the ranks behind us, so that not all write to one.
 static int
-targets_of(const wm_native_run_t *run, const wm_move_t *move, void **targets)
+targets_of(const wm_direct_run_t *run, const wm_move_t *move, void **targets)
 {
-    const wm_comm_t *comm = run->native->comm;
+    const wm_comm_t *comm = run->direct->comm;
     int count = 0;
     if (move->to.count == 0) {
-        targets[0] = run->native->target + move->into;
+        targets[0] = run->direct->target + move->into;
         return 1;
     }
     for (int i = 0; i < comm->size; ++i) {
@@ -113,7 +113,7 @@ typedef struct {
 } computed_t;
 
 static void
-compute(const wm_native_run_t *run, const wm_move_t *move,
+compute(const wm_direct_run_t *run, const wm_move_t *move,
         const wm_signal_t *signal, computed_t *computed)
 {
     bool copies = move->count == 1;
@@ -134,27 +134,27 @@ compute(const wm_native_run_t *run, const wm_move_t *move,
 }
 
 static int
-enqueue(const wm_native_run_t *run, const wm_move_t *move,
+enqueue(const wm_direct_run_t *run, const wm_move_t *move,
         const wm_signal_t *signal, wm_error_t *err)
 {
-    const wm_native_t *native = run->native;
+    const wm_direct_t *direct = run->direct;
     computed_t computed;
     wm_spread_move_t one = move_of(run, move);
     if (move->count == 1 && move->to.count == 0)
-        return wm_spread_move(&one, native->device, native->into.stream, err);
+        return wm_spread_move(&one, direct->device, direct->into.stream, err);
     compute(run, move, signal, &computed);
-    return wm_reduce_enqueue(native->device, &computed.reduction,
-                             native->into.stream, err);
+    return wm_reduce_enqueue(direct->device, &computed.reduction,
+                             direct->into.stream, err);
 }
 
 // Whether one reduction is all there is, and it goes out with others.
 static bool
-is_fused(wm_native_run_t *run, const phase_t *phase)
+is_fused(wm_direct_run_t *run, const phase_t *phase)
 {
     computed_t computed;
     const wm_signal_t none = {.word = NULL};
     if (!run->fuses || phase->pulls.count > 0 || phase->others != 1
-        || !phase->kernel || run->native->into.opened)
+        || !phase->kernel || run->direct->into.opened)
         return false;
     compute(run, phase->alone[0], &none, &computed);
     return wm_fuse_add(run, &computed.reduction);
@@ -183,17 +183,17 @@ find_written(const wm_plan_t *plan, size_t at, size_t *end)
 
 // Nothing but what is received is written, nor what lies between.
 static int
-unpack(const wm_native_run_t *run, wm_error_t *err)
+unpack(const wm_direct_run_t *run, wm_error_t *err)
 {
-    const wm_native_t *native = run->native;
+    const wm_direct_t *direct = run->direct;
     int code = 0;
     for (size_t at = 0, end; code == 0; at = end) {
         at = find_written(run->plan, at, &end);
         if (at == SIZE_MAX)
             break;
-        code = wm_pattern_copy_part(native->gaps, at, native->target + at,
-                                    end - at, false, native->device,
-                                    native->into.stream, err);
+        code = wm_pattern_copy_part(direct->gaps, at, direct->target + at,
+                                    end - at, false, direct->device,
+                                    direct->into.stream, err);
     }
     return code;
 }
@@ -201,45 +201,45 @@ unpack(const wm_native_run_t *run, wm_error_t *err)
 // What the one kernel of a phase is given, to signal its end; word
 // NULL where there is none, or it is not all.
 static wm_signal_t
-telling(wm_native_t *native, const phase_t *phase, bool unpacks)
+telling(wm_direct_t *direct, const phase_t *phase, bool unpacks)
 {
     bool one = phase->pulls.count > 0 ? phase->others == 0
                                       : phase->others == 1 && phase->kernel;
     if (!one || unpacks
-        || (native->signal.word == NULL
-            && !wm_signal_acquire(&native->signal)))
+        || (direct->signal.word == NULL
+            && !wm_signal_acquire(&direct->signal)))
         return (wm_signal_t){.word = NULL};
-    wm_signal_renew(&native->signal);
-    return native->signal;
+    wm_signal_renew(&direct->signal);
+    return direct->signal;
 }
 
 int
-wm_phase_enqueue(wm_native_run_t *run, wm_error_t *err)
+wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
 {
-    wm_native_t *native = run->native;
+    wm_direct_t *direct = run->direct;
     phase_t phase; // a few KiB
     sort(run, &phase);
     bool unpacks = run->phase == run->plan->phases - 1
-                   && native->landing != NULL && run->plan->count > 0;
+                   && direct->landing != NULL && run->plan->count > 0;
     if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
         return 0;
     if (!unpacks && is_fused(run, &phase)) {
-        run->moves = run->signals = native->written = true;
-        native->into.idle = false;
+        run->moves = run->signals = direct->written = true;
+        direct->into.idle = false;
         return 0;
     }
-    int code = wm_access_open(&native->into, err);
+    int code = wm_access_open(&direct->into, err);
     if (code < 0)
         return code;
-    wm_signal_t signal = run->signal = telling(native, &phase, unpacks);
+    wm_signal_t signal = run->signal = telling(direct, &phase, unpacks);
     // After an error as well: nothing of ours may be on its way.
-    run->moves = native->written = true;
+    run->moves = direct->written = true;
     run->signals = signal.word != NULL;
-    native->into.idle = false;
+    direct->into.idle = false;
     if (phase.pulls.count > 0) {
         phase.pulls.signal = signal;
-        code = wm_pull_launch(native->device, &phase.pulls,
-                              native->into.stream, err);
+        code = wm_pull_launch(direct->device, &phase.pulls,
+                              direct->into.stream, err);
     }
     for (int i = 0; i < phase.others && code == 0; ++i)
         code = enqueue(run, phase.alone[i], &signal, err);

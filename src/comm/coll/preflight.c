@@ -49,13 +49,13 @@ static void
 preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
                int64_t *most)
 {
-    const wm_native_t *native = preflight->native;
+    const wm_direct_t *direct = preflight->direct;
     most[FAILED] = preflight->code < 0 ? comm->rank + 1 : 0;
     most[STAGES] = preflight->stages;
     most[CALL] = (int64_t)preflight->call;
     most[MINUS_CALL] = -most[CALL];
     most[NOTICES] = preflight->notices;
-    most[INCAPABLE] = native == NULL || !native->capable;
+    most[INCAPABLE] = direct == NULL || !direct->capable;
     most[SYMM_NOT] = !preflight->symm;
 }
 
@@ -63,10 +63,10 @@ preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
 static const void *
 published_of(const wm_preflight_t *preflight, size_t *nbytes)
 {
-    const wm_native_t *native = preflight->native;
-    bool publishes = native != NULL && (native->capable || preflight->symm);
+    const wm_direct_t *direct = preflight->direct;
+    bool publishes = direct != NULL && (direct->capable || preflight->symm);
     *nbytes = publishes ? preflight->nbytes : 0;
-    return publishes ? &native->published : NULL;
+    return publishes ? &direct->published : NULL;
 }
 
 static int

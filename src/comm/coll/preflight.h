@@ -6,7 +6,7 @@
 #define WM_COMM_COLL_PREFLIGHT_H
 
 #include "comm/coll/preflight_values.h"
-#include "comm/coll/native.h"
+#include "comm/coll/direct.h"
 
 // X(NAME, as users know it)
 #define WM_CALLS(X)                                                           \
@@ -54,7 +54,7 @@ typedef struct {
     bool stages;  // whether this rank does; afterwards, whether any does
     bool notices; // likewise: whether any has posted some
     // NULL, or what this rank publishes, so many bytes, if it is capable.
-    const wm_native_t *native;
+    const wm_direct_t *direct;
     size_t nbytes;
     bool stays; // afterwards: all are capable
     bool symm;  // whether it can go by symm_coll; afterwards: of all ranks

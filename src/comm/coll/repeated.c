@@ -66,7 +66,7 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
     bool left = wm_barrier_slots_left() > SLOTS_LEFT;
     wm_engine_unlock();
     return left && call != NULL && call->on_device
-           && wm_native_is_reached(comm->whole)
+           && wm_direct_is_reached(comm->whole)
            && (!wm_coll_shape(call->kind)->reduces
                || (call->send == NULL && call->receive == NULL)
                || wm_reducible(call->type, call->size, call->op, &type, &op));

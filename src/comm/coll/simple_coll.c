@@ -6,16 +6,16 @@
 #include "comm/coll/plan.h"
 
 typedef struct {
-    const wm_by_kernels_t *exchange;
+    const wm_kernel_coll_t *exchange;
     const wm_coll_desc_t *desc;
-    const wm_by_kernels_words_t *words;
+    const wm_kernel_coll_words_t *words;
 } run_t;
 
 static wm_simple_params_t
 begin(const run_t *run, const char *src, char *dst)
 {
-    const wm_by_kernels_t *exchange = run->exchange;
-    const wm_by_kernels_words_t *words = run->words;
+    const wm_kernel_coll_t *exchange = run->exchange;
+    const wm_kernel_coll_words_t *words = run->words;
     wm_simple_params_t params = {
         .own = &exchange->own->simple,
         .src = src,
@@ -62,8 +62,8 @@ whole(const run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = run->desc;
     wm_ll_side_t gives = {.count = 0}, takes = gives;
-    wm_by_kernels_ranks(desc, &gives, &takes);
-    bool reduces = wm_by_kernels_reduces(desc, &takes);
+    wm_kernel_coll_ranks(desc, &gives, &takes);
+    bool reduces = wm_kernel_coll_reduces(desc, &takes);
     wm_simple_params_t params = begin(run, desc->source, desc->target);
     fill(params.gives, &gives, desc->out, desc->shape->scatters);
     fill(params.takes, &takes, desc->into, desc->shape->gathers);
@@ -148,9 +148,9 @@ scatter_parts(const run_t *run, wm_error_t *err)
 }
 
 int
-wm_simple_coll_enqueue(const wm_by_kernels_t *exchange,
+wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
                        const wm_coll_desc_t *desc,
-                       const wm_by_kernels_words_t *words, wm_error_t *err)
+                       const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
     run_t run = {exchange, desc, words};
     bool several = desc->comm->size > 2;

@@ -4,12 +4,12 @@
 #ifndef WM_COMM_COLL_SIMPLE_COLL_H
 #define WM_COMM_COLL_SIMPLE_COLL_H
 
-#include "comm/coll/by_kernels.h"
+#include "comm/coll/kernel_coll.h"
 
 // Enqueues the call on its stream.
 WM_MUST_CHECK int
-wm_simple_coll_enqueue(const wm_by_kernels_t *exchange,
+wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
                        const wm_coll_desc_t *desc,
-                       const wm_by_kernels_words_t *words, wm_error_t *err);
+                       const wm_kernel_coll_words_t *words, wm_error_t *err);
 
 #endif

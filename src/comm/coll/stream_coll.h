@@ -3,12 +3,12 @@
 // returns at once. All ranks make their calls in the same order. Nobody waits
 // on the host, but in the first call of a communicator, which is a barrier of
 // all ranks. If each rank has a GPU of its own, a call is one kernel on each
-// (comm/coll/by_kernels.h). Else each rank copies fragment after fragment into
-// its symmetric memory, and the others copy or reduce a fragment from there
-// once all streams have come so far (comm/coll/symm.h). A stream that is being
-// captured takes the call into its graph, once all ranks have exchanged on the
-// host that they capture the same call (comm/coll/capture.h). GIL released by
-// the caller, engine lock not held.
+// (comm/coll/kernel_coll.h). Else each rank copies fragment after fragment
+// into its symmetric memory, and the others copy or reduce a fragment from
+// there once all streams have come so far (comm/coll/symm.h). A stream that is
+// being captured takes the call into its graph, once all ranks have exchanged
+// on the host that they capture the same call (comm/coll/capture.h). GIL
+// released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_STREAM_COLL_H
 #define WM_COMM_COLL_STREAM_COLL_H
 

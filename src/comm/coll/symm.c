@@ -298,7 +298,7 @@ wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err)
 
 static int
 enqueue_copied(wm_symm_t *symm, const wm_coll_desc_t *desc,
-               const wm_by_kernels_words_t *words, wm_error_t *err)
+               const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
     wm_coll_desc_t given = *desc; // 2 KiB
     wm_block_t *copy;
@@ -310,7 +310,7 @@ enqueue_copied(wm_symm_t *symm, const wm_coll_desc_t *desc,
     code = wm_memory_copy(symm->device, given.source, desc->source, nbytes,
                           symm->stream, err);
     if (code == 0)
-        code = wm_by_kernels_enqueue(&symm->exchange, &given, words, err);
+        code = wm_kernel_coll_enqueue(&symm->exchange, &given, words, err);
     int kept = wm_symm_keep(symm, copy, code == 0 ? err : NULL);
     return code < 0 ? code : kept;
 }
@@ -321,7 +321,7 @@ wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err)
     uint32_t call = symm->signatures.calls << 16;
     wm_word_op_t own = wm_barrier_stream_word(symm->barrier, symm->rank,
                                               call + ENDED);
-    wm_by_kernels_words_t words = {
+    wm_kernel_coll_words_t words = {
         .own = symm->captured ? NULL : (uint32_t *)own.word,
         .begun = own.value - ENDED,
         .done = own.value,
@@ -329,7 +329,7 @@ wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err)
     };
     return wm_coll_desc_is_overwritten(desc)
                ? enqueue_copied(symm, desc, &words, err)
-               : wm_by_kernels_enqueue(&symm->exchange, desc, &words, err);
+               : wm_kernel_coll_enqueue(&symm->exchange, desc, &words, err);
 }
 
 int
@@ -518,7 +518,7 @@ wm_symm_release_peers(wm_symm_t *symm)
     if (ended)
         wm_barrier_leave(symm->barrier, (symm->signatures.calls << 16) + FAR);
     else {
-        if (symm->by_kernels)
+        if (symm->kernel_coll)
             leave_amiss(symm);
         // The others learn what can be known here, and this rank when it
         // looks itself.
@@ -544,7 +544,7 @@ wm_symm_half(const wm_symm_t *symm)
 bool
 wm_symm_has_kernels(const wm_symm_t *symm)
 {
-    return symm->by_kernels;
+    return symm->kernel_coll;
 }
 
 bool

@@ -12,7 +12,7 @@
 #ifndef WM_COMM_COLL_SYMM_H
 #define WM_COMM_COLL_SYMM_H
 
-#include "comm/coll/by_kernels.h"
+#include "comm/coll/kernel_coll.h"
 #include "comm/comm/comm.h"
 
 #define WM_SYMM_STEPS 65000 // of a call, at most

@@ -10,7 +10,7 @@
 #include "comm/coll/coll_wait.h"
 #include "comm/coll/stream_failure.h"
 #include "comm/coll/fuse.h"
-#include "comm/coll/native.h"
+#include "comm/coll/direct.h"
 #include "comm/coll/symm_state.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
@@ -41,7 +41,7 @@ symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
     if (code == 0)
         code = wm_reduce_prepare(symm->device, err);
     if (code == 0)
-        code = wm_by_kernels_prepare(symm->device, err);
+        code = wm_kernel_coll_prepare(symm->device, err);
     if (code == 0) // of messages
         code = wm_pull_prepare(symm->device, err);
     wm_fuse_prepare(symm->device);
@@ -87,16 +87,16 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
             .base = word.value,
         };
     }
-    symm->by_kernels = symm->memory->blocks > 0;
+    symm->kernel_coll = symm->memory->blocks > 0;
     symm->exchange.counted = symm->captured;
-    return wm_by_kernels_open(&symm->exchange, symm->memory, &symm->thresholds,
-                              ranks, symm->rank, err);
+    return wm_kernel_coll_open(&symm->exchange, symm->memory,
+                               &symm->thresholds, ranks, symm->rank, err);
 }
 
 static void
 symm_discard(wm_symm_t *symm)
 {
-    wm_by_kernels_close(&symm->exchange);
+    wm_kernel_coll_close(&symm->exchange);
     wm_signatures_close(&symm->signatures);
     wm_symm_memory_free(symm->memory);
     for (size_t i = 0; i < symm->copied; ++i)
@@ -152,8 +152,8 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
           wm_error_t *err)
 {
     published_t published = {.streams = 0};
-    size_t nbytes = on_host ? WM_BY_KERNELS_BYTES_ON_HOST
-                            : WM_BY_KERNELS_BYTES;
+    size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
+                            : WM_KERNEL_COLL_BYTES;
     wm_preflight_values_t maxima = {{0}};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
@@ -161,7 +161,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
     code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
     if (code == 0)
         code = wm_symm_memory_make(comm, symm->device, on_host, nbytes,
-                                   wm_by_kernels_clear, &symm->memory,
+                                   wm_kernel_coll_clear, &symm->memory,
                                    unreached, err);
     if (code < 0 || *unreached)
         return code;
@@ -185,7 +185,7 @@ int
 wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
              wm_error_t *err)
 {
-    bool unreached = !wm_native_is_reached(comm), on_host;
+    bool unreached = !wm_direct_is_reached(comm), on_host;
     wm_symm_t *symm;
     wm_preflight_t preflight = {
         .call = captured ? WM_CALL_CAPTURED : WM_CALL_ON_STREAM,
@@ -256,10 +256,10 @@ look_for_end(void *context, wm_error_t *err)
 static int
 symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
 {
-    int code = wm_by_kernels_clear(
+    int code = wm_kernel_coll_clear(
         symm->memory, symm->memory->ranks[symm->rank].memory, err);
-    wm_by_kernels_close(&symm->exchange);
-    symm->exchange = (wm_by_kernels_t){.number = 0};
+    wm_kernel_coll_close(&symm->exchange);
+    symm->exchange = (wm_kernel_coll_t){.number = 0};
     symm->turn = symm->turns = 0;
     symm->fragments = 0;
     symm->last = 0;
@@ -362,7 +362,7 @@ wm_symm_free(wm_symm_t *symm)
         wm_engine_unlock();
         nanosleep(&nap, NULL);
     }
-    if (symm->by_kernels) // what they wrote may come behind their words
+    if (symm->kernel_coll) // what they wrote may come behind their words
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
     symm_discard(symm);
     return true;

@@ -23,9 +23,9 @@ struct wm_symm {
     CUstream stream;            // of this call, or the last
     uint64_t last;              // its id, but in graphs; 0: not known
     CUevent ended;              // in graphs: recorded behind the last
-    bool by_kernels;            // what is shared is theirs, else halves
+    bool kernel_coll;           // what is shared is theirs, else halves
     wm_signatures_t signatures; // of the calls that were begun
-    wm_by_kernels_t exchange;   // likewise
+    wm_kernel_coll_t exchange;  // likewise
     uint32_t turn;              // of the halves: the next one that is used
     uint64_t capture;           // of the last call
     uint32_t turns;             // taken so far, in its graph or in all

@@ -73,7 +73,7 @@ typedef struct wm_comm {
     struct wm_comm *owner; // of parts, of both groups; itself otherwise
     // The others are in MPI's call, whose arguments this rank refused: its
     // next one of those that block, or of those that do not ([1]), is that,
-    // and they are not asked again (native_call.c).
+    // and they are not asked again (direct_call.c).
     bool mpi_awaits[2];
 } wm_comm_t;
 

@@ -4,7 +4,7 @@
 #include "python/comm/on_stream.h"
 
 #include "python/comm/calls.h"
-#include "python/comm/native_call.h"
+#include "python/comm/direct_call.h"
 #include "python/device/py_stream.h"
 #include "python/message/channel.h"
 
@@ -102,7 +102,7 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     static PyObject *name(PyObject *self, PyObject *const *args,              \
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \
-        PyObject *result = wm_py_native_on_stream(                            \
+        PyObject *result = wm_py_direct_on_stream(                            \
             WM_CALL_##KIND, begins, self, args, given, keywords);             \
         return result != NULL ? result : wm_py_channel_fail(self, false);     \
     }

@@ -47,7 +47,7 @@ repeated_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->args);
     if (self->read != NULL
         && wm_py_owner_is_alone(&self->base.message.buffer)) {
-        const wm_py_asked_t *asked = wm_py_native_asked(self->read);
+        const wm_py_asked_t *asked = wm_py_direct_asked(self->read);
         const wm_side_t *sides[] = {&asked->sent, &asked->received};
         for (int i = 0; i < 2; ++i) {
             Py_VISIT(asked->arrays[i]);
@@ -127,7 +127,7 @@ prepare(repeated_t *self, starting_t *starting)
         return -1;
     if (self->read == NULL || !wm_later_is_asked(comm_of(self)))
         return 1;
-    wm_py_asked_t *asked = wm_py_native_asked(self->read);
+    wm_py_asked_t *asked = wm_py_direct_asked(self->read);
     if (wm_py_asked_refresh(asked) < 0) {
         PyErr_Clear(); // MPI, or mpi4py, will say it
         return 1;
@@ -145,8 +145,8 @@ begin_by_mpi(repeated_t *self, bool met)
 {
     wm_comm_t *comm = comm_of(self);
     PyObject *on = !wm_later_is_asked(comm) ? wm_py_mpi_comm_new(self->handle)
-                   : met                    ? wm_py_native_mpis(comm)
-                                            : wm_py_native_decline(comm);
+                   : met                    ? wm_py_direct_mpis(comm)
+                                            : wm_py_direct_decline(comm);
     int code = on != NULL ? ask_mpi(self->again, (PyObject *)self, on,
                                     self->args, self->names)
                           : -1;
@@ -160,7 +160,7 @@ begin(starting_t *all, int count, int *code, wm_error_t *err)
 {
     for (int i = 0; i < count; ++i) {
         starting_t *one = &all[i];
-        *code = wm_py_native_start(one->comm, one->call, &one->kept, &one->op,
+        *code = wm_py_direct_start(one->comm, one->call, &one->kept, &one->op,
                                    &one->handle, err);
         if (*code != 0) {
             for (int k = i + 1; k < count; ++k)
@@ -364,7 +364,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                        &names);
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     if (taken != NULL && !plain)
-        read = wm_py_native_read(kind, channel.comm->whole,
+        read = wm_py_direct_read(kind, channel.comm->whole,
                                  ((PyTupleObject *)taken)->ob_item,
                                  PyTuple_GET_SIZE(taken) - named, names);
     bool failed = PyErr_Occurred() != NULL
@@ -381,7 +381,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Fetch(&type, &value, &trace);
         failed = true;
     }
-    const wm_coll_t *call = read != NULL ? &wm_py_native_asked(read)->call
+    const wm_coll_t *call = read != NULL ? &wm_py_direct_asked(read)->call
                                          : NULL;
     wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};
     int code;

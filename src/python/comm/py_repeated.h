@@ -3,7 +3,7 @@
 #ifndef WM_PYTHON_COMM_PY_REPEATED_H
 #define WM_PYTHON_COMM_PY_REPEATED_H
 
-#include "python/comm/native_call.h"
+#include "python/comm/direct_call.h"
 
 // Of a communicator and the rest of the arguments, by all ranks. `again` is
 // what begins it by MPI: called with the request to become active, a

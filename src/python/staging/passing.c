@@ -11,7 +11,7 @@
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
-#include "python/comm/native_call.h"
+#include "python/comm/direct_call.h"
 #include "python/comm/py_repeated.h"
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
@@ -32,7 +32,7 @@ typedef struct {
     PyObject *paired;  // of neighbours, where MPI is asked in another way
     PyObject *where;   // of each buffer (position, name)
     int begins;        // it makes a request
-    int native;        // wm_call_kind_t of what GPUs may do by themselves
+    int direct;        // wm_call_kind_t of what GPUs may do by themselves
     int computes;      // MPI is to compute with the elements
 } passing_t;
 
@@ -211,7 +211,7 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     int code = given > 0 && count <= MOST
-                   ? wm_py_native_begin((wm_call_kind_t)self->native, args[0],
+                   ? wm_py_direct_begin((wm_call_kind_t)self->direct, args[0],
                                         args + 1, given - 1, names, !ours,
                                         &result)
                    : 2;
@@ -222,7 +222,7 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     PyObject *request = pass(self, ours, words, (size_t)given, names);
     if (request == NULL) {
         wm_py_channel_fail(args[0], true); // another one's was asked
-        wm_py_native_refused(args[0], true);
+        wm_py_direct_refused(args[0], true);
     }
     Py_DECREF(result);
     return request;
@@ -234,7 +234,7 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
 {
     PyObject *result = NULL;
-    int code = wm_py_repeated_new((wm_call_kind_t)self->native, args[0],
+    int code = wm_py_repeated_new((wm_call_kind_t)self->direct, args[0],
                                   args + 1, PyVectorcall_NARGS(flags) - 1,
                                   names, !ours, false, self->again, &result);
     return code > 0 ? pass(self, ours, args, flags, names) : result;
@@ -249,7 +249,7 @@ init_paired(const passing_t *self, bool ours, PyObject *const *args,
     PyObject *result = NULL;
     PyObject *again = PyObject_CallOneArg(self->paired, args[0]);
     if (again != NULL
-        && wm_py_repeated_new((wm_call_kind_t)self->native, args[0], args + 1,
+        && wm_py_repeated_new((wm_call_kind_t)self->direct, args[0], args + 1,
                               PyVectorcall_NARGS(flags) - 1, names, !ours,
                               true, again, &result)
                > 0)
@@ -272,7 +272,7 @@ ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
     PyObject *request = PyObject_Vectorcall(self->paired, words,
                                             (size_t)given + 1, names);
     if (request == NULL)
-        wm_py_native_refused(args[0], self->begins);
+        wm_py_direct_refused(args[0], self->begins);
     Py_DECREF(on);
     return request;
 }
@@ -282,10 +282,10 @@ begin_paired(const passing_t *self, bool ours, PyObject *const *args,
              Py_ssize_t given, PyObject *names)
 {
     PyObject *on = NULL;
-    int code = wm_py_native_begin((wm_call_kind_t)self->native, args[0],
+    int code = wm_py_direct_begin((wm_call_kind_t)self->direct, args[0],
                                   args + 1, given - 1, names, !ours, &on);
     if (code == 2)
-        on = wm_py_native_mpis_of(args[0], false);
+        on = wm_py_direct_mpis_of(args[0], false);
     return code <= 0 ? on : ask_paired(self, on, args, given, names);
 }
 
@@ -294,7 +294,7 @@ static PyObject *
 call_paired(const passing_t *self, bool met, PyObject *const *args,
             Py_ssize_t given, PyObject *names)
 {
-    PyObject *on = wm_py_native_mpis_of(args[0], !met);
+    PyObject *on = wm_py_direct_mpis_of(args[0], !met);
     PyObject *request = ask_paired(self, on, args, given, names);
     PyObject *done = request != NULL
                          ? PyObject_CallMethod(request, "Wait", NULL)
@@ -311,7 +311,7 @@ is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
 {
     return self->paired != Py_None
            && given + (names != NULL ? PyTuple_GET_SIZE(names) : 0) <= MOST
-           && wm_py_native_is_paired(comm, !self->begins);
+           && wm_py_direct_is_paired(comm, !self->begins);
 }
 
 // Returns true if the call is MPI's own on the user's communicator.
@@ -340,7 +340,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     if (is_mpis(self, !ours, args, given, names))
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
                                    flags, names);
-    if (self->native == WM_CALL_UNKNOWN || given == 0
+    if (self->direct == WM_CALL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
     bool paired = is_paired(self, args[0], given, names);
@@ -351,7 +351,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return begin_paired(self, ours, args, given, names);
     if (self->begins)
         return begin(self, ours, args, flags, names);
-    int code = wm_py_native_call((wm_call_kind_t)self->native, args[0],
+    int code = wm_py_direct_call((wm_call_kind_t)self->direct, args[0],
                                  args + 1, given - 1, names, !ours);
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -359,7 +359,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return call_paired(self, code == 2, args, given, names);
     PyObject *result = pass(self, ours, args, flags, names);
     if (result == NULL)
-        wm_py_native_refused(args[0], false);
+        wm_py_direct_refused(args[0], false);
     return result;
 }
 
@@ -393,14 +393,14 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *method, *other, *explains, *where, *name;
     Py_ssize_t position;
     PyObject *again = Py_None, *paired = Py_None;
-    const char *native = "";
+    const char *direct = "";
     int begins = 0, computes = 0, mpis = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "OOOO!|pspOOp:_Passing", &method, &other,
-                          &explains, &PyTuple_Type, &where, &begins, &native,
+                          &explains, &PyTuple_Type, &where, &begins, &direct,
                           &computes, &again, &paired, &mpis))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
@@ -419,7 +419,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->paired = Py_NewRef(paired);
     self->begins = begins;
     self->computes = computes;
-    self->native = wm_py_asked_kind(native);
+    self->direct = wm_py_asked_kind(direct);
     return (PyObject *)self;
 }
 

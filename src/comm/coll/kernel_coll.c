@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/by_kernels.h"
+#include "comm/coll/kernel_coll.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -18,8 +18,8 @@ simple_bytes(const wm_symm_memory_t *symm)
 }
 
 int
-wm_by_kernels_clear(const wm_symm_memory_t *symm, char *memory,
-                    wm_error_t *err)
+wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
+                     wm_error_t *err)
 {
     size_t simple = simple_bytes(symm);
     if (symm->on_host) { // and where its GPU's host memory is
@@ -33,14 +33,14 @@ wm_by_kernels_clear(const wm_symm_memory_t *symm, char *memory,
 }
 
 int
-wm_by_kernels_prepare(int device, wm_error_t *err)
+wm_kernel_coll_prepare(int device, wm_error_t *err)
 {
     int code = wm_ll_prepare(device, err);
     return code < 0 ? code : wm_simple_prepare(device, err);
 }
 
 static int
-open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
+open_own(wm_kernel_coll_t *exchange, int device, const wm_ll_rank_t *ranks,
          int size, wm_error_t *err)
 {
     size_t nbytes = sizeof *exchange->own;
@@ -48,7 +48,7 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
     if (code < 0)
         return code;
     char *own = wm_block_pointer(exchange->block);
-    exchange->own = (wm_by_kernels_own_t *)(void *)own;
+    exchange->own = (wm_kernel_coll_own_t *)(void *)own;
     code = wm_ll_clear(device, own, nbytes, err);
     return code < 0
                ? code
@@ -56,9 +56,9 @@ open_own(wm_by_kernels_t *exchange, int device, const wm_ll_rank_t *ranks,
 }
 
 int
-wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_symm_memory_t *symm,
-                   const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
-                   int rank, wm_error_t *err)
+wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
+                    const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
+                    int rank, wm_error_t *err)
 {
     int size = symm->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
     size_t before = symm->nbytes - LL_BYTES;
@@ -86,7 +86,7 @@ wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_symm_memory_t *symm,
 }
 
 void
-wm_by_kernels_close(wm_by_kernels_t *exchange)
+wm_kernel_coll_close(wm_kernel_coll_t *exchange)
 {
     if (exchange->block != NULL)
         wm_block_free(exchange->block, 0, NULL, NULL);
@@ -96,7 +96,7 @@ wm_by_kernels_close(wm_by_kernels_t *exchange)
 // pass them on, by LL128; 0 where they cannot. With two ranks and a
 // root there is only one part.
 static size_t
-part_bytes(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
+part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
 {
     wm_call_kind_t kind = desc->call->kind;
     size_t others = (size_t)desc->comm->size - 1;
@@ -116,7 +116,7 @@ part_bytes(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
 // Whether so much less comes over a link than if all went to each that it pays
 // to pass it on.
 static bool
-saves(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
+saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
 {
     size_t size = (size_t)desc->comm->size,
            nbytes = wm_coll_desc_longest(desc);
@@ -131,7 +131,7 @@ saves(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc)
 // the payload is not divided. Counts that vary never use LL, as ranks would
 // not agree on the size.
 static const wm_ll_t *
-choose(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
+choose(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
        size_t *part)
 {
     const wm_thresholds_t *thresholds = &exchange->thresholds;
@@ -154,8 +154,8 @@ choose(const wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
 }
 
 void
-wm_by_kernels_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
-                    wm_ll_side_t *takes)
+wm_kernel_coll_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
+                     wm_ll_side_t *takes)
 {
     const wm_coll_t *call = desc->call;
     uint32_t size = (uint32_t)desc->comm->size;
@@ -179,7 +179,7 @@ wm_by_kernels_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
 }
 
 bool
-wm_by_kernels_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes)
+wm_kernel_coll_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes)
 {
     return desc->shape->reduces && takes->count > 1;
 }
@@ -211,8 +211,8 @@ divide(const wm_coll_desc_t *desc, size_t part, wm_ll_params_t *params)
 }
 
 int
-wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
-                      const wm_by_kernels_words_t *words, wm_error_t *err)
+wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+                       const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
     const wm_shape_t *shape = desc->shape;
     size_t part;
@@ -238,8 +238,8 @@ wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
         .number = exchange->counted ? 0 : number,
     };
     memcpy(params.few, exchange->few, sizeof params.few);
-    wm_by_kernels_ranks(desc, &params.gives, &params.takes);
-    params.reduces = wm_by_kernels_reduces(desc, &params.takes);
+    wm_kernel_coll_ranks(desc, &params.gives, &params.takes);
+    params.reduces = wm_kernel_coll_reduces(desc, &params.takes);
     // One rank's part, taken to where others' are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;

@@ -2,8 +2,8 @@
 // Collectives as one kernel on each GPU, which writes into the others' memory
 // and waits for what they write: short ones by LL and LL128 (array/ll.h), the
 // others by Simple (comm/coll/simple_coll.h), which are NCCL's protocols.
-#ifndef WM_COMM_COLL_BY_KERNELS_H
-#define WM_COMM_COLL_BY_KERNELS_H
+#ifndef WM_COMM_COLL_KERNEL_COLL_H
+#define WM_COMM_COLL_KERNEL_COLL_H
 
 #include "array/ll.h"
 #include "array/simple.h"
@@ -15,7 +15,7 @@
 typedef struct {
     wm_ll_own_t ll;
     wm_simple_own_t simple;
-} wm_by_kernels_own_t;
+} wm_kernel_coll_own_t;
 
 // The LL and LL128 buffers of all ranks, which share their head and their
 // numbers, and the FIFOs of Simple.
@@ -24,13 +24,13 @@ typedef struct {
     bool counted;      // on the GPU, as in graphs
     uint32_t number;   // of the last exchange by LL or LL128
     wm_block_t *block; // of the GPU, which is
-    wm_by_kernels_own_t *own;
+    wm_kernel_coll_own_t *own;
     wm_ll_rank_t few[WM_LL_FEW];
     wm_ll_t ll, ll128;          // ll128.nbytes 0: none
     wm_thresholds_t thresholds; // alike on all ranks
     uint64_t before;            // bytes from the Simple head to the LL head
     wm_simple_t simple;
-} wm_by_kernels_t;
+} wm_kernel_coll_t;
 
 // Which kernel a rank is in, of a call. Its word tells all but the first, so
 // that those who are in another do not wait for it.
@@ -38,7 +38,7 @@ typedef enum {
     WM_BY_LL = 0,
     WM_BY_LL128 = 1,
     WM_BY_SIMPLE = 2,
-} wm_by_kernels_way_t;
+} wm_kernel_coll_way_t;
 
 // The words of a call: ours is `begun` and the way, and then `done`; another's
 // has reached `call` and more than the way, counted from where it began, when
@@ -48,46 +48,46 @@ typedef struct {
     uint32_t *own;
     uint32_t begun, done;
     uint32_t call;
-} wm_by_kernels_words_t;
+} wm_kernel_coll_words_t;
 
 // A rank's memory for these kernels: the head and the FIFOs of Simple, LL128
 // buffers if there may be a link, and then the LL head with the LL buffers.
-#define WM_BY_KERNELS_BYTES ((size_t)54 << 20)
-#define WM_BY_KERNELS_BYTES_ON_HOST WM_PINNED_SYMM_BYTES
+#define WM_KERNEL_COLL_BYTES ((size_t)54 << 20)
+#define WM_KERNEL_COLL_BYTES_ON_HOST WM_PINNED_SYMM_BYTES
 
 // Before others write it; waits for that.
 WM_MUST_CHECK int
-wm_by_kernels_clear(const wm_symm_memory_t *symm, char *memory,
-                    wm_error_t *err);
+wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
+                     wm_error_t *err);
 
 // Loads the kernels, which may wait for the device.
 WM_MUST_CHECK int
-wm_by_kernels_prepare(int device, wm_error_t *err);
+wm_kernel_coll_prepare(int device, wm_error_t *err);
 
 // The caller fills the word of each rank in `ranks`; the address of the rank's
 // LL memory is filled in here.
 WM_MUST_CHECK int
-wm_by_kernels_open(wm_by_kernels_t *exchange, const wm_symm_memory_t *symm,
-                   const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
-                   int rank, wm_error_t *err);
+wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
+                    const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
+                    int rank, wm_error_t *err);
 
 // Also of one that was not opened.
 void
-wm_by_kernels_close(wm_by_kernels_t *exchange);
+wm_kernel_coll_close(wm_kernel_coll_t *exchange);
 
 // Which ranks this one gives something to, and takes it from: all, or one, or
 // those up to one, or from it on. Fills first and count.
 void
-wm_by_kernels_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
-                    wm_ll_side_t *takes);
+wm_kernel_coll_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
+                     wm_ll_side_t *takes);
 
 // Returns whether what is taken is reduced: of one block nothing is.
 bool
-wm_by_kernels_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes);
+wm_kernel_coll_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes);
 
 // Gives it to the stream. Not a barrier.
 WM_MUST_CHECK int
-wm_by_kernels_enqueue(wm_by_kernels_t *exchange, const wm_coll_desc_t *desc,
-                      const wm_by_kernels_words_t *words, wm_error_t *err);
+wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+                       const wm_kernel_coll_words_t *words, wm_error_t *err);
 
 #endif

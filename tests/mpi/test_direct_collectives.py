@@ -428,9 +428,9 @@ def test_more_blocks_than_there_are_elements(comm):
     assert (short.numpy() == 0).all()
     long = wm.zeros(10 * comm.size)
     # Others could be in MPI's call, which all ranks refused: once by that.
-    for native in 0, 1:
+    for direct in 0, 1:
         done = counted(lambda: comm.Allgather(wm.ones(10), long))
-        assert done == (native, 1 - native)
+        assert done == (direct, 1 - direct)
         assert (long.numpy() == 1).all()
 
 

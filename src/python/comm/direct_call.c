@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/comm/native_call.h"
+#include "python/comm/direct_call.h"
 
 #include "comm/coll/later.h"
 #include "comm/coll/stream_coll.h"
@@ -21,7 +21,7 @@ is_awaited(wm_comm_t *comm, bool begins)
 }
 
 int
-wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain)
 {
     wm_channel_t channel;
@@ -70,7 +70,7 @@ wm_py_native_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
 }
 
 void
-wm_py_native_refused(PyObject *self, bool begins)
+wm_py_direct_refused(PyObject *self, bool begins)
 {
     wm_channel_t channel;
     if (!PyErr_ExceptionMatches(PyExc_BufferError)
@@ -129,7 +129,7 @@ static wm_pool_t asked_pool = {
 };
 
 wm_py_asked_t *
-wm_py_native_asked(PyObject *read)
+wm_py_direct_asked(PyObject *read)
 {
     return PyCapsule_GetPointer(read, asked_name);
 }
@@ -137,7 +137,7 @@ wm_py_native_asked(PyObject *read)
 static void
 free_asked(PyObject *capsule)
 {
-    wm_py_asked_t *asked = wm_py_native_asked(capsule);
+    wm_py_asked_t *asked = wm_py_direct_asked(capsule);
     wm_py_asked_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
@@ -145,7 +145,7 @@ free_asked(PyObject *capsule)
 }
 
 PyObject *
-wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
+wm_py_direct_read(wm_call_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
     wm_py_asked_t *asked = wm_pool_take(&asked_pool);
@@ -168,13 +168,13 @@ wm_py_native_read(wm_call_kind_t kind, const wm_comm_t *comm,
 }
 
 PyObject *
-wm_py_native_mpis(const wm_comm_t *comm)
+wm_py_direct_mpis(const wm_comm_t *comm)
 {
     return wm_py_mpi_comm_new(comm->owner->data);
 }
 
 bool
-wm_py_native_is_paired(PyObject *self, bool blocks)
+wm_py_direct_is_paired(PyObject *self, bool blocks)
 {
     wm_channel_t channel;
     if (wm_py_channel_get(self, &channel) < 0) {
@@ -186,27 +186,27 @@ wm_py_native_is_paired(PyObject *self, bool blocks)
 }
 
 PyObject *
-wm_py_native_mpis_of(PyObject *self, bool declines)
+wm_py_direct_mpis_of(PyObject *self, bool declines)
 {
     wm_channel_t channel;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     wm_comm_t *comm = channel.comm->whole;
-    return declines && wm_later_is_asked(comm) ? wm_py_native_decline(comm)
-                                               : wm_py_native_mpis(comm);
+    return declines && wm_later_is_asked(comm) ? wm_py_direct_decline(comm)
+                                               : wm_py_direct_mpis(comm);
 }
 
 PyObject *
-wm_py_native_decline(wm_comm_t *comm)
+wm_py_direct_decline(wm_comm_t *comm)
 {
     wm_error_t err;
     int code;
     WM_PY_UNLOCKED(code = wm_later_decline(comm, &err));
-    return code < 0 ? wm_py_raise(&err) : wm_py_native_mpis(comm);
+    return code < 0 ? wm_py_raise(&err) : wm_py_direct_mpis(comm);
 }
 
 int
-wm_py_native_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
+wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                    wm_op_t **op, MPI_Request *request, wm_error_t *err)
 {
     int code = wm_later_begin(comm, call, kept, op, err);
@@ -224,12 +224,12 @@ wm_py_native_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
 static int
 decline(wm_comm_t *comm, PyObject **result)
 {
-    *result = wm_py_native_decline(comm);
+    *result = wm_py_direct_decline(comm);
     return *result == NULL ? -1 : 1;
 }
 
 int
-wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result)
 {
@@ -246,12 +246,12 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (!wm_later_is_asked(comm))
         return 2;
     if (is_awaited(comm, true)) {
-        *result = wm_py_native_mpis(comm);
+        *result = wm_py_direct_mpis(comm);
         return *result == NULL ? -1 : 1;
     }
     if (wm_py_asked_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
         return decline(comm, result);
-    PyObject *capsule = wm_py_native_read(kind, comm, args, given, keywords);
+    PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception))
             return -1;
@@ -259,16 +259,16 @@ wm_py_native_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return decline(comm, result);
     }
     int code = wm_py_message_of_none(capsule, &kept);
-    const wm_coll_t *call = &wm_py_native_asked(capsule)->call;
+    const wm_coll_t *call = &wm_py_direct_asked(capsule)->call;
     Py_DECREF(capsule);
     if (code < 0)
         return -1;
     wm_buffer_t buffer = wm_py_message_take(&kept);
     WM_PY_UNLOCKED(
-        code = wm_py_native_start(comm, call, &buffer, &op, &handle, &err));
+        code = wm_py_direct_start(comm, call, &buffer, &op, &handle, &err));
     *result = request_of(&kept, code, op, handle, &err);
     if (code > 0)
-        *result = wm_py_native_mpis(comm);
+        *result = wm_py_direct_mpis(comm);
     return *result == NULL ? -1 : code;
 }
 
@@ -299,7 +299,7 @@ tell_others(const wm_channel_t *channel)
 }
 
 PyObject *
-wm_py_native_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
+wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords)
 {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives whose payload goes from GPU to GPU: between ranks of one host
 // that have a barrier (comm/node/barrier.h) and map each other's memory. A
-// rank publishes where its memory is in the preflight, then
-// follows its plan (native_run.h). GIL released by the caller, engine lock not
-// held.
-#ifndef WM_COMM_COLL_NATIVE_H
-#define WM_COMM_COLL_NATIVE_H
+// rank publishes where its memory is in the preflight, then follows its plan
+// (direct_run.h). GIL released by the caller, engine lock not held.
+#ifndef WM_COMM_COLL_DIRECT_H
+#define WM_COMM_COLL_DIRECT_H
 
 #include <mpi.h>
 #include <stddef.h>
@@ -83,51 +82,51 @@ typedef struct {
     const wm_pattern_t *gaps; // of the target, or NULL
     wm_signal_t signal;       // of its kernels; word NULL: there was none
     wm_published_t published; // last, as seldom all of it is used
-} wm_native_t;
+} wm_direct_t;
 
 // Returns true if the ranks have a barrier, and no memory is known to be out
 // of reach.
 bool
-wm_native_is_reached(const wm_comm_t *comm);
+wm_direct_is_reached(const wm_comm_t *comm);
 
 // Nothing is begun, nor anything published.
 void
-wm_native_init(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier);
+wm_direct_init(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier);
 
 // Begins what makes ready what is sent, behind its producer, and fills
 // `published`. Where this rank cannot take part `capable` is false, which is
 // no error.
 WM_MUST_CHECK int
-wm_native_open(wm_native_t *native, wm_comm_t *comm, wm_barrier_t *barrier,
+wm_direct_open(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier,
                const wm_given_t *given, wm_error_t *err);
 
 // Lets go of the streams: whether it can be opened again, as it has no memory
 // of ours. Either way it ends.
 WM_MUST_CHECK bool
-wm_native_close(wm_native_t *native);
+wm_direct_close(wm_direct_t *direct);
 
 // Once more, after that, of the same memory.
 WM_MUST_CHECK int
-wm_native_reopen(wm_native_t *native, const wm_given_t *given,
+wm_direct_reopen(wm_direct_t *direct, const wm_given_t *given,
                  wm_error_t *err);
 
 // Whether it is ready: 1, 0 when not yet, or an error.
 WM_MUST_CHECK int
-wm_native_is_ready(wm_native_t *native, wm_error_t *err);
+wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err);
 
 WM_MUST_CHECK int
-wm_native_await(wm_native_t *native, wm_error_t *err);
+wm_direct_wait(wm_direct_t *direct, wm_error_t *err);
 
 // Memory without gaps in place of a target that has some.
 WM_MUST_CHECK int
-wm_native_take_landing(wm_native_t *native, wm_error_t *err);
+wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err);
 
 // After all have published that they are capable: what the plan is made of,
 // beside the root and what there is of it.
 void
-wm_native_facts(const wm_native_t *native, wm_facts_t *facts);
+wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts);
 
 void
-wm_native_end(wm_native_t *native);
+wm_direct_end(wm_direct_t *direct);
 
 #endif
