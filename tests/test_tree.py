@@ -434,7 +434,7 @@ GIVEN_UP = {
 
 
 # Likewise, of words that are English: no file and no `wm_` begins with one.
-GIVEN_UP_FIRST = set("native part said told".split())
+GIVEN_UP_FIRST = set("again later native part repeated said told".split())
 
 
 @of_each([*SOURCES, *KERNELS])

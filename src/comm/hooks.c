@@ -4,7 +4,7 @@
 
 #include "comm/coll/stream_failure.h"
 #include "comm/coll/fuse.h"
-#include "comm/coll/later.h"
+#include "comm/coll/nonblocking.h"
 #include "comm/coll/symm.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
@@ -105,7 +105,7 @@ drop(wm_comm_t *comm)
     wm_unexpected_free(comm);
     wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
-    wm_later_free(comm->later);
+    wm_nonblocking_free(comm->nonblocking);
     bool symm = comm->symm != NULL || comm->graph_symm != NULL;
     bool lost = symm && wm_barrier_dead(comm->barrier) >= 0;
     if (comm->graph_symm != NULL)

@@ -206,9 +206,9 @@ open_target(wm_direct_t *direct, const wm_buffer_t *target, bool moved,
     return 0;
 }
 
-// `again`: what was published has not changed.
+// `reopened`: what was published has not changed.
 static int
-open_sides(wm_direct_t *direct, const wm_given_t *given, bool again,
+open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
            wm_error_t *err)
 {
     const wm_buffer_t *receive = given->receive;
@@ -224,8 +224,8 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool again,
     if (source != NULL) {
         code = wm_producer_refuse_capture(&source->producer, err);
         if (code == 0 && source->nbytes > 0)
-            code = again ? come_behind_source(direct, source, err)
-                         : settle(direct, source, given->copied, err);
+            code = reopened ? come_behind_source(direct, source, err)
+                            : settle(direct, source, given->copied, err);
     }
     if (receive != NULL && code == 0 && direct->capable) {
         // What is sent is ready before we write, and all on its stream is.
@@ -235,8 +235,8 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool again,
         else
             code = wm_producer_refuse_capture(&receive->producer, err);
         if (code == 0 && receive->nbytes > 0)
-            code = again ? come_behind(&direct->into, err)
-                         : open_target(direct, receive, given->moved, err);
+            code = reopened ? come_behind(&direct->into, err)
+                            : open_target(direct, receive, given->moved, err);
     }
     return code;
 }

@@ -20,7 +20,7 @@ typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_pending_sends wm_pending_sends_t;
 typedef struct wm_symm wm_symm_t;
-typedef struct wm_later wm_later_t;
+typedef struct wm_nonblocking wm_nonblocking_t;
 
 // One after the other.
 typedef struct {
@@ -45,9 +45,9 @@ typedef struct wm_comm {
                            // calls are MPI's own (host_only.h)
     // Where there are: those of nonblocking calls, each the next one's.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];
-    wm_later_t *later;        // NULL: no nonblocking collective yet
-    wm_symm_t *symm;          // NULL: no collective on a stream yet
-    wm_symm_t *graph_symm;    // NULL: none in a graph yet
+    wm_nonblocking_t *nonblocking; // NULL: no nonblocking collective yet
+    wm_symm_t *symm;               // NULL: no collective on a stream yet
+    wm_symm_t *graph_symm;         // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for what goes on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // queue: taken from MPI without a receive

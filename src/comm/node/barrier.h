@@ -5,8 +5,8 @@
 // epoch can be read until all ranks have begun the next. A slot has several
 // banks: one for calls that block, others for nonblocking calls, which run
 // concurrently. A rank writes its own slot only, except for the decision log
-// of rank 0 and in wm_barrier_poison. Engine lock held for wm_barrier_slot…; the
-// others are of one thread at a time.
+// of rank 0 and in wm_barrier_poison. Engine lock held for wm_barrier_slot…;
+// the others are of one thread at a time.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
 

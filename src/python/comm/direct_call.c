@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/direct_call.h"
 
-#include "comm/coll/later.h"
+#include "comm/coll/nonblocking.h"
 #include "comm/coll/stream_coll.h"
 #include "comm/coll/symm.h"
 #include "comm/engine/request.h"
@@ -84,7 +84,7 @@ wm_py_direct_refused(PyObject *self, bool begins)
         PyErr_Clear();
     else {
         wm_comm_t *comm = channel.comm->whole;
-        comm->mpi_awaits[begins] = begins ? wm_later_is_asked(comm)
+        comm->mpi_awaits[begins] = begins ? wm_nonblocking_is_voted(comm)
                                           : wm_coll_is_asked(comm);
     }
     PyErr_Restore(kind, value, trace);
@@ -192,8 +192,9 @@ wm_py_direct_mpis_of(PyObject *self, bool declines)
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
     wm_comm_t *comm = channel.comm->whole;
-    return declines && wm_later_is_asked(comm) ? wm_py_direct_decline(comm)
-                                               : wm_py_direct_mpis(comm);
+    return declines && wm_nonblocking_is_voted(comm)
+               ? wm_py_direct_decline(comm)
+               : wm_py_direct_mpis(comm);
 }
 
 PyObject *
@@ -201,7 +202,7 @@ wm_py_direct_decline(wm_comm_t *comm)
 {
     wm_error_t err;
     int code;
-    WM_PY_UNLOCKED(code = wm_later_decline(comm, &err));
+    WM_PY_UNLOCKED(code = wm_nonblocking_decline(comm, &err));
     return code < 0 ? wm_py_raise(&err) : wm_py_direct_mpis(comm);
 }
 
@@ -209,7 +210,7 @@ int
 wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                    wm_op_t **op, MPI_Request *request, wm_error_t *err)
 {
-    int code = wm_later_begin(comm, call, kept, op, err);
+    int code = wm_nonblocking_begin(comm, call, kept, op, err);
     if (code != 0) {
         wm_buffer_release(kept);
         return code;
@@ -243,13 +244,14 @@ wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         return 2;
     }
     wm_comm_t *comm = channel.comm->whole;
-    if (!wm_later_is_asked(comm))
+    if (!wm_nonblocking_is_voted(comm))
         return 2;
     if (is_awaited(comm, true)) {
         *result = wm_py_direct_mpis(comm);
         return *result == NULL ? -1 : 1;
     }
-    if (wm_py_asked_is_plain(kind, comm, plain) && !wm_later_is_busy(comm))
+    if (wm_py_asked_is_plain(kind, comm, plain)
+        && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {

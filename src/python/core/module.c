@@ -95,7 +95,7 @@ add_types(PyObject *module, wm_state_t *state)
         ROW(request, &request),
         ROW(prequest, &state->request_type, &prequest),
         ROW(partitioned, &state->prequest_type),
-        ROW(repeated, &state->prequest_type),
+        ROW(persistent_coll, &state->prequest_type),
         ROW(collectives, NULL),
         ROW(comm, &state->collectives_type),
         ROW(on_stream, NULL),

@@ -23,7 +23,7 @@
     X(request)                                                                \
     X(prequest)                                                               \
     X(partitioned)                                                            \
-    X(repeated)                                                               \
+    X(persistent_coll)                                                        \
     X(collectives)                                                            \
     X(comm)                                                                   \
     X(on_stream)                                                              \

@@ -168,7 +168,7 @@ handles_type_of(PyObject *object)
         wm_py_state->request_type,
         wm_py_state->prequest_type,
         wm_py_state->partitioned_type,
-        wm_py_state->repeated_type,
+        wm_py_state->persistent_coll_type,
     };
     for (PyTypeObject *type = Py_TYPE(object); type != NULL;
          type = type->tp_base)

@@ -12,7 +12,7 @@
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
 #include "python/comm/direct_call.h"
-#include "python/comm/py_repeated.h"
+#include "python/comm/py_persistent_coll.h"
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
@@ -234,9 +234,10 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
 {
     PyObject *result = NULL;
-    int code = wm_py_repeated_new((wm_call_kind_t)self->direct, args[0],
-                                  args + 1, PyVectorcall_NARGS(flags) - 1,
-                                  names, !ours, false, self->again, &result);
+    int code = wm_py_persistent_coll_new((wm_call_kind_t)self->direct, args[0],
+                                         args + 1,
+                                         PyVectorcall_NARGS(flags) - 1, names,
+                                         !ours, false, self->again, &result);
     return code > 0 ? pass(self, ours, args, flags, names) : result;
 }
 
@@ -249,9 +250,9 @@ init_paired(const passing_t *self, bool ours, PyObject *const *args,
     PyObject *result = NULL;
     PyObject *again = PyObject_CallOneArg(self->paired, args[0]);
     if (again != NULL
-        && wm_py_repeated_new((wm_call_kind_t)self->direct, args[0], args + 1,
-                              PyVectorcall_NARGS(flags) - 1, names, !ours,
-                              true, again, &result)
+        && wm_py_persistent_coll_new((wm_call_kind_t)self->direct, args[0],
+                                     args + 1, PyVectorcall_NARGS(flags) - 1,
+                                     names, !ours, true, again, &result)
                > 0)
         PyErr_SetString(PyExc_RuntimeError, "MPI was not to be asked");
     Py_XDECREF(again);

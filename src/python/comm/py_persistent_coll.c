@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/comm/py_repeated.h"
+#include "python/comm/py_persistent_coll.h"
 
 #include <string.h>
 
-#include "comm/coll/later.h"
-#include "comm/coll/repeated.h"
+#include "comm/coll/nonblocking.h"
+#include "comm/coll/persistent_coll.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/hang.h"
@@ -21,10 +21,10 @@ typedef struct {
     PyObject *read;  // what was read of the arguments; NULL: MPI always does
     PyObject *again; // by which MPI does
     PyObject *args, *names;
-} repeated_t;
+} persistent_coll_t;
 
 static wm_comm_t *
-comm_of(const repeated_t *self)
+comm_of(const persistent_coll_t *self)
 {
     return self->base.channel.comm->whole;
 }
@@ -34,15 +34,15 @@ close_own(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
 {
     if (handle != MPI_COMM_NULL && !wm_is_child()
         && wm_engine_check(NULL) == 0)
-        WM_PY_UNLOCKED(wm_repeated_close(own, handle, last));
+        WM_PY_UNLOCKED(wm_persistent_coll_close(own, handle, last));
     else if (last != NULL)
         WM_PY_UNLOCKED(wm_op_release(last));
 }
 
 static int
-repeated_traverse(PyObject *object, visitproc visit, void *arg)
+persistent_coll_traverse(PyObject *object, visitproc visit, void *arg)
 {
-    repeated_t *self = (repeated_t *)object;
+    persistent_coll_t *self = (persistent_coll_t *)object;
     Py_VISIT(self->again);
     Py_VISIT(self->args);
     if (self->read != NULL
@@ -62,7 +62,7 @@ repeated_traverse(PyObject *object, visitproc visit, void *arg)
 }
 
 static void
-clear_own(repeated_t *self)
+clear_own(persistent_coll_t *self)
 {
     Py_CLEAR(self->read);
     Py_CLEAR(self->again);
@@ -71,16 +71,16 @@ clear_own(repeated_t *self)
 }
 
 static int
-repeated_clear(PyObject *object)
+persistent_coll_clear(PyObject *object)
 {
-    clear_own((repeated_t *)object);
+    clear_own((persistent_coll_t *)object);
     return wm_py_state->prequest_type->tp_clear(object);
 }
 
 static void
-repeated_dealloc(PyObject *object)
+persistent_coll_dealloc(PyObject *object)
 {
-    repeated_t *self = (repeated_t *)object;
+    persistent_coll_t *self = (persistent_coll_t *)object;
     PyObject_GC_UnTrack(object);
     wm_py_handles_adopt(object);
     wm_comm_t *own = self->base.channel.comm; // NULL: it was adopted
@@ -121,11 +121,11 @@ typedef struct {
 // Prepares one to go from GPU to GPU: 0; 1 where it goes by MPI; -1 with an
 // exception.
 static int
-prepare(repeated_t *self, starting_t *starting)
+prepare(persistent_coll_t *self, starting_t *starting)
 {
     if (wm_py_prequest_prepare(&self->base) < 0)
         return -1;
-    if (self->read == NULL || !wm_later_is_asked(comm_of(self)))
+    if (self->read == NULL || !wm_nonblocking_is_voted(comm_of(self)))
         return 1;
     wm_py_asked_t *asked = wm_py_direct_asked(self->read);
     if (wm_py_asked_refresh(asked) < 0) {
@@ -141,12 +141,13 @@ prepare(repeated_t *self, starting_t *starting)
 
 // By MPI, whose ranks have `met` in it already, or have not.
 static int
-begin_by_mpi(repeated_t *self, bool met)
+begin_by_mpi(persistent_coll_t *self, bool met)
 {
     wm_comm_t *comm = comm_of(self);
-    PyObject *on = !wm_later_is_asked(comm) ? wm_py_mpi_comm_new(self->handle)
-                   : met                    ? wm_py_direct_mpis(comm)
-                                            : wm_py_direct_decline(comm);
+    PyObject *on = !wm_nonblocking_is_voted(comm)
+                       ? wm_py_mpi_comm_new(self->handle)
+                   : met ? wm_py_direct_mpis(comm)
+                         : wm_py_direct_decline(comm);
     int code = on != NULL ? ask_mpi(self->again, (PyObject *)self, on,
                                     self->args, self->names)
                           : -1;
@@ -179,9 +180,10 @@ start_some(wm_prequest_t **requests, int count)
     starting_t all[WM_PY_AT_ONCE];
     wm_error_t err;
     int ready = 0, begun = 0, code = 0;
-    while (ready < count
-           && (code = prepare((repeated_t *)requests[ready], &all[ready]))
-                  == 0)
+    while (
+        ready < count
+        && (code = prepare((persistent_coll_t *)requests[ready], &all[ready]))
+               == 0)
         ++ready;
     bool met = ready > 0;
     if (met) { // the next one comes first in its own turn
@@ -198,7 +200,7 @@ start_some(wm_prequest_t **requests, int count)
             < 0)
             code = -1;
     if (code > 0)
-        code = begin_by_mpi((repeated_t *)requests[begun++], met);
+        code = begin_by_mpi((persistent_coll_t *)requests[begun++], met);
     for (int i = 0; i < begun || i < ready; ++i)
         requests[i]->starting = false;
     return code < 0 ? -1 : begun;
@@ -222,7 +224,7 @@ PyDoc_STRVAR(
     "what its nonblocking form would.");
 
 static PyObject *
-repeated_start(PyObject *object, PyObject *Py_UNUSED(unused))
+persistent_coll_start(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
     return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
@@ -233,9 +235,9 @@ PyDoc_STRVAR(free_doc, "Free($self, /)\n--\n\n"
                        "collective is\nunder way, as MPI has it.");
 
 static PyObject *
-repeated_free(PyObject *object, PyObject *unused)
+persistent_coll_free(PyObject *object, PyObject *unused)
 {
-    repeated_t *self = (repeated_t *)object;
+    persistent_coll_t *self = (persistent_coll_t *)object;
     wm_comm_t *own = self->base.channel.comm;
     if (wm_py_prequest_is_under_way(&self->base)) {
         wm_py_mpi_fail(MPI_ERR_REQUEST,
@@ -254,28 +256,28 @@ repeated_free(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"Start", repeated_start, METH_NOARGS, start_doc},
-    {"Free", repeated_free, METH_NOARGS, free_doc},
+    {"Start", persistent_coll_start, METH_NOARGS, start_doc},
+    {"Free", persistent_coll_free, METH_NOARGS, free_doc},
     {0},
 };
 
 PyDoc_STRVAR(
-    repeated_doc,
+    persistent_coll_doc,
     "A collective of a wm.Comm that is begun many times (Allreduce_init,\n"
     "…), from GPU to GPU.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)repeated_doc},
-    {Py_tp_dealloc, repeated_dealloc},
-    {Py_tp_traverse, repeated_traverse},
-    {Py_tp_clear, repeated_clear},
+    {Py_tp_doc, (void *)persistent_coll_doc},
+    {Py_tp_dealloc, persistent_coll_dealloc},
+    {Py_tp_traverse, persistent_coll_traverse},
+    {Py_tp_clear, persistent_coll_clear},
     {Py_tp_methods, methods},
     {0},
 };
 
-PyType_Spec wm_py_repeated_spec = {
+PyType_Spec wm_py_persistent_coll_spec = {
     .name = "warpmpi.CollectiveRequest",
-    .basicsize = sizeof(repeated_t),
+    .basicsize = sizeof(persistent_coll_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };
@@ -332,18 +334,19 @@ new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
     wm_message_t message; // which each start's operation has, too
     if (wm_py_message_of_none(read, &message) < 0)
         return NULL;
-    PyObject *self = wm_py_prequest_new(wm_py_state->repeated_type, comm,
-                                        &channel, Py_None, false, &envelope,
-                                        &message);
+    PyObject *self = wm_py_prequest_new(wm_py_state->persistent_coll_type,
+                                        comm, &channel, Py_None, false,
+                                        &envelope, &message);
     if (self != NULL)
         ((wm_prequest_t *)self)->start = start;
     return self;
 }
 
 int
-wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
-                   Py_ssize_t given, PyObject *keywords, bool plain,
-                   bool always, PyObject *again, PyObject **result)
+wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
+                          PyObject *const *args, Py_ssize_t given,
+                          PyObject *keywords, bool plain, bool always,
+                          PyObject *again, PyObject **result)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -355,7 +358,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     }
     int lacking = always ? 1 : are_lacking();
     if (lacking < 0
-        || (lacking == 0 && !wm_later_is_asked(channel.comm->whole)))
+        || (lacking == 0 && !wm_nonblocking_is_voted(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
     plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
@@ -385,10 +388,10 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                                          : NULL;
     wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};
     int code;
-    WM_PY_UNLOCKED(code = wm_repeated_open(channel.comm, kind, call,
-                                           failed ? WM_ERR_CUDA : 0, lacking,
-                                           &own, &handle, &err));
-    repeated_t *made = NULL;
+    WM_PY_UNLOCKED(code = wm_persistent_coll_open(
+                       channel.comm, kind, call, failed ? WM_ERR_CUDA : 0,
+                       lacking, &own, &handle, &err));
+    persistent_coll_t *made = NULL;
     if (failed) {
         PyErr_Restore(type, value, trace);
         type = value = trace = NULL;
@@ -402,7 +405,7 @@ wm_py_repeated_new(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
                      wm_call_name(kind));
     else if (code == 0)
-        made = (repeated_t *)new_request(self, own, read);
+        made = (persistent_coll_t *)new_request(self, own, read);
     if (made != NULL) {
         made->handle = handle;
         made->again = Py_NewRef(again);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/again.h"
+#include "comm/coll/persistent_restart.h"
 
 #include "comm/coll/preflight_values.h"
-#include "comm/coll/later_call.h"
+#include "comm/coll/nonblocking_call.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
@@ -12,7 +12,7 @@
 _Static_assert(WM_DIRECT_STEPS <= DIFFERS, "no plan comes so far");
 
 static void
-again_publish(wm_barrier_t *barrier, bool alike)
+restart_publish(wm_barrier_t *barrier, bool alike)
 {
     (void)wm_barrier_epoch_begin(barrier);
     wm_published_t *mine = wm_preflight_own_data(barrier);
@@ -22,9 +22,9 @@ again_publish(wm_barrier_t *barrier, bool alike)
 }
 
 bool
-wm_again_come(wm_later_op_t *op, bool *waits)
+wm_persistent_restart_come(wm_nonblocking_op_t *op, bool *waits)
 {
-    wm_later_call_t *call = op->call;
+    wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     int ready = wm_direct_is_ready(&call->participant.direct, &err);
     *waits = ready == 0;
@@ -32,74 +32,75 @@ wm_again_come(wm_later_op_t *op, bool *waits)
         return false;
     if (ready < 0) {
         call->preflight.code = ready;
-        (void)wm_later_op_fail(op, &err); // reported at its end
+        (void)wm_nonblocking_op_fail(op, &err); // reported at its end
     }
-    again_publish(op->op.comm->barrier, ready > 0);
-    call->state = WM_LATER_ALIKE;
+    restart_publish(op->op.comm->barrier, ready > 0);
+    call->state = WM_NONBLOCKING_ALIKE;
     return false;
 }
 
 bool
-wm_again_arrive(wm_later_op_t *op, bool *waits)
+wm_persistent_restart_arrive(wm_nonblocking_op_t *op, bool *waits)
 {
-    wm_later_call_t *call = op->call;
+    wm_nonblocking_call_t *call = op->call;
     wm_direct_t *direct = &call->participant.direct;
     wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
-        return wm_later_op_is_dead(op, &err) && wm_later_op_fail(op, &err);
+        return wm_nonblocking_op_is_dead(op, &err)
+               && wm_nonblocking_op_fail(op, &err);
     // Further than that is who differed, had MPI do it, and has closed since.
     if (wm_barrier_any_arrived(barrier, DIFFERS)) { // as the first time
         wm_direct_unmap(&call->run);
-        wm_turn_take(&call->later->turns, &call->turn);
+        wm_turn_take(&call->nonblocking->turns, &call->turn);
         direct->barrier = wm_turns_bank(op->op.comm, call->turn.number);
-        call->state = WM_LATER_AHEAD;
+        call->state = WM_NONBLOCKING_AHEAD;
         return false;
     }
     direct->barrier = barrier;
     wm_direct_restart(&call->run);
     wm_stat_add(WM_STAT_repeated_collectives, 1);
-    call->state = WM_LATER_FOLLOWING;
+    call->state = WM_NONBLOCKING_FOLLOWING;
     return false;
 }
 
 void
-wm_again_differ(wm_comm_t *comm)
+wm_persistent_restart_differ(wm_comm_t *comm)
 {
-    wm_again_t *again = &comm->later->again;
-    if (!again->went)
+    wm_persistent_restart_t *restart = &comm->nonblocking->restart;
+    if (!restart->went)
         return;
     wm_engine_lock();
-    again_publish(comm->barrier, false);
-    again->went = false;
+    restart_publish(comm->barrier, false);
+    restart->went = false;
     wm_engine_unlock();
-    wm_again_drop(again);
+    wm_persistent_restart_drop(restart);
 }
 
 // Whether what others gave is there still, and it has begun.
 static bool
-resume(wm_later_op_t *op, const wm_buffer_t *kept)
+resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
 {
-    wm_again_t *again = &op->call->later->again;
+    wm_persistent_restart_t *restart = &op->call->nonblocking->restart;
     bool waits;
     if (!wm_direct_resume(&op->call->run))
         return false;
-    again->kept = NULL;
-    again->went = false; // until it has
+    restart->kept = NULL;
+    restart->went = false; // until it has
     op->kept = *kept;
-    op->call->state = WM_LATER_AGAIN;
+    op->call->state = WM_NONBLOCKING_RESTART;
     wm_engine_add_lock_held(&op->op);
-    (void)wm_again_come(op, &waits);
+    (void)wm_persistent_restart_come(op, &waits);
     return true;
 }
 
 static bool
-begin(wm_comm_t *comm, wm_later_call_t *call, const wm_buffer_t *kept,
+begin(wm_comm_t *comm, wm_nonblocking_call_t *call, const wm_buffer_t *kept,
       wm_op_t **op)
 {
     wm_error_t err; // of which the first time's way will tell
-    wm_later_op_t *made = wm_later_op_new(comm, call);
+    wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
     if (made == NULL)
         return false;
     bool begun = wm_participant_reopen(&call->participant, &err) == 0;
@@ -114,42 +115,42 @@ begin(wm_comm_t *comm, wm_later_call_t *call, const wm_buffer_t *kept,
 }
 
 bool
-wm_again_begin(wm_comm_t *comm, const wm_coll_t *asked,
-               const wm_buffer_t *kept, wm_op_t **op)
+wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
+                            const wm_buffer_t *kept, wm_op_t **op)
 {
-    wm_later_call_t *call = comm->later->again.kept;
-    if (!comm->later->again.went)
+    wm_nonblocking_call_t *call = comm->nonblocking->restart.kept;
+    if (!comm->nonblocking->restart.went)
         return false;
     if (call != NULL && call->participant.call == asked
         && begin(comm, call, kept, op))
         return true;
-    wm_again_differ(comm);
+    wm_persistent_restart_differ(comm);
     return false;
 }
 
 void
-wm_again_note(wm_later_call_t *call)
+wm_persistent_restart_note(wm_nonblocking_call_t *call)
 {
-    wm_again_t *again = &call->later->again;
-    again->went = again->repeats && !call->run.gapped;
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    restart->went = restart->repeats && !call->run.gapped;
 }
 
 bool
-wm_again_keep(wm_later_call_t *call)
+wm_persistent_restart_keep(wm_nonblocking_call_t *call)
 {
-    wm_again_t *again = &call->later->again;
-    if (!again->went || !wm_direct_rest(&call->run))
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    if (!restart->went || !wm_direct_rest(&call->run))
         return false;
-    again->kept = call;
+    restart->kept = call;
     return true;
 }
 
 void
-wm_again_drop(wm_again_t *again)
+wm_persistent_restart_drop(wm_persistent_restart_t *restart)
 {
     wm_engine_lock();
-    if (again->kept != NULL)
-        wm_later_call_free(again->kept);
-    again->kept = NULL;
+    if (restart->kept != NULL)
+        wm_nonblocking_call_free(restart->kept);
+    restart->kept = NULL;
     wm_engine_unlock();
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/repeated.h"
+#include "comm/coll/persistent_coll.h"
 
 #include <stdlib.h>
 
-#include "comm/coll/later.h"
+#include "comm/coll/nonblocking.h"
 #include "comm/coll/reducible.h"
 #include "comm/engine/engine.h"
 #include "comm/watch/drain.h"
@@ -74,8 +74,8 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
 
 // 0 where all are, 1 where some are not.
 static int
-repeated_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
-                   wm_error_t *err)
+persistent_coll_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able,
+                          int failed, wm_error_t *err)
 {
     // Those that are not stage, or have nothing of a GPU.
     wm_preflight_t preflight = {
@@ -88,15 +88,15 @@ repeated_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able, int failed,
 }
 
 int
-wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
-                 int failed, bool always, wm_comm_t **own, MPI_Comm *handle,
-                 wm_error_t *err)
+wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
+                        const wm_coll_t *call, int failed, bool always,
+                        wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
     wm_near_rule_t plain; // of `data`, which has each neighbour once
     free_ended();
-    int code = repeated_preflight(comm, kind, is_able(comm, call), failed,
-                                  err);
+    int code = persistent_coll_preflight(comm, kind, is_able(comm, call),
+                                         failed, err);
     if (code == 0 || (code > 0 && always))
         code = wm_near_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)
@@ -105,7 +105,7 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
     if (code == 0)
         (*own)->near = comm->near;
     if (code == 0 && (*own)->whole->barrier != NULL)
-        code = wm_later_repeat((*own)->whole, err);
+        code = wm_nonblocking_make_persistent((*own)->whole, err);
     if (code == 0 && (always || (*own)->whole->barrier != NULL)) {
         *handle = made;
         return 0;
@@ -115,7 +115,7 @@ wm_repeated_open(wm_comm_t *comm, wm_call_kind_t kind, const wm_coll_t *call,
 }
 
 void
-wm_repeated_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
+wm_persistent_coll_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
 {
     closing_t *closing = malloc(sizeof *closing);
     if (closing == NULL)
