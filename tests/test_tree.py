@@ -434,7 +434,9 @@ GIVEN_UP = {
 
 
 # Likewise, of words that are English: no file and no `wm_` begins with one.
-GIVEN_UP_FIRST = set("again later native part repeated said told".split())
+GIVEN_UP_FIRST = set(
+    "again later native part repeated said spread told".split()
+)
 
 
 @of_each([*SOURCES, *KERNELS])

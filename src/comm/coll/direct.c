@@ -42,7 +42,7 @@ is_taken(const wm_buffer_t *buffer, int *device)
     return true;
 }
 
-const wm_spread_t *
+const wm_strided_desc_t *
 wm_published_gaps(const wm_published_t *published, int index)
 {
     return published->gaps == WM_PUBLISHED_GAPS ? &published->all
@@ -63,8 +63,9 @@ publish_gaps(const wm_buffer_t *source, int ranks, wm_published_t *published)
             || ranks > WM_PUBLISHED_EACH))
         return false;
     for (int i = 0; i < pattern->count; ++i)
-        if (!wm_spread_describe(&pattern->parts[i], source->data,
-                                one ? &published->all : &published->each[i]))
+        if (!wm_strided_desc_describe(&pattern->parts[i], source->data,
+                                      one ? &published->all
+                                          : &published->each[i]))
             return false;
     published->gaps = one ? WM_PUBLISHED_GAPS : WM_PUBLISHED_GAPS_EACH;
     return true;

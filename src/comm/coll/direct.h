@@ -11,7 +11,7 @@
 
 #include "array/access.h"
 #include "array/signal.h"
-#include "comm/coll/spread.h"
+#include "comm/coll/strided_desc.h"
 #include "comm/coll/plan.h"
 #include "comm/comm/comm.h"
 #include "comm/node/place.h"
@@ -43,11 +43,11 @@ typedef struct {
     uint64_t block;       // bytes of a block, where all are alike
     int32_t code, detail; // of its error
     char text[160];
-    wm_spread_t all;
+    wm_strided_desc_t all;
     union {
         // What it has for each rank, where that is not alike.
         wm_span_t spans[WM_BARRIER_RANKS];
-        wm_spread_t each[WM_PUBLISHED_EACH];
+        wm_strided_desc_t each[WM_PUBLISHED_EACH];
     };
 } wm_published_t;
 
@@ -55,7 +55,7 @@ typedef struct {
 
 // Where a rank has what it sends, with its gaps, of several blocks this one;
 // NULL: without.
-const wm_spread_t *
+const wm_strided_desc_t *
 wm_published_gaps(const wm_published_t *published, int index);
 
 // What a rank gives to a call.

@@ -37,8 +37,9 @@ run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
                                                         rank);
     const wm_place_t *place = run_place(run, result, rank);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
-    const wm_spread_t *gaps = run->gapped ? wm_published_gaps(published, index)
-                                          : NULL;
+    const wm_strided_desc_t *gaps = run->gapped
+                                        ? wm_published_gaps(published, index)
+                                        : NULL;
     size_t end, before = place->address - place->base;
     if (rank == comm->rank && gaps == NULL)
         return true; // it goes by what it knows itself
@@ -47,8 +48,8 @@ run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
         || !wm_place_holds(place, gaps != NULL ? 0 : end))
         return false;
     return gaps == NULL
-           || (wm_spread_is_within(gaps, before, place->size - before)
-               && end <= wm_spread_nbytes(gaps));
+           || (wm_strided_desc_is_within(gaps, before, place->size - before)
+               && end <= wm_strided_desc_nbytes(gaps));
 }
 
 // Refuses numbers of the ranks by which a move would leave their memory.
@@ -154,7 +155,7 @@ static void
 allow(wm_direct_run_t *run)
 {
     wm_direct_t *direct = run->direct;
-    bool idle = !run->plan->spreads || !direct->into.opened
+    bool idle = !run->plan->writes_peers || !direct->into.opened
                 || direct->into.settled;
     if (!idle && run->why.code == 0)
         (void)!wm_producer_idle(&direct->into.producer, true, &idle,
@@ -196,7 +197,7 @@ wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
     run->why.code = 0;
     // Nothing is written before all can go on: but what is written once can
     // be written again, where the host has what was sent, and by its owner.
-    run->waits = plan->phases > 1 || plan->spreads;
+    run->waits = plan->phases > 1 || plan->writes_peers;
     run->gapped = false;
     for (int rank = 0; rank < direct->comm->size; ++rank) {
         const wm_published_t *published = wm_preflight_data(direct->barrier,

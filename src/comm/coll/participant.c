@@ -161,11 +161,11 @@ has(const void *context, int from, int to)
         participant->direct.barrier, from);
     wm_call_kind_t kind = participant->call->kind;
     int which = to - wm_comm_group(participant->comm, to).first;
-    const wm_spread_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
-                                  ? wm_published_gaps(published, which)
-                                  : NULL;
+    const wm_strided_desc_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
+                                        ? wm_published_gaps(published, which)
+                                        : NULL;
     if (gaps != NULL)
-        return (wm_span_t){0, wm_spread_nbytes(gaps)};
+        return (wm_span_t){0, wm_strided_desc_nbytes(gaps)};
     if (shapes[kind].rooted && from != participant->root
         && shapes[kind].scatters)
         return (wm_span_t){0, 0};

@@ -6,7 +6,7 @@
 #include "comm/coll/fuse.h"
 
 // What is moved out of the memory of a rank.
-static wm_spread_move_t
+static wm_strided_desc_move_t
 move_of(const wm_direct_run_t *run, const wm_move_t *move)
 {
     const wm_direct_t *direct = run->direct;
@@ -14,7 +14,7 @@ move_of(const wm_direct_run_t *run, const wm_move_t *move)
     const wm_published_t *published = wm_preflight_data(direct->barrier,
                                                         move->first);
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
-    return (wm_spread_move_t){
+    return (wm_strided_desc_move_t){
         .gaps = run->gapped ? wm_published_gaps(published, index) : NULL,
         .origin = run->places[move->result][move->first],
         .from = move->from,
@@ -30,8 +30,8 @@ wm_phase_can_move(const wm_direct_run_t *run)
 {
     bool can = true;
     for (int i = 0; i < run->plan->count; ++i) {
-        wm_spread_move_t move = move_of(run, &run->plan->moves[i]);
-        can &= wm_spread_can_move(&move);
+        wm_strided_desc_move_t move = move_of(run, &run->plan->moves[i]);
+        can &= wm_strided_desc_can_move(&move);
     }
     return can;
 }
@@ -47,8 +47,9 @@ typedef struct {
 static bool
 is_pulled(const wm_direct_run_t *run, const wm_move_t *move, wm_pull_t *pull)
 {
-    wm_spread_move_t one = move_of(run, move);
-    if (move->count > 1 || move->to.count > 0 || !wm_spread_is_dense(&one))
+    wm_strided_desc_move_t one = move_of(run, move);
+    if (move->count > 1 || move->to.count > 0
+        || !wm_strided_desc_is_dense(&one))
         return false;
     *pull = (wm_pull_t){
         .dst = one.target + one.into,
@@ -86,8 +87,8 @@ sort(const wm_direct_run_t *run, phase_t *phase)
     phase->alone[phase->others++] = pulled;
 }
 
-// Where the result of a move is to be: of those that are spread, ours first,
-// then those of the ranks behind us, so that not all write to one.
+// Where the result of a move is to be: of those that are written into peers,
+// ours first, then those of the ranks behind us, so that not all write to one.
 static int
 targets_of(const wm_direct_run_t *run, const wm_move_t *move, void **targets)
 {
@@ -139,9 +140,10 @@ enqueue(const wm_direct_run_t *run, const wm_move_t *move,
 {
     const wm_direct_t *direct = run->direct;
     computed_t computed;
-    wm_spread_move_t one = move_of(run, move);
+    wm_strided_desc_move_t one = move_of(run, move);
     if (move->count == 1 && move->to.count == 0)
-        return wm_spread_move(&one, direct->device, direct->into.stream, err);
+        return wm_strided_desc_move(&one, direct->device, direct->into.stream,
+                                    err);
     compute(run, move, signal, &computed);
     return wm_reduce_enqueue(direct->device, &computed.reduction,
                              direct->into.stream, err);

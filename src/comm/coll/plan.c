@@ -10,7 +10,7 @@ static void
 begin(wm_plan_t *plan)
 {
     plan->count = 0;
-    plan->spreads = false;
+    plan->writes_peers = false;
 }
 
 static void
@@ -54,13 +54,13 @@ part_of(const wm_facts_t *facts, int rank)
 
 // Each its part, and to all.
 static void
-reduce_and_spread(const wm_facts_t *facts, wm_plan_t *plan)
+reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
 {
     wm_move_t move = part_of(facts, facts->rank);
     begin(plan);
     move.to = facts->group;
     add(plan, &move);
-    plan->spreads = true;
+    plan->writes_peers = true;
     plan->phases = 1;
 }
 
@@ -103,17 +103,17 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     bool writable = facts->writable && least > 1;
     // Of two ranks as much comes, but half of it is written, not read, and a
     // link does both at once.
-    bool spreads = writable
-                   && (once > twice + facts->thresholds.barrier_cost
-                       || facts->nbytes > facts->thresholds.barrier_cost);
+    bool writes_peers = writable
+                        && (once > twice + facts->thresholds.barrier_cost
+                            || facts->nbytes > facts->thresholds.barrier_cost);
     if (least > 2 && facts->readable && facts->nbytes >= APART_BYTES)
         reduce_parts(facts, plan);
-    else if (!facts->aliased && !spreads
+    else if (!facts->aliased && !writes_peers
              && (writable || !facts->readable
                  || once <= twice + facts->thresholds.phase))
         wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
     else if (writable)
-        reduce_and_spread(facts, plan);
+        reduce_and_write(facts, plan);
     else if (facts->readable)
         reduce_parts(facts, plan);
     else
@@ -166,9 +166,10 @@ wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
     int parts = count_takers(facts), own;
     bool gets = facts->rank == facts->root;
     size_t once = (size_t)parts * facts->nbytes;
-    plan->spreads = facts->writable && parts > 1
-                    && once > facts->nbytes + facts->thresholds.barrier_cost;
-    if (!plan->spreads) {
+    plan->writes_peers = facts->writable && parts > 1
+                         && once > facts->nbytes
+                                       + facts->thresholds.barrier_cost;
+    if (!plan->writes_peers) {
         wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
                        facts->nbytes, plan);
         return;
@@ -207,7 +208,7 @@ scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
 
 // Likewise, each writing its part to all of them.
 static void
-scatter_and_spread(const wm_facts_t *facts, int own, wm_plan_t *plan)
+scatter_and_write(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
     wm_move_t move = part_of_root(facts, own);
     move.to = facts->takers;
@@ -218,16 +219,16 @@ void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
 {
     int takers = count_takers(facts), own;
-    bool spreads = takers > 1 && facts->writable
-                   && (size_t)(takers - 1) * facts->nbytes
-                          > facts->thresholds.barrier_cost;
-    bool parts = takers > 1 && !spreads && facts->readable
+    bool writes_peers = takers > 1 && facts->writable
+                        && (size_t)(takers - 1) * facts->nbytes
+                               > facts->thresholds.barrier_cost;
+    bool parts = takers > 1 && !writes_peers && facts->readable
                  && facts->nbytes > facts->thresholds.phase;
     bool gets = takes(facts, &own);
     begin(plan);
-    plan->spreads = spreads;
-    if (gets && spreads)
-        scatter_and_spread(facts, own, plan);
+    plan->writes_peers = writes_peers;
+    if (gets && writes_peers)
+        scatter_and_write(facts, own, plan);
     else if (gets && parts)
         scatter_and_gather(facts, own, plan);
     else if (gets)

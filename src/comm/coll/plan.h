@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     int phases, count;
-    bool spreads; // ranks write into what others receive; in one phase
+    bool writes_peers; // ranks write into what others receive; in one phase
     wm_move_t moves[WM_PLAN_MOVES]; // in order of their phases
 } wm_plan_t;
 
@@ -59,7 +59,7 @@ typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 size_t
 wm_plan_part(size_t nbytes, size_t element, int parts, int index);
 
-// Whether a move goes to a rank that has it spread.
+// Returns true if a move that is written into peers goes to this rank.
 bool
 wm_move_reaches(const wm_move_t *move, int rank);
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/spread.h"
+#include "comm/coll/strided_desc.h"
 
 #include "array/copy.h"
 
 bool
-wm_spread_describe(const wm_strided_t *strided, const char *origin,
-                   wm_spread_t *gaps)
+wm_strided_desc_describe(const wm_strided_t *strided, const char *origin,
+                         wm_strided_desc_t *gaps)
 {
-    if (strided->ndim > WM_SPREAD_NDIM)
+    if (strided->ndim > WM_STRIDED_DESC_NDIM)
         return false;
     gaps->at = strided->data - origin;
     gaps->run = strided->run;
-    for (int i = 0; i < WM_SPREAD_NDIM; ++i) {
+    for (int i = 0; i < WM_STRIDED_DESC_NDIM; ++i) {
         gaps->shape[i] = i < strided->ndim ? strided->shape[i] : 1;
         gaps->strides[i] = i < strided->ndim ? strided->strides[i] : 0;
     }
@@ -19,10 +19,11 @@ wm_spread_describe(const wm_strided_t *strided, const char *origin,
 }
 
 static void
-strided_of(const wm_spread_t *gaps, char *origin, wm_strided_t *strided)
+strided_of(const wm_strided_desc_t *gaps, char *origin, wm_strided_t *strided)
 {
     wm_strided_init(strided, origin + gaps->at, gaps->run);
-    while (strided->ndim < WM_SPREAD_NDIM && gaps->shape[strided->ndim] > 1) {
+    while (strided->ndim < WM_STRIDED_DESC_NDIM
+           && gaps->shape[strided->ndim] > 1) {
         strided->shape[strided->ndim] = gaps->shape[strided->ndim];
         strided->strides[strided->ndim] = gaps->strides[strided->ndim];
         ++strided->ndim;
@@ -30,7 +31,7 @@ strided_of(const wm_spread_t *gaps, char *origin, wm_strided_t *strided)
 }
 
 size_t
-wm_spread_nbytes(const wm_spread_t *gaps)
+wm_strided_desc_nbytes(const wm_strided_desc_t *gaps)
 {
     wm_strided_t strided;
     strided_of(gaps, NULL, &strided);
@@ -38,12 +39,13 @@ wm_spread_nbytes(const wm_spread_t *gaps)
 }
 
 bool
-wm_spread_is_within(const wm_spread_t *gaps, uint64_t before, uint64_t behind)
+wm_strided_desc_is_within(const wm_strided_desc_t *gaps, uint64_t before,
+                          uint64_t behind)
 {
     int64_t low = gaps->at, high, all = gaps->run, length;
     bool beyond = gaps->run <= 0
                   || __builtin_add_overflow(gaps->at, gaps->run, &high);
-    for (int i = 0; i < WM_SPREAD_NDIM && !beyond; ++i) {
+    for (int i = 0; i < WM_STRIDED_DESC_NDIM && !beyond; ++i) {
         int64_t *end = gaps->strides[i] < 0 ? &low : &high;
         beyond = gaps->shape[i] < 1
                  || __builtin_mul_overflow(all, gaps->shape[i], &all)
@@ -57,7 +59,7 @@ wm_spread_is_within(const wm_spread_t *gaps, uint64_t before, uint64_t behind)
 
 // How it is done at once, where both sides have gaps.
 static bool
-pair(const wm_spread_move_t *move, wm_layout_t *layout)
+pair(const wm_strided_desc_move_t *move, wm_layout_t *layout)
 {
     wm_strided_t sent, from, into;
     strided_of(move->gaps, move->origin, &sent);
@@ -67,21 +69,21 @@ pair(const wm_spread_move_t *move, wm_layout_t *layout)
 }
 
 bool
-wm_spread_is_dense(const wm_spread_move_t *move)
+wm_strided_desc_is_dense(const wm_strided_desc_move_t *move)
 {
     return move->gaps == NULL && move->pattern == NULL;
 }
 
 bool
-wm_spread_can_move(const wm_spread_move_t *move)
+wm_strided_desc_can_move(const wm_strided_desc_move_t *move)
 {
     wm_layout_t layout;
     return move->gaps == NULL || move->pattern == NULL || pair(move, &layout);
 }
 
 int
-wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
-               wm_error_t *err)
+wm_strided_desc_move(const wm_strided_desc_move_t *move, int device,
+                     CUstream stream, wm_error_t *err)
 {
     wm_strided_t sent;
     wm_layout_t layout;
@@ -89,7 +91,7 @@ wm_spread_move(const wm_spread_move_t *move, int device, CUstream stream,
     if (move->gaps == NULL && move->pattern != NULL)
         return wm_pattern_copy_part(move->pattern, move->into, from,
                                     move->nbytes, false, device, stream, err);
-    if (wm_spread_is_dense(move))
+    if (wm_strided_desc_is_dense(move))
         return from == into ? 0
                             : wm_memory_copy(device, into, from, move->nbytes,
                                              stream, err);
