@@ -435,7 +435,7 @@ GIVEN_UP = {
 
 # Likewise, of words that are English: no file and no `wm_` begins with one.
 GIVEN_UP_FIRST = set(
-    "again later native part repeated said spread told".split()
+    "again later native near part repeated said spread told".split()
 )
 
 
@@ -567,9 +567,9 @@ def test_tables_of_collectives_agree():
     row = r"^    \[WM_CALL_(\w+)\] ="
     read = names_in(f"{python}/asked.c", row)
     moved = names_in(f"{coll}/participant.c", row)
-    by_mpi, by_near = (
+    by_mpi, by_neighbor = (
         names_in(f"{coll}/{name}.c", r"^    case WM_CALL_(\w+):")
-        for name in ("by_mpi", "by_near")
+        for name in ("by_mpi", "by_neighbor")
     )
     on_stream = dict(
         re.findall(
@@ -580,9 +580,9 @@ def test_tables_of_collectives_agree():
     )
     table = (ROOT / "warpmpi/_staging/table.py").read_text()
     assert read == moved
-    near = {kind for kind in read if kind.startswith("NEIGHBOR_")}
-    assert by_mpi == read - near
-    assert by_near == near
+    neighbor = {kind for kind in read if kind.startswith("NEIGHBOR_")}
+    assert by_mpi == read - neighbor
+    assert by_neighbor == neighbor
     assert set(on_stream.values()) - {"BARRIER"} <= moved
     for kind in read:
         assert re.search(rf"^    {known[kind]} ", table, re.MULTILINE), kind

@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
-import near_exchange
+import neighbor_exchange
 import warpmpi as wm
 
 pytestmark = pytest.mark.skipif(
@@ -178,9 +178,9 @@ def begin(exchange, comm, form):
 @pytest.fixture(
     scope="module",
     params=[
-        *near_exchange.TOPOLOGIES,
-        near_exchange.beside_nobody,
-        near_exchange.from_first,
+        *neighbor_exchange.TOPOLOGIES,
+        neighbor_exchange.beside_nobody,
+        neighbor_exchange.from_first,
     ],
     ids=lambda f: f.__name__,
 )
@@ -198,7 +198,7 @@ def test_each_block_has_its_place(doubled, name, form):
     last = doubled.rank == doubled.size - 1
     for kind in ("device", "host", "host" if last else "device"):
         for size, dtype in ((3, "float64"), (2000, "int16")):
-            exchange = near_exchange.Exchange(
+            exchange = neighbor_exchange.Exchange(
                 doubled, name, size, dtype, kind=kind
             )
             doubled.Barrier()
@@ -216,13 +216,13 @@ def test_blocks_of_one_neighbour_beside_other_calls(doubled):
     for turn, name in enumerate([*NAMES, *NAMES]):
         host = (doubled.rank + turn) % 3 == 0
         made.append(
-            near_exchange.Exchange(
+            neighbor_exchange.Exchange(
                 doubled, name, 5, "int32", "host" if host else "device", turn
             )
         )
         requests.append(made[-1].begin(doubled, "I"))
         if turn % 4 == 1:
-            blocking = near_exchange.Exchange(
+            blocking = neighbor_exchange.Exchange(
                 doubled, name, 7, "float32", "host"
             )
             blocking.begin(doubled)

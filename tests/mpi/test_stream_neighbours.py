@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import graphs
 import warpmpi as wm
-from near_exchange import NAMES, TOPOLOGIES, Exchange, ring
+from neighbor_exchange import NAMES, TOPOLOGIES, Exchange, ring
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"

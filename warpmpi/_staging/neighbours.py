@@ -4,7 +4,7 @@
 MPIs disagree on which block is which there: left and right are swapped in a
 periodic dimension of one or two ranks. So what a rank has for another goes as
 one block, of a datatype that is made of its blocks, by Ineighbor_alltoallw on
-a communicator that has each neighbour once (src/comm/comm/near.h).
+a communicator that has each neighbour once (src/comm/comm/neighbor.h).
 """
 
 from __future__ import annotations

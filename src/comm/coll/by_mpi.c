@@ -250,15 +250,15 @@ begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 }
 
 static int
-begin_of_near(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+begin_of_neighbors(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
     MPI_Datatype type = type_of(by);
     size_t size = by->participant->call->type != MPI_DATATYPE_NULL
                       ? by->participant->call->size
                       : 1;
-    return wm_by_near_begin(by->participant->comm, by->participant->call,
-                            by->send, by->receive, type, size, &by->near,
-                            &by->request, fits, err);
+    return wm_by_neighbor_begin(by->participant->comm, by->participant->call,
+                                by->send, by->receive, type, size,
+                                &by->neighbors, &by->request, fits, err);
 }
 
 int
@@ -266,8 +266,9 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
     const wm_coll_t *call = by->participant->call;
     bool fits = true;
-    int code = wm_by_near_serves(call->kind) ? begin_of_near(by, &fits, err)
-                                             : begin_of_all(by, &fits, err);
+    int code = wm_by_neighbor_serves(call->kind)
+                   ? begin_of_neighbors(by, &fits, err)
+                   : begin_of_all(by, &fits, err);
     if (fits)
         return code;
     return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -299,7 +300,7 @@ void
 wm_by_mpi_end(wm_by_mpi_t *by)
 {
     free(by->counts);
-    free(by->near);
+    free(by->neighbors);
     if (by->spoilt) {
         free(by->send);
         free(by->receive);

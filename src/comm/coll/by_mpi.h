@@ -5,7 +5,7 @@
 #ifndef WM_COMM_COLL_BY_MPI_H
 #define WM_COMM_COLL_BY_MPI_H
 
-#include "comm/coll/by_near.h"
+#include "comm/coll/by_neighbor.h"
 #include "comm/coll/participant.h"
 
 typedef struct {
@@ -14,7 +14,7 @@ typedef struct {
     char *send, *receive;
     bool spoilt; // bytes of 255, from malloc
     int *counts; // of what is sent, displacements, of what is received, …
-    wm_by_near_t *near; // those of neighbours
+    wm_by_neighbor_t *neighbors; // those of neighbours
     MPI_Request request;
 } wm_by_mpi_t;
 

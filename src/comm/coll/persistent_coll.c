@@ -93,17 +93,17 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
-    wm_near_rule_t plain; // of `data`, which has each neighbour once
+    wm_neighbor_rule_t plain; // of `data`, which has each neighbour once
     free_ended();
     int code = persistent_coll_preflight(comm, kind, is_able(comm, call),
                                          failed, err);
     if (code == 0 || (code > 0 && always))
-        code = wm_near_clone(comm->data, comm->match, &made, &plain, err);
+        code = wm_neighbor_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)
         return code;
     code = wm_comm_attach(made, own, err);
     if (code == 0)
-        (*own)->near = comm->near;
+        (*own)->neighbor_rule = comm->neighbor_rule;
     if (code == 0 && (*own)->whole->barrier != NULL)
         code = wm_nonblocking_make_persistent((*own)->whole, err);
     if (code == 0 && (always || (*own)->whole->barrier != NULL)) {

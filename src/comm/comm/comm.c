@@ -358,8 +358,8 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
     // Calls of neighbours are begun there.
     if (code == 0)
         code = inter ? wm_mpi_duplicate(comm->match, &comm->data, err)
-                     : wm_near_clone(user, comm->match, &comm->data,
-                                     &comm->near, err);
+                     : wm_neighbor_clone(user, comm->match, &comm->data,
+                                         &comm->neighbor_rule, err);
     if (code == 0) {
         int *limit = NULL, found = 0;
         MPI_Comm_get_attr(user, MPI_TAG_UB, &limit, &found);

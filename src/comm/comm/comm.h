@@ -11,7 +11,7 @@
 
 #include <mpi.h>
 
-#include "comm/comm/near.h"
+#include "comm/comm/neighbor.h"
 #include "comm/engine/posted.h"
 #include "comm/node/node.h"
 
@@ -34,7 +34,7 @@ typedef struct wm_comm {
     MPI_Comm match;       // headers, and blocking collectives; errors return
     MPI_Comm data;        // payloads in chunks, and nonblocking collectives;
                           // errors return; has the topology that there is,
-    wm_near_rule_t near;  // as this says
+    wm_neighbor_rule_t neighbor_rule; // as this says
     int rank;
     int size; // of the ranks that messages go to: an intercommunicator's
               // others

@@ -168,7 +168,8 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
                                             : decide(user, err);
     watch_end();
     atomic_store(&asked, true);
-    int needed = host_only == 1 ? wm_near_is_paired(user, err) : !host_only;
+    int needed = host_only == 1 ? wm_neighbor_is_paired(user, err)
+                                : !host_only;
     if (host_only < 0 || needed <= 0)
         return host_only < 0 ? host_only : needed;
     int code = wm_comm_attach(user, &comm, err);

@@ -11,8 +11,8 @@
 #include "cuda/error.h"
 
 // Attaches `user` unless it is host-only, and even then where MPI's
-// collectives of its neighbours are wrong without us (near.h): wm_comm_t says
-// so. Host-only are those of which no process, in either group of an
+// collectives of its neighbours are wrong without us (neighbor.h): wm_comm_t
+// says so. Host-only are those of which no process, in either group of an
 // intercommunicator, has a GPU, or was started with WARPMPI_CHECK, which needs
 // messages of ours.
 //

@@ -16,7 +16,7 @@ static const struct {
     const char *names[5];
     int count, required;
     wm_form_t sends, receives;
-    bool near; // of neighbours
+    bool neighbors; // of neighbours
 } calls[WM_CALL_KINDS] = {
     [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE},
     [WM_CALL_ALLREDUCE] =
@@ -38,15 +38,27 @@ static const struct {
     [WM_CALL_ALLTOALLW] =
         {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
     [WM_CALL_NEIGHBOR_ALLGATHER] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .near = true},
-    [WM_CALL_NEIGHBOR_ALLGATHERV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING, .near = true},
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .neighbors = true},
+    [WM_CALL_NEIGHBOR_ALLGATHERV] = {{"sendbuf", "recvbuf"},
+                                     2,
+                                     2,
+                                     WM_WHOLE,
+                                     WM_VARYING,
+                                     .neighbors = true},
     [WM_CALL_NEIGHBOR_ALLTOALL] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .near = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING, .near = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLW] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE, .near = true},
+        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .neighbors = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLV] = {{"sendbuf", "recvbuf"},
+                                    2,
+                                    2,
+                                    WM_VARYING,
+                                    WM_VARYING,
+                                    .neighbors = true},
+    [WM_CALL_NEIGHBOR_ALLTOALLW] = {{"sendbuf", "recvbuf"},
+                                    2,
+                                    2,
+                                    WM_SEPARATE,
+                                    WM_SEPARATE,
+                                    .neighbors = true},
     [WM_CALL_REDUCE] =
         {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
     [WM_CALL_REDUCE_SCATTER_BLOCK] =
@@ -194,13 +206,13 @@ name_elements(wm_coll_t *call)
 }
 
 static int
-find_near(const wm_comm_t *comm, bool on_stream, wm_near_t *sources,
-          wm_near_t *destinations)
+find_neighbors(const wm_comm_t *comm, bool on_stream, wm_neighbors_t *sources,
+               wm_neighbors_t *destinations)
 {
     wm_error_t err;
     bool found;
-    WM_PY_UNLOCKED(
-        found = wm_near_find(comm->user, comm->size, sources, destinations));
+    WM_PY_UNLOCKED(found = wm_neighbor_find(comm->user, comm->size, sources,
+                                            destinations));
     if (!found && on_stream) {
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                      "the communicator has no topology, or more than %d "
@@ -290,10 +302,11 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
 {
     bool root = asked->call.root < 0 || asked->call.root == comm->rank;
     bool scatters = wm_coll_shape(kind)->outward;
-    wm_near_t sources, destinations;
-    bool near = calls[kind].near;
-    if (near
-        && (find_near(comm, asked->sent.contiguous, &sources, &destinations)
+    wm_neighbors_t sources, destinations;
+    bool neighbors = calls[kind].neighbors;
+    if (neighbors
+        && (find_neighbors(comm, asked->sent.contiguous, &sources,
+                           &destinations)
                 < 0
             || is_nothing(values[0]) || is_nothing(values[1])))
         return -1;
@@ -307,7 +320,8 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
             : (root || !scatters)
                   && wm_py_side_read(values[0], false, reduces,
                                      calls[kind].sends, comm->size,
-                                     near ? &destinations : NULL, &asked->sent)
+                                     neighbors ? &destinations : NULL,
+                                     &asked->sent)
                          < 0)
         return -1;
     if (is_nothing(values[1])) {
@@ -317,7 +331,7 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
     else if ((root || scatters)
              && !(root && scatters && wm_py_mpi_is_in_place(values[1]))
              && wm_py_side_read(values[1], true, reduces, receives, comm->size,
-                                near ? &sources : NULL, &asked->received)
+                                neighbors ? &sources : NULL, &asked->received)
                     < 0)
         return -1;
     return (!asked->sent.given && !asked->received.given)

@@ -181,8 +181,8 @@ wm_py_direct_is_paired(PyObject *self, bool blocks)
         PyErr_Clear();
         return false;
     }
-    const wm_near_rule_t *near = &channel.comm->near;
-    return blocks ? near->misplaces : near->paired;
+    const wm_neighbor_rule_t *rule = &channel.comm->neighbor_rule;
+    return blocks ? rule->misplaces : rule->paired;
 }
 
 PyObject *

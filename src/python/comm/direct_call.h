@@ -54,7 +54,7 @@ wm_py_direct_mpis(const wm_comm_t *comm);
 PyObject *
 wm_py_direct_mpis_of(PyObject *self, bool declines);
 
-// Returns true if MPI must be asked in another way (comm/comm/near.h) for
+// Returns true if MPI must be asked in another way (comm/comm/neighbor.h) for
 // blocking, or for other, collectives of neighbours.
 bool
 wm_py_direct_is_paired(PyObject *self, bool blocks);

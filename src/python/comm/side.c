@@ -119,7 +119,7 @@ take_block(PyObject *block, bool writable, char *data, size_t length,
 // What is sent or received are the parts of a pattern, those of each rank one
 // after the other.
 static void
-scatter(const wm_near_part_t *parts, int size, wm_pattern_t *pattern,
+scatter(const wm_neighbor_part_t *parts, int size, wm_pattern_t *pattern,
         wm_side_t *side)
 {
     size_t at = 0;
@@ -138,15 +138,15 @@ scatter(const wm_near_part_t *parts, int size, wm_pattern_t *pattern,
 
 // The blocks of a w-form, each of a datatype of its own.
 static int
-read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
-            wm_side_t *side)
+read_blocks(PyObject *value, bool writable, int size,
+            const wm_neighbors_t *neighbors, wm_side_t *side)
 {
-    wm_near_part_t parts[WM_NEAR_PARTS];
+    wm_neighbor_part_t parts[WM_NEIGHBOR_PARTS];
     wm_message_t *message = &side->message;
     char *data = message->buffer.data;
-    int count = wm_near_parts(near, size, parts);
+    int count = wm_neighbor_parts(neighbors, size, parts);
     PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
-                                "(Oi)", value, near->count);
+                                "(Oi)", value, neighbors->count);
     wm_pattern_t *pattern = told != NULL && told != Py_None
                                     && message->buffer.pattern == NULL
                                 ? wm_py_elements_parts(count)
@@ -171,20 +171,21 @@ read_blocks(PyObject *value, bool writable, int size, const wm_near_t *near,
 // The blocks of neighbours, as those of all ranks: where one has several, they
 // are parts.
 static int
-assign(wm_form_t form, int size, const wm_near_t *near, wm_side_t *side)
+assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
+       wm_side_t *side)
 {
-    wm_near_part_t parts[WM_NEAR_PARTS];
+    wm_neighbor_part_t parts[WM_NEIGHBOR_PARTS];
     wm_span_t blocks[WM_BARRIER_RANKS];
     char *data = side->message.buffer.data;
     size_t nbytes = side->message.buffer.nbytes;
-    size_t each = form == WM_EQUAL && near->count > 0
-                      ? nbytes / (size_t)near->count
+    size_t each = form == WM_EQUAL && neighbors->count > 0
+                      ? nbytes / (size_t)neighbors->count
                       : 0;
-    for (int i = 0; i < near->count; ++i)
+    for (int i = 0; i < neighbors->count; ++i)
         blocks[i] = form == WM_VARYING ? side->spans[i]
                     : form == WM_EQUAL ? (wm_span_t){(size_t)i * each, each}
                                        : (wm_span_t){0, nbytes};
-    int count = wm_near_parts(near, size, parts);
+    int count = wm_neighbor_parts(neighbors, size, parts);
     bool on_device = wm_buffer_on_device(&side->message.buffer);
     if (count > size && !on_device && !side->contiguous)
         return -1; // parts of host memory are MPI's to put together
@@ -231,10 +232,10 @@ measured(PyObject *value, wm_form_t form, int blocks)
 
 static int
 read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
-          int size, const wm_near_t *near, wm_side_t *side)
+          int size, const wm_neighbors_t *neighbors, wm_side_t *side)
 {
-    int blocks = near != NULL ? near->count : size;
-    wm_near_t all = {.count = size};
+    int blocks = neighbors != NULL ? neighbors->count : size;
+    wm_neighbors_t all = {.count = size};
     for (int rank = 0; rank < size && form == WM_SEPARATE; ++rank)
         all.ranks[rank] = rank;
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
@@ -255,9 +256,10 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
     if (apart && !on_device && !nothing)
         return -1;
     if (form == WM_SEPARATE)
-        return message->user == NULL ? read_blocks(
-                   value, writable, size, near != NULL ? near : &all, side)
-                                     : -1;
+        return message->user == NULL
+                   ? read_blocks(value, writable, size,
+                                 neighbors != NULL ? neighbors : &all, side)
+                   : -1;
     if (form == WM_VARYING && read_spans(value, writable, blocks, side) < 0)
         return -1;
     const wm_pattern_t *pattern = message->buffer.pattern;
@@ -270,21 +272,22 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
     if (form == WM_EQUAL && blocks > 0 && !compared
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;
-    return near != NULL ? assign(form, size, near, side) : 0;
+    return neighbors != NULL ? assign(form, size, neighbors, side) : 0;
 }
 
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_near_t *near, wm_side_t *side)
+                int size, const wm_neighbors_t *neighbors, wm_side_t *side)
 {
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
     if (size > WM_BARRIER_RANKS)
         return -1;
     PyObject *given = apart ? measured(value, form,
-                                       near != NULL ? near->count : size)
+                                       neighbors != NULL ? neighbors->count
+                                                         : size)
                             : Py_NewRef(value);
     int code = given != NULL ? read_side(given, writable, reduces, form, size,
-                                         near, side)
+                                         neighbors, side)
                              : -1;
     Py_XDECREF(given);
     return code;

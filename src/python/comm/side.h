@@ -20,12 +20,12 @@ typedef struct {
     wm_span_t spans[WM_BARRIER_RANKS];
 } wm_side_t;
 
-// Of `size` ranks; `reduces`: it is computed with; `near`, unless NULL: whose
-// the blocks are, else they are those of all ranks; where one has several,
-// there is a pattern. 0, or -1, maybe with an exception, where MPI is to read
-// it.
+// Of `size` ranks; `reduces`: it is computed with; `neighbors`, unless NULL:
+// whose the blocks are, else they are those of all ranks; where one has
+// several, there is a pattern. 0, or -1, maybe with an exception, where MPI is
+// to read it.
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_near_t *near, wm_side_t *side);
+                int size, const wm_neighbors_t *neighbors, wm_side_t *side);
 
 #endif

@@ -242,7 +242,7 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
 }
 
 // Makes a persistent collective of neighbours in which all that a rank has for
-// another is one block for MPI (comm/comm/near.h).
+// another is one block for MPI (comm/comm/neighbor.h).
 static PyObject *
 init_paired(const passing_t *self, bool ours, PyObject *const *args,
             size_t flags, PyObject *names)

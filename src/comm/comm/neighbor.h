@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Who is next to whom in a communicator with a topology. GIL released by the
 // caller, as MPI is asked.
-#ifndef WM_COMM_COMM_NEAR_H
-#define WM_COMM_COMM_NEAR_H
+#ifndef WM_COMM_COMM_NEIGHBOR_H
+#define WM_COMM_COMM_NEIGHBOR_H
 
 #include <mpi.h>
 
@@ -14,25 +14,26 @@ typedef struct {
     int count;
     int ranks[WM_BARRIER_RANKS];
     bool crossed; // of two blocks of a dimension the second comes first
-} wm_near_t;
+} wm_neighbors_t;
 
 // Of the topology of a communicator with `size` ranks. False where there is
 // none, or there are more than WM_BARRIER_RANKS ranks or neighbours.
 bool
-wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
-             wm_near_t *destinations);
+wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
+                 wm_neighbors_t *destinations);
 
 typedef struct {
     int rank, block; // -1: it has none
-} wm_near_part_t;
+} wm_neighbor_part_t;
 
-#define WM_NEAR_PARTS (2 * WM_BARRIER_RANKS)
+#define WM_NEIGHBOR_PARTS (2 * WM_BARRIER_RANKS)
 
 // The blocks of rank 0, of rank 1 and so on, among those of one rank as the
 // other side has them: in their order, as the standard says, but that in a
 // Cartesian topology what is sent down is received from above. How many.
 int
-wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts);
+wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
+                  wm_neighbor_part_t *parts);
 
 // How MPI is to be asked for the collectives of neighbours of a topology, the
 // same on all ranks.
@@ -45,19 +46,19 @@ typedef struct {
     // This MPI places such blocks wrongly in blocking calls as well, or cannot
     // be given such a topology: they go the same way.
     bool misplaces;
-} wm_near_rule_t;
+} wm_neighbor_rule_t;
 
 // Returns 1 if the topology of `user` is one whose collectives MPI is asked
 // for in pairs, 0 if not or if there is none. Collective over `user` where it
 // is distributed.
 WM_MUST_CHECK int
-wm_near_is_paired(MPI_Comm user, wm_error_t *err);
+wm_neighbor_is_paired(MPI_Comm user, wm_error_t *err);
 
 // A communicator of the ranks of `base`, collective over it, with the topology
 // that `user` has, of the same ranks, or what *rule says; where it has none,
 // by wm_mpi_duplicate. Errors return.
 WM_MUST_CHECK int
-wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
-              wm_near_rule_t *rule, wm_error_t *err);
+wm_neighbor_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
+                  wm_neighbor_rule_t *rule, wm_error_t *err);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/comm/near.h"
+#include "comm/comm/neighbor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,32 +9,35 @@
 // Each: false where MPI fails, or there are more than WM_BARRIER_RANKS.
 
 static bool
-find_cartesian(MPI_Comm user, wm_near_t *near)
+find_cartesian(MPI_Comm user, wm_neighbors_t *neighbors)
 {
     int ndims = 0;
     if (MPI_Cartdim_get(user, &ndims) != MPI_SUCCESS
         || ndims > WM_BARRIER_RANKS / 2)
         return false;
-    near->count = 2 * ndims;
+    neighbors->count = 2 * ndims;
     for (int i = 0; i < ndims; ++i)
-        if (MPI_Cart_shift(user, i, 1, &near->ranks[2 * i],
-                           &near->ranks[2 * i + 1])
+        if (MPI_Cart_shift(user, i, 1, &neighbors->ranks[2 * i],
+                           &neighbors->ranks[2 * i + 1])
             != MPI_SUCCESS)
             return false;
     return true;
 }
 
 static bool
-find_in_graph(MPI_Comm user, int rank, wm_near_t *near)
+find_in_graph(MPI_Comm user, int rank, wm_neighbors_t *neighbors)
 {
-    return MPI_Graph_neighbors_count(user, rank, &near->count) == MPI_SUCCESS
-           && near->count <= WM_BARRIER_RANKS
-           && MPI_Graph_neighbors(user, rank, near->count, near->ranks)
+    return MPI_Graph_neighbors_count(user, rank, &neighbors->count)
+               == MPI_SUCCESS
+           && neighbors->count <= WM_BARRIER_RANKS
+           && MPI_Graph_neighbors(user, rank, neighbors->count,
+                                  neighbors->ranks)
                   == MPI_SUCCESS;
 }
 
 static bool
-find_in_distributed(MPI_Comm user, wm_near_t *sources, wm_near_t *destinations)
+find_in_distributed(MPI_Comm user, wm_neighbors_t *sources,
+                    wm_neighbors_t *destinations)
 {
     int weighted, from[WM_BARRIER_RANKS], to[WM_BARRIER_RANKS];
     return MPI_Dist_graph_neighbors_count(user, &sources->count,
@@ -49,33 +52,34 @@ find_in_distributed(MPI_Comm user, wm_near_t *sources, wm_near_t *destinations)
 }
 
 static void
-name_nobody(wm_near_t *near)
+name_nobody(wm_neighbors_t *neighbors)
 {
-    for (int i = 0; i < near->count; ++i)
-        if (near->ranks[i] == MPI_PROC_NULL)
-            near->ranks[i] = -1;
+    for (int i = 0; i < neighbors->count; ++i)
+        if (neighbors->ranks[i] == MPI_PROC_NULL)
+            neighbors->ranks[i] = -1;
 }
 
 int
-wm_near_parts(const wm_near_t *near, int size, wm_near_part_t *parts)
+wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
+                  wm_neighbor_part_t *parts)
 {
     int count = 0;
     for (int rank = 0; rank < size; ++rank) {
         int before = count;
-        for (int i = 0; i < near->count; ++i) {
-            int block = near->crossed ? i ^ 1 : i;
-            if (near->ranks[block] == rank)
-                parts[count++] = (wm_near_part_t){rank, block};
+        for (int i = 0; i < neighbors->count; ++i) {
+            int block = neighbors->crossed ? i ^ 1 : i;
+            if (neighbors->ranks[block] == rank)
+                parts[count++] = (wm_neighbor_part_t){rank, block};
         }
         if (count == before)
-            parts[count++] = (wm_near_part_t){rank, -1};
+            parts[count++] = (wm_neighbor_part_t){rank, -1};
     }
     return count;
 }
 
 bool
-wm_near_find(MPI_Comm topology, int size, wm_near_t *sources,
-             wm_near_t *destinations)
+wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
+                 wm_neighbors_t *destinations)
 {
     int kind = MPI_UNDEFINED, rank = 0;
     if (size > WM_BARRIER_RANKS
@@ -220,48 +224,52 @@ has_twice(const int *ranks, int count, int *sorted)
 
 // The kinds of a rank's own neighbours. Each kind needs more of our help than
 // the one before.
-typedef enum { NEAR_PLAIN, NEAR_TWICE, NEAR_NOT_FOR_MPI } near_kind_t;
+typedef enum {
+    NEIGHBOR_PLAIN,
+    NEIGHBOR_TWICE,
+    NEIGHBOR_NOT_FOR_MPI
+} neighbor_kind_t;
 
-static near_kind_t
+static neighbor_kind_t
 kind_of_cartesian(const topology_t *topology)
 {
     for (int i = 0; i < topology->first; ++i)
         if (topology->numbers[topology->first + i] // periodic
             && topology->numbers[i] <= 2)
-            return NEAR_TWICE;
-    return NEAR_PLAIN;
+            return NEIGHBOR_TWICE;
+    return NEIGHBOR_PLAIN;
 }
 
 // A graph is known to all.
-static near_kind_t
+static neighbor_kind_t
 kind_of_graph(const topology_t *topology, int *scratch)
 {
     const int *index = topology->numbers, *ends = index + topology->first;
     for (int i = 0, begin = 0; i < topology->first; begin = index[i++])
         if (has_twice(ends + begin, index[i] - begin, scratch))
-            return NEAR_TWICE;
-    return NEAR_PLAIN;
+            return NEIGHBOR_TWICE;
+    return NEIGHBOR_PLAIN;
 }
 
 // A distributed one is not.
-static near_kind_t
+static neighbor_kind_t
 kind_of_distributed(const topology_t *topology, int *scratch)
 {
     for (int i = 0; i < topology->in; ++i)
         if (topology->sources[i] == MPI_PROC_NULL)
-            return NEAR_NOT_FOR_MPI;
+            return NEIGHBOR_NOT_FOR_MPI;
     for (int i = 0; i < topology->out; ++i)
         if (topology->destinations[i] == MPI_PROC_NULL)
-            return NEAR_NOT_FOR_MPI;
+            return NEIGHBOR_NOT_FOR_MPI;
 #ifdef OPEN_MPI
     // It does nothing where either count is 0, as mpi4py has it of no blocks.
     if ((topology->in == 0) != (topology->out == 0))
-        return NEAR_NOT_FOR_MPI;
+        return NEIGHBOR_NOT_FOR_MPI;
 #endif
     return has_twice(topology->sources, topology->in, scratch)
                    || has_twice(topology->destinations, topology->out, scratch)
-               ? NEAR_TWICE
-               : NEAR_PLAIN;
+               ? NEIGHBOR_TWICE
+               : NEIGHBOR_PLAIN;
 }
 
 // A topology of two neighbours in each of two dimensions, or of as many, all
@@ -326,12 +334,12 @@ are_misplaced(int kind)
 
 // Collective over `base` where not all ranks know all.
 static int
-find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
+find_rule(const topology_t *topology, MPI_Comm base, wm_neighbor_rule_t *rule,
           wm_error_t *err)
 {
     size_t most = (size_t)topology->first + (size_t)topology->second;
     int *scratch = malloc((2 * most + 1) * sizeof *scratch);
-    near_kind_t worst = NEAR_PLAIN;
+    neighbor_kind_t worst = NEIGHBOR_PLAIN;
     int code = 0;
     if (scratch == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
@@ -344,12 +352,12 @@ find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
         code = wm_mpi_check(
             MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_MAX, base),
             "MPI_Allreduce", err);
-        worst = (near_kind_t)all;
+        worst = (neighbor_kind_t)all;
     }
     free(scratch);
-    rule->paired = worst != NEAR_PLAIN;
-    rule->misplaces = worst == NEAR_NOT_FOR_MPI
-                      || (worst == NEAR_TWICE
+    rule->paired = worst != NEIGHBOR_PLAIN;
+    rule->misplaces = worst == NEIGHBOR_NOT_FOR_MPI
+                      || (worst == NEIGHBOR_TWICE
                           && are_misplaced(topology->kind));
     return code;
 }
@@ -359,11 +367,11 @@ find_rule(const topology_t *topology, MPI_Comm base, wm_near_rule_t *rule,
 // distributed. free(topology->numbers) frees the result, also of a failure.
 static int
 look_at_topology(MPI_Comm user, MPI_Comm base, topology_t *topology,
-                 wm_near_rule_t *rule, wm_error_t *err)
+                 wm_neighbor_rule_t *rule, wm_error_t *err)
 {
     int rank = 0;
     *topology = (topology_t){.kind = MPI_UNDEFINED};
-    *rule = (wm_near_rule_t){false, false};
+    *rule = (wm_neighbor_rule_t){false, false};
     int code = wm_mpi_check(MPI_Topo_test(user, &topology->kind),
                             "MPI_Topo_test", err);
     if (code == 0)
@@ -375,10 +383,10 @@ look_at_topology(MPI_Comm user, MPI_Comm base, topology_t *topology,
 }
 
 int
-wm_near_is_paired(MPI_Comm user, wm_error_t *err)
+wm_neighbor_is_paired(MPI_Comm user, wm_error_t *err)
 {
     topology_t topology;
-    wm_near_rule_t rule;
+    wm_neighbor_rule_t rule;
     int code = look_at_topology(user, user, &topology, &rule, err);
     free(topology.numbers);
     return code < 0 ? code : rule.paired;
@@ -422,8 +430,8 @@ clone_as_it_is(const topology_t *topology, MPI_Comm base, MPI_Comm *clone)
 }
 
 int
-wm_near_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
-              wm_near_rule_t *rule, wm_error_t *err)
+wm_neighbor_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
+                  wm_neighbor_rule_t *rule, wm_error_t *err)
 {
     topology_t topology;
     int code = look_at_topology(user, base, &topology, rule, err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/by_near.h"
+#include "comm/coll/by_neighbor.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -7,19 +7,19 @@
 #include "comm/comm/comm.h"
 
 typedef struct {
-    wm_near_t near;
+    wm_neighbors_t neighbors;
     int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
     MPI_Aint bytes_at[WM_BARRIER_RANKS];
     MPI_Datatype types[WM_BARRIER_RANKS];
     int all, each; // elements, of a block where all are alike
 } side_t;
 
-struct wm_by_near {
+struct wm_by_neighbor {
     side_t sends, receives;
 };
 
 bool
-wm_by_near_serves(wm_call_kind_t kind)
+wm_by_neighbor_serves(wm_call_kind_t kind)
 {
     return kind >= WM_CALL_NEIGHBOR_ALLGATHER
            && kind <= WM_CALL_NEIGHBOR_ALLTOALLW;
@@ -38,8 +38,8 @@ static void
 lay(side_t *side, bool paired, const wm_buffer_t *buffer,
     const wm_span_t *spans, MPI_Datatype type, size_t size, bool *fits)
 {
-    for (int i = 0; i < side->near.count; ++i) {
-        int rank = side->near.ranks[i];
+    for (int i = 0; i < side->neighbors.count; ++i) {
+        int rank = side->neighbors.ranks[i];
         wm_span_t span = rank >= 0 ? spans[rank] : (wm_span_t){0, 0};
         side->counts[i] = count(span.nbytes, size, fits);
         side->at[i] = count(span.at, size, fits);
@@ -49,14 +49,15 @@ lay(side_t *side, bool paired, const wm_buffer_t *buffer,
     if (paired)
         return;
     side->all = count(buffer->nbytes, size, fits);
-    if (side->near.count > 0)
-        side->each = count(buffer->nbytes / (size_t)side->near.count, size,
-                           fits);
+    if (side->neighbors.count > 0)
+        side->each = count(buffer->nbytes / (size_t)side->neighbors.count,
+                           size, fits);
 }
 
 static int
-begin(const wm_by_near_t *by, wm_call_kind_t kind, bool paired, MPI_Comm on,
-      char *send, char *receive, MPI_Datatype type, MPI_Request *request)
+begin(const wm_by_neighbor_t *by, wm_call_kind_t kind, bool paired,
+      MPI_Comm on, char *send, char *receive, MPI_Datatype type,
+      MPI_Request *request)
 {
     const side_t *out = &by->sends, *in = &by->receives;
     switch (paired ? WM_CALL_NEIGHBOR_ALLTOALLW : kind) {
@@ -83,18 +84,18 @@ begin(const wm_by_near_t *by, wm_call_kind_t kind, bool paired, MPI_Comm on,
 }
 
 int
-wm_by_near_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
-                 char *receive, MPI_Datatype type, size_t size,
-                 wm_by_near_t **near, MPI_Request *request, bool *fits,
-                 wm_error_t *err)
+wm_by_neighbor_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
+                     char *receive, MPI_Datatype type, size_t size,
+                     wm_by_neighbor_t **neighbors, MPI_Request *request,
+                     bool *fits, wm_error_t *err)
 {
-    wm_by_near_t *by = calloc(1, sizeof *by);
+    wm_by_neighbor_t *by = calloc(1, sizeof *by);
     if (by == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    *near = by;
-    bool paired = comm->near.paired;
-    if (!wm_near_find(comm->data, comm->size, &by->receives.near,
-                      &by->sends.near))
+    *neighbors = by;
+    bool paired = comm->neighbor_rule.paired;
+    if (!wm_neighbor_find(comm->data, comm->size, &by->receives.neighbors,
+                          &by->sends.neighbors))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                             "the neighbours are not known any more");
     lay(&by->sends, paired, call->send, call->sends, type, size, fits);
