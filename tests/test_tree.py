@@ -88,7 +88,7 @@ def test_floor_includes_only_floors_below(path):
 
 # Rooms of a floor: one includes itself and those before it.
 ROOMS = {
-    "comm": "engine node comm message protocol watch coll".split(),
+    "comm": "engine node comm message protocol diagnostics coll".split(),
     "python": (
         "core device view array message request comm objects staging".split()
     ),
@@ -428,6 +428,7 @@ GIVEN_UP = {
     "twin": set(),
     "twins": set(),
     "wm_shared": set(),
+    "wm_watch": set(),
     "wm_way": set(),
     "wm_ways": set(),
 }

@@ -12,10 +12,10 @@
 #include "comm/message/partitioned.h"
 #include "comm/message/unexpected.h"
 #include "comm/node/mapping.h"
-#include "comm/watch/drain.h"
-#include "comm/watch/hang.h"
-#include "comm/watch/leftovers.h"
-#include "comm/watch/watch.h"
+#include "comm/diagnostics/drain.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/leftovers.h"
+#include "comm/diagnostics/watchdog.h"
 #include "comm/protocol/batch.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/device_eager.h"
@@ -83,13 +83,13 @@ wait_begin(MPI_Comm user)
     wm_engine_lock();
     (void)!wm_hang_configure(NULL); // what is wrong with it is told to all
     wm_engine_unlock();
-    return wm_watch_begin(user);
+    return wm_watchdog_begin(user);
 }
 
 static void
-wait_end(void *watch)
+wait_end(void *watchdog)
 {
-    wm_watch_end(watch);
+    wm_watchdog_end(watchdog);
 }
 
 static void

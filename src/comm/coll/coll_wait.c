@@ -3,7 +3,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
-#include "comm/watch/wait.h"
+#include "comm/diagnostics/wait.h"
 
 typedef struct {
     wm_op_t op;

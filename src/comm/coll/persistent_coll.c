@@ -6,7 +6,7 @@
 #include "comm/coll/nonblocking.h"
 #include "comm/coll/reducible.h"
 #include "comm/engine/engine.h"
-#include "comm/watch/drain.h"
+#include "comm/diagnostics/drain.h"
 
 // Slots that are left to communicators of the program's.
 #define SLOTS_LEFT (WM_BARRIER_SLOTS / 4)

@@ -11,7 +11,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
 

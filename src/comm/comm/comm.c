@@ -352,7 +352,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
                                   : MPI_Comm_size(user, &comm->size),
                             "MPI_Comm_size", err);
-    void *watch = wm_hooks.wait_begin(user);
+    void *watchdog = wm_hooks.wait_begin(user);
     if (code == 0)
         code = wm_mpi_duplicate(user, &comm->match, err);
     // Calls of neighbours are begun there.
@@ -370,7 +370,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = make_whole(comm, err);
     else
         comm->whole = comm;
-    wm_hooks.wait_end(watch);
+    wm_hooks.wait_end(watchdog);
     if (code == 0)
         code = make_object_comm(comm, err);
     if (code == 0)

@@ -99,7 +99,7 @@ static int
 ask_all(MPI_Comm user, bool inter, wm_error_t *err)
 {
     int mine = needs_us(), any = mine, code = 0;
-    void *watch = wm_hooks.wait_begin(user);
+    void *watchdog = wm_hooks.wait_begin(user);
     for (int i = 0; i < 1 + inter && code == 0; ++i) {
         mine = any;
         code = wm_mpi_check(
@@ -107,7 +107,7 @@ ask_all(MPI_Comm user, bool inter, wm_error_t *err)
             "MPI_Allreduce", err);
         any = any || mine;
     }
-    wm_hooks.wait_end(watch);
+    wm_hooks.wait_end(watchdog);
     return code < 0 ? code : !any;
 }
 

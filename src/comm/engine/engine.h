@@ -135,7 +135,7 @@ typedef struct wm_watcher {
 // Advances everything until *flag is not 0. `interrupted`, unless NULL, is
 // called with the operation every 50 ms or so and ends the wait when it
 // returns true. Returns false where it did, or MPI is finalized, and not at
-// all where the program is not alive then. See comm/watch/wait.h.
+// all where the program is not alive then. See comm/diagnostics/wait.h.
 bool
 wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
                bool (*interrupted)(wm_op_t *op));

@@ -27,7 +27,7 @@ typedef struct {
     // after all ranks wait for each other.
     int (*configure)(wm_error_t *err);
     void *(*wait_begin)(MPI_Comm user);
-    void (*wait_end)(void *watch);
+    void (*wait_end)(void *watchdog);
     // Its user has freed it; whether anything refers to it still (lock held);
     // nothing does: what rooms have hung on it is freed.
     void (*freed)(wm_comm_t *comm);

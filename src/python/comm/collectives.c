@@ -2,7 +2,7 @@
 // The barrier, which frees GPU memory: a mixin below CommMethods.
 #include "comm/coll/coll.h"
 #include "comm/coll/symm.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 
 PyDoc_STRVAR(

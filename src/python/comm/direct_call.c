@@ -6,7 +6,7 @@
 #include "comm/coll/symm.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"

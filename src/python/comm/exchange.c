@@ -2,8 +2,8 @@
 // The calls that send and receive at the same time.
 #include "comm/message/buffered.h"
 #include "comm/message/pattern.h"
-#include "comm/watch/hang.h"
-#include "comm/watch/wait.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/wait.h"
 #include "python/comm/calls.h"
 #include "python/comm/transfer.h"
 #include "python/request/py_request.h"

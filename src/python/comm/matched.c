@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/matched.h"
 
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "comm/engine/engine.h"
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"

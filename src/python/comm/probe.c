@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/watch/hang.h"
-#include "comm/watch/wait.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "python/comm/calls.h"

@@ -7,7 +7,7 @@
 #include "comm/coll/persistent_coll.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 #include "python/message/owner.h"
 #include "python/request/handles.h"

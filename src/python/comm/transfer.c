@@ -2,7 +2,7 @@
 // Send and Recv in all their modes.
 #include "python/comm/transfer.h"
 
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "comm/engine/request.h"
 #include "python/comm/calls.h"
 #include "python/request/py_request.h"

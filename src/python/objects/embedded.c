@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
-#include "comm/watch/hang.h"
-#include "comm/watch/wait.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/wait.h"
 #include "python/message/channel.h"
 #include "python/objects/objects.h"
 #include "python/request/py_request.h"

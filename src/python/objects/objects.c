@@ -3,7 +3,7 @@
 // object, received into memory of their own size.
 #include <stdbool.h>
 
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 #include "python/comm/matched.h"
 #include "python/core/mpi4py.h"

@@ -5,7 +5,7 @@
 
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 #include "python/request/py_request.h"
 #include "python/request/stock.h"
 

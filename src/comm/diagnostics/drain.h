@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The end of a communicator, or of all: what is under way is waited for, or
-// given up, and said to be. Engine lock not held, GIL released.
-#ifndef WM_COMM_WATCH_DRAIN_H
-#define WM_COMM_WATCH_DRAIN_H
+// The end of a communicator, or of all: waits for operations under way, or
+// abandons and reports them. Engine lock not held, GIL released.
+#ifndef WM_COMM_DIAGNOSTICS_DRAIN_H
+#define WM_COMM_DIAGNOSTICS_DRAIN_H
 
 #include "comm/comm/comm.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is under way, in words, for lines on stderr. Engine lock held.
-#ifndef WM_COMM_WATCH_REPORT_H
-#define WM_COMM_WATCH_REPORT_H
+// Operations under way in words, for lines on stderr. Engine lock held.
+#ifndef WM_COMM_DIAGNOSTICS_REPORT_H
+#define WM_COMM_DIAGNOSTICS_REPORT_H
 
 #include "comm/comm/comm.h"
 #include "comm/engine/op.h"

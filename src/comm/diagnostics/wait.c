@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/watch/wait.h"
+#include "comm/diagnostics/wait.h"
 
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 
 int
 wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who waits for whom: a call that has waited for WARPMPI_HANG_SECONDS without
-// any progress says so on stderr, with what its peers wait for and what has
-// come that it does not match; SIGUSR1 has it said at once. Nothing is written
-// down, and no clock is read, for a wait that is short.
-#ifndef WM_COMM_WATCH_HANG_H
-#define WM_COMM_WATCH_HANG_H
+// Hang reports: a call that has waited for WARPMPI_HANG_SECONDS without any
+// progress reports itself on stderr, with what its peers wait for and what has
+// come that it does not match; SIGUSR1 asks for the report at once. A short
+// wait writes nothing down, and reads no clock.
+#ifndef WM_COMM_DIAGNOSTICS_HANG_H
+#define WM_COMM_DIAGNOSTICS_HANG_H
 
 #include "comm/engine/engine.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a program leaves behind at its end, where WARPMPI_CHECK is set:
+// Reports what a program leaves behind at its end if WARPMPI_CHECK is set:
 // messages that were never received, requests that were never waited for,
 // communicators that were never freed. Nothing is kept otherwise.
-#ifndef WM_COMM_WATCH_LEFTOVERS_H
-#define WM_COMM_WATCH_LEFTOVERS_H
+#ifndef WM_COMM_DIAGNOSTICS_LEFTOVERS_H
+#define WM_COMM_DIAGNOSTICS_LEFTOVERS_H
 
 #include "comm/engine/op.h"
 

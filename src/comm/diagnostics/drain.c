@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
-#include "comm/watch/drain.h"
+#include "comm/diagnostics/drain.h"
 
 #include <sched.h>
 #include <time.h>
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
-#include "comm/watch/hang.h"
-#include "comm/watch/report.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/report.h"
 
 // How long is waited at the end for what nobody may ever receive. A turn
 // counts as no more than TURN_US: a process that is stopped meanwhile, by a

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Why a wait is long, as far as it can be seen: what the ranks that are waited
-// for do themselves, and what has come that the wait does not match. Peers of
-// this host are asked, and answer out of their own waits. Engine lock not
-// held.
-#ifndef WM_COMM_WATCH_CAUSE_H
-#define WM_COMM_WATCH_CAUSE_H
+// The cause of a long wait, as far as it can be seen: what the awaited ranks
+// do themselves, and what has come that the wait does not match. Peers of this
+// host are asked, and answer out of their own waits. Engine lock not held.
+#ifndef WM_COMM_DIAGNOSTICS_CAUSE_H
+#define WM_COMM_DIAGNOSTICS_CAUSE_H
 
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 
 // How often this process was asked, ever.
 uint32_t

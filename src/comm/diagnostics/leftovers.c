@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
-#include "comm/watch/leftovers.h"
+#include "comm/diagnostics/leftovers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
 #include "comm/message/unexpected.h"
-#include "comm/watch/report.h"
+#include "comm/diagnostics/report.h"
 #include "cuda/lock.h"
 
 #define TOLD 10          // of a kind, one by one

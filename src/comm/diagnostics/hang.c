@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #define _GNU_SOURCE
-#include "comm/watch/hang.h"
+#include "comm/diagnostics/hang.h"
 
 #include <math.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 
 #include "comm/engine/engine.h"
 #include "comm/message/unexpected.h"
-#include "comm/watch/cause.h"
-#include "comm/watch/report.h"
+#include "comm/diagnostics/cause.h"
+#include "comm/diagnostics/report.h"
 
 #define SECONDS 10
 #define INTERVAL_US 60000000

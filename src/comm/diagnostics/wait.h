@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How a caller waits for an operation. Engine lock not held, GIL released.
-#ifndef WM_COMM_WATCH_WAIT_H
-#define WM_COMM_WATCH_WAIT_H
+#ifndef WM_COMM_DIAGNOSTICS_WAIT_H
+#define WM_COMM_DIAGNOSTICS_WAIT_H
 
 #include "comm/engine/op.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/watch/cause.h"
+#include "comm/diagnostics/cause.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/message/unexpected.h"
-#include "comm/watch/report.h"
+#include "comm/diagnostics/report.h"
 
 #define LISTED 4  // messages
 #define OTHERS 4  // ranks that are told of

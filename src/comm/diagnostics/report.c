@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/watch/report.h"
+#include "comm/diagnostics/report.h"
 
 #include <stdarg.h>
 #include <stdio.h>
