@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the extension is made of: all that lies in its floors' folders."""
+"""The sources of the extension: all files in its layers' folders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from toolchain import ToolchainError
 
-# Ground floor first; their folders may have folders.
-FLOORS = ("cuda", "array", "comm", "python")
+# Bottom layer first; their folders may have folders.
+LAYERS = ("cuda", "array", "comm", "python")
 
 
 def _found(root: Path, folder: str, pattern: str) -> list[str]:
@@ -23,8 +23,8 @@ def _found(root: Path, folder: str, pattern: str) -> list[str]:
 
 
 def c_files(root: Path) -> list[str]:
-    """Every C file, relative to the root, floor by floor."""
-    return [name for floor in FLOORS for name in _found(root, floor, "*.c")]
+    """Every C file, relative to the root, layer by layer."""
+    return [name for layer in LAYERS for name in _found(root, layer, "*.c")]
 
 
 def kernels(root: Path) -> list[str]:

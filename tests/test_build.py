@@ -104,7 +104,7 @@ def test_a_failed_compilation_leaves_what_was(tree):
     assert made.read_bytes() == before
 
 
-def test_sources_lie_in_any_folder_of_a_floor(tmp_path):
+def test_sources_lie_in_any_folder_of_a_layer(tmp_path):
     for path in (
         *("cuda/lock.c", "array/lock.c", "comm/protocol/lock.c", "comm/op.c"),
         *("python/core/a/b.c", "kernels/copy.cu", "comm/.#op.c", "comm/op.h"),

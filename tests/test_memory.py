@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ground floor (driver, devices, streams, memory), tested from C."""
+"""The bottom layer (driver, devices, streams, memory), tested from C."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "tests" / "c" / "cuda_floor.c"
+SOURCE = ROOT / "tests" / "c" / "cuda_layer.c"
 CASES = re.findall(r"CASE\((\w+)\),", SOURCE.read_text())
 SKIP = 77
 
@@ -21,7 +21,7 @@ import toolchain  # noqa: E402
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The ground floor and its tests in one program, without Python."""
+    """The bottom layer and its tests in one program, without Python."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -29,7 +29,7 @@ def program(tmp_path_factory):
         folders = toolchain.find_cuda().include_dirs
     except toolchain.ToolchainError as error:
         pytest.skip(str(error))
-    made = tmp_path_factory.mktemp("floor") / "cuda_floor"
+    made = tmp_path_factory.mktemp("layer") / "cuda_layer"
     sources = sorted(map(str, (ROOT / "src" / "cuda").glob("*.c")))
     words = [compiler, "-g", "-std=c11", "-pthread", f"-I{ROOT / 'src'}"]
     words += [f"-I{folder}" for folder in folders]
@@ -49,7 +49,7 @@ def run(program, case, **environment):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_floor(program, case):
+def test_layer(program, case):
     # A device that is not too large, so that filling it takes no time; the
     # real driver does not look at this.
     done = run(program, case, SIMCUDA_MEMORY=str(1 << 30))
@@ -58,7 +58,7 @@ def test_floor(program, case):
     assert done.returncode == 0, done.stderr
 
 
-def test_floor_lists_every_case(program):
+def test_layer_lists_every_case(program):
     listed = subprocess.run(
         [program], capture_output=True, text=True, check=True
     ).stdout.split()

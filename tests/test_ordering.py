@@ -25,7 +25,7 @@ GPU = "cuda:0"
 COUNT = wm.get_cuda_device_count()
 OTHERS = [f"cuda:{i}" for i in range(min(2, COUNT))]
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "tests" / "c" / "array_floor.c"
+SOURCE = ROOT / "tests" / "c" / "array_layer.c"
 CASES = re.findall(r"CASE\((\w+)\),", SOURCE.read_text())
 simulated = pytest.mark.skipif(
     "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
@@ -740,7 +740,7 @@ def test_strided_copies_are_ordered_without_peer_access():
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Two floors and their tests in one program, without Python."""
+    """Two layers and their tests in one program, without Python."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -748,7 +748,7 @@ def program(tmp_path_factory):
         folders = toolchain.find_cuda().include_dirs
     except toolchain.ToolchainError as error:
         pytest.skip(str(error))
-    made = tmp_path_factory.mktemp("floor") / "array_floor"
+    made = tmp_path_factory.mktemp("layer") / "array_layer"
     sources = [str(SOURCE), *map(str, (ROOT / "src/cuda").glob("*.c"))]
     sources += [str(ROOT / f"src/array/{n}.c") for n in ("order", "producer")]
     words = [compiler, "-g", "-std=c11", "-pthread", f"-I{ROOT / 'src'}"]

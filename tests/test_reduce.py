@@ -70,7 +70,7 @@ def taken(name):
     return sorted(ALLOWED[ROWS[name]] | {"REPLACE", "NO_OP"})
 
 
-PARTS = ("dtype", "kernels", "layout", "reduce")  # of the floor
+PARTS = ("dtype", "kernels", "layout", "reduce")  # of the layer
 
 
 class Error(ctypes.Structure):

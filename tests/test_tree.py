@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The tree is as the design says: floors, names, licences, documentation."""
+"""The tree is as the design says: layers, names, licences, documentation."""
 
 import ast
 import importlib
@@ -21,9 +21,9 @@ import sources  # noqa: E402
 
 SRC = ROOT / "src"
 
-# What a floor may include with quotes: itself and the floors below it. The
+# What a layer may include with quotes: itself and the layers below it. The
 # kernels' parameter headers are shared with whoever launches them.
-FLOORS = {
+LAYERS = {
     "cuda": {"cuda"},
     "kernels": {"kernels"},
     "array": {"array", "cuda", "kernels"},
@@ -79,15 +79,15 @@ def includes(path, pattern):
 
 
 @of_each([*SOURCES, *KERNELS])
-def test_floor_includes_only_floors_below(path):
-    floor = path.relative_to(SRC).parts[0]
+def test_layer_includes_only_layers_below(path):
+    layer = path.relative_to(SRC).parts[0]
     for header in includes(path, '"([^"]+)"'):
         assert "/" in header, f"{header}: write the path from src/"
-        assert header.split("/")[0] in FLOORS[floor], header
+        assert header.split("/")[0] in LAYERS[layer], header
 
 
-# Rooms of a floor: one includes itself and those before it.
-ROOMS = {
+# Modules of a layer: one includes itself and those before it.
+MODULES = {
     "comm": "engine node comm message protocol diagnostics coll".split(),
     "python": (
         "core device view array message request comm objects staging".split()
@@ -96,14 +96,14 @@ ROOMS = {
 
 
 @of_each(SOURCES)
-def test_room_includes_only_rooms_before_it(path):
+def test_module_includes_only_modules_before_it(path):
     """The hooks alone, in none of them, know all."""
-    floor, *rooms = path.relative_to(SRC).parts[:-1]
-    if floor not in ROOMS or not rooms:
-        assert floor not in ROOMS or path.name == "hooks.c"
+    layer, *modules = path.relative_to(SRC).parts[:-1]
+    if layer not in MODULES or not modules:
+        assert layer not in MODULES or path.name == "hooks.c"
         return
-    known = ROOMS[floor][: ROOMS[floor].index(rooms[0]) + 1]
-    for header in includes(path, f'"{floor}/([^"]+)"'):
+    known = MODULES[layer][: MODULES[layer].index(modules[0]) + 1]
+    for header in includes(path, f'"{layer}/([^"]+)"'):
         assert header.split("/")[0] in known, header
 
 
@@ -125,7 +125,7 @@ OWN = {
 
 
 @of_each(each for each in SOURCES if "comm" in each.parts)
-def test_state_of_an_end_belongs_to_one_room(path):
+def test_state_of_an_end_belongs_to_one_module(path):
     """What makes one, and tells how far it is, names all (end.c)."""
     text = path.read_text()
     for members, files in OWN.items():
@@ -154,29 +154,29 @@ def test_functions_that_the_core_calls_are_there():
 
 
 @of_each(SOURCES)
-def test_only_the_top_floor_knows_python(path):
+def test_only_the_top_layer_knows_python(path):
     if path.relative_to(SRC).parts[0] != "python":
         assert not includes(path, r"[<\"](Python\.h|mpi4py/|numpy/)")
 
 
 @of_each(SOURCES)
-def test_only_the_upper_floors_know_mpi(path):
+def test_only_the_upper_layers_know_mpi(path):
     if path.relative_to(SRC).parts[0] not in ("comm", "python"):
         assert not includes(path, r"[<\"]mpi\.h")
 
 
-def test_the_build_takes_every_source_ground_floor_first():
-    """In folders of a floor, too; a file elsewhere is one that is lost."""
+def test_the_build_takes_every_source_bottom_layer_first():
+    """In folders of a layer, too; a file elsewhere is one that is lost."""
     there = [name(path) for path in SOURCES if path.suffix == ".c"]
     taken = sources.c_files(ROOT)
     assert sorted(taken) == there
     assert sources.kernels(ROOT) == [name(path) for path in KERNELS]
-    floors = [sources.FLOORS.index(Path(f).parts[1]) for f in taken]
-    assert floors == sorted(floors)
+    layers = [sources.LAYERS.index(Path(f).parts[1]) for f in taken]
+    assert layers == sorted(layers)
 
 
 def test_no_two_sources_have_one_name():
-    """Of all floors: `py_` before it names Python's side of one below."""
+    """Of all layers: `py_` before it names Python's side of one below."""
     names = [path.name for path in SOURCES if path.suffix == ".c"]
     assert sorted(names) == sorted(set(names))
 
@@ -199,7 +199,7 @@ def shared_names(text):
 
 
 @of_each(SOURCES)
-def test_names_tell_the_top_floor_from_those_below(path):
+def test_names_tell_the_top_layer_from_those_below(path):
     names = set(shared_names(path.read_text())) - {"PyInit__core"}
     on_top = {each for each in names if each.startswith("wm_py_")}
     assert on_top == (names if "python" in path.parts else set())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the lowest rooms call of those above them: the one file that knows all.
+// What the lowest modules call of those above them: the one file that knows
+// all.
 #include "comm/engine/hooks.h"
 
 #include "comm/coll/stream_failure.h"

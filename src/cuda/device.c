@@ -175,7 +175,7 @@ is_here(int ordinal)
 int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
 {
-    // The hottest call of this floor: three driver calls of some tens of
+    // The hottest call of this layer: three driver calls of some tens of
     // nanoseconds each where the context is already current.
     CUcontext context = NULL;
     if (is_here(ordinal)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Locks, and what else a caller may hold, whose floor is not known here:
+// Locks, and what else a caller may hold, whose layer is not known here:
 // Python's GIL. Whoever waits for the device, or for a lock under which the
 // driver is called, must not hold it: others may need it to go on, and tools
 // (compute-sanitizer, nsys) take it inside the driver.

@@ -88,8 +88,8 @@ wm_memory_trim(int device);
 void
 wm_memory_return_kept(void);
 
-// Called (without locks of this floor held) when memory is short and before
-// WM_ERR_MEMORY; returns whether it may have freed some. The messages floor
+// Called (without locks of this layer held) when memory is short and before
+// WM_ERR_MEMORY; returns whether it may have freed some. The messages layer
 // sets it to close its mappings of peers' memory.
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device));
@@ -99,7 +99,7 @@ wm_memory_set_reclaim(bool (*reclaim)(int device));
 // for what this one does next. Then memory is kept. `urgent`: an allocation
 // has no room; else memory is kept in doubt. `turn` lets what is under way go
 // on while an allocation waits for room, for the number of turns told; false:
-// this thread must not wait. The messages floor sets both.
+// this thread must not wait. The messages layer sets both.
 void
 wm_memory_set_waits(bool (*waits)(bool urgent), bool (*turn)(unsigned turn));
 
@@ -107,7 +107,7 @@ wm_memory_set_waits(bool (*waits)(bool urgent), bool (*turn)(unsigned turn));
 bool
 wm_memory_would_wait(bool urgent);
 
-// Private to this floor: waits for one turn, false where no more is to be
+// Private to this layer: waits for one turn, false where no more is to be
 // waited; and tells that more is kept than should be.
 bool
 wm_memory_wait_a_turn(unsigned *naps);
@@ -158,7 +158,7 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
 void
 wm_memory_stats(wm_memory_stats_t *stats);
 
-// Add their part to the statistics; private to this floor.
+// Add their part to the statistics; private to this layer.
 void
 wm_block_stats(wm_memory_stats_t *stats);
 void

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the lowest rooms call of those above them, which they do not know: one
-// table, filled in src/comm/hooks.c.
+// What the lowest modules call of those above them, which they do not know:
+// one table, filled in src/comm/hooks.c.
 #ifndef WM_COMM_ENGINE_HOOKS_H
 #define WM_COMM_ENGINE_HOOKS_H
 
@@ -29,7 +29,7 @@ typedef struct {
     void *(*wait_begin)(MPI_Comm user);
     void (*wait_end)(void *watchdog);
     // Its user has freed it; whether anything refers to it still (lock held);
-    // nothing does: what rooms have hung on it is freed.
+    // nothing does: what modules have hung on it is freed.
     void (*freed)(wm_comm_t *comm);
     bool (*is_used)(const wm_comm_t *comm);
     void (*drop)(wm_comm_t *comm);

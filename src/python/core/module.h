@@ -191,7 +191,7 @@ wm_py_watch_children(void);
 bool
 wm_py_holds_gil(void);
 
-// From here on the floors below let go of the GIL where they wait. 0, or -1
+// From here on the layers below let go of the GIL where they wait. 0, or -1
 // with an exception.
 WM_MUST_CHECK int
 wm_py_watch_gil(void);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tests of the ordering rule from C, where calls of several streams can be
-// interleaved at will: `array_floor CASE` runs one and exits with 0, or 1
+// interleaved at will: `array_layer CASE` runs one and exits with 0, or 1
 // after telling the failed check. Built and run by tests/test_ordering.py.
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts of the third floor, tested from C without what is around them."""
+"""Parts of the third layer, tested from C without what is around them."""
 
 import shutil
 import subprocess

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tests of the ground floor from C: `cuda_floor CASE` runs one and exits with
+// Tests of the bottom layer from C: `cuda_layer CASE` runs one and exits with
 // 0, 77 for what this machine cannot do, or 1 after telling the failed check.
 // Built and run by tests/test_memory.py.
 #define _GNU_SOURCE
