@@ -327,7 +327,7 @@ def _barrier(method: Any) -> Any:
 
 def comm_calls(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Give the checked forms of a communicator's collectives."""
-    for row in table.rows_of(table.COLLECTIVES):
+    for row in table.collectives():
         for name in (row.name, row.name + "_init"):
             if hasattr(cls, name):
                 yield name, _checked(getattr(cls, name), name, row)

@@ -33,7 +33,7 @@ KINDS = {
 INTRA_ONLY = {"Scan", "Exscan"}
 NAMES = [
     row.name
-    for row in table.rows_of(table.COLLECTIVES)
+    for row in table.collectives()
     if row.name not in INTRA_ONLY and not row.name.startswith("Neighbor")
 ]
 MPICH = MPI.get_vendor()[0] == "MPICH"

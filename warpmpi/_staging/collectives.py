@@ -86,7 +86,7 @@ def _nonblocking(name: str) -> str:
 
 def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
     """Give every collective under all its names."""
-    for row in rows_of(table.COLLECTIVES):
+    for row in table.collectives():
         near = row.name.startswith("Neighbor")
         family = _OfNeighbours() if near else _OfComm()
         name = row.name

@@ -3,36 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from .. import _core
+
 # Parameters in their order, as far as they matter here. Of buffers: < is
-# read, > is written in full, = may be written in part; /n holds one block for
-# each rank (or neighbour), /v counts and displacements, /w types, too; only
-# the root looks at one with @.
-COLLECTIVES = """
-    Bcast                >buf        root
-    Gather               <sendbuf    >recvbuf/n@  root
-    Gatherv              <sendbuf    >recvbuf/v@  root
-    Scatter              <sendbuf/n@ >recvbuf     root
-    Scatterv             <sendbuf/v@ >recvbuf     root
-    Allgather            <sendbuf    >recvbuf/n
-    Allgatherv           <sendbuf    >recvbuf/v
-    Alltoall             <sendbuf/n  >recvbuf/n
-    Alltoallv            <sendbuf/v  >recvbuf/v
-    Alltoallw            <sendbuf/w  >recvbuf/w
-    Reduce               <sendbuf    >recvbuf@    op root
-    Allreduce            <sendbuf    >recvbuf     op
-    Reduce_scatter_block <sendbuf/n  >recvbuf     op
-    Reduce_scatter       <sendbuf    >recvbuf     recvcounts op
-    Scan                 <sendbuf    >recvbuf     op
-    Exscan               <sendbuf    =recvbuf     op
-    Neighbor_allgather   <sendbuf    =recvbuf/n
-    Neighbor_allgatherv  <sendbuf    =recvbuf/v
-    Neighbor_alltoall    <sendbuf/n  =recvbuf/n
-    Neighbor_alltoallv   <sendbuf/v  =recvbuf/v
-    Neighbor_alltoallw   <sendbuf/w  =recvbuf/w
-"""
+# read, > is written in full, = may be written in part.
 MESSAGES = """
     Send              <buf
     Bsend             <buf
@@ -76,19 +53,6 @@ WINDOW = """
     Fetch_and_op     <origin          >result  target_rank
     Compare_and_swap <origin <compare >result  target_rank
 """
-# These compute with the elements, and must know the element type.
-REDUCTIONS = {
-    "Reduce",
-    "Allreduce",
-    "Reduce_scatter_block",
-    "Reduce_scatter",
-    "Scan",
-    "Exscan",
-    "Accumulate",
-    "Get_accumulate",
-    "Fetch_and_op",
-    "Reduce_local",
-}
 DATATYPE = """
     Pack            <inbuf >outbuf position
     Unpack          <inbuf position >outbuf
@@ -109,8 +73,10 @@ class Buffer(NamedTuple):
     name: str
     position: int
     role: str  # <, > or =
-    form: str  # "", n, v or w
-    at_root: bool
+    # Its blocks: "" one, n one for each rank or neighbour, v with counts and
+    # displacements, w with datatypes, too.
+    form: str = ""
+    at_root: bool = False  # only the root looks at it
 
 
 class Row(NamedTuple):
@@ -122,21 +88,39 @@ class Row(NamedTuple):
 
 
 def rows_of(table: str) -> Iterator[Row]:
-    """Give the calls of one of the tables."""
+    """Give the calls of one of the tables above."""
     for line in table.strip().splitlines():
         name, *parameters = line.split()
-        buffers, positions = [], {}
-        for position, parameter in enumerate(parameters):
-            bare, _, form = parameter.strip("<>=@").partition("/")
-            positions[bare] = position
-            if parameter[0] in "<>=":
-                buffers.append(
-                    Buffer(
-                        bare,
-                        position,
-                        parameter[0],
-                        form,
-                        parameter[-1] == "@",
-                    )
-                )
-        yield Row(name, tuple(buffers), positions)
+        names = [parameter.lstrip("<>=") for parameter in parameters]
+        buffers = [
+            Buffer(names[position], position, parameter[0])
+            for position, parameter in enumerate(parameters)
+            if parameter[0] in "<>="
+        ]
+        yield _row(name, buffers, names)
+
+
+def _row(name: str, buffers: list[Buffer], names: Iterable[str]) -> Row:
+    positions = {each: position for position, each in enumerate(names)}
+    return Row(name, tuple(buffers), positions)
+
+
+def collectives() -> Iterator[Row]:
+    """Give the collectives, which C has the table of."""
+    for name, names, sends, receives, out, into, part in _core._collectives():
+        written = "=" if part else ">"
+        if names[0] == "buf":
+            buffers = [Buffer("buf", 0, written)]
+        else:
+            buffers = [
+                Buffer("sendbuf", 0, "<", sends, out),
+                Buffer("recvbuf", 1, written, receives, into),
+            ]
+        yield _row(name, buffers, names)
+
+
+# These compute with the elements, and must know the element type.
+REDUCTIONS = {
+    *(row.name for row in collectives() if "op" in row.positions),
+    *("Accumulate", "Get_accumulate", "Fetch_and_op", "Reduce_local"),
+}

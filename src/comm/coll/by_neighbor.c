@@ -21,8 +21,7 @@ struct wm_by_neighbor {
 bool
 wm_by_neighbor_serves(wm_call_kind_t kind)
 {
-    return kind >= WM_CALL_NEIGHBOR_ALLGATHER
-           && kind <= WM_CALL_NEIGHBOR_ALLTOALLW;
+    return wm_coll_shape(kind)->neighbors;
 }
 
 static int

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/capture.h"
 
+#include "comm/coll/preflight.h"
 #include "comm/coll/symm.h"
 
 static int

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/coll.h"
 
+#include "comm/coll/preflight.h"
 #include "comm/coll/symm_coll.h"
 #include "comm/coll/direct_run.h"
 #include "comm/coll/participant.h"
 #include "comm/engine/engine.h"
-#include "comm/message/pattern.h"
 #include "comm/node/mapping.h"
 
 int
@@ -22,22 +22,6 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
     wm_mapping_heed_notices(); // or what could not be closed before
     wm_engine_unlock();
     return preflight.notices ? wm_preflight_run(comm, &last, err) : 0;
-}
-
-static bool
-lie_over(const wm_buffer_t *send, const wm_buffer_t *receive)
-{
-    char *low, *high, *from, *behind;
-    wm_buffer_bounds(send, &low, &high);
-    wm_buffer_bounds(receive, &from, &behind);
-    return low < behind && from < high;
-}
-
-bool
-wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
-{
-    return send != NULL && receive != NULL && wm_buffer_on_device(send)
-           && lie_over(send, receive);
 }
 
 void

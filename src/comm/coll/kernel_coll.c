@@ -160,9 +160,9 @@ wm_kernel_coll_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
     const wm_coll_t *call = desc->call;
     uint32_t size = (uint32_t)desc->comm->size;
     uint32_t rank = (uint32_t)desc->comm->rank;
-    bool self = desc->shape->itself;
+    bool self = desc->shape->inclusive;
     gives->count = takes->count = size;
-    if (desc->shape->scans) {
+    if (desc->shape->prefix) {
         gives->first = rank + !self;
         gives->count = size - rank - !self;
         takes->count = rank + self;

@@ -11,6 +11,7 @@
 #include "comm/coll/direct_run.h"
 #include "comm/coll/deferred_votes.h"
 #include "comm/coll/participant.h"
+#include "comm/coll/preflight.h"
 #include "comm/coll/turn.h"
 
 typedef enum {

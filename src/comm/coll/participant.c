@@ -6,84 +6,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "comm/coll/preflight_values.h"
 #include "comm/coll/reducible.h"
 #include "comm/message/element.h"
-
-// Those of neighbours have none for other ranks.
-#define BLOCKS_FOR_EACH(in_place)                                             \
-    {                                                                         \
-        .scatters = true, .gathers = true, .varies = true,                    \
-        .overlaid = in_place                                                  \
-    }
-
-static const wm_shape_t shapes[WM_CALL_KINDS] = {
-    [WM_CALL_BCAST] = {.rooted = true, .outward = true},
-    [WM_CALL_ALLREDUCE] = {.reduces = true},
-    [WM_CALL_GATHER] = {.gathers = true, .rooted = true},
-    [WM_CALL_GATHERV] = {.gathers = true, .rooted = true, .varies = true},
-    [WM_CALL_SCATTER] = {.scatters = true, .rooted = true, .outward = true},
-    [WM_CALL_SCATTERV] = {.scatters = true,
-                          .rooted = true,
-                          .outward = true,
-                          .varies = true},
-    [WM_CALL_ALLGATHER] = {.gathers = true},
-    [WM_CALL_ALLGATHERV] = {.gathers = true, .varies = true},
-    [WM_CALL_ALLTOALL] = {.scatters = true, .gathers = true, .overlaid = true},
-    [WM_CALL_ALLTOALLV] = BLOCKS_FOR_EACH(true),
-    [WM_CALL_ALLTOALLW] = BLOCKS_FOR_EACH(true),
-    [WM_CALL_NEIGHBOR_ALLGATHER] = BLOCKS_FOR_EACH(false),
-    [WM_CALL_NEIGHBOR_ALLGATHERV] = BLOCKS_FOR_EACH(false),
-    [WM_CALL_NEIGHBOR_ALLTOALL] = BLOCKS_FOR_EACH(false),
-    [WM_CALL_NEIGHBOR_ALLTOALLV] = BLOCKS_FOR_EACH(false),
-    [WM_CALL_NEIGHBOR_ALLTOALLW] = BLOCKS_FOR_EACH(false),
-    [WM_CALL_REDUCE] = {.rooted = true, .reduces = true},
-    [WM_CALL_REDUCE_SCATTER_BLOCK] = {.scatters = true,
-                                      .reduces = true,
-                                      .overlaid = true},
-    [WM_CALL_SCAN] = {.reduces = true,
-                      .scans = true,
-                      .itself = true,
-                      .overlaid = true},
-    [WM_CALL_EXSCAN] = {.reduces = true, .scans = true, .overlaid = true},
-    [WM_CALL_REDUCE_SCATTER] = {.scatters = true,
-                                .reduces = true,
-                                .uneven = true,
-                                .overlaid = true},
-};
-
-const wm_shape_t *
-wm_coll_shape(wm_call_kind_t kind)
-{
-    return &shapes[kind];
-}
-
-// Whether a rank gives to the root, or gets something of it.
-static bool
-is_served(const wm_coll_t *call, int rank, bool itself)
-{
-    if (call->split == 0)
-        return itself || rank != call->root;
-    return call->root >= 0
-           && (rank < call->split) != (call->root < call->split);
-}
-
-bool
-wm_coll_sends(const wm_coll_t *call, int rank)
-{
-    const wm_shape_t *shape = &shapes[call->kind];
-    return !shape->rooted
-           || (shape->outward ? rank == call->root
-                              : is_served(call, rank, true));
-}
-
-bool
-wm_coll_receives(const wm_coll_t *call, int rank)
-{
-    const wm_shape_t *shape = &shapes[call->kind];
-    return !shape->rooted
-           || (shape->outward ? is_served(call, rank, shape->scatters)
-                              : rank == call->root);
-}
 
 static bool
 sends(const wm_participant_t *participant)
@@ -113,7 +38,7 @@ others_of(const wm_participant_t *participant)
 static size_t
 blocks_sent(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_shape_t *shape = wm_coll_shape(participant->call->kind);
     return !shape->scatters ? 1
            : shape->reduces ? (size_t)group_of(participant).count
                             : (size_t)others_of(participant).count;
@@ -123,7 +48,7 @@ blocks_sent(const wm_participant_t *participant)
 static size_t
 blocks_of(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_shape_t *shape = wm_coll_shape(participant->call->kind);
     bool in_place = participant->call->send == NULL && shape->reduces;
     return shape->gathers || (in_place && shape->scatters)
                ? (size_t)others_of(participant).count
@@ -135,7 +60,7 @@ static size_t
 block_of(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    if (shapes[call->kind].uneven) // of this rank
+    if (wm_coll_shape(call->kind)->uneven) // of this rank
         return call->send != NULL
                    ? call->receive->nbytes
                    : call->receives[participant->comm->rank].nbytes;
@@ -166,12 +91,12 @@ has(const void *context, int from, int to)
                                         : NULL;
     if (gaps != NULL)
         return (wm_span_t){0, wm_strided_desc_nbytes(gaps)};
-    if (shapes[kind].rooted && from != participant->root
-        && shapes[kind].scatters)
+    if (wm_coll_shape(kind)->rooted && from != participant->root
+        && wm_coll_shape(kind)->scatters)
         return (wm_span_t){0, 0};
-    if (shapes[kind].varies)
-        return published->spans[shapes[kind].scatters ? which : 0];
-    size_t index = shapes[kind].scatters ? (size_t)which : 0;
+    if (wm_coll_shape(kind)->varies)
+        return published->spans[wm_coll_shape(kind)->scatters ? which : 0];
+    size_t index = wm_coll_shape(kind)->scatters ? (size_t)which : 0;
     if (kind == WM_CALL_ALLGATHER && published->in_place)
         index = (size_t)from;
     return (wm_span_t){index * published->block, published->block};
@@ -186,12 +111,13 @@ wants(const void *context, int from, int to)
     int which = from - wm_comm_group(participant->comm, from).first;
     (void)to;
     if (!receives(participant)
-        || (shapes[call->kind].rooted && shapes[call->kind].scatters
+        || (wm_coll_shape(call->kind)->rooted
+            && wm_coll_shape(call->kind)->scatters
             && from != participant->root))
         return (wm_span_t){0, 0};
     if (call->receives != NULL)
         return call->receives[which];
-    size_t index = shapes[call->kind].gathers ? (size_t)which : 0;
+    size_t index = wm_coll_shape(call->kind)->gathers ? (size_t)which : 0;
     return (wm_span_t){index * participant->want, participant->want};
 }
 
@@ -205,8 +131,8 @@ takes_part(const wm_participant_t *participant)
 static bool
 publishes_spans(const wm_participant_t *participant)
 {
-    return (shapes[participant->call->kind].varies
-            || shapes[participant->call->kind].uneven)
+    return (wm_coll_shape(participant->call->kind)->varies
+            || wm_coll_shape(participant->call->kind)->uneven)
            && participant->direct.published.gaps != WM_PUBLISHED_GAPS_EACH;
 }
 
@@ -239,18 +165,18 @@ wm_participant_publish(wm_participant_t *participant)
     participant->want = participant->block;
     if (publishes_spans(participant))
         memset(published->spans, 0, spoken);
-    if (shapes[call->kind].uneven) {
+    if (wm_coll_shape(call->kind)->uneven) {
         const wm_buffer_t *all = call->send != NULL ? call->send
                                                     : call->receive;
         published->spans[0] = (wm_span_t){0, all->nbytes};
     }
     else if (call->receive != NULL)
         participant->want = call->receive->nbytes / blocks_of(participant);
-    if (!shapes[call->kind].varies || !sends(participant)
+    if (!wm_coll_shape(call->kind)->varies || !sends(participant)
         || published->gaps == WM_PUBLISHED_GAPS_EACH)
         return;
     const wm_span_t *spans = call->sends;
-    if (is_in_place(participant) && shapes[call->kind].scatters)
+    if (is_in_place(participant) && wm_coll_shape(call->kind)->scatters)
         spans = call->receives;
     if (spans != NULL)
         memcpy(published->spans, spans, spoken);
@@ -323,7 +249,7 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
     }
     int own = wm_comm_group(comm, participant->root).first;
     bool known = (participant->root >= 0
-                  || !shapes[participant->call->kind].rooted)
+                  || !wm_coll_shape(participant->call->kind)->rooted)
                  && participant->root < comm->size;
     for (int rank = 0; rank < comm->size && known && comm->split > 0; ++rank) {
         const wm_published_t *published = wm_preflight_data(
@@ -345,7 +271,7 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
 static int
 model_of(const wm_participant_t *participant, int rank)
 {
-    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_shape_t *shape = wm_coll_shape(participant->call->kind);
     return participant->comm->split > 0 && shape->rooted ? participant->root
            : shape->reduces                              ? 0
                             : wm_comm_group(participant->comm, rank).first;
@@ -355,7 +281,7 @@ model_of(const wm_participant_t *participant, int rank)
 static bool
 is_of_each(const wm_participant_t *participant)
 {
-    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_shape_t *shape = wm_coll_shape(participant->call->kind);
     return (shape->scatters || shape->gathers)
            && (participant->comm->split == 0 || !shape->reduces);
 }
@@ -363,7 +289,7 @@ is_of_each(const wm_participant_t *participant)
 static size_t
 bytes_of(const wm_participant_t *participant, int rank)
 {
-    const wm_shape_t *shape = &shapes[participant->call->kind];
+    const wm_shape_t *shape = wm_coll_shape(participant->call->kind);
     const wm_published_t *published = wm_preflight_data(
         participant->direct.barrier, rank);
     bool all = shape->scatters && !is_of_each(participant);
@@ -406,7 +332,8 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
 {
     const wm_coll_t *call = participant->call;
     const wm_comm_t *comm = participant->comm;
-    bool alike = !shapes[call->kind].varies && !shapes[call->kind].uneven;
+    bool alike = !wm_coll_shape(call->kind)->varies
+                 && !wm_coll_shape(call->kind)->uneven;
     int code = compare_roots(participant, err);
     if (code < 0)
         return code;
@@ -416,7 +343,7 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
             participant->direct.barrier, model);
         const wm_published_t *published = wm_preflight_data(
             participant->direct.barrier, rank);
-        if (shapes[call->kind].rooted && published->root < 0)
+        if (wm_coll_shape(call->kind)->rooted && published->root < 0)
             continue; // it has no part in it
         if (published->op != first->op || published->kind != first->kind
             || (alike
@@ -424,7 +351,8 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
                        != bytes_of(participant, model)))
             return raise_difference(participant, rank, model, err);
     }
-    return shapes[call->kind].uneven ? compare_blocks(participant, err) : 0;
+    return wm_coll_shape(call->kind)->uneven ? compare_blocks(participant, err)
+                                             : 0;
 }
 
 // What this rank alone sees.
@@ -456,7 +384,7 @@ wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
                   wm_spans_t has, wm_spans_t wants, const void *context,
                   wm_plan_t *plan)
 {
-    const wm_shape_t *shape = &shapes[call->kind];
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
     bool gets = wm_coll_receives(call, facts->rank);
     // In place, but where what is received lies over what others read.
     bool keeps = gets && wm_coll_sends(call, facts->rank)
@@ -470,8 +398,8 @@ wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
         wm_plan_exchange(facts, has, wants, context, keeps, plan);
     else if (shape->rooted)
         wm_plan_reduce_to_root(facts, plan);
-    else if (shape->scans)
-        wm_plan_reduce((wm_ranks_t){0, facts->rank + shape->itself}, 0,
+    else if (shape->prefix)
+        wm_plan_reduce((wm_ranks_t){0, facts->rank + shape->inclusive}, 0,
                        facts->nbytes, plan);
     else
         wm_plan_reduce(facts->sources, from, facts->nbytes, plan);
@@ -483,7 +411,7 @@ wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
                     wm_error_t *wrong)
 {
     const wm_coll_t *call = participant->call;
-    const wm_shape_t *shape = &shapes[call->kind];
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
     int rank = participant->comm->rank;
     bool one = call->kind == WM_CALL_BCAST; // what all know the length of
     wm_facts_t facts = {
@@ -514,8 +442,8 @@ given_of(const wm_participant_t *participant)
         .send = sends(participant) ? call->send : NULL,
         .receive = receives(participant) ? call->receive : NULL,
         .in_place = in_place,
-        .copied = in_place && shapes[kind].overlaid,
-        .moved = !shapes[kind].reduces && kind != WM_CALL_BCAST,
+        .copied = in_place && wm_coll_shape(kind)->overlaid,
+        .moved = !wm_coll_shape(kind)->reduces && kind != WM_CALL_BCAST,
     };
     if (wm_coll_overlap(given.send, given.receive))
         given.copied = true;
@@ -545,7 +473,7 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
     participant->block = participant->want = 0;
     wm_direct_init(&participant->direct, comm, barrier);
     if (!call->on_device
-        || (shapes[kind].reduces && takes_part(participant)
+        || (wm_coll_shape(kind)->reduces && takes_part(participant)
             && !wm_reducible(call->type, call->size, call->op,
                              &participant->type, &participant->op)))
         return 0;

@@ -6,7 +6,9 @@
 #define WM_COMM_COLL_PARTICIPANT_H
 
 #include "array/reduce.h"
-#include "comm/coll/coll.h"
+#include "comm/coll/call.h"
+#include "comm/coll/direct.h"
+#include "comm/coll/plan.h"
 
 typedef struct {
     wm_comm_t *comm;
@@ -55,12 +57,5 @@ bool
 wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
                   wm_spans_t has, wm_spans_t wants, const void *context,
                   wm_plan_t *plan);
-
-// Between groups a rank that shares its group with the root does neither.
-bool
-wm_coll_sends(const wm_coll_t *call, int rank);
-
-bool
-wm_coll_receives(const wm_coll_t *call, int rank);
 
 #endif

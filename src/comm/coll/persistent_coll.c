@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/coll/nonblocking.h"
+#include "comm/coll/preflight.h"
 #include "comm/coll/reducible.h"
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/drain.h"

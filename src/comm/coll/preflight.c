@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/preflight.h"
 
-static const char *const call_names[] = {"another",
-#define X(NAME, name) [WM_CALL_##NAME] = name,
-                                         WM_CALLS(X)
-#undef X
-};
-
 // What the ranks exchange before anything is begun, and at the end
 // where a rank stages, since one whose copy fails still takes part.
 enum {
@@ -22,13 +16,6 @@ enum {
 _Static_assert(SYMM_NOT + 1 == WM_PREFLIGHT_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_published_t) <= WM_PREFLIGHT_BYTES, "likewise");
 
-const char *
-wm_call_name(wm_call_kind_t kind)
-{
-    bool known = (unsigned)kind < WM_CALL_KINDS;
-    return call_names[known ? kind : WM_CALL_UNKNOWN];
-}
-
 static int
 preflight_compare(const wm_preflight_t *mine, const int64_t *most,
                   wm_error_t *err)
@@ -42,7 +29,7 @@ preflight_compare(const wm_preflight_t *mine, const int64_t *most,
                         "calls in the same order",
                         wm_call_name((wm_call_kind_t)one),
                         wm_call_name((wm_call_kind_t)other),
-                        call_names[mine->call]);
+                        wm_call_name(mine->call));
 }
 
 static void

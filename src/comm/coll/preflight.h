@@ -5,48 +5,9 @@
 #ifndef WM_COMM_COLL_PREFLIGHT_H
 #define WM_COMM_COLL_PREFLIGHT_H
 
+#include "comm/coll/coll_table.h"
 #include "comm/coll/preflight_values.h"
 #include "comm/coll/direct.h"
-
-// X(NAME, as users know it)
-#define WM_CALLS(X)                                                           \
-    X(BARRIER, "Barrier")                                                     \
-    X(BCAST, "Bcast")                                                         \
-    X(ALLREDUCE, "Allreduce")                                                 \
-    X(GATHER, "Gather")                                                       \
-    X(GATHERV, "Gatherv")                                                     \
-    X(SCATTER, "Scatter")                                                     \
-    X(SCATTERV, "Scatterv")                                                   \
-    X(ALLGATHER, "Allgather")                                                 \
-    X(ALLGATHERV, "Allgatherv")                                               \
-    X(ALLTOALL, "Alltoall")                                                   \
-    X(ALLTOALLV, "Alltoallv")                                                 \
-    X(ALLTOALLW, "Alltoallw")                                                 \
-    X(NEIGHBOR_ALLGATHER, "Neighbor_allgather")                               \
-    X(NEIGHBOR_ALLGATHERV, "Neighbor_allgatherv")                             \
-    X(NEIGHBOR_ALLTOALL, "Neighbor_alltoall")                                 \
-    X(NEIGHBOR_ALLTOALLV, "Neighbor_alltoallv")                               \
-    X(NEIGHBOR_ALLTOALLW, "Neighbor_alltoallw")                               \
-    X(REDUCE, "Reduce")                                                       \
-    X(REDUCE_SCATTER_BLOCK, "Reduce_scatter_block")                           \
-    X(SCAN, "Scan")                                                           \
-    X(EXSCAN, "Exscan")                                                       \
-    X(REDUCE_SCATTER, "Reduce_scatter")                                       \
-    X(ON_STREAM, "a collective on a stream")                                  \
-    X(CAPTURED, "a captured collective")
-
-typedef enum {
-    WM_CALL_UNKNOWN,
-#define X(NAME, name) WM_CALL_##NAME,
-    WM_CALLS(X)
-#undef X
-        WM_CALL_KINDS,
-} wm_call_kind_t;
-
-// Returns the name that users know; borrowed, static. Any number that another
-// rank publishes will do.
-const char *
-wm_call_name(wm_call_kind_t kind);
 
 typedef struct {
     int code;            // of what this rank has done so far

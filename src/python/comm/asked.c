@@ -11,85 +11,28 @@
 #include "python/core/arguments.h"
 #include "python/message/datatype.h"
 
-// Arguments in their order, and how the buffers are made of blocks.
-static const struct {
-    const char *names[5];
-    int count, required;
-    wm_form_t sends, receives;
-    bool neighbors; // of neighbours
-} calls[WM_CALL_KINDS] = {
-    [WM_CALL_BCAST] = {{"buf", "root"}, 2, 1, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_ALLREDUCE] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_GATHER] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_EQUAL},
-    [WM_CALL_GATHERV] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_WHOLE, WM_VARYING},
-    [WM_CALL_SCATTER] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_EQUAL, WM_WHOLE},
-    [WM_CALL_SCATTERV] =
-        {{"sendbuf", "recvbuf", "root"}, 3, 2, WM_VARYING, WM_WHOLE},
-    [WM_CALL_ALLGATHER] = {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL},
-    [WM_CALL_ALLGATHERV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_VARYING},
-    [WM_CALL_ALLTOALL] = {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL},
-    [WM_CALL_ALLTOALLV] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_VARYING, WM_VARYING},
-    [WM_CALL_ALLTOALLW] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_SEPARATE, WM_SEPARATE},
-    [WM_CALL_NEIGHBOR_ALLGATHER] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_WHOLE, WM_EQUAL, .neighbors = true},
-    [WM_CALL_NEIGHBOR_ALLGATHERV] = {{"sendbuf", "recvbuf"},
-                                     2,
-                                     2,
-                                     WM_WHOLE,
-                                     WM_VARYING,
-                                     .neighbors = true},
-    [WM_CALL_NEIGHBOR_ALLTOALL] =
-        {{"sendbuf", "recvbuf"}, 2, 2, WM_EQUAL, WM_EQUAL, .neighbors = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLV] = {{"sendbuf", "recvbuf"},
-                                    2,
-                                    2,
-                                    WM_VARYING,
-                                    WM_VARYING,
-                                    .neighbors = true},
-    [WM_CALL_NEIGHBOR_ALLTOALLW] = {{"sendbuf", "recvbuf"},
-                                    2,
-                                    2,
-                                    WM_SEPARATE,
-                                    WM_SEPARATE,
-                                    .neighbors = true},
-    [WM_CALL_REDUCE] =
-        {{"sendbuf", "recvbuf", "op", "root"}, 4, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_REDUCE_SCATTER_BLOCK] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_EQUAL, WM_WHOLE},
-    [WM_CALL_SCAN] = {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_EXSCAN] =
-        {{"sendbuf", "recvbuf", "op"}, 3, 2, WM_WHOLE, WM_WHOLE},
-    [WM_CALL_REDUCE_SCATTER] =
-        {{"sendbuf", "recvbuf", "recvcounts", "op"}, 4, 2, WM_WHOLE, WM_WHOLE},
-};
-
 wm_call_kind_t
 wm_py_asked_kind(const char *name)
 {
-    for (int kind = 0; kind < WM_CALL_KINDS; ++kind)
-        if (calls[kind].count > 0
-            && strcmp(wm_call_name((wm_call_kind_t)kind), name) == 0)
+    for (int kind = 0; kind < WM_CALL_KINDS; ++kind) {
+        const wm_coll_row_t *row = wm_coll_row((wm_call_kind_t)kind);
+        if (row->name != NULL && row->arguments->count > 0
+            && strcmp(row->name, name) == 0)
             return (wm_call_kind_t)kind;
+    }
     return WM_CALL_UNKNOWN;
 }
 
 bool
 wm_py_asked_is_separate(wm_call_kind_t kind)
 {
-    return calls[kind].sends == WM_SEPARATE;
+    return wm_coll_row(kind)->sends == WM_SEPARATE;
 }
 
 int
 wm_py_asked_count(wm_call_kind_t kind)
 {
-    return calls[kind].count;
+    return wm_coll_row(kind)->arguments->count;
 }
 
 static bool
@@ -281,7 +224,8 @@ read_between(wm_call_kind_t kind, const wm_comm_t *comm,
     const wm_coll_t *call = &asked->call;
     const bool used[] = {wm_coll_sends(call, comm->rank),
                          wm_coll_receives(call, comm->rank)};
-    const wm_form_t forms[] = {calls[kind].sends, calls[kind].receives};
+    const wm_coll_row_t *row = wm_coll_row(kind);
+    const wm_form_t forms[] = {row->sends, row->receives};
     wm_side_t *sides[] = {&asked->sent, &asked->received};
     int blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK
                      ? wm_comm_group(comm, comm->rank).count
@@ -301,9 +245,10 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
             PyObject *const *values, bool reduces, wm_py_asked_t *asked)
 {
     bool root = asked->call.root < 0 || asked->call.root == comm->rank;
-    bool scatters = wm_coll_shape(kind)->outward;
+    const wm_coll_row_t *row = wm_coll_row(kind);
+    bool scatters = row->shape.outward;
     wm_neighbors_t sources, destinations;
-    bool neighbors = calls[kind].neighbors;
+    bool neighbors = row->shape.neighbors;
     if (neighbors
         && (find_neighbors(comm, asked->sent.contiguous, &sources,
                            &destinations)
@@ -314,14 +259,13 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
     wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
                                  && is_nothing(values[0])
                              ? WM_EQUAL
-                             : calls[kind].receives;
+                             : row->receives;
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)
-                  && wm_py_side_read(values[0], false, reduces,
-                                     calls[kind].sends, comm->size,
-                                     neighbors ? &destinations : NULL,
-                                     &asked->sent)
+                  && wm_py_side_read(
+                         values[0], false, reduces, row->sends, comm->size,
+                         neighbors ? &destinations : NULL, &asked->sent)
                          < 0)
         return -1;
     if (is_nothing(values[1])) {
@@ -347,24 +291,23 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
     PyObject *values[5] = {NULL};
     wm_coll_t *call = &asked->call;
     wm_call_kind_t kind = call->kind;
-    int count = calls[kind].count;
-    if (wm_py_arguments(wm_call_name(kind), calls[kind].names, count,
-                        calls[kind].required, args, given, keywords, values)
+    const wm_coll_arguments_t *arguments = wm_coll_row(kind)->arguments;
+    int op = arguments->op, root = arguments->root;
+    if (wm_py_arguments(wm_call_name(kind), arguments->names, arguments->count,
+                        arguments->required, args, given, keywords, values)
         < 0)
         return -1;
     call->root = -1;
     call->op = MPI_SUM;
     call->split = comm->split;
-    int op = kind == WM_CALL_REDUCE_SCATTER ? 3 : 2;
-    bool reduces = count > op && strcmp(calls[kind].names[op], "op") == 0;
-    if ((strcmp(calls[kind].names[count - 1], "root") == 0
-         && read_root(values[count - 1], comm, asked) < 0)
+    bool reduces = op >= 0;
+    if ((root >= 0 && read_root(values[root], comm, asked) < 0)
         || (reduces && values[op] != NULL && read_op(values[op], asked) < 0))
         return -1;
     if (kind == WM_CALL_BCAST) { // one buffer
-        bool root = call->root == comm->rank;
-        values[1] = root ? NULL : values[0];
-        values[0] = root ? values[0] : NULL;
+        bool gives = call->root == comm->rank;
+        values[1] = gives ? NULL : values[0];
+        values[0] = gives ? values[0] : NULL;
     }
     int code = comm->split > 0
                    ? read_between(kind, comm, values, reduces, asked)
@@ -451,3 +394,44 @@ wm_py_asked_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain)
     bool silent = comm->split > 0 && wm_coll_shape(kind)->rooted;
     return plain && !silent;
 }
+
+PyDoc_STRVAR(
+    collectives_doc,
+    "_collectives()\n--\n\n"
+    "Return the table of collectives: name, names of arguments, form of what\n"
+    "is sent and of what is received (\"\", n, v or w), whether the root "
+    "alone\n"
+    "sends, or receives, and whether a rank may receive nothing.");
+
+static PyObject *
+collectives(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static const char *const forms[] = {"", "n", "v", "w"};
+    PyObject *rows = PyList_New(0);
+    for (int kind = 0; rows != NULL && kind < WM_CALL_KINDS; ++kind) {
+        const wm_coll_row_t *row = wm_coll_row((wm_call_kind_t)kind);
+        if (row->name == NULL || row->arguments->count == 0)
+            continue;
+        const wm_shape_t *shape = &row->shape;
+        PyObject *names = PyTuple_New(row->arguments->count);
+        for (int i = 0; names != NULL && i < row->arguments->count; ++i)
+            PyTuple_SET_ITEM(names, i,
+                             PyUnicode_FromString(row->arguments->names[i]));
+        PyObject *made = Py_BuildValue(
+            "sNssNNN", row->name, names, forms[row->sends],
+            forms[row->receives],
+            PyBool_FromLong(shape->rooted && shape->outward),
+            PyBool_FromLong(shape->rooted && !shape->outward),
+            PyBool_FromLong(shape->neighbors
+                            || (shape->prefix && !shape->inclusive)));
+        if (made == NULL || PyErr_Occurred() || PyList_Append(rows, made) < 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(made);
+    }
+    return rows;
+}
+
+PyMethodDef wm_py_asked_functions[] = {
+    {"_collectives", collectives, METH_NOARGS, collectives_doc},
+    {0},
+};

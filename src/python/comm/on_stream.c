@@ -57,42 +57,10 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-// X(name, of a nonblocking one, WM_CALL_, arguments)
-#define COLLECTIVES(X)                                                        \
-    X(Barrier, Ibarrier, BARRIER, "")                                         \
-    X(Bcast, Ibcast, BCAST, ", buf, root=0")                                  \
-    X(Gather, Igather, GATHER, ", sendbuf, recvbuf, root=0")                  \
-    X(Gatherv, Igatherv, GATHERV, ", sendbuf, recvbuf, root=0")               \
-    X(Scatter, Iscatter, SCATTER, ", sendbuf, recvbuf, root=0")               \
-    X(Scatterv, Iscatterv, SCATTERV, ", sendbuf, recvbuf, root=0")            \
-    X(Allgather, Iallgather, ALLGATHER, ", sendbuf, recvbuf")                 \
-    X(Allgatherv, Iallgatherv, ALLGATHERV, ", sendbuf, recvbuf")              \
-    X(Alltoall, Ialltoall, ALLTOALL, ", sendbuf, recvbuf")                    \
-    X(Alltoallv, Ialltoallv, ALLTOALLV, ", sendbuf, recvbuf")                 \
-    X(Alltoallw, Ialltoallw, ALLTOALLW, ", sendbuf, recvbuf")                 \
-    X(Reduce, Ireduce, REDUCE, ", sendbuf, recvbuf, op=..., root=0")          \
-    X(Allreduce, Iallreduce, ALLREDUCE, ", sendbuf, recvbuf, op=...")         \
-    X(Reduce_scatter_block, Ireduce_scatter_block, REDUCE_SCATTER_BLOCK,      \
-      ", sendbuf, recvbuf, op=...")                                           \
-    X(Reduce_scatter, Ireduce_scatter, REDUCE_SCATTER,                        \
-      ", sendbuf, recvbuf, recvcounts, op=...")                               \
-    X(Scan, Iscan, SCAN, ", sendbuf, recvbuf, op=...")                        \
-    X(Exscan, Iexscan, EXSCAN, ", sendbuf, recvbuf, op=...")                  \
-    X(Neighbor_allgather, Ineighbor_allgather, NEIGHBOR_ALLGATHER,            \
-      ", sendbuf, recvbuf")                                                   \
-    X(Neighbor_allgatherv, Ineighbor_allgatherv, NEIGHBOR_ALLGATHERV,         \
-      ", sendbuf, recvbuf")                                                   \
-    X(Neighbor_alltoall, Ineighbor_alltoall, NEIGHBOR_ALLTOALL,               \
-      ", sendbuf, recvbuf")                                                   \
-    X(Neighbor_alltoallv, Ineighbor_alltoallv, NEIGHBOR_ALLTOALLV,            \
-      ", sendbuf, recvbuf")                                                   \
-    X(Neighbor_alltoallw, Ineighbor_alltoallw, NEIGHBOR_ALLTOALLW,            \
-      ", sendbuf, recvbuf")
-
-#define METHOD(name, KIND, begins, arguments, returns)                        \
+#define METHOD(name, KIND, begins, LIST, returns)                             \
     PyDoc_STRVAR(                                                             \
-        name##_doc, #name                                                     \
-        "($self, /" arguments ")\n--\n\n"                                     \
+        name##_doc, #name "($self, /" WM_TEXT_##LIST                          \
+        ")\n--\n\n"                                                           \
         "mpi4py's " #name ": given to the stream, which waits for the\n"      \
         "other ranks' streams. Its arrays are contiguous ones of GPUs;\n"     \
         "the datatypes of w-forms may have gaps. Returns\n" returns           \
@@ -106,18 +74,18 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
             WM_CALL_##KIND, begins, self, args, given, keywords);             \
         return result != NULL ? result : wm_py_channel_fail(self, false);     \
     }
-#define X(name, iname, KIND, arguments)                                       \
-    METHOD(name, KIND, false, arguments, "at once, but the first time.\n")    \
-    METHOD(iname, KIND, true, arguments,                                      \
+#define X(KIND, name, iname, LIST, ...)                                       \
+    METHOD(name, KIND, false, LIST, "at once, but the first time.\n")         \
+    METHOD(iname, KIND, true, LIST,                                           \
            "at once, but the first time, a wm.Request that ends when the\n"   \
            "stream has passed it, and keeps the arrays.\n")
-COLLECTIVES(X)
+WM_COLLECTIVES(X)
 #undef X
 
-#define X(name, iname, KIND, arguments)                                       \
+#define X(KIND, name, iname, ...)                                             \
     WM_PY_FASTCALL(#name, name), WM_PY_FASTCALL(#iname, iname),
 static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW)
-                                    COLLECTIVES(X){0}};
+                                    WM_COLLECTIVES(X){0}};
 #undef X
 
 PyDoc_STRVAR(on_stream_doc,

@@ -4,13 +4,13 @@
 #ifndef WM_PYTHON_COMM_SIDE_H
 #define WM_PYTHON_COMM_SIDE_H
 
+#include "comm/coll/coll_table.h"
 #include "comm/coll/plan.h"
 #include "comm/comm/comm.h"
 #include "python/message/specification.h"
 
 // One block; one for each rank, all alike; with counts and displacements;
 // each of a datatype of its own, always with a pattern.
-typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
 
 typedef struct {
     bool contiguous; // it must be

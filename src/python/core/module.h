@@ -45,6 +45,7 @@
     X(on_device)                                                              \
     X(raw)                                                                    \
     X(checked)                                                                \
+    X(asked)                                                                  \
     X(reduced)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \
