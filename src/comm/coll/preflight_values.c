@@ -87,9 +87,10 @@ advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
     return code;
 }
 
-// Whether MPI needs the packet no longer: it may still be telling.
+// Cancels the round. Returns true if MPI no longer needs the packet: it may
+// still be sending it.
 static bool
-give_up(wm_comm_t *comm, run_t *run)
+preflight_cancel(wm_comm_t *comm, run_t *run)
 {
     if (run->requests[0] != MPI_REQUEST_NULL) {
         MPI_Cancel(&run->requests[0]);
@@ -133,7 +134,7 @@ values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
         code = 0;
     if (code == 0)
         *maxima = run->known;
-    if (code == 0 || give_up(comm, run))
+    if (code == 0 || preflight_cancel(comm, run))
         wm_packet_give((char *)run);
     return code;
 }

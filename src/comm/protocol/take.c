@@ -257,7 +257,7 @@ wm_take_fail(wm_end_t *end, const wm_error_t *err)
     if ((access->opened || (end->batched && access->stream != NULL))
         && wm_stream_synchronize(access->device, access->stream, NULL) < 0
         && end->fetch.under_way)
-        end->packet = NULL; // given up: a kernel may write its status
+        end->packet = NULL; // abandoned: a kernel may write its status
     if (end->pull.side != NULL)
         (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
     if (end->recorded)
