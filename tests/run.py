@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
@@ -237,7 +237,8 @@ class Lanes:
         with ThreadPoolExecutor(LANES + 1) as pool:
             tells = pool.submit(self.tell)
             try:
-                for lane in [pool.submit(self.lane) for _ in range(LANES)]:
+                lanes = [pool.submit(self.lane) for _ in range(LANES)]
+                for lane in as_completed(lanes):
                     lane.result()
             except BaseException:
                 self.left.clear()  # the pool waits for what runs

@@ -7,8 +7,10 @@ import re
 import shlex
 import sys
 import sysconfig
+import threading
 import time
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -224,17 +226,47 @@ def test_parts_of_a_suite_have_each_test_once():
         assert sorted(kept) == list(range(20))
 
 
-def test_suites_in_lanes_all_run_once(capfd):
+def test_suites_in_lanes_all_run_once(capsys):
     def suite(number, out):
-        print(f"suite {number}", file=out, flush=True)
-        return number
+        print(f"output {number}", file=out, flush=True)
+        bad = ["why"] if number == 4 else []
+        return Counter(passed=number, failed=len(bad)), bad
 
-    suites = [functools.partial(suite, n) for n in range(9)]
-    assert sorted(run.at_once(list(suites))) == list(range(9))
-    assert sorted(capfd.readouterr().out.split("\n")) == [
-        "",
-        *(f"suite {n}" for n in range(9)),
+    suites = [(f"suite {n}", functools.partial(suite, n)) for n in range(9)]
+    done = run.Lanes(suites).run()
+    assert sum((counts for counts, _ in done), Counter())["passed"] == 36
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("output")] == ["output 4"]
+    ends = [line.partition(" ") for line in said if line.startswith("[")]
+    assert [number for number, _, _ in ends] == [
+        f"[{n}/9]" for n in range(1, 10)
     ]
+    assert sorted(text.partition(":")[0] for _, _, text in ends) == [
+        title for title, _ in suites
+    ]
+
+
+def test_lanes_tell_how_many_tests_have_ended(capsys, monkeypatch, tmp_path):
+    results = tmp_path / "rank0.jsonl"
+    told = threading.Event()
+
+    def suite(out):
+        results.write_text("one\ntwo\n")
+        run._results.add(results)
+        assert told.wait(30)
+        run._results.discard(results)
+        return Counter(passed=2), []
+
+    count = run.lines_of
+
+    def lines_of(path):
+        told.set()
+        return count(path)
+
+    monkeypatch.setattr(run, "lines_of", lines_of)
+    monkeypatch.setattr(run.Lanes, "SECONDS", 0.01)
+    run.Lanes([("one", suite)]).run()
+    assert re.search(r"^ +\d+ s: 2 tests$", capsys.readouterr().out, re.M)
 
 
 def test_a_suite_that_raises_ends_the_others():
@@ -242,8 +274,17 @@ def test_a_suite_that_raises_ends_the_others():
         raise ZeroDivisionError
 
     for others in (0, 3):
+        suites = [("fails", fail), *[("ends", lambda out: (Counter(), []))]]
         with pytest.raises(ZeroDivisionError):
-            run.at_once([fail, *[lambda out: 1] * others])
+            run.Lanes(suites * (1 + others)).run()
+
+
+def test_a_failure_is_told_by_its_error_first():
+    lines = [*map(str, range(40)), "E   wrong", *map(str, range(40, 50))]
+    short = run.shortened(lines)
+    assert short[0] == "E   wrong"
+    assert short[-1] == "49"
+    assert len(short) < 20
 
 
 def test_starts_are_cheap_and_what_a_user_set_stays(monkeypatch):
