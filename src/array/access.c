@@ -8,7 +8,7 @@
 #include "cuda/lock.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t notes; // taken so far
+static uint64_t notes; // number of the last mark
 static _Atomic int named;
 
 void
@@ -44,7 +44,8 @@ take_note(wm_note_t *note, int device, CUstream stream)
     uint64_t id = wm_stream_id(device, stream);
     if (wm_event_acquire(device, &event, NULL) < 0)
         return;
-    // One lock, so that the numbers tell which came first on a stream.
+    // One lock for all records: the numbers tell the order of marks on a
+    // stream.
     wm_lock(&lock);
     int code = wm_event_record(device, event, stream, NULL);
     note->number = ++notes;
@@ -79,7 +80,7 @@ wm_access_covers(const wm_access_t *access, const wm_access_t *other)
 {
     const wm_note_t *note = &access->after[0], *before = &other->after[0];
     return note->device == before->device && note->stream == before->stream
-           && note->stream != 0 // else not known to be the same
+           && note->stream != 0 // else unknown whether both are one stream
            && note->number >= before->number;
 }
 

@@ -11,8 +11,8 @@
 #define HOST_ALIGN 64
 #define MAX_EVENTS 16
 
-// Storages that nobody refers to, but a stream that may wait for another
-// process: linked by `next`.
+// Storages without references whose memory is still in use, while a stream may
+// wait for another process. Linked by `next`.
 static pthread_mutex_t lingering_lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_storage_t *_Atomic lingering;
 
@@ -63,7 +63,7 @@ storage_begin(size_t size, bool ordered, wm_storage_t **storage,
     return 0;
 }
 
-// A new storage of `size` bytes on `device` (-1: host, pinned or pageable).
+// Makes a storage of `size` bytes on `device` (-1: host, pinned or pageable).
 static int
 storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
             wm_error_t *err)
@@ -115,8 +115,8 @@ wm_storage_retain(wm_storage_t *storage)
     return storage;
 }
 
-// Device memory is freed in stream order; what else there is must be left
-// alone by our pending work before somebody else gets it.
+// Returns true if our pending work still uses the memory. Blocks of device
+// memory are freed in stream order and need no wait.
 static bool
 is_in_use(const wm_storage_t *storage)
 {
@@ -204,7 +204,7 @@ wm_storage_release(wm_storage_t *storage)
     storage_free(storage);
 }
 
-// Row-major strides for the shape, and the bytes it takes.
+// Fills row-major strides for the shape, and writes the bytes it takes.
 static int
 lay_out(wm_dtype_t dtype, int ndim, const int64_t *shape, wm_array_t *array,
         size_t *size, wm_error_t *err)
@@ -291,7 +291,8 @@ wm_array_nbytes(const wm_array_t *array)
            * wm_dtype_info(array->dtype)->itemsize;
 }
 
-// Whether dimensions from `first` on, stepping by `step`, are dense.
+// Returns true if the dimensions from `first` on, in steps of `step`, are
+// dense.
 static bool
 is_dense(const wm_array_t *array, int first, int step)
 {
@@ -349,7 +350,7 @@ wm_array_producer(const wm_array_t *array, wm_producer_t *producer)
         return;
     producer->kind = WM_PRODUCER_ORDER;
     producer->order = storage->order;
-    // What others do to host memory they do on the host, or have to wait for.
+    // Others use host memory on the host, or wait for their own device work.
     if (storage->memory.device >= 0
         && atomic_load_explicit(&storage->shared, memory_order_relaxed)) {
         producer->kind = WM_PRODUCER_DEVICE;

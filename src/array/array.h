@@ -18,16 +18,17 @@ typedef struct wm_storage {
     size_t size;         // bytes
     wm_pointer_t memory; // what it is: kind, device, allocation
     wm_order_t *order;   // NULL for pageable host memory
-    // Set, never cleared, once the pointer was given away (CAI, DLPack, ptr)
-    // or came from elsewhere: others may write it unseen.
+    // True once the pointer was given away (CAI, DLPack, ptr) or came from
+    // elsewhere, and never false again: others may write the memory without
+    // our knowledge.
     _Atomic bool shared;
     bool readonly;
-    // written by array.c alone
+    // The members below are private to array.c.
     _Atomic long references;
     wm_block_t *block;
-    void *owner; // of foreign memory, else NULL
+    void *owner; // owner of foreign memory, else NULL
     void (*release)(void *owner);
-    struct wm_storage *next; // of those that linger
+    struct wm_storage *next; // in the list of lingering storages
 } wm_storage_t;
 
 typedef struct {
@@ -40,10 +41,10 @@ typedef struct {
     int64_t strides[WM_MAX_NDIM]; // bytes
 } wm_array_t;
 
-// A storage over foreign memory of `size` bytes. On success takes over `owner`
-// and calls release(owner) once when the last reference goes, after waiting
-// for (or ordering after) our own pending work on it. Where a stream may be
-// waiting for another process that is later (wm_storage_free_kept).
+// Makes a storage over foreign memory of `size` bytes. On success the storage
+// owns `owner`: when the last reference goes, and our own work on the memory
+// has ended, release(owner) is called once. While a stream may be waiting for
+// another process, wm_storage_free_kept does this later.
 WM_MUST_CHECK int
 wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
                 bool readonly, void *owner, void (*release)(void *),
@@ -55,14 +56,14 @@ wm_storage_retain(wm_storage_t *storage);
 void
 wm_storage_release(wm_storage_t *storage);
 
-// Frees what was kept while a stream was waiting for another process: storages
-// whose last reference went meanwhile, once the work on them has ended, and
-// idle device memory. Two atomic loads where there is nothing.
+// Frees what could not be freed while a stream was waiting for another
+// process: storages without references, once the work on them has ended, and
+// idle device memory. Costs two atomic loads if there is nothing to free.
 void
 wm_storage_free_kept(void);
 
-// A new C-contiguous array. WM_ERR_VALUE for a negative extent, too many
-// dimensions or a size that overflows.
+// Makes a new C-contiguous array. Fails with WM_ERR_VALUE for a negative
+// extent, too many dimensions or a size that overflows.
 WM_MUST_CHECK int
 wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
              const int64_t *shape, wm_array_t *array, wm_error_t *err);
@@ -75,18 +76,19 @@ wm_array_clear(wm_array_t *array);
 void
 wm_array_copy_header(wm_array_t *dst, const wm_array_t *src);
 
-// Who may be at work on the array: its order, beside it the whole device once
-// it was given away, nobody for a bare description or pageable memory.
+// Writes the producer of the array's memory: the order of its storage, and the
+// whole device as well if the memory was given away; NONE for a bare
+// description or pageable memory.
 void
 wm_array_producer(const wm_array_t *array, wm_producer_t *producer);
 
-// What memory it lies in: what its storage knows, or what the driver says of a
-// bare description's address.
+// Writes what the array's memory is: from its storage or, for a bare
+// description, from the driver.
 WM_MUST_CHECK int
 wm_array_memory(const wm_array_t *array, wm_pointer_t *memory,
                 wm_error_t *err);
 
-// Number of elements, and of bytes they hold.
+// Return the number of elements, and of bytes they hold.
 int64_t
 wm_array_count(const wm_array_t *array);
 
@@ -99,7 +101,8 @@ wm_array_is_contiguous(const wm_array_t *array); // C order
 bool
 wm_array_is_f_contiguous(const wm_array_t *array);
 
-// The lowest address and the number of bytes from it that the view touches.
+// Writes the lowest address that the view touches, and the number of bytes up
+// to its end.
 void
 wm_array_extent(const wm_array_t *array, char **low, size_t *length);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ordering rule around a copy or a fill, whatever way the bytes take.
+// The ordering rule around a copy or a fill, however the bytes are moved.
 #include "array/copy.h"
 
 #include "array/kernels.h"
@@ -28,7 +28,7 @@ check_match(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
     return 0;
 }
 
-// The work of one operation: its stream, and who is ordered with it.
+// The work of one operation: its stream, and the producers it is ordered with.
 typedef struct {
     int device;
     CUstream stream;
@@ -84,7 +84,7 @@ after_one(const work_t *work, const wm_producer_t *producer, bool wrote,
     return wm_producer_after(producer, wrote, work->device, work->stream, err);
 }
 
-// Nothing stays in flight unremembered, also after a failure half way.
+// Leaves nothing in flight that is not remembered, also after a failure.
 static int
 work_end(const work_t *work, int status, bool blocking, wm_error_t *err)
 {
@@ -143,7 +143,7 @@ wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
     if (status < 0)
         return status;
     status = wm_copy_enqueue(dst, src, device, work.stream, err);
-    // Nobody else remembers that pageable memory is being written.
+    // No order remembers a write into pageable memory.
     blocking |= to.kind == WM_MEMORY_HOST;
     return work_end(&work, status, blocking, err);
 }

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Copies between arrays of the same shape and dtype, in any mix of memory
-// kinds, devices and strides: one contiguous copy, one 2-D or 3-D copy over a
-// link where the strides allow it, else one kernel (packing through a
-// contiguous temporary where the two sides cannot see each other). GIL not
-// needed; may wait on the host for pageable memory.
+// kinds, devices and strides. A copy is one contiguous copy; or, over a link
+// where the strides allow it, one 2-D or 3-D copy; else one kernel. If neither
+// device can reach both sides, it goes through contiguous temporaries. The GIL
+// is not needed. A copy may wait on the host for pageable memory.
 #ifndef WM_ARRAY_COPY_H
 #define WM_ARRAY_COPY_H
 
 #include "array/layout.h"
 
-// Loads the copy kernels for `device`, so that nothing is loaded later, while
-// a capture may go on. Idempotent.
+// Loads the copy kernels for `device`, so that nothing is loaded later, during
+// a capture. Idempotent.
 WM_MUST_CHECK int
 wm_copy_prepare(int device, wm_error_t *err);
 
-// Enqueues the copy on `stream` of `device` (which is that of dst or of src)
-// without looking at orders: the caller has ordered the stream. Between host
-// memories it is done at once, after `stream` where one of them is pinned
-// (`device` -1: not even then). WM_ERR_STATE where a captured stream would
-// need a temporary.
+// Enqueues the copy on `stream` of `device`, which is the device of dst or of
+// src. Ignores orders: the caller has ordered the stream. A copy between host
+// memories is done before the return; if one of them is pinned and `device` is
+// not -1, the host waits for `stream` first. Fails with WM_ERR_STATE if a
+// captured stream would need a temporary.
 WM_MUST_CHECK int
 wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
                 CUstream stream, wm_error_t *err);
 
-// Enqueues a copy between memories that kernels on `device` reach, in rows to
-// or from the host, or by a kernel; the caller has ordered the stream.
+// Enqueues a copy between memories that kernels on `device` reach: as rows if
+// one side is host memory, else by a kernel. The caller has ordered the
+// stream.
 WM_MUST_CHECK int
 wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                wm_error_t *err);
 
-// The whole rule: picks a pool stream, waits for what both producers demand,
-// copies, tells them unless it was waited for, and with `blocking` waits on
-// the host until it is done. `stream`, unless NULL, is used instead of a pool
-// stream of `device`; -1 for `device` takes that of dst, or else of src. A
-// stream that is being captured takes the copy into its graph: nothing is
-// remembered then, nor waited for after it.
+// Copies by the ordering rule: takes a pool stream, orders it behind both
+// producers, enqueues the copy, and then orders both producers behind the
+// copy. If `blocking`, waits on the host for the copy instead. `stream`,
+// unless NULL, replaces the pool stream of `device`; `device` -1 means that of
+// dst, or else of src. A stream that is being captured takes the copy into its
+// graph: then nothing is remembered, and the host does not wait.
 WM_MUST_CHECK int
 wm_copy_ordered(const wm_array_t *dst, const wm_producer_t *dst_producer,
                 const wm_array_t *src, const wm_producer_t *src_producer,
                 int device, CUstream stream, bool blocking, wm_error_t *err);
 
-// Sets every element to the itemsize bytes at `value`; same rule.
+// Sets every element to the itemsize bytes at `value`, by the same rule.
 WM_MUST_CHECK int
 wm_fill(const wm_array_t *dst, const void *value, CUstream stream,
         bool blocking, wm_error_t *err);

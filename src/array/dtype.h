@@ -11,9 +11,9 @@
 #include "cuda/error.h"
 
 // X(NAME, name, typestring (NULL: none), bytes, DLPack's code, format of the
-// buffer protocol (NULL: none), MPI's type). Signed and unsigned integers
-// stand in order of size, in groups of four, and so do the three floats: who
-// reads letters and NumPy's numbers relies on it (dtype.c asserts it).
+// buffer protocol (NULL: none), MPI's type). Signed and unsigned integers are
+// in order of size, in groups of four, and so are the three floats: code that
+// reads letters and NumPy's numbers relies on this order (dtype.c asserts it).
 #define WM_DTYPE_ROWS(X)                                                      \
     X(BOOL, "bool", "|b1", 1, BOOL, "?", MPI_C_BOOL)                          \
     X(INT8, "int8", "|i1", 1, INT, "b", MPI_INT8_T)                           \
@@ -41,19 +41,20 @@ typedef enum {
 
 typedef struct {
     const char *name;    // "float32"
-    const char *typestr; // "<f4"; "|b1"; NULL for those of ml_dtypes
+    const char *typestr; // "<f4", "|b1"; NULL for types of ml_dtypes
     uint8_t itemsize;    // bytes
     uint8_t dlpack_code; // kDLInt …
     uint8_t dlpack_bits;
-    const char *format; // of the buffer protocol; NULL for those
+    const char *format; // format of the buffer protocol; NULL as above
 } wm_dtype_info_t;
 
-// Facts of a type; borrowed, static.
+// Returns the facts of a type; borrowed, static.
 const wm_dtype_info_t *
 wm_dtype_info(wm_dtype_t dtype);
 
-// From an array-interface typestring ("<f4", "=i8", "|u1"); WM_ERR_TYPE for an
-// unsupported one and for a foreign byte order, each told apart.
+// Finds the type of an array-interface typestring ("<f4", "=i8", "|u1"). Fails
+// with WM_ERR_TYPE for an unsupported type and, with another text, for a
+// foreign byte order.
 WM_MUST_CHECK int
 wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err);
 

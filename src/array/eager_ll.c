@@ -5,17 +5,17 @@
 
 #include "array/kernels.h"
 
-// A small block finds room soon on a busy GPU, a large one copies more at
-// once, and several more than that: one multiprocessor has only so many loads
-// under way.
+// A small block finds room soon on a busy GPU. A large block copies more at
+// once, and several blocks copy more still: one multiprocessor has a limited
+// number of loads under way.
 #define SMALL_BLOCK 256
 #define LARGE_BLOCK 512
 #define SMALL_BYTES 16384
-#define FEW_RUNS 1024 // each a load, or more
+#define FEW_RUNS 1024 // one load or more for each
 
 static struct {
     _Atomic(CUfunction) many, pair;
-    _Atomic(CUfunction) wide; // NULL where blocks make no groups
+    _Atomic(CUfunction) wide; // NULL if blocks cannot form clusters
 } functions[WM_MAX_DEVICES];
 
 _Static_assert(sizeof(wm_eager_ll_params_t) <= 4096, "what a kernel is given");
@@ -23,7 +23,7 @@ _Static_assert(WM_EAGER_LL_BUFFER_BYTES *WM_LINE_PAYLOAD
                    == WM_EAGER_LL_BYTES * WM_LINE_BYTES,
                "an eager LL buffer holds the longest message");
 
-// NULL where it was not compiled for the device.
+// Sets *wide to NULL if the kernel was not compiled for the device.
 static int
 find_wide(int device, CUfunction *wide, wm_error_t *err)
 {
@@ -165,7 +165,8 @@ launch_pair(int device, wm_eager_ll_pair_params_t *pair, bool large,
     int code = eager_ll_launch(&functions[device].pair, count, large, pair,
                                stream, err);
     if (code == 0 && groups)
-        atomic_store(wide, NULL); // a part of a device has no room for it
+        atomic_store(wide, NULL); // a part of a device has no room for the
+                                  // cluster
     return code;
 }
 

@@ -16,17 +16,18 @@
     131072 // a buffer, zeroed before its first use
 
 // One message: its bytes in the user's memory, its eager LL buffer, and the
-// words that the kernel writes at its end, in page-locked host memory.
+// words in page-locked host memory that the kernel writes when it ends.
 typedef struct {
     void *lines;
-    char *user;                  // from here on, or
-    const wm_strided_t *strided; // where it lies in strides; NULL: it does not
+    char *user;                  // the bytes, contiguous, if `strided` is NULL
+    const wm_strided_t *strided; // the bytes, if they have gaps, else NULL
     size_t nbytes;
-    uint32_t flag;            // that no earlier message in it had; not 0
-    uint32_t value;           // what *word becomes
-    _Atomic uint32_t *word;   // posted, or taken
-    _Atomic uint32_t *status; // of a fetch; may be NULL
-    _Atomic uint32_t *stop;   // of a fetch: not 0 once nothing comes; or NULL
+    uint32_t flag;            // differs from all earlier flags in the buffer;
+                              // not 0
+    uint32_t value;           // the value that *word gets
+    _Atomic uint32_t *word;   // tells that the message was posted, or taken
+    _Atomic uint32_t *status; // result of a fetch; may be NULL
+    _Atomic uint32_t *stop;   // not 0: no message comes (fetch); may be NULL
 } wm_eager_ll_t;
 
 // True if the kernels can read and write this layout.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The way the bytes of a copy take: one plain copy, one 2-D or 3-D copy, one
-// kernel, or a detour through contiguous temporaries.
+// The route of a copy: one plain copy, one 2-D or 3-D copy, one kernel, or a
+// detour through contiguous temporaries.
 #include <stdlib.h>
 
 #include "array/copy.h"
 #include "array/kernels.h"
 
-// Rows narrower than this are slower by the copy engine than by a kernel.
+// The copy engine is slower than a kernel for rows narrower than this.
 #define MIN_ROW 64
-// What every device takes as the pitch of a 2-D copy (CUDA's limit is 2^31-1).
+// The pitch of a 2-D copy that every device takes (CUDA's limit is 2^31-1).
 #define MAX_PITCH 0x7fffffff
 
-// One copy on its way: where it is enqueued, and what both sides are.
+// One copy under way: its stream, and the memory of both sides.
 typedef struct {
     int device;
     CUstream stream;
@@ -19,8 +19,8 @@ typedef struct {
     wm_pointer_t src;
 } route_t;
 
-// Whether kernels on `device` can work on the memory. Pools of other devices
-// are not opened to us by peer access, so only plain allocations count.
+// Finds out whether kernels on `device` can reach the memory. Peer access does
+// not open the pools of other devices to us, so only plain allocations count.
 static int
 is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
              wm_error_t *err)
@@ -63,8 +63,9 @@ memory_type(const wm_pointer_t *memory)
     return is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 }
 
-// Whether rows, or planes of rows, describe the layout: such copies are for
-// links. On one GPU a kernel takes 0.4 to 0.9 times as long (measured, H100).
+// Returns true if rows, or planes of rows, describe the layout. Such copies
+// are for links: on one GPU a kernel takes 0.4 to 0.9 times as long (measured,
+// H100).
 static bool
 is_pitched(const wm_layout_t *layout)
 {
@@ -146,7 +147,7 @@ copy_contiguous(const wm_layout_t *layout, const route_t *route,
     int other = route->dst.device == route->device ? route->src.device
                                                    : route->dst.device;
     if (other >= 0 && other != route->device) {
-        // Without it the driver stages through the host.
+        // Without peer access the driver stages through the host.
         int status = wm_device_enable_peer(route->device, other, err);
         if (status < 0)
             return status;
@@ -178,9 +179,9 @@ wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                : wm_kernels_copy(layout, device, stream, err);
 }
 
-// A strided copy between memories of one place: the host, at once, or a
-// device, on whose stream it is enqueued so that `route` comes before and
-// after it.
+// Copies within one place, with strides: on the host at once, or on the
+// place's device, on a stream of its own or that of `route`, with the order
+// kept.
 static int
 copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
               const route_t *route, wm_error_t *err)
@@ -207,8 +208,8 @@ copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
     return status;
 }
 
-// A contiguous array like `like`, at the place of `memory`. Pageable on the
-// host: pinned memory of any size would be dearer than what it saves.
+// Makes a contiguous array like `like`, at the place of `memory`. Host memory
+// is pageable: to pin memory of any size would cost more than it saves.
 static int
 temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
               const route_t *route, wm_array_t *made, wm_error_t *err)
@@ -228,8 +229,8 @@ temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
                         like->dtype, like->ndim, like->shape, made, err);
 }
 
-// Device memory is given back in stream order, host memory when the stream is
-// done with it.
+// Frees device memory in stream order, and host memory once the stream has
+// finished with it.
 static int
 temporary_free(wm_array_t *temporary, const route_t *route, int status,
                wm_error_t *err)
@@ -369,7 +370,7 @@ wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
     if (status < 0)
         return status;
     if (is_host(&route.dst) && is_host(&route.src)) {
-        // Pinned memory may have work pending on the stream it is ordered by.
+        // Pinned memory may have work pending on the stream that orders it.
         bool pinned = route.dst.kind != WM_MEMORY_HOST
                       || route.src.kind != WM_MEMORY_HOST;
         if (pinned && device >= 0)

@@ -64,7 +64,8 @@ wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
     return true;
 }
 
-// Each its share of so many blocks, and one at least; returns how many.
+// Divides at most `most` blocks among the reductions, at least one each.
+// Returns the number of blocks.
 static uint32_t
 share_blocks(wm_fused_t *fused, uint64_t most)
 {

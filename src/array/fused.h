@@ -5,10 +5,10 @@
 
 #include "array/reduce.h"
 
-// Empty where `params.count` is 0.
+// Reductions that one kernel will do; none if `params.count` is 0.
 typedef struct {
     int kernel;
-    uint64_t blocks[WM_FUSED_PARTS]; // that each part could use
+    uint64_t blocks[WM_FUSED_PARTS]; // how many each reduction could use
     wm_fused_params_t params;
 } wm_fused_t;
 
@@ -16,13 +16,13 @@ typedef struct {
 WM_MUST_CHECK int
 wm_fused_prepare(int device, wm_error_t *err);
 
-// Adds one, whose signal does not matter; false where it is none that these
-// can share a kernel with, or has no kernel that computes.
+// Adds a reduction, without its signal. Returns false if the reduction cannot
+// share a kernel with those added before, or needs no computing kernel.
 bool
 wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction);
 
-// Enqueues the kernel of what was added, and empties it, after an error as
-// well.
+// Enqueues one kernel for the reductions that were added. Then, and after an
+// error too, `fused` is empty.
 WM_MUST_CHECK int
 wm_fused_launch(int device, wm_fused_t *fused, const wm_signal_t *signal,
                 CUstream stream, wm_error_t *err);

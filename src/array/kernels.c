@@ -161,8 +161,8 @@ count_units(const wm_copy_params_t *params)
     return count;
 }
 
-// The innermost dimensions of the layout, from `first` on, and the run as a
-// dimension of units.
+// Describes the innermost dimensions of the layout, from `first` on, and the
+// run as a dimension of units.
 static void
 params_init(wm_copy_params_t *params, const wm_layout_t *layout, int first,
             int unit)
@@ -186,7 +186,7 @@ params_init(wm_copy_params_t *params, const wm_layout_t *layout, int first,
         divisor_init(&params->divisors[i], (uint32_t)params->shape[i]);
 }
 
-// A run of one unit needs no dimension of its own.
+// Drops the dimension of a run of one unit.
 static void
 drop_single_run(wm_copy_params_t *params)
 {
@@ -197,8 +197,8 @@ drop_single_run(wm_copy_params_t *params)
 typedef int (*launch_t)(wm_copy_params_t *params, int unit, int device,
                         CUstream stream, const void *context, wm_error_t *err);
 
-// One launch for the innermost dimensions a kernel has room for, for each
-// index of those around them (hardly ever any).
+// Launches one kernel for the innermost dimensions that fit its parameters,
+// and repeats this for each index of the outer ones (hardly ever any).
 static int
 launch_each(const wm_layout_t *layout, int device, CUstream stream,
             launch_t launch_one, const void *context, wm_error_t *err)

@@ -5,8 +5,8 @@
 
 #define WIDEST 16
 
-// Dimensions of more than one element, none with a negative stride at dst:
-// walking both sides backwards in one dimension is the same copy.
+// Takes the dimensions of more than one element. Makes strides of dst
+// positive: walking both sides backwards in one dimension is the same copy.
 static void
 take_dimensions(wm_layout_t *layout, const wm_array_t *dst,
                 const wm_array_t *src)
@@ -62,7 +62,7 @@ swap_dimensions(wm_layout_t *layout, int i, int j)
     layout->src_strides[j] = from;
 }
 
-// The slowest dimension of dst first; stable.
+// Sorts the dimensions, the slowest one of dst first; stable.
 static void
 sort_dimensions(wm_layout_t *layout)
 {
@@ -71,7 +71,8 @@ sort_dimensions(wm_layout_t *layout)
             swap_dimensions(layout, j, j - 1);
 }
 
-// Fastest dimensions that continue the run on both sides become part of it.
+// Makes the fastest dimensions part of the run if they continue it on both
+// sides.
 static void
 grow_run(wm_layout_t *layout)
 {
@@ -85,7 +86,7 @@ grow_run(wm_layout_t *layout)
     }
 }
 
-// A dimension whose step is exactly its inner neighbour's extent is merged.
+// Merges each dimension whose stride equals the extent of the next inner one.
 static void
 merge_dimensions(wm_layout_t *layout)
 {
@@ -135,7 +136,8 @@ wm_layout_unit(const wm_layout_t *layout)
     return (int)(bits & -bits);
 }
 
-// Goes on to the next run, the fastest dimension first; false after the last.
+// Goes on to the next run, the fastest dimension first. Returns false after
+// the last run.
 static bool
 advance(const wm_layout_t *layout, int64_t *index, char **dst, char **src)
 {
@@ -159,7 +161,8 @@ advance(const wm_layout_t *layout, int64_t *index, char **dst, char **src)
     }                                                                         \
     break
 
-// One line of `count` runs; the usual sizes without a call each.
+// Copies one line of `count` runs; the usual sizes without a call for each
+// run.
 static void
 copy_line(char *dst, int64_t dst_stride, const char *src, int64_t src_stride,
           int64_t count, int64_t run)

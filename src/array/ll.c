@@ -9,7 +9,7 @@
 
 #define WARP 32
 #define BLOCK 512
-#define BLOCKS 16 // a line for each thread, before they have more
+#define BLOCKS 16 // a line for each thread, before threads take more
 #define LL128_BLOCKS 128
 #define LL128_LANES 8
 
@@ -151,7 +151,7 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
                                                   (int)params->size);
     if (params->reduces)
         kernel = wm_reduce_row(type, op, &params->op);
-    else if (params->in_parts) // of one: nothing is added
+    else if (params->in_parts) // with one rank nothing is added
         kernel = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
     else if (!ll128)
         jobs *= params->size;

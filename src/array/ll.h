@@ -11,12 +11,12 @@
 #include "array/reduce.h"
 #include "kernels/ll.h"
 
-// A rank's LL buffers: where they begin, counted from the head, bytes of all
-// of them, the kind of line, and how many blocks of a kernel may wait at once.
+// A rank's LL buffers: their offset from the head, their bytes in all, the
+// kind of line, and how many blocks of a kernel may wait at once.
 typedef struct {
     int64_t first;
     size_t nbytes;
-    bool ll128; // else LL
+    bool ll128; // true: LL128 lines; false: LL lines
     uint32_t blocks;
 } wm_ll_t;
 
@@ -29,21 +29,21 @@ wm_ll_room(const wm_ll_t *ll, int size);
 WM_MUST_CHECK int
 wm_ll_prepare(int device, wm_error_t *err);
 
-// Zeroes LL buffers, or the state that belongs to them, before anybody writes
-// there, and waits until that is done.
+// Zeroes LL buffers, or their state, and waits until this is done. Called
+// before any rank writes there.
 WM_MUST_CHECK int
 wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err);
 
-// Gives the table of all ranks to this rank's kernels, before the first of
-// them, and waits until that is done.
+// Writes the table of all ranks for this rank's kernels, and waits until this
+// is done. Called before the first kernel.
 WM_MUST_CHECK int
 wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
                 int size, wm_error_t *err);
 
-// Enqueues a kernel. The caller fills `params`, but for first, buffer_bytes,
-// unit and op. `type` and `op` say how the kernel reduces, if it does, and
-// wm_reduce_takes() them. `overlaid`: the kernel may write over memory that it
-// also sends from, at another place.
+// Enqueues a kernel. The caller fills `params`, except first, buffer_bytes,
+// unit and op. `type` and `op` say how the kernel reduces, if it does;
+// wm_reduce_takes() is true for them. `overlaid`: the kernel may write over
+// memory that it also sends from, at another place.
 WM_MUST_CHECK int
 wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
              wm_reduce_op_t op, wm_ll_params_t *params, bool overlaid,

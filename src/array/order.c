@@ -9,12 +9,12 @@
 #include "cuda/driver.h"
 #include "cuda/lock.h"
 
-// Reads remembered at once; one more joins the oldest.
+// Reads remembered at once; a further read is joined with the oldest.
 #define READS 8
 
-// Work that may be going on, on a stream of that id; 0: not known. `waiter` is
-// the stream that was last made to wait for it: what it then submits stands
-// for this too.
+// Work that may be going on, on the stream with this id (0: unknown). `waiter`
+// is the stream that was last made to wait for the work: what `waiter` submits
+// later implies this mark.
 typedef struct {
     uint64_t serial;
     CUevent event;
@@ -25,9 +25,9 @@ typedef struct {
     CUstream waiter;
 } mark_t;
 
-// A stream that comes to one order or two. `common` is an event that was
-// recorded on it with the locks of both held, until it is made to wait; NULL:
-// none.
+// A stream that one or two orders are asked about. `common` is an event
+// recorded on it while the locks of both are held; the event is valid until
+// the stream is made to wait. NULL: none.
 typedef struct {
     int device;
     CUstream stream;
@@ -37,16 +37,17 @@ typedef struct {
 
 struct wm_order {
     pthread_mutex_t lock;
-    _Atomic int pending; // marks held: 0 is answered without the lock
+    _Atomic int pending; // number of marks; 0 is answered without the lock
     bool written;
     mark_t write;
     int reads;
     mark_t read[READS];
-    uint64_t serial; // of the last mark
-    // The host waits for one mark at a time. Its event is not given back
-    // meanwhile: whoever drops the mark leaves that to the one who waits.
+    uint64_t serial; // number of the last mark
+    // The host waits for one mark at a time, and the event of this mark is not
+    // released meanwhile: a thread that drops the mark leaves the release to
+    // the waiting thread.
     pthread_mutex_t waiting;
-    uint64_t waited; // serial; 0: nobody waits
+    uint64_t waited; // serial of the mark waited for; 0: none
     bool orphaned;
 };
 
@@ -75,7 +76,8 @@ nothing_pending(wm_order_t *order)
            || atomic_load_explicit(&order->pending, memory_order_acquire) == 0;
 }
 
-// Its locks may be held by threads that a forked child has not.
+// Fails in a forked child: threads that the child does not have may hold the
+// locks.
 static int
 refuse_forked(wm_error_t *err)
 {
@@ -122,7 +124,8 @@ wm_order_free(wm_order_t *order)
     free(order);
 }
 
-// The stream that the work is on comes behind it anyway.
+// Makes the stream wait for the mark. The stream that the work is on needs no
+// wait.
 static int
 follow_mark(mark_t *mark, comer_t *comer, wm_error_t *err)
 {
@@ -140,7 +143,7 @@ follow_mark(mark_t *mark, comer_t *comer, wm_error_t *err)
     return 0;
 }
 
-// What it submits next already stands for the mark.
+// Returns true if the next work of the stream already implies the mark.
 static bool
 stands_for(const mark_t *mark, const comer_t *comer)
 {
@@ -181,8 +184,8 @@ wm_order_before_write(wm_order_t *order, int device, CUstream stream,
     return wm_order_before(order, true, device, stream, 0, err);
 }
 
-// Fills the mark with an event recorded on the stream now, or the common one,
-// which it becomes. The mark owns it.
+// Fills the mark with the common event, or with one that is recorded now and
+// becomes the common event. The mark owns a share of the event.
 static int
 record_lock_held(wm_order_t *order, comer_t *comer, mark_t *mark,
                  wm_error_t *err)
@@ -211,9 +214,10 @@ record_lock_held(wm_order_t *order, comer_t *comer, mark_t *mark,
     return 0;
 }
 
-// A slot for a read: one of the same stream, which waits for its event (a
-// handle may have been reused since, as the id tells) and the new one
-// replaces; a new one; or, when all are taken, the oldest.
+// Finds a slot for a read: that of an earlier read on the same stream, which
+// the stream is made to wait for (the id tells whether the handle was reused)
+// and the new mark replaces; a free one; or, if all are taken, that of the
+// oldest read.
 static int
 read_slot_lock_held(wm_order_t *order, comer_t *comer, int *slot,
                     wm_error_t *err)
@@ -252,8 +256,8 @@ after_read_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
     return 0;
 }
 
-// What another stream submitted since before_write() is waited for here, so
-// that the one event stands for all that came before.
+// Makes the stream wait for what other streams submitted since before_write(),
+// so that one event stands for all earlier work.
 static int
 after_write_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {
@@ -275,7 +279,7 @@ after_write_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
     return 0;
 }
 
-// In the order of their addresses, as others take them, too.
+// Locks both in the order of their addresses, as all threads do.
 static void
 lock_both(wm_order_t *one, wm_order_t *other)
 {
@@ -325,7 +329,7 @@ wm_order_after_write(wm_order_t *order, int device, CUstream stream,
     return wm_order_after(NULL, order, device, stream, 0, err);
 }
 
-// Picks a mark to wait for without the lock, so that nobody is kept out.
+// Picks a mark to wait for without the lock, so that other threads can go on.
 static bool
 begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
 {

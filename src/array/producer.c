@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who may still be at work on memory, and how to come after them.
+// Producers: the work that may still use memory, and how to order work behind
+// it.
 #include "array/order.h"
 
 int
@@ -48,7 +49,8 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
         return wm_stream_follow(device, stream, producer->device,
                                 producer->stream, err);
     case WM_PRODUCER_DEVICE:
-        // Our own work on it may be on another device: its order knows.
+        // Our own work on the memory may be on another device: the order
+        // tells.
         status = before_order(producer->order, to_write, device, stream, err);
         return status < 0 ? status
                           : wm_device_synchronize(producer->device, err);
@@ -58,8 +60,9 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
     }
 }
 
-// The captures of our stream and of the producer's, 0: in none. A default
-// stream that a capture is ordered with is in none.
+// Finds the captures of our stream and of the producer's (0: none). Returns 1
+// if the producer's is a default stream that a capture is ordered with: it is
+// in no capture.
 static int
 find_captures(const wm_producer_t *producer, int device, CUstream stream,
               uint64_t *ours, uint64_t *theirs, wm_error_t *err)
@@ -141,7 +144,8 @@ wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
                                 stream, err);
     case WM_PRODUCER_ORDER:
     case WM_PRODUCER_DEVICE:
-        // A DEVICE producer without an order cannot be told: done first.
+        // A DEVICE producer without an order remembers nothing: wait for the
+        // work.
         if (producer->order == NULL)
             return wm_stream_synchronize(device, stream, err);
         return wrote

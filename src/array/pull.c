@@ -8,12 +8,14 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
-#define BLOCKS_LONG 32 // of a long copy: two read all that a link brings
-#define BLOCK_BYTES ((size_t)16 << 10) // of a copy, before another shares it
-// Of all copies, for which one block does as well: that several have ended is
-// told some microseconds later.
+#define BLOCKS_LONG 32 // for a long copy: two of them saturate a link
+#define BLOCK_BYTES                                                           \
+    ((size_t)16 << 10) // bytes of a copy before another block
+                       // shares them
+// Bytes of all copies that one block copies as fast: the end of several blocks
+// is reported some microseconds later.
 #define ALONE_BYTES ((size_t)32 << 10)
-// Longer copies are better off with a copy engine, unless units are wide.
+// Longer copies are faster by a copy engine, unless their units are wide.
 #define MOST_UNITS ((size_t)1 << 20)
 
 static struct {
@@ -55,7 +57,8 @@ wm_pull_serves(const wm_pull_t *pull)
     return unit == 16 || pull->nbytes <= MOST_UNITS * unit;
 }
 
-// Blocks of a copy, as many as the longest one wants and all find room for.
+// Finds the number of blocks for each copy: as many as the longest copy uses
+// and all have room for.
 static int
 find_width(int device, wm_pull_params_t *params, wm_error_t *err)
 {

@@ -12,7 +12,7 @@
 
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
-#define BLOCK_LOADS 1024 // before another block shares them
+#define BLOCK_LOADS 1024 // loads of a block before another shares them
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -92,7 +92,7 @@ wm_reduce_prepare(int device, wm_error_t *err)
                                functions[device], err);
 }
 
-// What kernels and folds call it.
+// Returns the number that kernels and folds have for the operation.
 static uint32_t
 operation(wm_reduce_type_t type, wm_reduce_op_t op)
 {
@@ -109,7 +109,7 @@ wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called)
     return types[type].kernel;
 }
 
-// The only source that matters; NULL where several do.
+// Returns the only source that matters; NULL if several do.
 static const void *
 copied(wm_reduce_op_t op, const void *const *src, int n)
 {
@@ -118,7 +118,7 @@ copied(wm_reduce_op_t op, const void *const *src, int n)
     return n == 1 || op == WM_REDUCE_NO_OP ? src[0] : NULL;
 }
 
-// Which elements are those of vectors, once all addresses are known.
+// Divides the elements into vectors and single ones, by the addresses.
 static void
 divide(wm_reduce_params_t *params, int kernel, size_t count)
 {
@@ -166,8 +166,8 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
         code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    // Of several ranks' memory all comes over links, and what is passed on
-    // goes there: more blocks would be in each other's way.
+    // The memory of several ranks comes over links, and results go over links:
+    // more blocks would slow each other down.
     const bool far = params->n > 2 || (params->n == 1 && params->targets > 1);
     const uint64_t sms = (uint64_t)facts->multiprocessors;
     const uint64_t most = far ? sms / 2 : sms * BLOCKS_PER_SM;
@@ -181,8 +181,8 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
     return code;
 }
 
-// As bytes, as many at a time as addresses and number allow: computing with
-// them would change those of a NaN.
+// Returns the kernel that copies bytes, as many at a time as addresses and
+// size allow: computing would change the bits of a NaN.
 static int
 copy_kernel(const wm_reduce_params_t *params, size_t nbytes)
 {
@@ -209,7 +209,7 @@ is_taken(const wm_reduction_t *reduction, wm_error_t *err)
     return false;
 }
 
-// As much of the parameters as is used; returns the kernel.
+// Fills the used members of the parameters; returns the kernel.
 static int
 describe(const wm_reduction_t *reduction, const void *only,
          wm_reduce_params_t *params)
@@ -275,7 +275,7 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
     return wm_reduce_enqueue(device, &reduction, stream, err);
 }
 
-#define AT_ONCE 256 // elements on the stack; addresses may be odd
+#define AT_ONCE 256 // elements on the stack; source addresses may be unaligned
 
 #define X(name, element_t, acc_t)                                             \
     static void fold_##name(uint32_t op, char *dst, const void *const *src,   \

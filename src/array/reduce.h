@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions: dst[i] = src[0][i] op src[1][i] op ..., i < count, in that order
-// whatever the grid, so that the same sources give the same bits; of one
-// source a copy. dst may be one of the sources, and overlaps none otherwise.
-// Integers wrap around. float16 and bfloat16 are computed in float32 and
-// rounded once; MIN and MAX of what has a NaN are NaN; of equals MINLOC and
-// MAXLOC have the lower index. Any thread; no GIL.
+// Reductions: dst[i] = src[0][i] op src[1][i] op ... for i < count, in this
+// order for any grid, so that equal sources give equal bits. With one source
+// the result is a copy. dst may be one of the sources, and overlaps no other
+// source. Integers wrap around. float16 and bfloat16 are computed in float32
+// and rounded once. MIN and MAX of a NaN and a number are NaN. MINLOC and
+// MAXLOC take the lower index of equal values. Any thread; no GIL.
 #ifndef WM_ARRAY_REDUCE_H
 #define WM_ARRAY_REDUCE_H
 
@@ -14,12 +14,12 @@
 #include "cuda/device.h"
 #include "kernels/reduce.h"
 
-// Whether MPI has the operation for these elements, or its like: for float16
-// and bfloat16 what it has for float32. A wm_dtype_t is a type.
+// Returns true if MPI has the operation for these elements; for float16 and
+// bfloat16, if MPI has it for float32. Every wm_dtype_t is a valid type.
 bool
 wm_reduce_takes(wm_reduce_type_t type, wm_reduce_op_t op);
 
-// Bytes of an element.
+// Returns the bytes of an element.
 size_t
 wm_reduce_size(wm_reduce_type_t type);
 
@@ -27,27 +27,28 @@ wm_reduce_size(wm_reduce_type_t type);
 WM_MUST_CHECK int
 wm_reduce_prepare(int device, wm_error_t *err);
 
-// The row of WM_REDUCE_KERNEL_ROWS that serves a type, and the number that its
-// kernel, or another made of it, has for the operation; of those alone whose
-// result depends on several sources.
+// Returns the row of WM_REDUCE_KERNEL_ROWS that serves a type. Sets *called to
+// the operation's number in this row's kernels. For operations whose result
+// depends on several sources.
 int
 wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called);
 
-// Enqueues one kernel, none where nothing is to be done: of 1 to
-// WM_REDUCE_SOURCES sources, all of which the device reaches, at any address;
-// fastest where all are alike modulo WM_REDUCE_VECTOR. WM_ERR_VALUE for
-// another number and what is not taken.
+// Enqueues one kernel for 1 to WM_REDUCE_SOURCES sources, all reachable by the
+// device, at any address; no kernel if there is nothing to do. Fastest if all
+// addresses are equal modulo WM_REDUCE_VECTOR. Fails with WM_ERR_VALUE for
+// another number of sources and an operation that wm_reduce_takes() refuses.
 WM_MUST_CHECK int
 wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                  void *dst, const void *const *src, int n, size_t count,
                  CUstream stream, wm_error_t *err);
 
-// Likewise, as a whole: what is wanted, and a word that the kernel tells when
-// it has ended. There is one then, also where nothing is to be done.
+// A reduction, with a word that the kernel writes when it has ended. The
+// kernel is launched even if there is nothing to reduce.
 typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    void *const *dst; // 1 to WM_REDUCE_TARGETS: all have the result
+    void *const *dst; // 1 to WM_REDUCE_TARGETS addresses, all of which get the
+                      // result
     int targets;
     const void *const *src;
     int n;
@@ -59,19 +60,20 @@ WM_MUST_CHECK int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err);
 
-// What its kernel would be given, of whose row it returns the number; -1 where
-// it computes nothing.
+// Fills the parameters of the reduction's kernel, and returns the kernel's
+// row. Returns -1 if the reduction computes nothing.
 int
 wm_reduce_describe(const wm_reduction_t *reduction,
                    wm_reduce_params_t *params);
 
-// How many blocks it has work for: on few each thread asks for much before it
-// uses any, on many their ends take longer to tell.
+// Returns how many blocks the reduction has work for. With few blocks, each
+// thread issues many loads before it uses a value; with many, the end of the
+// kernel is reported later.
 uint64_t
 wm_reduce_blocks(const wm_reduce_params_t *params);
 
-// The same here and now, of host memory: the same bits, but for those of NaNs.
-// What is taken, and any number of sources.
+// Reduces host memory before it returns, with the same bits except in NaNs.
+// Takes the same operations, and any number of sources.
 void
 wm_reduce_host(wm_reduce_type_t type, wm_reduce_op_t op, void *dst,
                const void *const *src, int n, size_t count);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Words in page-locked host memory by which kernels tell that they have ended
-// (kernels/signal.h): there before the driver would tell. Whoever sees one
-// sees what the kernel wrote, and so does all that he begins then. A kernel
-// that failed tells nothing: its stream is to be asked as well, now and then.
-// Any thread; no GIL.
+// (kernels/signal.h), before the driver tells. A thread that sees the value
+// sees what the kernel wrote, and so does all work that it begins then. A
+// kernel that failed writes no word: the caller also asks the stream from time
+// to time. Any thread; no GIL.
 #ifndef WM_ARRAY_SIGNAL_H
 #define WM_ARRAY_SIGNAL_H
 
@@ -11,19 +11,20 @@
 
 #include "kernels/signal.h"
 
-// Takes a word, for one kernel after the other; false where there is none.
+// Takes a word, which serves one kernel after the other. Returns false if none
+// is free.
 bool
 wm_signal_acquire(wm_signal_t *signal);
 
-// When no kernel is under way that has it.
+// Gives the word back. No kernel that uses the word is under way.
 void
 wm_signal_release(const wm_signal_t *signal);
 
-// What the next kernel is given.
+// Sets the value that the next kernel will write.
 void
 wm_signal_renew(wm_signal_t *signal);
 
-// Whether that has ended.
+// Returns true if the kernel that writes signal->value has ended.
 bool
 wm_signal_is_set(const wm_signal_t *signal);
 

@@ -6,13 +6,14 @@
 #include "array/kernels.h"
 
 #define BLOCK 512
-// Few and long ones: who fills one waits then until all of it has arrived.
+// Few and long slots: a sender waits at the end of each until all of it has
+// arrived.
 #define SLOTS 2
 #define LONGEST_SLOT 131072
-// Fences that reach the host come one after the other.
+// Fences that reach the host do not overlap.
 #define HOST_CHANNELS 16
 #define LONGEST_HOST_SLOT 524288
-#define MOST_PAIRS 512 // channels of all ranks: more have few bytes each
+#define MOST_PAIRS 512 // channels of all ranks: more would have few bytes each
 
 enum {
 #define X(name, ...) KERNEL_##name,
@@ -69,7 +70,7 @@ wm_simple_prepare(int device, wm_error_t *err)
     return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
 }
 
-// Chunks of one that go through a channel.
+// Returns how many chunks of a span of `nbytes` go through one channel.
 static uint32_t
 steps_of(const wm_simple_params_t *params, uint64_t nbytes)
 {
@@ -90,15 +91,16 @@ reach(range_t *range, uintptr_t base, const wm_simple_span_t *span)
                                                   : range->high;
 }
 
-// Goes over all that is given and taken. What comes back is written where all
-// that was given there has been read, or nobody could have reduced it.
+// Finds the unit, the steps and the overlap of all spans. Results that are
+// given back never count as overlap: they are written after all data there has
+// been read, or no rank could have reduced it.
 static void
 measure(wm_simple_params_t *params, bool gives_back)
 {
     const wm_simple_span_t *sides[] = {params->gives, params->takes};
     uintptr_t bases[] = {(uintptr_t)params->src, (uintptr_t)params->dst};
     range_t ranges[] = {{UINTPTR_MAX, 0}, {UINTPTR_MAX, 0}};
-    uint64_t all = 16 | (gives_back ? bases[1] : 0); // all of it is written
+    uint64_t all = 16 | (gives_back ? bases[1] : 0); // all of dst is written
     params->steps = 0;
     for (uint32_t i = 0; i < 2 * params->size; ++i) {
         const wm_simple_span_t *span = &sides[i % 2][i / 2];
@@ -106,7 +108,7 @@ measure(wm_simple_params_t *params, bool gives_back)
         if (span->nbytes == 0)
             continue;
         all |= bases[i % 2] + span->at;
-        if (bases[i % 2] != 0) // else what is passed on
+        if (bases[i % 2] != 0) // NULL: data that is passed on
             reach(&ranges[i % 2], bases[i % 2], span);
         params->steps = steps > params->steps ? steps : params->steps;
     }

@@ -14,7 +14,7 @@
 // The sizes of the FIFOs of the Simple protocol, the same on all ranks.
 typedef struct {
     uint32_t channels;
-    uint32_t slots; // so far may one who gives be ahead
+    uint32_t slots; // the sender may be this many chunks ahead
     uint32_t slot_bytes;
 } wm_simple_t;
 
@@ -29,15 +29,14 @@ wm_simple_prepare(int device, wm_error_t *err);
 
 typedef enum {
     WM_SIMPLE_MOVE,
-    WM_SIMPLE_REDUCE, // what is taken, to one place
-    WM_SIMPLE_ALL,    // and then that is given back to all
+    WM_SIMPLE_REDUCE, // reduces what is received, to one place
+    WM_SIMPLE_ALL,    // then sends the result back to all
 } wm_simple_work_t;
 
-// Enqueues a kernel. The caller fills `params`, but for the members that
-// `simple` has as well, and steps, unit, overlaid and op. The kernel reduces
-// by `op`, if wm_reduce_takes() it. With WM_SIMPLE_ALL each rank's part is at
-// the same place in `src` and `dst`, which are one array or have nothing in
-// common.
+// Enqueues a kernel. The caller fills `params`, except steps, unit, overlaid,
+// op and the members that `simple` has as well. The kernel reduces by `op`;
+// wm_reduce_takes() is true for it. With WM_SIMPLE_ALL each rank's part is at
+// the same offset in `src` and `dst`, which are one array or do not overlap.
 WM_MUST_CHECK int
 wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
                  wm_reduce_type_t type, wm_reduce_op_t op,

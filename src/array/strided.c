@@ -68,7 +68,7 @@ wm_strided_append(wm_strided_t *strided, const wm_strided_t *next)
         strided->run += next->run;
         return true;
     }
-    // One index more of the slowest dimension, or several.
+    // `next` adds one index, or several, to the slowest dimension.
     bool longer = ndim > 0 && step == strided->shape[0] * strided->strides[0];
     if (longer && more == ndim && next->strides[0] == strided->strides[0]
         && strided_ends_alike(strided, next, ndim - 1)) {
@@ -162,7 +162,8 @@ wm_strided_cut(const wm_strided_t *strided, size_t at, size_t nbytes,
     return wm_strided_repeat(part, (int64_t)(nbytes / inner), stride);
 }
 
-// The extent and the stride of a dimension, 0 being the fastest: the run.
+// Returns the extent of a dimension, and its stride. Dimension 0 is the
+// fastest: the run.
 static int64_t
 extent_of(const wm_strided_t *strided, int at, int64_t *stride)
 {
@@ -180,7 +181,7 @@ wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
     int i = 0, j = 0;
     int64_t into, off, left = extent_of(dst, i, &into),
                        right = extent_of(src, j, &off);
-    for (;;) { // the fastest first
+    for (;;) { // the fastest dimension first
         int64_t both = left < right ? left : right;
         if (to.ndim == WM_MAX_NDIM || left % both != 0 || right % both != 0)
             return false;
@@ -203,7 +204,7 @@ wm_strided_pair(const wm_strided_t *dst, const wm_strided_t *src,
     return true;
 }
 
-// One direction of a copy, and how far it has come.
+// One direction of a copy, and its position in the packed bytes.
 typedef struct {
     bool packs;
     char *packed;
@@ -211,9 +212,9 @@ typedef struct {
     CUstream stream;
 } way_t;
 
-// `count` indices of dimension `first` from `data` on, with all dimensions
-// inside of it; the run alone, of `count` bytes, where `first` is behind the
-// last.
+// Copies `count` indices of dimension `first`, from `data` on, with all
+// dimensions inside of it. If `first` is behind the last dimension, copies
+// `count` bytes of the run.
 static int
 copy_box(const wm_strided_t *strided, int first, int64_t count, char *data,
          const way_t *way, wm_error_t *err)
@@ -244,9 +245,10 @@ copy_box(const wm_strided_t *strided, int first, int64_t count, char *data,
     return 0;
 }
 
-// Bytes of the dimensions from `first` on, which have `all`. All of it is one
-// box. What begins or ends inside of one is a box for each dimension: the
-// whole indices of the slowest, those of the next in what is before and after.
+// Copies `nbytes` bytes from `at` on, within the dimensions from `first` on,
+// which have `all` bytes. The whole indices of `first` are one box; the
+// indices cut at the begin and at the end are copied by recursion into the
+// next dimension.
 static int
 copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
      size_t nbytes, way_t *way, wm_error_t *err)
@@ -289,7 +291,7 @@ wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
                 nbytes, &way, err);
 }
 
-// A stride, and how often it may be between two bytes of a pair.
+// A stride, and how often it may count between two bytes of a pair.
 typedef struct {
     int64_t stride, least, most;
 } between_t;
@@ -297,8 +299,8 @@ typedef struct {
 #define BETWEEN (2 * WM_STRIDED_NDIM)
 #define PAIRS_TRIED 1000
 
-// Adds the dimensions, equal strides once, the longest first. `sign`: on
-// which side of the pair they are.
+// Adds the strides of the dimensions, equal strides once, the longest first.
+// `sign` tells the side of the pair.
 static int
 add_between(const wm_strided_t *strided, int sign, between_t *all, int count)
 {
@@ -338,7 +340,7 @@ can_collide(const between_t *all, int count, int64_t distance, int64_t low,
 {
     if (count == 0)
         return low < distance && distance < high;
-    int64_t least = 0, most = 0; // what the shorter ones add
+    int64_t least = 0, most = 0; // sums that the shorter strides add
     for (int i = 1; i < count; ++i) {
         least += all[i].least * all[i].stride;
         most += all[i].most * all[i].stride;
