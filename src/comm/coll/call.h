@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A collective as one rank was asked for it. Borrows the buffers; any thread.
+// The arguments of a collective on one rank. Borrows the buffers; any thread.
 #ifndef WM_COMM_COLL_CALL_H
 #define WM_COMM_COLL_CALL_H
 
@@ -10,24 +10,24 @@
 
 typedef struct {
     wm_call_kind_t kind;
-    // Its arguments were read, and are memory of a GPU, with gaps that kernels
-    // step over or without, or contiguous memory of the host, which nobody
-    // else uses: what is said below. Else MPI is to do it. Places and lengths
-    // are those of the bytes without gaps.
+    // The arguments were read, and the fields below are set. on_device: the
+    // buffers are memory of a GPU, contiguous or with gaps. on_host: they are
+    // contiguous host memory that nobody else uses. If both are false, MPI
+    // does the call. Offsets and lengths do not count gaps.
     bool on_device, on_host;
-    const wm_buffer_t *send, *receive; // NULL: in place, or of no meaning here
-    int root;                          // -1: another of this group
-    int split; // of the communicator: between groups a root has the other's
-    // Of v-forms, for each rank, and of what is scattered in place; else NULL,
-    // and all blocks are alike.
+    const wm_buffer_t *send, *receive; // NULL: in place, or not used here
+    int root;  // -1: the root is another rank of this group
+    int split; // of the communicator; between groups, root is in the other one
+    // Blocks by rank, for v-forms and for a scatter in place. NULL: all blocks
+    // have the same length.
     const wm_span_t *sends, *receives;
-    MPI_Datatype type; // the elements, of `size` bytes, for MPI as well,
+    MPI_Datatype type; // element type, also for MPI, and its size in bytes
     size_t size;
-    MPI_Op op; // and what they are reduced by
+    MPI_Op op; // reduction
 } wm_coll_t;
 
-// Returns true if a rank sends in the call, or receives. Between groups a rank
-// that shares its group with the root does neither.
+// Returns true if a rank sends in the call, or receives. Between groups, a
+// rank of the root's group that is not the root does neither.
 bool
 wm_coll_sends(const wm_coll_t *call, int rank);
 

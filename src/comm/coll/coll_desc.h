@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The descriptor of a collective on a stream, as this rank was asked for it:
-// the blocks that it has for others, and where it wants theirs.
+// The descriptor of a collective on a stream, on this rank: the blocks that it
+// sends, and where it receives blocks.
 #ifndef WM_COMM_COLL_COLL_DESC_H
 #define WM_COMM_COLL_COLL_DESC_H
 
@@ -16,40 +16,42 @@ typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     bool sends, receives;
-    bool refused; // as are all who ask for the same: no GPU computes the op
-    char *source, *target;            // NULL: none
-    wm_span_t out[WM_BARRIER_RANKS];  // where its blocks lie: one, or for each
-    wm_span_t into[WM_BARRIER_RANKS]; // likewise
-    // Memory whose gaps the algorithm does not step over is packed into a copy
-    // (comm/coll/packed.h) of so many bytes, and unpacked. NULL: none
+    bool refused; // no GPU computes this op: the call fails on all ranks alike
+    char *source, *target; // NULL: none
+    // Blocks to send, and blocks to receive: one, or one for each rank.
+    wm_span_t out[WM_BARRIER_RANKS];
+    wm_span_t into[WM_BARRIER_RANKS];
+    // Layouts that the algorithm cannot walk: data are packed into a copy of
+    // so many bytes (comm/coll/packed.h), and unpacked. NULL: none.
     const wm_pattern_t *packs, *unpacks;
     size_t packs_nbytes, unpacks_nbytes;
 } wm_coll_desc_t;
 
-// Fills all but call, comm, device and stream. Fails for calls that streams do
-// not support.
+// Fills the rest of the descriptor; call, comm, device and stream are set.
+// Fails for calls that streams do not support.
 WM_MUST_CHECK int
 wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err);
 
-// Returns the bytes of the longest block here.
+// Returns the bytes of the longest block on this rank.
 size_t
 wm_coll_desc_longest(const wm_coll_desc_t *desc);
 
-// Returns true if this rank would receive over blocks that others are still to
-// get: blocks of one length are given and taken in step.
+// Returns true if this rank would receive over blocks that other ranks have
+// not read yet. This cannot happen if all blocks have the same length.
 bool
 wm_coll_desc_is_overwritten(const wm_coll_desc_t *desc);
 
-// Bytes for each rank, and of each.
+// Writes the bytes that this rank sends to each rank, and receives from each.
 void
 wm_coll_desc_pairs(const wm_coll_desc_t *desc, size_t *gives, size_t *takes);
 
-// Bytes that all must give alike: of a block, of one that is reduced and then
-// scattered in parts of any length of all; 0 where counts vary.
+// Returns the bytes that all ranks must give alike: those of a block, or of
+// the whole vector if each rank receives a part of its own length; 0 if counts
+// vary.
 size_t
 wm_coll_desc_block(const wm_coll_desc_t *desc);
 
-// Returns the hash of what all must ask for alike.
+// Returns the hash of the arguments that must be alike on all ranks.
 uint64_t
 wm_coll_desc_hash(const wm_coll_desc_t *desc);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The table of MPI's collectives, a row each. Their shapes, the readers of
-// their arguments, the methods of streams and, by `_core._collectives()`,
-// Python's tables are made from it. Constant; any thread.
+// The table of MPI's collectives, one row each. Shapes, argument readers, the
+// methods of streams and, by `_core._collectives()`, Python's tables are made
+// from this table. Constant; any thread.
 #ifndef WM_COMM_COLL_COLL_TABLE_H
 #define WM_COMM_COLL_COLL_TABLE_H
 
 #include <stdbool.h>
 
-// Arguments as a signature shows them behind `self`, and by name:
-// X(LIST, their number, how many are required, position of op, of root,
-// names...); a position of -1: there is none.
+// Argument lists: as text in a Python signature, after `self`, and by name:
+// X(LIST, number of arguments, number of required ones, position of op,
+// position of root, names...); a position of -1: there is none.
 #define WM_TEXT_NONE ""
 #define WM_TEXT_BUF_ROOT ", buf, root=0"
 #define WM_TEXT_BUFS ", sendbuf, recvbuf"
@@ -26,21 +26,21 @@
     X(BUFS_OP_ROOT, 4, 2, 2, 3, "sendbuf", "recvbuf", "op", "root")           \
     X(BUFS_COUNTS_OP, 4, 2, 3, -1, "sendbuf", "recvbuf", "recvcounts", "op")
 
-// The blocks of a buffer: one; one for each rank, of one length; of lengths
-// and places that are given; also of datatypes that are given.
+// The blocks of a buffer: one block; one for each rank, all of one length;
+// with given lengths and offsets; also with given datatypes.
 typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
 
 enum {
-    WM_OUTWARD = 1,    // the root sends; of others with a root it receives
-    WM_UNEVEN = 2,     // a rank receives a block whose length is given
-    WM_PREFIX = 4,     // a rank receives the reduction of the ranks before it,
-    WM_INCLUSIVE = 8,  // and of itself
-    WM_OVERLAID = 16,  // in place, it receives where others read its data
-    WM_NEIGHBORS = 32, // between neighbors in a topology
+    WM_OUTWARD = 1,    // the root sends; in other rooted calls it receives
+    WM_UNEVEN = 2,     // each rank receives a block of its own length
+    WM_PREFIX = 4,     // a rank receives the reduction of the ranks before it
+    WM_INCLUSIVE = 8,  // WM_PREFIX, and of the rank itself
+    WM_OVERLAID = 16,  // in place, a rank receives over data that others read
+    WM_NEIGHBORS = 32, // between neighbors of a topology
 };
 
-// X(NAME, Name, nonblocking name, arguments, form of what is sent, form of
-// what is received, flags)
+// X(NAME, Name, nonblocking name, arguments, form of the send buffer,
+// form of the receive buffer, flags)
 #define WM_COLLECTIVES(X)                                                     \
     X(BARRIER, Barrier, Ibarrier, NONE, WHOLE, WHOLE, 0)                      \
     X(BCAST, Bcast, Ibcast, BUF_ROOT, WHOLE, WHOLE, WM_OUTWARD)               \
@@ -87,33 +87,33 @@ typedef enum {
 typedef struct {
     const char *names[4];
     int count, required;
-    int op, root; // positions; -1: there is none
+    int op, root; // positions; -1: none
 } wm_coll_arguments_t;
 
-// What a call does with its buffers.
+// How a call uses its buffers.
 typedef struct {
-    bool scatters; // a rank sends a block for each
-    bool gathers;  // a rank receives a block of each
+    bool scatters; // a rank sends a block to each rank
+    bool gathers;  // a rank receives a block from each rank
     bool rooted, reduces, varies;
     bool outward, uneven, prefix, inclusive, overlaid, neighbors; // the flags
 } wm_shape_t;
 
 typedef struct {
-    const char *name; // as users know it; NULL: no collective of MPI's
+    const char *name; // as users know it; NULL: not a collective of MPI
     const wm_coll_arguments_t *arguments;
     wm_form_t sends, receives;
     wm_shape_t shape;
 } wm_coll_row_t;
 
-// The row of a collective; borrowed, static.
+// Returns the row of a collective; borrowed, static.
 const wm_coll_row_t *
 wm_coll_row(wm_call_kind_t kind);
 
 const wm_shape_t *
 wm_coll_shape(wm_call_kind_t kind);
 
-// Returns the name that users know; borrowed, static. Any number that another
-// rank publishes will do.
+// Returns the name that users know; borrowed, static. Accepts any number, as
+// other ranks publish `kind`.
 const char *
 wm_call_name(wm_call_kind_t kind);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives whose payload goes from GPU to GPU: between ranks of one host
-// that have a barrier (comm/node/barrier.h) and map each other's memory. A
-// rank publishes where its memory is in the preflight, then follows its plan
+// Collectives that move data from GPU to GPU, between ranks of one host that
+// have a barrier (comm/node/barrier.h) and map each other's memory. A rank
+// publishes the places of its memory in the preflight, then follows its plan
 // (direct_run.h). GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_DIRECT_H
 #define WM_COMM_COLL_DIRECT_H
@@ -16,113 +16,115 @@
 #include "comm/comm/comm.h"
 #include "comm/node/place.h"
 
-// Whether others read what is sent with its gaps: the same for all of it, or
-// of what it has for each rank.
+// How others read the send buffer: without gaps, by one layout with gaps, or
+// by one such layout for each rank.
 typedef enum {
     WM_PUBLISHED_DENSE,
     WM_PUBLISHED_GAPS,
     WM_PUBLISHED_GAPS_EACH
 } wm_published_gaps_t;
 
-#define WM_PUBLISHED_EACH 16 // ranks for which that is published
+#define WM_PUBLISHED_EACH 16 // most ranks with a layout for each
 
-// What a rank publishes in the preflight beside its numbers.
+// What a rank publishes in the preflight after its numbers.
 typedef struct {
     wm_place_t sends, receives;
-    wm_thresholds_t thresholds; // of which those of one rank are used
-    bool aliased;               // it receives where others read what it sends
-    bool overwrites;  // or it writes over what it sends: others read a copy
-    bool readable;    // `receives` can be mapped, or nothing is received
-    bool writable;    // and all of it be written by others
-    bool unmapped;    // it failed to map a peer's memory
-    uint8_t failed;   // by this step; 0: it has not. Written before it arrives
-    bool in_place;    // as it was asked
-    uint8_t kind, op; // of what is reduced
+    wm_thresholds_t thresholds; // the thresholds of one rank are used by all
+    bool aliased;               // it receives over the data that others read
+    bool overwrites; // it receives over its send data: others may read a copy
+    bool readable;   // others can map `receives`, or it receives nothing
+    bool writable;   // others can write all of `receives`
+    bool unmapped;   // it failed to map a peer's memory
+    uint8_t failed;  // step by which it has failed; 0: none. Written before it
+                     // arrives
+    bool in_place;   // the call was made in place
+    uint8_t kind, op; // wm_reduce_type_t, wm_reduce_op_t
     int32_t root;
     uint8_t gaps;         // wm_published_gaps_t
-    uint64_t block;       // bytes of a block, where all are alike
-    int32_t code, detail; // of its error
+    uint64_t block;       // bytes of a block, if all have one length
+    int32_t code, detail; // its error
     char text[160];
     wm_strided_desc_t all;
     union {
-        // What it has for each rank, where that is not alike.
+        // One entry for each rank, if blocks differ.
         wm_span_t spans[WM_BARRIER_RANKS];
         wm_strided_desc_t each[WM_PUBLISHED_EACH];
     };
 } wm_published_t;
 
-#define WM_PUBLISHED_BYTES offsetof(wm_published_t, spans) // where that is all
+#define WM_PUBLISHED_BYTES offsetof(wm_published_t, spans) // without the union
 
-// Where a rank has what it sends, with its gaps, of several blocks this one;
-// NULL: without.
+// Returns the layout of a rank's send buffer, or of its block `index`; NULL:
+// without gaps. Borrowed.
 const wm_strided_desc_t *
 wm_published_gaps(const wm_published_t *published, int index);
 
-// What a rank gives to a call.
+// The buffers that a rank gives to a call.
 typedef struct {
     const wm_buffer_t *send, *receive; // NULL: none, or in place
-    bool in_place; // what it sends is what it holds where it receives
-    bool copied;   // of what is sent others read a copy, as it is written
-    bool moved;    // alone, in one phase: gaps are stepped over by who reads
+    bool in_place;                     // the send data lie where it receives
+    bool copied; // others read a copy, as the send data are overwritten
+    bool moved;  // only moves in one phase: readers step over gaps
 } wm_given_t;
 
-// One rank's side of a call.
+// The state of one rank in a call.
 typedef struct {
     wm_comm_t *comm;
-    wm_barrier_t *barrier; // of the communicator, at which the ranks arrive
-    bool capable;          // our memory can take part
+    wm_barrier_t *barrier; // of the communicator
+    bool capable;          // the memory of this rank can take part
     int device;
     wm_access_t from, into;
-    char *source, *target; // what we send, what we receive into, or NULL
-    size_t nbytes;         // that are received
-    bool written;          // some of what we receive
-    // Of a source that cannot be exported or has gaps that are not published,
-    // of a target with gaps that moves do not step over.
+    char *source, *target; // send and receive memory, or NULL
+    size_t nbytes;         // bytes to receive
+    bool written;          // we have begun to write the target
+    // Copies of ours: of a source that cannot be exported, or whose gaps are
+    // not published; and of a target whose gaps the moves cannot step over.
     wm_block_t *stand_in, *landing;
-    const wm_pattern_t *gaps; // of the target, or NULL
-    wm_signal_t signal;       // of its kernels; word NULL: there was none
-    wm_published_t published; // last, as seldom all of it is used
+    const wm_pattern_t *gaps; // layout of the target, or NULL
+    wm_signal_t signal;       // of its kernels; word NULL: none
+    wm_published_t published; // last, because most of it is seldom used
 } wm_direct_t;
 
-// Returns true if the ranks have a barrier, and no memory is known to be out
-// of reach.
+// Returns true if the ranks have a barrier, and all are known to map each
+// other's memory.
 bool
 wm_direct_is_reached(const wm_comm_t *comm);
 
-// Nothing is begun, nor anything published.
+// Initializes the state: nothing is begun or published.
 void
 wm_direct_init(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier);
 
-// Begins what makes ready what is sent, behind its producer, and fills
-// `published`. Where this rank cannot take part `capable` is false, which is
+// Begins to make the send data ready, after their producer, and fills
+// `published`. If this rank cannot take part, `capable` becomes false; this is
 // no error.
 WM_MUST_CHECK int
 wm_direct_open(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier,
                const wm_given_t *given, wm_error_t *err);
 
-// Lets go of the streams: whether it can be opened again, as it has no memory
-// of ours. Either way it ends.
+// Releases the streams. Returns true if wm_direct_reopen() can follow, as
+// there is no memory of ours. Call wm_direct_end() in any case.
 WM_MUST_CHECK bool
 wm_direct_close(wm_direct_t *direct);
 
-// Once more, after that, of the same memory.
+// Opens the state again after wm_direct_close(), with the same memory.
 WM_MUST_CHECK int
 wm_direct_reopen(wm_direct_t *direct, const wm_given_t *given,
                  wm_error_t *err);
 
-// Whether it is ready: 1, 0 when not yet, or an error.
+// Returns 1 when the send data are ready, 0 if not yet, or an error.
 WM_MUST_CHECK int
 wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err);
 
 WM_MUST_CHECK int
 wm_direct_wait(wm_direct_t *direct, wm_error_t *err);
 
-// Memory without gaps in place of a target that has some.
+// Takes memory without gaps in place of the target, which has gaps.
 WM_MUST_CHECK int
 wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err);
 
-// After all have published that they are capable: what the plan is made of,
-// beside the root and what there is of it.
+// Fills the facts for the plan, except those about the call's block.
+// `facts->root` is set. Called after all ranks have published that they are
+// capable.
 void
 wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts);
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a rank follows its plan of a collective from GPU to GPU (direct.h):
-// it maps what it needs of the others' memory, and they wait for each other
-// between the phases; at the end all know whether one has failed. Locks as
-// noted.
+// The run of a plan, in a collective from GPU to GPU (direct.h). A rank maps
+// the others' memory that it needs. Ranks wait for each other between phases,
+// and at the end all know if one has failed. Locks are noted at each function.
 #ifndef WM_COMM_COLL_DIRECT_RUN_H
 #define WM_COMM_COLL_DIRECT_RUN_H
 
@@ -10,73 +9,78 @@
 #include "comm/coll/direct.h"
 #include "comm/node/mapping.h"
 
-// Of an epoch, as many at most: a word, its answer, and each phase.
+// Steps of an epoch, at most: two before the phases, then one for each.
 #define WM_DIRECT_STEPS (2 + WM_PLAN_PHASES)
 
-// A plan that is followed.
+// A plan that is being followed.
 typedef struct {
     wm_direct_t *direct;
     const wm_plan_t *plan;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    wm_error_t why; // this rank cannot go on; code 0: it can
-    bool unmapped;  // as another's memory could not be mapped
-    bool moves;     // its stream is not through; else others are waited for
-    bool signals;   // one kernel does all, and signals its end
-    wm_signal_t signal; // by this
-    bool fuses;         // it may share kernels with others
-    bool waits;         // nothing is written before all can go on
-    bool gapped;        // some of what is sent is read with its gaps
-    unsigned looks;     // for that
+    wm_error_t why;     // why this rank cannot go on; code 0: it can
+    bool unmapped;      // it could not map another rank's memory
+    bool moves;         // our stream is busy; else we wait for other ranks
+    bool signals;       // one kernel does all, and signals its end
+    wm_signal_t signal; // the signal of that kernel
+    bool fuses;         // it may share kernels with other calls
+    bool waits;         // all ranks must be ready before one writes
+    bool gapped;        // some send data are read with their gaps
+    unsigned looks;     // looks at the stream so far
     bool ended;
-    bool rests; // between two times that it is followed
-    int phase;  // this one; -1: before the first
+    bool rests; // it rests between two starts
+    int phase;  // current phase; -1: before the first
     int result;
-    // Of as many ranks as there are.
-    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // of what is sent, received
-    char *places[2][WM_BARRIER_RANKS];           // as this rank sees it
+    // By send or receive memory, and by rank.
+    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // mappings of send memory,
+                                                 // and of receive memory
+    char *places[2][WM_BARRIER_RANKS];           // addresses in this process
 } wm_direct_run_t;
 
-// `wrong` is what this rank alone finds wrong, code 0: nothing. `fuses`: in
-// a round of the engine, and it may share kernels. Engine lock held.
+// Starts the run. `wrong` is an error that only this rank has found (code 0:
+// none). `fuses`: a round of the engine starts it, and it may share kernels.
+// Engine lock held.
 void
 wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, bool fuses, const wm_error_t *wrong);
 
-// A plan that has been followed to its end rests: streams are let go of, and
-// what others gave may be closed, but is known. False where it cannot be
-// followed once more; it ends in any case. Engine lock held.
+// Lets a run rest after its plan was followed to the end: releases the
+// streams, and allows to close the mappings, but remembers these. Returns
+// false if the run cannot be restarted. Engine lock held.
 WM_MUST_CHECK bool
 wm_direct_rest(wm_direct_run_t *run);
 
-// After wm_direct_reopen(): whether what others gave is there still. If so all
-// of it is held again, else none. Engine lock held.
+// Uses all mappings again, after wm_direct_reopen(). Returns false, and uses
+// none, if one has been closed. Engine lock held.
 WM_MUST_CHECK bool
 wm_direct_resume(wm_direct_run_t *run);
 
-// Then: once more, at `direct->barrier`, where all have begun another epoch.
+// Restarts the run after wm_direct_resume(), at `direct->barrier`, where all
+// ranks have begun another epoch.
 void
 wm_direct_restart(wm_direct_run_t *run);
 
-// Whether that has come for which it waits; and goes on then: whether the
-// plan has come to its end. Does not wait; engine lock held, or not.
+// wm_direct_look() returns true when the event that the run waits for has
+// come. Then wm_direct_go_on() goes on, and returns true at the end of the
+// plan. Neither waits. With or without the engine lock.
 bool
 wm_direct_look(wm_direct_run_t *run);
 
 bool
 wm_direct_go_on(wm_direct_run_t *run);
 
-// The end is the same on all ranks: 0, 1 where a rank could not map another's
-// memory, nothing was received and the host is to serve, or an error.
+// Returns the result, which is the same on all ranks: 0; 1 if a rank could not
+// map another's memory, then nothing was received and the call must go through
+// the host; or an error.
 WM_MUST_CHECK int
 wm_direct_finish(const wm_direct_run_t *run, wm_error_t *err);
 
-// Of a run that was started: lets go of what others gave. Engine lock held.
+// Releases the mappings of a run that was started. Engine lock held.
 void
 wm_direct_unmap(wm_direct_run_t *run);
 
-// All of it, and waits.
+// Starts the run, waits for its end, and finishes it.
 WM_MUST_CHECK int
 wm_direct_run(wm_direct_t *direct, const wm_plan_t *plan,
               wm_reduce_type_t type, wm_reduce_op_t op,

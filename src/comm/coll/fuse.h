@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nonblocking collectives whose reductions are ready in one round of the
-// engine, and of one kind, share a kernel: on a stream of ours, whose kernels
-// tell their ends by one word. Engine lock held.
+// Reductions of nonblocking collectives that share a kernel: those that are of
+// one kind and ready in one round of the engine. The kernel runs on a stream
+// of ours, and signals its end by one word for the stream. Engine lock held.
 #ifndef WM_COMM_COLL_FUSE_H
 #define WM_COMM_COLL_FUSE_H
 
 #include "comm/coll/direct_run.h"
 
-// Makes ready what adding takes, before kernels may wait for others, which
-// could keep it from that. Engine lock not held.
+// Loads the kernels and takes the stream. Called before kernels that wait for
+// other ranks could delay this. Engine lock not held.
 void
 wm_fuse_prepare(int device);
 
-// Adds what a run's phase computes, into memory that nobody else uses. It goes
-// out at the end of the round at the latest; until then the run stays where it
-// is. Where that fails the run is told why (run->why). False where it cannot
-// be shared.
+// Adds the reduction of a run's phase; its target is memory that nobody else
+// uses. It is launched at the end of the round at the latest, and until then
+// the run must not move. If the launch fails, run->why says why. Returns false
+// if the reduction cannot share a kernel.
 bool
 wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction);
 
-// Launches what was added.
+// Launches the reductions that were added.
 void
 wm_fuse_flush(void);
 

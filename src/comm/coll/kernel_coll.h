@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives as one kernel on each GPU, which writes into the others' memory
-// and waits for what they write: short ones by LL and LL128 (array/ll.h), the
-// others by Simple (comm/coll/simple_coll.h), which are NCCL's protocols.
+// Collectives that are one kernel on each GPU. The kernel writes into the
+// memory of others and waits for their data. Short calls use LL or LL128
+// (array/ll.h), others Simple (comm/coll/simple_coll.h), which are NCCL's
+// protocols.
 #ifndef WM_COMM_COLL_KERNEL_COLL_H
 #define WM_COMM_COLL_KERNEL_COLL_H
 
@@ -11,81 +12,84 @@
 #include "comm/coll/thresholds.h"
 #include "comm/coll/symm_memory.h"
 
-// What this rank's kernels keep.
+// State of this rank's kernels, in GPU memory.
 typedef struct {
     wm_ll_own_t ll;
     wm_simple_own_t simple;
 } wm_kernel_coll_own_t;
 
-// The LL and LL128 buffers of all ranks, which share their head and their
+// The LL and LL128 buffers of all ranks, which share a head and sequence
 // numbers, and the FIFOs of Simple.
 typedef struct {
     uint32_t rank, size;
-    bool counted;      // on the GPU, as in graphs
-    uint32_t number;   // of the last exchange by LL or LL128
-    wm_block_t *block; // of the GPU, which is
+    bool counted;      // the GPU counts exchanges, as in graphs
+    uint32_t number;   // number of the last exchange by LL or LL128
+    wm_block_t *block; // GPU memory of `own`
     wm_kernel_coll_own_t *own;
     wm_ll_rank_t few[WM_LL_FEW];
-    wm_ll_t ll, ll128;          // ll128.nbytes 0: none
-    wm_thresholds_t thresholds; // alike on all ranks
+    wm_ll_t ll, ll128;          // ll128.nbytes 0: no LL128
+    wm_thresholds_t thresholds; // the same on all ranks
     uint64_t before;            // bytes from the Simple head to the LL head
     wm_simple_t simple;
 } wm_kernel_coll_t;
 
-// Which kernel a rank is in, of a call. Its word tells all but the first, so
-// that those who are in another do not wait for it.
+// The kernel that a rank runs for a call. The rank's word tells all values but
+// the first, so that ranks in another kernel do not wait for this one.
 typedef enum {
     WM_BY_LL = 0,
     WM_BY_LL128 = 1,
     WM_BY_SIMPLE = 2,
 } wm_kernel_coll_way_t;
 
-// The words of a call: ours is `begun` and the way, and then `done`; another's
-// has reached `call` and more than the way, counted from where it began, when
-// that rank has ended it or will never come to it. `own` NULL, as in graphs:
-// none, and all ranks' words are one, which tells that all is over.
+// Values of the stream words in a call. Our word becomes `begun` plus the way,
+// and then `done`. Another rank has ended the call, or will never begin it,
+// when its word, counted from where it began, is past `call` plus the way.
+// `own` NULL, in graphs: there are no such words, and all ranks share the
+// abort flag.
 typedef struct {
     uint32_t *own;
     uint32_t begun, done;
     uint32_t call;
 } wm_kernel_coll_words_t;
 
-// A rank's memory for these kernels: the head and the FIFOs of Simple, LL128
-// buffers if there may be a link, and then the LL head with the LL buffers.
+// Bytes of a rank's memory for these kernels: the head and the FIFOs of
+// Simple, LL128 buffers if there may be an NVLink, then the LL head with the
+// LL buffers.
 #define WM_KERNEL_COLL_BYTES ((size_t)54 << 20)
 #define WM_KERNEL_COLL_BYTES_ON_HOST WM_PINNED_SYMM_BYTES
 
-// Before others write it; waits for that.
+// Clears the memory before others write into it. Waits for the end.
 WM_MUST_CHECK int
 wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
                      wm_error_t *err);
 
-// Loads the kernels, which may wait for the device.
+// Loads the kernels. This may wait for the device.
 WM_MUST_CHECK int
 wm_kernel_coll_prepare(int device, wm_error_t *err);
 
-// The caller fills the word of each rank in `ranks`; the address of the rank's
-// LL memory is filled in here.
+// Opens the exchange. The caller fills the word of each rank in `ranks`; this
+// function fills the address of its LL memory.
 WM_MUST_CHECK int
 wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
                     const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                     int rank, wm_error_t *err);
 
-// Also of one that was not opened.
+// Closes the exchange; no-op if it was not opened.
 void
 wm_kernel_coll_close(wm_kernel_coll_t *exchange);
 
-// Which ranks this one gives something to, and takes it from: all, or one, or
-// those up to one, or from it on. Fills first and count.
+// Fills first and count with the ranks to which this one sends, and with those
+// from which it receives: all ranks, one rank, those up to a rank, or those
+// from a rank on.
 void
 wm_kernel_coll_ranks(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
                      wm_ll_side_t *takes);
 
-// Returns whether what is taken is reduced: of one block nothing is.
+// Returns true if received blocks are reduced. One block alone is not.
 bool
 wm_kernel_coll_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes);
 
-// Gives it to the stream. Not a barrier.
+// Enqueues the call on its stream. Not a barrier.
 WM_MUST_CHECK int
 wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);

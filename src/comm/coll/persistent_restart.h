@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The starts of one persistent collective. Where one went from GPU to GPU each
-// rank keeps its call, and before the next start the ranks publish one word,
-// in bank 0 of the barrier, whether each goes the same way: then they
-// know all the rest. Where one does not, all ask anew (nonblocking.h). Engine
-// lock held, except where noted.
+// The starts of one persistent collective. After a start that went from GPU to
+// GPU, each rank keeps its call. Before the next start the ranks publish, in
+// bank 0 of the barrier, if they restart the kept call; then they need no vote
+// and no preflight. If one rank does not, all ranks vote again
+// (nonblocking.h). Engine lock held, except where noted.
 #ifndef WM_COMM_COLL_PERSISTENT_RESTART_H
 #define WM_COMM_COLL_PERSISTENT_RESTART_H
 
@@ -12,41 +12,43 @@
 struct wm_nonblocking_call; // nonblocking_call.h
 struct wm_nonblocking_op;
 
-// Of a communicator; zeroed: its calls are no starts of a persistent one.
+// One for each communicator; zeroed: its calls are not persistent.
 typedef struct {
     bool repeats;
-    // The last start went from GPU to GPU: on all ranks alike, so the next one
-    // begins with their words.
+    // The last start went from GPU to GPU, on all ranks alike. So ranks begin
+    // the next start by publishing if they restart.
     bool went;
-    struct wm_nonblocking_call *kept; // of that, if this rank can restart it
+    struct wm_nonblocking_call *kept; // that call, if this rank can restart it
 } wm_persistent_restart_t;
 
-// Begins a start: whether it goes the way of the last one, as far as this rank
-// goes, and has begun. Publishes if it does not. Lock not held.
+// Begins a start. Returns true if this rank restarts the kept call, and has
+// begun. Publishes if it does not. Lock not held.
 bool
 wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
                             const wm_buffer_t *kept, wm_op_t **op);
 
-// The next start differs, as far as this rank goes, and the others wait to
-// know. Lock not held.
+// Publishes that this rank does not restart the kept call; the others wait for
+// this. Lock not held.
 void
 wm_persistent_restart_differ(wm_comm_t *comm);
 
-// The steps of such a start (nonblocking_call.h): whether it has ended.
+// The steps of a restart (nonblocking_call.h). They return true if it has
+// ended.
 bool
 wm_persistent_restart_come(struct wm_nonblocking_op *op, bool *waits);
 bool
 wm_persistent_restart_arrive(struct wm_nonblocking_op *op, bool *waits);
 
-// A call ends, after its plan has been followed on all ranks.
+// Notes that a call has ended after all ranks followed its plan.
 void
 wm_persistent_restart_note(struct wm_nonblocking_call *call);
 
-// Then: whether it is kept.
+// Keeps the call for the next start, after wm_persistent_restart_note().
+// Returns true if it is kept.
 bool
 wm_persistent_restart_keep(struct wm_nonblocking_call *call);
 
-// Lets go of what is kept. Lock not held.
+// Frees the kept call. Lock not held.
 void
 wm_persistent_restart_drop(wm_persistent_restart_t *restart);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one rank does in a collective whose payload stays on the GPUs: moves
-// and reductions out of memory that all ranks can read into its own, or into
-// that of all, in phases between which all ranks wait for each other. Plans
-// are made of facts that all ranks know, so that all make plans that fit
-// together; nothing here asks or waits. Bytes.
+// The plan of one rank in a collective from GPU to GPU. A plan has moves and
+// reductions: out of memory that all ranks can read, into the rank's own
+// memory or into that of all. Moves are in phases, and all ranks wait for each
+// other between phases. Plans are made of facts that all ranks know, so that
+// all plans fit together. Nothing here communicates or waits. Sizes are in
+// bytes.
 #ifndef WM_COMM_COLL_PLAN_H
 #define WM_COMM_COLL_PLAN_H
 
@@ -16,72 +17,73 @@
 #define WM_PLAN_MOVES (2 * WM_BARRIER_RANKS)
 #define WM_PLAN_PHASES 4
 
-// dst <- src of the first rank, op that of the next, and so on.
+// dst <- src of the first rank, op src of the next rank, and so on.
 typedef struct {
     int phase;
-    int first, count; // ranks, one after the other; one: it is copied
-    bool result;      // out of what they have received, not of what they send
-    wm_ranks_t to;    // into what all of these receive, but where it is copied
-                      // (count 1) not of whom it is; none: this rank alone
-    size_t from;      // into that memory
-    size_t into;      // into what this rank receives
+    int first, count; // source ranks, consecutive; if one, its data are copied
+    bool result;      // reads receive memory of the ranks, not send memory
+    wm_ranks_t to;    // writes into the receive memory of these ranks, except,
+                   // for a copy (count 1), of the source; none: of this rank
+    size_t from; // offset in the source memory
+    size_t into; // offset in the receive memory
     size_t nbytes;
 } wm_move_t;
 
 typedef struct {
     int phases, count;
-    bool writes_peers; // ranks write into what others receive; in one phase
-    wm_move_t moves[WM_PLAN_MOVES]; // in order of their phases
+    bool writes_peers; // ranks write into receive memory of peers; one phase
+    wm_move_t moves[WM_PLAN_MOVES]; // in the order of phases
 } wm_plan_t;
 
 typedef struct {
     int rank, root;
-    wm_ranks_t sources; // of whose data this rank gets its own
-    wm_ranks_t group;   // who do of the same, itself among them
-    wm_ranks_t takers;  // of what the root has, it may be among them
-    size_t nbytes;      // of the vector, or of the block of one rank
-    size_t element;     // what is reduced must not be cut
-    bool aliased;       // a rank receives where others read what it sends
-    bool readable;      // what each rank has received can be read by all
-    bool writable;      // and be written where it is to be in the end
+    wm_ranks_t sources; // ranks from which this rank receives
+    wm_ranks_t group;   // ranks that receive the same, this rank included
+    wm_ranks_t takers;  // ranks that receive from the root; may include it
+    size_t nbytes;      // bytes of the vector, or of the block of one rank
+    size_t element;     // bytes of an element, which is not divided
+    bool aliased;       // some rank receives over data that others read
+    bool readable;      // all ranks can read each rank's receive memory
+    bool writable;      // all ranks can write each rank's receive memory
     wm_thresholds_t thresholds;
 } wm_facts_t;
 
-// Part of a rank's memory.
+// A part of a rank's memory.
 typedef struct {
     size_t at, nbytes;
 } wm_span_t;
 
-// What one rank has for another: (context, from, to).
+// Returns the block of rank `from` for rank `to`: (context, from, to).
 typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 
-// Part `index` of `parts`: where it begins; its bytes are up to the next.
+// Returns the offset of part `index` of `parts`; the part ends at the next
+// one.
 size_t
 wm_plan_part(size_t nbytes, size_t element, int parts, int index);
 
-// Returns true if a move that is written into peers goes to this rank.
+// Returns true if a move that writes into peers writes into this rank.
 bool
 wm_move_reaches(const wm_move_t *move, int rank);
 
-// False where the facts allow none.
+// Plans an Allreduce. Returns false if the facts allow no plan.
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);
 
 void
 wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan);
 
-// All of it is what the root gets. Of several others each reduces a part, so
-// that not all of what they have comes to one.
+// Plans a Reduce. If there are several other ranks, each may reduce a part, so
+// that less data go to the root.
 void
 wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan);
 
-// What each rank has for this one goes to where it wants it; its own stays
-// where `keeps`.
+// Plans an exchange: each rank's block for this one goes to the offset where
+// this rank wants it. With `keeps`, its own block is not moved.
 void
 wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
                  const void *context, bool keeps, wm_plan_t *plan);
 
-// The same part of some ranks is reduced.
+// Plans the reduction of one part of some ranks.
 void
 wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan);
 

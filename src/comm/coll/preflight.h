@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The preflight: what all ranks, of an intercommunicator those of both groups,
-// exchange before a collective of ours is begun: which call it is, and that
-// none has failed. GIL released by the caller, engine lock not held.
+// The preflight: an exchange of all ranks before a collective of ours, for an
+// intercommunicator of both groups. Ranks learn which call each is in, and if
+// one has failed. GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_PREFLIGHT_H
 #define WM_COMM_COLL_PREFLIGHT_H
 
@@ -10,18 +10,20 @@
 #include "comm/coll/direct.h"
 
 typedef struct {
-    int code;            // of what this rank has done so far
-    wm_call_kind_t call; // what all must be in
-    bool stages;  // whether this rank does; afterwards, whether any does
-    bool notices; // likewise: whether any has posted some
-    // NULL, or what this rank publishes, so many bytes, if it is capable.
+    int code;            // error of this rank so far, or 0
+    wm_call_kind_t call; // must be alike on all ranks
+    bool stages;         // this rank stages; on return, some rank does
+    bool notices;        // it has posted notices; on return, some rank has
+    // Data that this rank publishes if it is capable, and their bytes; or
+    // NULL.
     const wm_direct_t *direct;
     size_t nbytes;
-    bool stays; // afterwards: all are capable
-    bool symm;  // whether it can go by symm_coll; afterwards: of all ranks
+    bool stays; // on return: all ranks are capable
+    bool symm;  // symm_coll serves this rank; on return: all ranks
 } wm_preflight_t;
 
-// At a barrier, before all have arrived at step 0 of the epoch, and after.
+// The two halves of a preflight at a barrier: before all have arrived at step
+// 0 of the epoch, and after.
 void
 wm_preflight_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
                      const wm_preflight_t *preflight);
@@ -30,11 +32,12 @@ WM_MUST_CHECK int
 wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
                       wm_preflight_t *preflight, wm_error_t *err);
 
-// At a barrier: 1 where a rank declines, and nothing is exchanged.
+// Exchanges at a barrier. Returns 1, and exchanges nothing, if a rank
+// declines.
 WM_MUST_CHECK int
 wm_preflight_ask(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
 
-// Where one rank failed, all raise.
+// Exchanges in any communicator. Raises on all ranks if one has failed.
 WM_MUST_CHECK int
 wm_preflight_run(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What kernels reduce of MPI's: their names of its datatypes and operations.
-// Any thread.
+// MPI's datatypes and operations that kernels reduce, and the kernels' names
+// of them. Any thread.
 #ifndef WM_COMM_COLL_REDUCIBLE_H
 #define WM_COMM_COLL_REDUCIBLE_H
 
@@ -9,17 +9,18 @@
 
 #include "array/reduce.h"
 
-// The number of the kernels' operation, or WM_REDUCE_OPS for any other.
+// Returns the number of the kernels' operation, or WM_REDUCE_OPS if there is
+// none.
 int
 wm_reducible_op(MPI_Op op);
 
-// Returns whether MPI has the operation, or a program's own, for collectives:
-// not MPI_OP_NULL, nor those of windows.
+// Returns true for operations that collectives accept, also user-defined ones:
+// not MPI_OP_NULL, MPI_REPLACE or MPI_NO_OP.
 bool
 wm_reducible_reduces(MPI_Op op);
 
-// The kernels' names of a type of theirs or of any other, whose elements have
-// `size` bytes, and of the operation; false where they have none.
+// Sets the kernels' names of a datatype, whose elements have `size` bytes, and
+// of the operation. Returns false if there are none.
 bool
 wm_reducible(MPI_Datatype type, size_t size, MPI_Op op, wm_reduce_type_t *kind,
              wm_reduce_op_t *by);

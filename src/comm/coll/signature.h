@@ -13,50 +13,51 @@
 #include "comm/node/barrier.h"
 
 typedef struct {
-    uint32_t calls;    // begun
-    uint32_t captures; // of calls into graphs, so far
-    // For the last WM_SIGNATURE_CALLS calls and each rank, hashes of the bytes
-    // that we have given to that rank so far, and taken. NULL: counts have
-    // never varied.
+    uint32_t calls;    // calls begun
+    uint32_t captures; // calls captured into graphs
+    // Hashes of all bytes that we have sent to each rank, and received, after
+    // each of the last WM_SIGNATURE_CALLS calls. NULL: counts have never
+    // varied.
     uint64_t *pairs;
 } wm_signatures_t;
 
-// Why a call has failed, as published.
+// The published reason why a call has failed.
 typedef enum {
-    WM_SIGNATURES_REFUSED,  // or the driver failed
-    WM_SIGNATURES_DIFFERS,  // from another rank's
-    WM_SIGNATURES_CAPTURES, // this rank captures the call that others make
+    WM_SIGNATURES_REFUSED,  // it was refused, or the driver failed
+    WM_SIGNATURES_DIFFERS,  // it differs from another rank's call
+    WM_SIGNATURES_CAPTURES, // this rank captures the call; others do not
 } wm_signatures_why_t;
 
-// This rank has begun nothing.
+// Resets our published words: this rank has begun no call.
 void
 wm_signatures_open(wm_signatures_t *signatures, const wm_barrier_t *barrier);
 
 void
 wm_signatures_close(wm_signatures_t *signatures);
 
-// A call begins, and its signature is published; `desc` NULL: the call fails.
-// Out of memory the call is begun likewise, and published in part.
+// Begins a call, and publishes its signature. `desc` is NULL if the call
+// fails. If memory is short, the call has begun as well, and a part is
+// published.
 WM_MUST_CHECK int
 wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
                     const wm_coll_desc_t *desc, wm_error_t *err);
 
-// Publishes that a call has failed; only the first one.
+// Publishes that a call has failed; no-op if an earlier one has.
 void
 wm_signatures_fail(const wm_barrier_t *barrier, uint32_t call,
                    wm_signatures_why_t why);
 
-// Raises if a rank that is in the last call as well, or has passed it, was
-// asked for something else, which we publish, or if a rank has failed in this
-// call or an earlier one. `first` is the first that failed: all calls before
-// it are right; 0: that is not known.
+// Raises if the arguments of our last call differ from those of another rank
+// that has begun this call, and publishes the difference. Raises if a rank has
+// failed in this call or in an earlier one. *first is the first call that
+// failed; all calls before it are right. 0: not known.
 WM_MUST_CHECK int
 wm_signatures_compare(const wm_signatures_t *signatures,
                       const wm_barrier_t *barrier, uint32_t *first,
                       wm_error_t *err);
 
-// Raises if a rank has failed in a call that was begun here, or if a rank that
-// is further behind than there are rows was asked for other counts.
+// Raises if a rank has failed in a call that was begun here. Also raises if a
+// rank whose call has left the rows differs in its counts.
 WM_MUST_CHECK int
 wm_signatures_find_failure(const wm_signatures_t *signatures,
                            const wm_barrier_t *barrier, uint32_t *first,
@@ -67,16 +68,17 @@ bool
 wm_signatures_may_fail(const wm_signatures_t *signatures,
                        const wm_barrier_t *barrier);
 
-// Publishes that our stream is in a call. Returns true if another's stream has
-// been in this call as well, and was asked for something else. If only two
-// ranks can see that, publishes that this rank has failed.
+// Publishes that our stream is in a call. Returns true if the stream of
+// another rank has been in this call with other arguments. If only two ranks
+// can see the difference, publishes that this rank has failed.
 bool
 wm_signatures_differ(const wm_signatures_t *signatures,
                      const wm_barrier_t *barrier, uint32_t call);
 
-// This rank, which knows of a failure, begins a call in which it waits for the
-// others. Returns 1 if all are there, 0 if one has not come. Raises if a rank
-// has begun that call in any other way, as each rank then finds.
+// wm_signatures_recover() begins the recovery call of a rank that knows of a
+// failure. wm_signatures_all_recover() returns 1 when all ranks have come, 0
+// before. It raises, on all ranks, if a rank has begun that call in any other
+// way.
 void
 wm_signatures_recover(wm_signatures_t *signatures,
                       const wm_barrier_t *barrier);
@@ -85,9 +87,10 @@ WM_MUST_CHECK int
 wm_signatures_all_recover(const wm_signatures_t *signatures,
                           const wm_barrier_t *barrier, wm_error_t *err);
 
-// This rank begins a call into a graph. Returns 1 if all do, 0 if one has not
-// come. Raises if a rank was refused it, or (`mixed`) has made a call without
-// a capture that this one has not made.
+// wm_signatures_capture() begins a captured call. wm_signatures_all_capture()
+// returns 1 when all ranks have begun it, 0 before. It raises if a rank
+// refused the call, or (*mixed) has made a call without a capture that this
+// rank has not made.
 void
 wm_signatures_capture(wm_signatures_t *signatures,
                       const wm_barrier_t *barrier);
@@ -97,8 +100,9 @@ wm_signatures_all_capture(const wm_signatures_t *signatures,
                           const wm_barrier_t *barrier, const char *name,
                           bool *mixed, wm_error_t *err);
 
-// Publishes that this rank was refused it; if ranks mix it with calls without
-// a capture (`mixed`), each rank sees that, and the call does not count.
+// Publishes that this rank has refused the captured call. With `mixed`, ranks
+// mix it with calls without a capture: each rank sees that, and the call does
+// not count.
 void
 wm_signatures_refuse_capture(wm_signatures_t *signatures,
                              const wm_barrier_t *barrier, bool mixed);

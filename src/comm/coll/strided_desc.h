@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory with gaps that other ranks read as it is: what is published of it,
-// and moves out of such memory or into it, which no copy without gaps comes
-// between where the dimensions of both sides allow it. GIL not needed.
+// Memory with gaps that other ranks read in place: the published description,
+// and moves out of such memory or into it. A move needs no copy without gaps
+// between, if the dimensions of both sides allow it. GIL not needed.
 #ifndef WM_COMM_COLL_STRIDED_DESC_H
 #define WM_COMM_COLL_STRIDED_DESC_H
 
@@ -9,13 +9,13 @@
 
 #define WM_STRIDED_DESC_NDIM 3 // strided dimensions that are published
 
-// Strided memory, from `origin` on; extents of 1 where there are fewer.
+// Strided memory relative to `origin`. Unused dimensions have extent 1.
 typedef struct {
     int64_t at, run;
     int64_t shape[WM_STRIDED_DESC_NDIM], strides[WM_STRIDED_DESC_NDIM];
 } wm_strided_desc_t;
 
-// False where it has too many dimensions.
+// Fills *gaps. Returns false if there are too many dimensions.
 bool
 wm_strided_desc_describe(const wm_strided_t *strided, const char *origin,
                          wm_strided_desc_t *gaps);
@@ -23,15 +23,16 @@ wm_strided_desc_describe(const wm_strided_t *strided, const char *origin,
 size_t
 wm_strided_desc_nbytes(const wm_strided_desc_t *gaps);
 
-// Returns whether all elements lie in memory that begins so many bytes before
-// `origin` and ends so many behind it. Another rank may publish any numbers.
+// Returns true if all elements lie between `before` bytes before `origin` and
+// `behind` bytes after it. The numbers are another rank's, and may be
+// anything.
 bool
 wm_strided_desc_is_within(const wm_strided_desc_t *gaps, uint64_t before,
                           uint64_t behind);
 
-// `nbytes` from byte `from` of what is sent to byte `into` of what is
-// received. The one lies at `origin`, contiguous where `gaps` is NULL; the
-// other at `target`, or as `pattern` says.
+// A move of `nbytes` bytes, from offset `from` of the send data to offset
+// `into` of the receive data. Send data are at `origin`, contiguous if `gaps`
+// is NULL. Receive data are at `target`, or as `pattern` says.
 typedef struct {
     const wm_strided_desc_t *gaps;
     char *origin;
@@ -42,15 +43,15 @@ typedef struct {
     size_t nbytes;
 } wm_strided_desc_move_t;
 
-// Whether neither side has gaps.
+// Returns true if neither side has gaps.
 bool
 wm_strided_desc_is_dense(const wm_strided_desc_move_t *move);
 
-// Whether wm_strided_desc_move() can do it.
+// Returns true if wm_strided_desc_move() can do the move.
 bool
 wm_strided_desc_can_move(const wm_strided_desc_move_t *move);
 
-// Enqueues it; both are memory that kernels on `device` reach.
+// Enqueues the move; kernels on `device` reach both memories.
 WM_MUST_CHECK int
 wm_strided_desc_move(const wm_strided_desc_move_t *move, int device,
                      CUstream stream, wm_error_t *err);

@@ -15,11 +15,11 @@
 #include "comm/coll/kernel_coll.h"
 #include "comm/comm/comm.h"
 
-#define WM_SYMM_STEPS 65000 // of a call, at most
+#define WM_SYMM_STEPS 65000 // steps of a call, at most
 
-// Makes those of a communicator, by all ranks: where one has failed (`code`),
-// all raise, and may try again. They are for streams of one device, and
-// captured or not.
+// Makes the symmetric memory of a communicator for streams of one device, for
+// captured calls or for others. Called by all ranks. If one has failed
+// (`code`), all raise, and may try again.
 WM_MUST_CHECK int
 wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
              wm_error_t *err);
@@ -27,134 +27,134 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
 int
 wm_symm_device(const wm_symm_t *symm);
 
-// Bytes of half of one.
+// Returns the bytes of one half.
 size_t
 wm_symm_half(const wm_symm_t *symm);
 
 bool
 wm_symm_is_on_host(const wm_symm_t *symm);
 
-// Whether kernels use them, as those of all ranks can run at once.
+// Returns true if kernels do the calls, as the kernels of all ranks can run at
+// once.
 bool
 wm_symm_has_kernels(const wm_symm_t *symm);
 
-// Where calls through them change their way, on all ranks.
+// Returns the thresholds that all ranks use; borrowed.
 const wm_thresholds_t *
 wm_symm_thresholds(const wm_symm_t *symm);
 
-// Whether they serve memory of that device, as far as this rank knows.
+// Returns true if calls can use memory of `device`, as far as this rank knows.
 bool
 wm_symm_serves(const wm_symm_t *symm, int device);
 
-// Begins a call on a stream, behind the one before it; `desc` NULL: it has
-// failed. What a rank asks for must be alike on all, and of what varies what
-// two have from each other on both. Raises where ranks are found to differ, or
-// one to have failed, after which nothing goes until all have recovered, or,
-// for good, where one has died (MPI's error, comm/coll/stream_failure.h).
-// After 0 the thread holds a lock until wm_symm_end, and the call takes its
-// turn, or exchanges, once.
+// Begins a call on a stream, after the call before it; `desc` is NULL if the
+// call has failed. Raises if the ranks' arguments differ, or if a rank has
+// failed: then no call goes on until all ranks have recovered. If a rank has
+// died, raises MPI's error for good (comm/coll/stream_failure.h). After 0 the
+// thread holds a lock until wm_symm_end, and the call takes a turn, or
+// exchanges, once.
 WM_MUST_CHECK int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
 
-// Likewise of a call of a capture (wm_stream_capture), which all ranks have
-// found alike, down to the fragments.
+// Begins a call of a capture (wm_stream_capture). All ranks have compared the
+// call and its number of fragments before.
 WM_MUST_CHECK int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err);
 
-// The id of the stream of the call that was begun; 0: not known, or captured.
+// Returns the id of the stream of the last call; 0: not known, or captured.
 uint64_t
 wm_symm_stream_id(const wm_symm_t *symm);
 
-// Whether there was a call of this capture before; there was none.
+// wm_symm_continue() returns true if a call of this capture came before.
+// wm_symm_forget() forgets the capture.
 bool
 wm_symm_continue(const wm_symm_t *symm, uint64_t capture);
 
 void
 wm_symm_forget(wm_symm_t *symm);
 
-// The call goes through the halves, in fragments.
+// Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int
 wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err);
 
-// The half of `rank` that a fragment of this call goes through.
+// Returns the half of `rank` that a fragment of this call uses.
 char *
 wm_symm_at(wm_symm_t *symm, int rank, size_t fragment);
 
-// The stream tells that it has come to a step of the call, from 0 on, and
-// waits until all have, or have ended it.
+// Enqueues the arrival at a step of the call, from 0 on, and the wait until
+// all streams have arrived there, or have ended the call.
 WM_MUST_CHECK int
 wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
 
-// The stream tells that it has come to the end of the fragments.
+// Enqueues the arrival at the end of the fragments.
 WM_MUST_CHECK int
 wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 
-// Gives the stream a call, but no barrier, as a kernel by LL,
-// LL128 or Simple.
+// Enqueues the call as a kernel by LL, LL128 or Simple. Not a barrier.
 WM_MUST_CHECK int
 wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err);
 
-// Frees memory of the call once the stream has passed what it was given, or,
-// of a graph, which may run at any time, with `symm`.
+// Frees memory of the call when the stream has passed the work so far. For a
+// graph, which may run at any time, frees it together with `symm`.
 WM_MUST_CHECK int
 wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
 
-// The stream has been given all of the call; where that has failed (`code`)
-// the others will raise. Returns that, or a failure of its own.
+// Ends the enqueueing of a call. If that failed (`code`), other ranks will
+// raise. Returns `code`, or an error of its own.
 WM_MUST_CHECK int
 wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err);
 
-// Returns true if this rank knows of a failure, so that the next call
-// recovers.
+// Returns true if this rank knows of a failure: the next call recovers.
 bool
 wm_symm_is_lost(const wm_symm_t *symm);
 
-// After a failure that this rank knows of, the next call waits for the others,
-// which do the same, on the host, and makes all as it was in the beginning,
-// once their streams have come to an end. Else at once. Raises on all ranks
-// where one has begun that call in another way, as it knew of no failure, or
-// has died.
+// Recovers from a failure that this rank knows of; no-op if there is none.
+// Waits on the host until all ranks do the same and their streams have ended,
+// and resets the state of all. Raises on all ranks if one has begun that call
+// without recovering, as it knew of no failure, or if one has died.
 WM_MUST_CHECK int
 wm_symm_recover(wm_symm_t *symm, wm_error_t *err);
 
-// Publishes that the last call has failed after it was begun.
+// Publishes that the last call failed after it was begun.
 void
 wm_symm_fail(wm_symm_t *symm);
 
-// A call: of how many recoveries it comes behind, and its number since then.
+// A call: the number of recoveries before it, and its number after the last
+// one.
 typedef struct {
     uint32_t epoch, call;
 } wm_symm_place_t;
 
-// The last one that was begun here.
+// Returns the last call that was begun here.
 wm_symm_place_t
 wm_symm_place(const wm_symm_t *symm);
 
-// For the request of a call that the stream has passed: raises, as a call
-// would, where one has failed in it or in one before. 1: another thread is in
-// one, ask again.
+// Checks a call that the stream has passed, for its request. Raises if this
+// call or one before it has failed. Returns 1 if another thread is in a call:
+// try again.
 WM_MUST_CHECK int
 wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err);
 
-// Raises, once, the failure that another rank has published, or that was
-// found, in calls that were begun here, if it was not raised yet: of `symm`
-// (NULL: nothing), or of all. Cheap where there is nothing.
+// Raise, once, a failure in calls that were begun here, if it was not raised
+// before: of `symm` (NULL: none), or of all communicators. Cheap if there is
+// none.
 WM_MUST_CHECK int
 wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
 
 WM_MUST_CHECK int
 wm_symm_find_failures(wm_error_t *err);
 
-// Before a call is captured; `symm` is that of calls that are not. Waits until
-// all ranks capture one. Raises on all where one makes the call without a
-// capture.
+// Waits until all ranks capture a call. Called before the capture; `symm` is
+// that of calls that are not captured. Raises on all ranks if one makes the
+// call without a capture.
 WM_MUST_CHECK int
 wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
 
-// This rank makes no more calls: once its streams have come to the end of what
-// they were given, nobody waits for them. Returns whether they have.
+// Called when this rank makes no more calls. If its streams have ended their
+// work, sets our word so that nobody waits for them. Returns true if they
+// have.
 bool
 wm_symm_leave(wm_symm_t *symm);
 

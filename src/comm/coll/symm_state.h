@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The struct behind wm_symm_t, for symm_make.c, which makes it, and symm.c,
-// which makes calls. No other file includes this header.
+// The struct of wm_symm_t, for symm_make.c, which makes it, and symm.c, which
+// makes calls. No other file includes this header.
 #ifndef WM_COMM_COLL_SYMM_STATE_H
 #define WM_COMM_COLL_SYMM_STATE_H
 
@@ -9,39 +9,39 @@
 #include "comm/coll/symm.h"
 #include "comm/coll/signature.h"
 
-#define WM_SYMM_ENDED 0xffff // a step: the last
+#define WM_SYMM_ENDED 0xffff // the last step of a call
 
 struct wm_symm {
-    wm_symm_t *next; // of those of calls that are not captured
+    wm_symm_t *next; // next in the list of those without captures
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    wm_barrier_t *barrier; // streams count calls << 16 | steps, or epochs
-    bool captured;         // the calls are
+    wm_barrier_t *barrier; // words count calls << 16 | steps; epochs in graphs
+    bool captured;         // its calls are captured
     int device, rank, size;
     wm_symm_memory_t *memory;
-    wm_thresholds_t thresholds; // rank 0's
-    CUstream stream;            // of this call, or the last
-    uint64_t last;              // its id, but in graphs; 0: not known
-    CUevent ended;              // in graphs: recorded behind the last
-    bool kernel_coll;           // what is shared is theirs, else halves
-    wm_signatures_t signatures; // of the calls that were begun
-    wm_kernel_coll_t exchange;  // likewise
-    uint32_t turn;              // of the halves: the next one that is used
+    wm_thresholds_t thresholds; // of rank 0
+    CUstream stream;            // of this call, or the last one
+    uint64_t last;              // id of that stream; 0: captured, or not known
+    CUevent ended;              // for captures: recorded after the last call
+    bool kernel_coll; // kernels use the memory; else it has two halves
+    wm_signatures_t signatures; // signatures of the calls that were begun
+    wm_kernel_coll_t exchange;  // state of the kernels
+    uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call
-    uint32_t turns;             // taken so far, in its graph or in all
-    uint32_t epochs;            // in its graph, so far
-    size_t fragments;           // of the last one that took a turn
-    wm_block_t **copies;        // that graphs read
+    uint32_t turns;             // turns taken so far, in its graph or in all
+    uint32_t epochs;            // epochs of its graph so far
+    size_t fragments;           // fragments of the last call that took a turn
+    wm_block_t **copies;        // memory that graphs read
     size_t copied;
-    // The failure, in the words that the caller got; code 0: none so far.
+    // The failure, as it was raised; code 0: none.
     wm_error_t lost;
-    wm_error_t former; // likewise, before the last recovery
-    // The calls before are right, of both; 0: that is not known.
+    wm_error_t former; // the failure before the last recovery
+    // The first call that failed, for both; 0: not known.
     uint32_t lost_at, former_at;
-    uint32_t epoch; // recoveries
+    uint32_t epoch; // number of recoveries
 };
 
-// Raises where a rank has died, MPI's error; for good. Lock held.
+// Raises MPI's error if a rank has died; for good. Lock held.
 WM_MUST_CHECK int
 wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err);
 

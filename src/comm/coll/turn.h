@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The order of a communicator's nonblocking collectives, which is that of all
-// ranks: each has a number, by which the ranks use a bank of its own,
-// and what MPI does is begun in that order. Engine lock held, but for
-// wm_turns_any.
+// The order of a communicator's nonblocking collectives, which is the same on
+// all ranks. Each call has a number, which chooses its bank. Calls that MPI
+// does are begun in this order. Engine lock held, except for wm_turns_any.
 #ifndef WM_COMM_COLL_TURN_H
 #define WM_COMM_COLL_TURN_H
 
@@ -10,47 +9,47 @@
 
 typedef struct wm_turns wm_turns_t;
 
-// Of one call, embedded in it.
+// The turn of one call, embedded in the call.
 typedef struct wm_turn {
     wm_turns_t *turns;
-    wm_op_t *op;          // it steps
-    struct wm_turn *next; // of those that have their turn to come
-    bool passed;          // it is none of them
+    wm_op_t *op;          // the engine steps it
+    struct wm_turn *next; // next in the queue of turns
+    bool passed;          // it has left the queue
     uint32_t number;
 } wm_turn_t;
 
-// Of a communicator; zeroed: none.
+// The turns of a communicator; zeroed: none.
 struct wm_turns {
-    uint32_t asked; // so far
+    uint32_t asked; // number of the last call
     _Atomic(wm_turn_t *) first;
     wm_turn_t *last;
-    wm_turn_t *outside; // the first that has no bank yet, so that none steps
+    wm_turn_t *outside; // first without a bank; the engine does not step it
 };
 
-// Whether any has its turn to come. Any thread.
+// Returns true if any call has not passed its turn. Any thread.
 static inline bool
 wm_turns_any(wm_turns_t *turns)
 {
     return atomic_load(&turns->first) != NULL;
 }
 
-// The barrier of a call, once the call before is through there.
+// Returns the barrier of a call; free when the call before has left that bank.
 static inline wm_barrier_t *
 wm_turns_bank(const wm_comm_t *comm, uint32_t number)
 {
     return comm->aside[number % WM_BARRIER_ASIDE];
 }
 
-// The next number is that of a call that waits for none of ours.
+// Returns the next number, for a call that does not queue.
 uint32_t
 wm_turns_skip(wm_turns_t *turns);
 
-// It has its turn now, behind those that were begun before; who steps it is
-// the caller's to say.
+// Queues a call behind those that were begun before. The caller decides who
+// steps it.
 void
 wm_turn_take(wm_turns_t *turns, wm_turn_t *turn);
 
-// Likewise, and the engine steps its operation once it has a bank.
+// Queues a call likewise; the engine steps its operation once it has a bank.
 void
 wm_turn_enlist(wm_turns_t *turns, wm_turn_t *turn);
 
@@ -60,7 +59,8 @@ wm_turn_is_first(const wm_turn_t *turn);
 bool
 wm_turn_has_bank(const wm_turn_t *turn);
 
-// It has been begun by MPI, or has ended: others may. No-op the second time.
+// Takes a call out of the queue, when MPI has begun it or it has ended. No-op
+// the second time.
 void
 wm_turn_pass(wm_turn_t *turn);
 
