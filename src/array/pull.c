@@ -9,9 +9,7 @@
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
 #define BLOCKS_LONG 32 // for a long copy: two of them saturate a link
-#define BLOCK_BYTES                                                           \
-    ((size_t)16 << 10) // bytes of a copy before another block
-                       // shares them
+#define BLOCK_BYTES ((size_t)16 << 10) // of a copy, for each of its blocks
 // Bytes of all copies that one block copies as fast: the end of several blocks
 // is reported some microseconds later.
 #define ALONE_BYTES ((size_t)32 << 10)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory: policy and driver calls over the book-keeping of heap.c.
-// No driver call that may wait for the device (freeing memory does) is made
-// with a heap's lock held, so work that a waiting device depends on can go on,
-// and none while a stream may be waiting for another process.
+// Device memory: policy and driver calls over the bookkeeping of heap.c. A
+// driver call that may wait for the device (freeing memory does) is made
+// without a heap's lock, so that work that a waiting device depends on can go
+// on; and never while a stream may be waiting for another process.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,15 +13,18 @@
 #include "cuda/lock.h"
 
 #define SLAB_SIZE ((size_t)16 << 20)
-#define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks stand alone
+#define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks are their own region
 #define SINGLE_ALIGN ((size_t)2 << 20)   // the driver's own granularity
-#define KEEP_FRACTION 8                  // of the device's memory, idle
-// Asking an event costs 1.2 us, so pending frees are looked at only where
-// nothing fits, or where there are many: then a few, oldest first.
+#define KEEP_FRACTION                                                         \
+    8 // part of the device's memory that
+      // may be idle
+// A query of an event costs 1.2 us. Pending frees are queried only if no free
+// block fits, or if there are many: then a few, oldest first.
 #define PENDING_MANY 32
 #define PENDING_POLLED 2
-// An allocation without room waits so often for streams that wait for other
-// processes: five seconds, in which a process that is stopped is not charged.
+// An allocation without room waits this many turns for streams that wait for
+// other processes: five seconds, not counting the time in which the process is
+// stopped.
 #define NAP_NS 100000
 #define NAPS 50000
 #define WAITS                                                                 \
@@ -42,7 +45,7 @@ static memory_t memories[WM_MAX_DEVICES] = {
 static bool (*_Atomic reclaim_hook)(int device);
 static bool (*_Atomic waits_hook)(bool urgent);
 static bool (*_Atomic turn_hook)(unsigned turn);
-static _Atomic bool kept; // more is idle than should be
+static _Atomic bool kept; // more memory is idle than should be
 
 static size_t
 round_up(size_t size, size_t unit)
@@ -50,8 +53,9 @@ round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
-// Whether the block's events have all happened. Those that have are given
-// back; one that cannot be asked, its context being lost, will never happen.
+// Returns true if all of the block's events have happened. Releases those that
+// have. An event that cannot be queried, because its context is lost, counts
+// as happened.
 static bool
 events_happened(wm_block_t *block)
 {
@@ -124,8 +128,8 @@ poll_some_lock_held(memory_t *memory)
     }
 }
 
-// One idle region to be given back; NULL: at most `bound` bytes are idle, or a
-// stream might keep the driver waiting for ever.
+// Takes one idle region to be given back. Returns NULL if at most `bound`
+// bytes are idle, or if a stream might keep the driver waiting for ever.
 static wm_region_t *
 spare_lock_held(memory_t *memory, size_t bound, bool keep_slab, bool urgent)
 {
@@ -150,8 +154,8 @@ return_region(int device, wm_region_t *region)
     wm_region_free(region);
 }
 
-// Leaves at most `bound` bytes idle, and the last slab where `keep_slab`.
-// `urgent`: an allocation has no room.
+// Gives idle regions back until at most `bound` bytes are idle; keeps the last
+// slab if `keep_slab`. `urgent`: an allocation has no room.
 static void
 return_idle(int device, size_t bound, bool keep_slab, bool urgent)
 {
@@ -177,8 +181,8 @@ trim(int device, size_t bound, bool urgent)
 }
 
 // Waits until a pending free has happened, or no stream waits for another
-// process any more, so that what is idle can be given back. False: there is
-// nothing to wait for, or it has been waited for long enough.
+// process, so that idle memory can be given back. Returns false if there is
+// nothing to wait for, or the wait was long enough.
 static bool
 wait_for_room(int device, unsigned *naps)
 {
@@ -200,9 +204,9 @@ wait_for_room(int device, unsigned *naps)
     }
 }
 
-// Refuses an allocation without asking the driver while a stream waits for
-// another process and the device has less memory free. The driver itself would
-// wait for all streams first, if any library has a pool of cuMemAllocAsync.
+// Fails without a driver allocation if a stream waits for another process and
+// the device has less than `size` bytes free. The driver itself would first
+// wait for all streams, if any library has a pool of cuMemAllocAsync.
 static int
 check_room(int device, size_t size, wm_error_t *err)
 {
@@ -216,7 +220,7 @@ check_room(int device, size_t size, wm_error_t *err)
     return status;
 }
 
-// One region from the driver, described but not in the heap yet.
+// Allocates one region from the driver, and describes it; not in the heap yet.
 static int
 region_alloc(int device, size_t size, bool slab, wm_region_t **region,
              wm_error_t *err)
@@ -233,7 +237,7 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
     if (status == 0) {
         status = wm_pointer_describe((void *)ptr, &facts, err);
         if (status == 0) {
-            // What was asked for, whatever the driver rounds it to.
+            // The requested size, without the driver's rounding.
             facts.base = (uintptr_t)ptr;
             facts.size = size;
             facts.device = device;
@@ -263,8 +267,8 @@ take(memory_t *memory, size_t size, bool slab, bool poll_all)
     return block;
 }
 
-// What is kept or freed already, else a new region. WM_ERR_MEMORY when the
-// driver has none.
+// Takes a block from kept or freed memory, else from a new region. Fails with
+// WM_ERR_MEMORY if the driver has no memory.
 static int
 grow(int device, size_t size, bool slab, size_t region_size,
      wm_block_t **block, wm_error_t *err)
@@ -279,7 +283,7 @@ grow(int device, size_t size, bool slab, size_t region_size,
     int status = region_alloc(device, region_size, slab, &region, err);
     if (status < 0)
         return status;
-    // Added and taken under one lock, or another thread might take it.
+    // Added and taken under one lock, or another thread could take the block.
     wm_lock(&memory->lock);
     wm_heap_add(&memory->heap, region);
     memory->driver_calls++;
@@ -312,7 +316,7 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
     wm_error_t local;
     const wm_device_t *facts;
     err = err != NULL ? err : &local;
-    // Also makes the ordinal a valid index.
+    // Also checks that the ordinal is a valid index.
     if (wm_device_get(device, &facts, err) < 0)
         return err->code;
     if (size > SIZE_MAX / 2) {
@@ -345,7 +349,7 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
     if (status == WM_ERR_MEMORY && reclaim != NULL && reclaim(device))
         status = grow(device, need, slab, region_size, block, err);
     if (status == WM_ERR_MEMORY && slab) {
-        // No room for a slab: a small one for this block alone.
+        // No room for a slab: allocate a small region for this block alone.
         status = grow(device, need, slab, round_up(need, SINGLE_ALIGN), block,
                       err);
     }

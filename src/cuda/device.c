@@ -10,13 +10,13 @@
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-// What is written once under the lock, and read without it once `described`
-// (the facts) or `context` (the retained primary context) is set.
+// One device's facts and primary context. Written once under the lock; read
+// without it once `described` (for the facts) or `context` is set.
 typedef struct {
     wm_device_t facts;
     _Atomic bool described;
     _Atomic(CUcontext) context;
-    _Atomic uint64_t peers; // enabled, or known to be impossible
+    _Atomic uint64_t peers; // bits: access enabled, or known to be impossible
 } entry_t;
 
 static entry_t entries[WM_MAX_DEVICES];
@@ -154,15 +154,16 @@ wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err)
     return 0;
 }
 
-// A thread's scopes.
+// The scopes of this thread.
 static _Thread_local struct {
-    int open;         // those not left yet
+    int open;         // scopes entered and not left
     int stays;        // wm_device_stay() calls without their wm_device_go()
-    bool remains;     // in the scope below, which was left
-    wm_scope_t scope; // likewise
+    bool remains;     // the thread has left `scope` but remains there
+    wm_scope_t scope; // the scope that the thread remains in
 } here;
 
-// Whether the thread is there, and nobody has taken it elsewhere.
+// Returns true if the thread remains on the device, and its context was not
+// changed.
 static bool
 is_here(int ordinal)
 {
@@ -176,7 +177,7 @@ int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
 {
     // The hottest call of this layer: three driver calls of some tens of
-    // nanoseconds each where the context is already current.
+    // nanoseconds each if the context is already current.
     CUcontext context = NULL;
     if (is_here(ordinal)) {
         scope->stayed = true;
@@ -301,7 +302,7 @@ wm_device_is_linked(int device, const CUuuid *peer, bool *linked,
         code = wm_device_describe(i, &to, err);
         if (code < 0 || memcmp(&to->uuid, peer, sizeof *peer) != 0)
             continue;
-        if (i != device) // what NVLink alone has
+        if (i != device) // only NVLink has native atomics
             code = WM_CU(err, DeviceGetP2PAttribute, &atomics,
                          CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
                          from->handle, to->handle);
@@ -375,7 +376,7 @@ wm_device_active(int ordinal, bool *active, wm_error_t *err)
     return status;
 }
 
-// The ordinal of the device a context is on, or -1.
+// Returns the ordinal of the device a context is on, or -1.
 static int
 ordinal_of_context(CUcontext context)
 {
@@ -399,7 +400,8 @@ ordinal_of_context(CUcontext context)
     return -1;
 }
 
-// A driver may want some context to be current: any that exists will do.
+// Finds the context of a stream. Some drivers want a context to be current:
+// any existing one will do.
 static CUresult
 context_of_stream(CUstream stream, CUcontext *context)
 {
@@ -423,8 +425,7 @@ wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err)
     int status = wm_driver_load(err);
     if (status < 0)
         return status;
-    // A default stream is that of the context which is current, and of none
-    // where none is.
+    // A default stream belongs to the current context, or to none.
     bool any = wm_stream_is_default(stream);
     CUcontext context = NULL;
     CUresult result = any ? wm_cu.CtxGetCurrent(&context)

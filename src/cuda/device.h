@@ -18,47 +18,47 @@ typedef struct {
     char pci_bus_id[20];
     CUuuid uuid;
     int multiprocessors;
-    int major; // of its compute capability
-    bool mps;  // processes that share it do so at once
+    int major; // major number of its compute capability
+    bool mps;  // MPS: processes share the device concurrently
     size_t total_memory;
 } wm_device_t;
 
-// What wm_device_enter() has to undo.
+// The state that wm_device_leave() restores.
 typedef struct {
     CUcontext previous;
     CUstreamCaptureMode mode;
     int ordinal;
     bool pushed;
-    bool stayed; // nothing to undo: the thread was there
+    bool stayed; // nothing to restore: the thread was on this device
 } wm_scope_t;
 
-// Number of devices; 0 without a driver.
+// Returns the number of devices; 0 without a driver.
 int
 wm_device_count(void);
 
-// The device, its primary context retained. Borrowed, lives for ever.
-// WM_ERR_VALUE for an unknown ordinal (the text tells the valid ones),
-// WM_ERR_STATE in a child forked after CUDA was initialised.
+// Finds a device, with its primary context retained. Borrowed, valid for ever.
+// Fails with WM_ERR_VALUE for an unknown ordinal (the text tells the valid
+// ones), and with WM_ERR_STATE in a child forked after CUDA was initialised.
 WM_MUST_CHECK int
 wm_device_get(int ordinal, const wm_device_t **device, wm_error_t *err);
 
-// The same facts without retaining a context (context may be NULL).
+// Finds a device without retaining its context (context may be NULL).
 WM_MUST_CHECK int
 wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err);
 
 // Makes the device's primary context current on this thread and relaxes the
-// thread's stream capture mode, so that a capture going on anywhere is not
-// spoiled by our calls. Every successful enter is followed by one leave on
-// the same thread, which restores both.
+// thread's stream capture mode, so that our calls do not spoil a capture
+// anywhere. After success the same thread calls wm_device_leave once, which
+// restores both.
 WM_MUST_CHECK int
 wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err);
 
 void
 wm_device_leave(const wm_scope_t *scope);
 
-// From wm_device_stay() to wm_device_go() the thread remains in the first
-// device that it leaves: entering that again asks only whether it is still
-// there. For a few calls in a row.
+// Between wm_device_stay() and wm_device_go() the thread remains on the first
+// device that it leaves: to enter this device again costs one query. For a few
+// calls in a row.
 void
 wm_device_stay(void);
 
@@ -69,49 +69,50 @@ wm_device_go(void);
 WM_MUST_CHECK int
 wm_device_synchronize(int ordinal, wm_error_t *err);
 
-// Whether `device` can read and write the memory of `peer` (true for itself).
+// Sets *can to true if `device` can read and write the memory of `peer` (or is
+// `peer`).
 WM_MUST_CHECK int
 wm_device_can_access(int device, int peer, bool *can, wm_error_t *err);
 
-// Whether the one with that id is linked to `device` so closely that it keeps
-// the bytes of a store together (NVLink), or is the same. False where this
-// process does not see it.
+// Sets *linked to true if the device with the id `peer` is `device`, or has a
+// link that keeps the bytes of a store together (NVLink). Sets false if this
+// process does not see the peer.
 WM_MUST_CHECK int
 wm_device_is_linked(int device, const CUuuid *peer, bool *linked,
                     wm_error_t *err);
 
-// Lets `device` reach memory of `peer` in this process; idempotent, and no
-// error where it is impossible (copies between them then go through the
-// driver's own staging).
+// Lets `device` reach memory of `peer` in this process; idempotent. No error
+// if this is impossible: the driver then stages copies between them.
 WM_MUST_CHECK int
 wm_device_enable_peer(int device, int peer, wm_error_t *err);
 
-// Free and total bytes of the device.
+// Writes the free and the total bytes of the device.
 WM_MUST_CHECK int
 wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err);
 
-// The ordinal of the device a stream belongs to: for the default streams that
-// of the context current on this thread. WM_ERR_VALUE for none that we see.
+// Finds the device a stream belongs to; for a default stream, the device of
+// the context current on this thread. Fails with WM_ERR_VALUE if we see no
+// such device.
 WM_MUST_CHECK int
 wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err);
 
-// Whether anybody in this process has the device's primary context active;
-// makes none.
+// Sets *active to true if the device's primary context is active in this
+// process. Makes no context.
 WM_MUST_CHECK int
 wm_device_active(int ordinal, bool *active, wm_error_t *err);
 
-// The device of this process's local rank, as the launcher's environment
-// tells it (rank modulo visible devices; 0 outside a launcher), or -1 where
+// Returns the device of this process's local rank, from the launcher's
+// environment (rank modulo visible devices; 0 outside a launcher), or -1 if
 // there is no device.
 int
 wm_device_default(void);
 
-// The device current on this thread, or -1 where no context is current.
+// Returns the device current on this thread, or -1 if no context is current.
 int
 wm_device_current(void);
 
-// True in a process forked after CUDA was initialised in its parent; every
-// entry point above that can fail then answers WM_ERR_STATE.
+// Returns true in a process forked after CUDA was initialised in its parent.
+// The functions above that can fail then fail with WM_ERR_STATE.
 bool
 wm_device_forked(void);
 

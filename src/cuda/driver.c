@@ -36,17 +36,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int state;
 static _Atomic bool forked;
 static _Atomic bool logging;
-static wm_error_t failure; // why the state is FAILED
+static wm_error_t failure; // the error, if the state is FAILED
 static int driver_version;
 static int device_count;
 
-// The look-up function has two forms: CUDA 12's has a status besides.
+// The look-up function has two forms; the one of CUDA 12 also writes a status.
 typedef struct {
     PFN_cuGetProcAddress_v12000 v2;
     PFN_cuGetProcAddress_v11030 v1;
 } lookup_t;
 
-// By the user, who is to hear when that one is of no use.
+// Returns true if the user chose the driver: errors about it are then
+// reported.
 static bool
 driver_is_chosen(void)
 {
@@ -111,8 +112,8 @@ on_fork_child(void)
     atomic_store(&forked, true);
 }
 
-// Opens the driver's library; NULL where there is none. The loader would wait
-// for ever for who writes into a pipe.
+// Opens the driver's library; returns NULL if there is none. Refuses what is
+// no regular file: at a pipe the loader would wait for ever.
 static void *
 driver_open(int mode, wm_error_t *err)
 {
@@ -155,7 +156,8 @@ load(wm_error_t *err)
         err->code = WM_ERR_DRIVER;
         return err->code;
     }
-    // A child cannot use CUDA once its parent has: from here on it is told so.
+    // A child cannot use CUDA once its parent has; the handler makes calls
+    // fail there.
     if (pthread_atfork(NULL, NULL, on_fork_child) != 0) {
         return wm_error_set(err, WM_ERR_DRIVER, 0,
                             "cannot register a fork handler");
@@ -197,7 +199,8 @@ wm_driver_load(wm_error_t *err)
     return wm_error_set(err, failure.code, failure.detail, "%s", failure.text);
 }
 
-// Whether a driver is loaded and has at least one device; never an error.
+// Returns true if a driver is loaded and has at least one device; never an
+// error.
 static bool
 is_available(void)
 {
@@ -223,7 +226,8 @@ wm_driver_forked(void)
     return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-// The count of libraries ever loaded stands in each entry of the list.
+// Reads the count of libraries ever loaded, which is in each entry of the
+// list.
 static int
 first_library(struct dl_phdr_info *info, size_t size, void *adds)
 {

@@ -9,7 +9,7 @@ wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
 {
     if (err == NULL)
         return code;
-    // Written aside first, since an argument may be the old text itself.
+    // Formatted aside first, since an argument may be the old text itself.
     char text[sizeof(err->text)];
     va_list args;
     va_start(args, format);

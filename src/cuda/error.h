@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What went wrong, in a fixed buffer: no allocation, no Python, any thread.
-// The first function that knows the cause writes it, the others pass it on.
-// Functions return 0 or one of the negative codes; `err` may be NULL where
-// the caller does not care.
+// Errors, in a fixed buffer: no allocation, no Python, any thread. The first
+// function that knows the cause writes the error, the others pass it on.
+// Functions return 0 or a negative code; `err` may be NULL if the caller does
+// not need the text.
 #ifndef WM_CUDA_ERROR_H
 #define WM_CUDA_ERROR_H
 
@@ -31,20 +31,19 @@ typedef struct {
     char text[500];
 } wm_error_t;
 
-// Writes code, detail and text; returns `code`, so that `return wm_error_set`
-// reads well.
+// Writes code, detail and text; returns `code`, for use in a return statement.
 int
 wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// Prepends "what: " to the text of an error already written; returns its code,
-// WM_ERR_STATE where `err` is NULL.
+// Prepends the formatted text and ": " to the text of an error already
+// written. Returns the error's code, WM_ERR_STATE if `err` is NULL.
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// Copies a text into `room` bytes, its end included. A text that does not fit
-// is cut behind a whole word, and ends in " ...".
+// Copies a text into `room` bytes, with its terminating zero. A text that does
+// not fit is cut behind a whole word and ends in " ...".
 void
 wm_error_cut(const char *text, size_t room, char *cut);
 

@@ -6,20 +6,20 @@
 
 #include "cuda/lock.h"
 
-// Events given back, last in first out. More than fit are destroyed.
+// Events given back, last in first out. Events that do not fit are destroyed.
 #define POOL_ROOM 1024
 
-// Events of several owners, at once: few, as they are looked for one by one.
+// Limits the events with several owners: they are searched one by one.
 #define SHARED_ROOM 64
 
 typedef struct {
     CUevent event;
-    int others; // than one owner
+    int others; // owners besides the first
 } shared_t;
 
 typedef struct {
     pthread_mutex_t lock;
-    _Atomic(CUevent) unrecorded; // made when first asked for
+    _Atomic(CUevent) unrecorded; // made at the first query
     int count;
     CUevent events[POOL_ROOM];
     int shared_count;
@@ -100,7 +100,7 @@ wm_event_share(int device, CUevent event)
     return shared != NULL;
 }
 
-// Whether it has other owners still.
+// Removes one owner. Returns true if other owners remain.
 static bool
 leave_shared_lock_held(pool_t *pool, CUevent event)
 {

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events, all untimed, and a pool a device of them for ordering inside the
-// process. Any thread; GIL not needed.
+// Events without timing, and a pool of them for each device, to order streams
+// inside the process. Any thread; the GIL is not needed.
 #ifndef WM_CUDA_EVENT_H
 #define WM_CUDA_EVENT_H
 
 #include "cuda/device.h"
 
-// A new event; owned by the caller.
+// Makes an event; owned by the caller.
 WM_MUST_CHECK int
 wm_event_create(int device, CUevent *event, wm_error_t *err);
 
 void
 wm_event_destroy(int device, CUevent event);
 
-// An untimed event from the pool, the caller's alone until given back.
+// Takes an event from the pool. The caller owns it alone until
+// wm_event_release.
 WM_MUST_CHECK int
 wm_event_acquire(int device, CUevent *event, wm_error_t *err);
 
-// One more owner of it, who gives it back as well; nobody records it again
-// meanwhile. False where too many have several.
+// Adds an owner to the event: each owner calls wm_event_release, and none
+// records the event meanwhile. Returns false if too many events have several
+// owners.
 WM_MUST_CHECK bool
 wm_event_share(int device, CUevent event);
 
@@ -28,13 +30,14 @@ wm_event_release(int device, CUevent event);
 WM_MUST_CHECK int
 wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err);
 
-// Whether the work captured by the last record has ended (true if never
-// recorded).
+// Sets *done to true if the work captured by the last record has ended (or the
+// event was never recorded).
 WM_MUST_CHECK int
 wm_event_done(int device, CUevent event, bool *done, wm_error_t *err);
 
-// The error of a context that is lost, by an illegal address in anybody's
-// kernel, say: whoever asks for anything is told.
+// Returns the error of the device's context if the context is lost, for
+// example after an illegal address in any kernel. Any query of the driver
+// tells.
 WM_MUST_CHECK int
 wm_event_look_for_errors(int device, wm_error_t *err);
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-// How many blocks of one bin are looked at for the best fit.
+// The number of blocks of one bin that are searched for the best fit.
 #define BIN_TRIES 64
 
 static int
@@ -105,8 +105,8 @@ wm_heap_add(wm_heap_t *heap, wm_region_t *region)
         region->first->free = true;
 }
 
-// The smallest fitting block among the first of its own bin; in a higher bin
-// every block fits, and the lowest such bin is near enough.
+// Finds the smallest fitting block among the first of its own bin. In a higher
+// bin every block fits, and the lowest such bin is good enough.
 static wm_block_t *
 find_in_bins(wm_heap_t *heap, size_t size)
 {
@@ -122,8 +122,8 @@ find_in_bins(wm_heap_t *heap, size_t size)
     return best;
 }
 
-// Cuts what is beyond `size` off and frees it. Where no memory for the
-// book-keeping is left, the block stays larger than need be.
+// Cuts off the bytes beyond `size` and frees them. Without host memory for the
+// bookkeeping, the block stays larger than needed.
 static void
 split(wm_heap_t *heap, wm_block_t *block, size_t size)
 {
@@ -184,7 +184,7 @@ wm_heap_retire(wm_heap_t *heap, wm_block_t *block)
     heap->used_blocks--;
 }
 
-// Takes the block above into the one below it.
+// Merges the block above into the block below.
 static wm_block_t *
 join(wm_block_t *below, wm_block_t *above)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The book-keeping of one device's memory, without a driver call: regions
-// (what the driver gave: slabs that are cut up, and single allocations that
-// are not), the blocks they are cut into, and which of them are free. The
-// caller holds the heap's lock around everything; private to block.c.
+// The bookkeeping of one device's memory, without a driver call: regions
+// (memory from the driver: slabs, which are cut up, and single allocations,
+// which are not), the blocks they are cut into, and which blocks are free. The
+// caller holds the heap's lock around each call. Private to block.c.
 #ifndef WM_CUDA_HEAP_H
 #define WM_CUDA_HEAP_H
 
@@ -45,26 +45,26 @@ typedef struct {
     size_t used_blocks;
 } wm_heap_t;
 
-// A region over what `facts` describe, as one block; NULL when host memory is
-// exhausted. Belongs to no heap yet.
+// Makes a region with one block over the memory that `facts` describe. Returns
+// NULL if host memory is exhausted. The region belongs to no heap.
 wm_region_t *
 wm_region_new(const wm_pointer_t *facts, bool slab);
 
-// Frees the book-keeping of an idle region that wm_heap_spare took out.
+// Frees the bookkeeping of an idle region that wm_heap_spare took out.
 void
 wm_region_free(wm_region_t *region);
 
-// Adds a region; all of it is free.
+// Adds a region; all of its memory is free.
 void
 wm_heap_add(wm_heap_t *heap, wm_region_t *region);
 
-// A block of at least `size` bytes (a multiple of WM_MEMORY_ALIGN), cut from
-// a slab, or an idle single allocation wasting at most a quarter. NULL when
-// there is none.
+// Takes a block of at least `size` bytes (a multiple of WM_MEMORY_ALIGN): cut
+// from a slab, or an idle single allocation of which at most a quarter is
+// wasted. Returns NULL if there is none.
 wm_block_t *
 wm_heap_take(wm_heap_t *heap, size_t size, bool slab);
 
-// Counts a block as no longer handed out; it stays unusable until given.
+// Counts a block as not handed out; it stays unusable until wm_heap_give.
 void
 wm_heap_retire(wm_heap_t *heap, wm_block_t *block);
 
@@ -73,7 +73,7 @@ void
 wm_heap_give(wm_heap_t *heap, wm_block_t *block);
 
 // Takes idle regions out, oldest first, until at most `bound` bytes are idle;
-// with `keep_slab` the last idle slab stays. Returns them linked by `next`.
+// if `keep_slab`, the last idle slab stays. Returns them linked by `next`.
 wm_region_t *
 wm_heap_spare(wm_heap_t *heap, size_t bound, bool keep_slab);
 

@@ -35,8 +35,8 @@ wm_take_back(void *held)
         take_back(held);
 }
 
-// Nor is this lock held while the GIL is waited for, which a process that ends
-// may never give; others that the caller has are.
+// A thread that waits for the GIL does not hold this lock: a process that ends
+// may never give the GIL. It still holds other locks of the caller.
 void
 wm_lock(pthread_mutex_t *mutex)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory that CUDA IPC can export, pinned host memory, and what a
-// pointer is. Small device blocks are cut from 16 MiB slabs (one export a
-// slab), larger ones are their own allocation, and a freed one is kept for
-// reuse while what is kept stays below a fraction of the device; freeing is
-// stream-ordered: a block is handed out again only when the events it was
-// freed with have happened. Any thread; GIL not needed, and released by the
-// caller around alloc, which may wait when memory is short.
+// Device memory that CUDA IPC can export, pinned host memory, and facts about
+// pointers. Small device blocks are cut from 16 MiB slabs (one export for each
+// slab), larger ones are their own allocation. Freed memory is kept for reuse,
+// up to a fraction of the device. Freeing is stream-ordered: a block is handed
+// out again only after the events it was freed with. Any thread. The GIL is
+// not needed, and the caller releases it around alloc, which may wait when
+// memory is short.
 #ifndef WM_CUDA_MEMORY_H
 #define WM_CUDA_MEMORY_H
 
@@ -21,17 +21,17 @@ typedef enum {
     WM_MEMORY_MANAGED = 3, // migrates; reachable from everywhere
 } wm_memory_kind_t;
 
-// What memory is, read from the pointer.
+// Facts about memory, read from a pointer.
 typedef struct {
     wm_memory_kind_t kind;
     int device;         // ordinal; -1 for host memory
-    uintptr_t base;     // start of the allocation (0 where unknown)
-    size_t size;        // of the whole allocation (0 where unknown)
+    uintptr_t base;     // start of the allocation (0 if unknown)
+    size_t size;        // bytes of the whole allocation (0 if unknown)
     uint64_t buffer_id; // unique in the process for ever (0 for host memory)
     bool exportable;    // legacy CUDA IPC can export it
 } wm_pointer_t;
 
-// Whether it is a GPU's, rather than the host's.
+// Returns true if the memory is a GPU's, not the host's.
 static inline bool
 wm_memory_on_device(const wm_pointer_t *memory)
 {
@@ -42,28 +42,29 @@ wm_memory_on_device(const wm_pointer_t *memory)
 typedef struct wm_block wm_block_t; // device memory, opaque
 typedef struct {
     size_t device_bytes;      // taken from the driver, all devices
-    size_t device_bytes_used; // of them in blocks handed out
-    size_t pinned_bytes;      // likewise for pinned host memory
+    size_t device_bytes_used; // bytes of them in blocks handed out
+    size_t pinned_bytes;      // taken from the driver, page-locked
     size_t pinned_bytes_used;
     size_t blocks; // device blocks handed out
     size_t pinned_blocks;
-    size_t device_allocations; // calls of the driver's allocator so far
+    size_t device_allocations; // driver calls that allocated, so far
     size_t pinned_allocations;
 } wm_memory_stats_t;
 
-// At least `size` bytes (0 is served as 1) of device memory, aligned to
-// WM_MEMORY_ALIGN. WM_ERR_MEMORY tells what was asked for and what was free,
-// after what is idle was given back and the reclaim hook was tried. Waits for
-// frees that are pending; for streams that wait for other processes, five
-// seconds at most.
+// Allocates at least `size` bytes (0 counts as 1) of device memory, aligned to
+// WM_MEMORY_ALIGN. Waits for pending frees, and at most five seconds for
+// streams that wait for other processes. Gives idle memory back and tries the
+// reclaim hook before it fails with WM_ERR_MEMORY, whose text tells the bytes
+// asked for and the bytes free.
 WM_MUST_CHECK int
 wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err);
 
-// Ends the caller's ownership. Never waits, except that where more than an
-// eighth of the device lies idle the excess goes back to the driver, which
-// waits for the device (not with a lock of ours held; later where a stream may
-// be waiting for another process). Takes over the `count` events (from
-// wm_event_acquire, of the devices given) that must happen before reuse.
+// Frees a block, and takes over the `count` events (from wm_event_acquire, of
+// the devices given) that must happen before its reuse. Does not wait, with
+// one exception: if more than an eighth of the device is idle, the excess goes
+// back to the driver, which waits for the device. No lock of ours is held
+// then, and while a stream may be waiting for another process this is done
+// later.
 void
 wm_block_free(wm_block_t *block, int count, const CUevent *events,
               const int *devices);
@@ -74,67 +75,71 @@ wm_block_pointer(const wm_block_t *block);
 size_t
 wm_block_size(const wm_block_t *block);
 
-// The allocation a block lies in, without asking the driver.
+// Writes the allocation a block lies in, without a driver call.
 void
 wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer);
 
-// Gives idle memory of the device back to the driver (-1: all devices), unless
-// a stream may be waiting for another process.
+// Gives idle memory of the device (-1: of all devices) back to the driver,
+// unless a stream may be waiting for another process.
 void
 wm_memory_trim(int device);
 
-// Gives back what was kept beyond an eighth of a device, as a stream was
-// waiting for another process. One atomic load where nothing was.
+// Gives back the memory beyond an eighth of a device that was kept because a
+// stream was waiting for another process. Costs one atomic load if there is
+// none.
 void
 wm_memory_return_kept(void);
 
-// Called (without locks of this layer held) when memory is short and before
-// WM_ERR_MEMORY; returns whether it may have freed some. The messages layer
-// sets it to close its mappings of peers' memory.
+// Sets the hook that is called when memory is short, before WM_ERR_MEMORY,
+// without locks of this layer held. The hook returns true if it may have freed
+// memory. The messages layer closes its mappings of peers' memory there.
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device));
 
-// The driver frees memory once the device is idle. `waits` says whether that
-// may be never: a stream may be waiting for another process, which may wait
-// for what this one does next. Then memory is kept. `urgent`: an allocation
-// has no room; else memory is kept in doubt. `turn` lets what is under way go
-// on while an allocation waits for room, for the number of turns told; false:
-// this thread must not wait. The messages layer sets both.
+// Sets the hooks for streams that wait for other processes; the messages layer
+// does. The driver frees memory only when the device is idle. `waits` returns
+// true if this may never be: a stream may be waiting for another process,
+// which may wait for the next call of this one. Memory is kept then. `urgent`
+// means that an allocation has no room; otherwise `waits` returns true in
+// doubt. `turn` lets operations progress while an allocation waits for room,
+// and gets the number of the turn; it returns false if this thread must not
+// wait.
 void
 wm_memory_set_waits(bool (*waits)(bool urgent), bool (*turn)(unsigned turn));
 
-// Asks `waits`, which takes no lock. False where it was not set.
+// Calls the hook `waits`, which takes no lock. Returns false if there is no
+// hook.
 bool
 wm_memory_would_wait(bool urgent);
 
-// Private to this layer: waits for one turn, false where no more is to be
-// waited; and tells that more is kept than should be.
+// Private to this layer. The first waits for one turn, and returns false if
+// the wait is over. The second notes that more memory is kept than should be.
 bool
 wm_memory_wait_a_turn(unsigned *naps);
 void
 wm_memory_keep(void);
 
-// Pinned, portable, mapped host memory, pooled by power-of-two size, aligned
-// to its own size up to a page. Freed blocks are reused at once: the caller
-// has waited for the work on them. Made under the context that is current, or
-// a context we have, or, where there is none, that of wm_device_default().
+// Allocates pinned, portable, mapped host memory, pooled by power-of-two size
+// and aligned to its own size up to a page. Freed blocks are reused at once:
+// the caller has waited for the work on them. The driver is called in the
+// current context, or a context we have, or else that of wm_device_default().
 WM_MUST_CHECK int
 wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err);
 
 void
 wm_pinned_free(void *ptr);
 
-// What `ptr` is. One driver call; host memory without a driver or a context.
-// Never makes a context.
+// Describes the memory at `ptr`, by one driver call. Without a driver or a
+// context it is host memory. Makes no context.
 WM_MUST_CHECK int
 wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err);
 
-// The id of the allocation that now lies at `base`, 0 when there is none.
+// Returns the id of the allocation at `base`, 0 if there is none.
 uint64_t
 wm_pointer_buffer_id(uintptr_t base);
 
-// CUDA IPC: the handle of the allocation at `base`; a peer's allocation mapped
-// for `device` (closed with wm_memory_unmap).
+// Export the allocation at `base` by CUDA IPC, and map a peer's allocation for
+// `device`. wm_memory_unmap closes a mapping.
 WM_MUST_CHECK int
 wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
                  wm_error_t *err);
@@ -150,7 +155,8 @@ wm_memory_unmap(int device, void *ptr);
 WM_MUST_CHECK int
 wm_host_register(int device, void *ptr, size_t size, wm_error_t *err);
 
-// Enqueues a contiguous copy between any two addresses the device can reach.
+// Enqueues a contiguous copy between any two addresses that the device can
+// reach.
 WM_MUST_CHECK int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err);
@@ -158,13 +164,13 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
 void
 wm_memory_stats(wm_memory_stats_t *stats);
 
-// Add their part to the statistics; private to this layer.
+// Add the block and pinned parts to the statistics; private to this layer.
 void
 wm_block_stats(wm_memory_stats_t *stats);
 void
 wm_pinned_stats(wm_memory_stats_t *stats);
 
-// Gives back what is kept beyond the bound; private as well.
+// Gives pinned memory beyond the bound back; private to this layer.
 void
 wm_pinned_trim(void);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Pinned host memory, pooled by power-of-two size. Small blocks are cut from
-// chunks of one size each, since the driver pins whole pages and takes long;
-// larger ones are their own allocation, and kept when freed up to a bound.
+// chunks, each of blocks of one size, since the driver pins whole pages and
+// takes long. Larger blocks are their own allocation, and up to a bound are
+// kept when freed.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #define CHUNK_SIZE ((size_t)1 << 20)
 #define KEEP_BYTES ((size_t)1 << 30) // of free large blocks
 
-// What the driver gave: one block, or a chunk of blocks of one class.
+// Memory from the driver: one block, or a chunk of blocks of one class.
 typedef struct {
     uintptr_t base;
     size_t size;
@@ -30,7 +31,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static extent_t *extents; // sorted by base
 static size_t extent_count, extent_room;
 static node_t *free_blocks[CLASSES]; // linked through the blocks themselves
-static size_t kept_bytes;            // of large ones among them
+static size_t kept_bytes;            // bytes of the large ones among them
 static size_t total_bytes, used_bytes, used_blocks, driver_calls;
 
 static int
@@ -42,7 +43,7 @@ class_of(size_t size)
     return class;
 }
 
-// Index of the first extent whose base is above `address`.
+// Returns the index of the first extent whose base is above `address`.
 static size_t
 extent_above(uintptr_t address)
 {
@@ -89,8 +90,8 @@ remove_extent_lock_held(size_t at)
             (extent_count - at) * sizeof(*extents));
 }
 
-// A device whose context may serve for pinning: the memory is portable, so
-// any does, and none is made while one exists.
+// Returns a device whose context can pin memory. The memory is portable, so
+// any context will do, and none is made while one exists.
 static int
 any_device(void)
 {
@@ -119,7 +120,7 @@ driver_alloc(size_t size, void **ptr, wm_error_t *err)
                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     wm_device_leave(&scope);
     if (status == WM_ERR_MEMORY && err != NULL)
-        err->detail = 0; // it is the host's memory that is short
+        err->detail = 0; // the host's memory is exhausted, not a device's
     if (status == 0)
         *ptr = made;
     return status;
@@ -157,7 +158,7 @@ push_lock_held(void *ptr, int class)
     free_blocks[class] = node;
 }
 
-// The largest of the free blocks that stand alone.
+// Takes the largest of the free blocks that are their own allocation.
 static void *
 spare_lock_held(void)
 {
@@ -173,8 +174,8 @@ spare_lock_held(void)
 }
 
 // Gives large free blocks back until at most `bound` bytes of them are kept,
-// or a stream might keep the driver waiting for ever. Returns whether all that
-// is over was. `urgent`: an allocation has no room.
+// or a stream might keep the driver waiting for ever. Returns true if all
+// bytes beyond the bound were given back. `urgent`: an allocation has no room.
 static bool
 return_kept(size_t bound, bool urgent)
 {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a pointer is, and driver calls on memory that is not ours to manage:
+// Facts about pointers, and driver calls on memory that we do not manage:
 // peers' mappings, registered host memory, copies.
 #define _GNU_SOURCE
 #include <string.h>
 
 #include "cuda/memory.h"
 
-// Wide and zeroed, since the driver writes one, four or eight bytes.
+// The driver's answers. Wide and zeroed, since it writes one, four or eight
+// bytes.
 typedef struct {
     uint64_t type;
     uint64_t managed;
@@ -40,8 +41,8 @@ ask(const void *ptr, answers_t *answers)
                                       data, (CUdeviceptr)ptr);
 }
 
-// Without a current context some drivers answer CUDA_ERROR_INVALID_CONTEXT:
-// then it is asked under any that exists already.
+// Asks under any existing context: without a current context some drivers
+// answer CUDA_ERROR_INVALID_CONTEXT.
 static CUresult
 ask_in_any_context(const void *ptr, answers_t *answers)
 {
@@ -90,7 +91,7 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
         result = ask_in_any_context(ptr, &answers);
     if (result == CUDA_ERROR_INVALID_CONTEXT
         || result == CUDA_ERROR_INVALID_VALUE) {
-        *pointer = host; // no context at all, or nothing CUDA knows
+        *pointer = host; // no context, or memory unknown to CUDA
         return 0;
     }
     if (result != CUDA_SUCCESS) {

@@ -7,22 +7,23 @@
 #include "cuda/event.h"
 #include "cuda/lock.h"
 
-// A pool keeps the streams given back, oldest first. More than fit are
-// destroyed, which the driver does once their work has ended.
+// A pool keeps the streams given back, oldest first. Streams that do not fit
+// are destroyed, which the driver does once their work has ended.
 #define POOL_ROOM 32
-// How many streams are made while others lie in the pool, all busy. Past some
-// number (the 35th of a process, measured on CUDA 13) making one waits until
-// the device is idle, which is worse than standing behind other work.
+// Up to this number, a stream is made if those in the pool are busy. Past some
+// number (the 35th of a process, measured on CUDA 13) the driver waits until
+// the device is idle before it makes a stream, which is worse than to queue
+// behind other work.
 #define POOL_GROWTH 24
-// Copies of messages go before the program's kernels; the driver takes the
-// highest priority there is.
+// Copies of messages go before the program's kernels; the driver limits this
+// to the highest priority of the device.
 #define POOL_PRIORITY -100
-// How many are asked whether they are idle, which costs 1.2 us each.
+// The number of streams asked whether they are idle, at 1.2 us each.
 #define POOL_TRIES 4
 
 typedef struct {
     CUstream stream;
-    bool idle; // known to be
+    bool idle; // known to be idle
 } entry_t;
 
 typedef struct {
@@ -70,8 +71,9 @@ wm_stream_destroy(int device, CUstream stream)
     }
 }
 
-// Whether the stream is done. Querying one that is being captured would spoil
-// the capture, hence the first call; such a stream counts as busy.
+// Sets *done to true if the stream is idle. A query of a stream that is being
+// captured would spoil the capture, hence the first call; such a stream counts
+// as busy.
 static CUresult
 query(CUstream stream, bool *done)
 {
@@ -98,9 +100,10 @@ take_lock_held(pool_t *pool, int at)
 }
 
 // Takes an idle stream out of the pool: the one given back last, which is
-// likeliest to be warm, or one of the oldest, which are likeliest to be done.
-// Where all are busy and enough were made, the oldest: work that stands
-// behind it ends, as every stream waits for submitted work only.
+// likeliest to be warm, or one of the oldest, which are likeliest to be idle.
+// If all are busy and enough were made, takes the oldest: work behind its
+// pending work is not blocked, as every pool stream waits only for submitted
+// work. Returns NULL if a stream is to be made.
 static CUstream
 find_lock_held(pool_t *pool)
 {
@@ -118,8 +121,8 @@ find_lock_held(pool_t *pool)
     return NULL;
 }
 
-// The one given back last, where it is known to be idle: the driver need not
-// be asked, nor the device be entered.
+// Takes the stream given back last, if it is known to be idle. Needs no driver
+// call, and the device need not be entered.
 static CUstream
 take_idle(int device)
 {
@@ -199,7 +202,7 @@ wm_stream_id(int device, CUstream stream)
     unsigned long long id = 0;
     wm_scope_t scope;
     if (stream == NULL || stream == CU_STREAM_LEGACY)
-        return UINT64_MAX; // of the device
+        return UINT64_MAX; // the device's legacy stream
     if (stream == CU_STREAM_PER_THREAD || wm_cu.StreamGetId == NULL
         || wm_device_enter(device, &scope, NULL) < 0)
         return 0;
@@ -283,8 +286,8 @@ wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
     status = wm_event_record(other_device, event, other, err);
     if (status == 0)
         status = wm_stream_wait_event(device, stream, event, err);
-    // A wait holds on to what the event stood for when it was submitted, so
-    // the event is free for another record.
+    // The wait refers to the event as it was when the wait was submitted, so
+    // the event can be recorded again.
     wm_event_release(other_device, event);
     return status;
 }

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: creation, waiting, and a pool a device of non-blocking ones for the
-// library's own copies. A stream handle belongs to a device, so each call
-// takes both; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are valid handles.
-// Any thread; the GIL is not needed, and must be released around the
-// synchronising calls by their caller.
+// Streams: creation, waiting, and a pool of non-blocking streams for each
+// device, for the library's own copies. A stream handle belongs to a device,
+// so each call takes both; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are valid
+// handles. Any thread. The GIL is not needed; the caller releases it around
+// the synchronising calls.
 #ifndef WM_CUDA_STREAM_H
 #define WM_CUDA_STREAM_H
 
 #include "cuda/device.h"
 
-// A new non-blocking stream; owned by the caller.
+// Makes a non-blocking stream; owned by the caller.
 WM_MUST_CHECK int
 wm_stream_create(int device, CUstream *stream, wm_error_t *err);
 
 void
 wm_stream_destroy(int device, CUstream stream);
 
-// One of the pool's streams, the caller's alone until given back: an idle one
-// or a new one. Only where very many are busy it is one that was given back
-// with work pending: as streams wait for submitted work only, that ends.
+// Takes a stream of the pool for the caller alone: an idle one, or a new one.
+// If very many are busy, the stream may have pending work of an earlier owner;
+// this work ends, because pool streams wait only for submitted work.
 WM_MUST_CHECK int
 wm_stream_acquire(int device, CUstream *stream, wm_error_t *err);
 
-// Gives it back, with work still pending or not.
+// Gives a stream back, with or without pending work.
 void
 wm_stream_release(int device, CUstream stream);
 
-// Gives it back after its work was waited for: whoever gets it next need not
-// ask the driver, which costs 1.2 us (measured, H200).
+// Gives a stream back whose work was waited for: the next owner need not query
+// the driver, which costs 1.2 us (measured, H200).
 void
 wm_stream_release_idle(int device, CUstream stream);
 
-// Asks a stream of the pool (nobody captures it) up to `tries` times whether
-// it is idle: for work that ends within microseconds.
+// Asks a stream of the pool (none is being captured) up to `tries` times
+// whether it is idle; for work that ends within microseconds.
 WM_MUST_CHECK int
 wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
                wm_error_t *err);
 
-// Whether the handle is one of the default streams, which belong to whatever
-// device, or thread, uses them.
+// Returns true if the handle is a default stream, which belongs to the device,
+// or thread, that uses it.
 static inline bool
 wm_stream_is_default(CUstream stream)
 {
@@ -46,12 +46,13 @@ wm_stream_is_default(CUstream stream)
            || stream == CU_STREAM_PER_THREAD;
 }
 
-// One that no other stream of the process has, nor had: a handle may be that
-// of one that is gone. 0 where it is not known, or another on each thread.
+// Returns a number that no other stream of the process has or had; a handle
+// may be reused after its stream is destroyed. Returns 0 if the id is unknown
+// or differs between threads.
 uint64_t
 wm_stream_id(int device, CUstream stream);
 
-// Whether everything submitted so far has ended. A stream being captured
+// Sets *idle to true if all submitted work has ended. A stream being captured
 // counts as busy.
 WM_MUST_CHECK int
 wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err);
@@ -59,14 +60,14 @@ wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err);
 WM_MUST_CHECK int
 wm_stream_synchronize(int device, CUstream stream, wm_error_t *err);
 
-// Everything submitted to `stream` (on `device`) after this call runs after
-// everything submitted to `other` (on `other_device`) before it. Does not
-// wait on the host; no-op for a stream and itself.
+// Makes everything submitted to `stream` (on `device`) after this call run
+// after everything submitted to `other` (on `other_device`) before it. Does
+// not wait on the host; does nothing if both are one stream.
 WM_MUST_CHECK int
 wm_stream_follow(int device, CUstream stream, int other_device, CUstream other,
                  wm_error_t *err);
 
-// `stream` waits until `event` (any device's) has happened.
+// Makes `stream` wait until `event` (of any device) has happened.
 WM_MUST_CHECK int
 wm_stream_wait_event(int device, CUstream stream, CUevent event,
                      wm_error_t *err);
@@ -75,16 +76,16 @@ WM_MUST_CHECK int
 wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
                        wm_error_t *err);
 
-// Of the capture that the stream is in, a number that no other has; 0: it is
-// in none. WM_ERR_STATE for a default stream that captured ones are ordered
-// with, as nothing can be given to it.
+// Writes a number that identifies the capture that the stream is in; 0: none.
+// Fails with WM_ERR_STATE for a default stream that captured streams are
+// ordered with, as no work can be given to it.
 WM_MUST_CHECK int
 wm_stream_capture(int device, CUstream stream, uint64_t *capture,
                   wm_error_t *err);
 
-// WM_ERR_STATE where the stream, which the text calls `what`, is being
-// captured, or is a default stream that captured ones are ordered with: work
-// given to it would spoil the capture, which asking does not.
+// Fails with WM_ERR_STATE if the stream, which the text calls `what`, is being
+// captured, or is a default stream that captured streams are ordered with:
+// work given to it would spoil the capture. This query does not.
 WM_MUST_CHECK int
 wm_stream_refuse_capture(int device, CUstream stream, const char *what,
                          wm_error_t *err);

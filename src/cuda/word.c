@@ -36,7 +36,7 @@ wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
     CUstreamBatchMemOpParams params[WM_WORD_OPS] = {0};
     wm_scope_t scope;
     for (int i = 0; i < count; ++i) {
-        // Of both kinds the members, and where they lie, are the same.
+        // The members, and their offsets, are the same for both operations.
         params[i].writeValue.operation = ops[i].waits
                                              ? CU_STREAM_MEM_OP_WAIT_VALUE_32
                                              : CU_STREAM_MEM_OP_WRITE_VALUE_32;
