@@ -15,9 +15,7 @@
 #define SLAB_SIZE ((size_t)16 << 20)
 #define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks are their own region
 #define SINGLE_ALIGN ((size_t)2 << 20)   // the driver's own granularity
-#define KEEP_FRACTION                                                         \
-    8 // part of the device's memory that
-      // may be idle
+#define KEEP_FRACTION 8                  // fraction of a device kept idle
 // A query of an event costs 1.2 us. Pending frees are queried only if no free
 // block fits, or if there are many: then a few, oldest first.
 #define PENDING_MANY 32
