@@ -150,7 +150,7 @@ wm_end_drop(wm_end_t *end)
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
     end->event = NULL;
-    wm_protocols_drop(end);
+    wm_protocols.drop(end);
 }
 
 wm_asks_t

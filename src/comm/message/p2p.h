@@ -39,18 +39,6 @@ WM_MUST_CHECK int
 wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
 
-// A short message from host memory, without an end where MPI takes it at once:
-// whether it can go so, and sends it. The buffer stays the caller's, in every
-// case, and is not needed any longer. *op is wm_op_ended() or, where MPI has
-// no room now, an operation that ends when it has. Errors are MPI's. Engine
-// lock not held.
-bool
-wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
-               const wm_envelope_t *envelope);
-WM_MUST_CHECK int
-wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
-               const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err);
-
 // Whether what a receive has received is the pickle of an object.
 bool
 wm_receive_is_pickled(const wm_op_t *op);

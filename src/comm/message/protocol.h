@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Protocols: how the payload of a message gets across. A protocol is a file of
 // src/comm/protocol and a row of functions for each end, which the ends call
-// without knowing the protocol; rows.h there names all rows. A row may hand
-// over to another (wm_send_become, wm_receive_become). Engine lock held.
+// without knowing the protocol: the first row that serves a message has it. A
+// row may hand over to another (wm_send_become, wm_receive_become). Engine
+// lock held.
 #ifndef WM_COMM_MESSAGE_PROTOCOL_H
 #define WM_COMM_MESSAGE_PROTOCOL_H
 
@@ -12,6 +13,9 @@
 // nothing follows the header.
 struct wm_sending {
     const char *name;
+    // Takes the message and returns true if the row serves it. NULL: other
+    // rows alone hand over to this one.
+    bool (*serves)(wm_end_t *end);
     // Fills the header, which has nbytes. Another row may be chosen in it.
     int (*offer)(wm_end_t *end, wm_error_t *err);
     // When the header has left.
@@ -33,6 +37,7 @@ struct wm_sending {
 // At the receiver.
 struct wm_receiving {
     const char *name;
+    int serves; // WM_MESSAGE_…, headers of this kind; 0: rows hand over alone
     // Whether the header says what such a message can say.
     bool (*check)(wm_end_t *end);
     // It has matched, and fits unless it was refused: 1 when it has ended, 0
@@ -50,17 +55,9 @@ struct wm_receiving {
 void
 wm_send_fail(wm_end_t *end, const wm_error_t *err);
 
-// The sender's for a message; NULL: it goes with the header.
-const wm_sending_t *
-wm_sending_choose(wm_end_t *end);
-
 // The error of a header that says what none can.
 int
 wm_receive_damaged(const wm_end_t *end, wm_error_t *err);
-
-// The receiver's for what a header says; NULL of one that nobody knows.
-const wm_receiving_t *
-wm_receiving_find(const wm_header_t *header);
 
 static inline void
 wm_send_become(wm_end_t *end, const wm_sending_t *protocol)
@@ -74,12 +71,23 @@ wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
     end->receiving = protocol;
 }
 
-// Launches the kernels that wait for others.
-void
-wm_protocols_flush(void);
+// All protocols, which src/comm/protocol/table.c knows. The rows stand in
+// order of preference and end with NULL.
+typedef struct {
+    const wm_sending_t *const *sending;
+    const wm_receiving_t *const *receiving;
+    // A short message of host memory without an end: see protocol/inline.h.
+    bool (*fits_inline)(const wm_comm_t *comm, const wm_buffer_t *buffer,
+                        const wm_envelope_t *envelope);
+    int (*send_inline)(wm_comm_t *comm, const wm_buffer_t *buffer,
+                       const wm_envelope_t *envelope, wm_op_t **op,
+                       wm_error_t *err);
+    // Launches the kernels that wait for others of their kind.
+    void (*flush)(void);
+    // Releases the slot, mapping, staging buffers of an end that has ended.
+    void (*drop)(wm_end_t *end);
+} wm_protocols_t;
 
-// Releases slots, mappings, staging, whatever a protocol left.
-void
-wm_protocols_drop(wm_end_t *end);
+extern const wm_protocols_t wm_protocols;
 
 #endif

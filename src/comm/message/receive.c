@@ -181,6 +181,17 @@ wm_receive_damaged(const wm_end_t *end, wm_error_t *err)
 }
 
 // What its sender says, before it is believed.
+// Returns the protocol that a header asks for; NULL: there is none.
+static const wm_receiving_t *
+choose(const wm_header_t *header)
+{
+    const wm_receiving_t *const *row = wm_protocols.receiving;
+    while (*row != NULL
+           && ((*row)->serves == 0 || (*row)->serves != header->kind))
+        ++row;
+    return *row;
+}
+
 static int
 read_header(wm_end_t *end, wm_error_t *err)
 {
@@ -197,7 +208,7 @@ read_header(wm_end_t *end, wm_error_t *err)
     if (header->token > (uint32_t)wm_comm_last_number(end->op.comm) + 1)
         return wm_receive_damaged(end, err);
     if (!header->failed) {
-        wm_receive_become(end, wm_receiving_find(header));
+        wm_receive_become(end, choose(header));
         if (end->receiving == NULL || !end->receiving->check(end))
             return wm_receive_damaged(end, err);
     }
@@ -262,7 +273,7 @@ fail(wm_end_t *end, const wm_error_t *err)
     wm_op_fail(&end->op, err);
     if (err->code == WM_ERR_MPI)
         wm_failure_release(end->op.comm); // what our streams may wait for
-    wm_protocols_flush(); // what takes the data may not be launched yet
+    wm_protocols.flush(); // what takes the data may not be launched yet
     if (end->receiving == NULL || !end->receiving->fail(end, err)
         || end->discards || end->state != RECEIVE_COMES)
         return false;

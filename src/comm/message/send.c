@@ -69,7 +69,7 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
 {
     const wm_access_t *access = &end->access;
     wm_op_fail(&end->op, err);
-    wm_protocols_flush(); // its kernel may not be launched yet
+    wm_protocols.flush(); // its kernel may not be launched yet
     // What our stream was given must not touch ring or words any more. The
     // user may have destroyed his by now: then slot and eager LL buffer leak.
     if (access->opened
@@ -82,6 +82,20 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
         wm_op_complete(&end->op);
 }
 
+// Returns the protocol of a message; NULL: the payload goes with the header.
+static const wm_sending_t *
+choose(wm_end_t *end)
+{
+    size_t nbytes = end->buffer.nbytes;
+    bool device = wm_buffer_on_device(&end->buffer);
+    const wm_sending_t *const *row = wm_protocols.sending;
+    if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES))
+        return NULL;
+    while (*row != NULL && ((*row)->serves == NULL || !(*row)->serves(end)))
+        ++row;
+    return *row;
+}
+
 // Puts the header on its way.
 static int
 try_start(wm_end_t *end, wm_error_t *err)
@@ -91,7 +105,7 @@ try_start(wm_end_t *end, wm_error_t *err)
     wm_header_describe(header, &end->buffer);
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
-    wm_send_become(end, wm_sending_choose(end));
+    wm_send_become(end, choose(end));
     if (end->sending != NULL)
         code = end->sending->offer(end, err);
     else
@@ -248,8 +262,8 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     }
     if (envelope->buffered)
         return wm_buffered_begin(comm, buffer, envelope, result, err);
-    if (wm_inline_fits(comm, buffer, envelope)) {
-        code = wm_inline_send(comm, buffer, envelope, result, err);
+    if (wm_protocols.fits_inline(comm, buffer, envelope)) {
+        code = wm_protocols.send_inline(comm, buffer, envelope, result, err);
         wm_buffer_release(buffer);
         return code;
     }
@@ -300,6 +314,6 @@ void
 wm_send_flush(void)
 {
     wm_engine_lock();
-    wm_protocols_flush();
+    wm_protocols.flush();
     wm_engine_unlock();
 }

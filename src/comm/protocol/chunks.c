@@ -344,8 +344,17 @@ wm_chunks_announce(wm_end_t *end)
     end->header.chunk = chunk_size(end);
 }
 
+static bool
+serves(wm_end_t *end)
+{
+    bool device = wm_buffer_on_device(&end->buffer);
+    end->chunks.carried = device && wm_transport_is_carried(end->peer);
+    return true;
+}
+
 const wm_sending_t wm_sending_chunks = {
     .name = "chunks",
+    .serves = serves,
     .offer = offer,
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
@@ -387,6 +396,7 @@ fail(wm_end_t *end, const wm_error_t *err)
 
 const wm_receiving_t wm_receiving_chunks = {
     .name = "chunks",
+    .serves = WM_MESSAGE_DATA,
     .check = check,
     .match = match,
     .step = receive,

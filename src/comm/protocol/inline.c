@@ -12,6 +12,7 @@
 #include "comm/message/pack.h"
 #include "comm/message/packet.h"
 #include "comm/message/protocol.h"
+#include "comm/protocol/inline.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/pending_sends.h"
 #include "comm/protocol/transport.h"
@@ -224,6 +225,7 @@ fail(wm_end_t *end, const wm_error_t *err)
 
 const wm_receiving_t wm_receiving_inline = {
     .name = "inline",
+    .serves = WM_MESSAGE_EAGER,
     .check = check,
     .match = match,
     .step = look,

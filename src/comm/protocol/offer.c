@@ -25,11 +25,12 @@
 #define LOOKS 256 // at words, before the driver is asked for errors
 #define LOOKS_FOR_PEER 16
 
-bool
-wm_offer_begin(wm_end_t *end)
+// A payload is offered where the peer can look into our segment.
+static bool
+serves(wm_end_t *end)
 {
-    if (!wm_buffer_on_device(&end->buffer) || end->chunks.carried
-        || end->peer->segment == NULL
+    if (!wm_buffer_on_device(&end->buffer)
+        || wm_transport_is_carried(end->peer) || end->peer->segment == NULL
         || (end->slot_index = wm_slot_acquire()) < 0)
         return false;
     end->slot = &wm_node_self()->segment->slots[end->slot_index];
@@ -370,6 +371,7 @@ wm_offer_heard(wm_end_t *end)
 
 const wm_sending_t wm_sending_direct = {
     .name = "direct",
+    .serves = serves,
     .offer = offer,
     .go = go,
     .step = wm_offer_step,

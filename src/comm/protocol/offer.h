@@ -8,10 +8,6 @@
 
 #include "comm/message/end.h"
 
-// Takes a slot, where the message is one to offer.
-bool
-wm_offer_begin(wm_end_t *end);
-
 // The first fragment will be ready whatever comes: a stream may wait for it.
 void
 wm_offer_posted(wm_end_t *end);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All protocols: which one a message's bytes are sent by, which receiver a
-// header asks for. Of what is offered, offer.c and take.c choose.
+// All protocols, in order of preference. A row that another alone hands over
+// to need not be here: offer.c and take.c choose among those.
 #include "comm/message/protocol.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/batch.h"
@@ -11,46 +11,12 @@
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/ring.h"
+#include "comm/protocol/inline.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/transport.h"
 
-// A payload that is not short is offered where the peer can look; where all
-// slots are taken it goes as it goes to other hosts: a send never waits for
-// another to begin.
-const wm_sending_t *
-wm_sending_choose(wm_end_t *end)
-{
-    size_t nbytes = end->buffer.nbytes;
-    bool device = wm_buffer_on_device(&end->buffer);
-    if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES))
-        return NULL;
-    end->chunks.carried = device && wm_transport_is_carried(end->peer);
-    return wm_offer_begin(end) ? &wm_sending_direct : &wm_sending_chunks;
-}
-
-const wm_receiving_t *
-wm_receiving_find(const wm_header_t *header)
-{
-    switch (header->kind) {
-    case WM_MESSAGE_EAGER:
-        return &wm_receiving_inline;
-    case WM_MESSAGE_DATA:
-        return &wm_receiving_chunks;
-    case WM_MESSAGE_OFFER:
-        return &wm_receiving_offer;
-    default:
-        return NULL;
-    }
-}
-
-void
-wm_protocols_flush(void)
-{
-    wm_batch_flush();
-}
-
-void
-wm_protocols_drop(wm_end_t *end)
+static void
+drop(wm_end_t *end)
 {
     if (end->pull.side != NULL)
         wm_stream_release(end->access.device, end->pull.side);
@@ -70,3 +36,27 @@ wm_protocols_drop(wm_end_t *end)
     end->slot_index = -1;
     end->slot = NULL;
 }
+
+// A send never waits for another to begin: where all slots are taken it goes
+// as to other hosts.
+static const wm_sending_t *const sending[] = {
+    &wm_sending_direct,
+    &wm_sending_chunks,
+    NULL,
+};
+
+static const wm_receiving_t *const receiving[] = {
+    &wm_receiving_inline,
+    &wm_receiving_chunks,
+    &wm_receiving_offer,
+    NULL,
+};
+
+const wm_protocols_t wm_protocols = {
+    .sending = sending,
+    .receiving = receiving,
+    .fits_inline = wm_inline_fits,
+    .send_inline = wm_inline_send,
+    .flush = wm_batch_flush,
+    .drop = drop,
+};

@@ -280,6 +280,7 @@ wm_take_peer_died(wm_end_t *end)
 
 const wm_receiving_t wm_receiving_offer = {
     .name = "offer",
+    .serves = WM_MESSAGE_OFFER,
     .check = check,
     .match = match,
     .step = step,

@@ -2,6 +2,7 @@
 #include "python/message/channel.h"
 
 #include "comm/engine/engine.h"
+#include "comm/protocol/inline.h"
 
 int
 wm_py_channel_get(PyObject *self, wm_channel_t *channel)
