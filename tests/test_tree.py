@@ -86,25 +86,65 @@ def test_layer_includes_only_layers_below(path):
         assert header.split("/")[0] in LAYERS[layer], header
 
 
-# Modules of a layer: one includes itself and those before it.
+# Modules of a layer: one includes and calls itself and those before it.
 MODULES = {
-    "comm": "engine node comm message protocol diagnostics coll".split(),
+    "comm": (
+        "engine node comm message protocol diagnostics "
+        "coll/call coll/direct coll/stream coll/host coll/run"
+    ).split(),
     "python": (
         "core device view array message request comm objects staging".split()
     ),
 }
 
 
+def module_of(path):
+    """The layer of a source, and its place among the layer's modules.
+
+    hooks.c, which is in none of them, knows all.
+    """
+    layer, *folders = path.relative_to(SRC).parts[:-1]
+    modules = MODULES.get(layer, [""])
+    module = "/".join(folders)
+    if layer in MODULES and not folders:
+        assert path.name.startswith("hooks."), path
+        return layer, len(modules)
+    return layer, modules.index(module)
+
+
 @of_each(SOURCES)
 def test_module_includes_only_modules_before_it(path):
-    """The hooks alone, in none of them, know all."""
-    layer, *modules = path.relative_to(SRC).parts[:-1]
-    if layer not in MODULES or not modules:
-        assert layer not in MODULES or path.name == "hooks.c"
-        return
-    known = MODULES[layer][: MODULES[layer].index(modules[0]) + 1]
+    layer, place = module_of(path)
     for header in includes(path, f'"{layer}/([^"]+)"'):
-        assert header.split("/")[0] in known, header
+        other = SRC / layer / header
+        assert module_of(other)[1] <= place, header
+
+
+def code_of(path):
+    """Its text without comments and what is in quotes."""
+    text = re.sub(r"//.*|/\*(?s:.*?)\*/", "", path.read_text())
+    return re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+
+
+def test_module_calls_only_modules_before_it():
+    """By the names of functions, wherever they are declared."""
+    sources = [path for path in SOURCES if path.suffix == ".c"]
+    place = {path: module_of(path) for path in sources}
+    where = {
+        function: path
+        for path in sources
+        for function in re.findall(r"^(wm_\w+)\(", code_of(path), re.MULTILINE)
+    }
+    assert len(where) > 1000
+    wrong = [
+        f"{name(path)}: {function}, of {name(where[function])}"
+        for path in sources
+        for function in set(re.findall(r"\bwm_\w+\b", code_of(path)))
+        if function in where
+        and place[path][0] == place[where[function]][0]
+        and place[path][1] < place[where[function]][1]
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 # Members of one end of a message that are one file's, and who else may look.
@@ -560,12 +600,12 @@ def test_every_collective_has_a_call_of_mpi_and_stubs():
     coll = "src/comm/coll"
     rows = re.findall(
         r"^    X\((\w+), (\w+),? (I\w+),",
-        (ROOT / coll / "coll_table.h").read_text(),
+        (ROOT / coll / "call/coll_table.h").read_text(),
         re.MULTILINE,
     )
     kinds = {kind for kind, _, _ in rows} - {"BARRIER"}
     by_mpi, by_neighbor = (
-        names_in(f"{coll}/{name}.c", r"^    case WM_CALL_(\w+):")
+        names_in(f"{coll}/host/{name}.c", r"^    case WM_CALL_(\w+):")
         for name in ("by_mpi", "by_neighbor")
     )
     neighbor = {kind for kind in kinds if kind.startswith("NEIGHBOR_")}

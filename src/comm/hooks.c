@@ -3,10 +3,10 @@
 // all.
 #include "comm/engine/hooks.h"
 
-#include "comm/coll/stream_failure.h"
-#include "comm/coll/fuse.h"
-#include "comm/coll/nonblocking.h"
-#include "comm/coll/symm.h"
+#include "comm/coll/stream/stream_failure.h"
+#include "comm/coll/direct/fuse.h"
+#include "comm/coll/run/nonblocking.h"
+#include "comm/coll/stream/symm.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdbool.h>
 
-#include "comm/coll/plan.h"
+#include "comm/coll/direct/plan.h"
 
 static int
 phases_of(int rank, int split, int size, size_t nbytes, bool writable)

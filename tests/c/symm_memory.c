@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/preflight.h"
-#include "comm/coll/symm_memory.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/stream/symm_memory.h"
 #include "comm/engine/engine.h"
 
 #define NBYTES ((size_t)4096)

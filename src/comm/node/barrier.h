@@ -16,7 +16,7 @@
 #include "comm/node/exchange_area.h"
 #include "cuda/word.h"
 
-// Of collectives on streams: how far the streams are (comm/coll/symm.c).
+// How far the streams are in their collectives (symm.c).
 typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
     // In graphs, which are replayed: the stream's epoch of a round of three,

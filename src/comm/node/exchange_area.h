@@ -33,7 +33,8 @@ typedef struct {
 } wm_signature_pair_t;
 
 // The last calls that streams were given, the one that a stream is in, the
-// first that has failed, and how many were captured (comm/coll/signature.h).
+// first that has failed, and how many were captured
+// (comm/coll/stream/signature.h).
 typedef struct {
     wm_signature_row_t calls[WM_SIGNATURE_CALLS];
     wm_signature_pair_t pairs[WM_SIGNATURE_PAIRS][2][WM_BARRIER_RANKS];

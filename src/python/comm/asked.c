@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/coll/participant.h"
-#include "comm/coll/reducible.h"
+#include "comm/coll/direct/participant.h"
+#include "comm/coll/call/reducible.h"
 #include "python/comm/reduced.h"
 #include "python/core/arguments.h"
 #include "python/message/datatype.h"

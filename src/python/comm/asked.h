@@ -4,7 +4,7 @@
 #ifndef WM_PYTHON_COMM_ASKED_H
 #define WM_PYTHON_COMM_ASKED_H
 
-#include "comm/coll/coll.h"
+#include "comm/coll/run/coll.h"
 #include "python/comm/side.h"
 #include "python/core/module.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The barrier, which frees GPU memory: a mixin below CommMethods.
-#include "comm/coll/coll.h"
-#include "comm/coll/symm.h"
+#include "comm/coll/run/coll.h"
+#include "comm/coll/stream/symm.h"
 #include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/direct_call.h"
 
-#include "comm/coll/nonblocking.h"
-#include "comm/coll/stream_coll.h"
-#include "comm/coll/symm.h"
+#include "comm/coll/run/nonblocking.h"
+#include "comm/coll/stream/stream_coll.h"
+#include "comm/coll/stream/symm.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
 #include "comm/diagnostics/hang.h"

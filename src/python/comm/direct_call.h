@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of mpi4py's that GPUs may do (comm/coll/direct.h). GIL
+// Collectives of mpi4py's that GPUs may do (comm/coll/direct/direct.h). GIL
 // held.
 #ifndef WM_PYTHON_COMM_DIRECT_CALL_H
 #define WM_PYTHON_COMM_DIRECT_CALL_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // MPI.Op.Reduce_local of GPU memory.
-#include "comm/coll/local.h"
+#include "comm/coll/direct/local.h"
 #include "python/comm/reduced.h"
 #include "python/view/view.h"
 

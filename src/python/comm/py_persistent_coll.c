@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/coll/nonblocking.h"
-#include "comm/coll/persistent_coll.h"
+#include "comm/coll/run/nonblocking.h"
+#include "comm/coll/run/persistent_coll.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/hang.h"

@@ -2,7 +2,7 @@
 // The thresholds between algorithms of collectives, which users know as switch
 // points: for warpmpi/_points.py, which reads measured ones, and
 // warpmpi/tune.py, which measures them.
-#include "comm/coll/thresholds.h"
+#include "comm/coll/direct/thresholds.h"
 #include "python/core/module.h"
 #include "python/device/py_device.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/reduced.h"
 
-#include "comm/coll/half.h"
+#include "comm/coll/call/half.h"
 #include "python/message/datatype.h"
 #include "python/message/owner.h"
 #include "python/message/raw.h"

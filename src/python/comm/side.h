@@ -4,8 +4,8 @@
 #ifndef WM_PYTHON_COMM_SIDE_H
 #define WM_PYTHON_COMM_SIDE_H
 
-#include "comm/coll/coll_table.h"
-#include "comm/coll/plan.h"
+#include "comm/coll/call/coll_table.h"
+#include "comm/coll/direct/plan.h"
 #include "comm/comm/comm.h"
 #include "python/message/specification.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "array/array.h"
-#include "comm/coll/symm.h"
+#include "comm/coll/stream/symm.h"
 
 // The driver, and its start, are looked for without the GIL: that takes long.
 static int

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/staged.h"
+#include "comm/coll/host/staged.h"
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
 #include "python/core/mpi4py.h"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/call/call.h"
+
+#include <stddef.h>
+
+#include "comm/message/pattern.h"
+
+// Returns true if a rank sends to the root, or receives from it.
+static bool
+is_served(const wm_coll_t *call, int rank, bool itself)
+{
+    if (call->split == 0)
+        return itself || rank != call->root;
+    return call->root >= 0
+           && (rank < call->split) != (call->root < call->split);
+}
+
+bool
+wm_coll_sends(const wm_coll_t *call, int rank)
+{
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    return !shape->rooted
+           || (shape->outward ? rank == call->root
+                              : is_served(call, rank, true));
+}
+
+bool
+wm_coll_receives(const wm_coll_t *call, int rank)
+{
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    return !shape->rooted
+           || (shape->outward ? is_served(call, rank, shape->scatters)
+                              : rank == call->root);
+}
+
+static bool
+lie_over(const wm_buffer_t *send, const wm_buffer_t *receive)
+{
+    char *low, *high, *from, *behind;
+    wm_buffer_bounds(send, &low, &high);
+    wm_buffer_bounds(receive, &from, &behind);
+    return low < behind && from < high;
+}
+
+bool
+wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive)
+{
+    return send != NULL && receive != NULL && wm_buffer_on_device(send)
+           && lie_over(send, receive);
+}

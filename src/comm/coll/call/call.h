@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The arguments of a collective on one rank. Borrows the buffers; any thread.
+#ifndef WM_COMM_COLL_CALL_CALL_H
+#define WM_COMM_COLL_CALL_CALL_H
+
+#include "comm/coll/call/coll_table.h"
+#include "comm/comm/comm.h"
+#include "comm/engine/buffer.h"
+
+// A part of a rank's memory.
+typedef struct {
+    size_t at, nbytes;
+} wm_span_t;
+
+typedef struct {
+    wm_call_kind_t kind;
+    // The arguments were read, and the fields below are set. on_device: the
+    // buffers are memory of a GPU, contiguous or with gaps. on_host: they are
+    // contiguous host memory that nobody else uses. If both are false, MPI
+    // does the call. Offsets and lengths do not count gaps.
+    bool on_device, on_host;
+    const wm_buffer_t *send, *receive; // NULL: in place, or not used here
+    int root;  // -1: the root is another rank of this group
+    int split; // of the communicator; between groups, root is in the other one
+    // Blocks by rank, for v-forms and for a scatter in place. NULL: all blocks
+    // have the same length.
+    const wm_span_t *sends, *receives;
+    MPI_Datatype type; // element type, also for MPI, and its size in bytes
+    size_t size;
+    MPI_Op op; // reduction
+} wm_coll_t;
+
+// Returns true if a rank sends in the call, or receives. Between groups, a
+// rank of the root's group that is not the root does neither.
+bool
+wm_coll_sends(const wm_coll_t *call, int rank);
+
+bool
+wm_coll_receives(const wm_coll_t *call, int rank);
+
+// Returns true if received data lie over sent data on a GPU.
+bool
+wm_coll_overlap(const wm_buffer_t *send, const wm_buffer_t *receive);
+
+#endif

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/call/coll_wait.h"
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/diagnostics/wait.h"
+
+typedef struct {
+    wm_op_t op;
+    int (*look)(void *context, wm_error_t *err);
+    void *context;
+    unsigned looks;
+} coll_wait_t;
+
+static bool
+coll_wait_step(wm_op_t *op)
+{
+    wm_error_t err;
+    coll_wait_t *wait = (coll_wait_t *)op;
+    int code = wait->look(wait->context, &err);
+    // MPI reports failures of two ranks alone, and another rank that knows of
+    // a dead one has left, and reports nothing.
+    if (code == 0 && wm_failure_is_due(&wait->looks))
+        code = wm_failure_look_at_all(op->comm, &err);
+    if (code == 0)
+        return false;
+    if (code < 0)
+        wm_op_fail(op, &err);
+    return true;
+}
+
+static const wm_op_kind_t kind = {.step = coll_wait_step};
+
+int
+wm_coll_wait(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
+             void *context, int looks, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < looks && code == 0; ++i)
+        code = look(context, err);
+    if (code != 0)
+        return code < 0 ? code : 0;
+    coll_wait_t *wait = wm_op_new(&kind, sizeof *wait, comm);
+    if (wait == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wait->look = look;
+    wait->context = context;
+    wm_engine_add(&wait->op);
+    code = wm_op_wait(&wait->op, NULL, err);
+    wm_op_release(&wait->op);
+    return code;
+}

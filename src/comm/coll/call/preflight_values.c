@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// At the barrier of one host each rank reads what all others publish. Else by
+// dissemination: in each round a rank sends what it knows to the one that is
+// `distance` after it, and receives from the one as far before it; the
+// distance doubles. The greatest of a number may come twice, so that any
+// number of ranks will do.
+#include "comm/coll/call/preflight_values.h"
+
+#include <string.h>
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/posted.h"
+#include "comm/message/packet.h"
+
+// In a packet.
+typedef struct {
+    wm_preflight_values_t known, heard;
+    int distance;
+    MPI_Request requests[2]; // receive, send
+} run_t;
+
+_Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
+
+// At a barrier.
+typedef struct {
+    wm_preflight_values_t maxima;
+    _Alignas(16) char published[WM_PREFLIGHT_BYTES];
+} slot_t;
+
+_Static_assert(sizeof(slot_t) <= WM_BARRIER_BYTES, "a slot holds it");
+
+#define LOOKS 50 // before it is waited for in our progress loop
+
+// Returns the rank that this one receives from in a round.
+static int
+rank_before(const wm_comm_t *comm, const run_t *run)
+{
+    return (comm->rank - run->distance + comm->size) % comm->size;
+}
+
+// 0, 1 when no round is left, or an error.
+static int
+begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
+{
+    if (run->distance >= comm->size)
+        return 1;
+    int before = rank_before(comm, run);
+    int after = (comm->rank + run->distance) % comm->size;
+    int code = wm_mpi_check(MPI_Irecv(&run->heard, (int)sizeof run->heard,
+                                      MPI_BYTE, before, comm->tag_limit,
+                                      comm->data, &run->requests[0]),
+                            "MPI_Irecv", err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Isend(&run->known, (int)sizeof run->known,
+                                      MPI_BYTE, after, comm->tag_limit,
+                                      comm->data, &run->requests[1]),
+                            "MPI_Isend", err);
+    return code;
+}
+
+static void
+merge(wm_preflight_values_t *mine, const wm_preflight_values_t *other)
+{
+    for (int i = 0; i < WM_PREFLIGHT_VALUES; ++i)
+        if (other->values[i] > mine->values[i])
+            mine->values[i] = other->values[i];
+}
+
+// 1 when it is over, 0 when not yet.
+static int
+advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
+{
+    int code = 0;
+    while (code == 0) {
+        int flag = 1;
+        for (int i = 0; i < 2 && flag && code == 0; ++i)
+            code = wm_mpi_check(
+                MPI_Test(&run->requests[i], &flag, MPI_STATUS_IGNORE),
+                "MPI_Test", err);
+        if (code < 0 || !flag)
+            return code;
+        merge(&run->known, &run->heard);
+        run->distance *= 2;
+        code = begin_round(comm, run, err);
+    }
+    return code;
+}
+
+// Cancels the round. Returns true if MPI no longer needs the packet: it may
+// still be sending it.
+static bool
+preflight_cancel(wm_comm_t *comm, run_t *run)
+{
+    if (run->requests[0] != MPI_REQUEST_NULL) {
+        MPI_Cancel(&run->requests[0]);
+        MPI_Wait(&run->requests[0], MPI_STATUS_IGNORE);
+    }
+    if (run->requests[1] == MPI_REQUEST_NULL)
+        return true;
+    wm_engine_lock();
+    wm_posted_leave(comm, &run->requests[1]);
+    wm_engine_unlock();
+    return false;
+}
+
+typedef struct {
+    wm_comm_t *comm;
+    run_t *run;
+} rounds_t;
+
+static int
+look(void *context, wm_error_t *err)
+{
+    const rounds_t *rounds = context;
+    return advance(rounds->comm, rounds->run, err);
+}
+
+static int
+values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                   wm_error_t *err)
+{
+    run_t *run = (run_t *)wm_packet_take();
+    if (run == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    run->distance = 1;
+    run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
+    run->known = *maxima;
+    int code = begin_round(comm, run, err);
+    rounds_t rounds = {comm, run};
+    if (code == 0)
+        code = wm_coll_wait(comm, look, &rounds, LOOKS, err);
+    else if (code > 0)
+        code = 0;
+    if (code == 0)
+        *maxima = run->known;
+    if (code == 0 || preflight_cancel(comm, run))
+        wm_packet_give((char *)run);
+    return code;
+}
+
+void
+wm_preflight_values_publish(wm_barrier_t *barrier,
+                            const wm_preflight_values_t *maxima,
+                            const void *published, size_t nbytes)
+{
+    slot_t *mine = wm_barrier_epoch_begin(barrier);
+    mine->maxima = *maxima;
+    if (nbytes > 0)
+        memcpy(mine->published, published, nbytes);
+    wm_barrier_arrive(barrier, 0);
+}
+
+void
+wm_preflight_values_merge(const wm_barrier_t *barrier,
+                          wm_preflight_values_t *maxima)
+{
+    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
+        const slot_t *its = wm_barrier_published(barrier, rank);
+        merge(maxima, &its->maxima);
+    }
+}
+
+// Returns 1 when every rank has published its numbers, or one has declined.
+// The counts of calls are read first: a rank in a later call is in another
+// epoch.
+static int
+look_for_all(void *context, wm_error_t *err)
+{
+    (void)err;
+    wm_barrier_t *barrier = context;
+    int have_entered = wm_barrier_all_entered(barrier);
+    return have_entered < 0
+           || (have_entered > 0 && wm_barrier_all_arrived(barrier, 0));
+}
+
+int
+wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                        const void *published, size_t nbytes, wm_error_t *err)
+{
+    wm_barrier_t *barrier = comm->barrier;
+    wm_barrier_enter(barrier, true);
+    wm_preflight_values_publish(barrier, maxima, published, nbytes);
+    int code = wm_coll_wait(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
+                            err);
+    if (code < 0)
+        return code;
+    if (wm_barrier_all_entered(barrier) < 0) {
+        wm_barrier_epoch_abandon(barrier);
+        return 1;
+    }
+    wm_preflight_values_merge(barrier, maxima);
+    return 0;
+}
+
+int
+wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
+                             const void *published, size_t nbytes,
+                             wm_error_t *err)
+{
+    if (comm->barrier == NULL)
+        return values_by_messages(comm, maxima, err);
+    int code = wm_preflight_values_ask(comm, maxima, published, nbytes, err);
+    return code <= 0
+               ? code
+               : wm_error_set(err, WM_ERR_TYPE, 0,
+                              "the ranks are in different collectives, some "
+                              "of them in one of host memory: all must make "
+                              "the same calls in the same order");
+}
+
+const void *
+wm_preflight_data(const wm_barrier_t *barrier, int rank)
+{
+    const slot_t *its = wm_barrier_published(barrier, rank);
+    return its->published;
+}
+
+void *
+wm_preflight_own_data(const wm_barrier_t *barrier)
+{
+    return (void *)wm_preflight_data(barrier, wm_barrier_rank(barrier));
+}

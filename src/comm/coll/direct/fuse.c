@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/direct/fuse.h"
+
+#include "array/fused.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "cuda/stream.h"
+
+// The stream of each device's fused kernels, kept until the process ends.
+static struct {
+    CUstream stream; // NULL: not yet
+    wm_signal_t signal;
+} fuse_streams[WM_MAX_DEVICES];
+
+static int device; // of what waits
+static wm_fused_t fused;
+static wm_direct_run_t *runs[WM_FUSED_PARTS];
+
+static bool
+fuse_open_stream(int on)
+{
+    CUstream stream;
+    if (fuse_streams[on].stream != NULL)
+        return true;
+    if (wm_fused_prepare(on, NULL) < 0 // as a rule done
+        || wm_stream_acquire(on, &stream, NULL) < 0)
+        return false;
+    if (!wm_signal_acquire(&fuse_streams[on].signal)) {
+        wm_stream_release(on, stream);
+        return false;
+    }
+    fuse_streams[on].stream = stream;
+    return true;
+}
+
+void
+wm_fuse_prepare(int on)
+{
+    // Without the lock, as it may wait for the device.
+    if (wm_fused_prepare(on, NULL) < 0)
+        return;
+    wm_engine_lock();
+    (void)fuse_open_stream(on); // else nothing is shared
+    wm_engine_unlock();
+}
+
+bool
+wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction)
+{
+    wm_direct_t *direct = run->direct;
+    if (!fuse_open_stream(direct->device))
+        return false;
+    if (device != direct->device)
+        wm_fuse_flush();
+    if (!wm_fused_add(&fused, reduction)) {
+        wm_fuse_flush();
+        if (!wm_fused_add(&fused, reduction))
+            return false;
+    }
+    device = direct->device;
+    if (fused.params.count == 1)
+        wm_signal_renew(&fuse_streams[device].signal);
+    runs[fused.params.count - 1] = run;
+    run->signal = fuse_streams[device].signal;
+    wm_access_use(&direct->into, fuse_streams[device].stream);
+    return true;
+}
+
+void
+wm_fuse_flush(void)
+{
+    wm_error_t err;
+    uint32_t count = fused.params.count;
+    if (count == 0)
+        return;
+    int code = wm_fused_launch(device, &fused, &fuse_streams[device].signal,
+                               fuse_streams[device].stream, &err);
+    if (code == 0 && count > 1)
+        wm_stat_add(WM_STAT_fused_collectives, count);
+    for (uint32_t i = 0; i < count && code < 0; ++i) {
+        runs[i]->why = err;
+        runs[i]->signals = false; // its stream is looked at instead
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The state of one rank in a collective that GPUs do: the facts about its
+// memory that it publishes, the arguments that must be alike on all ranks, and
+// its plan. Engine lock not held: wm_participant_open and
+// wm_participant_reopen take it.
+#ifndef WM_COMM_COLL_DIRECT_PARTICIPANT_H
+#define WM_COMM_COLL_DIRECT_PARTICIPANT_H
+
+#include "array/reduce.h"
+#include "comm/coll/call/call.h"
+#include "comm/coll/direct/direct.h"
+#include "comm/coll/direct/plan.h"
+
+typedef struct {
+    wm_comm_t *comm;
+    const wm_coll_t *call;
+    wm_direct_t direct;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    int root;     // as the ranks have published it
+    size_t block; // bytes of a block that this rank sends, or receives
+    size_t want;  // bytes of a block that it receives
+} wm_participant_t;
+
+// Begins to make the send data ready, and finds out if this rank is capable.
+// The rank may publish when wm_direct_is_ready() returns 1.
+WM_MUST_CHECK int
+wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
+                    wm_barrier_t *barrier, const wm_coll_t *call,
+                    wm_error_t *err);
+
+// Opens the participant again after wm_direct_close(), with the same memory.
+WM_MUST_CHECK int
+wm_participant_reopen(wm_participant_t *participant, wm_error_t *err);
+
+// Fills the published data. Called if this rank is capable.
+void
+wm_participant_publish(wm_participant_t *participant);
+
+// Returns the bytes of the published data.
+size_t
+wm_participant_nbytes(const wm_participant_t *participant);
+
+// Compares the data that all ranks must publish alike, with the same result on
+// all ranks; sets the root.
+WM_MUST_CHECK int
+wm_participant_compare(wm_participant_t *participant, wm_error_t *err);
+
+// Makes the plan. Returns false if there is none, on all ranks alike. `wrong`
+// is an error that only this rank has found (code 0: none).
+bool
+wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
+                    wm_error_t *wrong);
+
+// Plans the work of a rank in a call. `from` is the offset of its block in the
+// reduced vector; `has` and `wants` give the blocks of other ranks. Returns
+// false if the facts allow no plan.
+bool
+wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
+                  wm_spans_t has, wm_spans_t wants, const void *context,
+                  wm_plan_t *plan);
+
+#endif

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/direct/plan.h"
+
+#define ALIGN 16 // of where a rank's part begins, as far as elements allow
+// From there on it pays that each rank reads of another one, and all wait for
+// all before the next: who reads of one that another reads of gets half.
+#define APART_BYTES ((size_t)128 << 20)
+
+static void
+begin(wm_plan_t *plan)
+{
+    plan->count = 0;
+    plan->writes_peers = false;
+}
+
+static void
+add(wm_plan_t *plan, const wm_move_t *move)
+{
+    if (move->nbytes > 0)
+        plan->moves[plan->count++] = *move;
+}
+
+size_t
+wm_plan_part(size_t nbytes, size_t element, int parts, int index)
+{
+    size_t unit = element % ALIGN == 0 ? element : element * ALIGN;
+    size_t units = (nbytes + unit - 1) / unit;
+    size_t each = (units + (size_t)parts - 1) / (size_t)parts * unit;
+    size_t at = each * (size_t)index;
+    return at < nbytes ? at : nbytes;
+}
+
+bool
+wm_move_reaches(const wm_move_t *move, int rank)
+{
+    int index = rank - move->to.first;
+    return index >= 0 && index < move->to.count
+           && (move->count > 1 || rank != move->first);
+}
+
+// What a rank of the group has a part of: out of all.
+static wm_move_t
+part_of(const wm_facts_t *facts, int rank)
+{
+    int parts = facts->group.count, index = rank - facts->group.first;
+    size_t at = wm_plan_part(facts->nbytes, facts->element, parts, index);
+    size_t end = wm_plan_part(facts->nbytes, facts->element, parts, index + 1);
+    return (wm_move_t){.first = facts->sources.first,
+                       .count = facts->sources.count,
+                       .from = at,
+                       .into = at,
+                       .nbytes = end - at};
+}
+
+// Each its part, and to all.
+static void
+reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    wm_move_t move = part_of(facts, facts->rank);
+    begin(plan);
+    move.to = facts->group;
+    add(plan, &move);
+    plan->writes_peers = true;
+    plan->phases = 1;
+}
+
+// Each its part, then the others' parts out of their results. Of two groups
+// both have the phases of the smaller one.
+static void
+reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    wm_ranks_t group = facts->group;
+    int others = facts->sources.count;
+    int index = facts->rank - group.first;
+    int least = group.count < others ? group.count : others;
+    int apart = least < WM_PLAN_PHASES ? least : WM_PLAN_PHASES;
+    int phases = least == 1 ? 1 : facts->nbytes >= APART_BYTES ? apart : 2;
+    begin(plan);
+    for (int i = 0; i < group.count; ++i) {
+        int rank = group.first + (index + i) % group.count; // not all from one
+        wm_move_t move = part_of(facts, rank);
+        if (i > 0) {
+            move.phase = 1 + (i - 1) * (phases - 1) / (group.count - 1);
+            move.first = rank;
+            move.count = 1;
+            move.result = true;
+        }
+        add(plan, &move);
+    }
+    plan->phases = phases;
+}
+
+bool
+wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int one = facts->sources.count, other = facts->group.count;
+    size_t least = (size_t)(one < other ? one : other);
+    size_t most = (size_t)(one < other ? other : one);
+    most -= facts->sources.first == facts->group.first; // its own is here
+    // That come over the links to a rank, of two groups in the smaller one.
+    size_t once = most * facts->nbytes;
+    size_t twice = (most + least - 1) * facts->nbytes / least;
+    bool writable = facts->writable && least > 1;
+    // Of two ranks as much comes, but half of it is written, not read, and a
+    // link does both at once.
+    bool writes_peers = writable
+                        && (once > twice + facts->thresholds.barrier_cost
+                            || facts->nbytes > facts->thresholds.barrier_cost);
+    if (least > 2 && facts->readable && facts->nbytes >= APART_BYTES)
+        reduce_parts(facts, plan);
+    else if (!facts->aliased && !writes_peers
+             && (writable || !facts->readable
+                 || once <= twice + facts->thresholds.phase))
+        wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
+    else if (writable)
+        reduce_and_write(facts, plan);
+    else if (facts->readable)
+        reduce_parts(facts, plan);
+    else
+        return false;
+    return true;
+}
+
+// Who but the root takes what it has, in a row that begins behind it.
+static int
+count_takers(const wm_facts_t *facts)
+{
+    int before = facts->root - facts->takers.first;
+    return facts->takers.count - (before >= 0 && before < facts->takers.count);
+}
+
+static int
+taker(const wm_facts_t *facts, int index)
+{
+    wm_ranks_t all = facts->takers;
+    return all.first + (facts->root + 1 + index) % all.count;
+}
+
+static bool
+takes(const wm_facts_t *facts, int *index)
+{
+    int count = count_takers(facts);
+    *index = 0;
+    while (*index < count && taker(facts, *index) != facts->rank)
+        ++*index;
+    return *index < count;
+}
+
+// The part of what the root has that one of them takes.
+static wm_move_t
+part_of_root(const wm_facts_t *facts, int index)
+{
+    int parts = count_takers(facts);
+    size_t at = wm_plan_part(facts->nbytes, 1, parts, index);
+    size_t end = wm_plan_part(facts->nbytes, 1, parts, index + 1);
+    return (wm_move_t){.first = facts->root,
+                       .count = 1,
+                       .from = at,
+                       .into = at,
+                       .nbytes = end - at};
+}
+
+void
+wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int parts = count_takers(facts), own;
+    bool gets = facts->rank == facts->root;
+    size_t once = (size_t)parts * facts->nbytes;
+    plan->writes_peers = facts->writable && parts > 1
+                         && once > facts->nbytes
+                                       + facts->thresholds.barrier_cost;
+    if (!plan->writes_peers) {
+        wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
+                       facts->nbytes, plan);
+        return;
+    }
+    plan->count = 0;
+    plan->phases = 1;
+    if (!takes(facts, &own))
+        return;
+    size_t at = wm_plan_part(facts->nbytes, facts->element, parts, own);
+    size_t end = wm_plan_part(facts->nbytes, facts->element, parts, own + 1);
+    add(plan, &(wm_move_t){.first = facts->takers.first,
+                           .count = facts->takers.count,
+                           .to = {facts->root, 1},
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at});
+}
+
+// Large ones leave the root once: each of the others takes a part, and the
+// other parts of those who have them.
+static void
+scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
+{
+    int takers = count_takers(facts);
+    for (int i = 0; i < takers; ++i) {
+        int which = (own + i) % takers;
+        wm_move_t move = part_of_root(facts, which);
+        if (i > 0) {
+            move.phase = 1;
+            move.first = taker(facts, which);
+            move.result = true;
+        }
+        add(plan, &move);
+    }
+}
+
+// Likewise, each writing its part to all of them.
+static void
+scatter_and_write(const wm_facts_t *facts, int own, wm_plan_t *plan)
+{
+    wm_move_t move = part_of_root(facts, own);
+    move.to = facts->takers;
+    add(plan, &move);
+}
+
+void
+wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
+{
+    int takers = count_takers(facts), own;
+    bool writes_peers = takers > 1 && facts->writable
+                        && (size_t)(takers - 1) * facts->nbytes
+                               > facts->thresholds.barrier_cost;
+    bool parts = takers > 1 && !writes_peers && facts->readable
+                 && facts->nbytes > facts->thresholds.phase;
+    bool gets = takes(facts, &own);
+    begin(plan);
+    plan->writes_peers = writes_peers;
+    if (gets && writes_peers)
+        scatter_and_write(facts, own, plan);
+    else if (gets && parts)
+        scatter_and_gather(facts, own, plan);
+    else if (gets)
+        add(plan, &(wm_move_t){.first = facts->root,
+                               .count = 1,
+                               .nbytes = facts->nbytes});
+    plan->phases = parts ? 2 : 1;
+}
+
+void
+wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
+                 const void *context, bool keeps, wm_plan_t *plan)
+{
+    wm_ranks_t sources = facts->sources;
+    int own = facts->rank - facts->group.first;
+    begin(plan);
+    for (int i = keeps; i < sources.count; ++i) {
+        int rank = sources.first + (own + i) % sources.count; // not all one's
+        wm_span_t from = has(context, rank, facts->rank);
+        wm_span_t into = wants(context, rank, facts->rank);
+        add(plan, &(wm_move_t){.first = rank,
+                               .count = 1,
+                               .from = from.at,
+                               .into = into.at,
+                               .nbytes = into.nbytes});
+    }
+    plan->phases = 1;
+}
+
+void
+wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan)
+{
+    begin(plan);
+    if (ranks.count > 0)
+        add(plan, &(wm_move_t){.first = ranks.first,
+                               .count = ranks.count,
+                               .from = from,
+                               .nbytes = nbytes});
+    plan->phases = 1;
+}

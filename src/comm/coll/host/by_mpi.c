@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/host/by_mpi.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/call/half.h"
+#include "comm/engine/stats.h"
+#include "comm/message/pattern.h"
+
+static size_t
+nbytes_of(const wm_buffer_t *buffer)
+{
+    return buffer != NULL ? buffer->nbytes : 0;
+}
+
+static int
+by_mpi_allocate(const wm_buffer_t *buffer, char **staging, wm_error_t *err)
+{
+    return nbytes_of(buffer) == 0
+               ? 0
+               : wm_pinned_alloc(buffer->nbytes, (void **)staging, err);
+}
+
+static int
+copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
+     bool to_host, wm_error_t *err)
+{
+    if (staging == NULL)
+        return 0;
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)buffer->nbytes);
+    return wm_pattern_copy(buffer, 0, buffer->nbytes, staging, to_host,
+                           by->access->device, by->access->stream, err);
+}
+
+int
+wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err)
+{
+    const wm_coll_t *call = participant->call;
+    wm_direct_t *direct = &participant->direct;
+    by->participant = participant;
+    by->request = MPI_REQUEST_NULL;
+    if (!call->on_device) {
+        by->send = call->send != NULL ? call->send->data : NULL;
+        by->receive = call->receive != NULL ? call->receive->data : NULL;
+        return 0;
+    }
+    if (call->send != NULL || call->receive != NULL)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    by->access = &direct->into; // what is sent is ready
+    by->access->idle = true;
+    if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
+        return 0;
+    int code = wm_access_open(by->access, err);
+    if (code == 0)
+        code = by_mpi_allocate(call->send, &by->send, err);
+    if (code == 0)
+        code = by_mpi_allocate(call->receive, &by->receive, err);
+    by->access->idle = false;
+    if (code == 0)
+        code = copy(by, call->send, by->send, true, err);
+    if (code == 0) // MPI may leave some of it
+        code = copy(by, call->receive, by->receive, true, err);
+    return code;
+}
+
+static int
+take_spoilt(const wm_buffer_t *buffer, char **bytes)
+{
+    size_t nbytes = nbytes_of(buffer);
+    *bytes = NULL;
+    if (nbytes > 0 && (*bytes = malloc(nbytes)) == NULL)
+        return -1;
+    if (nbytes > 0)
+        memset(*bytes, 255, nbytes);
+    return 0;
+}
+
+int
+wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
+                wm_error_t *err)
+{
+    *by = (wm_by_mpi_t){
+        .participant = participant,
+        .request = MPI_REQUEST_NULL,
+        .spoilt = true,
+    };
+    return take_spoilt(participant->call->send, &by->send) < 0
+                   || take_spoilt(participant->call->receive, &by->receive) < 0
+               ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+               : 0;
+}
+
+int
+wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err)
+{
+    return by->access == NULL || by->access->idle
+               ? 1
+               : wm_access_look(by->access, 1, err);
+}
+
+static MPI_Datatype
+type_of(const wm_by_mpi_t *by)
+{
+    MPI_Datatype type = by->participant->call->type;
+    return type != MPI_DATATYPE_NULL ? type : MPI_BYTE;
+}
+
+static int
+count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
+{
+    MPI_Datatype type = by->participant->call->type;
+    size_t size = type != MPI_DATATYPE_NULL ? by->participant->call->size : 1;
+    *fits &= nbytes / size <= INT_MAX;
+    return (int)(nbytes / size);
+}
+
+// Counts of so many blocks, and behind those of all ranks their displacements.
+static void
+lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
+    bool *fits)
+{
+    int *at = counts + by->participant->comm->size;
+    for (int i = 0; i < blocks && spans != NULL; ++i) {
+        counts[i] = count(by, spans[i].nbytes, fits);
+        at[i] = count(by, spans[i].at, fits);
+    }
+}
+
+// As MPI has it.
+static int
+root_of(const wm_by_mpi_t *by)
+{
+    const wm_comm_t *comm = by->participant->comm;
+    int root = by->participant->call->root;
+    return comm->split == 0
+                   || !wm_coll_shape(by->participant->call->kind)->rooted
+               ? root
+           : root < 0           ? MPI_PROC_NULL
+           : root == comm->rank ? MPI_ROOT
+                                : root - wm_comm_group(comm, root).first;
+}
+
+// The same type for each rank.
+static const MPI_Datatype *
+bytes(void)
+{
+    static MPI_Datatype types[WM_BARRIER_RANKS];
+    for (int i = 0; i < WM_BARRIER_RANKS; ++i)
+        types[i] = MPI_BYTE;
+    return types;
+}
+
+static int
+begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
+{
+    const wm_coll_t *call = by->participant->call;
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    const wm_comm_t *comm = by->participant->comm;
+    MPI_Comm on = comm->owner->data;
+    MPI_Datatype type = type_of(by);
+    MPI_Op op = wm_half_op(type, call->op);
+    MPI_Request *request = &by->request;
+    int size = comm->size, root = root_of(by);
+    size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
+    bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
+    size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
+    // One address of both sides may be taken for MPI_IN_PLACE.
+    static char none;
+    void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
+    void *receive = by->receive;
+    // In place the root's own block of what is scattered stays.
+    if (call->receive == NULL && shape->outward && comm->rank == root)
+        receive = MPI_IN_PLACE;
+    bool whole = !shape->scatters && !shape->gathers;
+    int all = whole ? count(by, call->send != NULL ? sent : got, fits) : 0;
+    int out = count(by, sent / (shape->scatters ? blocks : 1), fits);
+    int in = count(by, got / (shape->gathers ? blocks : 1), fits);
+    const int *at = sends + size, *into = receives + size;
+    if (!*fits)
+        return MPI_SUCCESS;
+    switch (call->kind) {
+    case WM_CALL_BCAST:
+        return MPI_Ibcast(call->send != NULL ? by->send : by->receive, all,
+                          type, root, on, request);
+    case WM_CALL_GATHER:
+        return MPI_Igather(send, out, type, receive, in, type, root, on,
+                           request);
+    case WM_CALL_GATHERV:
+        return MPI_Igatherv(send, out, type, receive, receives, into, type,
+                            root, on, request);
+    case WM_CALL_SCATTER:
+        return MPI_Iscatter(send, out, type, receive, in, type, root, on,
+                            request);
+    case WM_CALL_SCATTERV:
+        return MPI_Iscatterv(send, sends, at, type, receive, in, type, root,
+                             on, request);
+    case WM_CALL_ALLGATHER:
+        return MPI_Iallgather(send, out, type, receive, in, type, on, request);
+    case WM_CALL_ALLGATHERV:
+        return MPI_Iallgatherv(send, out, type, receive, receives, into, type,
+                               on, request);
+    case WM_CALL_ALLTOALL:
+        return MPI_Ialltoall(send, out, type, receive, in, type, on, request);
+    case WM_CALL_ALLTOALLV:
+        return MPI_Ialltoallv(send, sends, at, type, receive, receives, into,
+                              type, on, request);
+    case WM_CALL_ALLTOALLW:
+        return MPI_Ialltoallw(send, sends, at, bytes(), receive, receives,
+                              into, bytes(), on, request);
+    case WM_CALL_REDUCE:
+        return MPI_Ireduce(send, receive, all, type, op, root, on, request);
+    case WM_CALL_ALLREDUCE:
+        return MPI_Iallreduce(send, receive, all, type, op, on, request);
+    case WM_CALL_REDUCE_SCATTER_BLOCK:
+        in = count(by, got / (in_place ? blocks : 1), fits);
+        return MPI_Ireduce_scatter_block(send, receive, in, type, op, on,
+                                         request);
+    case WM_CALL_REDUCE_SCATTER:
+        return MPI_Ireduce_scatter(send, receive, receives, type, op, on,
+                                   request);
+    case WM_CALL_SCAN:
+        return MPI_Iscan(send, receive, all, type, op, on, request);
+    case WM_CALL_EXSCAN:
+        return MPI_Iexscan(send, receive, all, type, op, on, request);
+    default:
+        return MPI_ERR_OTHER;
+    }
+}
+
+static int
+begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+{
+    const wm_coll_t *call = by->participant->call;
+    size_t size = (size_t)by->participant->comm->size;
+    by->counts = calloc(4 * size, sizeof *by->counts);
+    if (by->counts == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    const wm_comm_t *comm = by->participant->comm;
+    int others = wm_comm_others(comm, comm->rank).count;
+    int got = wm_coll_shape(call->kind)->reduces
+                  ? wm_comm_group(comm, comm->rank).count
+                  : others;
+    lay(by, call->sends, others, by->counts, fits);
+    lay(by, call->receives, got, by->counts + 2 * size, fits);
+    return wm_mpi_check(begin(by, by->counts, by->counts + 2 * size, fits),
+                        wm_call_name(call->kind), err);
+}
+
+static int
+begin_of_neighbors(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+{
+    MPI_Datatype type = type_of(by);
+    size_t size = by->participant->call->type != MPI_DATATYPE_NULL
+                      ? by->participant->call->size
+                      : 1;
+    return wm_by_neighbor_begin(by->participant->comm, by->participant->call,
+                                by->send, by->receive, type, size,
+                                &by->neighbors, &by->request, fits, err);
+}
+
+int
+wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
+{
+    const wm_coll_t *call = by->participant->call;
+    bool fits = true;
+    int code = wm_by_neighbor_serves(call->kind)
+                   ? begin_of_neighbors(by, &fits, err)
+                   : begin_of_all(by, &fits, err);
+    if (fits)
+        return code;
+    return wm_error_set(err, WM_ERR_VALUE, 0,
+                        "%s: more than %d elements for a rank are too many "
+                        "for MPI; make several calls",
+                        wm_call_name(call->kind), INT_MAX);
+}
+
+int
+wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err)
+{
+    int flag = 0;
+    int code = wm_mpi_check(MPI_Test(&by->request, &flag, MPI_STATUS_IGNORE),
+                            wm_call_name(by->participant->call->kind), err);
+    return code < 0 ? code : flag;
+}
+
+int
+wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
+{
+    if (by->access == NULL)
+        return 0;
+    if (by->receive != NULL)
+        by->access->idle = false;
+    return copy(by, by->participant->call->receive, by->receive, false, err);
+}
+
+void
+wm_by_mpi_end(wm_by_mpi_t *by)
+{
+    free(by->counts);
+    free(by->neighbors);
+    if (by->spoilt) {
+        free(by->send);
+        free(by->receive);
+    }
+    if (by->access == NULL)
+        return;
+    // After an error: a staging copy that may be in use is not freed.
+    if (!by->access->idle)
+        by->access->idle = wm_access_synchronize(by->access, NULL) == 0;
+    if (!by->access->idle)
+        return;
+    if (by->send != NULL)
+        wm_pinned_free(by->send);
+    if (by->receive != NULL)
+        wm_pinned_free(by->receive);
+}

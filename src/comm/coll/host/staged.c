@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/host/staged.h"
+
+#include <stdlib.h>
+
+#include "array/access.h"
+#include "array/copy.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/message/p2p.h"
+#include "comm/message/pattern.h"
+
+bool
+wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes)
+{
+    for (size_t i = 0; i < count; ++i) {
+        const wm_run_t *run = &runs[i];
+        if (run->rows == 0)
+            continue;
+        if (run->offset > nbytes || run->length > nbytes - run->offset)
+            return false;
+        size_t room = nbytes - run->offset - run->length;
+        if (run->rows > 1 && run->stride > room / (run->rows - 1))
+            return false;
+    }
+    return true;
+}
+
+static void
+describe(wm_array_t *array, char *base, const wm_run_t *run)
+{
+    array->storage = NULL;
+    array->data = base + run->offset;
+    array->dtype = WM_UINT8;
+    array->readonly = false;
+    array->ndim = 2;
+    array->shape[0] = (int64_t)run->rows;
+    array->shape[1] = (int64_t)run->length;
+    array->strides[0] = (int64_t)run->stride;
+    array->strides[1] = 1;
+}
+
+// Of an array with gaps runs are of its bytes without. A device of -1: of the
+// host's, at once.
+static int
+copy_run(const wm_buffer_t *buffer, char *staging, const wm_run_t *run,
+         bool to_host, int device, CUstream stream, wm_error_t *err)
+{
+    wm_array_t memory, host;
+    int code = 0;
+    for (size_t i = 0; buffer->pattern != NULL && i < run->rows && code == 0;
+         ++i) {
+        size_t at = run->offset + i * run->stride;
+        code = wm_pattern_copy(buffer, at, run->length, staging + at, to_host,
+                               device, stream, err);
+    }
+    if (buffer->pattern != NULL)
+        return code;
+    describe(&memory, buffer->data, run);
+    describe(&host, staging, run);
+    return wm_copy_enqueue(to_host ? &host : &memory,
+                           to_host ? &memory : &host, device, stream, err);
+}
+
+static int
+enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
+        size_t count, bool to_host, int device, CUstream stream,
+        wm_error_t *err)
+{
+    int code = 0;
+    size_t nbytes = 0;
+    for (size_t i = 0; i < count && code == 0; ++i) {
+        code = copy_run(buffer, staging, &runs[i], to_host, device, stream,
+                        err);
+        nbytes += runs[i].rows * runs[i].length;
+    }
+    if (code == 0 && device >= 0)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+    return code;
+}
+
+// Copies host memory whose producer has settled.
+static int
+copy_on_host(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
+             size_t count, bool to_host, wm_error_t *err)
+{
+    return enqueue(buffer, staging, runs, count, to_host, -1, NULL, err);
+}
+
+static int
+device_of(const wm_buffer_t *buffer)
+{
+    return buffer->memory.device >= 0 ? buffer->memory.device : 0;
+}
+
+static int
+settle(const wm_buffer_t *buffer, wm_producer_t *producer, bool to_write,
+       wm_error_t *err)
+{
+    wm_envelope_t nowhere = {.stream_device = -1};
+    return wm_settle_producer(buffer, producer, &nowhere, to_write, err);
+}
+
+int
+wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
+               size_t count, bool to_host, wm_error_t *err)
+{
+    wm_access_t access;
+    int code = settle(buffer, &buffer->producer, !to_host, err);
+    if (!wm_buffer_on_device(buffer))
+        return code < 0
+                   ? code
+                   : copy_on_host(buffer, staging, runs, count, to_host, err);
+    wm_access_begin(&access, &buffer->producer, !to_host, device_of(buffer));
+    if (code == 0)
+        code = wm_access_open(&access, err);
+    if (code == 0)
+        code = enqueue(buffer, staging, runs, count, to_host, access.device,
+                       access.stream, err);
+    // Also after an error: nothing stays in flight.
+    int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
+    access.idle = ended == 0;
+    wm_access_close(&access);
+    return code < 0 ? code : ended;
+}
+
+typedef struct {
+    wm_op_t op;
+    wm_buffer_t buffer;
+    wm_access_t access;
+    MPI_Request request;
+    bool has_ended; // MPI's part
+    wm_staged_t *staged;
+} call_t;
+
+static int
+begin_copy(call_t *call, wm_error_t *err)
+{
+    const wm_staged_t *staged = call->staged;
+    wm_access_t *access = &call->access;
+    if (!wm_buffer_on_device(&call->buffer)) {
+        access->idle = true;
+        return copy_on_host(&call->buffer, staged->staging, staged->runs,
+                            staged->count, false, err);
+    }
+    int code = wm_access_open(access, err);
+    access->idle = false;
+    return code < 0 ? code
+                    : enqueue(&call->buffer, staged->staging, staged->runs,
+                              staged->count, false, access->device,
+                              access->stream, err);
+}
+
+// Whether MPI's part has ended, well or not.
+static bool
+test(call_t *call)
+{
+    wm_error_t err;
+    int flag = 0;
+    if (wm_mpi_check(MPI_Test(&call->request, &flag, &call->staged->status),
+                     "MPI_Test", &err)
+        == 0)
+        return flag;
+    wm_op_fail(&call->op, &err);
+    return true;
+}
+
+static bool
+step(wm_op_t *op)
+{
+    wm_error_t err;
+    call_t *call = (call_t *)op;
+    wm_access_t *access = &call->access;
+    if (!call->has_ended) {
+        if (!test(call))
+            return false;
+        int cancelled = 0;
+        MPI_Test_cancelled(&call->staged->status, &cancelled);
+        if (cancelled)
+            call->staged->count = 0; // nothing has come
+        call->has_ended = true;
+        access->idle = op->error.code != 0 || call->staged->count == 0;
+        if (!access->idle && begin_copy(call, &err) < 0) {
+            wm_op_fail(op, &err);
+            access->idle = wm_access_synchronize(access, NULL) == 0;
+            wm_access_close(access);
+            return true;
+        }
+    }
+    if (!access->idle) {
+        int code = wm_access_look(access, 1, &err);
+        if (code == 0)
+            return false;
+        if (code < 0)
+            wm_op_fail(op, &err);
+    }
+    wm_access_close(access);
+    return true;
+}
+
+static wm_asks_t
+asks(const wm_op_t *op)
+{
+    return ((const call_t *)op)->has_ended ? WM_ASKS_NOTHING : WM_ASKS_ALONE;
+}
+
+static wm_buffer_t *
+buffer_of(wm_op_t *op)
+{
+    return &((call_t *)op)->buffer;
+}
+
+static void
+get_status(const wm_op_t *op, MPI_Status *status)
+{
+    *status = ((const call_t *)op)->staged->status;
+}
+
+static bool
+cancel(wm_op_t *op)
+{
+    call_t *call = (call_t *)op;
+    bool can = call->staged->cancels && !call->has_ended
+               && call->request != MPI_REQUEST_NULL;
+    if (can)
+        MPI_Cancel(&call->request); // the status tells if it was in time
+    return can;
+}
+
+static void
+free_call(wm_op_t *op)
+{
+    free(((call_t *)op)->staged);
+}
+
+static const wm_op_kind_t kind = {
+    .step = step,
+    .asks = asks,
+    .buffer = buffer_of,
+    .cancel = cancel,
+    .status = get_status,
+    .free = free_call,
+};
+
+int
+wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
+                MPI_Request request, wm_op_t **result, wm_error_t *err)
+{
+    int code = wm_engine_start(err);
+    call_t *call = code == 0 ? wm_op_new(&kind, sizeof *call, comm) : NULL;
+    if (code == 0 && call == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code < 0) {
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        wm_buffer_release(buffer);
+        free(staged);
+        return code;
+    }
+    call->buffer = *buffer;
+    call->staged = staged;
+    call->request = request;
+    wm_access_begin(&call->access, &buffer->producer, true, device_of(buffer));
+    MPI_Status_set_elements(&staged->status, MPI_BYTE, 0);
+    MPI_Status_set_cancelled(&staged->status, 0);
+    staged->status.MPI_SOURCE = MPI_ANY_SOURCE;
+    staged->status.MPI_TAG = MPI_ANY_TAG;
+    if (staged->count > 0
+        && settle(buffer, &call->access.producer, true, err) < 0) {
+        wm_op_fail(&call->op, err); // told with its end
+        staged->count = 0;
+    }
+    if (staged->count > 0 && wm_buffer_on_device(buffer))
+        wm_access_take_note(&call->access);
+    wm_engine_add(&call->op);
+    wm_engine_notify();
+    *result = &call->op;
+    return 0;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MPI's own calls on GPU memory, or on host memory with gaps. MPI gets a
+// staging copy: host memory without gaps, page-locked for GPU memory. This
+// file copies between the two, and has an operation that ends when the call
+// has ended and its staging copy is copied back. Engine lock not held; the GIL
+// is released by the caller.
+#ifndef WM_COMM_COLL_HOST_STAGED_H
+#define WM_COMM_COLL_HOST_STAGED_H
+
+#include "comm/engine/buffer.h"
+#include "comm/engine/op.h"
+
+// Rows of bytes, at the same offsets in a buffer and in its staging copy:
+// `rows` rows of `length` bytes, the first at `offset`, `stride` bytes from
+// one to the next.
+typedef struct {
+    size_t offset, length, rows, stride;
+} wm_run_t;
+
+// A call under way.
+typedef struct wm_staged {
+    MPI_Status status; // status of MPI's own request
+    char *staging;
+    bool cancels; // MPI_Cancel takes the request, as it is of a message
+    size_t count;
+    wm_run_t runs[];
+} wm_staged_t;
+
+// Returns true if the runs lie within `nbytes`.
+bool
+wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes);
+
+// Copies the runs from a buffer to its staging copy, or back, after the
+// producer's work. Waits for the copies. Also waits for a producer without a
+// stream, and marks the buffer. The caller keeps the buffer.
+WM_MUST_CHECK int
+wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
+               size_t count, bool to_host, wm_error_t *err);
+
+// Makes an operation, with one reference for the caller, that ends when
+// `request` has ended and the runs are copied back to the buffer. Takes over
+// the buffer, `staged` (from malloc) and, unless it is persistent, the
+// request. If memory is short, waits for the request and fails. `comm`, unless
+// NULL, is kept until the operation ends: Open MPI 4.1 looks at the
+// communicator of a request that ends.
+WM_MUST_CHECK int
+wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
+                MPI_Request request, wm_op_t **op, wm_error_t *err);
+
+#endif

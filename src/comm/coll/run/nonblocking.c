@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/run/nonblocking.h"
+
+#include <stdlib.h>
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/run/nonblocking_call.h"
+#include "comm/engine/engine.h"
+
+// Calls begun one after the other, before those with a bank are seen to: more
+// where many are under way, as each of them is looked at.
+#define BEGUN_WITHOUT_STEPS 8
+#define ACTIVE_A_BEGUN 4
+
+static wm_nonblocking_t *
+nonblocking_of(wm_comm_t *comm)
+{
+    if (comm->nonblocking != NULL) // of the threads that call, one at a time
+        return comm->nonblocking;
+    wm_engine_lock();
+    if (comm->nonblocking == NULL)
+        comm->nonblocking = calloc(1, sizeof *comm->nonblocking);
+    wm_engine_unlock();
+    return comm->nonblocking;
+}
+
+bool
+wm_nonblocking_is_busy(const wm_comm_t *comm)
+{
+    return comm->nonblocking != NULL
+           && wm_turns_any(&comm->nonblocking->turns);
+}
+
+static int
+look_at_turns(void *context, wm_error_t *err)
+{
+    (void)err;
+    return !wm_turns_any(context);
+}
+
+// MPI does what is not known to be done by GPUs.
+static int
+withdraw(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = 0;
+    wm_turn_t *turn = comm->nonblocking->turns.first;
+    for (; turn != NULL && code == 0; turn = turn->next) {
+        wm_nonblocking_call_t *call = (wm_nonblocking_call_t *)turn;
+        if (call->state == WM_NONBLOCKING_VOTED)
+            wm_barrier_withdraw(comm->aside[0], turn->number);
+        if (call->state != WM_NONBLOCKING_AHEAD)
+            continue;
+        code = wm_deferred_votes_add(&comm->nonblocking->deferred_votes, comm,
+                                     turn->number, err);
+        call->state = code < 0 ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_MPIS;
+    }
+    return code;
+}
+
+int
+wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = 0;
+    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    if (nonblocking == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_persistent_restart_differ(comm);
+    if (wm_turns_any(&nonblocking->turns)) {
+        wm_engine_lock();
+        code = withdraw(comm, err);
+        wm_engine_unlock();
+        if (code == 0)
+            code = wm_coll_wait(comm, look_at_turns, &nonblocking->turns, 1,
+                                err);
+        if (code < 0)
+            return code;
+    }
+    wm_engine_lock();
+    code = wm_deferred_votes_add(&nonblocking->deferred_votes, comm,
+                                 wm_turns_skip(&nonblocking->turns), err);
+    wm_engine_unlock();
+    return code;
+}
+
+// Opens this rank's state of a new call: 0, 1 if it takes no part, or an
+// error.
+static int
+open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
+          wm_error_t *err)
+{
+    wm_nonblocking_t *nonblocking = comm->nonblocking;
+    wm_nonblocking_call_t *call = wm_nonblocking_call_new(nonblocking);
+    wm_nonblocking_op_t *made = call != NULL
+                                    ? wm_nonblocking_op_new(comm, call)
+                                    : NULL;
+    if (made == NULL) {
+        free(call);
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    wm_error_t wrong;
+    wm_barrier_t *bank = wm_turns_bank(comm, nonblocking->turns.asked + 1);
+    int code = wm_participant_open(&call->participant, comm, bank, asked,
+                                   &wrong);
+    bool capable = call->participant.direct.capable;
+    if (!capable && !asked->on_host) {
+        wm_nonblocking_call_free(call);
+        wm_op_release(&made->op);
+        return 1;
+    }
+    if (code < 0)
+        (void)wm_nonblocking_op_fail(made, &wrong); // told with its end
+    call->state = capable ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_MPIS;
+    call->preflight = (wm_preflight_t){
+        .call = asked->kind,
+        .code = code,
+        .direct = &call->participant.direct,
+        .nbytes = wm_participant_nbytes(&call->participant),
+    };
+    *op = made;
+    return 0;
+}
+
+static void
+enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_error_t wrong;
+    bool waits;
+    wm_engine_lock();
+    wm_turn_enlist(&nonblocking->turns, &call->turn);
+    if (call->state == WM_NONBLOCKING_AHEAD)
+        (void)wm_nonblocking_vote(op, &waits);
+    else if (wm_deferred_votes_add(&nonblocking->deferred_votes, op->op.comm,
+                                   call->turn.number, &wrong)
+             < 0)
+        (void)wm_nonblocking_op_fail(op, &wrong);
+    wm_engine_unlock();
+}
+
+// After a call has begun: now and then those are seen to that were before.
+static void
+see_to_others(void)
+{
+    static _Atomic unsigned begun;
+    unsigned active = (unsigned)wm_engine_active();
+    if (++begun >= BEGUN_WITHOUT_STEPS + active / ACTIVE_A_BEGUN) {
+        begun = 0;
+        wm_engine_poll();
+    }
+    wm_engine_notify();
+}
+
+int
+wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
+                     wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
+{
+    wm_nonblocking_op_t *made;
+    int code = wm_engine_start(err);
+    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    if (code < 0)
+        return code;
+    if (nonblocking == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (wm_persistent_restart_begin(comm, asked, kept, op)) {
+        see_to_others();
+        return 0;
+    }
+    if (!asked->on_device
+        && (!asked->on_host || !wm_nonblocking_is_busy(comm)))
+        code = 1;
+    else
+        code = open_call(comm, asked, &made, err);
+    if (code > 0) {
+        code = wm_nonblocking_decline(comm, err);
+        return code < 0 ? code : 1;
+    }
+    if (code < 0)
+        return code;
+    made->kept = *kept;
+    *op = &made->op;
+    enlist(nonblocking, made);
+    see_to_others();
+    return 0;
+}
+
+int
+wm_nonblocking_make_persistent(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    if (nonblocking == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    nonblocking->restart.repeats = true;
+    return 0;
+}
+
+void
+wm_nonblocking_free(wm_nonblocking_t *nonblocking)
+{
+    if (nonblocking == NULL)
+        return;
+    wm_persistent_restart_drop(&nonblocking->restart);
+    wm_deferred_votes_free(&nonblocking->deferred_votes);
+    free(nonblocking);
+}

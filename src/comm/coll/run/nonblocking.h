@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Nonblocking collectives of ranks that have a barrier. Each rank votes in the
+// decision log (comm/node/barrier.h), and goes on. If all vote for GPUs, the
+// GPUs do the call, one call after the other, beside the program. Else MPI
+// does, on the communicator's `data`, on which all ranks begin MPI's
+// nonblocking calls in the same order. Engine lock not held; GIL released by
+// the caller.
+#ifndef WM_COMM_COLL_RUN_NONBLOCKING_H
+#define WM_COMM_COLL_RUN_NONBLOCKING_H
+
+#include "comm/coll/run/coll.h"
+
+// Returns true if ranks vote on nonblocking calls, so that MPI's are made on
+// `data`.
+static inline bool
+wm_nonblocking_is_voted(const wm_comm_t *comm)
+{
+    return comm->aside[0] != NULL;
+}
+
+// Returns true if any call has not passed its turn.
+bool
+wm_nonblocking_is_busy(const wm_comm_t *comm);
+
+// Begins a call. Returns 0, with one reference for the caller; 1 if the caller
+// must make MPI's own nonblocking call on `data` now; or an error. `call` and
+// its buffers must live as long as `kept`. With 0, `kept` is taken over, and
+// released when the memory is no longer needed.
+WM_MUST_CHECK int
+wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
+                     wm_op_t **op, wm_error_t *err);
+
+// Called before MPI's own call, if we cannot read this rank's arguments.
+// Returns when all calls before it have begun.
+WM_MUST_CHECK int
+wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err);
+
+// Declares that all calls of the communicator are starts of one persistent
+// call, one after the other, on all ranks. If one start goes from GPU to GPU,
+// the next one need not vote.
+WM_MUST_CHECK int
+wm_nonblocking_make_persistent(wm_comm_t *comm, wm_error_t *err);
+
+// Called when nobody uses the communicator any more.
+void
+wm_nonblocking_free(wm_nonblocking_t *nonblocking);
+
+#endif

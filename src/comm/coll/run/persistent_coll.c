@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/run/persistent_coll.h"
+
+#include <stdlib.h>
+
+#include "comm/coll/run/nonblocking.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/call/reducible.h"
+#include "comm/engine/engine.h"
+#include "comm/diagnostics/drain.h"
+
+// Slots that are left to communicators of the program's.
+#define SLOTS_LEFT (WM_BARRIER_SLOTS / 4)
+
+// Closed while its last call was under way.
+typedef struct closing {
+    struct closing *next;
+    wm_comm_t *own;
+    MPI_Comm handle;
+    wm_op_t *last; // that call, NULL: none
+} closing_t;
+
+static closing_t *all_closing; // engine lock
+
+// MPI's own calls are operations of no communicator, and those of some MPIs
+// fail where theirs is freed before they have ended.
+static bool
+is_used(const closing_t *closing)
+{
+    return (closing->last != NULL && !atomic_load(&closing->last->done))
+           || wm_drain_is_used(closing->own);
+}
+
+// Frees the handles of those whose calls have ended.
+static void
+free_ended(void)
+{
+    closing_t *ended = NULL;
+    wm_engine_lock();
+    for (closing_t **link = &all_closing, *closing;
+         (closing = *link) != NULL;) {
+        if (is_used(closing)) {
+            link = &closing->next;
+            continue;
+        }
+        *link = closing->next;
+        closing->next = ended;
+        ended = closing;
+    }
+    wm_engine_unlock();
+    while (ended != NULL) {
+        closing_t *next = ended->next;
+        MPI_Comm_free(&ended->handle);
+        if (ended->last != NULL)
+            wm_op_release(ended->last);
+        free(ended);
+        ended = next;
+    }
+}
+
+static bool
+is_able(wm_comm_t *comm, const wm_coll_t *call)
+{
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    wm_engine_lock();
+    bool left = wm_barrier_slots_left() > SLOTS_LEFT;
+    wm_engine_unlock();
+    return left && call != NULL && call->on_device
+           && wm_direct_is_reached(comm->whole)
+           && (!wm_coll_shape(call->kind)->reduces
+               || (call->send == NULL && call->receive == NULL)
+               || wm_reducible(call->type, call->size, call->op, &type, &op));
+}
+
+// 0 where all are, 1 where some are not.
+static int
+persistent_coll_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able,
+                          int failed, wm_error_t *err)
+{
+    // Those that are not stage, or have nothing of a GPU.
+    wm_preflight_t preflight = {
+        .call = kind,
+        .code = failed,
+        .stages = !able,
+    };
+    int code = wm_preflight_run(comm->whole, &preflight, err);
+    return code < 0 ? code : preflight.stages;
+}
+
+int
+wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
+                        const wm_coll_t *call, int failed, bool always,
+                        wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
+{
+    MPI_Comm made = MPI_COMM_NULL;
+    wm_neighbor_rule_t plain; // of `data`, which has each neighbour once
+    free_ended();
+    int code = persistent_coll_preflight(comm, kind, is_able(comm, call),
+                                         failed, err);
+    if (code == 0 || (code > 0 && always))
+        code = wm_neighbor_clone(comm->data, comm->match, &made, &plain, err);
+    if (made == MPI_COMM_NULL)
+        return code;
+    code = wm_comm_attach(made, own, err);
+    if (code == 0)
+        (*own)->neighbor_rule = comm->neighbor_rule;
+    if (code == 0 && (*own)->whole->barrier != NULL)
+        code = wm_nonblocking_make_persistent((*own)->whole, err);
+    if (code == 0 && (always || (*own)->whole->barrier != NULL)) {
+        *handle = made;
+        return 0;
+    }
+    MPI_Comm_free(&made);
+    return code < 0 ? code : 1;
+}
+
+void
+wm_persistent_coll_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
+{
+    closing_t *closing = malloc(sizeof *closing);
+    if (closing == NULL)
+        return; // it stays
+    *closing = (closing_t){.own = own, .handle = handle, .last = last};
+    wm_engine_lock();
+    closing->next = all_closing;
+    all_closing = closing;
+    wm_engine_unlock();
+    free_ended();
+}

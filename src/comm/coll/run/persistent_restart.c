@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/run/persistent_restart.h"
+
+#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/run/nonblocking_call.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+
+// A step in bank 0: this start does not go the way of the last one.
+#define DIFFERS (WM_BARRIER_STEPS - 1)
+
+_Static_assert(WM_DIRECT_STEPS <= DIFFERS, "no plan comes so far");
+
+static void
+restart_publish(wm_barrier_t *barrier, bool alike)
+{
+    (void)wm_barrier_epoch_begin(barrier);
+    wm_published_t *mine = wm_preflight_own_data(barrier);
+    if (mine->failed != 0) // else it stays where others have it at hand
+        mine->failed = 0;
+    wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
+}
+
+bool
+wm_persistent_restart_come(wm_nonblocking_op_t *op, bool *waits)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_error_t err;
+    int ready = wm_direct_is_ready(&call->participant.direct, &err);
+    *waits = ready == 0;
+    if (*waits)
+        return false;
+    if (ready < 0) {
+        call->preflight.code = ready;
+        (void)wm_nonblocking_op_fail(op, &err); // reported at its end
+    }
+    restart_publish(op->op.comm->barrier, ready > 0);
+    call->state = WM_NONBLOCKING_ALIKE;
+    return false;
+}
+
+bool
+wm_persistent_restart_arrive(wm_nonblocking_op_t *op, bool *waits)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_direct_t *direct = &call->participant.direct;
+    wm_barrier_t *barrier = op->op.comm->barrier;
+    wm_error_t err;
+    *waits = !wm_barrier_all_arrived(barrier, 0);
+    if (*waits)
+        return wm_nonblocking_op_is_dead(op, &err)
+               && wm_nonblocking_op_fail(op, &err);
+    // Further than that is who differed, had MPI do it, and has closed since.
+    if (wm_barrier_any_arrived(barrier, DIFFERS)) { // as the first time
+        wm_direct_unmap(&call->run);
+        wm_turn_take(&call->nonblocking->turns, &call->turn);
+        direct->barrier = wm_turns_bank(op->op.comm, call->turn.number);
+        call->state = WM_NONBLOCKING_AHEAD;
+        return false;
+    }
+    direct->barrier = barrier;
+    wm_direct_restart(&call->run);
+    wm_stat_add(WM_STAT_repeated_collectives, 1);
+    call->state = WM_NONBLOCKING_FOLLOWING;
+    return false;
+}
+
+void
+wm_persistent_restart_differ(wm_comm_t *comm)
+{
+    wm_persistent_restart_t *restart = &comm->nonblocking->restart;
+    if (!restart->went)
+        return;
+    wm_engine_lock();
+    restart_publish(comm->barrier, false);
+    restart->went = false;
+    wm_engine_unlock();
+    wm_persistent_restart_drop(restart);
+}
+
+// Whether what others gave is there still, and it has begun.
+static bool
+resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
+{
+    wm_persistent_restart_t *restart = &op->call->nonblocking->restart;
+    bool waits;
+    if (!wm_direct_resume(&op->call->run))
+        return false;
+    restart->kept = NULL;
+    restart->went = false; // until it has
+    op->kept = *kept;
+    op->call->state = WM_NONBLOCKING_RESTART;
+    wm_engine_add_lock_held(&op->op);
+    (void)wm_persistent_restart_come(op, &waits);
+    return true;
+}
+
+static bool
+begin(wm_comm_t *comm, wm_nonblocking_call_t *call, const wm_buffer_t *kept,
+      wm_op_t **op)
+{
+    wm_error_t err; // of which the first time's way will tell
+    wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
+    if (made == NULL)
+        return false;
+    bool begun = wm_participant_reopen(&call->participant, &err) == 0;
+    wm_engine_lock();
+    begun = begun && resume(made, kept);
+    wm_engine_unlock();
+    if (begun)
+        *op = &made->op;
+    else
+        wm_op_release(&made->op);
+    return begun;
+}
+
+bool
+wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
+                            const wm_buffer_t *kept, wm_op_t **op)
+{
+    wm_nonblocking_call_t *call = comm->nonblocking->restart.kept;
+    if (!comm->nonblocking->restart.went)
+        return false;
+    if (call != NULL && call->participant.call == asked
+        && begin(comm, call, kept, op))
+        return true;
+    wm_persistent_restart_differ(comm);
+    return false;
+}
+
+void
+wm_persistent_restart_note(wm_nonblocking_call_t *call)
+{
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    restart->went = restart->repeats && !call->run.gapped;
+}
+
+bool
+wm_persistent_restart_keep(wm_nonblocking_call_t *call)
+{
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    if (!restart->went || !wm_direct_rest(&call->run))
+        return false;
+    restart->kept = call;
+    return true;
+}
+
+void
+wm_persistent_restart_drop(wm_persistent_restart_t *restart)
+{
+    wm_engine_lock();
+    if (restart->kept != NULL)
+        wm_nonblocking_call_free(restart->kept);
+    restart->kept = NULL;
+    wm_engine_unlock();
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The descriptor of a collective on a stream, on this rank: the blocks that it
+// sends, and where it receives blocks.
+#ifndef WM_COMM_COLL_STREAM_COLL_DESC_H
+#define WM_COMM_COLL_STREAM_COLL_DESC_H
+
+#include "array/ll.h"
+#include "array/reduce.h"
+#include "comm/coll/call/call.h"
+
+typedef struct {
+    const wm_coll_t *call;
+    const wm_shape_t *shape;
+    wm_comm_t *comm;
+    int device;
+    CUstream stream;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    bool sends, receives;
+    bool refused; // no GPU computes this op: the call fails on all ranks alike
+    char *source, *target; // NULL: none
+    // Blocks to send, and blocks to receive: one, or one for each rank.
+    wm_span_t out[WM_BARRIER_RANKS];
+    wm_span_t into[WM_BARRIER_RANKS];
+    // Layouts that the algorithm cannot walk: data are packed into a copy of
+    // so many bytes (comm/coll/stream/packed.h), and unpacked. NULL: none.
+    const wm_pattern_t *packs, *unpacks;
+    size_t packs_nbytes, unpacks_nbytes;
+} wm_coll_desc_t;
+
+// Fills the rest of the descriptor; call, comm, device and stream are set.
+// Fails for calls that streams do not support.
+WM_MUST_CHECK int
+wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err);
+
+// Returns the bytes of the longest block on this rank.
+size_t
+wm_coll_desc_longest(const wm_coll_desc_t *desc);
+
+// Returns true if this rank would receive over blocks that other ranks have
+// not read yet. This cannot happen if all blocks have the same length.
+bool
+wm_coll_desc_is_overwritten(const wm_coll_desc_t *desc);
+
+// Writes the bytes that this rank sends to each rank, and receives from each.
+void
+wm_coll_desc_pairs(const wm_coll_desc_t *desc, size_t *gives, size_t *takes);
+
+// Returns the bytes that all ranks must give alike: those of a block, or of
+// the whole vector if each rank receives a part of its own length; 0 if counts
+// vary.
+size_t
+wm_coll_desc_block(const wm_coll_desc_t *desc);
+
+// Returns the hash of the arguments that must be alike on all ranks.
+uint64_t
+wm_coll_desc_hash(const wm_coll_desc_t *desc);
+
+// Fills first and count with the ranks to which this one sends, and with those
+// from which it receives: all ranks, one rank, those up to a rank, or those
+// from a rank on.
+void
+wm_coll_desc_sides(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
+                   wm_ll_side_t *takes);
+
+// Returns true if received blocks are reduced. One block alone is not.
+bool
+wm_coll_desc_reduces(const wm_coll_desc_t *desc, const wm_ll_side_t *takes);
+
+#endif

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/stream/kernel_coll.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "comm/coll/stream/simple_coll.h"
+
+// Bytes at the end of a rank's memory; the rest, before them, is for Simple.
+#define LL128_BYTES ((size_t)55 << 19)
+#define LL_BYTES ((size_t)2 << 20)
+#define BLOCK_ALIGN 16 // of parts that go by LL128
+
+static size_t
+simple_bytes(const wm_symm_memory_t *symm)
+{
+    return symm->nbytes - LL_BYTES - (symm->on_host ? 0 : LL128_BYTES);
+}
+
+int
+wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
+                     wm_error_t *err)
+{
+    size_t simple = simple_bytes(symm);
+    if (symm->on_host) { // and where its GPU's host memory is
+        memset(memory, 0, symm->nbytes);
+        return 0;
+    }
+    int code = wm_ll_clear(symm->device, memory, WM_SIMPLE_HEAD, err);
+    return code < 0 ? code
+                    : wm_ll_clear(symm->device, memory + simple,
+                                  symm->nbytes - simple, err);
+}
+
+int
+wm_kernel_coll_prepare(int device, wm_error_t *err)
+{
+    int code = wm_ll_prepare(device, err);
+    return code < 0 ? code : wm_simple_prepare(device, err);
+}
+
+static int
+open_own(wm_kernel_coll_t *exchange, int device, const wm_ll_rank_t *ranks,
+         int size, wm_error_t *err)
+{
+    size_t nbytes = sizeof *exchange->own;
+    int code = wm_block_alloc(device, nbytes, &exchange->block, err);
+    if (code < 0)
+        return code;
+    char *own = wm_block_pointer(exchange->block);
+    exchange->own = (wm_kernel_coll_own_t *)(void *)own;
+    code = wm_ll_clear(device, own, nbytes, err);
+    return code < 0
+               ? code
+               : wm_ll_introduce(device, &exchange->own->ll, ranks, size, err);
+}
+
+int
+wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
+                    const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
+                    int rank, wm_error_t *err)
+{
+    int size = symm->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
+    size_t before = symm->nbytes - LL_BYTES;
+    for (int i = 0; i < size; ++i)
+        ranks[i].ll = symm->ranks[i].memory + before;
+    exchange->thresholds = *thresholds;
+    exchange->rank = (uint32_t)rank;
+    exchange->size = (uint32_t)size;
+    exchange->ll = (wm_ll_t){
+        .first = WM_LL_HEAD,
+        .nbytes = LL_BYTES - WM_LL_HEAD,
+        .blocks = (uint32_t)symm->blocks,
+    };
+    exchange->ll128 = (wm_ll_t){
+        .first = -(int64_t)LL128_BYTES,
+        .nbytes = symm->linked ? LL128_BYTES : 0,
+        .ll128 = true,
+        .blocks = (uint32_t)symm->blocks,
+    };
+    exchange->before = before;
+    exchange->simple = wm_simple_fit(simple_bytes(symm), size, symm->blocks,
+                                     symm->on_host);
+    memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
+    return open_own(exchange, symm->device, ranks, size, err);
+}
+
+void
+wm_kernel_coll_close(wm_kernel_coll_t *exchange)
+{
+    if (exchange->block != NULL)
+        wm_block_free(exchange->block, 0, NULL, NULL);
+}
+
+// Returns the bytes of a part, where ranks can reduce the parts of a call, or
+// pass them on, by LL128; 0 where they cannot. With two ranks and a
+// root there is only one part.
+static size_t
+part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
+{
+    wm_call_kind_t kind = desc->call->kind;
+    size_t others = (size_t)desc->comm->size - 1;
+    size_t parts = others + (kind != WM_CALL_BCAST); // whose root has none
+    if ((kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
+         && kind != WM_CALL_BCAST)
+        || others < (desc->shape->rooted ? 2 : 1))
+        return 0;
+    size_t each = (wm_coll_desc_longest(desc) + parts - 1) / parts;
+    size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+    return others * part <= exchange->thresholds.wide_parts
+                   && part <= wm_ll_room(&exchange->ll128, (int)others + 1)
+               ? part
+               : 0;
+}
+
+// Whether so much less comes over a link than if all went to each that it pays
+// to pass it on.
+static bool
+saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
+{
+    size_t size = (size_t)desc->comm->size,
+           nbytes = wm_coll_desc_longest(desc);
+    size_t once = (size - 1) * nbytes;
+    bool passes = desc->call->kind == WM_CALL_BCAST;
+    size_t twice = passes ? nbytes : 2 * once / size;
+    size_t hops = desc->shape->rooted ? 3 : 2; // as measured on four GPUs
+    return (once - twice) / hops > exchange->thresholds.barrier_cost;
+}
+
+// Returns the LL buffers that a call uses, or NULL for none. `part` is 0 if
+// the payload is not divided. Counts that vary never use LL, as ranks would
+// not agree on the size.
+static const wm_ll_t *
+choose(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+       size_t *part)
+{
+    const wm_thresholds_t *thresholds = &exchange->thresholds;
+    const wm_ll_t *ll = &exchange->ll, *ll128 = &exchange->ll128;
+    int size = desc->comm->size;
+    size_t longest = wm_coll_desc_longest(desc);
+    *part = 0;
+    if (desc->shape->uneven || desc->shape->varies)
+        return NULL;
+    size_t can = part_bytes(exchange, desc);
+    bool early = can > 0 && saves(exchange, desc);
+    if (!early && longest <= thresholds->lines
+        && longest <= wm_ll_room(ll, size))
+        return ll;
+    if (!early && longest * (size_t)(size - 1) <= thresholds->wide
+        && longest <= wm_ll_room(ll128, size))
+        return ll128;
+    *part = can;
+    return can > 0 ? ll128 : NULL;
+}
+
+static wm_ll_side_t
+side(const wm_span_t *blocks, bool many)
+{
+    return (wm_ll_side_t){
+        .at = blocks[0].at,
+        .step = many ? (uint32_t)blocks[0].nbytes : 0,
+        .nbytes = (uint32_t)blocks[0].nbytes,
+    };
+}
+
+static void
+divide(const wm_coll_desc_t *desc, size_t part, wm_ll_params_t *params)
+{
+    const wm_shape_t *shape = desc->shape;
+    uint32_t root = shape->rooted ? (uint32_t)desc->call->root : WM_LL_NOBODY;
+    params->in_parts = true;
+    params->without = shape->reduces ? WM_LL_NOBODY : root;
+    params->onto = shape->reduces ? root : WM_LL_NOBODY;
+    params->whole = wm_coll_desc_longest(desc);
+    params->reduces = shape->reduces;
+    params->gives.nbytes = params->takes.nbytes = (uint32_t)part;
+    params->gives.step = params->takes.step = (uint32_t)part;
+    params->takes.first = shape->reduces ? 0 : root;
+    params->takes.count = shape->reduces ? params->size : 1;
+}
+
+int
+wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+                       const wm_kernel_coll_words_t *words, wm_error_t *err)
+{
+    const wm_shape_t *shape = desc->shape;
+    size_t part;
+    const wm_ll_t *ll = choose(exchange, desc, &part);
+    if (ll == NULL)
+        return wm_simple_coll_enqueue(exchange, desc, words, err);
+    uint32_t number = WM_LL_NEXT(exchange->number);
+    if (!exchange->counted)
+        exchange->number = part > 0 ? WM_LL_NEXT(number) : number;
+    uint32_t way = ll->ll128 ? WM_BY_LL128 : WM_BY_LL;
+    wm_ll_params_t params = {
+        .own = &exchange->own->ll,
+        .src = desc->source,
+        .dst = desc->target,
+        .gives = side(desc->out, shape->scatters),
+        .takes = side(desc->into, shape->gathers),
+        .word = words->own,
+        .begun = words->begun + way,
+        .done = words->done,
+        .past = words->call + way + 1,
+        .rank = exchange->rank,
+        .size = exchange->size,
+        .number = exchange->counted ? 0 : number,
+    };
+    memcpy(params.few, exchange->few, sizeof params.few);
+    wm_coll_desc_sides(desc, &params.gives, &params.takes);
+    params.reduces = wm_coll_desc_reduces(desc, &params.takes);
+    // One rank's part, taken to where others' are given.
+    bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
+                    && params.gives.count > 0;
+    if (part > 0)
+        divide(desc, part, &params);
+    return wm_ll_launch(desc->device, ll, desc->type, desc->op, &params,
+                        overlaid, desc->stream, err);
+}

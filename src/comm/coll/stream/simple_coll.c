@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/stream/simple_coll.h"
+
+#include <string.h>
+
+#include "comm/coll/direct/plan.h"
+
+typedef struct {
+    const wm_kernel_coll_t *exchange;
+    const wm_coll_desc_t *desc;
+    const wm_kernel_coll_words_t *words;
+} run_t;
+
+static wm_simple_params_t
+begin(const run_t *run, const char *src, char *dst)
+{
+    const wm_kernel_coll_t *exchange = run->exchange;
+    const wm_kernel_coll_words_t *words = run->words;
+    wm_simple_params_t params = {
+        .own = &exchange->own->simple,
+        .src = src,
+        .dst = dst,
+        .many = exchange->own->ll.ranks,
+        .before = exchange->before,
+        .word = words->own,
+        .begun = words->begun + WM_BY_SIMPLE,
+        .done = words->done,
+        .left = words->done - 1,
+        .past = words->call + WM_BY_SIMPLE + 1,
+        .rank = exchange->rank,
+        .size = exchange->size,
+        .from = WM_SIMPLE_NOBODY,
+        .onto = WM_SIMPLE_NOBODY,
+    };
+    memcpy(params.few, exchange->few, sizeof params.few);
+    return params;
+}
+
+static int
+launch(const run_t *run, wm_simple_params_t *params, wm_simple_work_t work,
+       wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = run->desc;
+    return wm_simple_launch(desc->device, &run->exchange->simple, work,
+                            desc->type, desc->op, params, desc->stream, err);
+}
+
+static void
+fill(wm_simple_span_t *spans, const wm_ll_side_t *ranks,
+     const wm_span_t *blocks, bool many)
+{
+    for (uint32_t i = 0; i < ranks->count; ++i) {
+        uint32_t rank = ranks->first + i;
+        const wm_span_t *block = &blocks[many ? rank : 0];
+        spans[rank] = (wm_simple_span_t){block->at, block->nbytes};
+    }
+}
+
+// Each rank's block to those who want it.
+static int
+whole(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = run->desc;
+    wm_ll_side_t gives = {.count = 0}, takes = gives;
+    wm_coll_desc_sides(desc, &gives, &takes);
+    bool reduces = wm_coll_desc_reduces(desc, &takes);
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    fill(params.gives, &gives, desc->out, desc->shape->scatters);
+    fill(params.takes, &takes, desc->into, desc->shape->gathers);
+    return launch(run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE,
+                  err);
+}
+
+static wm_simple_span_t
+part_of(const wm_span_t *all, size_t element, int parts, int index)
+{
+    size_t at = wm_plan_part(all->nbytes, element, parts, index);
+    size_t end = wm_plan_part(all->nbytes, element, parts, index + 1);
+    return (wm_simple_span_t){all->at + at, end - at};
+}
+
+// Each rank reduces its part of all, and then all take what the others have.
+static int
+reduce_parts(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    size_t element = desc->call->size;
+    int rank = desc->comm->rank, size = desc->comm->size;
+    wm_simple_params_t params = begin(run, desc->source + out->at,
+                                      desc->target + into->at);
+    wm_span_t all = {.nbytes = out->nbytes};
+    for (int other = 0; other < size; ++other) {
+        params.gives[other] = part_of(&all, element, size, other);
+        params.takes[other] = part_of(&all, element, size, rank);
+    }
+    return launch(run, &params, WM_SIMPLE_ALL, err);
+}
+
+// Each rank but the root has a part of what is reduced: it takes that of all,
+// and gives the root what comes of it.
+static int
+reduce_to_root(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    size_t element = desc->call->size;
+    int rank = desc->comm->rank, size = desc->comm->size;
+    int root = desc->call->root, own = (rank - root - 1 + size) % size;
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    for (int i = 0; i < size - 1; ++i) {
+        int other = (root + 1 + i) % size;
+        params.gives[other] = part_of(out, element, size - 1, i);
+        if (rank == root)
+            params.takes[other] = part_of(into, element, size - 1, i);
+    }
+    for (int other = 0; other < size && rank != root; ++other)
+        params.takes[other] = part_of(out, element, size - 1, own);
+    if (rank != root)
+        params.onto = (uint32_t)root;
+    return launch(run, &params,
+                  rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
+}
+
+// The root gives each of the others a part, who passes it on to all but it.
+static int
+scatter_parts(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = run->desc;
+    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
+    int rank = desc->comm->rank, size = desc->comm->size;
+    int root = desc->call->root, own = (rank - root - 1 + size) % size;
+    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    for (int i = 0; i < size - 1; ++i) {
+        int other = (root + 1 + i) % size;
+        if (rank == root)
+            params.gives[other] = part_of(out, 1, size - 1, i);
+        else if (rank == other)
+            params.takes[root] = part_of(into, 1, size - 1, i);
+        else {
+            params.gives[other] = part_of(into, 1, size - 1, own);
+            params.takes[other] = part_of(into, 1, size - 1, i);
+        }
+    }
+    if (rank != root)
+        params.from = (uint32_t)root;
+    return launch(run, &params, WM_SIMPLE_MOVE, err);
+}
+
+int
+wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
+                       const wm_coll_desc_t *desc,
+                       const wm_kernel_coll_words_t *words, wm_error_t *err)
+{
+    run_t run = {exchange, desc, words};
+    bool several = desc->comm->size > 2;
+    if (several && desc->call->kind == WM_CALL_ALLREDUCE)
+        return reduce_parts(&run, err);
+    bool long_one = wm_coll_desc_longest(desc) > exchange->thresholds.parts;
+    if (several && long_one && desc->call->kind == WM_CALL_REDUCE)
+        return reduce_to_root(&run, err);
+    if (several && long_one && desc->call->kind == WM_CALL_BCAST)
+        return scatter_parts(&run, err);
+    return whole(&run, err);
+}

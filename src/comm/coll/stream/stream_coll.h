@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Stream-ordered collectives, as NCCL's: a call is enqueued on a stream and
+// returns at once. All ranks make their calls in the same order. Nobody waits
+// on the host, but in the first call of a communicator, which is a barrier of
+// all ranks. If each rank has a GPU of its own, a call is one kernel on each
+// (comm/coll/stream/kernel_coll.h). Else each rank copies fragment after
+// fragment into its symmetric memory, and the others copy or reduce a fragment
+// from there once all streams have come so far (comm/coll/stream/symm.h). A
+// stream that is being captured takes the call into its graph, once all ranks
+// have exchanged on the host that they capture the same call
+// (comm/coll/stream/capture.h). GIL released by the caller, engine lock not
+// held.
+#ifndef WM_COMM_COLL_STREAM_STREAM_COLL_H
+#define WM_COMM_COLL_STREAM_STREAM_COLL_H
+
+#include "comm/coll/call/call.h"
+
+// Enqueues a call. `call` is NULL if this rank's arguments are wrong and `err`
+// is written; then this is published. The caller keeps the buffers; they are
+// in use until the stream has passed the call. Also returns errors of earlier
+// calls.
+WM_MUST_CHECK int
+wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
+                    CUstream stream, wm_error_t *err);
+
+// Enqueues a call likewise, and makes an operation that ends when the stream
+// has passed the call; one reference is the caller's. On success takes over
+// `kept`, and releases it at the end. Fails if the stream is being captured.
+WM_MUST_CHECK int
+wm_stream_coll_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
+                     CUstream stream, wm_buffer_t *kept, wm_op_t **op,
+                     wm_error_t *err);
+
+#endif

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
+#include "comm/coll/stream/stream_failure.h"
+
+#include <time.h>
+
+#include "comm/coll/stream/symm.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+
+#define AGAIN_US 100000
+#define LED_ON_US 500
+#define LOOKS_LEFT 20 // of these, where no graph passed an epoch
+#define NAP_NS 100000
+#define NAPS 50000 // at the end, for ranks that have come to it, too
+
+static _Atomic int64_t rest; // until the next look; 0: no symmetric memory
+static int left;             // looks of those; engine lock
+
+// Graphs may be running at any time.
+static bool
+may_wait(const wm_comm_t *comm)
+{
+    return comm->graph_symm != NULL
+           || (comm->symm != NULL && !wm_barrier_have_kept(comm->barrier));
+}
+
+static bool
+stream_failure_poison(wm_comm_t *comm)
+{
+    bool moved = comm->revoked && wm_barrier_poison(comm->barrier, comm->size);
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (comm->peers[rank]->dead)
+            moved |= wm_barrier_poison(comm->barrier, rank);
+    if (comm->symm != NULL)
+        wm_symm_release_peers(comm->symm);
+    return moved;
+}
+
+void
+wm_stream_failure_watch(void)
+{
+    atomic_store(&rest, AGAIN_US);
+}
+
+bool
+wm_stream_failure_look(wm_comm_t *comm)
+{
+    if (comm->symm == NULL && comm->graph_symm == NULL)
+        return false;
+    if (may_wait(comm) && wm_failure_is_told())
+        (void)!wm_failure_look_at_all(comm, NULL);
+    return stream_failure_poison(comm);
+}
+
+static void
+stream_failure_look_comm(wm_comm_t *comm)
+{
+    if (comm->symm == NULL && comm->graph_symm == NULL)
+        return;
+    if (wm_stream_failure_look(comm))
+        left = LOOKS_LEFT;
+    atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
+}
+
+void
+wm_stream_failure_serve(void)
+{
+    static _Atomic int64_t looked;
+    int64_t now = wm_engine_now(), due = atomic_load(&rest);
+    if (due == 0 || now - looked < due || !wm_engine_try_lock())
+        return;
+    looked = now;
+    atomic_store(&rest, 0);
+    left -= left > 0;
+    wm_comm_each(stream_failure_look_comm);
+    wm_engine_unlock();
+}
+
+int64_t
+wm_stream_failure_rest(void)
+{
+    return atomic_load(&rest);
+}
+
+static bool waiting, hopeful; // streams of ours, for who may come; engine lock
+
+static void
+stream_failure_leave_comm(wm_comm_t *comm)
+{
+    if (comm->symm == NULL || wm_symm_leave(comm->symm))
+        return;
+    (void)wm_stream_failure_look(comm);
+    waiting = true;
+    for (int rank = 0; rank < comm->size; ++rank)
+        hopeful |= rank != comm->rank
+                   && wm_node_may_receive(comm->peers[rank]);
+}
+
+void
+wm_stream_failure_leave(void)
+{
+    for (int naps = 0; naps < NAPS; ++naps) {
+        wm_engine_lock();
+        waiting = hopeful = false;
+        wm_comm_each(stream_failure_leave_comm);
+        naps = hopeful ? 0 : naps;
+        bool ended = !waiting;
+        wm_engine_unlock();
+        if (ended)
+            return;
+        wm_engine_poll();
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}

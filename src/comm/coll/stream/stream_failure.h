@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Failure detection for streams that wait for ranks that die, or that revoke a
+// communicator. No call waits on the host. So the progress thread, and our
+// code that waits for such a stream, ask MPI now and then about each
+// communicator with symmetric memory whose streams may be waiting. The words
+// of a dead rank are poisoned, so that no stream waits for it
+// (wm_barrier_poison), and calls raise. The same looks release streams that
+// wait for each other in a call in which ranks differ (wm_symm_release_peers).
+// Engine lock held, except in functions of the progress thread.
+#ifndef WM_COMM_COLL_STREAM_STREAM_FAILURE_H
+#define WM_COMM_COLL_STREAM_STREAM_FAILURE_H
+
+#include "comm/comm/comm.h"
+
+// Makes the progress thread look, as a communicator has symmetric memory.
+void
+wm_stream_failure_watch(void);
+
+// Looks at once, though MPI is asked as wm_failure_look says. Returns true if
+// the streams of graphs are still being released, and the caller looks again
+// at once.
+bool
+wm_stream_failure_look(wm_comm_t *comm);
+
+// Looks at all communicators that are due. Called by wm_hooks.serve; takes the
+// lock if it is free.
+void
+wm_stream_failure_serve(void);
+
+// Called at the end of MPI; lock not held. Releases peers that wait for a call
+// that this rank never begins; peers do the same for us when they end. Waits
+// for our streams while peers may still end.
+void
+wm_stream_failure_leave(void);
+
+// Returns the microseconds until the next look; 0: no look is needed until
+// symmetric memory is made.
+int64_t
+wm_stream_failure_rest(void);
+
+#endif

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives on streams through symmetric memory: memory of each rank
+// (symm_memory.h) that all ranks of a communicator have mapped, and words by
+// which their streams wait for each other. Calls are numbered, alike on all
+// ranks, and so are a call's steps. A call's fragments take turns in the
+// halves of a rank's memory, beginning with the half of the call's number: a
+// half is written again once all ranks have arrived after they read it.
+// Captured calls have symmetric memory and words of their own, so that graphs
+// and other calls need not wait for each other; a graph may be replayed any
+// number of times, on each rank in the same order as all others. GIL released
+// by the caller, engine lock not held.
+#ifndef WM_COMM_COLL_STREAM_SYMM_H
+#define WM_COMM_COLL_STREAM_SYMM_H
+
+#include "comm/coll/stream/kernel_coll.h"
+#include "comm/comm/comm.h"
+
+#define WM_SYMM_STEPS 65000 // steps of a call, at most
+
+// Makes the symmetric memory of a communicator for streams of one device, for
+// captured calls or for others. Called by all ranks. If one has failed
+// (`code`), all raise, and may try again.
+WM_MUST_CHECK int
+wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
+             wm_error_t *err);
+
+int
+wm_symm_device(const wm_symm_t *symm);
+
+// Returns the bytes of one half.
+size_t
+wm_symm_half(const wm_symm_t *symm);
+
+bool
+wm_symm_is_on_host(const wm_symm_t *symm);
+
+// Returns true if kernels do the calls, as the kernels of all ranks can run at
+// once.
+bool
+wm_symm_has_kernels(const wm_symm_t *symm);
+
+// Returns the thresholds that all ranks use; borrowed.
+const wm_thresholds_t *
+wm_symm_thresholds(const wm_symm_t *symm);
+
+// Returns true if calls can use memory of `device`, as far as this rank knows.
+bool
+wm_symm_serves(const wm_symm_t *symm, int device);
+
+// Begins a call on a stream, after the call before it; `desc` is NULL if the
+// call has failed. Raises if the ranks' arguments differ, or if a rank has
+// failed: then no call goes on until all ranks have recovered. If a rank has
+// died, raises MPI's error for good (comm/coll/stream/stream_failure.h). After
+// 0 the thread holds a lock until wm_symm_end, and the call takes a turn, or
+// exchanges, once.
+WM_MUST_CHECK int
+wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
+              wm_error_t *err);
+
+// Begins a call of a capture (wm_stream_capture). All ranks have compared the
+// call and its number of fragments before.
+WM_MUST_CHECK int
+wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
+                       wm_error_t *err);
+
+// Returns the id of the stream of the last call; 0: not known, or captured.
+uint64_t
+wm_symm_stream_id(const wm_symm_t *symm);
+
+// wm_symm_continue() returns true if a call of this capture came before.
+// wm_symm_forget() forgets the capture.
+bool
+wm_symm_continue(const wm_symm_t *symm, uint64_t capture);
+
+void
+wm_symm_forget(wm_symm_t *symm);
+
+// Takes a turn: the call goes through the halves, in fragments.
+WM_MUST_CHECK int
+wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err);
+
+// Returns the half of `rank` that a fragment of this call uses.
+char *
+wm_symm_at(wm_symm_t *symm, int rank, size_t fragment);
+
+// Enqueues the arrival at a step of the call, from 0 on, and the wait until
+// all streams have arrived there, or have ended the call.
+WM_MUST_CHECK int
+wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
+
+// Enqueues the arrival at the end of the fragments.
+WM_MUST_CHECK int
+wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
+
+// Enqueues the call as a kernel by LL, LL128 or Simple. Not a barrier.
+WM_MUST_CHECK int
+wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err);
+
+// Frees memory of the call when the stream has passed the work so far. For a
+// graph, which may run at any time, frees it together with `symm`.
+WM_MUST_CHECK int
+wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
+
+// Ends the enqueueing of a call. If that failed (`code`), other ranks will
+// raise. Returns `code`, or an error of its own.
+WM_MUST_CHECK int
+wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err);
+
+// Returns true if this rank knows of a failure: the next call recovers.
+bool
+wm_symm_is_lost(const wm_symm_t *symm);
+
+// Recovers from a failure that this rank knows of; no-op if there is none.
+// Waits on the host until all ranks do the same and their streams have ended,
+// and resets the state of all. Raises on all ranks if one has begun that call
+// without recovering, as it knew of no failure, or if one has died.
+WM_MUST_CHECK int
+wm_symm_recover(wm_symm_t *symm, wm_error_t *err);
+
+// Publishes that the last call failed after it was begun.
+void
+wm_symm_fail(wm_symm_t *symm);
+
+// A call: the number of recoveries before it, and its number after the last
+// one.
+typedef struct {
+    uint32_t epoch, call;
+} wm_symm_place_t;
+
+// Returns the last call that was begun here.
+wm_symm_place_t
+wm_symm_place(const wm_symm_t *symm);
+
+// Checks a call that the stream has passed, for its request. Raises if this
+// call or one before it has failed. Returns 1 if another thread is in a call:
+// try again.
+WM_MUST_CHECK int
+wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err);
+
+// Raise, once, a failure in calls that were begun here, if it was not raised
+// before: of `symm` (NULL: none), or of all communicators. Cheap if there is
+// none.
+WM_MUST_CHECK int
+wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_symm_find_failures(wm_error_t *err);
+
+// Waits until all ranks capture a call. Called before the capture; `symm` is
+// that of calls that are not captured. Raises on all ranks if one makes the
+// call without a capture.
+WM_MUST_CHECK int
+wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
+
+// Called when this rank makes no more calls. If its streams have ended their
+// work, sets our word so that nobody waits for them. Returns true if they
+// have.
+bool
+wm_symm_leave(wm_symm_t *symm);
+
+// Releases peers from waiting for us: after a rank has died, once our streams
+// have come to the end of their work; if ranks differ in the call that our
+// stream is in, from that call. Call repeatedly; never blocks.
+void
+wm_symm_release_peers(wm_symm_t *symm);
+
+// Frees `symm` when nobody uses the communicator any more. Returns false, and
+// frees nothing, if streams may yet use the memory, as they wait for a rank
+// that has left: then the barrier must stay, too.
+bool
+wm_symm_free(wm_symm_t *symm);
+
+#endif

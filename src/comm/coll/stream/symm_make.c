@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How wm_symm_t is made, recovered after a failure, and freed.
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <time.h>
+
+#include "array/pull.h"
+#include "array/reduce.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/stream/stream_failure.h"
+#include "comm/coll/direct/fuse.h"
+#include "comm/coll/direct/direct.h"
+#include "comm/coll/stream/symm_state.h"
+#include "comm/engine/engine.h"
+#include "comm/node/mapping.h"
+#include "cuda/event.h"
+#include "cuda/lock.h"
+
+#define NAP_NS 100000
+#define LINGER_NS 1000000 // as kernels do
+#define NAPS 50000        // in vain
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(wm_symm_t *) list; // list_lock, but to see whether any is
+
+// What a rank publishes of itself.
+typedef struct {
+    uint32_t streams; // what they have counted to
+    wm_thresholds_t thresholds;
+} published_t;
+
+// What is this rank's alone.
+static int
+symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
+{
+    int code = symm->captured
+                   ? wm_event_create(symm->device, &symm->ended, err)
+                   : 0;
+    // Later, streams that wait for others could keep it from being loaded.
+    if (code == 0)
+        code = wm_reduce_prepare(symm->device, err);
+    if (code == 0)
+        code = wm_kernel_coll_prepare(symm->device, err);
+    if (code == 0) // of messages
+        code = wm_pull_prepare(symm->device, err);
+    wm_fuse_prepare(symm->device);
+    if (code < 0)
+        return code;
+    if (symm->captured)
+        wm_barrier_begin_rounds(symm->barrier);
+    else {
+        published->streams = wm_barrier_streams_now(symm->barrier);
+        wm_signatures_open(&symm->signatures, symm->barrier);
+    }
+    return 0;
+}
+
+static int
+symm_find_all(wm_symm_t *symm, const wm_comm_t *comm, wm_error_t *err)
+{
+    int code = 0;
+    const published_t *first = wm_preflight_data(comm->barrier, 0);
+    symm->thresholds = first->thresholds;
+    wm_engine_lock();
+    for (int rank = 0; rank < symm->size && code == 0; ++rank) {
+        const published_t *published = wm_preflight_data(comm->barrier, rank);
+        if (!symm->captured)
+            wm_barrier_set_streams(symm->barrier, rank, published->streams);
+        code = wm_node_register(comm->peers[rank], false, symm->device, err);
+    }
+    wm_engine_unlock();
+    return code;
+}
+
+static int
+open_kernels(wm_symm_t *symm, wm_error_t *err)
+{
+    wm_ll_rank_t ranks[WM_LL_RANKS];
+    for (int rank = 0; rank < symm->size; ++rank) {
+        wm_word_op_t word = symm->captured
+                                ? wm_barrier_abort_word(symm->barrier)
+                                : wm_barrier_stream_word(symm->barrier, rank,
+                                                         0);
+        ranks[rank] = (wm_ll_rank_t){
+            .word = (const uint32_t *)word.word,
+            .base = word.value,
+        };
+    }
+    symm->kernel_coll = symm->memory->blocks > 0;
+    symm->exchange.counted = symm->captured;
+    return wm_kernel_coll_open(&symm->exchange, symm->memory,
+                               &symm->thresholds, ranks, symm->rank, err);
+}
+
+static void
+symm_discard(wm_symm_t *symm)
+{
+    wm_kernel_coll_close(&symm->exchange);
+    wm_signatures_close(&symm->signatures);
+    wm_symm_memory_free(symm->memory);
+    for (size_t i = 0; i < symm->copied; ++i)
+        wm_block_free(symm->copies[i], 0, NULL, NULL);
+    free(symm->copies);
+    if (symm->ended != NULL)
+        wm_event_destroy(symm->device, symm->ended);
+    pthread_mutex_destroy(&symm->lock);
+    free(symm);
+}
+
+static wm_symm_t *
+symm_new(wm_comm_t *comm, int device, bool captured)
+{
+    wm_symm_t *symm = calloc(1, sizeof *symm);
+    if (symm == NULL)
+        return NULL;
+    pthread_mutex_init(&symm->lock, NULL);
+    symm->captured = captured;
+    symm->device = device;
+    symm->rank = comm->rank;
+    symm->size = comm->size;
+    symm->comm = comm;
+    symm->barrier = comm->barrier;
+    return symm;
+}
+
+static void
+symm_enlist(wm_symm_t *symm)
+{
+    wm_lock(&list_lock);
+    symm->next = list;
+    list = symm;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void
+symm_delist(const wm_symm_t *symm)
+{
+    wm_lock(&list_lock);
+    wm_symm_t *before = list;
+    if (before == symm)
+        list = symm->next;
+    while (before != NULL && before->next != symm)
+        before = before->next;
+    if (before != NULL)
+        before->next = symm->next;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static int
+symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
+          wm_error_t *err)
+{
+    published_t published = {.streams = 0};
+    size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
+                            : WM_KERNEL_COLL_BYTES;
+    wm_preflight_values_t maxima = {{0}};
+    int code = symm == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : symm_prepare(symm, &published, err);
+    code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
+    if (code == 0)
+        code = wm_symm_memory_make(comm, symm->device, on_host, nbytes,
+                                   wm_kernel_coll_clear, &symm->memory,
+                                   unreached, err);
+    if (code < 0 || *unreached)
+        return code;
+    wm_thresholds_find(symm->device, symm->memory->linked, symm->size,
+                       &published.thresholds);
+    code = wm_preflight_values_exchange(comm, &maxima, &published,
+                                        sizeof published, err);
+    if (code < 0)
+        return code;
+    code = symm_find_all(symm, comm, err);
+    if (code == 0)
+        code = open_kernels(symm, err);
+    if (code < 0 && wm_mapping_is_refused(code, err)) {
+        *unreached = true;
+        code = 0;
+    }
+    return wm_symm_memory_exchange(comm, code, unreached, NULL, err);
+}
+
+int
+wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
+             wm_error_t *err)
+{
+    bool unreached = !wm_direct_is_reached(comm), on_host;
+    wm_symm_t *symm;
+    wm_preflight_t preflight = {
+        .call = captured ? WM_CALL_CAPTURED : WM_CALL_ON_STREAM,
+        .code = code,
+        .stages = unreached,
+    };
+    code = wm_preflight_run(comm, &preflight, err);
+    unreached = preflight.stages;
+    if (code < 0)
+        return code;
+    do { // where others turn out to be out of reach, once more
+        on_host = unreached;
+        unreached = false;
+        symm = symm_new(comm, device, captured);
+        code = symm_make(comm, symm, on_host, &unreached, err);
+        if ((code < 0 || unreached) && symm != NULL)
+            symm_discard(symm);
+    } while (code == 0 && unreached && !on_host);
+    if (code == 0 && unreached)
+        code = wm_error_set(err, WM_ERR_CUDA, 0,
+                            "page-locked memory cannot be mapped");
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    *(captured ? &comm->graph_symm : &comm->symm) = symm;
+    wm_stream_failure_watch();
+    wm_engine_unlock();
+    if (!captured)
+        symm_enlist(symm);
+    wm_engine_notify(); // it looks for dead ranks from now on
+    return 0;
+}
+
+int
+wm_symm_find_failures(wm_error_t *err)
+{
+    int code = 0;
+    if (list == NULL)
+        return 0;
+    wm_lock(&list_lock);
+    for (wm_symm_t *symm = list; symm != NULL && code == 0; symm = symm->next)
+        code = wm_symm_find_failure(symm, err);
+    pthread_mutex_unlock(&list_lock);
+    return code;
+}
+
+static int
+look_for_recovery(void *context, wm_error_t *err)
+{
+    const wm_symm_t *symm = context;
+    return wm_signatures_all_recover(&symm->signatures, symm->barrier, err);
+}
+
+// Our streams have come to the end of what they were given, and nobody is
+// waited for any more.
+static int
+look_for_end(void *context, wm_error_t *err)
+{
+    wm_symm_t *symm = context;
+    (void)err;
+    if (wm_barrier_have_kept(symm->barrier))
+        return 1;
+    wm_symm_release_peers(symm);
+    return 0;
+}
+
+// Clears the state that belongs to this rank alone.
+static int
+symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
+{
+    int code = wm_kernel_coll_clear(
+        symm->memory, symm->memory->ranks[symm->rank].memory, err);
+    wm_kernel_coll_close(&symm->exchange);
+    symm->exchange = (wm_kernel_coll_t){.number = 0};
+    symm->turn = symm->turns = 0;
+    symm->fragments = 0;
+    symm->last = 0;
+    wm_signatures_open(&symm->signatures, symm->barrier);
+    published->thresholds = symm->thresholds;
+    published->streams = wm_barrier_streams_now(symm->barrier);
+    return code;
+}
+
+// All ranks' streams have come to their ends. Engine lock not held.
+static int
+symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
+{
+    published_t published;
+    bool none = false;
+    wm_preflight_values_t maxima = {{0}};
+    const struct timespec linger = {.tv_nsec = LINGER_NS};
+    nanosleep(&linger, NULL); // what they wrote may come behind their words
+    wm_lock(&symm->lock);
+    int code = symm_clear(symm, &published, err);
+    pthread_mutex_unlock(&symm->lock);
+    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+    if (code == 0)
+        code = wm_preflight_values_exchange(symm->comm, &maxima, &published,
+                                            sizeof published, err);
+    if (code < 0)
+        return code;
+    wm_lock(&symm->lock);
+    code = symm_find_all(symm, symm->comm, err);
+    wm_barrier_promise(symm->barrier, 0);
+    if (code == 0)
+        code = open_kernels(symm, err);
+    pthread_mutex_unlock(&symm->lock);
+    return wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+}
+
+int
+wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
+{
+    bool none = false;
+    wm_lock(&symm->lock);
+    int code = wm_symm_find_dead(symm, err);
+    bool lost = symm->lost.code < 0;
+    if (lost)
+        wm_signatures_recover(&symm->signatures, symm->barrier);
+    pthread_mutex_unlock(&symm->lock);
+    if (code < 0 || !lost)
+        return code;
+    code = wm_coll_wait(symm->comm, look_for_recovery, symm, WM_LOOKS_AT_WORDS,
+                        err);
+    if (code < 0)
+        return code;
+    uint32_t first; // all have published their failures, and publish no more
+    wm_error_t unused;
+    wm_lock(&symm->lock);
+    if (wm_signatures_find_failure(&symm->signatures, symm->barrier, &first,
+                                   &unused)
+            < 0
+        && first < symm->lost_at)
+        symm->lost_at = first;
+    pthread_mutex_unlock(&symm->lock);
+    code = wm_coll_wait(symm->comm, look_for_end, symm, 0, err);
+    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+    if (code == 0)
+        code = symm_begin_anew(symm, err);
+    if (code < 0)
+        return code;
+    wm_lock(&symm->lock);
+    symm->former = symm->lost;
+    symm->former_at = symm->lost_at;
+    symm->lost = (wm_error_t){.code = 0};
+    ++symm->epoch;
+    pthread_mutex_unlock(&symm->lock);
+    return 0;
+}
+
+static bool
+have_all_ended(const wm_symm_t *symm)
+{
+    for (int rank = 0; rank < symm->size; ++rank)
+        if (!wm_barrier_stream_arrived(symm->barrier, rank,
+                                       (symm->signatures.calls << 16)
+                                           + WM_SYMM_ENDED))
+            return false;
+    return wm_barrier_have_kept(symm->barrier);
+}
+
+bool
+wm_symm_free(wm_symm_t *symm)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    symm_delist(symm);
+    // Of graphs nobody here knows whether they are running.
+    for (int naps = 0; symm->signatures.calls > 0 && !have_all_ended(symm);
+         ++naps) {
+        if (naps == NAPS)
+            return false;
+        wm_engine_lock();
+        (void)wm_stream_failure_look(symm->comm);
+        wm_engine_unlock();
+        nanosleep(&nap, NULL);
+    }
+    if (symm->kernel_coll) // what they wrote may come behind their words
+        nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
+    symm_discard(symm);
+    return true;
+}

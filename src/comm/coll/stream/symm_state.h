@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The struct of wm_symm_t, for symm_make.c, which makes it, and symm.c, which
+// makes calls. No other file includes this header.
+#ifndef WM_COMM_COLL_STREAM_SYMM_STATE_H
+#define WM_COMM_COLL_STREAM_SYMM_STATE_H
+
+#include <pthread.h>
+
+#include "comm/coll/stream/symm.h"
+#include "comm/coll/stream/signature.h"
+
+#define WM_SYMM_ENDED 0xffff // the last step of a call
+
+struct wm_symm {
+    wm_symm_t *next; // next in the list of those without captures
+    pthread_mutex_t lock;
+    wm_comm_t *comm;
+    wm_barrier_t *barrier; // words count calls << 16 | steps; epochs in graphs
+    bool captured;         // its calls are captured
+    int device, rank, size;
+    wm_symm_memory_t *memory;
+    wm_thresholds_t thresholds; // of rank 0
+    CUstream stream;            // of this call, or the last one
+    uint64_t last;              // id of that stream; 0: captured, or not known
+    CUevent ended;              // for captures: recorded after the last call
+    bool kernel_coll; // kernels use the memory; else it has two halves
+    wm_signatures_t signatures; // signatures of the calls that were begun
+    wm_kernel_coll_t exchange;  // state of the kernels
+    uint32_t turn;              // its parity is the half of the next fragment
+    uint64_t capture;           // of the last call
+    uint32_t turns;             // turns taken so far, in its graph or in all
+    uint32_t epochs;            // epochs of its graph so far
+    size_t fragments;           // fragments of the last call that took a turn
+    wm_block_t **copies;        // memory that graphs read
+    size_t copied;
+    // The failure, as it was raised; code 0: none.
+    wm_error_t lost;
+    wm_error_t former; // the failure before the last recovery
+    // The first call that failed, for both; 0: not known.
+    uint32_t lost_at, former_at;
+    uint32_t epoch; // number of recoveries
+};
+
+// Raises MPI's error if a rank has died; for good. Lock held.
+WM_MUST_CHECK int
+wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err);
+
+#endif
