@@ -5,7 +5,8 @@
 
 #include "comm/message/pattern.h"
 
-// Returns true if a rank sends to the root, or receives from it.
+// Returns true if a rank sends to the root, or receives from it. `itself`: the
+// root does so, too.
 static bool
 is_served(const wm_coll_t *call, int rank, bool itself)
 {

@@ -18,8 +18,9 @@ coll_wait_step(wm_op_t *op)
     wm_error_t err;
     coll_wait_t *wait = (coll_wait_t *)op;
     int code = wait->look(wait->context, &err);
-    // MPI reports failures of two ranks alone, and another rank that knows of
-    // a dead one has left, and reports nothing.
+    // We ask about all ranks: MPI reports a failure only to ranks that
+    // exchange messages with the dead one. A rank that knows of it has left
+    // the call, and reports nothing.
     if (code == 0 && wm_failure_is_due(&wait->looks))
         code = wm_failure_look_at_all(op->comm, &err);
     if (code == 0)

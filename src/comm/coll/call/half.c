@@ -7,7 +7,7 @@
 #include "comm/message/element.h"
 #include "cuda/lock.h"
 
-// Behind all numbers of wm_element_number.
+// Numbers after all those of wm_element_number.
 #define FIRST_NUMBER (((int64_t)1 << 55) + 4096)
 
 #define KINDS(X)                                                              \
@@ -21,7 +21,7 @@
 enum { KINDS(KIND) KIND_COUNT };
 enum { OPS(OP, ) OP_COUNT };
 
-// As MPI calls them: what is read comes first.
+// The operations, as MPI calls them: `read` is the first operand.
 #define COMPUTE(OP, KIND)                                                     \
     static void KIND##_##OP(void *read, void *into, int *count,               \
                             MPI_Datatype *type)                               \
@@ -90,7 +90,7 @@ wm_half_type(wm_reduce_type_t reduced)
     return kind < KIND_COUNT ? types[kind] : MPI_DATATYPE_NULL;
 }
 
-// KIND_COUNT: another type.
+// Returns KIND_COUNT for any other type.
 static int
 kind_of(MPI_Datatype type)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// At the barrier of one host each rank reads what all others publish. Else by
-// dissemination: in each round a rank sends what it knows to the one that is
-// `distance` after it, and receives from the one as far before it; the
-// distance doubles. The greatest of a number may come twice, so that any
-// number of ranks will do.
+// At the barrier of one host, each rank reads the numbers of all others. Else
+// ranks use dissemination: in each round a rank sends its maxima to the rank
+// that is `distance` after it, and receives from the one as far before it; the
+// distance doubles. A number may be merged twice, so that any number of ranks
+// will do.
 #include "comm/coll/call/preflight_values.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "comm/engine/posted.h"
 #include "comm/message/packet.h"
 
-// In a packet.
+// The state of the rounds, in a packet.
 typedef struct {
     wm_preflight_values_t known, heard;
     int distance;
@@ -22,7 +22,7 @@ typedef struct {
 
 _Static_assert(sizeof(run_t) <= WM_PACKET_BYTES, "a packet holds it");
 
-// At a barrier.
+// The memory that a rank publishes at a barrier.
 typedef struct {
     wm_preflight_values_t maxima;
     _Alignas(16) char published[WM_PREFLIGHT_BYTES];
@@ -30,7 +30,7 @@ typedef struct {
 
 _Static_assert(sizeof(slot_t) <= WM_BARRIER_BYTES, "a slot holds it");
 
-#define LOOKS 50 // before it is waited for in our progress loop
+#define LOOKS 50 // before the engine waits
 
 // Returns the rank that this one receives from in a round.
 static int
@@ -39,7 +39,7 @@ rank_before(const wm_comm_t *comm, const run_t *run)
     return (comm->rank - run->distance + comm->size) % comm->size;
 }
 
-// 0, 1 when no round is left, or an error.
+// Begins a round. Returns 0, 1 if no round is left, or an error.
 static int
 begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
@@ -67,7 +67,7 @@ merge(wm_preflight_values_t *mine, const wm_preflight_values_t *other)
             mine->values[i] = other->values[i];
 }
 
-// 1 when it is over, 0 when not yet.
+// Returns 1 after the last round, 0 if not yet, or an error.
 static int
 advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
@@ -87,8 +87,8 @@ advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
     return code;
 }
 
-// Cancels the round. Returns true if MPI no longer needs the packet: it may
-// still be sending it.
+// Cancels the round. Returns true if MPI no longer needs the packet; else MPI
+// may still be sending it.
 static bool
 preflight_cancel(wm_comm_t *comm, run_t *run)
 {

@@ -7,7 +7,8 @@
 #include "comm/coll/call/half.h"
 #include "comm/message/element.h"
 
-// The numbers of what MPI calls those of array/dtype.h, and its pairs.
+// Returns the element numbers of MPI's names for the types of array/dtype.h,
+// and for pairs.
 static const int64_t *
 known_numbers(void)
 {
@@ -48,7 +49,7 @@ wm_reducible_op(MPI_Op op)
         [WM_REDUCE_BXOR] = MPI_BXOR,
         [WM_REDUCE_MINLOC] = MPI_MINLOC,
         [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
-        // MPI has the other two for windows alone.
+        // In MPI, the other two are for windows only.
         [WM_REDUCE_REPLACE] = MPI_OP_NULL,
         [WM_REDUCE_NO_OP] = MPI_OP_NULL,
     };
@@ -64,7 +65,7 @@ wm_reducible_reduces(MPI_Op op)
     return op != MPI_OP_NULL && op != MPI_REPLACE && op != MPI_NO_OP;
 }
 
-// The kernels' name of MPI's type; false where they have none.
+// Finds the kernels' name of MPI's type; returns false if there is none.
 static bool
 find_type(MPI_Datatype type, wm_reduce_type_t *kind)
 {

@@ -10,8 +10,8 @@
 #include "comm/message/pattern.h"
 #include "comm/protocol/transport.h"
 
-// The longest copy of what the host can read as it is; what is packed is
-// copied in any case.
+// Above this size contiguous memory is not copied: the call goes through the
+// host. Memory with gaps is packed in any case.
 #define STAND_IN_BYTES ((size_t)32 << 20)
 
 bool
@@ -27,8 +27,8 @@ wm_direct_is_reached(const wm_comm_t *comm)
     return true;
 }
 
-// Whether it is a GPU's, with no gaps but such as kernels step over; nothing
-// is anybody's.
+// Returns true for memory of one GPU, contiguous or with gaps that kernels
+// step over; NULL fits any GPU.
 static bool
 is_taken(const wm_buffer_t *buffer, int *device)
 {
@@ -52,7 +52,7 @@ wm_published_gaps(const wm_published_t *published, int index)
                : NULL;
 }
 
-// Says where what is sent lies, with its gaps; false where that is too much.
+// Publishes the layout of the send data. Returns false if it is too large.
 static bool
 publish_gaps(const wm_buffer_t *source, int ranks, wm_published_t *published)
 {
@@ -71,7 +71,7 @@ publish_gaps(const wm_buffer_t *source, int ranks, wm_published_t *published)
     return true;
 }
 
-// Whether others read a copy of it, without gaps.
+// Returns true if others read a copy of the source, without gaps.
 static bool
 stands_in(const wm_direct_t *direct, const wm_buffer_t *source, bool copied)
 {
@@ -87,7 +87,7 @@ is_too_long(const wm_buffer_t *source, bool copied)
            && source->nbytes > STAND_IN_BYTES;
 }
 
-// Where memory is short the host serves.
+// If memory is short, lets the host do the call: `capable` becomes false.
 static int
 give_way(wm_direct_t *direct, int code)
 {
@@ -95,7 +95,7 @@ give_way(wm_direct_t *direct, int code)
     return direct->capable ? code : 0;
 }
 
-// A copy of what is sent, without gaps.
+// Begins to copy the source, without gaps.
 static int
 copy_source(wm_direct_t *direct, const wm_buffer_t *source, wm_error_t *err)
 {
@@ -112,7 +112,7 @@ copy_source(wm_direct_t *direct, const wm_buffer_t *source, wm_error_t *err)
                                 source->nbytes, from->stream, err);
 }
 
-// As it is, once it is there.
+// Orders reads of the source itself after its producer.
 static int
 come_behind_source(wm_direct_t *direct, const wm_buffer_t *source,
                    wm_error_t *err)
@@ -123,7 +123,7 @@ come_behind_source(wm_direct_t *direct, const wm_buffer_t *source,
     return code == 0 && !idle ? wm_access_open(from, err) : code;
 }
 
-// What others read is there when we arrive at the barrier.
+// Makes the send data ready for others, before we arrive at the barrier.
 static int
 settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
        wm_error_t *err)
@@ -147,7 +147,7 @@ settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
     wm_engine_lock();
     direct->capable = wm_place_export(direct->source, &memory,
                                       &direct->published.sends, NULL)
-                      == 0; // else the host serves
+                      == 0; // else the host does the call
     wm_engine_unlock();
     return 0;
 }
@@ -162,9 +162,9 @@ wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err)
     return code;
 }
 
-// Whoever uses a target is noted now; where nobody does a stream is taken when
-// there is work for it, as of many calls few have any at once, and that begins
-// sooner than behind an event.
+// Orders our writes after the work that uses the target. If there is none, a
+// stream is taken later, when there is work for it: few of many calls need one
+// at a time, and work that need not wait for an event begins sooner.
 static int
 come_behind(wm_access_t *into, wm_error_t *err)
 {
@@ -207,7 +207,7 @@ open_target(wm_direct_t *direct, const wm_buffer_t *target, bool moved,
     return 0;
 }
 
-// `reopened`: what was published has not changed.
+// Opens both sides. `reopened`: the published data have not changed.
 static int
 open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
            wm_error_t *err)
@@ -229,7 +229,7 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
                             : settle(direct, source, given->copied, err);
     }
     if (receive != NULL && code == 0 && direct->capable) {
-        // What is sent is ready before we write, and all on its stream is.
+        // If both have one producer, the target is ready when the source is.
         if (source != NULL && source->nbytes > 0
             && wm_producer_is_same(&source->producer, &receive->producer))
             wm_access_settle(&direct->into);
@@ -321,7 +321,7 @@ wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts)
     facts->takers = wm_comm_others(comm, facts->root);
     facts->aliased = false;
     facts->readable = facts->writable = true;
-    // Between groups rank 0 may have no part in what another is the root of.
+    // Between groups, rank 0 may take no part in a call of another root.
     const wm_published_t *one = wm_preflight_data(
         direct->barrier,
         comm->split > 0 && facts->root >= 0 ? facts->root : 0);
@@ -335,20 +335,20 @@ wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts)
     }
 }
 
-// An error tells that some of it may be under way.
+// Returns an error if some work may still be under way.
 static int
 close_sides(wm_direct_t *direct)
 {
     wm_access_t *sides[] = {&direct->from, &direct->into};
     int code = 0;
     for (int i = 0; i < 2; ++i) {
-        if (!sides[i]->idle && (i == 0 || direct->written) // an error
+        if (!sides[i]->idle && (i == 0 || direct->written) // after an error
             && wm_access_synchronize(sides[i], NULL) < 0)
             code = WM_ERR_CUDA;
         wm_access_close(sides[i]);
     }
     if (code < 0)
-        direct->signal.word = NULL; // which may yet be told, and stays taken
+        direct->signal.word = NULL; // a kernel may set it: stays taken
     return code;
 }
 

@@ -12,10 +12,10 @@
 // A stream whose kernel signals its end is looked at only now and then: the
 // signal is missing only if the stream has failed.
 #define LOOKS_A_STREAM 128
-#define LOOKS_AT_ENDS 6400 // each of
-#define LOOKS_AT_ONCE 100  // by who has nothing else to do
+#define LOOKS_AT_ENDS 6400 // of look() for a signal, before the engine waits
+#define LOOKS_AT_ONCE 100  // looks at the signal in each of these calls
 
-#define MOVED 2 // the step behind the first phase
+#define MOVED 2 // the step at the end of the first phase
 
 _Static_assert(MOVED + WM_PLAN_PHASES == WM_DIRECT_STEPS, "and the others");
 
@@ -27,7 +27,7 @@ run_place(const wm_direct_run_t *run, bool result, int rank)
     return result ? &published->receives : &published->sends;
 }
 
-// Returns whether the memory that a rank has published has these bytes.
+// Returns true if the memory that a rank has published holds these bytes.
 static bool
 run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
                   size_t nbytes)
@@ -42,7 +42,7 @@ run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
                                         : NULL;
     size_t end, before = place->address - place->base;
     if (rank == comm->rank && gaps == NULL)
-        return true; // it goes by what it knows itself
+        return true; // a rank trusts its own numbers
     if (__builtin_add_overflow(at, nbytes, &end)
         || published->gaps > WM_PUBLISHED_GAPS_EACH
         || !wm_place_holds(place, gaps != NULL ? 0 : end))
@@ -52,8 +52,8 @@ run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
                && end <= wm_strided_desc_nbytes(gaps));
 }
 
-// Refuses numbers of the ranks by which a move would leave their memory.
-// Called before any memory is mapped.
+// Refuses published numbers if a move would leave the memory of a rank. Called
+// before any memory is mapped.
 static int
 run_check_published(wm_direct_run_t *run)
 {
@@ -109,7 +109,8 @@ map_all(wm_direct_run_t *run)
     return code;
 }
 
-// Where some moves cannot step over the gaps of both sides.
+// Takes memory without gaps if some moves cannot step over the gaps of both
+// sides.
 static int
 land(wm_direct_run_t *run)
 {
@@ -118,7 +119,8 @@ land(wm_direct_run_t *run)
                : wm_direct_take_landing(run->direct, &run->why);
 }
 
-// Before the first phase, and at the end of each, all publish how it goes.
+// Returns the step of the current phase. Each rank publishes its state and
+// arrives at a step before the first phase, and at the end of each phase.
 static int
 step_of(const wm_direct_run_t *run)
 {
@@ -149,8 +151,8 @@ follow(wm_direct_run_t *run)
         run_publish(run);
 }
 
-// Tells that all can go on for us, once nobody uses any more what others are
-// to write.
+// Publishes that this rank is ready. If others write into its target, it is
+// ready when the work that uses the target has ended.
 static void
 allow(wm_direct_run_t *run)
 {
@@ -195,8 +197,9 @@ wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
     run->op = op;
     run->fuses = fuses;
     run->why.code = 0;
-    // Nothing is written before all can go on: but what is written once can
-    // be written again, where the host has what was sent, and by its owner.
+    // All ranks must be ready before one writes, unless a failed attempt can
+    // be repeated through the host: in one phase, in which each rank writes
+    // its own receive memory only, and no send data.
     run->waits = plan->phases > 1 || plan->writes_peers;
     run->gapped = false;
     for (int rank = 0; rank < direct->comm->size; ++rank) {
@@ -210,7 +213,7 @@ wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
     if (wrong->code < 0)
         run->why = *wrong;
     else if (sound && !run->unmapped)
-        run->why.code = 0; // what was overcome is no error
+        run->why.code = 0; // an error that was overcome
     wm_direct_restart(run);
 }
 
@@ -221,7 +224,7 @@ wm_direct_look(wm_direct_run_t *run)
     if (!run->moves)
         return wm_barrier_all_arrived(run->direct->barrier, step_of(run));
     if (run->signals && wm_signal_is_set(&run->signal)) {
-        run->direct->into.idle = true; // or as good as that
+        run->direct->into.idle = true; // the kernel has signalled its end
         return true;
     }
     if (run->signals && ++run->looks % LOOKS_A_STREAM != 0)
@@ -244,7 +247,7 @@ wm_direct_go_on(wm_direct_run_t *run)
         const wm_published_t *published = wm_preflight_data(
             run->direct->barrier, rank);
         if (published->failed != 0 && published->failed <= step_of(run))
-            run->result = 1; // by now, and on all ranks alike
+            run->result = 1; // all ranks find this at the same step
     }
     run->ended = run->result != 0 || ++run->phase == run->plan->phases;
     if (!run->ended)
@@ -252,7 +255,8 @@ wm_direct_go_on(wm_direct_run_t *run)
     return run->ended;
 }
 
-// The end, where a rank has failed: all raise, unless the host can serve.
+// Returns the result if a rank has failed: 1 if the host can do the call, else
+// an error, on all ranks.
 static int
 explain(const wm_direct_run_t *run, wm_error_t *err)
 {
@@ -279,7 +283,7 @@ explain(const wm_direct_run_t *run, wm_error_t *err)
     return run->why.code;
 }
 
-// How a run holds what is mapped: used, or known alone.
+// Releases a mapping, or forgets it if the run rests.
 static void
 let_go(const wm_direct_run_t *run, wm_mapping_t *mapping)
 {
@@ -348,7 +352,7 @@ look(void *context, wm_error_t *err)
     return wm_direct_look(run);
 }
 
-// Before it is waited for in the progress loop.
+// Returns the number of looks before the engine waits.
 static int
 looks_of(const wm_direct_run_t *run)
 {

@@ -8,11 +8,11 @@
 
 // The stream of each device's fused kernels, kept until the process ends.
 static struct {
-    CUstream stream; // NULL: not yet
+    CUstream stream; // NULL: not taken yet
     wm_signal_t signal;
 } fuse_streams[WM_MAX_DEVICES];
 
-static int device; // of what waits
+static int device; // device of `fused`
 static wm_fused_t fused;
 static wm_direct_run_t *runs[WM_FUSED_PARTS];
 
@@ -22,7 +22,7 @@ fuse_open_stream(int on)
     CUstream stream;
     if (fuse_streams[on].stream != NULL)
         return true;
-    if (wm_fused_prepare(on, NULL) < 0 // as a rule done
+    if (wm_fused_prepare(on, NULL) < 0 // usually done before
         || wm_stream_acquire(on, &stream, NULL) < 0)
         return false;
     if (!wm_signal_acquire(&fuse_streams[on].signal)) {
@@ -36,11 +36,11 @@ fuse_open_stream(int on)
 void
 wm_fuse_prepare(int on)
 {
-    // Without the lock, as it may wait for the device.
+    // Loads without the lock, as this may wait for the device.
     if (wm_fused_prepare(on, NULL) < 0)
         return;
     wm_engine_lock();
-    (void)fuse_open_stream(on); // else nothing is shared
+    (void)fuse_open_stream(on); // on failure, no kernel is shared
     wm_engine_unlock();
 }
 

@@ -4,7 +4,8 @@
 #include "array/access.h"
 #include "comm/coll/call/reducible.h"
 
-// The same memory is right, parts of it are not.
+// Returns true if both are on one GPU and do not overlap; they may be the same
+// memory.
 static bool
 is_taken(const wm_buffer_t *read, const wm_buffer_t *into)
 {
@@ -40,7 +41,7 @@ wm_local_reduce(const wm_buffer_t *read, const wm_buffer_t *into,
     if (code == 0)
         code = wm_reduce_launch(device, kind, by, into->data, sources, 2,
                                 into->nbytes / size, to.stream, err);
-    // After an error as well: nothing of ours may be on its way.
+    // Also after an error: nothing stays in flight.
     int ended = wm_access_synchronize(&to, code < 0 ? NULL : err);
     wm_access_close(&from);
     wm_access_close(&to);

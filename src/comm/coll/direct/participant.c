@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives in one phase, in which each rank takes what the others have for
-// it, and Bcast and Allreduce.
+// Collectives of one phase, in which each rank reads its blocks from the
+// others, and Bcast and Allreduce.
 #include "comm/coll/direct/participant.h"
 
 #include <stddef.h>
@@ -34,7 +34,7 @@ others_of(const wm_participant_t *participant)
     return wm_comm_others(participant->comm, participant->comm->rank);
 }
 
-// How many blocks it sends.
+// Returns the number of blocks that this rank sends.
 static size_t
 blocks_sent(const wm_participant_t *participant)
 {
@@ -44,7 +44,8 @@ blocks_sent(const wm_participant_t *participant)
                             : (size_t)others_of(participant).count;
 }
 
-// How many blocks it receives, or holds where it receives them.
+// Returns the number of blocks that this rank receives. For a reduction in
+// place: that its receive buffer holds.
 static size_t
 blocks_of(const wm_participant_t *participant)
 {
@@ -55,12 +56,12 @@ blocks_of(const wm_participant_t *participant)
                : 1;
 }
 
-// Bytes of a block, of what is known of this rank.
+// Returns the bytes of a block, from this rank's arguments.
 static size_t
 block_of(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    if (wm_coll_shape(call->kind)->uneven) // of this rank
+    if (wm_coll_shape(call->kind)->uneven) // its own block
         return call->send != NULL
                    ? call->receive->nbytes
                    : call->receives[participant->comm->rank].nbytes;
@@ -69,7 +70,7 @@ block_of(const wm_participant_t *participant)
     return call->receive->nbytes / blocks_of(participant);
 }
 
-// In place: what it sends is where it receives.
+// Returns true if the send data are where this rank receives.
 static bool
 is_in_place(const wm_participant_t *participant)
 {
@@ -77,7 +78,7 @@ is_in_place(const wm_participant_t *participant)
            && receives(participant);
 }
 
-// What `from` has for `to`, as published.
+// Returns the block of `from` for `to`, as published.
 static wm_span_t
 has(const void *context, int from, int to)
 {
@@ -102,7 +103,7 @@ has(const void *context, int from, int to)
     return (wm_span_t){index * published->block, published->block};
 }
 
-// Where this rank wants what `from` has for it.
+// Returns where this rank wants the block of `from`.
 static wm_span_t
 wants(const void *context, int from, int to)
 {
@@ -121,7 +122,8 @@ wants(const void *context, int from, int to)
     return (wm_span_t){index * participant->want, participant->want};
 }
 
-// Between groups not all do.
+// Returns true if this rank sends or receives; between groups some ranks do
+// neither.
 static bool
 takes_part(const wm_participant_t *participant)
 {
@@ -180,14 +182,14 @@ wm_participant_publish(wm_participant_t *participant)
         spans = call->receives;
     if (spans != NULL)
         memcpy(published->spans, spans, spoken);
-    else if (is_in_place(participant)) // Allgatherv: where it receives its own
+    else if (is_in_place(participant)) // Allgatherv: its own block
         published->spans[0] = call->receives[participant->comm->rank];
     else
         published->spans[0] = (wm_span_t){0, call->send->nbytes};
 }
 
-// Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX
-// where no array has so many.
+// Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX on
+// overflow.
 static size_t
 blocks_until(const wm_participant_t *participant, int first, int end)
 {
@@ -201,7 +203,8 @@ blocks_until(const wm_participant_t *participant, int first, int end)
     return nbytes;
 }
 
-// Of Reduce_scatter: all blocks are what each rank gives.
+// Checks a Reduce_scatter: the blocks of all ranks add up to the vector of
+// each rank.
 static int
 compare_blocks(const wm_participant_t *participant, wm_error_t *err)
 {
@@ -226,8 +229,8 @@ compare_blocks(const wm_participant_t *participant, wm_error_t *err)
     return 0;
 }
 
-// The root is what the greatest gives: between groups those that share one
-// with it give none.
+// Compares the roots. The greatest published root is taken: between groups,
+// ranks that share the root's group publish -1.
 static int
 compare_roots(wm_participant_t *participant, wm_error_t *err)
 {
@@ -266,8 +269,8 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
                                 "the other group");
 }
 
-// Who gives what a rank is to give as well. Of what two groups exchange each
-// has its own.
+// Returns the rank whose arguments `rank` must match. In an exchange between
+// groups each group has its own.
 static int
 model_of(const wm_participant_t *participant, int rank)
 {
@@ -277,7 +280,8 @@ model_of(const wm_participant_t *participant, int rank)
                             : wm_comm_group(participant->comm, rank).first;
 }
 
-// Whether that is a block; between groups what is reduced is of all.
+// Returns true if ranks compare the bytes of one block, not of all blocks.
+// Between groups, reductions compare all blocks.
 static bool
 is_of_each(const wm_participant_t *participant)
 {
@@ -297,8 +301,8 @@ bytes_of(const wm_participant_t *participant, int rank)
            * (all ? (size_t)wm_comm_group(participant->comm, rank).count : 1);
 }
 
-// Of two ranks that give what must be the same, and is not. To put names into
-// words takes longer than all the rest.
+// Raises the difference between two ranks. A function of its own, as making
+// the names takes longer than all comparisons.
 static int
 raise_difference(const wm_participant_t *participant, int rank, int model,
                  wm_error_t *err)
@@ -344,7 +348,7 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
         const wm_published_t *published = wm_preflight_data(
             participant->direct.barrier, rank);
         if (wm_coll_shape(call->kind)->rooted && published->root < 0)
-            continue; // it has no part in it
+            continue; // it takes no part
         if (published->op != first->op || published->kind != first->kind
             || (alike
                 && bytes_of(participant, rank)
@@ -355,7 +359,8 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
                                              : 0;
 }
 
-// What this rank alone sees.
+// Compares the bytes that others send to this rank with those that it expects.
+// Only this rank sees a difference.
 static int
 check_spans(const wm_participant_t *participant, wm_error_t *err)
 {
@@ -386,7 +391,8 @@ wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
 {
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     bool gets = wm_coll_receives(call, facts->rank);
-    // In place, but where what is received lies over what others read.
+    // In place a rank keeps its block, except where received data overlie data
+    // that others read.
     bool keeps = gets && wm_coll_sends(call, facts->rank)
                  && (call->send == NULL || call->receive == NULL)
                  && !(shape->scatters && shape->gathers);
@@ -413,7 +419,7 @@ wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
     const wm_coll_t *call = participant->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     int rank = participant->comm->rank;
-    bool one = call->kind == WM_CALL_BCAST; // what all know the length of
+    bool one = call->kind == WM_CALL_BCAST; // all use the root's length
     wm_facts_t facts = {
         .root = participant->root,
         .nbytes = one ? bytes_of(participant, participant->root)
@@ -448,7 +454,7 @@ given_of(const wm_participant_t *participant)
     if (wm_coll_overlap(given.send, given.receive))
         given.copied = true;
     if (in_place && (kind == WM_CALL_GATHER || kind == WM_CALL_GATHERV))
-        given.in_place = false; // its own block stays
+        given.in_place = false; // its own block is not moved
     return given;
 }
 

@@ -5,7 +5,7 @@
 #include "comm/coll/call/preflight_values.h"
 #include "comm/coll/direct/fuse.h"
 
-// What is moved out of the memory of a rank.
+// Returns the copy that a move makes.
 static wm_strided_desc_move_t
 move_of(const wm_direct_run_t *run, const wm_move_t *move)
 {
@@ -36,11 +36,11 @@ wm_phase_can_move(const wm_direct_run_t *run)
     return can;
 }
 
-// A phase, sorted.
+// The moves of a phase, sorted.
 typedef struct {
-    wm_pull_params_t pulls; // that share a kernel
-    int others;             // how many are not among them
-    bool kernel;            // the last of these is one
+    wm_pull_params_t pulls; // moves that share a kernel
+    int others;             // number of other moves
+    bool kernel;            // the last of these is a kernel
     const wm_move_t *alone[WM_BARRIER_RANKS];
 } phase_t;
 
@@ -82,13 +82,14 @@ sort(const wm_direct_run_t *run, phase_t *phase)
     }
     if (phase->pulls.count != 1)
         return;
-    phase->pulls.count = 0; // one is better off with a copy engine
+    phase->pulls.count = 0; // a copy engine is better for a single one
     phase->kernel = false;
     phase->alone[phase->others++] = pulled;
 }
 
-// Where the result of a move is to be: of those that are written into peers,
-// ours first, then those of the ranks behind us, so that not all write to one.
+// Writes the addresses for the result of a move; returns how many. Writes into
+// peers begin with our own memory, then that of the ranks after us, so that
+// not all ranks write to one peer at a time.
 static int
 targets_of(const wm_direct_run_t *run, const wm_move_t *move, void **targets)
 {
@@ -106,7 +107,7 @@ targets_of(const wm_direct_run_t *run, const wm_move_t *move, void **targets)
     return count;
 }
 
-// What a kernel of wm_reduce_enqueue() does of it.
+// The arguments of wm_reduce_enqueue() for a move.
 typedef struct {
     const void *sources[WM_REDUCE_SOURCES];
     void *targets[WM_REDUCE_TARGETS];
@@ -149,7 +150,8 @@ enqueue(const wm_direct_run_t *run, const wm_move_t *move,
                              direct->into.stream, err);
 }
 
-// Whether one reduction is all there is, and it goes out with others.
+// Adds the phase to a shared kernel. Returns false if the phase is not just
+// one reduction, or it cannot be shared.
 static bool
 is_fused(wm_direct_run_t *run, const phase_t *phase)
 {
@@ -162,8 +164,9 @@ is_fused(wm_direct_run_t *run, const phase_t *phase)
     return wm_fuse_add(run, &computed.reduction);
 }
 
-// Where in what is received the first byte is written at, or behind, `at`, and
-// where the next one that is not: SIZE_MAX for none.
+// Returns the offset of the first written byte of the receive memory at or
+// after `at`; SIZE_MAX: none. *end is the first byte after it that is not
+// written.
 static size_t
 find_written(const wm_plan_t *plan, size_t at, size_t *end)
 {
@@ -183,7 +186,7 @@ find_written(const wm_plan_t *plan, size_t at, size_t *end)
     return begin;
 }
 
-// Nothing but what is received is written, nor what lies between.
+// Unpacks the received bytes only; bytes between them are not written.
 static int
 unpack(const wm_direct_run_t *run, wm_error_t *err)
 {
@@ -200,8 +203,8 @@ unpack(const wm_direct_run_t *run, wm_error_t *err)
     return code;
 }
 
-// What the one kernel of a phase is given, to signal its end; word
-// NULL where there is none, or it is not all.
+// Returns the signal for the only kernel of a phase. Its word is NULL if the
+// phase is more than one kernel, or if no word is free.
 static wm_signal_t
 telling(wm_direct_t *direct, const phase_t *phase, bool unpacks)
 {
@@ -234,7 +237,7 @@ wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
     if (code < 0)
         return code;
     wm_signal_t signal = run->signal = telling(direct, &phase, unpacks);
-    // After an error as well: nothing of ours may be on its way.
+    // Also after an error, as work may be under way.
     run->moves = direct->written = true;
     run->signals = signal.word != NULL;
     direct->into.idle = false;
@@ -245,6 +248,6 @@ wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
     }
     for (int i = 0; i < phase.others && code == 0; ++i)
         code = enqueue(run, phase.alone[i], &signal, err);
-    run->signals &= code == 0; // else there may be no kernel
+    run->signals &= code == 0; // after an error there may be no kernel
     return code == 0 && unpacks ? unpack(run, err) : code;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/plan.h"
 
-#define ALIGN 16 // of where a rank's part begins, as far as elements allow
-// From there on it pays that each rank reads of another one, and all wait for
-// all before the next: who reads of one that another reads of gets half.
+#define ALIGN 16 // of a rank's part, as far as elements allow
+// From this size on, each rank reads from a different peer in each phase, with
+// a barrier between phases: two ranks that read from one peer at once get half
+// of its bandwidth.
 #define APART_BYTES ((size_t)128 << 20)
 
 static void
@@ -38,7 +39,7 @@ wm_move_reaches(const wm_move_t *move, int rank)
            && (move->count > 1 || rank != move->first);
 }
 
-// What a rank of the group has a part of: out of all.
+// Returns the reduction of the part of the vector that belongs to `rank`.
 static wm_move_t
 part_of(const wm_facts_t *facts, int rank)
 {
@@ -52,7 +53,8 @@ part_of(const wm_facts_t *facts, int rank)
                        .nbytes = end - at};
 }
 
-// Each its part, and to all.
+// Two-shot with stores: each rank reduces its part and writes the result to
+// all ranks of its group.
 static void
 reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
 {
@@ -64,8 +66,9 @@ reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
     plan->phases = 1;
 }
 
-// Each its part, then the others' parts out of their results. Of two groups
-// both have the phases of the smaller one.
+// Two-shot with loads: each rank reduces its part, then reads the other parts
+// from the ranks that reduced them. With two groups, both have as many phases
+// as the smaller group.
 static void
 reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
@@ -77,7 +80,8 @@ reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
     int phases = least == 1 ? 1 : facts->nbytes >= APART_BYTES ? apart : 2;
     begin(plan);
     for (int i = 0; i < group.count; ++i) {
-        int rank = group.first + (index + i) % group.count; // not all from one
+        // Each rank begins elsewhere.
+        int rank = group.first + (index + i) % group.count;
         wm_move_t move = part_of(facts, rank);
         if (i > 0) {
             move.phase = 1 + (i - 1) * (phases - 1) / (group.count - 1);
@@ -96,13 +100,15 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     int one = facts->sources.count, other = facts->group.count;
     size_t least = (size_t)(one < other ? one : other);
     size_t most = (size_t)(one < other ? other : one);
-    most -= facts->sources.first == facts->group.first; // its own is here
-    // That come over the links to a rank, of two groups in the smaller one.
+    // Its own vector is local.
+    most -= facts->sources.first == facts->group.first;
+    // Bytes that reach a rank over its links: one-shot, and two-shot. With two
+    // groups: a rank of the smaller group.
     size_t once = most * facts->nbytes;
     size_t twice = (most + least - 1) * facts->nbytes / least;
     bool writable = facts->writable && least > 1;
-    // Of two ranks as much comes, but half of it is written, not read, and a
-    // link does both at once.
+    // With two ranks both are equal. But two-shot stores half of its bytes,
+    // and a link carries loads and stores at the same time.
     bool writes_peers = writable
                         && (once > twice + facts->thresholds.barrier_cost
                             || facts->nbytes > facts->thresholds.barrier_cost);
@@ -121,7 +127,8 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     return true;
 }
 
-// Who but the root takes what it has, in a row that begins behind it.
+// Returns the number of ranks, except the root, that receive from the root.
+// taker() numbers them, beginning after the root.
 static int
 count_takers(const wm_facts_t *facts)
 {
@@ -146,7 +153,7 @@ takes(const wm_facts_t *facts, int *index)
     return *index < count;
 }
 
-// The part of what the root has that one of them takes.
+// Returns the copy of the part of the root's data that belongs to a taker.
 static wm_move_t
 part_of_root(const wm_facts_t *facts, int index)
 {
@@ -188,8 +195,8 @@ wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
                            .nbytes = end - at});
 }
 
-// Large ones leave the root once: each of the others takes a part, and the
-// other parts of those who have them.
+// Each taker copies a part from the root, then the other parts from the other
+// takers. So a large payload leaves the root once.
 static void
 scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
@@ -206,7 +213,7 @@ scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
     }
 }
 
-// Likewise, each writing its part to all of them.
+// Each taker copies a part from the root and writes it to all takers.
 static void
 scatter_and_write(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
@@ -246,7 +253,8 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
     int own = facts->rank - facts->group.first;
     begin(plan);
     for (int i = keeps; i < sources.count; ++i) {
-        int rank = sources.first + (own + i) % sources.count; // not all one's
+        // Each rank begins elsewhere.
+        int rank = sources.first + (own + i) % sources.count;
         wm_span_t from = has(context, rank, facts->rank);
         wm_span_t into = wants(context, rank, facts->rank);
         add(plan, &(wm_move_t){.first = rank,

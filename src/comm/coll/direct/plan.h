@@ -23,8 +23,9 @@ typedef struct {
     int phase;
     int first, count; // source ranks, consecutive; if one, its data are copied
     bool result;      // reads receive memory of the ranks, not send memory
-    wm_ranks_t to;    // writes into the receive memory of these ranks, except,
-                   // for a copy (count 1), of the source; none: of this rank
+    // Writes into the receive memory of these ranks, except, for a copy (count
+    // 1), of the source; none: of this rank.
+    wm_ranks_t to;
     size_t from; // offset in the source memory
     size_t into; // offset in the receive memory
     size_t nbytes;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/preflight.h"
 
-// What the ranks exchange before anything is begun, and at the end
-// where a rank stages, since one whose copy fails still takes part.
+// Numbers that ranks exchange before a call. If a rank stages, they do so at
+// the end, too, since a rank whose copy fails still takes part.
 enum {
-    FAILED, // 1 + a rank that did
+    FAILED, // 1 + a rank that has failed
     STAGES,
     CALL,
     MINUS_CALL,
-    NOTICES,   // to be heeded
-    INCAPABLE, // of staying on the GPUs
-    SYMM_NOT,  // it cannot go by symmetric memory
+    NOTICES,   // some rank has posted notices
+    INCAPABLE, // some rank cannot use GPUs alone
+    SYMM_NOT,  // symm_coll does not serve some rank
 };
 
 _Static_assert(SYMM_NOT + 1 == WM_PREFLIGHT_VALUES, "there is room for each");
@@ -46,7 +46,7 @@ preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
     most[SYMM_NOT] = !preflight->symm;
 }
 
-// Returns what is published; borrowed.
+// Returns the data to publish; borrowed.
 static const void *
 published_of(const wm_preflight_t *preflight, size_t *nbytes)
 {

@@ -57,7 +57,8 @@ wm_strided_desc_is_within(const wm_strided_desc_t *gaps, uint64_t before,
            && (high <= 0 || (uint64_t)high <= behind);
 }
 
-// How it is done at once, where both sides have gaps.
+// Finds the layout of one copy if both sides have gaps. Returns false if there
+// is none.
 static bool
 pair(const wm_strided_desc_move_t *move, wm_layout_t *layout)
 {

@@ -9,7 +9,7 @@
 
 #define BUILT_IN 3
 
-// The measured ones lie before those that are built in.
+// Measured rows come before the built-in ones.
 static wm_thresholds_row_t table[WM_THRESHOLDS_MEASURED + BUILT_IN] = {
 #define X(field, name, two, several, other) .field = (two),
     [WM_THRESHOLDS_MEASURED] = {.linked = true,
@@ -62,24 +62,24 @@ wm_thresholds_find(int device, bool linked, int ranks,
     wm_lock(&lock);
     const wm_thresholds_row_t *row = table + WM_THRESHOLDS_MEASURED - measured;
     while (!fits(row, major, linked, ranks))
-        ++row; // one that is built in does
+        ++row; // a built-in row always fits
     *thresholds = row->thresholds;
     pthread_mutex_unlock(&lock);
 }
 
-// Asked of the driver once.
+// Returns true if `device` is linked to all others; asks the driver once.
 static bool
 is_linked_to_all(int device)
 {
-    static _Atomic signed char known[WM_MAX_DEVICES]; // 1: it is, -1: not
+    static _Atomic signed char known[WM_MAX_DEVICES]; // 1: linked, -1: not
     const wm_device_t *peer;
     if (device < 0 || known[device] != 0)
         return device < 0 || known[device] > 0;
-    bool linked = wm_device_count() > 1; // what others see is not known
+    bool linked = wm_device_count() > 1; // of one device this is not known
     for (int i = 0; i < wm_device_count() && linked; ++i)
         if (wm_device_describe(i, &peer, NULL) < 0
             || wm_device_is_linked(device, &peer->uuid, &linked, NULL) < 0)
-            return true; // whoever has failed will say so
+            return true; // a later call reports the error
     known[device] = linked ? 1 : -1;
     return linked;
 }

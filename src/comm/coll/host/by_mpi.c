@@ -49,7 +49,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
     }
     if (call->send != NULL || call->receive != NULL)
         wm_stat_add(WM_STAT_staged_collectives, 1);
-    by->access = &direct->into; // what is sent is ready
+    by->access = &direct->into; // the send data are ready
     by->access->idle = true;
     if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
         return 0;
@@ -61,7 +61,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
     by->access->idle = false;
     if (code == 0)
         code = copy(by, call->send, by->send, true, err);
-    if (code == 0) // MPI may leave some of it
+    if (code == 0) // MPI may not overwrite all of it
         code = copy(by, call->receive, by->receive, true, err);
     return code;
 }
@@ -117,7 +117,8 @@ count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
     return (int)(nbytes / size);
 }
 
-// Counts of so many blocks, and behind those of all ranks their displacements.
+// Fills the counts of so many blocks, and their displacements after the counts
+// of all ranks.
 static void
 lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
     bool *fits)
@@ -129,7 +130,8 @@ lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
     }
 }
 
-// As MPI has it.
+// Returns the root as MPI takes it: between groups MPI_ROOT, MPI_PROC_NULL or
+// a rank of the other group.
 static int
 root_of(const wm_by_mpi_t *by)
 {
@@ -143,7 +145,7 @@ root_of(const wm_by_mpi_t *by)
                                 : root - wm_comm_group(comm, root).first;
 }
 
-// The same type for each rank.
+// Returns an array with MPI_BYTE for each rank; static.
 static const MPI_Datatype *
 bytes(void)
 {
@@ -167,11 +169,11 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
     size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
-    // One address of both sides may be taken for MPI_IN_PLACE.
+    // MPI may take two equal addresses, both NULL, for MPI_IN_PLACE.
     static char none;
     void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
     void *receive = by->receive;
-    // In place the root's own block of what is scattered stays.
+    // In place, the root's own block of a scatter is not moved.
     if (call->receive == NULL && shape->outward && comm->rank == root)
         receive = MPI_IN_PLACE;
     bool whole = !shape->scatters && !shape->gathers;
@@ -307,7 +309,7 @@ wm_by_mpi_end(wm_by_mpi_t *by)
     }
     if (by->access == NULL)
         return;
-    // After an error: a staging copy that may be in use is not freed.
+    // After an error, a staging copy that may be in use is not freed.
     if (!by->access->idle)
         by->access->idle = wm_access_synchronize(by->access, NULL) == 0;
     if (!by->access->idle)

@@ -11,7 +11,7 @@ typedef struct {
     int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
     MPI_Aint bytes_at[WM_BARRIER_RANKS];
     MPI_Datatype types[WM_BARRIER_RANKS];
-    int all, each; // elements, of a block where all are alike
+    int all, each; // elements of the buffer, and of a block if all are alike
 } side_t;
 
 struct wm_by_neighbor {
@@ -31,8 +31,9 @@ count(size_t nbytes, size_t size, bool *fits)
     return (int)(nbytes / size);
 }
 
-// A block of nobody is neither sent nor received. `paired`: the span of a rank
-// is all that this rank has for that one.
+// Fills the arguments of one side. A neighbor -1 (MPI_PROC_NULL) gets an empty
+// block. `paired`: the span of a rank holds all blocks that this rank has for
+// it.
 static void
 lay(side_t *side, bool paired, const wm_buffer_t *buffer,
     const wm_span_t *spans, MPI_Datatype type, size_t size, bool *fits)

@@ -40,8 +40,8 @@ describe(wm_array_t *array, char *base, const wm_run_t *run)
     array->strides[1] = 1;
 }
 
-// Of an array with gaps runs are of its bytes without. A device of -1: of the
-// host's, at once.
+// Copies one run. If the array has gaps, offsets do not count them. A device
+// of -1: host memory, which is copied at once.
 static int
 copy_run(const wm_buffer_t *buffer, char *staging, const wm_run_t *run,
          bool to_host, int device, CUstream stream, wm_error_t *err)
@@ -129,7 +129,7 @@ typedef struct {
     wm_buffer_t buffer;
     wm_access_t access;
     MPI_Request request;
-    bool has_ended; // MPI's part
+    bool has_ended; // MPI's request has ended
     wm_staged_t *staged;
 } call_t;
 
@@ -151,7 +151,7 @@ begin_copy(call_t *call, wm_error_t *err)
                               access->stream, err);
 }
 
-// Whether MPI's part has ended, well or not.
+// Returns true if MPI's request has ended, with or without an error.
 static bool
 test(call_t *call)
 {
@@ -177,7 +177,7 @@ step(wm_op_t *op)
         int cancelled = 0;
         MPI_Test_cancelled(&call->staged->status, &cancelled);
         if (cancelled)
-            call->staged->count = 0; // nothing has come
+            call->staged->count = 0; // nothing was received
         call->has_ended = true;
         access->idle = op->error.code != 0 || call->staged->count == 0;
         if (!access->idle && begin_copy(call, &err) < 0) {
@@ -266,7 +266,7 @@ wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
     staged->status.MPI_TAG = MPI_ANY_TAG;
     if (staged->count > 0
         && settle(buffer, &call->access.producer, true, err) < 0) {
-        wm_op_fail(&call->op, err); // told with its end
+        wm_op_fail(&call->op, err); // raised at its end
         staged->count = 0;
     }
     if (staged->count > 0 && wm_buffer_on_device(buffer))

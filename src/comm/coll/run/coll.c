@@ -19,7 +19,7 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
     if (code < 0)
         return code;
     wm_engine_lock();
-    wm_mapping_heed_notices(); // or what could not be closed before
+    wm_mapping_heed_notices(); // also closes what could not be closed before
     wm_engine_unlock();
     return preflight.notices ? wm_preflight_run(comm, &last, err) : 0;
 }

@@ -28,7 +28,7 @@ deferred_votes_step(wm_op_t *op)
             votes->count * sizeof *votes->calls);
     if (votes->count > 0 && wm_failure_is_due(&deferred->looks)
         && wm_failure_look_at_all(op->comm, &err) < 0)
-        votes->count = 0; // nobody reads them
+        votes->count = 0; // nobody reads these votes
     return votes->count == 0;
 }
 
@@ -54,7 +54,7 @@ wm_deferred_votes_add(wm_deferred_votes_t *votes, wm_comm_t *comm,
             return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         deferred->votes = votes;
         wm_engine_add_lock_held(&deferred->op);
-        wm_op_release(&deferred->op); // the engine's reference stays
+        wm_op_release(&deferred->op); // the engine keeps its reference
     }
     votes->calls[votes->count++] = call;
     return 0;

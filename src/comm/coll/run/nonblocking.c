@@ -7,15 +7,15 @@
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
 
-// Calls begun one after the other, before those with a bank are seen to: more
-// where many are under way, as each of them is looked at.
+// The engine polls after so many begun calls; after more if many operations
+// are active, as a poll looks at each.
 #define BEGUN_WITHOUT_STEPS 8
 #define ACTIVE_A_BEGUN 4
 
 static wm_nonblocking_t *
 nonblocking_of(wm_comm_t *comm)
 {
-    if (comm->nonblocking != NULL) // of the threads that call, one at a time
+    if (comm->nonblocking != NULL) // one thread calls at a time
         return comm->nonblocking;
     wm_engine_lock();
     if (comm->nonblocking == NULL)
@@ -38,7 +38,7 @@ look_at_turns(void *context, wm_error_t *err)
     return !wm_turns_any(context);
 }
 
-// MPI does what is not known to be done by GPUs.
+// Gives to MPI all calls that are not decided for GPUs.
 static int
 withdraw(wm_comm_t *comm, wm_error_t *err)
 {
@@ -108,7 +108,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
         return 1;
     }
     if (code < 0)
-        (void)wm_nonblocking_op_fail(made, &wrong); // told with its end
+        (void)wm_nonblocking_op_fail(made, &wrong); // raised at its end
     call->state = capable ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_MPIS;
     call->preflight = (wm_preflight_t){
         .call = asked->kind,
@@ -137,7 +137,7 @@ enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
     wm_engine_unlock();
 }
 
-// After a call has begun: now and then those are seen to that were before.
+// Polls now and then, after a call has begun, for calls begun before.
 static void
 see_to_others(void)
 {

@@ -26,7 +26,8 @@ wm_nonblocking_op_is_dead(wm_nonblocking_op_t *op, wm_error_t *err)
            && wm_failure_look_at_all(op->op.comm, err) < 0;
 }
 
-// Each of these returns true if the call has ended; `state` is the next step.
+// Each of these steps returns true if the call has ended, and sets `state` to
+// the next step.
 
 bool
 wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits)
@@ -162,9 +163,8 @@ post(wm_nonblocking_op_t *op, bool *waits)
     if (*waits)
         return false;
     if (copied < 0)
-        (void)wm_nonblocking_op_fail(
-            op,
-            &err); // what is sent is spoilt, and it ends
+        (void)wm_nonblocking_op_fail(op,
+                                     &err); // MPI gets spoilt data
     if (wm_by_mpi_begin(&call->by, &err) < 0)
         return wm_nonblocking_op_fail(op, &err);
     wm_turn_pass(&call->turn);

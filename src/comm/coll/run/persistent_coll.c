@@ -9,21 +9,22 @@
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/drain.h"
 
-// Slots that are left to communicators of the program's.
+// Slots that persistent collectives leave to the program's communicators.
 #define SLOTS_LEFT (WM_BARRIER_SLOTS / 4)
 
-// Closed while its last call was under way.
+// A communicator that was closed while its last call was under way.
 typedef struct closing {
     struct closing *next;
     wm_comm_t *own;
     MPI_Comm handle;
-    wm_op_t *last; // that call, NULL: none
+    wm_op_t *last; // that call; NULL: none
 } closing_t;
 
 static closing_t *all_closing; // engine lock
 
-// MPI's own calls are operations of no communicator, and those of some MPIs
-// fail where theirs is freed before they have ended.
+// Returns true if a call is under way. MPI's own calls are operations without
+// a communicator; some MPIs fail if the communicator is freed before they have
+// ended.
 static bool
 is_used(const closing_t *closing)
 {
@@ -31,7 +32,7 @@ is_used(const closing_t *closing)
            || wm_drain_is_used(closing->own);
 }
 
-// Frees the handles of those whose calls have ended.
+// Frees the handles whose calls have ended.
 static void
 free_ended(void)
 {
@@ -73,12 +74,12 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
                || wm_reducible(call->type, call->size, call->op, &type, &op));
 }
 
-// 0 where all are, 1 where some are not.
+// Returns 0 if all ranks are able, 1 if some are not, or an error.
 static int
 persistent_coll_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able,
                           int failed, wm_error_t *err)
 {
-    // Those that are not stage, or have nothing of a GPU.
+    // Ranks that are not able stage, or have no GPU memory.
     wm_preflight_t preflight = {
         .call = kind,
         .code = failed,
@@ -94,7 +95,7 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
-    wm_neighbor_rule_t plain; // of `data`, which has each neighbour once
+    wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
     free_ended();
     int code = persistent_coll_preflight(comm, kind, is_able(comm, call),
                                          failed, err);
@@ -120,7 +121,7 @@ wm_persistent_coll_close(wm_comm_t *own, MPI_Comm handle, wm_op_t *last)
 {
     closing_t *closing = malloc(sizeof *closing);
     if (closing == NULL)
-        return; // it stays
+        return; // it is never freed
     *closing = (closing_t){.own = own, .handle = handle, .last = last};
     wm_engine_lock();
     closing->next = all_closing;

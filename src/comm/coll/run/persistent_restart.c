@@ -6,7 +6,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-// A step in bank 0: this start does not go the way of the last one.
+// A rank arrives at this step of bank 0 if it does not restart the kept call.
 #define DIFFERS (WM_BARRIER_STEPS - 1)
 
 _Static_assert(WM_DIRECT_STEPS <= DIFFERS, "no plan comes so far");
@@ -16,7 +16,7 @@ restart_publish(wm_barrier_t *barrier, bool alike)
 {
     (void)wm_barrier_epoch_begin(barrier);
     wm_published_t *mine = wm_preflight_own_data(barrier);
-    if (mine->failed != 0) // else it stays where others have it at hand
+    if (mine->failed != 0) // else the others keep the line
         mine->failed = 0;
     wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
 }
@@ -50,8 +50,9 @@ wm_persistent_restart_arrive(wm_nonblocking_op_t *op, bool *waits)
     if (*waits)
         return wm_nonblocking_op_is_dead(op, &err)
                && wm_nonblocking_op_fail(op, &err);
-    // Further than that is who differed, had MPI do it, and has closed since.
-    if (wm_barrier_any_arrived(barrier, DIFFERS)) { // as the first time
+    // A rank in a later epoch has differed, too: MPI did its call, and it has
+    // closed the communicator.
+    if (wm_barrier_any_arrived(barrier, DIFFERS)) { // vote anew
         wm_direct_unmap(&call->run);
         wm_turn_take(&call->nonblocking->turns, &call->turn);
         direct->barrier = wm_turns_bank(op->op.comm, call->turn.number);
@@ -78,7 +79,7 @@ wm_persistent_restart_differ(wm_comm_t *comm)
     wm_persistent_restart_drop(restart);
 }
 
-// Whether what others gave is there still, and it has begun.
+// Begins the restart. Returns false if a mapping was closed.
 static bool
 resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
 {
@@ -87,7 +88,7 @@ resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
     if (!wm_direct_resume(&op->call->run))
         return false;
     restart->kept = NULL;
-    restart->went = false; // until it has
+    restart->went = false; // until this start has
     op->kept = *kept;
     op->call->state = WM_NONBLOCKING_RESTART;
     wm_engine_add_lock_held(&op->op);
@@ -99,7 +100,7 @@ static bool
 begin(wm_comm_t *comm, wm_nonblocking_call_t *call, const wm_buffer_t *kept,
       wm_op_t **op)
 {
-    wm_error_t err; // of which the first time's way will tell
+    wm_error_t err; // the ordinary start will raise it
     wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
     if (made == NULL)
         return false;

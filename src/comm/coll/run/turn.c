@@ -22,8 +22,8 @@ wm_turn_has_bank(const wm_turn_t *turn)
            < WM_BARRIER_ASIDE;
 }
 
-// The engine sees to those that have a bank alone: of many it would look at
-// each, in vain, again and again.
+// Adds operations that have a bank to the engine. The engine would look at the
+// others in vain, again and again.
 static void
 let_in(wm_turns_t *turns)
 {
@@ -31,7 +31,7 @@ let_in(wm_turns_t *turns)
     while ((turn = turns->outside) != NULL && wm_turn_has_bank(turn)) {
         turns->outside = turn->next;
         wm_engine_add_lock_held(turn->op);
-        wm_op_release(turn->op); // which the engine has now
+        wm_op_release(turn->op); // the engine has its own reference
     }
 }
 

@@ -9,9 +9,9 @@
 #include "comm/engine/hash.h"
 #include "comm/message/pattern.h"
 
-#define ALIGN 256 // of a rank's blocks in a copy
+#define ALIGN 256 // of a rank's blocks in a packed copy
 
-// Where the blocks are: `nbytes` of them all, alike, or as given.
+// Fills the spans of the blocks: as given, or equal parts of `nbytes`.
 static void
 lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
 {
@@ -22,7 +22,7 @@ lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
     }
 }
 
-// Whether a block for each rank is told by a pattern.
+// Returns true if a pattern describes a block for each rank.
 static bool
 has_parts(const wm_coll_desc_t *desc, const wm_buffer_t *buffer)
 {
@@ -31,8 +31,9 @@ has_parts(const wm_coll_desc_t *desc, const wm_buffer_t *buffer)
            && shape->gathers;
 }
 
-// Where the blocks of memory with gaps are: there, if each rank's is one run
-// without, else in a copy.
+// Finds the blocks of memory with gaps. If each block is one run, spans point
+// into that memory, and NULL is returned. Else they point into a copy of
+// *packed bytes, and the pattern is returned.
 static const wm_pattern_t *
 find_runs(const wm_buffer_t *buffer, int size, wm_span_t *spans,
           size_t *packed)
@@ -66,14 +67,14 @@ lay_out(wm_coll_desc_t *desc)
     int size = desc->comm->size, rank = desc->comm->rank;
     bool in_place = call->send == NULL && desc->sends && desc->receives;
     const wm_buffer_t *send = in_place ? call->receive : call->send;
-    if (shape->uneven) { // into the first block, where it is in place
+    if (shape->uneven) { // in place, into the first block
         desc->target = call->receive->data;
         desc->into[0].nbytes = call->receives[rank].nbytes;
     }
     else if (desc->receives && call->receive != NULL) {
         size_t nbytes = call->receive->nbytes;
         if (in_place && shape->scatters && shape->reduces)
-            nbytes /= (size_t)size; // into the first block of what it sends
+            nbytes /= (size_t)size; // into the first block of the send data
         desc->target = call->receive->data;
         lay(desc->into, call->receives, nbytes, shape->gathers ? size : 1);
         if (has_parts(desc, call->receive))
@@ -161,7 +162,8 @@ wm_coll_desc_hash(const wm_coll_desc_t *desc)
     return number;
 }
 
-// Bytes of what a rank sends to itself, as it sends and as it receives them.
+// Returns the bytes that a rank sends to itself (`sent`), or expects from
+// itself.
 static size_t
 own_of(const wm_coll_desc_t *desc, bool sent)
 {

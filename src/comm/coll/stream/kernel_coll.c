@@ -6,10 +6,11 @@
 
 #include "comm/coll/stream/simple_coll.h"
 
-// Bytes at the end of a rank's memory; the rest, before them, is for Simple.
+// Bytes for LL128 and LL at the end of a rank's memory; Simple uses the rest
+// before them.
 #define LL128_BYTES ((size_t)55 << 19)
 #define LL_BYTES ((size_t)2 << 20)
-#define BLOCK_ALIGN 16 // of parts that go by LL128
+#define BLOCK_ALIGN 16 // of parts that use LL128
 
 static size_t
 simple_bytes(const wm_symm_memory_t *symm)
@@ -22,7 +23,7 @@ wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
                      wm_error_t *err)
 {
     size_t simple = simple_bytes(symm);
-    if (symm->on_host) { // and where its GPU's host memory is
+    if (symm->on_host) {
         memset(memory, 0, symm->nbytes);
         return 0;
     }
@@ -92,15 +93,15 @@ wm_kernel_coll_close(wm_kernel_coll_t *exchange)
         wm_block_free(exchange->block, 0, NULL, NULL);
 }
 
-// Returns the bytes of a part, where ranks can reduce the parts of a call, or
-// pass them on, by LL128; 0 where they cannot. With two ranks and a
-// root there is only one part.
+// Returns the bytes of a part if ranks can reduce the parts of a call, or pass
+// them on, by LL128; else 0. With two ranks and a root there is only one part.
 static size_t
 part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
 {
     wm_call_kind_t kind = desc->call->kind;
     size_t others = (size_t)desc->comm->size - 1;
-    size_t parts = others + (kind != WM_CALL_BCAST); // whose root has none
+    // The root of a Bcast has no part.
+    size_t parts = others + (kind != WM_CALL_BCAST);
     if ((kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
          && kind != WM_CALL_BCAST)
         || others < (desc->shape->rooted ? 2 : 1))
@@ -113,8 +114,8 @@ part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
                : 0;
 }
 
-// Whether so much less comes over a link than if all went to each that it pays
-// to pass it on.
+// Returns true if passing parts on sends enough bytes less over a link than
+// sending all to each rank.
 static bool
 saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
 {
@@ -123,7 +124,7 @@ saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
     size_t once = (size - 1) * nbytes;
     bool passes = desc->call->kind == WM_CALL_BCAST;
     size_t twice = passes ? nbytes : 2 * once / size;
-    size_t hops = desc->shape->rooted ? 3 : 2; // as measured on four GPUs
+    size_t hops = desc->shape->rooted ? 3 : 2; // measured on four GPUs
     return (once - twice) / hops > exchange->thresholds.barrier_cost;
 }
 
@@ -209,7 +210,7 @@ wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
     memcpy(params.few, exchange->few, sizeof params.few);
     wm_coll_desc_sides(desc, &params.gives, &params.takes);
     params.reduces = wm_coll_desc_reduces(desc, &params.takes);
-    // One rank's part, taken to where others' are given.
+    // One block that is taken, not reduced, may overlie blocks that are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
     if (part > 0)

@@ -3,8 +3,8 @@
 
 #include "comm/message/pattern.h"
 
-// Each rank's blocks, which the user has at `given`, out of a pattern to
-// `copies`, or back.
+// Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
+// it.
 static int
 move(const wm_coll_desc_t *desc, const wm_pattern_t *pattern,
      const wm_span_t *given, char *memory, const wm_span_t *copies, bool packs,

@@ -15,8 +15,8 @@
 #define ASKED_BITS 40
 #define KIND_BITS 8
 #define MARK_BITS (ASKED_BITS + KIND_BITS)
-#define FAILED 255   // kind
-#define RECOVERS 254 // likewise: it waits for the others
+#define FAILED 255   // a kind: the call has failed
+#define RECOVERS 254 // a kind: the call waits until all recover
 #define SIDES 2      // given, taken
 
 // One word holds the arguments of a call: the root, from 0 on, and 16, 16 and
@@ -51,7 +51,7 @@ make_mark(uint32_t call, int kind, uint64_t asked)
            | (asked & (((uint64_t)1 << ASKED_BITS) - 1));
 }
 
-// Of a call, for all ranks, one side.
+// Returns the hashes of a call, by rank, for one side.
 static uint64_t *
 pairs_of(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
          uint32_t call, int side)
@@ -92,7 +92,7 @@ pair_of(const wm_barrier_t *barrier, int rank, uint32_t call, int side,
                 ->pairs[call % WM_SIGNATURE_PAIRS][side][other];
 }
 
-// The mark that this rank published for a call.
+// Returns the mark that this rank published for a call.
 static uint64_t
 own_mark(const wm_barrier_t *barrier, uint32_t call)
 {
@@ -131,7 +131,7 @@ wm_signatures_close(wm_signatures_t *signatures)
     free(signatures->pairs);
 }
 
-// In this call.
+// Adds the bytes of this call to the hashes, and publishes both.
 static void
 add_pairs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
           const wm_coll_desc_t *desc)
@@ -160,12 +160,12 @@ void
 wm_signatures_fail(const wm_barrier_t *barrier, uint32_t call,
                    wm_signatures_why_t why)
 {
-    uint64_t none = 0; // the first stays
+    uint64_t none = 0; // the first failure stays
     (void)atomic_compare_exchange_strong(&own_area(barrier)->failure, &none,
                                          make_mark(call, FAILED, why));
 }
 
-// In words: what all must give alike.
+// Publishes the arguments that all ranks must give alike, for error texts.
 static void
 add_words(wm_signature_row_t *row, const wm_coll_desc_t *desc)
 {
@@ -225,7 +225,8 @@ wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
     return 0;
 }
 
-// Whether it was begun here as well, and which.
+// Returns true if this rank has begun the call of a mark as well; *call is its
+// number.
 static bool
 is_begun(const wm_signatures_t *signatures, uint64_t its, uint32_t *call)
 {
@@ -234,7 +235,7 @@ is_begun(const wm_signatures_t *signatures, uint64_t its, uint32_t *call)
     return its != 0 && back >= 0 && (uint32_t)back < signatures->calls;
 }
 
-// Likewise, and what was asked for.
+// Returns true if, moreover, our row of that call is still there.
 static bool
 is_known(const wm_signatures_t *signatures, uint64_t its, uint32_t *call)
 {
@@ -260,7 +261,8 @@ amount_of(uint64_t nbytes, uint64_t size)
     return amount;
 }
 
-// Says in which argument two ranks differ, if both rows still hold that call.
+// Raises. The text says in which argument two ranks differ, if both rows still
+// hold that call.
 static int
 add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
                const char *name, wm_error_t *err)
@@ -290,8 +292,8 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
         rank, name, text);
 }
 
-// Compares the marks of all ranks for a call, or the calls now in its row; the
-// one in which they differ.
+// Compares our marks with those in the same row of all ranks; the row has
+// `call`, or an earlier or later one. Raises if two differ, in call *differs.
 static int
 compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
               uint32_t call, uint32_t *differs, wm_error_t *err)
@@ -320,7 +322,8 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     return 0;
 }
 
-// What another gives is what we take of it, and so the other way round.
+// Compares one pair: the bytes that another rank gives are those that we take
+// from it, and vice versa.
 static int
 compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
              uint32_t call, int rank, int side, uint32_t *differs,
@@ -329,7 +332,7 @@ compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     uint32_t which;
     int own = wm_barrier_rank(barrier);
     uint32_t last = atomic_load(&wm_barrier_signatures(barrier, rank)->last);
-    if ((int32_t)(last - call) < 0) // its pair of this call is not there yet
+    if ((int32_t)(last - call) < 0) // it has not published this pair yet
         call = last;
     wm_signature_pair_t *pair = pair_of(barrier, rank, call, side, own);
     wm_signature_pair_t *here = pair_of(barrier, own, call, 1 - side, rank);
@@ -379,7 +382,7 @@ signature_compare(const wm_signatures_t *signatures,
                     : compare_pairs(signatures, barrier, call, differs, err);
 }
 
-// Raises why a rank has failed in a call of ours, as it published.
+// Raises the published reason why a rank has failed in a call.
 static int
 raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
               int rank, uint64_t failed, uint32_t call, wm_error_t *err)
@@ -483,15 +486,16 @@ wm_signatures_may_fail(const wm_signatures_t *signatures,
     return failed;
 }
 
-// The mark of the call that a stream is in, which may be published long before
-// others come there: all of the call's number, and 32 bits of the rest.
+// Returns the mark of the call that a stream is in. Other ranks may come there
+// much later, so it has the whole number of the call, and 32 bits of the hash.
 static uint64_t
 current_mark(uint32_t call, uint64_t what)
 {
     return (uint64_t)call << 32 | what >> 32;
 }
 
-// Ours, and whether the other's is of the same call and differs.
+// Publishes our pair. Returns true if the other rank is in the same call and
+// its pair differs.
 static bool
 differs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
         uint32_t call, int rank, int side)
@@ -513,7 +517,7 @@ wm_signatures_differ(const wm_signatures_t *signatures,
 {
     if (signatures->calls - call >= WM_SIGNATURE_CALLS)
         return false;
-    bool amiss = false, alike = true; // all calls; what two have
+    bool amiss = false, alike = true; // calls differ; pairs agree
     uint64_t what = wm_hash(0, own_mark(barrier, call));
     uint64_t here = current_mark(call, what);
     atomic_store(&own_area(barrier)->current, here);
@@ -524,7 +528,7 @@ wm_signatures_differ(const wm_signatures_t *signatures,
         for (int side = 0; side < SIDES && signatures->pairs != NULL; ++side)
             alike &= !differs(signatures, barrier, call, rank, side);
     }
-    if (!alike) // which the others do not see
+    if (!alike) // only two ranks see this
         wm_signatures_fail(barrier, call, WM_SIGNATURES_DIFFERS);
     return amiss || !alike;
 }
@@ -568,7 +572,8 @@ wm_signatures_all_recover(const wm_signatures_t *signatures,
     return all;
 }
 
-// Captures so far, and below that whether the last was refused.
+// The published word: number of captures, and a bit that is 1 if the last was
+// refused.
 #define CAPTURES(count, refused) ((count) << 1 | (refused))
 
 void
@@ -587,7 +592,8 @@ wm_signatures_refuse_capture(wm_signatures_t *signatures,
                  CAPTURES(signatures->captures, (uint32_t)!mixed));
 }
 
-// A rank that makes a call without a capture that this one has not made.
+// Returns a rank that has made a call without a capture before this rank has;
+// -1: none. *kind is the kind of that call.
 static int
 find_ahead(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
            int *kind)

@@ -56,7 +56,7 @@ fill(wm_simple_span_t *spans, const wm_ll_side_t *ranks,
     }
 }
 
-// Each rank's block to those who want it.
+// Sends each rank's block to the ranks that want it.
 static int
 whole(const run_t *run, wm_error_t *err)
 {
@@ -79,7 +79,7 @@ part_of(const wm_span_t *all, size_t element, int parts, int index)
     return (wm_simple_span_t){all->at + at, end - at};
 }
 
-// Each rank reduces its part of all, and then all take what the others have.
+// Each rank reduces its part of the vector, then takes the other parts.
 static int
 reduce_parts(const run_t *run, wm_error_t *err)
 {
@@ -97,8 +97,7 @@ reduce_parts(const run_t *run, wm_error_t *err)
     return launch(run, &params, WM_SIMPLE_ALL, err);
 }
 
-// Each rank but the root has a part of what is reduced: it takes that of all,
-// and gives the root what comes of it.
+// Each rank but the root reduces a part, and sends the result to the root.
 static int
 reduce_to_root(const run_t *run, wm_error_t *err)
 {
@@ -122,7 +121,8 @@ reduce_to_root(const run_t *run, wm_error_t *err)
                   rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
 }
 
-// The root gives each of the others a part, who passes it on to all but it.
+// The root sends a part to each other rank, which passes it on to all ranks
+// but the root.
 static int
 scatter_parts(const run_t *run, wm_error_t *err)
 {

@@ -15,20 +15,20 @@
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
-// Half of a rank's symmetric memory has two areas: what the rank sends, and
-// what it has reduced, or taken, for others to read. Blocks for each rank
-// share the first.
+// Half of a rank's symmetric memory has two areas: data that the rank sends;
+// and data that it has reduced, or taken, for others to read. The blocks for
+// all ranks share the first area.
 #define ALIGN 256
-#define FRAGMENT_PHASES 2 // of what is as short as a fragment
+#define FRAGMENT_PHASES 2 // of a payload as short as a fragment
 
 typedef struct {
     wm_coll_desc_t desc;
     wm_symm_t *symm;
-    uint64_t capture; // 0: it is in none
+    uint64_t capture; // 0: not captured
     size_t area;
-    size_t room;      // bytes of a fragment of a block
-    size_t fragments; // of this rank
-    size_t fragment;  // this one
+    size_t room;      // bytes of a block in a fragment
+    size_t fragments; // number of fragments
+    size_t fragment;  // current fragment
 } run_t;
 
 static int
@@ -47,7 +47,7 @@ count_fragments(run_t *run, wm_error_t *err)
     return 0;
 }
 
-// The part of a block that goes with this fragment.
+// Returns the part of a block that is in the current fragment.
 static wm_span_t
 cut(const run_t *run, wm_span_t block)
 {
@@ -82,7 +82,7 @@ put(const run_t *run, wm_error_t *err)
     return code;
 }
 
-// What this rank sends goes through the host.
+// Counts the bytes that this rank sends through the host.
 static void
 count_staged(const wm_coll_desc_t *desc)
 {
@@ -91,7 +91,8 @@ count_staged(const wm_coll_desc_t *desc)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)desc->out[i].nbytes);
 }
 
-// In its symmetric memory; how much, it does not say.
+// Returns where symmetric memory of `from` has the block for `to`; the length
+// is not set.
 static wm_span_t
 has(const void *context, int from, int to)
 {
@@ -132,17 +133,18 @@ make_plan(const run_t *run, wm_plan_t *plan)
         .thresholds = *wm_symm_thresholds(run->symm),
     };
     (void)wm_coll_make_plan(run->desc.call, &facts, (size_t)rank * run->room,
-                            has, wants, run, plan); // which such facts allow
+                            has, wants, run, plan); // never fails here
 }
 
-// In the last phase into the user's memory, before that where others read it.
+// Makes a move: in the last phase into the user's memory, before that into the
+// area that others read.
 static int
 move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
     char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment)
                 + run->area;
-    // Of an exchange it is absolute.
+    // In an exchange, `into` includes the offset of the block.
     bool absolute = !run->desc.shape->reduces
                     && run->desc.call->kind != WM_CALL_BCAST;
     char *into = (last ? run->desc.target
@@ -160,7 +162,8 @@ move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
                             run->desc.stream, err);
 }
 
-// What was left for others is the user's as well.
+// Copies results of earlier phases, which were left for others, into the
+// user's memory.
 static int
 take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
 {
@@ -230,7 +233,8 @@ order_of(const wm_buffer_t *buffer)
     return is_nothing(buffer) ? NULL : buffer->order;
 }
 
-// Our arrays remember it, but for graphs, which run when their owner likes.
+// Notes the call in the orders of our arrays; not for graphs, which run at any
+// time.
 static int
 after(const run_t *run, wm_error_t *err)
 {
@@ -284,9 +288,9 @@ enqueue(run_t *run, wm_error_t *err)
     return code < 0 ? code : after(run, err);
 }
 
-// What this rank was asked for is not done: on a stream of ours, behind the
-// calls before it, it comes to its end. Where the others are refused it alike
-// (`desc`) it is a call as any, else one that has failed.
+// Ends a call that fails on this rank, on a stream of ours, after the calls
+// before it. If all ranks fail alike (`desc`), the call counts as any other;
+// else it has failed.
 static void
 refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
 {
@@ -294,7 +298,7 @@ refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
     int device = wm_symm_device(symm);
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
-        stream = CU_STREAM_LEGACY; // which there always is
+        stream = CU_STREAM_LEGACY; // the legacy stream always exists
     if (wm_symm_begin(symm, desc, stream, NULL) == 0) {
         if (desc != NULL)
             code = wm_symm_leave_turn(symm, NULL);
@@ -304,8 +308,8 @@ refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
         wm_stream_release(device, stream);
 }
 
-// Into a graph: all ranks find it alike before, and in it afterwards, or
-// raise.
+// Puts a call into a graph. All ranks compare it before that, and confirm it
+// after that, or all raise.
 static int
 capture(run_t *run, int code, wm_error_t *err)
 {
@@ -337,7 +341,7 @@ name_of(const wm_coll_t *call)
     return call != NULL ? wm_call_name(call->kind) : "a refused call";
 }
 
-// For who is told that it waits for the others, on the host.
+// Names the call, for reports about waiting for other ranks on the host.
 static void
 name_wait(const wm_coll_t *call, const char *where)
 {
@@ -440,7 +444,7 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
     return code;
 }
 
-// A call that a stream was given, until the stream has passed it.
+// The operation of a call on a stream, until the stream has passed the call.
 typedef struct {
     wm_op_t op;
     wm_buffer_t kept;
@@ -460,7 +464,7 @@ step(wm_op_t *op)
     if (wm_failure_is_due(&given->looks))
         (void)wm_stream_failure_look(given->comm);
     int code = wm_event_done(given->device, given->event, &done, &err);
-    if (code == 0 && done) // what has come is right, as far as is known
+    if (code == 0 && done) // the stream has passed it: has it failed?
         code = wm_symm_look(given->comm->symm, given->place, &err);
     if (code < 0)
         wm_op_fail(op, &err);

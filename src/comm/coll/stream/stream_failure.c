@@ -10,14 +10,14 @@
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
-#define LOOKS_LEFT 20 // of these, where no graph passed an epoch
+#define LOOKS_LEFT 20 // short pauses after a graph has last passed an epoch
 #define NAP_NS 100000
-#define NAPS 50000 // at the end, for ranks that have come to it, too
+#define NAPS 50000 // naps at the end when no rank can come any more
 
-static _Atomic int64_t rest; // until the next look; 0: no symmetric memory
-static int left;             // looks of those; engine lock
+static _Atomic int64_t rest; // microseconds until the next look; 0: none
+static int left;             // short pauses left; engine lock
 
-// Graphs may be running at any time.
+// Returns true if a stream may be waiting. Graphs may run at any time.
 static bool
 may_wait(const wm_comm_t *comm)
 {
@@ -83,7 +83,7 @@ wm_stream_failure_rest(void)
     return atomic_load(&rest);
 }
 
-static bool waiting, hopeful; // streams of ours, for who may come; engine lock
+static bool waiting, hopeful; // streams of ours; for any rank; lock
 
 static void
 stream_failure_leave_comm(wm_comm_t *comm)

@@ -11,10 +11,10 @@
 
 #define HALF_ALIGN ((size_t)1 << 20)
 #define ENDED WM_SYMM_ENDED
-#define FAR (1u << 30) // 16384 calls, further than anybody is ahead
-// Calls after which a stream waits for who is as far behind: ranks that give
-// each other nothing would not, and words that count calls cannot tell who is
-// half their range behind from who is ahead.
+#define FAR (1u << 30) // 16384 calls, further ahead than any rank
+// After so many calls, a stream waits for ranks that are as many calls behind.
+// Ranks that exchange no data could drift apart without this, and 16-bit call
+// counters become ambiguous at half their range.
 #define MOST_AHEAD 2048
 
 _Static_assert(WM_SYMM_STEPS + 1 < ENDED, "of 16 bits");
@@ -50,7 +50,7 @@ symm_arrive(const wm_symm_t *symm, uint32_t step, wm_error_t *err)
                                      err);
 }
 
-// Behind the last call, of that number: our word tells that it has ended.
+// Waits for the end of call `number`, the last one, by our own word.
 static int
 symm_await_last(const wm_symm_t *symm, uint32_t number, wm_error_t *err)
 {
@@ -60,11 +60,11 @@ symm_await_last(const wm_symm_t *symm, uint32_t number, wm_error_t *err)
                                                  (number << 16) + ENDED, err);
 }
 
-// Likewise, or on its stream.
+// Orders a call after the last one: nothing to do on the same stream.
 static int
 symm_follow(wm_symm_t *symm, uint32_t number, CUstream stream, wm_error_t *err)
 {
-    uint64_t last = symm->last; // it may be gone, and its address another's
+    uint64_t last = symm->last; // an id, as a stream's address may be reused
     symm->stream = stream;
     symm->last = wm_stream_id(symm->device, stream);
     return last != 0 && symm->last == last
@@ -72,7 +72,8 @@ symm_follow(wm_symm_t *symm, uint32_t number, CUstream stream, wm_error_t *err)
                : symm_await_last(symm, number, err);
 }
 
-// Not by its id within a capture, which asking for that would end.
+// Orders a captured call after the last one. Compares addresses of streams, as
+// asking for an id would end the capture.
 static int
 symm_follow_captured(wm_symm_t *symm, bool first, CUstream stream,
                      wm_error_t *err)
@@ -83,9 +84,9 @@ symm_follow_captured(wm_symm_t *symm, bool first, CUstream stream,
                 : wm_stream_wait_event(symm->device, stream, symm->ended, err);
 }
 
-// There will be no more of it on this rank, for which others wait that are
-// ahead: behind the call of that number. Where the driver fails in that as
-// well, its streams have ended.
+// Sets our word far ahead, after call `number`, so that ranks that are ahead
+// do not wait for us. If the driver fails here, too, our streams have ended,
+// and the host sets the word.
 static void
 symm_leave(wm_symm_t *symm, uint32_t number)
 {
@@ -98,7 +99,7 @@ symm_leave(wm_symm_t *symm, uint32_t number)
         wm_barrier_leave(symm->barrier, value);
 }
 
-// The same on a stream of ours, or at once if no call is under way.
+// Does the same on a stream of ours, or at once if no call is under way.
 static void
 leave_by_own(wm_symm_t *symm, uint32_t number)
 {
@@ -110,13 +111,14 @@ leave_by_own(wm_symm_t *symm, uint32_t number)
         return;
     }
     bool ours = wm_stream_acquire(symm->device, &stream, NULL) == 0;
-    symm->stream = ours ? stream : CU_STREAM_LEGACY; // which there always is
+    // The legacy stream always exists.
+    symm->stream = ours ? stream : CU_STREAM_LEGACY;
     symm_leave(symm, number);
     if (ours)
         wm_stream_release(symm->device, stream);
 }
 
-// The last call has failed: nothing more goes here until all ranks have
+// Notes that the last call has failed: no call goes on until all ranks have
 // recovered.
 static void
 set_lost(wm_symm_t *symm)
@@ -135,7 +137,8 @@ wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
     int dead = wm_barrier_dead(symm->barrier);
     if (dead < 0)
         return 0;
-    (void)wm_barrier_poison(symm->barrier, dead); // another may have found it
+    // Another rank may have found it.
+    (void)wm_barrier_poison(symm->barrier, dead);
     return wm_failure_set(symm->comm, dead, err);
 }
 
@@ -153,7 +156,7 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
         symm_leave(symm, symm->signatures.calls);
     }
     if (code == 0 && symm->lost.code < 0) {
-        // It counts, as it does on all others.
+        // The call counts, as it does on all other ranks.
         (void)!wm_signatures_begin(&symm->signatures, symm->barrier, desc,
                                    NULL);
         code = symm->lost.code;
@@ -219,8 +222,8 @@ wm_symm_forget(wm_symm_t *symm)
     symm->capture = 0;
 }
 
-// Of a graph all know how many fragments the call before had, and nobody
-// waits.
+// Takes a turn in a graph. All ranks know how many fragments the call before
+// had, so only the first call waits.
 static int
 take_turn_captured(wm_symm_t *symm, wm_error_t *err)
 {
@@ -241,7 +244,7 @@ wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err)
         code = take_turn_captured(symm, err);
     else {
         symm->turn = ++symm->turns;
-        if (symm->fragments > 1) // it used a half twice
+        if (symm->fragments > 1) // it used this half, too
             code = symm_await(symm, symm->signatures.calls - 1, ENDED, err);
     }
     symm->fragments = 0;
@@ -291,7 +294,7 @@ wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err)
         code = wm_event_record(symm->device, event, symm->stream, err);
     if (code == 0)
         wm_block_free(memory, 1, &event, &symm->device);
-    else if (event != NULL) // it is left, as nobody knows its end
+    else if (event != NULL) // the memory is not freed, as its end is not known
         wm_event_release(symm->device, event);
     return code;
 }
@@ -347,7 +350,8 @@ wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err)
     return code;
 }
 
-// From now on this rank publishes the failure that another rank has published.
+// Raises a failure that another rank has published. Our calls fail until the
+// next one recovers.
 static int
 symm_learn_failure(wm_symm_t *symm, wm_error_t *err)
 {
@@ -448,8 +452,8 @@ look_for_captures(void *context, wm_error_t *err)
                                      captures->name, &captures->mixed, err);
 }
 
-// It is refused. Whoever has made it without a capture is let go, and learns
-// why, as of a call that has failed here.
+// Refuses a captured call. With `mixed`, releases the rank that has made the
+// call without a capture; that rank learns the reason from our failure.
 static void
 refuse_capture(wm_symm_t *symm, bool mixed)
 {
@@ -483,14 +487,15 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err)
     return code;
 }
 
-// Kernels may wait for each other in vain in a call that not all were asked
-// for alike: we give nothing more in it.
+// Releases peers in a call in which ranks differ, as kernels may wait for each
+// other in vain: we send nothing more in that call.
 static void
 leave_amiss(const wm_symm_t *symm)
 {
     uint32_t at = wm_barrier_streams_at(symm->barrier),
              last = symm->signatures.calls;
-    bool between = at == 0 || (at & 0xffff) == ENDED; // of that call the next
+    // Between calls: the next one.
+    bool between = at == 0 || (at & 0xffff) == ENDED;
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
     if (call <= last
         && wm_signatures_differ(&symm->signatures, symm->barrier, call))
@@ -520,8 +525,7 @@ wm_symm_release_peers(wm_symm_t *symm)
     else {
         if (symm->kernel_coll)
             leave_amiss(symm);
-        // The others learn what can be known here, and this rank when it
-        // looks itself.
+        // Publishes what only this rank can find. A later call raises it.
         if (wm_signatures_may_fail(&symm->signatures, symm->barrier))
             (void)!wm_signatures_find_failure(&symm->signatures, symm->barrier,
                                               &first, &unused);

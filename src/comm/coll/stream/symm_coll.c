@@ -11,7 +11,7 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/engine.h"
 
-// The GPU whose memory a call is of; -1: none, or not of one.
+// Returns the GPU of the buffers; -1: not contiguous memory of one GPU.
 static int
 device_of(const wm_coll_t *call)
 {
@@ -55,8 +55,8 @@ symm_coll_look(void *context, wm_error_t *err)
     return wm_access_look(context, WM_LOOK_TRIES, err);
 }
 
-// Nobody comes any more, and the stream, which has our buffers, comes to its
-// end as it is led on.
+// Waits for the stream, which uses our buffers, after a rank has died. Poisons
+// words until the stream comes to its end.
 static void
 symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
 {
@@ -68,7 +68,7 @@ symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
     }
 }
 
-// Gives it to a stream of ours, and waits for that.
+// Enqueues the call on a stream of ours, and waits for its end.
 static int
 symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
@@ -77,7 +77,7 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
     wm_access_begin(&access, &nobody, true, device_of(call));
     int code = wm_access_open(&access, err);
-    if (code < 0) // the others come to their ends
+    if (code < 0) // the call must still end on the other ranks
         later = *err;
     int begun = wm_stream_coll_call(comm, code < 0 ? NULL : call,
                                     access.device, access.stream,
@@ -90,7 +90,7 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
             symm_coll_lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
-    // A failure is raised in this call.
+    // Raises a failure in this call, not in a later one.
     int found = wm_symm_find_failure(comm->symm, code < 0 ? &later : err);
     code = code < 0 ? code : found;
     wm_access_close(&access);

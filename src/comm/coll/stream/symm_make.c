@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How wm_symm_t is made, recovered after a failure, and freed.
+// This file makes wm_symm_t, recovers it after a failure, and frees it.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
@@ -18,31 +18,32 @@
 #include "cuda/lock.h"
 
 #define NAP_NS 100000
-#define LINGER_NS 1000000 // as kernels do
-#define NAPS 50000        // in vain
+#define LINGER_NS 1000000 // as in kernels
+#define NAPS 50000        // naps before we stop waiting
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(wm_symm_t *) list; // list_lock, but to see whether any is
+static _Atomic(wm_symm_t *) list; // list_lock; not needed to test for NULL
 
-// What a rank publishes of itself.
+// Data that a rank publishes.
 typedef struct {
-    uint32_t streams; // what they have counted to
+    uint32_t streams; // its stream word
     wm_thresholds_t thresholds;
 } published_t;
 
-// What is this rank's alone.
+// Prepares the state that belongs to this rank alone.
 static int
 symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
 {
     int code = symm->captured
                    ? wm_event_create(symm->device, &symm->ended, err)
                    : 0;
-    // Later, streams that wait for others could keep it from being loaded.
+    // Kernels are loaded here: later, streams that wait for others could block
+    // that.
     if (code == 0)
         code = wm_reduce_prepare(symm->device, err);
     if (code == 0)
         code = wm_kernel_coll_prepare(symm->device, err);
-    if (code == 0) // of messages
+    if (code == 0) // for messages
         code = wm_pull_prepare(symm->device, err);
     wm_fuse_prepare(symm->device);
     if (code < 0)
@@ -196,7 +197,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     unreached = preflight.stages;
     if (code < 0)
         return code;
-    do { // where others turn out to be out of reach, once more
+    do { // if peers are out of reach, retry with host memory
         on_host = unreached;
         unreached = false;
         symm = symm_new(comm, device, captured);
@@ -215,7 +216,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     wm_engine_unlock();
     if (!captured)
         symm_enlist(symm);
-    wm_engine_notify(); // it looks for dead ranks from now on
+    wm_engine_notify(); // it looks for dead ranks
     return 0;
 }
 
@@ -239,8 +240,7 @@ look_for_recovery(void *context, wm_error_t *err)
     return wm_signatures_all_recover(&symm->signatures, symm->barrier, err);
 }
 
-// Our streams have come to the end of what they were given, and nobody is
-// waited for any more.
+// Returns 1 when our streams have ended their work. Releases peers until then.
 static int
 look_for_end(void *context, wm_error_t *err)
 {
@@ -269,7 +269,8 @@ symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
     return code;
 }
 
-// All ranks' streams have come to their ends. Engine lock not held.
+// Resets the state after the streams of all ranks have ended. Engine lock not
+// held.
 static int
 symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
@@ -277,7 +278,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
     bool none = false;
     wm_preflight_values_t maxima = {{0}};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
-    nanosleep(&linger, NULL); // what they wrote may come behind their words
+    nanosleep(&linger, NULL); // data may arrive after the words
     wm_lock(&symm->lock);
     int code = symm_clear(symm, &published, err);
     pthread_mutex_unlock(&symm->lock);
@@ -312,7 +313,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
                         err);
     if (code < 0)
         return code;
-    uint32_t first; // all have published their failures, and publish no more
+    uint32_t first; // all ranks have published their failures
     wm_error_t unused;
     wm_lock(&symm->lock);
     if (wm_signatures_find_failure(&symm->signatures, symm->barrier, &first,
@@ -352,7 +353,7 @@ wm_symm_free(wm_symm_t *symm)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     symm_delist(symm);
-    // Of graphs nobody here knows whether they are running.
+    // Waits for calls without captures. Nobody knows if graphs are running.
     for (int naps = 0; symm->signatures.calls > 0 && !have_all_ended(symm);
          ++naps) {
         if (naps == NAPS)
@@ -362,7 +363,7 @@ wm_symm_free(wm_symm_t *symm)
         wm_engine_unlock();
         nanosleep(&nap, NULL);
     }
-    if (symm->kernel_coll) // what they wrote may come behind their words
+    if (symm->kernel_coll) // data may arrive after the words
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
     symm_discard(symm);
     return true;

@@ -8,7 +8,7 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/engine/engine.h"
 
-// What a rank publishes of itself.
+// Data that a rank publishes.
 typedef struct {
     wm_place_t place;
     CUuuid device;
@@ -107,9 +107,9 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_comm_t *comm,
     return 0;
 }
 
-// Multiprocessors that one kernel leaves to another, of a graph or of another
-// communicator: where ranks' GPUs take the two up in different orders the
-// first would else wait for one that cannot begin.
+// Multiprocessors that a kernel leaves free for one of a graph, or of another
+// communicator. If GPUs start the two kernels in different orders, a kernel
+// would else wait for one that cannot start.
 #define SPARE 4
 
 static int
@@ -168,8 +168,8 @@ symm_memory_map_place(wm_symm_memory_t *symm, wm_peer_t *peer, int rank,
     return code;
 }
 
-// Sets `damaged`, and fails, if the rank published what cannot be: then
-// another kind of memory is not tried.
+// Maps the memory of a rank. Sets `damaged`, and fails, if the rank published
+// impossible numbers; then no other kind of memory is tried.
 static int
 symm_memory_map_one(wm_symm_memory_t *symm, const wm_comm_t *comm, int rank,
                     bool *damaged, wm_error_t *err)
