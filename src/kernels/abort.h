@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a kernel that waits for another rank's kernel learns that this one has
+// How a kernel that waits for another rank's kernel learns that this rank has
 // ended or aborted its call.
 #ifndef WM_KERNELS_ABORT_H
 #define WM_KERNELS_ABORT_H
@@ -7,16 +7,16 @@
 #include "kernels/ll.h"
 #include "kernels/peer_sync.h"
 
-// A thread looks at the others' words once in so many looks. On the host one
-// thread waits in the place of all.
+// A thread reads the words of the other ranks once in this many polls. On the
+// host one thread waits for all.
 #ifdef __CUDACC__
 #define WM_LOOKS 2048
 #else
 #define WM_LOOKS 1
 #endif
 
-// A few ranks are among what a kernel is given, where they cost no load: so
-// each way has its own, and no address is chosen.
+// Returns a rank's row. A few rows are kernel parameters and need no load; two
+// returns keep the compiler from selecting an address.
 WM_DEVICE wm_ll_rank_t
 wm_rank_of(const wm_ll_rank_t *few, const wm_ll_rank_t *many, uint32_t size,
            uint32_t rank)
@@ -26,7 +26,7 @@ wm_rank_of(const wm_ll_rank_t *few, const wm_ll_rank_t *many, uint32_t size,
     return few[rank];
 }
 
-// Of a sum of two ranks, the one it comes round to.
+// Returns the sum of two ranks modulo `size`.
 WM_DEVICE uint32_t
 wm_rank_around(uint32_t sum, uint32_t size)
 {
@@ -34,9 +34,9 @@ wm_rank_around(uint32_t sum, uint32_t size)
 }
 
 // Returns true, at some of the looks, if a rank's data either are there or
-// will never be: the word is in host memory, and many ask. A kernel publishes
-// its end without a fence, which would cost each call more than a microsecond,
-// so its data may arrive behind the word, by as much.
+// will never be. The word is in host memory, and many threads ask. A kernel
+// publishes its end without a fence, which would cost each call more than a
+// microsecond, so its data may arrive behind the word, by as much.
 WM_DEVICE bool
 wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
 {
@@ -48,9 +48,10 @@ wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
     return true;
 }
 
-// Aborts this rank's part of a call after a wait in vain: its word becomes the
-// value before that of the call's end, and peers stop waiting for it, while
-// its kernel goes on. `word` NULL: the peers see the cause themselves.
+// Aborts this rank's part of a call after a wait in vain: sets the word to
+// `left`, the value before that of the call's end, so that peers stop waiting
+// for this rank. Its kernel goes on. `word` NULL: the peers see the cause
+// themselves.
 WM_DEVICE void
 wm_abort_call(uint32_t *word, uint32_t left)
 {
@@ -58,7 +59,8 @@ wm_abort_call(uint32_t *word, uint32_t left)
         wm_store_system(word, left);
 }
 
-// Not below what another block of this call left there.
+// Raises the word to `value`, unless another block of this call left a higher
+// value there.
 WM_DEVICE void
 wm_raise_word(uint32_t *word, uint32_t value)
 {

@@ -14,7 +14,7 @@ divide(uint32_t n, const wm_divisor_t &by)
     return (high + n) >> by.shift;
 }
 
-// Where unit `at` lies in both arrays, without 64-bit divisions.
+// Adds the offsets of unit `at` in both arrays, without 64-bit divisions.
 WM_DEVICE void
 locate_narrow(const wm_copy_params_t &p, uint32_t at, int64_t &dst,
               int64_t &src)

@@ -27,15 +27,15 @@ typedef struct {
     const char *src;
     uint64_t count; // units in all
     int32_t ndim;   // 1 to WM_COPY_NDIM
-    int32_t narrow; // count < 2^31: `divisors` serve
+    int32_t narrow; // count < 2^31: `divisors` are valid
     uint64_t shape[WM_COPY_NDIM];
     int64_t dst_strides[WM_COPY_NDIM];
     int64_t src_strides[WM_COPY_NDIM];
     wm_divisor_t divisors[WM_COPY_NDIM];
 } wm_copy_params_t;
 
-// The last dimension is the inside of an element or of a run of elements, and
-// `pattern` holds the element again and again from a run's start on.
+// Parameters of a fill. The last dimension runs within an element or a run of
+// elements; `pattern` repeats the element from the start of a run.
 typedef struct {
     char *dst;
     uint64_t count;

@@ -2,8 +2,8 @@
 #include "kernels/eager_ll.h"
 #include "kernels/kernel.h"
 
-// Lines a thread has under way, so that one turn is enough as a rule: in a
-// group there are more threads.
+// Lines that a thread has under way, enough for one pass in most cases. A
+// group has more threads, so each needs fewer.
 #define FEW_LINES 2
 template <unsigned int blocks>
 constexpr size_t many_lines = blocks > 1 ? 4 : 8;
@@ -15,16 +15,17 @@ few_suffice(size_t lines)
     return blocks > 1 && lines <= FEW_LINES * wm_group_threads<blocks>();
 }
 
-#define LOOKS 256 // in vain, before it looks whether to stop
+#define LOOKS 256 // failed polls before a look at the stop word
 
-// The last line stands for those beyond it: no branch between loads.
+// Replaces lines past the end by the last line, so that no branch is between
+// the loads.
 WM_DEVICE size_t
 clamped(size_t line, size_t lines)
 {
     return line < lines ? line : lines - 1;
 }
 
-// Where unit `at` lies.
+// Returns the offset of unit `at`.
 WM_DEVICE int64_t
 place(const wm_eager_ll_memory_t &memory, uint32_t at)
 {
@@ -135,8 +136,8 @@ eager_ll_aborts(const wm_eager_ll_fetch_t &message, uint64_t deadline,
     return deadline != 0 && wm_now_ns() >= deadline;
 }
 
-// Reads lines i, i + step … until all have the flag; false when that took too
-// long. No line is looked at before all are asked for.
+// Reads lines i, i + step, … until all have the flag. Returns false if this
+// took too long. All loads are issued before any line is examined.
 template <size_t LINES>
 WM_DEVICE bool
 read_lines(const wm_eager_ll_fetch_t &message, size_t i, size_t step,
@@ -177,7 +178,7 @@ take_lines(const wm_eager_ll_fetch_t &message, size_t lines, uint64_t deadline)
     return come;
 }
 
-// False when this thread's have not come in time.
+// Returns false if this thread's lines have not come in time.
 template <unsigned int blocks, typename unit_t>
 WM_DEVICE bool
 take_in_time(const wm_eager_ll_fetch_t &message, uint32_t patience_us)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How elements are combined: one source text for kernels (C++) and the host
-// (C), so that both give the same bits, compiled without contraction of
-// products and sums. For each row of WM_REDUCE_KERNEL_ROWS there are
-// wm_widen_<name>, element to what it is computed in, wm_narrow_<name>, back,
-// and wm_fold_<name>: acc[i] = acc[i] op value[i] for i < n.
+// Operations on elements: one source text for kernels (C++) and the host (C),
+// compiled without contraction of products and sums, so that both give the
+// same bits. Each row of WM_REDUCE_KERNEL_ROWS has three functions:
+// wm_widen_<name> converts an element to the type it is computed in,
+// wm_narrow_<name> converts back, and wm_fold_<name> computes acc[i] = acc[i]
+// op value[i] for i < n.
 #ifndef WM_KERNELS_FOLD_H
 #define WM_KERNELS_FOLD_H
 
@@ -44,21 +45,21 @@ wm_widen_float16(wm_float16_t value)
     const uint32_t rest = (uint32_t)(value.bits & 0x7fff) << 13;
     uint32_t wide = rest + (112u << 23); // the exponents' biases differ
     if (rest >= 0x7c00u << 13)
-        wide = rest | 0x7f800000;  // infinite, or no number
-    else if (rest < 0x0400u << 13) // subnormal: 2^-14 more, and less again
+        wide = rest | 0x7f800000;  // infinite or NaN
+    else if (rest < 0x0400u << 13) // subnormal: adds and subtracts 2^-14
         wide = wm_float_bits(wm_float_of_bits(rest + (113u << 23))
                              - wm_float_of_bits(113u << 23));
     return wm_float_of_bits(sign | wide);
 #endif
 }
 
-// To the nearest, of two the even one.
+// Rounds to the nearest, ties to even.
 WM_DEVICE wm_float16_t
 wm_narrow_float16(float value)
 {
     wm_float16_t narrow;
 #ifdef __CUDA_ARCH__
-    uint32_t wide; // else ptxas 13.0 stores bytes of it as F2I.U8.F16 makes it
+    uint32_t wide; // avoids stores of its bytes by F2I.U8.F16 in ptxas 13.0
     asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; mov.b32 %0, {h, 0};}"
         : "=r"(wide)
         : "f"(value));
@@ -69,9 +70,9 @@ wm_narrow_float16(float value)
     uint32_t half;
     if (rest >= 0x47800000) // 2^16
         half = 0x7c00;
-    else if (rest >= 113u << 23) // rounded up it may be infinite
+    else if (rest >= 113u << 23) // may round up to infinity
         half = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
-    else // subnormal: beside 0.5 the last bit that stays is 2^-24
+    else // subnormal: + 0.5 leaves 2^-24 as the last bit
         half = wm_float_bits(wm_float_of_bits(rest) + 0.5f) - 0x3f000000;
     half |= bits >> 16 & 0x8000;
     narrow.bits = (uint16_t)(rest > 0x7f800000 ? 0x7fff : half);
@@ -96,7 +97,7 @@ wm_narrow_bfloat16(float value)
     return narrow;
 }
 
-// The choice of the operation is outside of the loop, which kernels unroll.
+// The operation is chosen outside of the loop, which kernels unroll.
 #define WM_FOLD(name, type_t, cases)                                          \
     WM_DEVICE void wm_fold_##name(uint32_t op, type_t *acc,                   \
                                   const type_t *value, int n)                 \
@@ -126,7 +127,7 @@ wm_narrow_bfloat16(float value)
         return value;                                                         \
     }
 
-// wide_t: unsigned after promotion, so that a product wraps.
+// wide_t is unsigned after promotion, so that a product wraps.
 #define WM_INTEGER(name, type_t, signed_t, wide_t)                            \
     WM_AS_IT_IS(name, type_t)                                                 \
     WM_FOLD(                                                                  \
@@ -146,7 +147,7 @@ WM_INTEGER(uint16, uint16_t, int16_t, uint32_t)
 WM_INTEGER(uint32, uint32_t, int32_t, uint32_t)
 WM_INTEGER(uint64, uint64_t, int64_t, uint64_t)
 
-// What is no number stays.
+// MIN and MAX keep a NaN.
 #define WM_FLOAT(name, type_t)                                                \
     WM_FOLD(name, type_t,                                                     \
             WM_CASE(SUM, a + b) WM_CASE(PROD, a *b)                           \
@@ -175,7 +176,7 @@ WM_FLOAT(float64, double)
 WM_COMPLEX(complex64, wm_complex64_t, float)
 WM_COMPLEX(complex128, wm_complex128_t, double)
 
-// Of equals the lower index. What is no number goes before all that are.
+// Of equal values the lower index wins. A NaN wins over every number.
 #define WM_PAIR_CASE(OP, ORDER, IS_NAN)                                       \
     WM_CASE(OP, b.value ORDER a.value || IS_NAN(b.value) > IS_NAN(a.value)    \
                         || (!(a.value ORDER b.value)                          \

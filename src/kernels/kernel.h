@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The primitives kernels are written with, each with a device body (nvcc),
-// here, and a host body (g++, for the simulated driver), in kernel_host.h. A
-// kernel takes one plain struct by value. It is right for any block, and
-// either a loop, right for any grid, or gives each block a task, at most 16 on
-// the simulated driver. All kernels are one translation unit.
+// The primitives of kernels, each with a device body (nvcc) here and a host
+// body (g++, for the simulated driver) in kernel_host.h. A kernel takes one
+// plain struct by value. It works with any block size, and is either a loop,
+// which works with any grid, or gives each block a task (at most 16 blocks on
+// the simulated driver). All kernels are one translation unit.
 //
 //     WM_KERNEL(wm_fill, wm_fill_params_t) {
 //         for (size_t i = wm_thread(); i < p.count; i += wm_threads()) ...
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// An LL line, as it is read.
+// An LL line, as a kernel reads it.
 struct wm_line_t {
     uint32_t low, high;
     uint32_t flags[2];
@@ -23,12 +23,12 @@ struct wm_line_t {
 #ifdef __CUDACC__
 #define WM_KERNEL(name, params_t)                                             \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const params_t p)
-// One that leaves half of each multiprocessor to another.
+// Defines a kernel that leaves half of each multiprocessor to another kernel.
 #define WM_KERNEL_OF_HALF(name, params_t)                                     \
     extern "C" __global__ void __launch_bounds__(512, 2) name(const params_t p)
-// One for groups of so many blocks, of 256 threads at most, which find room on
-// two multiprocessors where there is no more. Only where the device has
-// clusters: there WM_HAS_GROUPS is set.
+// Defines a kernel for groups of `blocks` blocks, each of at most 256 threads;
+// a group fits on two multiprocessors. A group is a cluster: WM_HAS_GROUPS is
+// set if the device has clusters.
 #define WM_KERNEL_OF_GROUPS(name, params_t, blocks)                           \
     extern "C" __global__ void __cluster_dims__(blocks, 1, 1)                 \
         __launch_bounds__(256, (blocks + 1) / 2) name(const params_t p)
@@ -51,8 +51,8 @@ wm_threads()
     return gridDim.x * (size_t)blockDim.x;
 }
 
-// For kernels that give each block a task of its own, or each group of blocks:
-// those of a cluster, all of them running at once. The group's size is
+// For kernels that give each block, or each group of blocks, a task of its
+// own. A group is a cluster, whose blocks all run at once; its size is
 // `blocks` everywhere.
 WM_DEVICE unsigned int
 wm_block()
@@ -66,7 +66,7 @@ wm_blocks()
     return gridDim.x;
 }
 
-// A clock, in nanoseconds from some time on.
+// Returns nanoseconds since some fixed time.
 WM_DEVICE uint64_t
 wm_now_ns()
 {
@@ -75,7 +75,7 @@ wm_now_ns()
     return now;
 }
 
-// An LL line (kernels/eager_ll.h), written or read at once.
+// Write and read an LL line (kernels/eager_ll.h) at once.
 WM_DEVICE void
 wm_store_line(char *line, uint64_t value, uint32_t flag)
 {
@@ -118,23 +118,23 @@ wm_group_threads()
     return blocks * (size_t)blockDim.x;
 }
 
-// Every thread of the group comes here first, and to wm_group_ended() last.
-// True, on the host, where threads run in turn, if one that ran before told
-// the latter so.
+// Called first by every thread of the group; each thread calls
+// wm_group_ended() last. Returns true only on the host, where threads run in
+// turn: if an earlier thread called wm_group_ended() with `mine` true.
 template <unsigned int blocks>
 WM_DEVICE bool
 wm_group_begin()
 {
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1)
-        __cluster_barrier_arrive(); // they have begun, when all have
+        __cluster_barrier_arrive(); // completes once all blocks have begun
 #endif
     return false;
 }
 
-// True on one thread of the group, after all of its threads came here; what
-// they wrote is then visible to the whole system, and `any` is whether `mine`
-// was true on one of them.
+// Called by every thread of the group. After all have called, returns true on
+// one thread: all their writes are then visible to the whole system, and *any
+// is true if `mine` was true on one of them.
 template <unsigned int blocks>
 WM_DEVICE bool
 wm_group_ended(bool mine, bool *any)
@@ -142,7 +142,7 @@ wm_group_ended(bool mine, bool *any)
     *any = __syncthreads_or(mine) != 0;
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1) {
-        __shared__ uint32_t told[blocks]; // the first block's
+        __shared__ uint32_t told[blocks]; // of the first block
         const unsigned int rank = blockIdx.x % blocks;
         __cluster_barrier_wait();
         if (threadIdx.x == 0)
@@ -166,8 +166,8 @@ wm_fence_system()
     __threadfence_system();
 }
 
-// Every thread comes here last: true on one, after all have. `ended` is 0
-// before, and then.
+// Called last by every thread. Returns true on one thread, after all have
+// called. `ended` counts blocks; it is 0 before and after the kernel.
 WM_DEVICE bool
 wm_grid_ended(uint32_t *ended)
 {

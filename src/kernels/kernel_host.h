@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The host bodies of kernel.h's primitives: threads run one after the other.
+// The host bodies of kernel.h's primitives. Threads run one after the other.
 #ifndef WM_KERNELS_KERNEL_HOST_H
 #define WM_KERNELS_KERNEL_HOST_H
 
@@ -8,11 +8,12 @@
 struct wm_host_kernel {
     const char *name;
     size_t params_size;
-    void (*run)(const void *params); // one thread's part
+    void (*run)(const void *params); // one thread's work
     wm_host_kernel *next;
 };
-// Filled by static constructors of the kernels' files; the simulated driver
-// finds a kernel here by name and runs run() once per thread.
+// The list of kernels, filled by static constructors of their files. The
+// simulated driver finds a kernel here by name and calls run() once for each
+// thread.
 extern wm_host_kernel *wm_host_kernels;
 extern thread_local size_t wm_host_thread, wm_host_threads;
 extern thread_local size_t wm_host_block_threads;
@@ -125,7 +126,7 @@ wm_group_begin()
     return wm_group_thread<blocks>() > 0 && wm_host_any;
 }
 
-// Threads run one after the other here: the last one.
+// Returns true on the last thread, as threads run one after the other.
 template <unsigned int blocks>
 WM_DEVICE bool
 wm_group_ended(bool mine, bool *any)

@@ -44,8 +44,8 @@ save_line(const wm_ll_view &view, char *into, uint32_t left, uint64_t value)
     }
 }
 
-// False where a rank takes no more, which is asked with a thread's first line
-// for it.
+// Gives a line to a rank. Returns false if the rank takes no more, which is
+// tested with a thread's first line for the rank.
 WM_DEVICE bool
 give_line(const wm_ll_view &view, uint32_t to, uint32_t line, bool first)
 {
@@ -62,8 +62,8 @@ give_line(const wm_ll_view &view, uint32_t to, uint32_t line, bool first)
     return true;
 }
 
-// The lines of `count` ranks from `first` on, all asked for before any is
-// used; false where one will not come.
+// Reads the lines of `count` ranks from `first` on. All loads are issued
+// before any value is used. Returns false if a line will never come.
 template <uint32_t AT_ONCE, uint32_t EACH>
 WM_DEVICE bool
 ll_read(const wm_ll_view &view, uint32_t first, uint32_t count, uint32_t line,
@@ -109,8 +109,8 @@ ll_read(const wm_ll_view &view, uint32_t first, uint32_t count, uint32_t line,
     }
 }
 
-// Each thread takes the lines that it gave: so memory may be given and taken
-// where these have one place.
+// Moves blocks. Each thread takes the lines that it gave, so that a block may
+// be given and taken at one place.
 WM_DEVICE void
 ll_move(const wm_ll_view &view)
 {
@@ -142,7 +142,7 @@ ll_move(const wm_ll_view &view)
     }
 }
 
-// So many lines hold one element or more, and are one thread's business.
+// Lines that one thread handles together; they hold one element or more.
 template <typename rule_t>
 constexpr uint32_t
     ll_each = sizeof(typename rule_t::element_t) > WM_LINE_PAYLOAD ? 2 : 1;
@@ -151,7 +151,7 @@ template <uint32_t EACH> struct wm_ll_unit {
     uint64_t lines[EACH];
 };
 
-// Of so many ranks at once.
+// Reduces a line; loads those of AT_ONCE ranks at once.
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE void
 ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
@@ -163,7 +163,7 @@ ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
     const char *own = p.src + block_at(p.gives, p.rank);
     const uint32_t at = line * WM_LINE_PAYLOAD;
     typename rule_t::acc_t acc[COUNT] = {}, values[COUNT];
-    uint64_t mine[EACH]; // asked for before others are waited for
+    uint64_t mine[EACH]; // loaded before the wait for other ranks
     WM_UNROLL
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t from = at + i * WM_LINE_PAYLOAD;
@@ -179,7 +179,7 @@ ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
             return;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const bool is_own = first + k == p.rank; // by values: no address
+            const bool is_own = first + k == p.rank; // a value, no address
             wm_ll_unit<EACH> unit;
             if (k >= count)
                 continue;
@@ -203,7 +203,8 @@ ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
     }
 }
 
-// Likewise, all of an element's lines.
+// Gives and reduces. Each thread reduces the lines that it gave, all lines of
+// an element.
 template <typename rule_t>
 WM_DEVICE void
 ll_fold(rule_t rule, const wm_ll_view &view)

@@ -14,33 +14,33 @@
 #include "kernels/eager_ll.h"
 
 #define WM_LL_RANKS 64
-#define WM_LL_FEW 8 // that a kernel is given; more are in memory
+#define WM_LL_FEW 8 // most ranks in kernel parameters; more are in memory
 
 // The number of the next exchange, and of the one two before. The parity of
 // the number chooses the LL buffer. 0 is the flag of a line that nobody has
-// written, so that 0, and the number before it, are skipped.
+// written; 0, and UINT32_MAX before it, are skipped.
 #define WM_LL_NEXT(number) ((number) + ((number) >= UINT32_MAX - 1 ? 3u : 1u))
 #define WM_LL_LAST_BUT_ONE(number) ((number) - ((number) <= 2 ? 4u : 2u))
 
 typedef struct {
-    char *ll; // its LL memory
-    // Its stream word (comm/node/barrier.h), and the word's first value.
+    char *ll; // the rank's LL memory
+    // The rank's stream word (comm/node/barrier.h), and its first value.
     const uint32_t *word;
     uint32_t base;
 } wm_ll_rank_t;
 
-// The head, which the other ranks write.
+// The head of a rank's LL memory, which the other ranks write.
 typedef struct {
-    uint32_t done[WM_LL_RANKS]; // exchanges, by each rank
+    uint32_t done[WM_LL_RANKS]; // last exchange each rank has read
 } wm_ll_head_t;
 
 #define WM_LL_HEAD 2048 // bytes
 
 // State of a rank's kernels, in memory of their own GPU.
 typedef struct {
-    uint32_t count;  // exchanges that are numbered here, as in graphs
-    uint32_t blocks; // of a kernel that have ended
-    wm_ll_rank_t ranks[WM_LL_RANKS]; // where they are many
+    uint32_t count;  // number of the last exchange, if counted here (graphs)
+    uint32_t blocks; // blocks of a kernel that have ended
+    wm_ll_rank_t ranks[WM_LL_RANKS]; // all ranks, if more than WM_LL_FEW
 } wm_ll_own_t;
 
 // LL128 protocol, as NCCL's: lines of 112 bytes of data and a 16-byte flag (in
@@ -51,10 +51,10 @@ typedef struct {
 
 #define WM_LL_NOBODY 0xffffffffu
 
-// The blocks that this rank gives to some ranks, or takes from them: they have
-// one length, and equal distances.
+// The blocks that this rank gives to some ranks, or takes from them. They have
+// one length, at equal distances.
 typedef struct {
-    uint64_t at; // of rank 0
+    uint64_t at; // offset of the block of rank 0
     uint32_t step, nbytes;
     uint32_t first, count; // ranks; count 0: none
 } wm_ll_side_t;
@@ -64,26 +64,26 @@ typedef struct {
     const char *src;
     char *dst;
     wm_ll_side_t gives, takes;
-    uint32_t *word; // ours; NULL: none. It becomes
-    uint32_t begun; // this at the beginning, by LL128 only, and
-    uint32_t done;  // this at the end
-    uint32_t past;  // another's word when it has done, or will never come here
+    uint32_t *word; // this rank's stream word; NULL: none
+    uint32_t begun; // value of *word at the start (LL128 only)
+    uint32_t done;  // value of *word at the end
+    uint32_t past;  // progress of a peer's word once its call has ended
     uint32_t rank, size;
-    uint32_t number;       // of this exchange; 0: it is counted in own
-    uint32_t buffer_bytes; // as lines
-    int64_t first;         // from the head to the first LL buffer
-    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 by LL128.
+    uint32_t number;       // of this exchange; 0: follows own->count
+    uint32_t buffer_bytes; // bytes of an LL buffer
+    int64_t first;         // bytes from the head to the first LL buffer
+    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 for LL128.
     uint32_t unit;
     uint32_t op;
-    uint32_t reduces; // else moves
-    // By LL128: the payload, of `whole` bytes, is divided into parts, one for
-    // each rank but `without`. A part has as many bytes as `gives` and `takes`
-    // say, a multiple of 16; the last part is shorter, or empty. A rank takes
-    // its part from all ranks in `takes`, reduces it, and gives the result, in
-    // the next exchange, which also belongs to this call, to the rank `onto`,
-    // or to all that have a part.
+    uint32_t reduces; // true: reduces; false: moves
+    // LL128 only: the payload of `whole` bytes is divided into parts, one for
+    // each rank but `without`. The length of a part is that of `gives` and
+    // `takes`, a multiple of 16; the last part is shorter, or empty. A rank
+    // takes its part from all ranks in `takes` and reduces it. It gives the
+    // result, in the next exchange, which also belongs to this call, to the
+    // rank `onto`, or to all ranks that have a part.
     uint32_t in_parts;
-    uint32_t without, onto; // WM_LL_NOBODY: all have one; all are given it
+    uint32_t without, onto; // WM_LL_NOBODY: all have one; all get it
     uint64_t whole;
     wm_ll_rank_t few[WM_LL_FEW];
 } wm_ll_params_t;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kernels of the LL128 protocol: lines of 128 bytes, of which 112 are data,
-// not 120 as in NCCL (kernels/ll128_line.h). All else is as in ll.cu.
+// not 120 as in NCCL (kernels/ll128_line.h). Otherwise as in ll.cu.
 #include "kernels/ll_view.h"
 #include "kernels/rule.h"
 #include "kernels/ll128_line.h"
 
 #define LL128_UNIT 16u  // bytes of a lane
-#define LL128_UNITS 7u  // of a line
+#define LL128_UNITS 7u  // lanes of a line with data
 #define LL128_AT_ONCE 4 // lines that a thread has under way
 
-// The lines that a warp goes through.
+// The lines of a warp: `first`, `first` + `step`, and so on.
 struct wm_ll128_lines_t {
     uint32_t first, step;
 };
@@ -39,8 +39,8 @@ ll128_block(const wm_ll_side_t &side, uint32_t rank)
     return {block_at(side, rank), side.nbytes};
 }
 
-// Returns the place in the block of a lane's bytes of a line. The flag's lane
-// gets a place past the end.
+// Returns the offset in the block of a lane's bytes of a line. The lane of the
+// flag gets an offset past the end.
 WM_DEVICE uint32_t
 ll128_at(const wm_ll128_block_t &block, uint32_t line, uint32_t lane)
 {
@@ -104,8 +104,10 @@ ll128_flag(const wm_ll_view &view)
     return (uint64_t)view.number << 32 | view.number;
 }
 
-// Lines of a warp, from `base` on: lanes come and go together, and all lines
-// are asked for before any is used. Of what this rank has:
+// The functions below handle AT_ONCE lines of a warp, from `base` on. Lanes
+// come and go together, and all loads are issued before any value is used.
+//
+// Loads lines of this rank's data.
 template <uint32_t AT_ONCE>
 WM_DEVICE void
 ll128_load(const wm_ll_view &view, const wm_ll128_block_t &block,
@@ -120,7 +122,7 @@ ll128_load(const wm_ll_view &view, const wm_ll128_block_t &block,
             block.nbytes);
 }
 
-// To where this rank wants them.
+// Stores lines in this rank's destination.
 template <uint32_t AT_ONCE>
 WM_DEVICE void
 ll128_save(const wm_ll_view &view, const wm_ll128_block_t &block,
@@ -135,7 +137,8 @@ ll128_save(const wm_ll_view &view, const wm_ll128_block_t &block,
             block.nbytes, values[k]);
 }
 
-// Writes lines into a rank's LL buffer. Returns false if it takes no more.
+// Writes lines into a rank's LL buffer. Returns false if the rank takes no
+// more.
 template <uint32_t AT_ONCE>
 WM_DEVICE bool
 ll128_give(const wm_ll_view &view, uint32_t to, uint32_t nbytes, uint32_t base,
@@ -214,8 +217,8 @@ ll128_take(const wm_ll_view &view, uint32_t from,
     return true;
 }
 
-// Those of all who give, in their order, reduced, and `own` among them; false
-// where some will not come.
+// Reduces the lines of all ranks that give, in rank order, `own` among them.
+// Returns false if some lines will never come.
 template <uint32_t AT_ONCE, typename rule_t>
 WM_DEVICE bool
 ll128_reduce(rule_t rule, const wm_ll_view &view, const wm_ll128_block_t &own,
@@ -234,7 +237,7 @@ ll128_reduce(rule_t rule, const wm_ll_view &view, const wm_ll128_block_t &own,
             return false;
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++) {
-            const bool is_own = from == p.rank; // by values: no address
+            const bool is_own = from == p.rank; // a value, no address
             const wm_ll128_t unit = {
                 {is_own ? kept[k].part[0] : read[k].part[0],
                  is_own ? kept[k].part[1] : read[k].part[1]}};
@@ -252,7 +255,8 @@ ll128_reduce(rule_t rule, const wm_ll_view &view, const wm_ll128_block_t &own,
     return true;
 }
 
-// All that goes to others; what is one block is loaded once.
+// Gives all lines to the other ranks. A block that all of them get is loaded
+// once.
 WM_DEVICE void
 ll128_give_all(const wm_ll_view &view, uint32_t lane)
 {
@@ -297,8 +301,8 @@ ll128_take_all(const wm_ll_view &view, uint32_t from, uint32_t lane)
             goes_on = ll128_take<LL128_AT_ONCE>(view, from, block, base, lane);
 }
 
-// A thread has fewer lines under way of small elements, as it computes with
-// each element by itself.
+// Lines that a thread has under way: fewer for one-byte elements, as each
+// element is computed by itself.
 template <typename rule_t>
 constexpr uint32_t
     ll128_at_once = sizeof(typename rule_t::element_t) == 1 ? 2
@@ -324,8 +328,9 @@ ll128_reduce_all(rule_t rule, const wm_ll_view &view, uint32_t lane)
     }
 }
 
-// Another block may have aborted before this one begins, where several pass
-// on. A rank that waits for this block must see that, too.
+// Begins a call. If several blocks pass on, another block may have aborted
+// before this one begins. The word is raised only, so that a rank that waits
+// for this block sees the abort.
 WM_DEVICE wm_ll_view
 ll128_begin(const wm_ll_params_t &p)
 {
@@ -365,11 +370,11 @@ WM_KERNEL(wm_ll128_move, wm_ll_params_t)
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
-// A vector goes in parts: each rank but the one without has a part, reduces
-// it, and passes it on in the next exchange. Turn by turn a warp gives some
-// lines of each other part, passes on those of its own, and takes those of the
-// others; but if one rank alone has all in the end it takes last, as the
-// others wait for what it gives.
+// The vector is divided into parts: each rank but `without` has a part,
+// reduces it, and passes the result on in the next exchange. In turn a warp
+// gives some lines of each other part, passes on lines of its own part, and
+// takes lines of the others' results. If only the rank `onto` gets the result,
+// it takes last, as the others wait for the lines that it gives.
 
 WM_DEVICE wm_ll128_block_t
 ll128_part(const wm_ll_params_t &p, const wm_ll_side_t &side, uint32_t rank)
@@ -379,7 +384,7 @@ ll128_part(const wm_ll_params_t &p, const wm_ll_side_t &side, uint32_t rank)
     return {side.at + at, left < side.nbytes ? (uint32_t)left : side.nbytes};
 }
 
-// Whether a rank has all in the end.
+// Returns true if a rank gets the whole result.
 WM_DEVICE bool
 has_all(const wm_ll_params_t &p, uint32_t rank)
 {
@@ -475,8 +480,8 @@ go_through_parts(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
     return goes_on;
 }
 
-// Where a rank does not go on, others have nothing more of it. Of what all
-// have in the end a line at a time is as fast as more.
+// If this rank does not go on, it aborts: the others get nothing more from it.
+// If all ranks get the result, one line at a time is as fast as more.
 template <typename rule_t>
 WM_DEVICE void
 ll128_pass_all(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LL128 protocol: 128-byte lines of 112 bytes of data and one flag of 16; in
-// NCCL's LL128 they are 120 and 8 (kernels/ll.h). Eight lanes load or store a
-// line, 16 bytes each; the last lane has the flag. On the host one thread does
-// the work of all lanes in turn, that of the last one last.
+// LL128 protocol: 128-byte lines of 112 bytes of data and one flag of 16
+// bytes; in NCCL's LL128 they are 120 and 8 (kernels/ll.h). Eight lanes load
+// or store a line, 16 bytes each; the last lane has the flag. On the host one
+// thread does the work of all lanes in turn, that of the last lane last.
 #ifndef WM_KERNELS_LL128_LINE_H
 #define WM_KERNELS_LL128_LINE_H
 
@@ -26,7 +26,8 @@ wm_ll128_next_lane(uint32_t)
     return 8; // none
 }
 
-// Lines that a warp has at once, and which of them this thread is of.
+// Return the number of lines that a warp handles at once, and the index of
+// this thread's line among them.
 WM_DEVICE uint32_t
 wm_ll128_lines()
 {
@@ -39,9 +40,9 @@ wm_ll128_line()
     return threadIdx.x % 32 / 8;
 }
 
-// All lanes of the line write at once, and come together for it. Over NVLink
-// and in the GPU's own memory it arrives in the order of its bytes, the flag
-// last.
+// Stores a line. All lanes of the line call this together and write at once.
+// Over NVLink and in the GPU's own memory the line arrives in the order of its
+// bytes, the flag last.
 WM_DEVICE void
 wm_ll128_store(char *line, uint32_t lane, const wm_ll128_t &value)
 {
@@ -51,7 +52,7 @@ wm_ll128_store(char *line, uint32_t lane, const wm_ll128_t &value)
         : "memory");
 }
 
-// The line's flag, which all its lanes read at once.
+// Loads the line's flag. All lanes of the line call this together.
 WM_DEVICE uint64_t
 wm_ll128_load_flag(const char *line)
 {
@@ -63,7 +64,8 @@ wm_ll128_load_flag(const char *line)
     return flag;
 }
 
-// After its flag was seen: what is read at the same time may be older.
+// Loads a lane's part of a line after its flag was seen: a part that is loaded
+// together with the flag may be older.
 WM_DEVICE wm_ll128_t
 wm_ll128_load(const char *line, uint32_t lane)
 {

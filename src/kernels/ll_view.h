@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Functions of the LL protocol that all its kernels share (kernels/ll.h): find
-// an LL buffer, wait until it may be written, end an exchange.
+// Functions that all kernels of the LL protocol share (kernels/ll.h): they
+// find an LL buffer, wait until it may be written, and end an exchange.
 #ifndef WM_KERNELS_LL_VIEW_H
 #define WM_KERNELS_LL_VIEW_H
 
@@ -65,8 +65,8 @@ peer_has_ended(const wm_ll_view &view, uint32_t rank, uint32_t looks)
 
 // Waits until rank `to` has read its LL buffer, which the exchange two before
 // wrote, so that this exchange may write it. Returns false if `to` never will;
-// then this rank sends nothing more. Each thread looks for itself, beside its
-// loads: to wait for one thread that looks costs more.
+// then this rank sends nothing more. Each thread polls for itself, beside its
+// loads: to wait for one polling thread costs more.
 WM_DEVICE bool
 await_room(const wm_ll_view &view, uint32_t to)
 {
@@ -84,7 +84,8 @@ await_room(const wm_ll_view &view, uint32_t to)
     return false;
 }
 
-// This rank has read all that the others wrote for it.
+// Ends an exchange: tells the other ranks that this rank has read all that
+// they wrote for it.
 WM_DEVICE void
 ll_end(const wm_ll_view &view)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The primitives of kernels that wait for kernels of other processes, with a
-// device body, here, and a host body, in peer_sync_host.h.
+// The primitives of kernels that wait for kernels of other processes. Device
+// bodies are here, host bodies in peer_sync_host.h.
 #ifndef WM_KERNELS_PEER_SYNC_H
 #define WM_KERNELS_PEER_SYNC_H
 
@@ -8,9 +8,9 @@
 
 #ifdef __CUDACC__
 
-// As wm_thread() and wm_threads(), of a kernel whose threads wait for kernels
-// of other processes: on the host, where threads run in turn, the first does
-// all the work.
+// Like wm_thread() and wm_threads(), for a kernel whose threads wait for
+// kernels of other processes. On the host, where threads run in turn, the
+// first thread does all the work.
 WM_DEVICE uint32_t
 wm_sync_thread()
 {
@@ -23,7 +23,7 @@ wm_sync_threads()
     return (uint32_t)wm_threads();
 }
 
-// Returns true if this thread has work; the next two are of warps.
+// Returns true if this thread has work. The next two functions count warps.
 WM_DEVICE bool
 wm_sync_works()
 {
@@ -42,8 +42,9 @@ wm_sync_warps()
     return (uint32_t)wm_threads() / 32;
 }
 
-// Returns true for the thread that publishes that the kernel has begun: one
-// without a fence soon after, as the word is in host memory.
+// Returns true for the thread that publishes that the kernel has begun. The
+// word is in host memory, so this is a thread that executes no fence soon
+// after.
 WM_DEVICE bool
 wm_sync_publishes()
 {
@@ -56,32 +57,33 @@ wm_pause()
 {
 }
 
-// A millisecond, in which what was on its way arrives.
+// Waits a millisecond, in which data under way arrive.
 WM_DEVICE void
 wm_linger()
 {
     const uint64_t began = wm_now_ns();
-    while (wm_now_ns() - began < 1000000) // a sleep may end at once
+    while (wm_now_ns() - began < 1000000) // __nanosleep may return at once
         __nanosleep(1000);
 }
 
-// What was written before is so for other blocks that see what comes behind.
+// Orders this thread's earlier writes before its later ones, for other blocks.
 WM_DEVICE void
 wm_fence_device()
 {
     __threadfence();
 }
 
-// All threads of a block come here.
+// Barrier of all threads of a block.
 WM_DEVICE void
 wm_block_sync()
 {
     __syncthreads();
 }
 
-// Of a block whose threads work together, which are one on the host: the
-// number of this one, of all, whether it is the first, or the last, and
-// whether `mine` is true on all, who come here.
+// Functions for a block whose threads work together; on the host a block is
+// one thread. They return the thread's number, the number of threads, and true
+// for the first (leads) or last (publishes) thread. wm_block_all(), which all
+// threads call, returns true if `mine` is true on all.
 WM_DEVICE uint32_t
 wm_lane()
 {
@@ -100,8 +102,8 @@ wm_block_leads()
     return threadIdx.x == 0;
 }
 
-// Returns true for a thread of another warp than the first, which waits
-// meanwhile for the next chunk.
+// Returns true for a thread outside of the first warp, which meanwhile waits
+// for the next chunk.
 WM_DEVICE bool
 wm_block_publishes()
 {
@@ -114,9 +116,9 @@ wm_block_all(bool mine)
     return __syncthreads_and(mine) != 0;
 }
 
-// The role of a block: the channels that it serves, and whether it gives or
-// takes. Half of the blocks give, a channel each, and half take. On the host
-// one thread does all in turn.
+// The role of a block: its channels, and whether it gives or takes. Half of
+// the blocks give, for one channel each, and half take. On the host one thread
+// does all in turn.
 struct wm_block_role_t {
     uint32_t first, step;
     bool gives, takes;
@@ -129,7 +131,7 @@ wm_block_role(uint32_t channels)
     return {blockIdx.x % channels, channels, gives, !gives};
 }
 
-// What was written before the word, to whoever sees its value.
+// Loads a word. A thread that sees its value sees all that was written before.
 WM_DEVICE uint32_t
 wm_load_acquire(const uint32_t *word)
 {
@@ -141,7 +143,8 @@ wm_load_acquire(const uint32_t *word)
     return value;
 }
 
-// What others write while the kernel runs: 1, 2, 4, 8 or 16 bytes, aligned.
+// Loads data that others write while the kernel runs: 1, 2, 4, 8 or 16 bytes,
+// aligned.
 template <typename unit_t>
 WM_DEVICE unit_t
 wm_load_far(const unit_t *from)

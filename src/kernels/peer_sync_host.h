@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The host bodies of peer_sync.h's primitives: threads run one after the
+// The host bodies of peer_sync.h's primitives. Threads run one after the
 // other, and the first does all the work.
 #ifndef WM_KERNELS_PEER_SYNC_HOST_H
 #define WM_KERNELS_PEER_SYNC_HOST_H
@@ -48,7 +48,7 @@ wm_pause()
     sched_yield();
 }
 
-// Stores are seen in their order.
+// On the host, stores are seen in their order.
 WM_DEVICE void
 wm_linger()
 {

@@ -2,14 +2,15 @@
 #include "kernels/pull.h"
 #include "kernels/kernel.h"
 
-#define PULLED_AT_ONCE 4 // units a thread has under way
+#define PULLED_AT_ONCE 4 // units that a thread has under way
 
 struct alignas(16) wm_pulled16 {
     uint64_t part[2];
 };
 
-// All loads are asked for before any is stored: one way to the peer and back.
-// The last threads, which units may not need, have the bytes behind them.
+// Copies units. All loads are issued before any store: one round trip to the
+// peer. The last threads, which units may not need, copy the bytes behind the
+// units.
 template <typename unit_t>
 WM_DEVICE void
 pull(const wm_pull_t &task, size_t thread, size_t threads)
@@ -50,7 +51,7 @@ WM_DEVICE void
 pull_all(const params_t &p)
 {
     const size_t threads = p.width * wm_group_threads<1>();
-    const size_t each = wm_group_threads<1>() / p.count; // of one block
+    const size_t each = wm_group_threads<1>() / p.count; // of a copy
     const size_t part = wm_group_thread<1>() / each;
     if (p.width == 0 && wm_block() == 0 && part < p.count)
         pull_task(p.pulls[part], wm_group_thread<1>() % each, each);

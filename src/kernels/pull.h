@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies out of memory that the device reaches. Short ones are many in one
-// kernel: a launch and an engine's start cost more than their bytes. Shared by
-// C and CUDA.
+// Copies from memory that the device reaches. One kernel does many short
+// copies: a launch, or the start of a copy engine, costs more than their
+// bytes. Shared by C and CUDA.
 #ifndef WM_KERNELS_PULL_H
 #define WM_KERNELS_PULL_H
 
@@ -9,10 +9,11 @@
 
 #include "kernels/signal.h"
 
-#define WM_PULLS 64    // so many share a kernel
-#define WM_FEW_PULLS 4 // with little to hand over
+#define WM_PULLS 64    // most copies in a kernel
+#define WM_FEW_PULLS 4 // most in wm_pull_few, which has few parameters
 
-// Some blocks copy. One alone writes *taken behind it, unless that is NULL.
+// One copy, by one block or more. With `taken`, one block copies, and then
+// writes *taken.
 typedef struct {
     char *dst;
     const char *src;
@@ -24,12 +25,12 @@ typedef struct {
 
 typedef struct {
     uint32_t count;
-    uint32_t width; // blocks of each; 0: they share one
+    uint32_t width; // blocks of each copy; 0: all share one block
     wm_signal_t signal;
     wm_pull_t pulls[WM_PULLS];
 } wm_pull_params_t;
 
-// wm_pull_few: it begins as that does.
+// Parameters of wm_pull_few: like those of wm_pull, with fewer copies.
 typedef struct {
     uint32_t count;
     uint32_t width;

@@ -2,8 +2,8 @@
 #include "kernels/reduce.h"
 #include "kernels/rule.h"
 
-// Loads that a thread has under way: fewer of what takes a register for each
-// byte.
+// Loads that a thread has under way: fewer for one-byte elements, which take a
+// register for each byte.
 template <typename rule_t>
 constexpr int REDUCED_AT_ONCE = sizeof(typename rule_t::element_t) > 1 ? 8 : 4;
 
@@ -15,8 +15,8 @@ template <typename element_t> struct wm_reduced_bytes {
     unsigned char each[sizeof(element_t)];
 };
 
-// Bytes of the elements, from the first to those before `end`, where from
-// `before` on they lie behind a gap.
+// Bytes of elements, from `first` up to `end`. Those from `before` on lie
+// behind a gap of `gap` bytes.
 struct wm_reduced_range {
     uint64_t first;
     uint64_t end;
@@ -24,7 +24,7 @@ struct wm_reduced_range {
     uint64_t gap;
 };
 
-// One of those that are fused, as the others are.
+// One of several fused reductions, with the members of a single one.
 struct wm_fused_view {
     uint64_t vectors, head, singles;
     uint32_t op, n, targets, aligned;
@@ -63,11 +63,11 @@ place(const wm_reduced_range &range, uint64_t at)
     return at < range.before ? at : at + range.gap;
 }
 
-// A thread goes through its units, each of which it takes from every source
-// before the next: so many loads are asked for, across units, before the first
-// of them is used; the last unit stands for those beyond it, so that there is
-// no branch between them. One piece of code uses the first of those that are
-// left: a copy of it for each would not be worth its room.
+// Reduces the units of a thread, each from every source before the next.
+// AT_ONCE loads are issued, across units, before the first value is used. Past
+// the end the last unit is loaded again, so that no branch is between the
+// loads. The code that uses a value exists once, for the first loaded value:
+// an unrolled copy for each would not be worth its size.
 template <typename unit_t, int AT_ONCE, typename rule_t, typename params_t>
 WM_DEVICE void
 reduce_units(rule_t rule, const params_t &p, uint64_t thread,
@@ -78,9 +78,9 @@ reduce_units(rule_t rule, const params_t &p, uint64_t thread,
     const uint64_t last = range.end - sizeof(unit_t);
     typename rule_t::acc_t acc[EACH] = {}, values[EACH];
     uint64_t at = range.first + thread * sizeof(unit_t);
-    uint64_t asked = at; // the unit, and the source, to ask for next
+    uint64_t asked = at; // the next unit and source to load
     uint32_t asked_of = 0;
-    uint32_t used = 0; // sources of the unit `at`
+    uint32_t used = 0; // sources of the unit `at` that were used
     while (at < range.end) {
         unit_t loaded[AT_ONCE];
         WM_UNROLL
@@ -116,8 +116,8 @@ reduce_units(rule_t rule, const params_t &p, uint64_t thread,
     }
 }
 
-// Likewise of a thread that has no other: from every source there is, and no
-// loop to lead on.
+// Reduces the only unit of a thread, from every source, without a loop over
+// units.
 template <typename unit_t, typename rule_t>
 WM_DEVICE void
 reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
@@ -150,8 +150,8 @@ reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
         *(unit_t *)(p.dst[to] + at) = result;
 }
 
-// Single elements are the business of the last threads, which vectors may not
-// need.
+// Reduces vectors and single elements. The last threads, which vectors may not
+// need, take the single elements.
 template <typename rule_t, typename params_t>
 WM_DEVICE void
 reduce(rule_t rule, const params_t &p)
@@ -174,8 +174,8 @@ reduce(rule_t rule, const params_t &p)
                                                      singles);
 }
 
-// Where there is a thread for each vector and each single element; false where
-// there is not, or they are not aligned.
+// Reduces with one thread for each vector and each single element. Returns
+// false if there are too few threads, or the elements are not aligned.
 template <typename rule_t>
 WM_DEVICE bool
 reduce_few(rule_t rule, const wm_reduce_params_t &p)
@@ -196,7 +196,7 @@ reduce_few(rule_t rule, const wm_reduce_params_t &p)
     return true;
 }
 
-// What the block of that number has to do.
+// Returns the work of a block.
 WM_DEVICE wm_fused_view
 fused_view(const wm_fused_params_t &p, uint32_t block)
 {
@@ -220,8 +220,8 @@ fused_view(const wm_fused_params_t &p, uint32_t block)
             (end - part.first) * each};
 }
 
-// Of half: they have room where a kernel waits for another rank, which may
-// wait for them.
+// Kernels of half a multiprocessor: they have room beside a kernel that waits
+// for another rank, which may in turn wait for them.
 #define X(name, ...)                                                          \
     WM_KERNEL_OF_HALF(wm_reduce_##name, wm_reduce_params_t)                   \
     {                                                                         \

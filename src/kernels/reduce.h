@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions of MPI: which operations and element types there are, and what
-// the kernels wm_reduce_<name> are given. Shared by C and CUDA.
+// MPI's reductions: operations, element types, and the parameters of the
+// kernels wm_reduce_<name>. Shared by C and CUDA.
 #ifndef WM_KERNELS_REDUCE_H
 #define WM_KERNELS_REDUCE_H
 
@@ -24,18 +24,18 @@ typedef enum {
     WM_REDUCE_BXOR,
     WM_REDUCE_MINLOC,
     WM_REDUCE_MAXLOC,
-    WM_REDUCE_REPLACE, // the last source
-    WM_REDUCE_NO_OP,   // the first one
+    WM_REDUCE_REPLACE, // result: the last source
+    WM_REDUCE_NO_OP,   // result: the first source
     WM_REDUCE_OPS,     // number of them
 
-    // What the kernels of integers compute for signed ones instead.
+    // Operations that integer kernels use for signed elements.
     WM_REDUCE_MIN_SIGNED = WM_REDUCE_OPS,
     WM_REDUCE_MAX_SIGNED,
 } wm_reduce_op_t;
 
-// X(NAME, name, family): those of array/dtype.h in its order, so that a
-// wm_dtype_t is one of these, then MPI's pairs of a value and an index. The
-// name is that of a row below; integers of both signs share one.
+// X(NAME, name, family): the types of array/dtype.h in their order, so that a
+// wm_dtype_t is a valid type, then MPI's pairs of a value and an index. `name`
+// is a row below; signed and unsigned integers share a row.
 #define WM_REDUCE_TYPE_ROWS(X)                                                \
     X(BOOL, uint8, LOGICAL)                                                   \
     X(INT8, uint8, SIGNED)                                                    \
@@ -106,7 +106,7 @@ typedef struct {
     int32_t index;
 } wm_short_int_t;
 
-// X(name, element, what it is computed in): a kernel each.
+// X(name, element type, type of computation): one kernel each.
 #define WM_REDUCE_KERNEL_ROWS(X)                                              \
     X(uint8, uint8_t, uint8_t)                                                \
     X(uint16, uint16_t, uint16_t)                                             \
@@ -126,18 +126,18 @@ typedef struct {
 
 #define WM_REDUCE_VECTOR 16 // bytes
 
-// The elements are `head` single ones, then those of `vectors`, each at an
-// address that WM_REDUCE_VECTOR divides on every side, then the rest of
-// `singles`. Each is taken from all sources before any target has it, so that
-// these may be the same.
+// The elements are `head` single ones, then `vectors` vectors, whose addresses
+// WM_REDUCE_VECTOR divides on every side, then the rest of `singles`. A thread
+// loads an element from all sources before it stores to a target, so that a
+// target may be a source.
 typedef struct {
     uint64_t vectors;
     uint64_t head;
-    uint64_t singles; // head and rest
+    uint64_t singles; // before and after the vectors
     uint32_t op;
     uint32_t n;
     uint32_t targets;
-    uint32_t aligned; // as their type wants it; without it no vectors
+    uint32_t aligned; // addresses suit the element type; else no vectors
     const char *src[WM_REDUCE_SOURCES];
     char *dst[WM_REDUCE_TARGETS];
     wm_signal_t signal;
@@ -146,9 +146,9 @@ typedef struct {
 #define WM_FUSED_PARTS 32
 #define WM_FUSED_POINTERS 320
 
-// Several reductions of one operation and so many sources and targets, each
-// the business of the blocks from `first` on, of `blocks`; `at` is its first
-// pointer, the targets' come behind the sources'.
+// Several reductions with one operation and equal numbers of sources and
+// targets. A part belongs to the blocks from `first` on; `at` is the index of
+// its first pointer. Its targets follow its sources.
 typedef struct {
     uint64_t vectors, head, singles;
     uint16_t first, at;

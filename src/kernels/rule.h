@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The types of fold.h as rules, wm_rule_<name>, that kernels are made with.
+// The types of fold.h as rules, wm_rule_<name>, which are template arguments
+// of kernels.
 #ifndef WM_KERNELS_RULE_H
 #define WM_KERNELS_RULE_H
 

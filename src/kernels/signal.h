@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a kernel tells the host that it has ended: by a word, which is there
-// some microseconds before the stream is known to be idle. Shared by C and
-// CUDA.
+// Signals: a kernel writes a word for the host when it has ended, some
+// microseconds before the stream is known to be idle. Shared by C and CUDA.
 #ifndef WM_KERNELS_SIGNAL_H
 #define WM_KERNELS_SIGNAL_H
 
@@ -9,10 +8,10 @@
 
 #define WM_SIGNALS 64
 
-// No two kernels at a time have the same `index`.
+// Kernels that run at the same time have different `index`.
 typedef struct {
-    uint32_t *word; // page-locked host memory; NULL: nobody looks at it
-    uint32_t value; // that it is to have
+    uint32_t *word; // page-locked host memory; NULL: no signal
+    uint32_t value; // the value to write
     uint32_t index; // below WM_SIGNALS
 } wm_signal_t;
 
@@ -20,11 +19,11 @@ typedef struct {
 #include "kernels/kernel.h"
 
 #ifdef __CUDACC__
-// Blocks that have come to their end, of each device.
+// Blocks that have ended, for each signal; on each device.
 static __device__ uint32_t wm_signal_blocks[WM_SIGNALS];
 
-// As wm_grid_ended(), and what all threads wrote is visible to the whole
-// system: of each block, before it is counted.
+// Like wm_grid_ended(); in addition, all writes of all threads are visible to
+// the whole system: each block fences before it is counted.
 WM_DEVICE bool
 wm_grid_visible(uint32_t *ended)
 {
@@ -49,7 +48,7 @@ wm_grid_visible(uint32_t *ended)
 }
 #endif
 
-// Every thread comes here last.
+// Called last by every thread.
 WM_DEVICE void
 wm_signal_end(const wm_signal_t &signal)
 {

@@ -4,7 +4,7 @@
 #include "kernels/rule.h"
 
 #define SIMPLE_AT_ONCE 6 // loads that a thread has under way
-#define NEVER (1u << 30) // in place of steps: no more will be
+#define NEVER (1u << 30) // in place of steps: no more come
 
 struct alignas(16) wm_simple16 {
     uint64_t part[2];
@@ -32,7 +32,8 @@ simple_head(const wm_simple_params_t &p, uint32_t rank)
     return (wm_simple_head_t *)simple_memory(p, rank);
 }
 
-// Where in the memory of `to` the chunk of that number lies, of `from`.
+// Returns the address of a chunk's slot in the memory of `to`, which `from`
+// writes.
 WM_DEVICE char *
 slot_of(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
         uint32_t to, uint32_t number)
@@ -44,7 +45,7 @@ slot_of(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
            + (size_t)index * p.slot_bytes;
 }
 
-// Of so many bytes: alike at both ends.
+// Returns the bytes of a chunk of a span of `nbytes`; the same at both ends.
 WM_DEVICE uint32_t
 chunk_of(const wm_simple_params_t &p, uint64_t nbytes)
 {
@@ -71,8 +72,9 @@ part_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel,
     return {at, nbytes - at < chunk ? (uint32_t)(nbytes - at) : chunk};
 }
 
-// All of a block wait for one of its threads to see a word reach a value;
-// false if it never will, as that rank's call has ended.
+// Waits until one thread of the block sees the word reach a value; all threads
+// call this. Returns false if the word never will, as the call of that rank
+// has ended.
 WM_DEVICE bool
 await_word(const wm_simple_params_t &p, const uint32_t *word, uint32_t wanted,
            uint32_t rank)
@@ -87,8 +89,8 @@ await_word(const wm_simple_params_t &p, const uint32_t *word, uint32_t wanted,
     return wm_block_all(come);
 }
 
-// Those that there are: were one asked for in place of the others, all threads
-// would ask the host for one place.
+// Loads the units that exist. Were one loaded in place of each other one, all
+// threads would load one address of the host.
 template <uint32_t AT_ONCE, bool far, typename unit_t>
 WM_DEVICE void
 load_units(unit_t *units, const char *src, uint32_t at, uint32_t step,
@@ -102,8 +104,8 @@ load_units(unit_t *units, const char *src, uint32_t at, uint32_t step,
     }
 }
 
-// A whole number of units; out of slots with their own loads, as others wrote
-// them while the kernel ran.
+// Copies a whole number of units. `far`: the source is a slot, which others
+// write while the kernel runs, and needs special loads.
 template <typename unit_t, bool far>
 WM_DEVICE void
 copy_units(char *dst, const char *src, uint32_t nbytes)
@@ -136,8 +138,9 @@ copy_chunk(const wm_simple_params_t &p, char *dst, const char *src,
         copy_units<uint8_t, far>(dst + whole, src + whole, nbytes - whole);
 }
 
-// What a rank gives another, and takes from it. Of an Allreduce each gives the
-// others' parts and takes its own; then it gives that back, and takes theirs.
+// Return what a rank gives another, and takes from it. In the first half of an
+// Allreduce a rank gives the others' parts and takes its own. In the second
+// half (`back`) it gives its own part back and takes theirs.
 template <bool back>
 WM_DEVICE const wm_simple_span_t &
 given_to(const wm_simple_params_t &p, uint32_t to)
@@ -152,8 +155,8 @@ taken_from(const wm_simple_params_t &p, uint32_t from)
     return back ? p.gives[from] : p.takes[from];
 }
 
-// Whom a rank gives to in turn. Channels begin with different ones, so that no
-// link has what all give at once.
+// Returns the rank of turn `i` that is given to. Channels begin with different
+// ranks, so that no link gets the data of all at once.
 WM_DEVICE uint32_t
 taker(const wm_simple_params_t &p, uint32_t channel, uint32_t i)
 {
@@ -161,7 +164,8 @@ taker(const wm_simple_params_t &p, uint32_t channel, uint32_t i)
     return wm_rank_around(p.rank + 1 + turn, p.size);
 }
 
-// Chunks that went to a rank before this kernel, or this half of it.
+// Return the chunks sent to, or got from, a rank before this kernel, or before
+// this half of it.
 WM_DEVICE uint32_t
 sent_to(const wm_simple_params_t &p, uint32_t channel, uint32_t to)
 {
@@ -174,8 +178,8 @@ got_from(const wm_simple_params_t &p, uint32_t channel, uint32_t from)
     return p.own->counts[channel][from].got;
 }
 
-// The slot of a step in which a rank takes what we give; nullptr where it will
-// never be free.
+// Returns the slot in which `to` takes our chunk of a step; nullptr if the
+// slot will never be free.
 WM_DEVICE char *
 await_slot(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
            uint32_t step)
@@ -187,7 +191,8 @@ await_slot(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
     return slot_of(p, channel, p.rank, to, number);
 }
 
-// By one thread, behind a fence: what is in that slot can be taken.
+// Called by one thread, behind a fence: publishes that the chunk of a step can
+// be taken.
 WM_DEVICE void
 publish_arrived(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
                 uint32_t step)
@@ -196,8 +201,7 @@ publish_arrived(const wm_simple_params_t &p, uint32_t channel, uint32_t to,
                     sent_to(p, channel, to) + step + 1);
 }
 
-// What arrived in a step, and may be written where it is wanted; nullptr where
-// it never will.
+// Returns the chunk that arrived in a step; nullptr if it never will.
 WM_DEVICE const char *
 await_chunk(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
             uint32_t step)
@@ -209,7 +213,7 @@ await_chunk(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
     return slot_of(p, channel, from, p.rank, number);
 }
 
-// By one thread: the slot may be written again.
+// Called by one thread: publishes that the slot may be written again.
 WM_DEVICE void
 publish_taken(const wm_simple_params_t &p, uint32_t channel, uint32_t from,
               uint32_t step)
@@ -228,7 +232,7 @@ give_chunks(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     if (back
         && (!await_word(p, reduced, step + 1, p.rank)
             || !wm_block_all(wm_load_system(reduced) != NEVER)))
-        return false; // nor has who waits for it
+        return false; // ranks that wait for it get nothing either
     if (!back && p.from != WM_SIMPLE_NOBODY) {
         const wm_simple_part part = part_of(p, p.takes[p.from].nbytes, channel,
                                             step);
@@ -261,7 +265,7 @@ give_chunks(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     if (!any && !p.overlaid)
         return true;
     wm_block_sync();
-    if (!wm_block_publishes()) // the others look for the next slot
+    if (!wm_block_publishes()) // other threads wait for the next slot
         return true;
     if (passed != nullptr)
         publish_taken(p, channel, p.from, step);
@@ -272,12 +276,12 @@ give_chunks(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
         if (part_of(p, given_to<back>(p, to).nbytes, channel, step).nbytes > 0)
             publish_arrived(p, channel, to, step);
     }
-    if (p.overlaid) // else nobody clears it
+    if (p.overlaid) // cleared only if overlaid
         wm_store_system(&p.own->read[channel], step + 1);
     return true;
 }
 
-// All that was taken has been read.
+// Publishes that all chunks of a step have been read.
 template <bool back>
 WM_DEVICE void
 leave_slots(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
@@ -293,8 +297,8 @@ leave_slots(const wm_simple_params_t &p, uint32_t channel, uint32_t step)
     }
 }
 
-// By one thread, after all of its block: so much of a channel may be given
-// back.
+// Called by one thread, after all of its block: publishes how many steps of a
+// channel can be given back.
 WM_DEVICE void
 publish_reduced(const wm_simple_params_t &p, uint32_t channel, uint32_t steps)
 {
@@ -331,7 +335,7 @@ template <bool back> struct wm_simple_mover {
     }
 };
 
-// Units of several ranks' chunks, in their order, all of one place.
+// Reduces units of several ranks' chunks, in rank order, all at one place.
 template <typename unit_t, typename rule_t>
 WM_DEVICE void
 fold_units(rule_t rule, const wm_simple_params_t &p, uint32_t channel,
@@ -393,7 +397,7 @@ template <typename rule_t> struct wm_simple_folder {
                 && await_chunk(p, channel, from, step) == nullptr)
                 return false;
         }
-        if (part.nbytes == 0) // and where it passes on there is no `dst`
+        if (part.nbytes == 0) // no data; who passes on has no `dst`
             return true;
         const bool passes = p.onto != WM_SIMPLE_NOBODY;
         char *into = passes ? await_slot(p, channel, p.onto, step)
@@ -419,7 +423,7 @@ template <typename rule_t> struct wm_simple_folder {
     }
 };
 
-// The chunks of a span that went through a channel.
+// Returns the number of chunks of a span that went through a channel.
 WM_DEVICE uint32_t
 chunks_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel)
 {
@@ -433,9 +437,10 @@ chunks_of(const wm_simple_params_t &p, uint64_t nbytes, uint32_t channel)
     return count;
 }
 
-// Both ends have counted them: the next half, or kernel, goes on there. Each
-// number is one block's, as another may have ended long before. Who did not
-// take all frees the slots all the same, or the next call of who gave it would
+// Adds the chunks of this half, or kernel, to the counts, as the other end
+// does; the next one continues there. Each count belongs to one block, as
+// another block may have ended long before. A rank that did not take all
+// chunks frees the slots nevertheless, or the next call of the sender would
 // wait.
 template <bool back>
 WM_DEVICE void
@@ -461,8 +466,8 @@ count_chunks(const wm_simple_params_t &p, const wm_block_role_t &role,
     }
 }
 
-// All chunks, or those of a half; false where others have aborted. The chunks
-// are counted in any case.
+// Goes through all chunks, or those of a half. Returns false if other ranks
+// have aborted. Counts the chunks in any case.
 template <bool gathers, bool back, typename taker_t>
 WM_DEVICE bool
 go_through(taker_t taker, const wm_simple_params_t &p,
@@ -474,7 +479,7 @@ go_through(taker_t taker, const wm_simple_params_t &p,
              channel += role.step) {
             if (role.gives)
                 goes_on = give_chunks<back>(p, channel, step);
-            if (!goes_on && p.overlaid && wm_block_leads()) // nobody waits
+            if (!goes_on && p.overlaid && wm_block_leads()) // no block waits
                 wm_store_system(&own->read[channel], NEVER);
             if (role.takes && goes_on && p.overlaid)
                 goes_on = await_word(p, &own->read[channel], step + 1, p.rank);
@@ -483,14 +488,14 @@ go_through(taker_t taker, const wm_simple_params_t &p,
             if (gathers && role.takes && wm_block_publishes())
                 publish_reduced(p, channel, goes_on ? step + 1 : NEVER);
         }
-    wm_block_sync(); // all is published
+    wm_block_sync(); // all words are published
     for (uint32_t channel = role.first; channel < p.channels;
          channel += role.step)
         count_chunks<back>(p, role, channel, goes_on);
     return goes_on;
 }
 
-// With several ranks another block may have aborted before.
+// With more than two ranks another block may have aborted before.
 WM_DEVICE void
 publish_begun(const wm_simple_params_t &p)
 {
@@ -510,7 +515,7 @@ simple_run(taker_t taker, const wm_simple_params_t &p)
         publish_begun(p);
     bool goes_on = go_through<gathers, false>(taker, p, role, true);
     if (gathers) {
-        wm_block_sync(); // its chunks are counted
+        wm_block_sync(); // the chunks of the block are counted
         goes_on = go_through<false, true>(wm_simple_mover<true>(), p, role,
                                           goes_on);
     }
