@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What moves data: to, numpy, copy, assign, fill_, zero_.
+// The methods that move data: to, numpy, copy, assign, fill_, zero_.
 #include <string.h>
 
 #include "array/copy.h"
@@ -30,16 +30,17 @@ wm_py_array_wait_nogil(const wm_array_t *array)
     return wm_py_after_wait(status, &err);
 }
 
-// How an operation is to run: options every mover takes.
+// How an operation runs: the options of every method that moves data.
 typedef struct {
     bool blocking;
-    int device; // of the stream, -1 without
+    int device; // of the stream; -1: no stream
     CUstream stream;
 } how_t;
 
 static const how_t complete = {.blocking = true, .device = -1};
 
-// `blocking` is None (complete, unless a stream is given) or a bool.
+// Parses the options. `blocking` is a bool or None: blocking, unless a stream
+// is given.
 static int
 parse_how(PyObject *blocking, PyObject *stream, how_t *how)
 {
@@ -70,7 +71,7 @@ copy_nogil(const wm_array_t *dst, const wm_view_t *src, const how_t *how)
     WM_PY_UNLOCKED(status = wm_copy_ordered(dst, &producer, &src->array,
                                             &src->producer, how->device,
                                             how->stream, how->blocking, &err));
-    const wm_storage_t *read = src->array.storage; // NULL: not ours
+    const wm_storage_t *read = src->array.storage; // NULL: not our memory
     bool waited = how->blocking && read != NULL
                   && wm_memory_on_device(&read->memory);
     return waited ? wm_py_after_wait(status, &err)
@@ -171,8 +172,8 @@ wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
                          memory->kind == WM_MEMORY_PINNED, &how);
 }
 
-// Gives the source the shape of `dst`: dimensions that are missing or of
-// extent 1 repeat.
+// Gives the source the shape of `dst`: dimensions that are missing or have
+// extent 1 are repeated.
 static int
 broadcast(wm_array_t *src, const wm_array_t *dst)
 {
@@ -180,7 +181,7 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
     int extra = src->ndim - dst->ndim;
     bool fits = true;
     for (int i = 0; i < extra; i++)
-        fits &= src->shape[i] == 1; // as NumPy, leading ones are dropped
+        fits &= src->shape[i] == 1; // leading ones are dropped, as in NumPy
     for (int i = 0; i < dst->ndim; i++) {
         int at = i + extra;
         bool repeat = at < 0 || (src->shape[at] == 1 && dst->shape[i] != 1);
@@ -217,7 +218,7 @@ check_writable(const wm_array_t *array)
     return 0;
 }
 
-// One value in host memory goes along with the launch.
+// Fills with one value in host memory, which is a kernel parameter.
 static int
 fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whatever a user passes as data, seen as an array: array objects as they are,
-// the rest by way of NumPy.
+// Data that a user passes, viewed as an array: array objects directly, other
+// data through NumPy.
 #include "python/array/py_array.h"
 #include "python/view/py_dtype.h"
 
-// A view of what a function of _host_data makes of it; -1 where that is None,
-// too.
+// Views the result of a function of _host_data. Returns -1 if the result is
+// None, too.
 static int
 view_made(const char *function, PyObject *data, const wm_dtype_t *dtype,
           const char *argument, wm_view_t *view)
@@ -31,7 +31,7 @@ wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
     return view_made("host_array", data, dtype, argument, view);
 }
 
-// Whether the object is data itself rather than an array.
+// Returns true if the object is data itself, not an array.
 static bool
 is_plain(PyObject *data)
 {
@@ -39,8 +39,8 @@ is_plain(PyObject *data)
            || PyLong_Check(data) || PyComplex_Check(data);
 }
 
-// After a TypeError: what is left to NumPy. Where that fails, too, the first
-// exception stays.
+// Tries NumPy after a TypeError. If this fails, too, the first exception
+// stays.
 static int
 view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
               wm_view_t *view)

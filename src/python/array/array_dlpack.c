@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DLPack, given: __dlpack__ with all its arguments, and __dlpack_device__.
+// DLPack export: __dlpack__ with all its arguments, and __dlpack_device__.
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "python/array/py_array.h"
 #include "python/view/dlpack.h"
 
-// A tensor with all it points to. Freed by its deleter, on any thread.
+// A tensor with all the data it points to. Its deleter frees it, on any
+// thread.
 typedef struct {
     union {
         wm_dl_versioned_t versioned;
@@ -14,7 +15,7 @@ typedef struct {
     } managed;
     wm_storage_t *storage;
     int64_t shape[WM_MAX_NDIM];
-    int64_t strides[WM_MAX_NDIM]; // elements
+    int64_t strides[WM_MAX_NDIM]; // in elements
 } export_t;
 
 static void
@@ -40,7 +41,7 @@ static wm_dl_device_t
 device_of(const wm_array_t *array)
 {
     int ordinal = array->storage->memory.device;
-    // Pinned memory goes as the host's: not all know how to take it.
+    // Pinned memory is exported as the host's: some consumers do not take it.
     return ordinal >= 0 ? (wm_dl_device_t){WM_DL_CUDA, ordinal}
                         : (wm_dl_device_t){WM_DL_CPU, 0};
 }
@@ -72,7 +73,7 @@ tensor_init(export_t *export, const wm_array_t *array, wm_dl_tensor_t *tensor)
     return 0;
 }
 
-// A capsule that nobody took frees its tensor.
+// Frees the tensor of a capsule that nobody consumed.
 static void
 free_versioned_capsule(PyObject *capsule)
 {
@@ -116,8 +117,8 @@ capsule_of(const wm_array_t *array, bool versioned, bool copied)
     return capsule;
 }
 
-// The consumer's stream is made to wait for all that is pending. -1: it wants
-// no ordering.
+// Makes the consumer's stream wait for all pending work. -1: the consumer
+// wants no ordering.
 static int
 order_consumer(const wm_array_t *array, PyObject *object)
 {
@@ -156,7 +157,7 @@ order_consumer(const wm_array_t *array, PyObject *object)
     return wm_py_result(status, &err);
 }
 
-// Whether version 1 or later is understood.
+// Sets *versioned to true if the consumer knows version 1 or later.
 static int
 parse_max_version(PyObject *object, bool *versioned)
 {
@@ -175,7 +176,8 @@ parse_max_version(PyObject *object, bool *versioned)
     return 0;
 }
 
-// The ordinal that the consumer wants the memory on; where it is without it.
+// Writes the ordinal of the device that the consumer wants the memory on;
+// None: the device of the array.
 static int
 parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
 {

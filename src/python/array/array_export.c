@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arrays seen by others: the CUDA and NumPy array interfaces, the buffer
-// protocol.
+// Arrays as seen by other libraries: the CUDA and NumPy array interfaces, the
+// buffer protocol.
 #include <stdatomic.h>
 
 #include "python/array/py_array.h"
 #include "python/device/py_device.h"
 
-// Streams that stand for pending work in interfaces, one a device: whoever
-// synchronises with it waits for what it was last made to wait for.
+// One stream for each device that stands for pending work in interfaces: to
+// synchronise with it is to wait for the work that it was last ordered behind.
 static CUstream export_streams[WM_MAX_DEVICES];
 
 static int
@@ -18,7 +18,8 @@ export_stream_of(int device, CUstream *stream, wm_error_t *err)
         int status = wm_stream_create(device, &made, err);
         if (status < 0)
             return status;
-        // A tool in the driver may have let others come here meanwhile.
+        // Another thread may have run, if a tool in the driver released the
+        // GIL.
         if (export_streams[device] == NULL)
             export_streams[device] = made;
         else
@@ -28,7 +29,7 @@ export_stream_of(int device, CUstream *stream, wm_error_t *err)
     return 0;
 }
 
-// Whatever others may have pending cannot be named: it is waited for.
+// Waits for the whole device: work of other libraries has no known stream.
 static int
 wait_for_others(const wm_producer_t *producer)
 {
@@ -90,7 +91,8 @@ done:
     return dict;
 }
 
-// hasattr() is how others find out whether an array is on a GPU.
+// Raises AttributeError, since other libraries use hasattr() to find out
+// whether an array is on a GPU.
 static PyObject *
 no_interface(const char *why)
 {
@@ -140,7 +142,7 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit platform");
 
-// Why the buffer cannot be had as asked for, or NULL.
+// Returns why the requested buffer is not available, or NULL.
 static const char *
 refusal(const wm_array_t *array, int flags)
 {
@@ -160,7 +162,7 @@ refusal(const wm_array_t *array, int flags)
     return NULL;
 }
 
-// An array never changes its shape, so the buffer points into it.
+// The buffer points to the array's shape, which never changes.
 int
 wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Basic indexing: ints, slices, ... and None, all of them views.
+// Basic indexing by ints, slices, ... and None. The results are views.
 #include "python/array/py_array.h"
 
-// A view under construction: the next dimension of the source to be indexed.
+// A view under construction. `next` is the next dimension of the source.
 typedef struct {
     const wm_array_t *source;
     wm_array_t *view;
@@ -81,7 +81,7 @@ take_slice(walk_t *walk, PyObject *key)
     return add_dimension(walk, count, stepped);
 }
 
-// As many full dimensions as the keys after it leave over.
+// Takes as many full dimensions as the keys after the ellipsis leave over.
 static int
 take_ellipsis(walk_t *walk, int keys_after)
 {
@@ -110,7 +110,7 @@ take_key(walk_t *walk, PyObject *key, int keys_after)
     return no_index(key);
 }
 
-// Keys that take a dimension each, from `first` on.
+// Counts the keys from `first` on that take a dimension each.
 static int
 count_keys(PyObject *const *keys, Py_ssize_t first, Py_ssize_t count)
 {
@@ -137,7 +137,7 @@ take_keys(walk_t *walk, PyObject *const *keys, Py_ssize_t count)
     return take_ellipsis(walk, 0);
 }
 
-// The view that a key stands for, with its own reference.
+// Makes the view that a key selects, with its own reference.
 static int
 index_view(PyObject *self, PyObject *key, wm_array_t *view)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How arrays come about: empty, zeros, full, asarray, and what the makers of
-// warpmpi/_arrays.py are made of.
+// Makers of arrays: empty, zeros, full, asarray, and the functions that the
+// makers of warpmpi/_arrays.py use.
 #include <string.h>
 
 #include "array/copy.h"
@@ -8,7 +8,7 @@
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
-// Where an array is to be made. Pinned memory is the host's, also where no
+// Parses the place of a new array. Pinned memory is on the host, also if no
 // device is named.
 static int
 parse_place(PyObject *object, int pinned, int *device)
@@ -126,7 +126,8 @@ zeros(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     return filled(&array, zero, blocking);
 }
 
-// The value as one element; `type` NULL or None: whatever NumPy makes of it.
+// Parses a fill value as one element. `type` NULL or None: the type that NumPy
+// gives the value.
 static int
 parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
 {
@@ -271,7 +272,7 @@ PyDoc_STRVAR(
     "an unknown device, and for copy=False where a copy is needed,\n"
     "BufferError for a view of an object that only exports copies.");
 
-// `shared`: of the object's own memory.
+// Views an object. `shared`: the view must be on the object's own memory.
 static PyObject *
 view_of(PyObject *object, bool shared)
 {

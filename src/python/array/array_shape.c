@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shapes: of new arrays, and other ones of the same memory.
+// Shapes of new arrays, and new shapes of the same memory.
 #include "python/array/py_array.h"
 #include "python/view/py_dtype.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The type wm.Array: what it is made of and its attributes. The rest of it is
-// in warpmpi/_array_methods.py.
+// The type wm.Array: its slots and attributes. Its other methods are in
+// warpmpi/_array_methods.py.
 #include "python/array/py_array.h"
 
 #include <stdatomic.h>
@@ -17,7 +17,8 @@ wm_py_array_of(PyObject *object)
     return &((wm_array_object_t *)object)->array;
 }
 
-// Whether another object's memory, kept by a reference to that.
+// Returns true if the memory belongs to another object, which the storage
+// keeps.
 static bool
 is_foreign(const wm_array_t *array)
 {
@@ -38,7 +39,7 @@ wm_py_array_object(wm_array_t *array)
     self->weakrefs = NULL;
     self->base = NULL;
     wm_array_copy_header(&self->array, array);
-    if (is_foreign(array)) // else no cycle goes through it
+    if (is_foreign(array)) // without foreign memory no cycle is possible
         PyObject_GC_Track(self);
     return (PyObject *)self;
 }
@@ -73,7 +74,7 @@ wm_py_array_begin_view(PyObject *object, wm_array_t *view)
     wm_storage_retain(view->storage);
 }
 
-// Memory that goes back to somebody at once is waited for without the GIL.
+// The GIL is released during a wait for work on memory that is freed at once.
 static void
 array_dealloc(PyObject *self)
 {
@@ -82,7 +83,7 @@ array_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     if (object->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
-    // A foreign owner's end must not swallow an exception on its way.
+    // The end of a foreign owner must not swallow a pending exception.
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
     if (object->base == NULL)
@@ -93,8 +94,8 @@ array_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-// The memory's owner is visited by who alone keeps the storage. Nothing is
-// cleared: as of a tuple, another object of the cycle is.
+// Visits the memory's owner if this array alone keeps the storage. There is no
+// clear slot: as with a tuple, another object of the cycle is cleared.
 static int
 array_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -167,7 +168,8 @@ get_device(PyObject *self, void *Py_UNUSED(unused))
     return wm_py_device(wm_py_array_of(self)->storage->memory.device);
 }
 
-// Whoever has the address can do anything with it, at any time from now on.
+// Marks the storage as given away: code that has the address can use the
+// memory at any time.
 static PyObject *
 get_ptr(PyObject *self, void *Py_UNUSED(unused))
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // wm.Array: the Python object over a wm_array_t, and the parts of its type,
-// one file each. GIL held; released around anything that waits for a GPU.
+// one file each. GIL held; released around each wait for a GPU.
 #ifndef WM_PYTHON_ARRAY_PY_ARRAY_H
 #define WM_PYTHON_ARRAY_PY_ARRAY_H
 
@@ -9,64 +9,64 @@
 #include "python/device/py_stream.h"
 #include "python/view/view.h"
 
-// A new wm.Array that takes over the array's storage reference, on failure
-// too; NULL with an exception then.
+// Makes a wm.Array, which takes over the array's storage reference, also on
+// failure. Returns NULL with an exception on failure.
 PyObject *
 wm_py_array_object(wm_array_t *array);
 
-// Likewise of a view of another wm.Array's storage.
+// Does the same for a view of the storage of `of`, another wm.Array.
 PyObject *
 wm_py_array_view_object(PyObject *of, wm_array_t *array);
 
-// A view that was parsed from `object` keeps that, and not the storage, where
-// it is a wm.Array over another object's memory.
+// Makes a view that was parsed from `object` keep `object` instead of the
+// storage, if `object` is a wm.Array over another object's memory.
 void
 wm_py_array_keep_object(PyObject *object, wm_view_t *view);
 
-// The array inside of a wm.Array (borrowed); no check.
+// Returns the array inside of a wm.Array (borrowed); no check.
 wm_array_t *
 wm_py_array_of(PyObject *object);
 
-// A shape, or strides, as Python shows them.
+// Returns a tuple of ints: a shape, or strides, as Python shows them.
 PyObject *
 wm_py_array_tuple(const int64_t *values, int count);
 
-// A view of the object's storage with its own reference, everything but shape
-// and strides filled, for wm_py_array_object().
+// Fills a view of the object's storage with its own reference, except shape
+// and strides, for wm_py_array_object().
 void
 wm_py_array_begin_view(PyObject *object, wm_array_t *view);
 
-// array_copy.c: what needs the GPU's time, without the GIL. 0, or -1 with an
-// exception.
+// array_copy.c: allocates, or waits for the GPU, without the GIL. Return 0, or
+// -1 with an exception.
 int
 wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
                       const int64_t *shape, wm_array_t *array);
 int
 wm_py_array_wait_nogil(const wm_array_t *array);
 
-// A contiguous copy of the view's array, on `device`.
+// Returns a contiguous copy of the view's array, on `device`.
 PyObject *
 wm_py_array_copy_of(const wm_view_t *view, int device, bool pinned,
                     bool blocking);
 
-// array_data.c. Sees any array object; anything else (scalars, nested lists,
+// array_data.c. Views any array object. Other data (scalars, nested lists,
 // host data of another type than `dtype`, unless that is NULL) becomes a NumPy
-// array first.
+// array first. Returns 0, or -1 with an exception.
 int
 wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
                       const char *argument, wm_view_t *view);
 
-// The same, always by way of NumPy.
+// Does the same, always through NumPy.
 int
 wm_py_array_view_host_data(PyObject *data, const wm_dtype_t *dtype,
                            const char *argument, wm_view_t *view);
 
-// array[...] = value, as wm.Array.assign() does it with its defaults.
+// Does array[...] = value, like wm.Array.assign() with its defaults.
 int
 wm_py_array_assign_object(const wm_array_t *dst, PyObject *value);
 
-// The methods; of array_copy.c and array_dlpack.c, and what those in
-// Python are made of, of array_shape.c.
+// The methods: those of array_copy.c and array_dlpack.c, and those of
+// array_shape.c that the Python methods are made of.
 #define X(name)                                                               \
     extern const char wm_py_array_##name##_doc[];                             \
     PyObject *wm_py_array_##name(PyObject *self, PyObject *args,              \
@@ -96,12 +96,12 @@ wm_py_array_item_at(PyObject *self, Py_ssize_t index);
 PyObject *
 wm_py_array_transposed(PyObject *self, void *unused);
 
-// An int or a sequence of ints. 0, or -1 with an exception.
+// Parses an int or a sequence of ints. Returns 0, or -1 with an exception.
 int
 wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
                         int64_t *shape);
 
-// array_export.c. Each marks the storage as given away.
+// array_export.c. Each of these marks the storage as given away.
 PyObject *
 wm_py_array_cuda_interface(PyObject *self, void *unused);
 PyObject *
@@ -111,8 +111,9 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags);
 void
 wm_py_array_release_buffer(PyObject *self, Py_buffer *buffer);
 
-// A stream that stands for all our pending work on the array of a device
-// (1: there is none, the legacy default stream will do). 0, or -1.
+// Finds a stream that is ordered behind all our pending work on the array of a
+// device; NULL if no work is pending and any stream will do. Returns 0, or -1
+// with an exception.
 int
 wm_py_array_export_stream(const wm_array_t *array, CUstream *stream);
 

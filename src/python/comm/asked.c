@@ -54,8 +54,8 @@ is_all(const wm_coll_t *call, bool on_device)
     return true;
 }
 
-// The counts of Reduce_scatter, which mpi4py finds itself where there are none
-// and it is not in place.
+// Reads the counts of Reduce_scatter. Without counts mpi4py finds them itself,
+// unless the call is in place.
 static int
 read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
 {
@@ -79,7 +79,7 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
                                               PyExc_OverflowError);
         size_t nbytes = count > 0 ? (size_t)count * message->size : 0;
         if (count < 0 || nbytes > all->buffer.nbytes)
-            total = SIZE_MAX / 2; // not what is given
+            total = SIZE_MAX / 2; // counts do not match the buffer
         received->spans[rank] = (wm_span_t){total, nbytes};
         total += nbytes;
     }
@@ -93,7 +93,8 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
     return 0;
 }
 
-// Tells both counts of a reduction, which do not fit.
+// Raises an error about the counts of a reduction, which do not fit; returns
+// false.
 static bool
 refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
               const wm_message_t *received, size_t blocks)
@@ -115,7 +116,7 @@ refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
     return false;
 }
 
-// Whether mpi4py takes the two for what is reduced.
+// Returns true if both buffers hold what the call reduces, as mpi4py sees it.
 static bool
 is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
 {
@@ -134,7 +135,8 @@ is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
            || refuse_counts(kind, sent, received, blocks);
 }
 
-// MPI may be given what a datatype counts, packed.
+// Gives the call the elements that a datatype counts: MPI may be given them
+// packed.
 static void
 name_elements(wm_coll_t *call)
 {
@@ -167,7 +169,7 @@ find_neighbors(const wm_comm_t *comm, bool on_stream, wm_neighbors_t *sources,
     return found ? 0 : -1;
 }
 
-// Raises what MPI would say of a call with such an argument.
+// Raises the error that MPI has for a call with such an argument.
 static int
 refuse(const wm_py_asked_t *asked, int error, const char *text, int given,
        int last)
@@ -180,7 +182,8 @@ refuse(const wm_py_asked_t *asked, int error, const char *text, int given,
     return wm_py_mpi_fail(error, text, name, given, last);
 }
 
-// Between groups it is a rank of both; -1: another of this one.
+// Reads the root. Between groups it becomes a rank of both groups together;
+// -1: another rank of this group.
 static int
 read_root(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
 {
@@ -215,7 +218,7 @@ read_op(PyObject *value, wm_py_asked_t *asked)
                         0, 0);
 }
 
-// Each of these reads the buffers that matter on this rank.
+// The two functions below read the buffers that matter on this rank.
 
 static int
 read_between(wm_call_kind_t kind, const wm_comm_t *comm,
@@ -255,7 +258,7 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
                 < 0
             || is_nothing(values[0]) || is_nothing(values[1])))
         return -1;
-    // In place it has a block for each, too.
+    // In place, recvbuf has a block for each rank, too.
     wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
                                  && is_nothing(values[0])
                              ? WM_EQUAL
@@ -333,7 +336,7 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
     call->type = given_any ? side->message.type : MPI_DATATYPE_NULL;
     call->size = given_any ? side->message.size : 1;
     if (wm_py_asked_is_separate(kind)) {
-        call->type = MPI_BYTE; // of several types
+        call->type = MPI_BYTE; // blocks have several types
         call->size = 1;
     }
     else if (!reduces && given_any && side->message.datatype != NULL)
@@ -367,7 +370,7 @@ wm_py_asked_release(wm_py_asked_t *asked)
         wm_py_message_release(&asked->received.message);
 }
 
-// Asks the arrays once more whose stream comes before.
+// Asks the arrays again for the streams that come before the call.
 int
 wm_py_asked_refresh(wm_py_asked_t *asked)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_buffered.py is made of: room for buffered sends, counted.
+// Functions for warpmpi/_buffered.py: the room for buffered sends, counted.
 #include <stdbool.h>
 
 #include "comm/message/buffered.h"
@@ -7,7 +7,7 @@
 #include "python/message/channel.h"
 #include "python/request/py_request.h"
 
-// A communicator of ours, or None for the process.
+// Finds the communicator of an object; NULL for None, the process.
 static int
 comm_of(PyObject *object, wm_comm_t **comm)
 {

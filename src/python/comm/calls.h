@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The message calls of communicators, which comm.on(stream) has as well, and
-// their probes. GIL held; released while waiting.
+// the probes of communicators. GIL held; released while waiting.
 #ifndef WM_PYTHON_COMM_CALLS_H
 #define WM_PYTHON_COMM_CALLS_H
 
@@ -35,8 +35,8 @@
     X(Mprobe)                                                                 \
     X(Improbe)
 
-// Each in its file, and as a method, whose errors the communicator's error
-// handler hears of (py_comm.c).
+// Each call has a function in its file, and a method (py_comm.c), which passes
+// errors to the communicator's error handler.
 #define X(name)                                                               \
     extern const char wm_py_comm_##name##_doc[];                              \
     PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \

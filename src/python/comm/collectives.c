@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The barrier, which frees GPU memory: a mixin below CommMethods.
+// Barrier, after which GPU memory freed before is available: a mixin below
+// CommMethods.
 #include "comm/coll/run/coll.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/diagnostics/hang.h"
@@ -25,7 +26,7 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
         .type = MPI_DATATYPE_NULL,
     };
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
-    if (code == 0) // of calls on streams, which failed after they were made
+    if (code == 0) // a call on a stream may have failed later
         code = wm_symm_find_failure(channel.comm->symm, &err);
     PyObject *result = wm_py_none(code, &err);
     return result != NULL ? result : wm_py_channel_fail(self, false);

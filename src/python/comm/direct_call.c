@@ -11,7 +11,7 @@
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
-// Once, in the next call.
+// Returns true once, in the next call after wm_py_direct_refused().
 static bool
 is_awaited(wm_comm_t *comm, bool begins)
 {
@@ -44,9 +44,9 @@ wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
             || !asked.call.on_device)) {
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
             wm_py_asked_release(&asked);
-            return -1; // this rank has not come to the call
+            return -1; // this rank has not entered the call
         }
-        PyErr_Clear(); // MPI, or mpi4py, will say what is wrong
+        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         asks = false;
     }
     wm_call = (wm_call_t){
@@ -90,8 +90,8 @@ wm_py_direct_refused(PyObject *self, bool begins)
     PyErr_Restore(kind, value, trace);
 }
 
-// The request of a call that was begun, which keeps something; or raises what
-// it failed with.
+// Returns the request of a call that was begun, which keeps `kept`; or raises
+// the call's error.
 static PyObject *
 request_of(wm_message_t *kept, int code, wm_op_t *op, MPI_Request handle,
            const wm_error_t *err)
@@ -218,7 +218,7 @@ wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
     *request = MPI_REQUEST_NULL;
     code = wm_request_start(*op, request, err);
     if (code < 0)
-        wm_op_release(*op); // it ends by itself
+        wm_op_release(*op); // the operation completes by itself
     return code;
 }
 
@@ -257,7 +257,7 @@ wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
     if (capsule == NULL) {
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception))
             return -1;
-        PyErr_Clear(); // MPI, or mpi4py, will say it
+        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         return decline(comm, result);
     }
     int code = wm_py_message_of_none(capsule, &kept);
@@ -283,12 +283,13 @@ keep(PyObject *self, PyObject *const *args, Py_ssize_t given,
     PyObject *kept = PyTuple_New(count + 1);
     for (Py_ssize_t i = 0; i < count && kept != NULL; ++i)
         PyTuple_SET_ITEM(kept, i, Py_NewRef(args[i]));
-    if (kept != NULL) // and the stream
+    if (kept != NULL) // keeps the stream as well
         PyTuple_SET_ITEM(kept, count, Py_NewRef(self));
     return kept;
 }
 
-// Others hear that this rank was asked for what is wrong. The exception stays.
+// Tells the other ranks that this rank's arguments are wrong. The exception
+// stays.
 static void
 tell_others(const wm_channel_t *channel)
 {
@@ -321,7 +322,7 @@ wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     };
     bool known =
         kind == WM_CALL_BARRIER
-        || channel.comm->barrier == NULL // which is said first
+        || channel.comm->barrier == NULL // reported first
         || (wm_py_asked_read(channel.comm, args, given, keywords, &asked) == 0
             && (!wm_coll_shape(kind)->uneven || asked.call.receives != NULL));
     if (known && begins)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of mpi4py's that GPUs may do (comm/coll/direct/direct.h). GIL
+// Collectives of mpi4py that GPUs may do (comm/coll/direct/direct.h). GIL
 // held.
 #ifndef WM_PYTHON_COMM_DIRECT_CALL_H
 #define WM_PYTHON_COMM_DIRECT_CALL_H
@@ -7,50 +7,52 @@
 #include "python/comm/asked.h"
 #include "python/core/module.h"
 
-// With an exception, where MPI was to do it: if that came before MPI's call,
-// the others are in it, and wait for the next one of this rank. `begins`: it
-// does not block.
+// Called with an exception set, after MPI was to do a call. If the exception
+// came before MPI's call, the other ranks are in that call and wait for the
+// next call of this rank. `begins`: the call does not block.
 void
 wm_py_direct_refused(PyObject *self, bool begins);
 
-// Of a communicator and the rest of the arguments. 0 where it was done, 1
-// where MPI is to do it, -1 with an exception: on all ranks alike. 2: MPI is,
-// and the others are in its call already. `plain`: all buffers are plain host
-// memory, so that this rank declines, and does not wait.
+// Does a collective, of a communicator and the call's arguments. Returns on
+// all ranks alike: 0 if the call was done, 1 if MPI is to do it, -1 with an
+// exception. Returns 2 if MPI is to do it and the other ranks are in MPI's
+// call already. `plain`: all buffers are plain host memory, so this rank
+// declines and does not wait.
 int
 wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);
 
-// Its nonblocking form. 0: *result is its request; 1: MPI's own is to be made
-// on *result, a communicator; 2: on the one given; -1 with an exception.
-// `plain`: all buffers are plain host memory.
+// Begins the nonblocking form. Returns 0: *result is the request; 1: call MPI
+// on *result, a communicator; 2: call MPI on the communicator given; -1 with
+// an exception. `plain`: all buffers are plain host memory.
 int
 wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result);
 
-// Reads a call's arguments, which what it gives keeps; NULL, maybe with an
-// exception, where MPI is to read them.
+// Reads a call's arguments into a new object, which keeps their arrays.
+// Returns NULL, maybe with an exception, if MPI is to read the arguments.
 PyObject *
 wm_py_direct_read(wm_call_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 
-// Borrowed.
+// Returns the request that was read. Borrowed.
 wm_py_asked_t *
 wm_py_direct_asked(PyObject *read);
 
-// GIL not held: begins a call, and gives it an MPI request. `kept` is taken
-// over. 0; 1 where MPI's own is to be made now; or an error.
+// Begins a call, and gives it an MPI request. GIL not held. Takes over `kept`.
+// Returns 0; 1 if MPI's own call is to be made; or an error.
 WM_MUST_CHECK int
 wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                    wm_op_t **op, MPI_Request *request, wm_error_t *err);
 
-// The communicator that MPI's own is to be made on, where it is; NULL with an
+// Returns the communicator for MPI's own nonblocking calls; NULL with an
 // exception.
 PyObject *
 wm_py_direct_mpis(const wm_comm_t *comm);
 
-// That of a communicator; `declines`: as wm_py_direct_decline() has it.
+// Returns the communicator for MPI's own call on `self`. `declines`: first as
+// wm_py_direct_decline() does.
 PyObject *
 wm_py_direct_mpis_of(PyObject *self, bool declines);
 
@@ -59,12 +61,14 @@ wm_py_direct_mpis_of(PyObject *self, bool declines);
 bool
 wm_py_direct_is_paired(PyObject *self, bool blocks);
 
-// It, after all that were begun before, of arguments that MPI is to read.
+// Declines a call whose arguments MPI is to read, after all calls that were
+// begun before. Returns the communicator for MPI's own call; NULL with an
+// exception.
 PyObject *
 wm_py_direct_decline(wm_comm_t *comm);
 
-// Of comm.on(stream): gives it, or a barrier, to the stream, and returns None,
-// or, where it `begins`, a request. NULL with an exception.
+// For comm.on(stream): enqueues a collective, or a barrier, on the stream.
+// Returns None, or a request if it `begins`; NULL with an exception.
 PyObject *
 wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,

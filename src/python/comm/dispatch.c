@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Methods of mpi4py's communicators after install(): an object that is not one
-// of ours, and has the handle of one, is served by ours.
+// Methods of mpi4py's communicators after install(). If the communicator's
+// handle is one of ours but its object is not, our method serves the call.
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
@@ -13,18 +13,18 @@
 #include "python/message/specification.h"
 #include "python/view/view.h"
 
-#define MOST 16 // arguments of a method, with the object
+#define MOST 16 // most arguments of a method, with the object
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *stock; // mpi4py's own method
-    PyObject *rows;  // a tuple of (type of mpi4py's, ours, method or None)
+    PyObject *rows;  // a tuple of (type of mpi4py, our type, method or None)
     PyObject *dict;  // name, documentation and signature
-    int messages;    // of memory, not of objects
+    int messages;    // 1: the method sends memory, not objects
 } dispatch_t;
 
-// The row of a type, borrowed; NULL: none.
+// Returns the row of a type, borrowed; NULL if there is none.
 static PyObject *
 dispatch_row(const dispatch_t *self, PyTypeObject *type)
 {
@@ -37,7 +37,7 @@ dispatch_row(const dispatch_t *self, PyTypeObject *type)
     return NULL;
 }
 
-// An object of our type over the handle, which stays the user's.
+// Makes an object of our type over the handle, which stays the user's.
 static PyObject *
 dispatch_stand_in(PyTypeObject *type, MPI_Comm handle)
 {
@@ -47,7 +47,7 @@ dispatch_stand_in(PyTypeObject *type, MPI_Comm handle)
     return object;
 }
 
-// The method is called with another object in place of the first argument.
+// Calls the method with `object` in place of the first argument.
 static PyObject *
 dispatch_call_with(PyObject *method, PyObject *object, PyObject *const *args,
                    Py_ssize_t given, PyObject *names)
@@ -65,8 +65,8 @@ dispatch_call_with(PyObject *method, PyObject *object, PyObject *const *args,
     return result;
 }
 
-// Tells of the commonest buffers, and of ranks and tags, at no cost that they
-// are no memory of a GPU.
+// Returns true for the most common buffers on the host, and for ranks and
+// tags, without a query.
 static bool
 dispatch_is_host(PyObject *value)
 {
@@ -79,7 +79,7 @@ dispatch_is_host(PyObject *value)
            || (PyObject *)Py_TYPE(value) == wm_py_state->numpy_array_type;
 }
 
-// The first argument in memory of a GPU; NULL: none is.
+// Returns the first argument in GPU memory; NULL if there is none.
 static PyObject *
 dispatch_find_device(PyObject *const *args, Py_ssize_t count)
 {
@@ -89,7 +89,8 @@ dispatch_find_device(PyObject *const *args, Py_ssize_t count)
     return NULL;
 }
 
-// MPI would read GPU memory as if the host had it, but where it can read both.
+// Refuses GPU memory, unless MPI can read it: MPI would read it as host
+// memory.
 static int
 dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
                        Py_ssize_t count)
@@ -110,8 +111,8 @@ dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
     return -1;
 }
 
-// Returns true if ours tells what is wrong with a communicator of ours to
-// which nothing is attached.
+// Returns true if our method reports what is wrong with a communicator of ours
+// to which nothing is attached.
 static bool
 dispatch_is_refused(const dispatch_t *self, PyObject *object, MPI_Comm handle)
 {
@@ -145,7 +146,7 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
         && dispatch_find_device(args, count) == NULL)
         return PyObject_Vectorcall(self->stock, args, flags, names);
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
-    if (row == NULL && comm != NULL) // of MPI.Comm alone
+    if (row == NULL && comm != NULL) // row of MPI.Comm
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
     PyObject *method = row != NULL ? PyTuple_GET_ITEM(row, 2) : Py_None;
     if (method == Py_None)
@@ -218,7 +219,7 @@ dispatch_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-// As a method: bound where an object is asked for it.
+// Binds the method if it is looked up on an object.
 static PyObject *
 dispatch_get(PyObject *object, PyObject *owner, PyObject *Py_UNUSED(type))
 {

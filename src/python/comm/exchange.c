@@ -9,12 +9,12 @@
 #include "python/request/py_request.h"
 
 typedef struct {
-    wm_transfer_t in, out; // of one channel
-    bool replaces;         // both are one buffer, called "buf"
+    wm_transfer_t in, out; // both of one channel
+    bool replaces;         // both are the same buffer, called "buf"
     wm_message_t sent, received;
 } exchange_t;
 
-// The arguments, with or without a recvbuf and a status.
+// Parses the arguments, with or without a recvbuf and a status.
 static int
 parse(const char *function, PyObject *self, PyObject *const *args,
       Py_ssize_t given, PyObject *keywords, bool replaces, bool blocking,
@@ -72,7 +72,7 @@ tell_receiver(const exchange_t *exchange)
                                 &exchange->out.envelope);
 }
 
-// Parses both; what is sent is looked at first.
+// Parses both buffers, the sent one first.
 static int
 look(exchange_t *exchange)
 {
@@ -100,7 +100,7 @@ is_overwritten(const exchange_t *exchange)
                               &exchange->received.buffer);
 }
 
-// Takes what is sent, or a copy of it.
+// Takes the sent buffer, or a copy of it if the receive would overwrite it.
 static int
 take_sent(exchange_t *exchange, wm_buffer_t *taken)
 {
@@ -116,7 +116,7 @@ take_sent(exchange_t *exchange, wm_buffer_t *taken)
     wm_buffer_release(&buffer);
     Py_END_ALLOW_THREADS;
     if (code == 0) {
-        exchange->out.envelope.stream_device = -1; // the copy is no stream's
+        exchange->out.envelope.stream_device = -1; // the copy is on no stream
         return 0;
     }
     wm_py_raise(&err);
@@ -124,7 +124,7 @@ take_sent(exchange_t *exchange, wm_buffer_t *taken)
     return -1;
 }
 
-// A receive whose send could not begin is taken back; the exception stays.
+// Cancels a receive whose send could not begin. The exception stays.
 static void
 take_back(wm_op_t *receiving)
 {
@@ -138,8 +138,8 @@ take_back(wm_op_t *receiving)
     PyErr_Restore(kind, value, trace);
 }
 
-// Begins both, the receive first. What is sent is taken before, as nothing can
-// be taken back later.
+// Begins both, the receive first. The sent buffer is taken before, because a
+// message that has begun cannot be taken back.
 static int
 begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
 {
@@ -174,28 +174,28 @@ run(exchange_t *exchange)
     if (code == 0) {
         wm_call.type = exchange->received.type;
         code = wm_py_wait(receiving, exchange->in.status);
-        if (code == 0) { // not interrupted: what was received would be lost
+        if (code == 0) { // not interrupted, or received data would be lost
             wm_error_t err;
             WM_PY_UNLOCKED(code = wm_op_wait(sending, NULL, &err));
             if (code < 0)
                 wm_py_raise(&err);
         }
         wm_op_release_told(receiving);
-        wm_op_release_told(sending); // or it ends by itself
+        wm_op_release_told(sending); // else the operation completes by itself
     }
     wm_py_message_release(&exchange->received);
     wm_py_message_release(&exchange->sent);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-// One request for both ends.
+// Makes one request for both ends.
 static PyObject *
 request(exchange_t *exchange)
 {
     wm_op_t *receiving = NULL, *sending = NULL;
     int code = begin(exchange, &receiving, &sending);
     wm_message_t none = {0};
-    wm_py_message_release(&exchange->received); // the operations have the rest
+    wm_py_message_release(&exchange->received); // the operations hold these
     wm_py_message_release(&exchange->sent);
     if (code < 0)
         return NULL;

@@ -8,14 +8,14 @@
 #include "python/request/py_request.h"
 
 typedef struct {
-    PyMPIMessageObject base; // null, also while `matched` is not
-    PyObject *comm;          // NULL once it has been received
-    wm_channel_t channel;    // whose communicator is retained until then
+    PyMPIMessageObject base; // MPI's handle: null even if `matched` is set
+    PyObject *comm;          // NULL once the message was received
+    wm_channel_t channel;    // its communicator is retained until then
     wm_unexpected_t *matched;
     int source, tag;
 } message_t;
 
-// The message goes back to its communicator, while MPI runs.
+// Gives the message back to its communicator, if MPI runs.
 static void
 give_back(wm_comm_t *comm, wm_unexpected_t *matched)
 {
@@ -84,7 +84,7 @@ message_dealloc(PyObject *object)
 {
     message_t *self = (message_t *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object); // what is let go may run Python code
+    PyObject_GC_UnTrack(object); // releases below may run Python code
     if (self->matched != NULL)
         give_back(self->channel.comm, self->matched);
     self->matched = NULL;
@@ -93,8 +93,8 @@ message_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-// What was matched is given back to the communicator by the deallocator: that
-// is not cleared.
+// Only the deallocator gives the matched message back to `comm`, so `comm` is
+// not cleared.
 static int
 message_traverse(PyObject *object, visitproc visit, void *arg)
 {
@@ -108,7 +108,7 @@ message_clear(PyObject *object)
     return wm_py_mpi_clear(wm_py_mpi_message_type(), object);
 }
 
-// mpi4py's own method, of a null message or that of PROC_NULL.
+// Calls mpi4py's own method, for a null message or that of PROC_NULL.
 static PyObject *
 call_base(PyObject *self, const char *name, PyObject *const *args,
           Py_ssize_t given, PyObject *keywords)
@@ -154,7 +154,7 @@ wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
     message_t *self = (message_t *)object;
     wm_error_t err;
     int code = wm_py_check_running();
-    if (code < 0 || self->matched == NULL) { // by another thread, meanwhile
+    if (code < 0 || self->matched == NULL) { // another thread has received it
         wm_buffer_release(buffer);
         return code < 0 ? -1 : wm_py_matched_refuse_null(object);
     }

@@ -46,7 +46,8 @@ on_stream_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-// Nothing is cleared: as of a tuple, another object of a cycle is.
+// There is no clear slot: as with a tuple, another object of a cycle is
+// cleared.
 static int
 on_stream_traverse(PyObject *object, visitproc visit, void *arg)
 {

@@ -6,8 +6,8 @@
 
 #include "python/core/module.h"
 
-// A new one; NULL with an exception where the stream is none, or the
-// per-thread default stream.
+// Makes a wm.StreamComm. Returns NULL with an exception if the object is no
+// stream, or is the per-thread default stream.
 PyObject *
 wm_py_on_stream(PyObject *comm, PyObject *stream);
 

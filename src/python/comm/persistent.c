@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Send_init and Recv_init: messages that are begun many times.
+// Send_init and Recv_init: messages that are started many times.
 #include "python/comm/calls.h"
 #include "python/comm/transfer.h"
 #include "python/request/prequest.h"
@@ -19,7 +19,7 @@ make(PyObject *comm, const wm_transfer_t *transfer)
         return wm_py_raise(&err);
     if (wm_py_argument_no_none(buf, "buf", envelope->rank) < 0)
         return NULL;
-    // What reads it may change the list.
+    // Code that reads the list may change it.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
     if (buf != NULL

@@ -35,8 +35,8 @@ begin(const char *function, bool matched, PyObject *self,
     return op;
 }
 
-// The end of a probe, 0 or -1: a message that was matched although the wait
-// was interrupted goes back.
+// Ends a probe; returns 0 or -1. If the wait was interrupted, a message that
+// was matched nevertheless goes back.
 static int
 finish(wm_op_t *op, int code)
 {
@@ -64,7 +64,7 @@ find(const char *function, bool matched, PyObject *self, PyObject *const *args,
     return op;
 }
 
-// Likewise without waiting; *found where there is one.
+// Probes without waiting; sets *found to true if there is a message.
 static wm_op_t *
 look(const char *function, bool matched, PyObject *self, PyObject *const *args,
      Py_ssize_t given, PyObject *keywords, bool *found)
@@ -78,7 +78,7 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
     int code;
     Py_BEGIN_ALLOW_THREADS;
     wm_engine_poll();
-    wm_op_cancel(op); // too late where it was found
+    wm_op_cancel(op); // has no effect if a message was found
     code = wm_op_wait(op, NULL, &err);
     *found = !op->result.cancelled;
     if (*found && status != NULL)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CommMethods: the calls of communicators that take GPU arrays, as a mixin
-// without state of its own, so that one set of methods serves every kind.
+// CommMethods: the calls of communicators that take GPU arrays. A mixin
+// without state of its own, so that one set of methods serves all types.
 #include "comm/comm/failure.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MPI.Op.Reduce_local of GPU memory.
+// MPI.Op.Reduce_local for GPU memory.
 #include "comm/coll/direct/local.h"
 #include "python/comm/reduced.h"
 #include "python/view/view.h"
 
-// Elements with gaps are as long as their extent.
+// Parses a buffer. Elements with gaps count with their whole extent.
 static int
 parse(PyObject *object, bool writable, const char *argument, MPI_Op op,
       wm_message_t *message)
@@ -41,7 +41,7 @@ reduce_local(PyObject *Py_UNUSED(module), PyObject *args)
         || wm_py_view_is_plain(second, false))
         Py_RETURN_FALSE;
     if (parse(first, false, "inbuf", op, &read) < 0) {
-        PyErr_Clear(); // MPI, or mpi4py, will say it
+        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         Py_RETURN_FALSE;
     }
     if (parse(second, true, "inoutbuf", op, &into) < 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Psend_init and Precv_init of communicators, and what they make.
+// Psend_init and Precv_init of communicators, and their request type.
 #include <pthread.h>
 #include <string.h>
 
@@ -12,15 +12,15 @@
 
 typedef struct {
     wm_prequest_t base;
-    int tag;               // the user's; the envelope has the number
-    wm_counted_t *counted; // of which that is, NULL for none
-    int count;             // partitions
-    char *ready;           // of each, whether it is
-    unsigned marks;        // calls under way that mark some
+    int tag;               // the user's tag; the envelope has the number
+    wm_counted_t *counted; // owner of the number; NULL: none
+    int count;             // number of partitions
+    char *ready;           // for each partition: 1 if it is ready
+    unsigned marks;        // calls under way that mark partitions
     wm_partitions_t partitions;
 } partitioned_t;
 
-// A request without its message ends, and its number is free again.
+// Ends a request without its message, and frees its number.
 static void
 retire(partitioned_t *self)
 {
@@ -55,7 +55,8 @@ partitioned_dealloc(PyObject *object)
     wm_py_prequest_dealloc(object);
 }
 
-// A request under way. NULL with an exception.
+// Makes an operation under way for the request. Returns NULL with an
+// exception.
 static wm_op_t *
 start(partitioned_t *self)
 {
@@ -109,8 +110,8 @@ partitioned_start(PyObject *object, PyObject *Py_UNUSED(unused))
     return gate != NULL ? Py_NewRef(Py_None) : NULL;
 }
 
-// What was marked is ready. -1 with an exception: it is not, unless the
-// message has `begun`, which then could not.
+// Reports `marked` partitions as ready. Returns -1 with an exception: then
+// they are not ready, unless the message has `begun` and failed.
 static int
 mark(partitioned_t *self, int marked, bool *begun)
 {
@@ -121,7 +122,7 @@ mark(partitioned_t *self, int marked, bool *begun)
     int code = -1;
     *begun = false;
     wm_op_retain(gate);
-    ++self->marks; // what asks the array may be Python code
+    ++self->marks; // the array may run Python code
     if (wm_py_prequest_again(&self->base, &buffer) == 0) {
         WM_PY_UNLOCKED(
             code = wm_partitions_ready(&self->partitions, marked, gate,
@@ -135,7 +136,7 @@ mark(partitioned_t *self, int marked, bool *begun)
     return code < 0 ? -1 : 0;
 }
 
-// Whether it is a partition of an active request of that direction.
+// Checks that this is a partition of a request of that direction.
 static int
 check(const partitioned_t *self, bool receives, long partition)
 {
@@ -158,7 +159,7 @@ check(const partitioned_t *self, bool receives, long partition)
                           partition, self->count - 1);
 }
 
-// None of them was ready; now all are marked.
+// Marks partitions, none of which was ready before.
 static int
 claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
 {
@@ -196,7 +197,7 @@ make_ready(partitioned_t *self, const long *partitions, Py_ssize_t count)
     return code == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-// For PyArg_Parse: a partition's number.
+// Converts a partition's number, for PyArg_Parse.
 static int
 convert(PyObject *object, void *result)
 {
@@ -363,11 +364,11 @@ static PyType_Slot slots[] = {
 PyType_Spec wm_py_partitioned_spec = {
     .name = "warpmpi.PartitionedRequest",
     .basicsize = sizeof(partitioned_t),
-    .flags = Py_TPFLAGS_DEFAULT, // collected as its base is
+    .flags = Py_TPFLAGS_DEFAULT, // garbage collection as in its base
     .slots = slots,
 };
 
-// As many elements in each.
+// Checks that all partitions have equally many elements.
 static int
 check_partitions(const wm_message_t *message, int partitions)
 {
@@ -382,7 +383,7 @@ check_partitions(const wm_message_t *message, int partitions)
     return -1;
 }
 
-// An inactive request for arguments that are right.
+// Makes an inactive request from valid arguments.
 static partitioned_t *
 new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
             int partitions, bool receives, wm_envelope_t *envelope)
@@ -438,7 +439,7 @@ make(const char *function, PyObject *comm, PyObject *const *args,
     wm_channel_t channel;
     wm_error_t err;
     int partitions;
-    // mpi4py's defaults for a receive, which MPI refuses.
+    // mpi4py's defaults; for a receive MPI refuses them.
     int rank = MPI_ANY_SOURCE, tag = receives ? MPI_ANY_TAG : 0;
     if (wm_py_arguments(function, names, 5, receives ? 2 : 3, args, given,
                         keywords, values)

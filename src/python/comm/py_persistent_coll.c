@@ -13,13 +13,13 @@
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
 
-#define MOST 8 // arguments, with what comes before them
+#define MOST 8 // most arguments, with the two in front
 
 typedef struct {
     wm_prequest_t base; // its channel is the call's own communicator
-    MPI_Comm handle;    // of that; null once closed
-    PyObject *read;  // what was read of the arguments; NULL: MPI always does
-    PyObject *again; // by which MPI does
+    MPI_Comm handle;    // of this communicator; null once closed
+    PyObject *read;     // the arguments as read; NULL: MPI does all
+    PyObject *again;    // starts the call by MPI
     PyObject *args, *names;
 } persistent_coll_t;
 
@@ -90,10 +90,11 @@ persistent_coll_dealloc(PyObject *object)
         wm_op_retain(last);
     clear_own(self);
     wm_py_prequest_dealloc(object);
-    close_own(own, handle, last); // nothing refers to it now
+    close_own(own, handle, last); // no reference to it is left
 }
 
-// With what was given: by a request, or None to check it alone.
+// Calls `again` with the arguments and the request that becomes active, or
+// None to check the arguments only.
 static int
 ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
         PyObject *names)
@@ -109,7 +110,7 @@ ask_mpi(PyObject *again, PyObject *request, PyObject *on, PyObject *args,
     return none != NULL ? 0 : -1;
 }
 
-// What is prepared, and what comes of it.
+// A start in preparation, and its result.
 typedef struct {
     wm_comm_t *comm;
     const wm_coll_t *call;
@@ -118,8 +119,8 @@ typedef struct {
     MPI_Request handle;
 } starting_t;
 
-// Prepares one to go from GPU to GPU: 0; 1 where it goes by MPI; -1 with an
-// exception.
+// Prepares a start by the GPUs. Returns 0; 1 if MPI is to do the call; -1 with
+// an exception.
 static int
 prepare(persistent_coll_t *self, starting_t *starting)
 {
@@ -129,7 +130,7 @@ prepare(persistent_coll_t *self, starting_t *starting)
         return 1;
     wm_py_asked_t *asked = wm_py_direct_asked(self->read);
     if (wm_py_asked_refresh(asked) < 0) {
-        PyErr_Clear(); // MPI, or mpi4py, will say it
+        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         return 1;
     }
     starting->comm = comm_of(self);
@@ -139,7 +140,7 @@ prepare(persistent_coll_t *self, starting_t *starting)
     return code;
 }
 
-// By MPI, whose ranks have `met` in it already, or have not.
+// Starts the call by MPI. `met`: the ranks have voted for MPI already.
 static int
 begin_by_mpi(persistent_coll_t *self, bool met)
 {
@@ -155,7 +156,8 @@ begin_by_mpi(persistent_coll_t *self, bool met)
     return code;
 }
 
-// Without the GIL: begins them, and returns how many; of the next *code tells.
+// Begins calls without the GIL. Returns how many have begun; *code is the
+// result of the next one.
 static int
 begin(starting_t *all, int count, int *code, wm_error_t *err)
 {
@@ -172,8 +174,8 @@ begin(starting_t *all, int count, int *code, wm_error_t *err)
     return count;
 }
 
-// The first one, and those behind it that go from GPU to GPU as well: how
-// many, or -1 with an exception.
+// Starts the first request, and those behind it that GPUs do as well. Returns
+// how many were started, or -1 with an exception.
 static int
 start_some(wm_prequest_t **requests, int count)
 {
@@ -186,7 +188,7 @@ start_some(wm_prequest_t **requests, int count)
                == 0)
         ++ready;
     bool met = ready > 0;
-    if (met) { // the next one comes first in its own turn
+    if (met) { // the next one is prepared again in its turn
         if (code > 0)
             requests[ready]->starting = false;
         PyErr_Clear();
@@ -282,9 +284,9 @@ PyType_Spec wm_py_persistent_coll_spec = {
     .slots = slots,
 };
 
-// The arguments, which the program may change: lists as tuples, and without
-// `info`, which no nonblocking form has. *args NULL, maybe with an exception,
-// where mpi4py is to say what is wrong with them.
+// Takes the arguments, which the program may change: lists become tuples, and
+// `info`, which nonblocking forms do not have, is dropped. *args becomes NULL,
+// maybe with an exception, if mpi4py is to report what is wrong with them.
 static void
 take_arguments(Py_ssize_t most, PyObject *const *given, Py_ssize_t positions,
                PyObject *keywords, PyObject **args, PyObject **names)
@@ -314,7 +316,8 @@ take_arguments(Py_ssize_t most, PyObject *const *given, Py_ssize_t positions,
     Py_XDECREF(words);
 }
 
-// Whether MPI has no persistent collectives. -1 with an exception.
+// Returns 1 if MPI has no persistent collectives, else 0; -1 with an
+// exception.
 static int
 are_lacking(void)
 {
@@ -331,7 +334,7 @@ new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
     wm_channel_t channel = {.comm = own, .device = -1};
     wm_envelope_t envelope = wm_py_channel_envelope(&channel, MPI_PROC_NULL, 0,
                                                     false);
-    wm_message_t message; // which each start's operation has, too
+    wm_message_t message; // shared with the operation of each start
     if (wm_py_message_of_none(read, &message) < 0)
         return NULL;
     PyObject *self = wm_py_prequest_new(wm_py_state->persistent_coll_type,
@@ -374,8 +377,8 @@ wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
                   && (PyErr_ExceptionMatches(wm_py_state->cuda_error)
                       || PyErr_ExceptionMatches(PyExc_MemoryError));
     PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace); // of others MPI, or mpi4py, will tell
-    // No MPI tells of elements that are not reduced.
+    PyErr_Fetch(&type, &value, &trace); // MPI, or mpi4py, reports others
+    // Without a persistent form no MPI call checks elements of a reduction.
     if (lacking && taken != NULL && read == NULL && !failed
         && ask_mpi(again, Py_None, self, taken, names) < 0) {
         Py_XDECREF(type);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The thresholds between algorithms of collectives, which users know as switch
-// points: for warpmpi/_points.py, which reads measured ones, and
-// warpmpi/tune.py, which measures them.
+// points. warpmpi/_points.py reads measured ones, and warpmpi/tune.py measures
+// them.
 #include "comm/coll/direct/thresholds.h"
 #include "python/core/module.h"
 #include "python/device/py_device.h"

@@ -58,7 +58,7 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
-    if (on_host) // who sends what is not known here
+    if (on_host) // the sender's memory is unknown here
         snprintf(reason, sizeof reason,
                  "the buffer here is host memory: from host memory MPI "
                  "carries it, from a GPU it comes by %s (%s)",

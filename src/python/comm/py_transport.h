@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The method of communicators that wm.transport() asks. GIL held.
+// The method of communicators that wm.transport() calls. GIL held.
 #ifndef WM_PYTHON_COMM_PY_TRANSPORT_H
 #define WM_PYTHON_COMM_PY_TRANSPORT_H
 
@@ -7,7 +7,8 @@
 
 extern const char wm_py_comm_transport_doc[];
 
-// (name, reason) for (rank, buffer or None), or NULL with an exception.
+// Returns (name, reason) for (rank, buffer or None), or NULL with an
+// exception.
 PyObject *
 wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given);
 

@@ -6,8 +6,8 @@
 #include "python/message/owner.h"
 #include "python/message/raw.h"
 
-// The array of a specification that names no datatype; NULL where one is
-// named, or there is none.
+// Returns the array of a specification without a datatype; NULL if a datatype
+// is given, or there is no array.
 static PyObject *
 untyped(PyObject *object)
 {
@@ -40,7 +40,7 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     if (array == NULL || array == Py_None || wm_py_mpi_is_in_place(array)
         || wm_py_mpi_is_bottom(array))
         return wm_py_message_on_device(object);
-    Py_INCREF(array); // asking it may change the list
+    Py_INCREF(array); // reading it may change the list
     int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
         wm_dtype_t dtype = view.array.dtype;
@@ -59,8 +59,9 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     return result;
 }
 
-// Whether MPI is given a type of ours for these elements and an operation: its
-// own it may have for one of the program's.
+// Returns true if MPI is given our datatype for these elements and an
+// operation. MPI may have a datatype of its own for an operation of the
+// program.
 static bool
 is_ours(wm_dtype_t dtype, MPI_Op op)
 {
@@ -69,7 +70,8 @@ is_ours(wm_dtype_t dtype, MPI_Op op)
                || wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL);
 }
 
-// Of a datatype that was given; WM_DTYPES of any other.
+// Returns the type of a datatype that was given; WM_DTYPES if it is no half
+// type.
 static wm_dtype_t
 half_named(MPI_Datatype type)
 {
@@ -110,8 +112,8 @@ wm_py_reduced_name(wm_message_t *message, MPI_Op op)
     return 0;
 }
 
-// The datatype, or its code, that a specification ends in; NULL for none.
-// Borrowed.
+// Returns the datatype, or its code, at the end of a specification; NULL if
+// there is none. Borrowed.
 static PyObject *
 last_type(PyObject *object)
 {
@@ -126,8 +128,8 @@ last_type(PyObject *object)
                : NULL;
 }
 
-// What the elements of a buffer are; WM_DTYPES of those that nobody knows, and
-// of no buffer. No exception.
+// Returns the element type of a buffer; WM_DTYPES if it is unknown or there is
+// no buffer. Sets no exception.
 static wm_dtype_t
 dtype_of(PyObject *object, const char *argument, long long *inner)
 {
@@ -145,7 +147,7 @@ dtype_of(PyObject *object, const char *argument, long long *inner)
     }
     else if (array != NULL && array != Py_None && !wm_py_mpi_is_in_place(array)
              && !wm_py_mpi_is_bottom(array)) {
-        Py_INCREF(array); // asking it may change the list
+        Py_INCREF(array); // reading it may change the list
         if (wm_py_view_parse(array, false, argument, &view) == 0) {
             dtype = view.array.dtype;
             *inner = wm_py_view_inner(array, &view.array);

@@ -7,7 +7,8 @@
 #include "python/message/datatype.h"
 #include "python/message/elements.h"
 
-// A count, or one with a displacement, times `blocks`; what is none as it is.
+// Returns a count, or a pair of count and displacement, with the count times
+// `blocks`; other objects unchanged.
 static PyObject *
 times(PyObject *count, int blocks)
 {
@@ -26,7 +27,7 @@ times(PyObject *count, int blocks)
     return product;
 }
 
-// A buffer whose count is that of a block, as one that counts all of them.
+// Returns a buffer that counts one block as a buffer that counts all blocks.
 static PyObject *
 of_all(PyObject *value, int blocks)
 {
@@ -58,8 +59,8 @@ read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
     return 0;
 }
 
-// Where the blocks of a v-form are, as Python reads it, and what has them all
-// where they are of a datatype.
+// Reads, through Python, where the blocks of a v-form are, and the message
+// that has all blocks if they have a datatype.
 static int
 read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
 {
@@ -87,8 +88,8 @@ read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
     return code;
 }
 
-// A block of Alltoallw: so many elements, from a byte on, of the `length` that
-// there are. False where it is not in strides, or not there.
+// Describes a block of Alltoallw: `count` elements from a byte on, of `length`
+// bytes. Returns false if strides cannot describe it, or it is outside.
 static bool
 take_block(PyObject *block, bool writable, char *data, size_t length,
            wm_strided_t *part)
@@ -116,8 +117,8 @@ take_block(PyObject *block, bool writable, char *data, size_t length,
     return low >= data && high <= data + length;
 }
 
-// What is sent or received are the parts of a pattern, those of each rank one
-// after the other.
+// Makes the message of the parts of a pattern, those of each rank one after
+// the other.
 static void
 scatter(const wm_neighbor_part_t *parts, int size, wm_pattern_t *pattern,
         wm_side_t *side)
@@ -136,7 +137,7 @@ scatter(const wm_neighbor_part_t *parts, int size, wm_pattern_t *pattern,
     wm_py_message_scatter(&side->message, pattern, at);
 }
 
-// The blocks of a w-form, each of a datatype of its own.
+// Reads the blocks of a w-form, each with a datatype of its own.
 static int
 read_blocks(PyObject *value, bool writable, int size,
             const wm_neighbors_t *neighbors, wm_side_t *side)
@@ -168,8 +169,8 @@ read_blocks(PyObject *value, bool writable, int size,
     return 0;
 }
 
-// The blocks of neighbours, as those of all ranks: where one has several, they
-// are parts.
+// Assigns the blocks of neighbours to ranks. If a rank has several blocks, the
+// blocks become parts of a pattern.
 static int
 assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
        wm_side_t *side)
@@ -188,7 +189,7 @@ assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
     int count = wm_neighbor_parts(neighbors, size, parts);
     bool on_device = wm_buffer_on_device(&side->message.buffer);
     if (count > size && !on_device && !side->contiguous)
-        return -1; // parts of host memory are MPI's to put together
+        return -1; // MPI assembles parts of host memory
     wm_pattern_t *pattern = count > size ? wm_py_elements_parts(count) : NULL;
     if (count > size && pattern == NULL)
         return -1;
@@ -214,8 +215,8 @@ assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
     return 0;
 }
 
-// A buffer of blocks at an address of a GPU's, as memory of the length that
-// these need; any other as it is. NULL where that cannot be.
+// Returns a buffer of blocks at a GPU address as memory of the length that the
+// blocks need; any other buffer unchanged. Returns NULL if this is impossible.
 static PyObject *
 measured(PyObject *value, wm_form_t form, int blocks)
 {
@@ -248,11 +249,12 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
         return -1;
     wm_message_t *message = &side->message;
     if (reduces && message->user != NULL && message->whole) {
-        wm_py_message_widen(message); // pairs: computed with gaps and all
+        wm_py_message_widen(message); // pairs are reduced with their gaps
         message->user = NULL;
     }
     bool on_device = wm_buffer_on_device(&message->buffer);
-    bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
+    bool nothing = side->contiguous
+                   && message->buffer.nbytes == 0; // in any memory
     if (apart && !on_device && !nothing)
         return -1;
     if (form == WM_SEPARATE)
@@ -268,7 +270,7 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
         || (message->size != message->extent
             && (!on_device || side->contiguous)))
         return -1;
-    bool compared = reduces && !writable; // with what is received
+    bool compared = reduces && !writable; // compared with the receive side
     if (form == WM_EQUAL && blocks > 0 && !compared
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a collective was given to send, or to receive into: a buffer, and the
-// blocks in it. GIL held.
+// One side of a collective, sent or received: a buffer, and the blocks in it.
+// GIL held.
 #ifndef WM_PYTHON_COMM_SIDE_H
 #define WM_PYTHON_COMM_SIDE_H
 
@@ -9,21 +9,21 @@
 #include "comm/comm/comm.h"
 #include "python/message/specification.h"
 
-// One block; one for each rank, all alike; with counts and displacements;
-// each of a datatype of its own, always with a pattern.
+// The blocks: one; one for each rank, all alike; with counts and
+// displacements; or each with a datatype of its own, always with a pattern.
 
 typedef struct {
-    bool contiguous; // it must be
-    bool given;      // else there is no message
+    bool contiguous; // the buffer must be contiguous
+    bool given;      // there is a message
     wm_message_t message;
-    bool varies; // where the blocks lie is told by
+    bool varies; // `spans` tells where the blocks are
     wm_span_t spans[WM_BARRIER_RANKS];
 } wm_side_t;
 
-// Of `size` ranks; `reduces`: it is computed with; `neighbors`, unless NULL:
-// whose the blocks are, else they are those of all ranks; where one has
-// several, there is a pattern. 0, or -1, maybe with an exception, where MPI is
-// to read it.
+// Reads one side of `size` ranks. `reduces`: the elements are computed with.
+// `neighbors`, unless NULL: the ranks that the blocks belong to, else all
+// ranks; if a rank has several blocks, there is a pattern. Returns 0, or -1,
+// maybe with an exception, if MPI is to read the buffer.
 int
 wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
                 int size, const wm_neighbors_t *neighbors, wm_side_t *side);

@@ -93,7 +93,7 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
     else if (code == 0 && request != NULL) {
         code = wm_request_start(op, request, &err);
         if (code < 0)
-            wm_op_release(op); // it ends by itself
+            wm_op_release(op); // the operation completes by itself
     }
     Py_END_ALLOW_THREADS;
     wm_buffer_release(&buffer);
@@ -105,7 +105,7 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
     return op;
 }
 
-// From its beginning to its end, without the GIL in one go.
+// Runs a transfer from begin to end in one release of the GIL.
 static PyObject *
 run(const wm_transfer_t *transfer, const char *function)
 {

@@ -1,52 +1,54 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the calls that send or receive share. GIL held; released while waiting.
+// Functions that the calls that send or receive share. GIL held; released
+// while waiting.
 #ifndef WM_PYTHON_COMM_TRANSFER_H
 #define WM_PYTHON_COMM_TRANSFER_H
 
 #include "python/message/channel.h"
 
-// What a call of the send or of the receive family was given.
+// The arguments of a call of the send or receive family.
 typedef struct {
     wm_channel_t channel;
     wm_envelope_t envelope;
     PyObject *buf; // borrowed
     bool receives;
-    MPI_Status *status; // NULL: none is wanted
+    MPI_Status *status; // NULL: no status is wanted
 } wm_transfer_t;
 
 typedef enum {
-    WM_STANDARD, // and ready
+    WM_STANDARD, // standard and ready
     WM_SYNCHRONOUS,
     WM_BUFFERED,
 } wm_send_mode_t;
 
-// (buf, dest, tag). 0, or -1 with an exception.
+// Parses (buf, dest, tag). Returns 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_transfer_of_send(wm_transfer_t *transfer, const char *function,
                        PyObject *self, PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords, bool blocking, wm_send_mode_t mode);
 
-// (buf, source, tag), and a status where it is blocking.
+// Parses (buf, source, tag), and a status if the call is blocking.
 WM_MUST_CHECK int
 wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
                           PyObject *self, PyObject *const *args,
                           Py_ssize_t given, PyObject *keywords, bool blocking);
 
-// Begins a message whose buffer was parsed; `request`, unless NULL, gets its
-// MPI request, in the same go without the GIL. NULL with an exception: the
-// message is then released, and the receiver told where he may wait.
+// Begins a message whose buffer was parsed. `request`, unless NULL, gets its
+// MPI request within the same release of the GIL. Returns NULL with an
+// exception: the message is then released, and a receiver that may wait is
+// told.
 wm_op_t *
 wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
                      wm_message_t *message);
 
-// Parses the buffer, called `argument`, of a message that is then begun. 0, or
-// -1 with an exception: the receiver is told where he may wait.
+// Parses the buffer, called `argument`, of a message that is to begin. Returns
+// 0, or -1 with an exception: a receiver that may wait is then told.
 WM_MUST_CHECK int
 wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
                      wm_message_t *message);
 
-// A call of the send family, and what it says of itself: `finish` is what it
-// does with its `transfer`.
+// Defines a call of the send family with its docstring. `finish` is the
+// expression that uses its `transfer`.
 #define WM_PY_SEND(name, blocking, mode, finish, what)                        \
     const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \
         #name "($self, /, buf, dest, tag=0)\n--\n\n" what                     \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What Python's public interface has in later versions than the oldest one
-// that is supported, under the names that it has there.
+// Functions of Python's public interface that the oldest supported version
+// lacks, under their names in later versions.
 #ifndef WM_PYTHON_CORE_COMPAT_H
 #define WM_PYTHON_CORE_COMPAT_H
 
@@ -8,8 +8,8 @@
 
 #if PY_VERSION_HEX < 0x030D0000
 
-// 1 with a new reference; 0 and NULL, without an exception, where there is no
-// such attribute; -1 and NULL with any other exception. GIL held.
+// Returns 1 with a new reference; 0 and NULL, without an exception, if there
+// is no such attribute; -1 and NULL with any other exception. GIL held.
 static inline int
 PyObject_GetOptionalAttr(PyObject *object, PyObject *name, PyObject **value)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The extension module warpmpi._core: its state, what it is made of, and how C
-// errors become Python exceptions. GIL held throughout.
+// The extension module warpmpi._core: its state, its tables, and the
+// conversion of C errors to Python exceptions. GIL held throughout.
 #ifndef WM_PYTHON_CORE_MODULE_H
 #define WM_PYTHON_CORE_MODULE_H
 
@@ -13,8 +13,7 @@
 #include "cuda/device.h"
 #include "cuda/error.h"
 
-// The types of ours; each has its spec in a file of its own, and a row in
-// module.c.
+// Our types; each has its spec in a file of its own, and a row in module.c.
 #define WM_PY_TYPES(X)                                                        \
     X(device)                                                                 \
     X(stream)                                                                 \
@@ -32,7 +31,7 @@
     X(passing)                                                                \
     X(dispatch)
 
-// Tables of functions, one a file.
+// Tables of functions, one for each file.
 #define WM_PY_FUNCTIONS(X)                                                    \
     X(module)                                                                 \
     X(child)                                                                  \
@@ -57,7 +56,8 @@
     X(staged)                                                                 \
     X(dispatch)
 
-// Attributes, keys and methods of others' objects that messages ask for.
+// Attributes, keys and methods of other libraries' objects that messages ask
+// for.
 #define WM_PY_NAMES(X)                                                        \
     X(cuda_array_interface, "__cuda_array_interface__")                       \
     X(array_interface, "__array_interface__")                                 \
@@ -79,7 +79,8 @@
     X(is_conj, "is_conj")                                                     \
     X(is_neg, "is_neg")
 
-// Of our own, of mpi4py's, and of libraries that are imported at first use.
+// Objects of our own, of mpi4py, and of libraries that are imported at first
+// use.
 #define WM_PY_OBJECTS(X)                                                      \
     X(cuda_error)       /* wm.CudaError(RuntimeError) */                      \
     X(memory_error)     /* wm.OutOfMemoryError(CudaError, MemoryError) */     \
@@ -92,17 +93,19 @@
     X(numpy_array_type) /* numpy.ndarray */                                   \
     X(cupy_stream)      /* cupy.cuda.get_current_stream */
 
-// Whose arrays objects of a type are, by the type's address (view.c).
+// The library that objects of a type belong to, by the type's address
+// (view.c).
 typedef struct {
     PyTypeObject *type;
-    const struct wm_view_library *library; // NULL: asked what they speak
-    const void *found;                     // by `claims`, for `parse`
+    const struct wm_view_library *library; // NULL: ask for protocols
+    const void *found;                     // result of `claims`, for `parse`
 } wm_library_of_type_t;
 
 #define WM_TYPES_KEPT 64
 
-// All Python objects that outlive a call. What the driver and the C library
-// gave for as long as the process lives is kept in the files that use it.
+// All Python objects that outlive a call. Pointers from the driver and the C
+// library that live as long as the process are kept in the files that use
+// them.
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     WM_PY_TYPES(X)
@@ -115,13 +118,14 @@ typedef struct {
         WM_PY_NAMES(X)
 #undef X
     } names;
-    PyObject *devices[WM_MAX_DEVICES + 1]; // by ordinal + 1, once asked for
-    PyObject *dtypes[WM_DTYPES];           // numpy.dtype, once asked for
+    PyObject *devices[WM_MAX_DEVICES + 1]; // by ordinal + 1, made at first use
+    PyObject *dtypes[WM_DTYPES];           // numpy.dtype, made at first use
     wm_library_of_type_t libraries[WM_TYPES_KEPT]; // a cache
 } wm_state_t;
 
-// That of the module, which is loaded once a process, so that it is found
-// without a module at hand. Of nothing, and never NULL, before and after it.
+// The state of the module. The module is loaded once in a process, so that the
+// state is found without a module object. Never NULL: before and after the
+// module's life it is an empty state.
 extern wm_state_t *wm_py_state;
 
 #define X(name) extern PyType_Spec wm_py_##name##_spec;
@@ -131,8 +135,8 @@ WM_PY_TYPES(X)
 WM_PY_FUNCTIONS(X)
 #undef X
 
-// Rows of tables of methods; the documentation of `function` has its name and
-// `_doc`.
+// Rows of tables of methods. The docstring of `function` is named
+// `function`_doc.
 #define WM_PY_ROW(name, function, flags)                                      \
     {                                                                         \
         name, (PyCFunction)(void (*)(void))(function), flags, function##_doc  \
@@ -142,30 +146,31 @@ WM_PY_FUNCTIONS(X)
 #define WM_PY_KEYWORDS(name, function)                                        \
     WM_PY_ROW(name, function, METH_VARARGS | METH_KEYWORDS)
 
-// Sets the Python exception that `err` stands for (see wm_code_t) and returns
-// NULL; WM_ERR_PYTHON leaves the one already set.
+// Sets the Python exception of `err` (see wm_code_t) and returns NULL;
+// WM_ERR_PYTHON leaves the one already set.
 PyObject *
 wm_py_raise(const wm_error_t *err);
 
-// Makes wm.CudaError and wm.OutOfMemoryError. 0, or -1 with an exception.
+// Makes wm.CudaError and wm.OutOfMemoryError. Returns 0, or -1 with an
+// exception.
 WM_MUST_CHECK int
 wm_py_add_exceptions(PyObject *module);
 
-// What a code is in Python: 0, or -1 with the exception set; None, or NULL.
+// Convert a code: to 0, or -1 with the exception set; to None, or NULL.
 int
 wm_py_result(int code, const wm_error_t *err);
 PyObject *
 wm_py_none(int code, const wm_error_t *err);
 
-// Raises the error with the argument's name in front, and an error of MPI's
-// class. Always -1.
+// Raise the error with the argument's name in front, and an error of an MPI
+// error class. Return -1.
 int
 wm_py_raise_of(const char *argument, wm_error_t *err);
 int
 wm_py_mpi_fail(int error_class, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// Has something done while others may have the GIL.
+// Runs a statement without the GIL.
 #define WM_PY_UNLOCKED(statement)                                             \
     do {                                                                      \
         PyThreadState *wm_py_saved = PyEval_SaveThread();                     \
@@ -173,27 +178,28 @@ wm_py_mpi_fail(int error_class, const char *format, ...)
         PyEval_RestoreThread(wm_py_saved);                                    \
     } while (0)
 
-// Calls a function of the package that is written in Python, as no message
-// waits for it, with arguments in a tuple of that format. A new reference, or
-// NULL with an exception.
+// Calls a function of the package that is written in Python because no message
+// waits for it. `format` makes the tuple of arguments. Returns a new
+// reference, or NULL with an exception.
 PyObject *
 wm_py_cold(const char *module, const char *function, const char *format, ...);
 
-// Nothing is asked of MPI where it does not run, nor in a forked child: -1
-// with a RuntimeError there.
+// Returns -1 with a RuntimeError if MPI does not run, or in a forked child;
+// nothing may be asked of MPI then.
 WM_MUST_CHECK int
 wm_py_check_running(void);
 
-// Watches for forked children, once a process. 0, or -1 with an exception.
+// Registers the handler of forked children, once in a process. Returns 0, or
+// -1 with an exception.
 WM_MUST_CHECK int
 wm_py_watch_children(void);
 
-// Whether this thread holds the GIL; any thread, at any time.
+// Returns true if this thread holds the GIL; any thread, at any time.
 bool
 wm_py_holds_gil(void);
 
-// From here on the layers below let go of the GIL where they wait. 0, or -1
-// with an exception.
+// Makes the layers below release the GIL where they wait, from this call on.
+// Returns 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_watch_gil(void);
 
