@@ -253,8 +253,7 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
         message->user = NULL;
     }
     bool on_device = wm_buffer_on_device(&message->buffer);
-    bool nothing = side->contiguous
-                   && message->buffer.nbytes == 0; // in any memory
+    bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
     if (apart && !on_device && !nothing)
         return -1;
     if (form == WM_SEPARATE)

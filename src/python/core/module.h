@@ -56,8 +56,7 @@
     X(staged)                                                                 \
     X(dispatch)
 
-// Attributes, keys and methods of other libraries' objects that messages ask
-// for.
+// Names that messages ask other libraries' objects for.
 #define WM_PY_NAMES(X)                                                        \
     X(cuda_array_interface, "__cuda_array_interface__")                       \
     X(array_interface, "__array_interface__")                                 \
@@ -79,8 +78,7 @@
     X(is_conj, "is_conj")                                                     \
     X(is_neg, "is_neg")
 
-// Objects of our own, of mpi4py, and of libraries that are imported at first
-// use.
+// Objects of ours, of mpi4py, and of libraries imported at first use.
 #define WM_PY_OBJECTS(X)                                                      \
     X(cuda_error)       /* wm.CudaError(RuntimeError) */                      \
     X(memory_error)     /* wm.OutOfMemoryError(CudaError, MemoryError) */     \
@@ -93,8 +91,7 @@
     X(numpy_array_type) /* numpy.ndarray */                                   \
     X(cupy_stream)      /* cupy.cuda.get_current_stream */
 
-// The library that objects of a type belong to, by the type's address
-// (view.c).
+// The library of objects of a type, by the type's address (view.c).
 typedef struct {
     PyTypeObject *type;
     const struct wm_view_library *library; // NULL: ask for protocols
@@ -103,9 +100,8 @@ typedef struct {
 
 #define WM_TYPES_KEPT 64
 
-// All Python objects that outlive a call. Pointers from the driver and the C
-// library that live as long as the process are kept in the files that use
-// them.
+// All Python objects that outlive a call. Pointers that live as long as the
+// process are kept in the files that use them.
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     WM_PY_TYPES(X)
@@ -123,9 +119,8 @@ typedef struct {
     wm_library_of_type_t libraries[WM_TYPES_KEPT]; // a cache
 } wm_state_t;
 
-// The state of the module. The module is loaded once in a process, so that the
-// state is found without a module object. Never NULL: before and after the
-// module's life it is an empty state.
+// The state of the module, which is loaded once in a process. Never NULL: an
+// empty state before and after the module's life.
 extern wm_state_t *wm_py_state;
 
 #define X(name) extern PyType_Spec wm_py_##name##_spec;
@@ -135,8 +130,7 @@ WM_PY_TYPES(X)
 WM_PY_FUNCTIONS(X)
 #undef X
 
-// Rows of tables of methods. The docstring of `function` is named
-// `function`_doc.
+// Rows of tables of methods; function##_doc is the docstring.
 #define WM_PY_ROW(name, function, flags)                                      \
     {                                                                         \
         name, (PyCFunction)(void (*)(void))(function), flags, function##_doc  \
@@ -151,8 +145,7 @@ WM_PY_FUNCTIONS(X)
 PyObject *
 wm_py_raise(const wm_error_t *err);
 
-// Makes wm.CudaError and wm.OutOfMemoryError. Returns 0, or -1 with an
-// exception.
+// Makes wm.CudaError, wm.OutOfMemoryError. Returns 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_add_exceptions(PyObject *module);
 
